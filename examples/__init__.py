@@ -1,0 +1,1 @@
+"""Small real inputs that `collhub demo` and the documentation use."""

@@ -1,0 +1,1 @@
+"""Collective Hub: read, verify, simulate and write collective-communication algorithms."""

@@ -1,0 +1,1 @@
+"""The Chakra execution-trace codec, collective profile v1."""

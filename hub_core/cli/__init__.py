@@ -1,0 +1,1 @@
+"""The `collhub` program, one file a command."""

@@ -1,0 +1,134 @@
+"""Findings, where they stand, the error family and the exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+__all__ = [
+    "Diagnostic",
+    "ExitCode",
+    "HubError",
+    "InputError",
+    "Location",
+    "LossyError",
+    "PluginError",
+    "Severity",
+    "UsageError",
+]
+
+
+class ExitCode(IntEnum):
+    """Exit statuses of the `collhub` program."""
+
+    DONE = 0
+    INVALID = 1
+    USAGE = 2
+    PLUGIN = 3
+    LOSSY = 4
+    BUG = 70
+
+
+class Severity(StrEnum):
+    """How much a finding matters: an error makes the subject unusable as claimed."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a finding stands. Every part is optional.
+
+    `line` is 1-based; `byte` is a 0-based offset in the file; `step` is the 0-based row of the step among
+    the steps of `rank`.
+    """
+
+    file: str | None = None
+    line: int | None = None
+    byte: int | None = None
+    rank: int | None = None
+    step: int | None = None
+
+    def __str__(self) -> str:
+        place = self.file or ""
+        if self.line is not None and self.line >= 0:
+            place = f"{place}:{self.line}" if place else f"line {self.line}"
+        parts = [place] if place else []
+        if self.byte is not None:
+            parts.append(f"byte {self.byte}")
+        within = [f"{name} {value}" for name, value in (("rank", self.rank), ("step", self.step)) if value is not None]
+        if within:
+            parts.append(", ".join(within))
+        return ": ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding: a stable kebab-case `code`, what is wrong, where, and what to do about it."""
+
+    code: str
+    message: str
+    severity: Severity = Severity.ERROR
+    location: Location = field(default_factory=Location)
+    cure: str = ""
+
+    def __str__(self) -> str:
+        place = str(self.location)
+        text = f"{place}: {self.message}" if place else self.message
+        return f"{text}; {self.cure}" if self.cure else text
+
+
+class HubError(Exception):
+    """Every failure that the hub foresees. `diagnostics` is never empty; the first one is the message."""
+
+    exit_code = ExitCode.INVALID
+    default_code = "invalid-input"
+
+    def __init__(
+        self,
+        message: str | Diagnostic | Iterable[Diagnostic],
+        *,
+        location: Location | None = None,
+        cure: str = "",
+        code: str = "",
+    ) -> None:
+        found: tuple[Diagnostic, ...]
+        if isinstance(message, str):
+            found = (Diagnostic(code or self.default_code, message, Severity.ERROR, location or Location(), cure),)
+        elif isinstance(message, Diagnostic):
+            found = (message,)
+        else:
+            found = tuple(message)
+        self.diagnostics: tuple[Diagnostic, ...] = found
+        super().__init__(str(found[0]))
+
+    def __reduce__(self) -> tuple[type[HubError], tuple[tuple[Diagnostic, ...]]]:
+        return type(self), (self.diagnostics,)
+
+
+class InputError(HubError):
+    """What was read is invalid, or verification failed (exit 1)."""
+
+
+class UsageError(HubError):
+    """The request itself is wrong: an unknown format, option, size or topology text (exit 2)."""
+
+    exit_code = ExitCode.USAGE
+    default_code = "usage"
+
+
+class PluginError(HubError):
+    """A plugin is missing, broken or incompatible (exit 3)."""
+
+    exit_code = ExitCode.PLUGIN
+    default_code = "plugin"
+
+
+class LossyError(HubError):
+    """A conversion would lose something and the policy refuses that (exit 4)."""
+
+    exit_code = ExitCode.LOSSY
+    default_code = "lossy"

@@ -1,0 +1,1 @@
+"""The plugin border: contract, hooks, discovery, compatibility, registry."""

@@ -1,0 +1,320 @@
+"""What plugins implement: frozen descriptions with lazy references, and the values that cross the border."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.diagnostics import Diagnostic, UsageError
+from hub_core.losses import Loss
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import Algorithm
+    from hub_core.collectives import Collective
+    from hub_core.topology import Topology
+
+__all__ = [
+    "API_VERSION",
+    "AlgorithmPass",
+    "Artifact",
+    "ExecutionResult",
+    "Executor",
+    "Format",
+    "FormatReader",
+    "FormatWriter",
+    "HealthCheck",
+    "HealthLine",
+    "Layout",
+    "LinkLoad",
+    "Option",
+    "OptionType",
+    "Options",
+    "PassReport",
+    "Reference",
+    "SimulationResult",
+    "Simulator",
+    "Source",
+    "SourcePart",
+    "Synthesizer",
+    "TopologyReader",
+    "WorkloadPass",
+    "WriteResult",
+    "resolve",
+]
+
+API_VERSION = (1, 0)
+
+OptionValue = str | int | float | bool | None
+Options = Mapping[str, OptionValue]
+Reference = str
+"""`"package.module:function"`: imported only when the function is needed."""
+
+
+class OptionType(StrEnum):
+    """How the text of an option is read. SIZE: `1MiB` to bytes; BOOL: true or false; PATH: text kept as is."""
+
+    TEXT = "text"
+    INT = "int"
+    FLOAT = "float"
+    BOOL = "bool"
+    SIZE = "size"
+    PATH = "path"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A declared option; command line, help and errors come from it. `default` None means: not given."""
+
+    name: str
+    type: OptionType
+    default: OptionValue
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+class Layout(StrEnum):
+    """How a format's artifacts lie on disk: one file; one file a rank behind a common prefix; a folder."""
+
+    FILE = "file"
+    PREFIX = "prefix"
+    FOLDER = "folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format by name. Detection is declarative: suffixes first, then `signature`.
+
+    `suffixes`: file name endings with the dot (`.xml`). `signature`: a regular expression (bytes) searched in
+    the first 4096 bytes, empty for none. PREFIX: part files are `PREFIX.<rank><suffix>`.
+    """
+
+    name: str
+    description: str
+    suffixes: tuple[str, ...]
+    signature: bytes = b""
+    layout: Layout = Layout.FILE
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """One file of a source: its name for messages, its rank where the name has one, and its bytes on demand."""
+
+    name: str
+    load: Callable[[], bytes]
+    rank: int | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a reader gets: the name that the user gave, and the parts (one for FILE formats)."""
+
+    name: str
+    parts: tuple[SourcePart, ...]
+
+    @classmethod
+    def of_bytes(cls, name: str, content: bytes) -> Source:
+        """A source of one part that is already in memory."""
+        return cls(name, (SourcePart(name, lambda: content, None, len(content)),))
+
+    def content(self) -> bytes:
+        """Bytes of the only part."""
+        if len(self.parts) != 1:
+            raise UsageError(f"{self.name}: one file was expected, {len(self.parts)} were given")
+        return self.parts[0].load()
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One file to write. `name`: FILE: empty; PREFIX: what follows the prefix (`.0.et`); FOLDER: a relative path.
+
+    `content` is called once, when the file is written. `executable` sets the mode of scripts.
+    """
+
+    name: str
+    content: Callable[[], bytes]
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """Artifacts in the order of writing (may be a generator) and everything that the format cannot carry."""
+
+    artifacts: Iterable[Artifact]
+    losses: Sequence[Loss] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLoad:
+    """Traffic on one directed link over a simulation: node ids, bytes, busy time."""
+
+    source: int
+    destination: int
+    bytes: int
+    busy_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """Outcome of a simulation; all times in nanoseconds from the common start.
+
+    `rank_finish_ns`: when each rank's last step ended, None where it never did. `step_start_ns`,
+    `step_end_ns`: int64 per row of the step table, -1 where a step never started (ended), or None where the
+    simulator does not tell. `link_loads`: per link that carried traffic, busiest first.
+    `diagnostics`: why ranks never finished, what was assumed.
+    """
+
+    rank_finish_ns: tuple[int | None, ...]
+    step_start_ns: npt.NDArray[np.int64] | None = None
+    step_end_ns: npt.NDArray[np.int64] | None = None
+    link_loads: tuple[LinkLoad, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def time_ns(self) -> int | None:
+        """When the last rank finished; None when a rank never does."""
+        finished = [time for time in self.rank_finish_ns if time is not None]
+        return max(finished) if len(finished) == len(self.rank_finish_ns) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """Outcome of an execution on real data: one output array per rank, and the time of each repeat in seconds."""
+
+    outputs: tuple[npt.NDArray[np.generic], ...]
+    repeat_times_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What a pass changed, one line each."""
+
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthLine:
+    """One line of `collhub doctor`: what was looked at, whether it is as it should be, and the details."""
+
+    subject: str
+    is_healthy: bool
+    details: str = ""
+    cure: str = ""
+
+
+class _Read(Protocol):
+    def __call__(self, source: Source, options: Options) -> Algorithm: ...
+
+
+class _Write(Protocol):
+    def __call__(self, algorithm: Algorithm, options: Options) -> WriteResult: ...
+
+
+class _Simulate(Protocol):
+    def __call__(self, algorithm: Algorithm, topology: Topology, collective_bytes: int, options: Options) -> SimulationResult: ...
+
+
+class _Synthesize(Protocol):
+    def __call__(self, collective: Collective, topology: Topology, options: Options) -> Algorithm: ...
+
+
+class _ReadTopology(Protocol):
+    def __call__(self, source: Source, options: Options) -> Topology: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FormatReader:
+    """Producer: `read(source, options) -> Algorithm`. Never opens paths, prints, exits or reads the environment."""
+
+    format: Format
+    read: Reference
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FormatWriter:
+    """Consumer: `write(algorithm, options) -> WriteResult`."""
+
+    format: Format
+    write: Reference
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesizer:
+    """Producer: `synthesize(collective, topology, options) -> Algorithm`."""
+
+    name: str
+    description: str
+    synthesize: Reference
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Simulator:
+    """Consumer: `simulate(algorithm, topology, collective_bytes, options) -> SimulationResult`."""
+
+    name: str
+    description: str
+    simulate: Reference
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """Consumer: `execute(algorithm, inputs, options) -> ExecutionResult` on real data, one input array per rank."""
+
+    name: str
+    description: str
+    execute: Reference
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyReader:
+    """`read(source, options) -> Topology`."""
+
+    format: Format
+    read: Reference
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmPass:
+    """`run(algorithm, options) -> tuple[Algorithm, PassReport]`."""
+
+    name: str
+    description: str
+    run: Reference
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadPass:
+    """`run(workload, options) -> tuple[workload, PassReport]`, on workload traces."""
+
+    name: str
+    description: str
+    run: Reference
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """`run(environment) -> Sequence[HealthLine]` for `collhub doctor`; `environment` is the process environment."""
+
+    name: str
+    run: Reference
+
+
+def resolve(reference: Reference) -> Callable[..., object]:
+    """Import the function that a reference names. Errors of the import pass through to the caller."""
+    module, _, attribute = reference.partition(":")
+    function: Callable[..., object] = getattr(importlib.import_module(module), attribute)
+    return function

@@ -1,0 +1,1 @@
+"""What third parties test their plugins with."""

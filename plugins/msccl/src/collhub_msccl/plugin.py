@@ -1,0 +1,3 @@
+"""What this distribution offers to the hub."""
+
+COLLHUB_PLUGIN_API = (1, 0)
