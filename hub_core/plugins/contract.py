@@ -69,13 +69,18 @@ class OptionType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A declared option; command line, help and errors come from it. `default` None means: not given."""
+    """A declared option; command line, help and errors come from it. `default` None means: not given.
+
+    `environment`: name of the environment variable that the program reads where the option is not given, empty
+    for none. Plugins themselves never read the environment.
+    """
 
     name: str
     type: OptionType
     default: OptionValue
     help: str
     choices: tuple[str, ...] = ()
+    environment: str = ""
 
 
 class Layout(StrEnum):
