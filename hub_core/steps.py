@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hub_core.collectives import Buffer
 from hub_core.diagnostics import InputError, Location
 
-__all__ = ["COLUMN_DTYPES", "StepKind", "StepTable", "StepTableBuilder"]
+__all__ = ["COLUMN_DEFAULTS", "COLUMN_DTYPES", "StepKind", "StepTable", "StepTableBuilder"]
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
@@ -45,7 +45,7 @@ COLUMN_DTYPES: Mapping[str, type[np.generic]] = {
     "duration_ns": np.int64,
     "source_line": np.int32,
 }
-_DEFAULTS: Mapping[str, int] = {
+COLUMN_DEFAULTS: Mapping[str, int] = {
     "peer": -1,
     "channel": 0,
     "src_buffer": Buffer.UNKNOWN,
@@ -197,7 +197,7 @@ class StepTableBuilder:
     def add(self, rank: int, kind: StepKind, *, data: Iterable[int] = (), control: Iterable[int] = (), **values: int) -> int:
         """Append a step; `values` are columns of `StepTable`, missing ones take their defaults."""
         handle = len(self._columns["rank"])
-        row = {**_DEFAULTS, **values, "rank": rank, "kind": kind}
+        row = {**COLUMN_DEFAULTS, **values, "rank": rank, "kind": kind}
         for name, column in self._columns.items():
             column.append(row.pop(name))
         if row:
@@ -219,7 +219,7 @@ def _typed_columns(columns: Mapping[str, npt.ArrayLike], file: str | None) -> di
     for name, dtype in COLUMN_DTYPES.items():
         given = columns.get(name)
         if given is None:
-            table[name] = np.full(rows, _DEFAULTS[name], dtype)
+            table[name] = np.full(rows, COLUMN_DEFAULTS[name], dtype)
             continue
         wide = np.asarray(given)
         wide = wide.astype(np.int64) if not wide.size else wide
