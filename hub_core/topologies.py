@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
+import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from hub_core.diagnostics import UsageError
-from hub_core.topology import Dimension, DimensionKind, Topology
+from hub_core.switched_topologies import dragonfly, fat_tree, rail
+from hub_core.topology import Dimension, DimensionKind, Links, Topology
 from hub_core.units import parse_bandwidth, parse_time
 
-__all__ = ["BUILDERS", "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "grid", "parse_topology"]
+__all__ = ["BUILDERS", "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES", "grid", "parse_topology"]
+
+Int64Array = npt.NDArray[np.int64]
 
 DEFAULT_BANDWIDTH_BYTES_PER_S = 50e9
 DEFAULT_LATENCY_S = 500e-9
 MAX_NODES = 1 << 20
-MAX_LINKS = 1 << 25
+MAX_LINKS = 1 << 24
+MAX_TEXT = 1000
+MAX_DIMENSIONS = 32
+MAX_ORDER = 19
 
 # NVLink lanes between the GPUs of a DGX-1V (hybrid cube mesh) in the numbering of msccl-tools; a DGX-1P has the
 # same pairs with one lane each.
@@ -26,8 +35,15 @@ _DGX1V_LANES = {
     (2, 6): 2, (3, 7): 1, (4, 5): 2, (4, 6): 1, (4, 7): 1, (5, 6): 1, (5, 7): 2, (6, 7): 2,
 }  # fmt: skip
 
-_Pairs = list[tuple[int, int]]
 _Builder = Callable[["_Request"], Topology]
+
+_DIMENSIONS = {
+    "line": DimensionKind.LINE,
+    "ring": DimensionKind.RING,
+    "fully-connected": DimensionKind.FULLY_CONNECTED,
+    "fc": DimensionKind.FULLY_CONNECTED,
+    "switch": DimensionKind.SWITCH,
+}
 
 
 class _Request:
@@ -37,52 +53,76 @@ class _Request:
         self.text = text
         shape, _, query = text.partition("?")
         self.name, _, self.argument = shape.partition(":")
-        self.bandwidths: tuple[float, ...] = ()
-        self.latencies: tuple[float, ...] = ()
+        stated = self._stated(query)
+        self.bandwidths = tuple(parse_bandwidth(part) for part in stated.get("bandwidth", []))
+        self.latencies = tuple(parse_time(part) for part in stated.get("latency", []))
+
+    def _stated(self, query: str) -> dict[str, list[str]]:
+        stated: dict[str, list[str]] = {}
         for item in filter(None, query.split("&")):
             key, _, value = item.partition("=")
-            if key == "bandwidth":
-                self.bandwidths = tuple(parse_bandwidth(part) for part in value.split(","))
-            elif key == "latency":
-                self.latencies = tuple(parse_time(part) for part in value.split(","))
-            else:
-                raise UsageError(f"topology {text!r}: unknown key {key!r}", cure="use bandwidth=... and latency=...")
+            if key not in ("bandwidth", "latency"):
+                raise self.error(f"unknown key {key!r}", "use bandwidth=... and latency=...")
+            if key in stated:
+                raise self.error(f"{key} is stated twice", "separate the values of several dimensions by commas")
+            stated[key] = value.split(",")
+        return stated
 
-    def sizes(self, text: str | None = None) -> tuple[int, ...]:
+    def error(self, message: str, cure: str) -> UsageError:
+        """An error that names the topology."""
+        return UsageError(f"topology {self.text!r}: {message}", cure=cure, code="invalid-topology-text")
+
+    def sizes(self, text: str | None = None, separator: str = "x", example: str = "") -> tuple[int, ...]:
         """Sizes such as `8x8`. Raises `UsageError` unless each is a whole number of at least 1."""
         argument = self.argument if text is None else text
-        parts = argument.split("x")
-        if not all(part.isdecimal() and len(part) <= 7 and int(part) >= 1 for part in parts):
-            raise UsageError(f"topology {self.text!r}: {argument!r} is not a size", cure="write for example mesh:8x8")
+        parts = argument.split(separator)
+        if not all(part.isascii() and part.isdecimal() and len(part) <= 7 and int(part) >= 1 for part in parts):
+            wrong = f"{argument!r} is not a size" if argument else "the size is missing"
+            raise self.error(wrong, f"write for example {example or self.name + ':8'}")
         return tuple(int(part) for part in parts)
 
-    def per_dimension(self, count: int, default_bandwidth: float = DEFAULT_BANDWIDTH_BYTES_PER_S) -> list[tuple[float, float]]:
-        """(bandwidth, latency) of each dimension; one stated value holds for all."""
-        pairs = []
-        for values, default, what in (
-            (self.bandwidths, default_bandwidth, "bandwidths"),
-            (self.latencies, DEFAULT_LATENCY_S, "latencies"),
+    def parameters(self, count: int, separator: str, example: str) -> tuple[int, ...]:
+        """Exactly `count` sizes."""
+        found = self.sizes(None, separator, example)
+        if len(found) != count:
+            raise self.error(
+                f"{len(found)} numbers where {count} were expected", f"write for example {example or self.name + ':8'}"
+            )
+        return found
+
+    def per_dimension(
+        self, count: int, default_bandwidths: Sequence[float] = (DEFAULT_BANDWIDTH_BYTES_PER_S,), what: str = "dimensions"
+    ) -> list[tuple[float, float]]:
+        """(bandwidth, latency) of each dimension, or whatever `what` counts; one stated value holds for all."""
+        columns = []
+        for values, defaults, name in (
+            (self.bandwidths, default_bandwidths, "bandwidths"),
+            (self.latencies, (DEFAULT_LATENCY_S,), "latencies"),
         ):
-            stated = values or (default,)
+            stated = values or tuple(defaults)
             if len(stated) not in (1, count):
-                raise UsageError(
-                    f"topology {self.text!r}: {len(stated)} {what} for {count} dimensions",
-                    cure="state one value, or one per dimension",
-                )
-            pairs.append(stated * count if len(stated) == 1 else stated)
-        return list(zip(*pairs, strict=True))
+                raise self.error(f"{len(stated)} {name} for {count} {what}", f"state one value, or {count}")
+            columns.append(stated * count if len(stated) == 1 else stated)
+        return list(zip(*columns, strict=True))
 
 
 def parse_topology(text: str) -> Topology:
     """Build the topology that a text such as `torus:4x4?bandwidth=50GB/s&latency=500ns` names.
 
     One value of bandwidth or latency holds for all dimensions, a comma-separated list states one each.
-    Several regular dimensions are joined by `*`: `ring:4*switch:2`. Defaults: 50GB/s and 500ns per link.
-    Raises `UsageError` naming the closest builder.
+    Several regular dimensions are joined by `*`: `ring:4*switch:2`, or by `-` with the sizes behind:
+    `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. Raises `UsageError` naming the closest builder.
     """
-    if "*" in text.partition("?")[0]:
-        return _product(text)
+    if len(text) > MAX_TEXT:
+        raise UsageError(f"topology {text[:40]!r}...: more than {MAX_TEXT} characters", cure="write a topology file")
+    shape = text.partition("?")[0]
+    if "*" in shape:
+        return _product(_Request(text), [tuple(factor.split(":", 1)) for factor in shape.split("*")])
     request = _Request(text)
+    kinds = request.name.split("-")
+    if len(kinds) > 1 and all(kind in _DIMENSIONS for kind in kinds):
+        sizes = request.parameters(len(kinds), "x", f"{request.name}:{'x'.join('4' * len(kinds))}")
+        return _product(request, [(kind, str(size)) for kind, size in zip(kinds, sizes, strict=True)])
     builder = BUILDERS.get(request.name)
     if builder is None:
         close = difflib.get_close_matches(request.name, BUILDERS, 1, 0.5)
@@ -94,70 +134,62 @@ def parse_topology(text: str) -> Topology:
 def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
     """The product of regular dimensions: node id = a0 + n0 * (a1 + n1 * ...), as ASTRA-sim numbers them.
 
-    Links are listed node by node, dimension by dimension, the next higher (clockwise) neighbour first. A
-    switch dimension adds one switch per group of NPUs that differ in it alone.
+    Links are listed NPU by NPU, dimension by dimension, the next higher (clockwise) neighbour first, the links
+    of the switches last. A switch dimension adds one switch per group of NPUs that differ in it alone.
     """
     sizes = [dimension.size for dimension in dimensions]
-    npus = int(np.prod([float(size) for size in sizes]))
-    if npus > MAX_NODES or any(d.kind is DimensionKind.FULLY_CONNECTED and npus * d.size > MAX_LINKS for d in dimensions):
-        raise UsageError(f"topology {name!r} is too large", cure=f"stay below {MAX_NODES} nodes and {MAX_LINKS} links")
-    columns: list[tuple[int, int, float, float]] = []
-    strides = [1, *itertools.accumulate(sizes, lambda a, b: a * b)]
+    npus = math.prod(sizes)
+    links = sum(npus * _links_per_npu(dimension) for dimension in dimensions)
+    if npus > MAX_NODES or links > MAX_LINKS:
+        raise UsageError(f"topology {name!r} is too large", cure=f"stay below {MAX_NODES} NPUs and {MAX_LINKS} links")
+    parts: list[Links] = []
     nodes = npus
-    for dimension, stride in zip(dimensions, strides, strict=False):
-        constants = (dimension.bandwidth_bytes_per_s, dimension.latency_s)
-        pairs, nodes = _dimension_pairs(dimension, stride, npus, nodes)
-        columns.extend((source, destination, *constants) for source, destination in pairs)
-    columns.sort(key=lambda link: min(link[0], npus))
-    return _topology(name, npus, nodes, columns, tuple(dimensions))
+    for dimension, stride in zip(dimensions, itertools.accumulate([1, *sizes], operator.mul), strict=False):
+        source, destination = _dimension_links(dimension, stride, npus, nodes)
+        parts.append(Links.uniform(source, destination, dimension.bandwidth_bytes_per_s, dimension.latency_s))
+        nodes = max(nodes, int(source.max(initial=0)) + 1)
+    joined = Links.joined(parts)
+    order = np.argsort(np.minimum(joined.source, npus), kind="stable")
+    return joined.topology(name, npus, nodes, order=order, dimensions=tuple(dimensions))
 
 
-def _dimension_pairs(dimension: Dimension, stride: int, npus: int, first_switch: int) -> tuple[_Pairs, int]:
-    size = dimension.size
-    pairs: _Pairs = []
+def _links_per_npu(dimension: Dimension) -> int:
     if dimension.kind is DimensionKind.SWITCH:
-        switch_of: dict[int, int] = {}
-        for node in range(npus):
-            group = node - (node // stride) % size * stride
-            switch = switch_of.setdefault(group, first_switch + len(switch_of))
-            pairs += [(node, switch), (switch, node)]
-        return pairs, first_switch + len(switch_of)
-    for node in range(npus):
-        here = (node // stride) % size
-        for there in _neighbours(dimension.kind, here, size):
-            pairs.append((node, node + (there - here) * stride))
-    return pairs, first_switch
+        return 2
+    others = dimension.size - 1
+    return others if dimension.kind is DimensionKind.FULLY_CONNECTED else min(2, others)
 
 
-def _neighbours(kind: DimensionKind, here: int, size: int) -> list[int]:
+def _dimension_links(dimension: Dimension, stride: int, npus: int, first_switch: int) -> tuple[Int64Array, Int64Array]:
+    node = np.arange(npus, dtype=np.int64)
+    here = node // stride % dimension.size
+    if dimension.kind is DimensionKind.SWITCH:
+        switch = first_switch + np.unique(node - here * stride, return_inverse=True)[1]
+        return np.stack([node, switch], 1).ravel(), np.stack([switch, node], 1).ravel()
+    there = _neighbours(dimension.kind, here, dimension.size)
+    is_link = (there >= 0) & (there < dimension.size) & (there != here[:, None])
+    row, column = np.nonzero(is_link)
+    return node[row], node[row] + (there[row, column] - here[row]) * stride
+
+
+def _neighbours(kind: DimensionKind, here: Int64Array, size: int) -> Int64Array:
+    """Candidates, one row a node, in link order; those outside 0..size-1 and the node itself are none."""
     if kind is DimensionKind.FULLY_CONNECTED:
-        return [there for there in range(size) if there != here]
-    steps = [here + 1, here - 1]
-    if kind is DimensionKind.RING:
-        steps = list(dict.fromkeys(step % size for step in steps))
-    return [there for there in steps if 0 <= there < size and there != here]
+        return np.broadcast_to(np.arange(size, dtype=np.int64), (len(here), size))
+    steps: Int64Array = here[:, None] + np.asarray([1, -1], np.int64)
+    if kind is DimensionKind.LINE:
+        return steps
+    around: Int64Array = steps % size
+    # Both directions of a ring of two lead to the same neighbour over the same link.
+    return around[:, :1] if size == 2 else around
 
 
-def _topology(
-    name: str, npus: int, nodes: int, links: Sequence[tuple[int, int, float, float]], dimensions: tuple[Dimension, ...] = ()
-) -> Topology:
-    return Topology(
-        name,
-        npus,
-        nodes,
-        np.asarray([link[0] for link in links], np.int64),
-        np.asarray([link[1] for link in links], np.int64),
-        np.asarray([link[2] for link in links], np.float64),
-        np.asarray([link[3] for link in links], np.float64),
-        dimensions,
-    )
-
-
-def _regular(kind: DimensionKind, max_dimensions: int = 8) -> _Builder:
+def _regular(kind: DimensionKind, max_dimensions: int = MAX_DIMENSIONS) -> _Builder:
     def build(request: _Request) -> Topology:
         sizes = request.sizes()
         if len(sizes) > max_dimensions:
-            raise UsageError(f"topology {request.text!r}: at most {max_dimensions} dimensions", cure="join several by *")
+            cure = f"join dimensions by *, as in {request.name}:4*{request.name}:4" if max_dimensions == 1 else "use fewer"
+            raise request.error(f"{len(sizes)} dimensions where {max_dimensions} can be", cure)
         constants = request.per_dimension(len(sizes))
         return grid(request.text, [Dimension(kind, n, *pair) for n, pair in zip(sizes, constants, strict=True)])
 
@@ -165,37 +197,37 @@ def _regular(kind: DimensionKind, max_dimensions: int = 8) -> _Builder:
 
 
 def _hypercube(request: _Request) -> Topology:
-    (order,) = request.sizes() if "x" not in request.argument else (0,)
-    if not 1 <= order <= 20:
-        raise UsageError(f"topology {request.text!r}: the order is not in 1..20", cure="hypercube:3 has 8 NPUs")
+    (order,) = request.parameters(1, "x", "hypercube:3 for 8 NPUs")
+    if order > MAX_ORDER:
+        raise request.error(f"the order is not in 1..{MAX_ORDER}", "hypercube:3 has 8 NPUs")
     constants = request.per_dimension(order)
     return grid(request.text, [Dimension(DimensionKind.LINE, 2, *pair) for pair in constants])
 
 
-def _product(text: str) -> Topology:
-    shape, _, query = text.partition("?")
-    kinds = {"line": DimensionKind.LINE, "ring": DimensionKind.RING, "switch": DimensionKind.SWITCH}
-    kinds |= dict.fromkeys(("fully-connected", "fc"), DimensionKind.FULLY_CONNECTED)
-    request = _Request(f"product?{query}")
-    factors = [factor.partition(":") for factor in shape.split("*")]
+def _product(request: _Request, factors: Sequence[tuple[str, ...]]) -> Topology:
+    if len(factors) > MAX_DIMENSIONS:
+        raise request.error(f"more than {MAX_DIMENSIONS} dimensions", "use fewer")
     constants = request.per_dimension(len(factors))
     dimensions = []
-    for (name, _, argument), pair in zip(factors, constants, strict=True):
-        if name not in kinds:
-            raise UsageError(f"topology {text!r}: {name!r} is no dimension", cure=f"join {', '.join(sorted(kinds))} by *")
-        dimensions += [Dimension(kinds[name], size, *pair) for size in request.sizes(argument)]
-    return grid(text, dimensions)
+    for (name, *argument), pair in zip(factors, constants, strict=True):
+        if name not in _DIMENSIONS:
+            raise request.error(f"{name!r} is no dimension", f"join {', '.join(sorted(_DIMENSIONS))} by *")
+        sizes = request.sizes("".join(argument), example="ring:4*switch:2")
+        if len(sizes) > 1:
+            raise request.error(f"{name}:{argument[0]} is more than one dimension", "write one size a factor: ring:4*ring:4")
+        dimensions.append(Dimension(_DIMENSIONS[name], sizes[0], *pair))
+    return grid(request.text, dimensions)
 
 
 def _dgx1(lane_bandwidth: float, single_lanes: bool) -> _Builder:
     def build(request: _Request) -> Topology:
         _without_argument(request)
-        ((bandwidth, latency),) = request.per_dimension(1, lane_bandwidth)
-        links = []
-        for (a, b), lanes in _DGX1V_LANES.items():
-            total = bandwidth * (1 if single_lanes else lanes)
-            links += [(a, b, total, latency), (b, a, total, latency)]
-        return _topology(request.text, 8, 8, sorted(links))
+        ((bandwidth, latency),) = request.per_dimension(1, (lane_bandwidth,))
+        lanes = {pair: 1 if single_lanes else count for pair, count in _DGX1V_LANES.items()}
+        lanes |= {(b, a): count for (a, b), count in lanes.items()}
+        ends = np.asarray(sorted(lanes), np.int64)
+        rates = np.asarray([bandwidth * lanes[pair] for pair in sorted(lanes)], np.float64)
+        return Links(ends[:, 0], ends[:, 1], rates, np.full(len(ends), latency)).topology(request.text, 8, 8)
 
     return build
 
@@ -203,15 +235,38 @@ def _dgx1(lane_bandwidth: float, single_lanes: bool) -> _Builder:
 def _nvswitch(gpus: int, bandwidth_per_gpu: float) -> _Builder:
     def build(request: _Request) -> Topology:
         _without_argument(request)
-        (pair,) = request.per_dimension(1, bandwidth_per_gpu)
+        (pair,) = request.per_dimension(1, (bandwidth_per_gpu,))
         return grid(request.text, [Dimension(DimensionKind.SWITCH, gpus, *pair)])
 
     return build
 
 
+def _fat_tree(request: _Request) -> Topology:
+    (ports,) = request.parameters(1, "x", "fat-tree:4 for 16 NPUs")
+    if ports % 2 or ports > 64:
+        raise request.error(f"{ports} ports a switch are not an even number in 2..64", "fat-tree:4 has 16 NPUs")
+    return fat_tree(request.text, ports, request.per_dimension(3, what="levels of links"))
+
+
+def _dragonfly(request: _Request) -> Topology:
+    example = "dragonfly:4,2,2 for 72 NPUs"
+    routers, hosts, global_links = request.parameters(3, ",", example)
+    groups = routers * global_links + 1
+    if max(routers, hosts, groups) > MAX_NODES or groups * routers * max(hosts, routers, global_links) > MAX_NODES:
+        raise request.error("too large", f"write for example {example}")
+    return dragonfly(request.text, routers, hosts, global_links, request.per_dimension(3, what="classes of links"))
+
+
+def _rail(request: _Request) -> Topology:
+    nodes, gpus = request.parameters(2, "x", "rail:4x8 for 32 NPUs")
+    if nodes * gpus > MAX_NODES // 2:
+        raise request.error("too large", f"stay below {MAX_NODES // 2} NPUs")
+    return rail(request.text, nodes, gpus, request.per_dimension(2, (450e9, 50e9), "classes of links"))
+
+
 def _without_argument(request: _Request) -> None:
     if request.argument:
-        raise UsageError(f"topology {request.text!r}: {request.name} takes no size", cure=f"write {request.name}")
+        raise request.error(f"{request.name} takes no size", f"write {request.name}")
 
 
 BUILDERS: dict[str, _Builder] = {
@@ -223,6 +278,9 @@ BUILDERS: dict[str, _Builder] = {
     "fc": _regular(DimensionKind.FULLY_CONNECTED, 1),
     "switch": _regular(DimensionKind.SWITCH, 1),
     "hypercube": _hypercube,
+    "fat-tree": _fat_tree,
+    "dragonfly": _dragonfly,
+    "rail": _rail,
     "dgx1p": _dgx1(20e9, single_lanes=True),
     "dgx1v": _dgx1(25e9, single_lanes=False),
     "dgx2": _nvswitch(16, 150e9),

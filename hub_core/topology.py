@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from hub_core.diagnostics import InputError
 
-__all__ = ["Dimension", "DimensionKind", "Link", "Occupancy", "Routes", "Topology", "link_times_ns"]
+__all__ = ["Dimension", "DimensionKind", "Link", "Links", "Occupancy", "Routes", "Topology", "link_times_ns"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -57,9 +59,57 @@ class Link:
     latency_s: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Links:
+    """Directed links as columns of equal length, while a topology is being built."""
+
+    source: Int64Array
+    destination: Int64Array
+    bandwidth_bytes_per_s: Float64Array
+    latency_s: Float64Array
+
+    @classmethod
+    def uniform(cls, source: Int64Array, destination: Int64Array, bandwidth_bytes_per_s: float, latency_s: float) -> Links:
+        """Links that differ in their ends only."""
+        rates = np.full(len(source), bandwidth_bytes_per_s, np.float64)
+        return cls(source, destination, rates, np.full(len(source), latency_s, np.float64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Links]) -> Links:
+        """All links of all parts, in order."""
+        columns = ("source", "destination", "bandwidth_bytes_per_s", "latency_s")
+        return cls(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns))
+
+    def topology(
+        self,
+        name: str,
+        num_npus: int,
+        num_nodes: int,
+        *,
+        order: Int64Array | None = None,
+        dimensions: tuple[Dimension, ...] = (),
+        node_names: tuple[str, ...] = (),
+        groups: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> Topology:
+        """The topology of these links, taken in `order` (default: as they stand)."""
+        rows = np.arange(len(self.source)) if order is None else order
+        return Topology(
+            name,
+            num_npus,
+            num_nodes,
+            self.source[rows],
+            self.destination[rows],
+            self.bandwidth_bytes_per_s[rows],
+            self.latency_s[rows],
+            dimensions,
+            node_names,
+            groups or {},
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """One path per (source, destination) pair: the link rows of pair i are `links[indptr[i]:indptr[i + 1]]`."""
+    """One path per (source, destination) pair: the link rows of pair i, in order, are `links[indptr[i]:indptr[i + 1]]`."""
 
     indptr: Int64Array
     links: Int64Array
@@ -106,8 +156,18 @@ class Topology:
             return "a link's bandwidth is not positive and finite"
         if not np.all((self.latency_s >= 0) & np.isfinite(self.latency_s)):
             return "a link's latency is negative or not finite"
+        return self._labels_defect()
+
+    def _labels_defect(self) -> str | None:
         if self.node_names and len(self.node_names) != self.num_nodes:
             return f"{len(self.node_names)} node names for {self.num_nodes} nodes"
+        if len(set(self.node_names)) != len(self.node_names):
+            return f"two nodes are named {next(name for name in self.node_names if self.node_names.count(name) > 1)!r}"
+        for group, members in self.groups.items():
+            if len(set(members)) != len(members) or not all(0 <= member < self.num_npus for member in members):
+                return f"group {group!r} names an NPU twice, or one outside 0..{self.num_npus - 1}"
+        if self.dimensions and math.prod(dimension.size for dimension in self.dimensions) != self.num_npus:
+            return f"the dimensions do not multiply to {self.num_npus} NPUs"
         return None
 
     @property
@@ -139,65 +199,123 @@ class Topology:
     def routes(self, sources: Int64Array, destinations: Int64Array) -> Routes:
         """Shortest paths by number of links for pairs of nodes, int64[pairs] each.
 
-        Ties: at every hop the first link in link order that lies on a shortest path. On a ring whose links are
-        listed clockwise first, opposite nodes are thus reached clockwise, as in ASTRA-sim. Cost: one
-        breadth-first search per distinct destination that is not a neighbour. Raises `InputError` naming the
-        first pair without a path.
+        Ties: an NPU takes the first link in link order that lies on a shortest path; on a ring whose links are
+        listed clockwise first, opposite nodes are thus reached clockwise, as in ASTRA-sim. A switch spreads: the
+        switches with ties on a path take in turn the digits of the destination's number, each to the base of
+        its number of tied links (D-mod-k routing on a fat tree; Zahavi, JPDC 2012). Of parallel links an NPU
+        takes the first. Cost: pairs that are no neighbours need one breadth-first search per destination, done
+        for many destinations at once. Raises `InputError` naming a pair without a path.
         """
-        paths: list[list[int]] = [[] for _ in range(len(sources))]
-        direct = self._first_direct_links()
-        distant: dict[int, list[int]] = {}
-        for pair, (source, destination) in enumerate(zip(sources.tolist(), destinations.tolist(), strict=True)):
-            link = direct.get((source, destination))
-            if link is not None:
-                paths[pair].append(link)
-            elif source != destination:
-                distant.setdefault(destination, []).append(pair)
-        for destination, pairs in distant.items():
-            next_link = self._next_links(destination)
-            for pair in pairs:
-                paths[pair] = self._follow(int(sources[pair]), destination, next_link)
-        indptr = np.zeros(len(paths) + 1, np.int64)
-        np.cumsum([len(path) for path in paths], out=indptr[1:])
-        return Routes(indptr, np.asarray([link for path in paths for link in path], np.int64))
+        sources, destinations = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
+        direct = self._direct_links(sources, destinations)
+        distant = np.flatnonzero((direct < 0) & (sources != destinations))
+        length = (direct >= 0).astype(np.int64)
+        found = [(distant[:0], Routes(np.zeros(1, np.int64), np.zeros(0, np.int64)))]
+        if len(distant):
+            found += _distant_routes(self, sources, destinations, distant)
+        for pairs, routes in found:
+            length[pairs] = np.diff(routes.indptr)
+        indptr = np.concatenate([[0], np.cumsum(length)])
+        links = np.empty(int(indptr[-1]), np.int64)
+        links[indptr[:-1][direct >= 0]] = direct[direct >= 0]
+        for pairs, routes in found:
+            within = np.arange(len(routes.links)) - np.repeat(routes.indptr[:-1], length[pairs])
+            links[np.repeat(indptr[pairs], length[pairs]) + within] = routes.links
+        return Routes(indptr, links)
 
-    def _first_direct_links(self) -> dict[tuple[int, int], int]:
-        ends = zip(self.source.tolist(), self.destination.tolist(), strict=True)
-        rows: dict[tuple[int, int], int] = {}
-        for row, pair in enumerate(ends):
-            rows.setdefault(pair, row)
-        return rows
+    def _direct_links(self, sources: Int64Array, destinations: Int64Array) -> Int64Array:
+        """First link in link order from each source to its destination, -1 where they are no neighbours."""
+        if not self.num_links:
+            return np.full(len(sources), -1, np.int64)
+        keys, first = np.unique(self.source * self.num_nodes + self.destination, return_index=True)
+        wanted = sources * self.num_nodes + destinations
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(keys[place] == wanted, first[place], -1)
 
-    def _next_links(self, destination: int) -> Int64Array:
-        """First link of a shortest path to `destination` from every node, -1 where there is none."""
-        distance = np.full(self.num_nodes, -1, np.int64)
-        distance[destination] = 0
+
+# Cells of the (destination, link) tables that one step of the search holds in memory.
+_SEARCH_CELLS = 1 << 22
+
+
+def _distant_routes(
+    topology: Topology, sources: Int64Array, destinations: Int64Array, pairs: Int64Array
+) -> list[tuple[Int64Array, Routes]]:
+    """Routes of `pairs` (indices of sources and destinations), in batches of destinations."""
+    pairs = pairs[np.argsort(destinations[pairs], kind="stable")]
+    goals, first = np.unique(destinations[pairs], return_index=True)
+    ends = np.append(first, len(pairs))
+    search = _Search(topology)
+    batch = max(1, _SEARCH_CELLS // max(topology.num_links, 1))
+    found = []
+    for start in range(0, len(goals), batch):
+        stop = min(start + batch, len(goals))
+        chosen = pairs[ends[start] : ends[stop]]
+        row = np.repeat(np.arange(stop - start), np.diff(ends[start : stop + 1]))
+        found.append((chosen, search.routes(goals[start:stop], row, sources[chosen])))
+    return found
+
+
+class _Search:
+    """Shortest paths of one topology to a batch of goals. Links are sorted by source, in link order within one."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._order = np.argsort(topology.source, kind="stable")
+        self._head = topology.destination[self._order]
+        self._tails, self._starts = np.unique(topology.source[self._order], return_index=True)
+
+    def routes(self, goals: Int64Array, row: Int64Array, sources: Int64Array) -> Routes:
+        """Path i leads from `sources[i]` to `goals[row[i]]`."""
+        distance = self._distances(goals)
+        length = distance[row, sources].astype(np.int64)
+        if np.any(length < 0):
+            lost = int(np.argmax(length < 0))
+            self._refuse(int(sources[lost]), int(goals[row[lost]]))
+        useful, count, start = self._useful_links(distance)
+        indptr = np.concatenate([[0], np.cumsum(length)])
+        links = np.empty(int(indptr[-1]), np.int64)
+        path, node, digits = np.arange(len(sources)), sources, goals[row]
+        hop = 0
+        while len(path):
+            ties = np.where(node >= self._topology.num_npus, count[row[path], node], 1)
+            digits, choice = np.divmod(digits, ties)
+            link = useful[start[row[path], node] + choice]
+            links[indptr[path] + hop] = link
+            hop += 1
+            going = np.flatnonzero(length[path] > hop)
+            path, node, digits = path[going], self._topology.destination[link[going]], digits[going]
+        return Routes(indptr, links)
+
+    def _distances(self, goals: Int64Array) -> npt.NDArray[np.int32]:
+        """Number of links from every node to each goal: int32[goals, nodes], -1 where there is no path."""
+        distance = np.full((len(goals), self._topology.num_nodes), -1, np.int32)
+        distance[np.arange(len(goals)), goals] = 0
+        frontier = distance == 0
         hops = 0
-        while True:
+        while frontier.any():
             hops += 1
-            reached = self.source[(distance[self.destination] == hops - 1) & (distance[self.source] < 0)]
-            if not len(reached):
-                break
-            distance[reached] = hops
-        useful = np.flatnonzero((distance[self.destination] >= 0) & (distance[self.destination] == distance[self.source] - 1))
-        next_link = np.full(self.num_nodes, -1, np.int64)
-        next_link[self.source[useful[::-1]]] = useful[::-1]
-        return next_link
+            reached = np.zeros_like(frontier)
+            reached[:, self._tails] = np.logical_or.reduceat(frontier[:, self._head], self._starts, axis=1)
+            frontier = reached & (distance < 0)
+            distance[frontier] = hops
+        return distance
 
-    def _follow(self, source: int, destination: int, next_link: Int64Array) -> list[int]:
-        path: list[int] = []
-        node = source
-        while node != destination:
-            link = int(next_link[node])
-            if link < 0:
-                raise InputError(
-                    f"topology {self.name}: no path from {self.node_name(source)} to {self.node_name(destination)}",
-                    cure="add the missing links, or choose a connected topology",
-                    code="disconnected",
-                )
-            path.append(link)
-            node = int(self.destination[link])
-        return path
+    def _useful_links(self, distance: npt.NDArray[np.int32]) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Links on shortest paths, per goal and source, as (links, count[goal, node], start[goal, node])."""
+        tail = np.repeat(self._tails, np.diff(np.append(self._starts, len(self._head))))
+        is_useful = (distance[:, self._head] >= 0) & (distance[:, self._head] == distance[:, tail] - 1)
+        count = np.zeros(distance.shape, np.int64)
+        count[:, self._tails] = np.add.reduceat(is_useful, self._starts, axis=1, dtype=np.int64)
+        start = np.cumsum(count).reshape(count.shape) - count
+        return self._order[np.nonzero(is_useful)[1]], count, start
+
+    def _refuse(self, source: int, goal: int) -> NoReturn:
+        name = self._topology.node_name
+        raise InputError(
+            f"topology {self._topology.name}: no path from {name(source)} to {name(goal)}",
+            cure="add the missing links, or choose a connected topology",
+            code="disconnected",
+        )
 
 
 def link_times_ns(
