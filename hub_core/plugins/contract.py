@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from hub_core.diagnostics import Diagnostic, UsageError
 from hub_core.losses import Loss
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from hub_core.algorithm import Algorithm
     from hub_core.collectives import Collective
     from hub_core.topology import Topology
@@ -116,12 +118,21 @@ class SourcePart:
     size: int | None = None
 
 
+def log_diagnostic(diagnostic: Diagnostic) -> None:
+    """Say a finding through the standard library's logger `collhub`: the default where nobody asked for findings."""
+    logging.getLogger("collhub").warning("%s", diagnostic)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a reader gets: the name that the user gave, and the parts (one for FILE formats)."""
+    """What a reader gets: the name that the user gave, and the parts (one for FILE formats).
+
+    `report`: where a reader says what it accepted but the user should know (warnings, notes); errors are raised.
+    """
 
     name: str
     parts: tuple[SourcePart, ...]
+    report: Callable[[Diagnostic], None] = log_diagnostic
 
     @classmethod
     def of_bytes(cls, name: str, content: bytes) -> Source:
@@ -133,6 +144,13 @@ class Source:
         if len(self.parts) != 1:
             raise UsageError(f"{self.name}: one file was expected, {len(self.parts)} were given")
         return self.parts[0].load()
+
+    def sha256(self) -> str:
+        """Hexadecimal SHA-256 of the bytes of all parts, one after the other, for `Provenance.source_sha256`."""
+        digest = hashlib.sha256()
+        for part in self.parts:
+            digest.update(part.load())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

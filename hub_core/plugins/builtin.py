@@ -1,0 +1,32 @@
+"""The core's own formats: they go through the same hooks as everybody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.chakra.formats import CHAKRA_READER, CHAKRA_WRITER
+from hub_core.plugins.contract import API_VERSION, Format, FormatReader, FormatWriter, TopologyReader
+from hub_core.plugins.hookspecs import hookimpl
+
+COLLHUB_PLUGIN_API = API_VERSION
+
+_JSON = Format("json", "canonical JSON document of an algorithm", (".json",), rb'"collhub/algorithm-\d+"')
+_TOPOLOGY_JSON = Format("topology-json", "JSON document of a topology", (".json",), rb'"collhub/topology-\d+"')
+
+
+@hookimpl
+def collhub_producers() -> Sequence[FormatReader]:
+    """Readers of the canonical forms."""
+    return [CHAKRA_READER, FormatReader(_JSON, "hub_core.document:read")]
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[FormatWriter]:
+    """Writers of the canonical forms."""
+    return [CHAKRA_WRITER, FormatWriter(_JSON, "hub_core.document:write")]
+
+
+@hookimpl
+def collhub_topologies() -> Sequence[TopologyReader]:
+    """Readers of topology files."""
+    return [TopologyReader(_TOPOLOGY_JSON, "hub_core.topology_document:read")]
