@@ -233,7 +233,7 @@ class Topology:
         return np.where(keys[place] == wanted, first[place], -1)
 
 
-# Cells of the (destination, link) tables that one step of the search holds in memory.
+# Cells of the (destination, node or link) tables that one step of the search holds in memory.
 _SEARCH_CELLS = 1 << 22
 
 
@@ -245,7 +245,7 @@ def _distant_routes(
     goals, first = np.unique(destinations[pairs], return_index=True)
     ends = np.append(first, len(pairs))
     search = _Search(topology)
-    batch = max(1, _SEARCH_CELLS // max(topology.num_links, 1))
+    batch = max(1, _SEARCH_CELLS // max(topology.num_links, topology.num_nodes))
     found = []
     for start in range(0, len(goals), batch):
         stop = min(start + batch, len(goals))
