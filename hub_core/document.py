@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +14,14 @@ from hub_core.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
 from hub_core.diagnostics import InputError, Location
 from hub_core.plugins.contract import Artifact, Options, Source, WriteResult
+from hub_core.schema_check import TYPE_NAMES, first_violation
 from hub_core.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepKind, StepTable
 from hub_core.strict_json import MAX_DEPTH, JsonObject, is_too_deep, parse_object
-
-if TYPE_CHECKING:
-    from jsonschema.exceptions import ValidationError
 
 __all__ = ["SCHEMA", "read", "write"]
 
 SCHEMA = "collhub/algorithm-1"
+_SCHEMA_FILE = "algorithm-1.json"
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -150,9 +148,9 @@ class _Document:
         self._check_name()
         if is_too_deep(self._root.get("extensions")):
             self._fail(f"values are nested deeper than {MAX_DEPTH} levels", "$.extensions")
-        error = _first_schema_error(_without_arrays(self._root, "$"))
-        if error is not None:
-            self._fail(_said(error), error.json_path)
+        if violation := first_violation(_without_arrays(self._root, "$"), _SCHEMA_FILE):
+            path, message = violation
+            self._fail(message, path)
 
     def _check_name(self) -> None:
         name = self._root.get("schema")
@@ -238,19 +236,9 @@ class _Document:
             self._fail(f"{length} entries were expected, there are {len(values)}", path)
         if not set(map(type, values)) <= {expected}:
             row = next(row for row, value in enumerate(values) if type(value) is not expected)
-            self._fail(f"expected {_JSON_TYPE_NAMES[expected]}, got {_JSON_TYPE_NAMES[type(values[row])]}", f"{path}[{row}]")
+            self._fail(f"expected {TYPE_NAMES[expected]}, got {TYPE_NAMES[type(values[row])]}", f"{path}[{row}]")
         return values
 
-
-_JSON_TYPE_NAMES: dict[type, str] = {
-    int: "an integer",
-    float: "a number with a fraction or exponent",
-    bool: "a boolean",
-    str: "a string",
-    list: "an array",
-    dict: "an object",
-    type(None): "null",
-}
 
 _ARRAYS = {
     "$.scratch_units",
@@ -269,25 +257,3 @@ def _without_arrays(value: object, path: str) -> object:
     if not isinstance(value, dict):
         return value
     return {} if path == "$.extensions" else {key: _without_arrays(inner, f"{path}.{key}") for key, inner in value.items()}
-
-
-def _first_schema_error(document: object) -> ValidationError | None:
-    # Imported here: a quarter of the time that a conversion of a small file takes, for JSON documents alone.
-    import jsonschema
-
-    schema = json.loads(importlib.resources.files("hub_core.schemas").joinpath("algorithm-1.json").read_bytes())
-    # JSON Schema calls 1.0 an integer; the model does not.
-    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)  # type: ignore[no-untyped-call]
-    errors = sorted(validator(schema).iter_errors(document), key=lambda error: (len(error.path), list(map(str, error.path))))
-    return errors[0] if errors else None
-
-
-def _said(error: ValidationError) -> str:
-    """The message of a schema violation, without the offending value where that may be long."""
-    if error.validator == "type":
-        wanted = error.schema["type"]  # type: ignore[index]
-        return (
-            f"expected {wanted if isinstance(wanted, str) else ' or '.join(wanted)}, got {_JSON_TYPE_NAMES[type(error.instance)]}"
-        )
-    return error.message if len(error.message) <= 200 else f"{error.message[:200]}..."

@@ -11,7 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hub_core.diagnostics import Diagnostic, Severity
 
-__all__ = ["one_line", "print_diagnostic", "print_error", "print_fields", "print_json", "print_note", "print_table", "progress"]
+__all__ = [
+    "diagnostic_object",
+    "one_line",
+    "print_diagnostic",
+    "print_error",
+    "print_fields",
+    "print_json",
+    "print_note",
+    "print_table",
+    "progress",
+]
 
 PROGRESS_DELAY_S = 1.0
 
@@ -19,6 +29,22 @@ PROGRESS_DELAY_S = 1.0
 def print_json(document: object) -> None:
     """Print one JSON document: keys in the given order, ASCII, two spaces of indent, no NaN."""
     print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def diagnostic_object(diagnostic: Diagnostic) -> dict[str, str | int | None]:
+    """A finding as the reports carry it; parts of the location that are not known are null."""
+    place = diagnostic.location
+    return {
+        "code": diagnostic.code,
+        "severity": str(diagnostic.severity),
+        "message": diagnostic.message,
+        "cure": diagnostic.cure,
+        "file": place.file,
+        "line": place.line,
+        "byte": place.byte,
+        "rank": place.rank,
+        "step": place.step,
+    }
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:

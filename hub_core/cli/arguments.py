@@ -1,0 +1,84 @@
+"""Arguments that several commands share, and which reader, writer or simulator an `-O key=value` is meant for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import click
+
+from hub_core.diagnostics import UsageError
+from hub_core.plugins.contract import Option
+
+__all__ = ["Assignments", "assign", "from_option", "json_flag", "option_pairs", "source_argument"]
+
+Command = TypeVar("Command", bound=Callable[..., object])
+Assignments = Mapping[str, str]
+"""The `-O` options of one command line: `key` or `side.key` to the value's text."""
+
+
+def source_argument(function: Command) -> Command:
+    """The file, trace-set prefix or `-` that a command reads."""
+    return click.argument("source", metavar="IN")(function)
+
+
+def from_option(function: Command) -> Command:
+    """`--from FORMAT`."""
+    return click.option("--from", "source_format", metavar="FORMAT", help="Format of IN (default: by suffix, then content).")(
+        function
+    )
+
+
+def json_flag(function: Command) -> Command:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")(function)
+
+
+def option_pairs(function: Command) -> Command:
+    """`-O key=value`, repeatable."""
+    return click.option(
+        "-O",
+        "assignments",
+        metavar="KEY=VALUE",
+        multiple=True,
+        callback=_parsed_pairs,
+        help="Option of a reader, writer or simulator (repeatable; `collhub formats --json` lists them).",
+    )(function)
+
+
+def assign(assignments: Assignments, declared: Mapping[str, Sequence[Option]]) -> dict[str, dict[str, str]]:
+    """Give every option to the sides that declare it; `declared` maps `reader`, `writer`, ... to their options.
+
+    A bare key goes to every side that declares it, `side.key` to that side alone. Raises `UsageError` naming the
+    closest option for a key that no side declares.
+    """
+    given: dict[str, dict[str, str]] = {side: {} for side in declared}
+    for key, value in assignments.items():
+        wanted, _, name = key.replace("-", "_").rpartition(".")
+        sides = [side for side, options in declared.items() if wanted in ("", side) and name in {o.name for o in options}]
+        if not sides:
+            raise UsageError(f"there is no option {key!r} here", cure=_closest(key, declared), code="unknown-option")
+        for side in sides:
+            given[side][name] = value
+    return given
+
+
+def _closest(key: str, declared: Mapping[str, Sequence[Option]]) -> str:
+    known = sorted({option.name for options in declared.values() for option in options})
+    close = difflib.get_close_matches(key.rpartition(".")[2], known, 1, 0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"use one of {', '.join(known)}" if known else f"neither {' nor '.join(declared)} has options"
+
+
+def _parsed_pairs(context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> Assignments:
+    parsed: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{pair!r} is not KEY=VALUE, for example -O root=0", context, parameter)
+        if key in parsed:
+            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
+        parsed[key] = value
+    return parsed

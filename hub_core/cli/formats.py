@@ -1,0 +1,115 @@
+"""`collhub formats`: what can be read, written and simulated with, by which plugin, and with which options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import click
+
+from hub_core.algorithm import JsonValue
+from hub_core.cli.arguments import json_flag
+from hub_core.cli.output import print_fields, print_json, print_note, print_table
+from hub_core.cli.session import Session
+from hub_core.diagnostics import UsageError
+from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Layout, Option, Simulator, TopologyReader
+from hub_core.plugins.registry import Provided, Registry, closest
+
+__all__ = ["formats"]
+
+_PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER: "folder"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way into or out of the hub: what it does, what does it, and the format or simulator that it is."""
+
+    name: str
+    does: str
+    files: str
+    plugin: str
+    description: str
+    options: tuple[Option, ...]
+    format: Format | None = None
+
+
+@click.command()
+@click.argument("name", required=False)
+@json_flag
+@click.pass_obj
+def formats(session: Session, name: str | None, as_json: bool) -> None:
+    """List the formats and simulators, or show NAME with its options."""
+    registry = session.registry()
+    ways = sorted(_ways(registry), key=lambda way: (way.does == "simulate", way.name, way.does))
+    if name is not None:
+        ways = [way for way in ways if way.name == name] or _unknown(name, ways)
+    if as_json:
+        print_json({"schema": "collhub/report-formats-1", "formats": [_object(way) for way in ways]})
+    elif name is None:
+        header = ("name", "does", "files", "plugin", "description")
+        print_table(header, [(way.name, way.does, way.files, way.plugin, way.description) for way in ways])
+    else:
+        for way in ways:
+            _print_way(way)
+    if hint := registry.unavailable_hint():
+        print_note(f"not loaded: {hint}")
+
+
+def _ways(registry: Registry) -> Iterable[_Way]:
+    for reader in registry.all(FormatReader):
+        yield _format_way(reader, reader.offer.format, "read", reader.offer.options)
+    for writer in registry.all(FormatWriter):
+        yield _format_way(writer, writer.offer.format, "write", writer.offer.options)
+    for topology in registry.all(TopologyReader):
+        yield _format_way(topology, topology.offer.format, "read topology", topology.offer.options)
+    for found in registry.all(Simulator):
+        yield _Way(found.name, "simulate", "", found.plugin.name, found.offer.description, found.offer.options)
+
+
+def _format_way(
+    provided: Provided[FormatReader] | Provided[FormatWriter] | Provided[TopologyReader],
+    described: Format,
+    does: str,
+    options: tuple[Option, ...],
+) -> _Way:
+    patterns = dict.fromkeys(_PATTERNS[described.layout].format(suffix) for suffix in described.suffixes or ("",))
+    return _Way(described.name, does, " ".join(patterns), provided.plugin.name, described.description, options, described)
+
+
+def _object(way: _Way) -> dict[str, JsonValue]:
+    described = way.format
+    return {
+        "name": way.name,
+        "does": way.does,
+        "plugin": way.plugin,
+        "description": way.description,
+        "suffixes": list(described.suffixes) if described else [],
+        "layout": str(described.layout) if described else None,
+        "options": [_option_object(option) for option in way.options],
+    }
+
+
+def _option_object(option: Option) -> dict[str, JsonValue]:
+    return {
+        "name": option.name,
+        "type": str(option.type),
+        "default": option.default,
+        "help": option.help,
+        "choices": list(option.choices),
+        "environment": option.environment,
+    }
+
+
+def _print_way(way: _Way) -> None:
+    print(f"{way.does} {way.name}")
+    print_fields({"  files": way.files, "  plugin": way.plugin, "  about": way.description})
+    for option in way.options:
+        default = "" if option.default is None else f" (default {str(option.default).lower()})"
+        values = "|".join(option.choices) or str(option.type).upper()
+        print(f"  -O {option.name}={values}  {option.help}{default}")
+
+
+def _unknown(name: str, ways: list[_Way]) -> list[_Way]:
+    known = sorted({way.name for way in ways})
+    cure = closest(name, known) or f"known: {', '.join(known)}"
+    raise UsageError(f"there is no format or simulator {name!r}", cure=cure, code="unknown-name")
