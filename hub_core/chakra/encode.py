@@ -1,0 +1,202 @@
+"""Encode many records at once: a byte matrix of fixed heads and padded varints, compressed by a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.chakra.attributes import Kind
+from hub_core.chakra.wire import encode_varints, ranges, varint, varint_widths
+
+__all__ = ["Choice", "Numbers", "dependency_bytes", "encode_records", "list_attribute", "number_attribute", "number_field"]
+
+Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+Int64Array = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
+
+_ATTRIBUTE_TAG = 0x52
+_NAME_TAG = 0x0A
+_PACKED_TAG = 0x0A
+
+
+class Piece(Protocol):
+    """Consecutive bytes of every record: how many, and which."""
+
+    def sizes(self) -> Int64Array:
+        """Bytes that the piece takes in each record; one number where it is the same in all."""
+
+    def width(self) -> int:
+        """Columns that it needs in the byte matrix."""
+
+    def fill(self, matrix: Bytes, mask: Mask) -> None:
+        """Write the bytes and mark those that count, in views of `width()` columns."""
+
+
+class Choice:
+    """One of a few byte strings a record: `texts[codes[i]]`."""
+
+    def __init__(self, texts: tuple[bytes, ...], codes: npt.NDArray[np.intp]) -> None:
+        self._codes = codes
+        self._lengths = np.asarray([len(text) for text in texts], np.int64)
+        padded = b"".join(text.ljust(self.width(), b"\0") for text in texts)
+        self._table = np.frombuffer(padded, np.uint8).reshape(len(texts), self.width())
+
+    def sizes(self) -> Int64Array:
+        """See `Piece`."""
+        return self._lengths[self._codes]
+
+    def width(self) -> int:
+        """See `Piece`."""
+        return int(self._lengths.max())
+
+    def fill(self, matrix: Bytes, mask: Mask) -> None:
+        """See `Piece`."""
+        matrix[:] = self._table[self._codes]
+        mask[:] = (np.arange(self.width()) < self._lengths[:, None])[self._codes]
+
+
+class Numbers:
+    """A fixed head and varints behind it, in the records where `present` holds.
+
+    `lengths`: positions in the head that hold a length, with the bytes that it counts besides the varints.
+    """
+
+    def __init__(
+        self, head: bytes, lengths: Sequence[tuple[int, int]], values: Sequence[UInt64Array], present: Mask | None = None
+    ) -> None:
+        if present is not None:
+            # Absent numbers take the value of one that is there, so that they make nothing wider.
+            values = [np.where(present, column, column[int(present.argmax())]) for column in values]
+        if all(bool((column == column[0]).all()) for column in values):
+            head, lengths, values = _constant(head, lengths, [int(column[0]) for column in values]), (), ()
+        self._head = np.frombuffer(head, np.uint8)
+        self._lengths = lengths
+        self._values = values
+        self._present = present
+        self._widths = [varint_widths(column) for column in values]
+        self._deepest = [int(widths.max()) for widths in self._widths]
+        self._varint_bytes = sum(self._widths, start=np.zeros((), np.int64))
+
+    def sizes(self) -> Int64Array:
+        """See `Piece`."""
+        size = self._varint_bytes + len(self._head)
+        return size if self._present is None else np.where(self._present, size, 0)
+
+    def width(self) -> int:
+        """See `Piece`."""
+        return len(self._head) + sum(self._deepest)
+
+    def fill(self, matrix: Bytes, mask: Mask) -> None:
+        """See `Piece`."""
+        column = len(self._head)
+        matrix[:, :column] = self._head
+        mask[:, :column] = True
+        for position, constant in self._lengths:
+            matrix[:, position] = self._varint_bytes + constant
+        for values, widths, deepest in zip(self._values, self._widths, self._deepest, strict=True):
+            for index in range(deepest):
+                digits = (values >> np.uint64(7 * index)).astype(np.uint8) & np.uint8(127)
+                matrix[:, column] = digits | ((widths > index + 1).astype(np.uint8) << np.uint8(7))
+                mask[:, column] = widths > index
+                column += 1
+        if self._present is not None:
+            mask &= self._present[:, None]
+
+
+def _constant(head: bytes, lengths: Sequence[tuple[int, int]], values: Sequence[int]) -> bytes:
+    """The bytes of a piece whose numbers are the same in all records."""
+    numbers = b"".join(varint(value) for value in values)
+    text = bytearray(head + numbers)
+    for position, constant in lengths:
+        text[position] = len(numbers) + constant
+    return bytes(text)
+
+
+def number_field(tag: int, values: npt.NDArray[np.generic], present: Mask | None = None) -> Numbers:
+    """A varint field of the node itself; `tag` is its tag byte."""
+    return Numbers(bytes([tag]), (), (_unsigned(values),), present)
+
+
+def number_attribute(name: str, kind: Kind, values: npt.NDArray[np.generic], present: Mask | None = None) -> Numbers:
+    """An attribute with one varint value."""
+    inner = _name(name) + varint(kind << 3)
+    head = bytes([_ATTRIBUTE_TAG, 0]) + inner
+    return Numbers(head, ((1, len(inner)),), (_unsigned(values),), present)
+
+
+def list_attribute(name: str, kind: Kind, columns: Sequence[npt.NDArray[np.generic]], present: Mask | None = None) -> Numbers:
+    """An attribute with a packed list of `len(columns)` varints."""
+    inner = _name(name) + varint(kind << 3 | 2)
+    head = bytes([_ATTRIBUTE_TAG, 0]) + inner + bytes([0, _PACKED_TAG, 0])
+    lengths = ((1, len(head) - 2), (len(head) - 3, 2), (len(head) - 1, 0))
+    return Numbers(head, lengths, [_unsigned(column) for column in columns], present)
+
+
+def dependency_bytes(tag: int, indptr: Int64Array, ids: UInt64Array) -> tuple[Bytes, Int64Array]:
+    """Encode the packed field `tag` of every record that has entries: all bytes, and how many each record has."""
+    encoded, widths = encode_varints(ids)
+    before = np.concatenate([[0], np.cumsum(widths)])
+    payload = before[indptr[1:]] - before[indptr[:-1]]
+    heads, head_widths = encode_varints(payload.astype(np.uint64))
+    head_starts = np.cumsum(head_widths) - head_widths
+    filled = np.flatnonzero(payload)
+    sizes = np.where(payload > 0, 1 + head_widths + payload, 0)
+    starts = np.cumsum(sizes) - sizes
+    merged = np.empty(int(sizes.sum()), np.uint8)
+    merged[starts[filled]] = tag
+    merged[ranges(starts[filled] + 1, head_widths[filled])] = heads[ranges(head_starts[filled], head_widths[filled])]
+    merged[ranges(starts[filled] + 1 + head_widths[filled], payload[filled])] = encoded
+    return merged, sizes
+
+
+def encode_records(pieces: Sequence[Piece], insert_before: int, inserted: Sequence[tuple[Bytes, Int64Array]]) -> bytes:
+    """Encode framed records: the pieces in order, with ragged bytes put in before piece number `insert_before`.
+
+    `inserted`: per ragged field its bytes, record after record, and their number in each record; at least one.
+    """
+    sizes = [piece.sizes() for piece in pieces]
+    ragged = sum((lengths for _, lengths in inserted), start=np.zeros((), np.int64))
+    if not len(ragged):
+        return b""
+    body_sizes = sum(sizes, start=ragged)
+    frame = Numbers(b"", (), (body_sizes.astype(np.uint64),))
+    content = _compressed([frame, *(piece for piece, size in zip(pieces, sizes, strict=True) if size.any())], len(ragged))
+    if not ragged.any():
+        return content.tobytes()
+    record_sizes = frame.sizes() + body_sizes
+    at = np.cumsum(record_sizes) - record_sizes + frame.sizes() + sum(sizes[:insert_before])
+    merged = np.empty(len(content) + int(ragged.sum()), np.uint8)
+    is_fixed = np.ones(len(merged), np.bool_)
+    for encoded, lengths in inserted:
+        places = ranges(at, lengths)
+        merged[places] = encoded
+        is_fixed[places] = False
+        at = at + lengths
+    merged[is_fixed] = content
+    return merged.tobytes()
+
+
+def _compressed(pieces: Sequence[Piece], records: int) -> Bytes:
+    widths = [piece.width() for piece in pieces]
+    matrix = np.empty((records, sum(widths)), np.uint8)
+    mask = np.empty(matrix.shape, np.bool_)
+    column = 0
+    for piece, width in zip(pieces, widths, strict=True):
+        piece.fill(matrix[:, column : column + width], mask[:, column : column + width])
+        column += width
+    compressed: Bytes = matrix[mask]
+    return compressed
+
+
+def _name(name: str) -> bytes:
+    text = name.encode()
+    return bytes([_NAME_TAG, len(text)]) + text
+
+
+def _unsigned(values: npt.NDArray[np.generic]) -> UInt64Array:
+    """Negative numbers become their two's complement of 64 bits, as protobuf writes them."""
+    return values if values.dtype == np.uint64 else values.astype(np.int64).view(np.uint64)

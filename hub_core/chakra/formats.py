@@ -1,0 +1,46 @@
+"""The execution-trace format as declarations: what readers and writers it has and which options they take."""
+
+from __future__ import annotations
+
+from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Layout, Option, OptionType
+
+__all__ = ["CHAKRA", "CHAKRA_READER", "CHAKRA_WRITER"]
+
+CHAKRA = Format(
+    name="chakra",
+    description="Chakra execution traces, one file a rank (collective profile v1 and foreign dialects)",
+    suffixes=(".et",),
+    # Record 0 is GlobalMetadata: a version string of five characters, or an attribute with a plain name.
+    signature=rb"(?s)\A.{1,5}(?:\x0a\x05[0-9]\.[0-9]\.[0-9]|\x12.{1,5}\x0a[\x01-\x20][a-z_]{3})",
+    layout=Layout.PREFIX,
+)
+
+CHAKRA_READER = FormatReader(
+    CHAKRA,
+    "hub_core.chakra.read:read",
+    (
+        Option("drop_dangling", OptionType.BOOL, False, "drop dependencies on nodes that are not in the file, and count them"),
+        Option("size", OptionType.SIZE, None, "size of the collective that a foreign trace with sizes in bytes was made for"),
+    ),
+)
+
+CHAKRA_WRITER = FormatWriter(
+    CHAKRA,
+    "hub_core.chakra.write:write",
+    (
+        Option(
+            "size",
+            OptionType.SIZE,
+            None,
+            "size of the collective that comm_size is written for (default: the algorithm's own size, else 1 MiB a unit)",
+        ),
+        Option(
+            "dialect",
+            OptionType.TEXT,
+            "both",
+            "how messages state their size: in bytes (absolute), in chunks (symbolic), or both",
+            choices=("both", "absolute", "symbolic"),
+        ),
+        Option("flatten", OptionType.BOOL, False, "write control dependencies as data dependencies, for readers that ignore them"),
+    ),
+)
