@@ -1,3 +1,34 @@
-"""What this distribution offers to the hub."""
+"""What this distribution offers to the hub: the reader of MSCCL-IR XML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugins.contract import Format, FormatReader, Option, OptionType
+from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
+
+# Other kinds of XML live beside this one (NCCL topologies start with <system>): the root element decides.
+_SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--(?s:.*?)-->\s*)*<algo[\s/>]"
+
+_READER = FormatReader(
+    Format("msccl-xml", "MSCCL-IR XML, the programs of the MSCCL runtimes", (".xml",), _SIGNATURE),
+    "collhub_msccl.read_xml:read",
+    (
+        Option("root", OptionType.INT, None, "root of a broadcast, reduce, gather or scatter, which the file does not name"),
+        Option(
+            "reading",
+            OptionType.TEXT,
+            "runtime",
+            "local operand of reducing receives: srcbuf and srcoff (runtime) or dstbuf and dstoff, as MSCCLang means them (dsl)",
+            ("runtime", "dsl"),
+        ),
+    ),
+)
+
+
+@hookimpl
+def collhub_producers() -> Sequence[FormatReader]:
+    """Describe the reader."""
+    return [_READER]
