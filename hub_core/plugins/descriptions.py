@@ -132,4 +132,3 @@ def _option_defect(option: Option) -> str | None:
 
 def _is_text(value: object, pattern: re.Pattern[str]) -> bool:
     return isinstance(value, str) and pattern.match(value) is not None
-

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
 
 import pluggy
 from packaging.utils import canonicalize_name
@@ -71,15 +73,24 @@ def _core() -> Plugin:
 def _candidates() -> Iterator[_Candidate]:
     """Entry points of the group; a distribution found in several folders counts where Python finds it first."""
     seen: set[str] = set()
-    for distribution in distributions():
+    for distribution in _distributions():
         # Read as text first: a malformed file of an unrelated distribution must not matter.
-        text = attempt(lambda d=distribution: d.read_text("entry_points.txt")).value  # type: ignore[misc]
+        text = attempt(partial(distribution.read_text, "entry_points.txt")).value
         if not text or f"[{ENTRY_POINT_GROUP}]" not in text:
             continue
-        name = attempt(lambda d=distribution: str(d.metadata["Name"])).value or "unknown"  # type: ignore[misc]
+        name = attempt(partial(_name, distribution)).value or "unknown"
         if canonicalize_name(name) not in seen:
             seen.add(canonicalize_name(name))
             yield from _candidates_of(name, distribution)
+
+
+def _distributions() -> Iterator[Distribution]:
+    # The backport declares an abstract type here; what it yields are distributions.
+    yield from cast("Iterable[Distribution]", distributions())
+
+
+def _name(distribution: Distribution) -> str:
+    return str(distribution.metadata["Name"])
 
 
 def _candidates_of(name: str, distribution: Distribution) -> Iterator[_Candidate]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -26,7 +26,7 @@ __all__ = ["KINDS", "Offer", "Plugin", "PluginState", "PluginStatus", "Provided"
 Offer = (
     FormatReader | FormatWriter | Synthesizer | Simulator | Executor | TopologyReader | AlgorithmPass | WorkloadPass | HealthCheck
 )
-KINDS: dict[type[Offer], str] = {
+KINDS: Mapping[type, str] = {
     FormatReader: "reader",
     FormatWriter: "writer",
     Synthesizer: "synthesizer",
@@ -38,6 +38,7 @@ KINDS: dict[type[Offer], str] = {
     HealthCheck: "health check",
 }
 T = TypeVar("T", bound=Offer)
+T_co = TypeVar("T_co", bound=Offer, covariant=True)
 
 
 class PluginState(StrEnum):
@@ -85,11 +86,11 @@ CORE_NAME = "core"
 
 
 @dataclass(frozen=True, slots=True)
-class Provided(Generic[T]):
+class Provided(Generic[T_co]):
     """An offer and the plugin that makes it."""
 
     plugin: Plugin
-    offer: T
+    offer: T_co
 
     @property
     def name(self) -> str:
@@ -112,7 +113,9 @@ class Registry:
 
     def all(self, kind: type[T]) -> tuple[Provided[T], ...]:
         """Everything of one kind, clashing names included, sorted by name."""
-        found = [Provided(plugin, offer) for plugin in self.plugins for offer in plugin.offers if isinstance(offer, kind)]
+        found: list[Provided[T]] = []
+        for plugin in self.plugins:
+            found += [Provided(plugin, offer) for offer in plugin.offers if isinstance(offer, kind)]
         return tuple(sorted(found, key=lambda provided: provided.name))
 
     def find(self, kind: type[T], name: str) -> Provided[T]:
@@ -130,7 +133,7 @@ class Registry:
         """Names that several plugins use for the same kind of thing, one line each."""
         lines = []
         for kind in KINDS:
-            offers = self.all(kind)
+            offers: tuple[Provided[Offer], ...] = self.all(kind)
             for name in sorted({p.name for p in offers if sum(q.name == p.name for q in offers) > 1}):
                 lines.append(_clash_text([p for p in offers if p.name == name]))
         return lines
@@ -152,7 +155,7 @@ class Registry:
         cure = close or "see 'collhub plugins list'"
         raise PluginError(f"no plugin {name!r} is installed", cure=cure, code="no-such-plugin")
 
-    def _clash(self, found: Sequence[Provided[T]]) -> HubError:
+    def _clash(self, found: Sequence[Provided[Offer]]) -> HubError:
         others = " or ".join(f"--disable-plugin {p.plugin.name}" for p in found if not p.plugin.is_core)
         return PluginError(_clash_text(found), cure=f"choose one with {others}", code="name-clash")
 
@@ -173,6 +176,6 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
-def _clash_text(found: Sequence[Provided[T]]) -> str:
+def _clash_text(found: Sequence[Provided[Offer]]) -> str:
     owners = " and ".join(str(provided.plugin) for provided in found)
     return f"{owners} both offer a {KINDS[type(found[0].offer)]} {found[0].name!r}, so neither is used"
