@@ -1,0 +1,98 @@
+"""The command line of ASTRA-sim, and the script `run.sh` that runs it on a folder and tells whether it went well."""
+
+from __future__ import annotations
+
+__all__ = ["BINARY_NAMES", "GROUPS", "MEMORY", "NETWORK", "SCRIPT", "SYSTEM", "WORKLOAD", "arguments", "handles_needed", "script"]
+
+WORKLOAD, SYSTEM, NETWORK, MEMORY, GROUPS = "workload", "system.json", "network.yml", "memory.json", "groups.json"
+SCRIPT = "run.sh"
+BINARY_NAMES = {True: "AstraSim_Analytical_Congestion_Aware", False: "AstraSim_Analytical_Congestion_Unaware"}
+"""What ASTRA-sim calls its binaries, by whether they are congestion-aware."""
+
+
+def arguments(*, has_groups: bool) -> tuple[str, ...]:
+    """The options of the simulator, with paths relative to the folder."""
+    files = {
+        "workload-configuration": WORKLOAD,
+        "system-configuration": SYSTEM,
+        "network-configuration": NETWORK,
+        "remote-memory-configuration": MEMORY,
+        **({"comm-group-configuration": GROUPS} if has_groups else {}),
+        "logging-folder": "log",
+    }
+    return tuple(f"--{option}={file}" for option, file in files.items())
+
+
+def handles_needed(npus: int) -> int:
+    """Files that the simulator keeps open: two a rank and a few more, which is more than the usual limit of 1024 from 480 on."""
+    return 2 * npus + 64
+
+
+def script(npus: int, trace_prefix: str, num_ranks: int, *, is_congestion_aware: bool, has_groups: bool) -> str:
+    """The POSIX shell script. Exit status 0 only where all ranks finished: the simulator exits with 0 when ranks hang."""
+    options = " \\\n    ".join(arguments(has_groups=has_groups))
+    name = BINARY_NAMES[is_congestion_aware]
+    return (
+        _SCRIPT.replace("@NAME@", name)
+        .replace("@NPUS@", str(npus))
+        .replace("@RANKS@", str(num_ranks))
+        .replace("@PREFIX@", trace_prefix)
+        .replace("@HANDLES@", str(handles_needed(npus)))
+        .replace("@OPTIONS@", options)
+    )
+
+
+_SCRIPT = r"""#!/bin/sh
+# Run ASTRA-sim on this folder:  ASTRA_SIM_BIN=.../@NAME@ ./run.sh [more options]
+# The exit status is 0 only if every rank finished; the simulator itself ends with 0 when ranks hang.
+set -u
+
+fail() {
+    echo "run.sh: $1" >&2
+    exit 1
+}
+
+[ -n "${ASTRA_SIM_BIN:-}" ] || fail "ASTRA_SIM_BIN is not set; it names the simulator, .../@NAME@"
+case $ASTRA_SIM_BIN in
+    /*) binary=$ASTRA_SIM_BIN ;;
+    */*) binary=$PWD/$ASTRA_SIM_BIN ;;
+    *) binary=$ASTRA_SIM_BIN ;;
+esac
+command -v "$binary" >/dev/null || fail "$ASTRA_SIM_BIN is not a program that can be run"
+unset CDPATH
+cd -- "$(dirname -- "$0")" || exit 1
+
+# The simulator opens its traces for appending: it creates missing ones empty and needs writable ones.
+check() {
+    rank=0
+    while [ "$rank" -lt "$2" ]; do
+        [ -s "$1.$rank.et" ] && [ -w "$1.$rank.et" ] || fail "$1.$rank.et is missing, empty or read-only"
+        rank=$((rank + 1))
+    done
+}
+check workload @NPUS@
+check @PREFIX@ @RANKS@
+
+handles=$(ulimit -n)
+if [ "$handles" != unlimited ] && [ "$handles" -lt @HANDLES@ ]; then
+    ulimit -S -n @HANDLES@ || fail "@HANDLES@ open files are needed, the limit is $handles"
+fi
+
+status=0
+"$binary" \
+    @OPTIONS@ \
+    "$@" >output.log 2>&1 || status=$?
+cat output.log
+[ "$status" -eq 0 ] || fail "the simulator ended with exit status $status"
+
+awk -v npus=@NPUS@ '
+match($0, /sys\[[0-9]+\] finished, [0-9]+ cycles/) { finished[substr($0, RSTART + 4, RLENGTH - 4) + 0] = 1 }
+/has unreleased nodes!!!/ { problem = "the simulator reports unreleased nodes" }
+/a callable is removed before call/ { problem = "the simulator lost an event (a callable is removed before call)" }
+END {
+    for (rank = 0; rank < npus; rank++)
+        if (!(rank in finished)) missing = missing " " rank
+    if (missing != "") problem = "these ranks never finished:" missing
+    if (problem != "") { print "run.sh: " problem; exit 1 }
+}' output.log >&2
+"""

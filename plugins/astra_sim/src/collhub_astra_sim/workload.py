@@ -1,0 +1,58 @@
+"""The workload traces of a folder: one collective node for each member of the group, idle work for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from hub_core.chakra.nodes import NodeType
+from hub_core.chakra.schema import message_class
+from hub_core.chakra.wire import varint
+from hub_core.collectives import CollectiveKind
+
+__all__ = ["COLLECTIVE_KEYS", "GROUP", "collective_workload", "idle_workload"]
+
+GROUP = "1"
+"""The communicator group of the algorithm; 0 means all ranks."""
+
+_VERSION = "0.0.4"
+_COMM_TYPES = {
+    CollectiveKind.ALL_REDUCE: 0,
+    CollectiveKind.ALL_GATHER: 2,
+    CollectiveKind.ALL_TO_ALL: 6,
+    CollectiveKind.REDUCE_SCATTER: 7,
+}
+COLLECTIVE_KEYS = {kind: f"{kind}-implementation-custom" for kind in _COMM_TYPES}
+"""The key of the system JSON that names the algorithm of a collective; other collectives have none."""
+
+
+def collective_workload(kind: CollectiveKind, comm_size: int, *, in_group: bool) -> bytes:
+    """The trace of a rank that takes part: one COMM_COLL_NODE of a `kind` in `COLLECTIVE_KEYS`."""
+    attributes: list[dict[str, object]] = [
+        {"name": "is_cpu_op", "bool_val": False},
+        {"name": "comm_type", "int64_val": _COMM_TYPES[kind]},
+        {"name": "comm_size", "int64_val": comm_size},
+    ]
+    if in_group:
+        attributes.append({"name": "pg_name", "string_val": GROUP})
+    return _trace(name=str(kind), type=int(NodeType.COMM_COLL), attr=attributes)
+
+
+def idle_workload() -> bytes:
+    """The trace of a rank outside the group: one COMP_NODE, which takes 1 ns."""
+    attributes = [
+        {"name": "is_cpu_op", "bool_val": False},
+        {"name": "num_ops", "int64_val": 1},
+        {"name": "tensor_size", "uint64_val": 1},
+    ]
+    return _trace(name="idle", type=int(NodeType.COMP), attr=attributes)
+
+
+def _trace(**node: object) -> bytes:
+    return _record("GlobalMetadata", version=_VERSION) + _record("Node", **node)
+
+
+def _record(message: str, **fields: object) -> bytes:
+    build = cast("Callable[..., object]", message_class(message))
+    body: bytes = build(**fields).SerializeToString(deterministic=True)  # type: ignore[attr-defined]
+    return varint(len(body)) + body
