@@ -12,7 +12,7 @@ from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 from hub_core.cli.session import Session
 from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Layout, Option, Simulator, TopologyReader
+from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Layout, Option, OptionValue, Simulator, TopologyReader
 from hub_core.plugins.registry import Provided, Registry, closest
 
 __all__ = ["formats"]
@@ -46,8 +46,7 @@ def formats(session: Session, name: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"schema": "collhub/report-formats-1", "formats": [_object(way) for way in ways]})
     elif name is None:
-        header = ("name", "does", "files", "plugin", "description")
-        print_table(header, [(way.name, way.does, way.files, way.plugin, way.description) for way in ways])
+        _print_list(ways)
     else:
         for way in ways:
             _print_way(way)
@@ -100,13 +99,28 @@ def _option_object(option: Option) -> dict[str, JsonValue]:
     }
 
 
+def _print_list(ways: list[_Way]) -> None:
+    """One row a format: what reads and writes it alike stands in one row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for way in ways:
+        rows.setdefault((way.name, way.files, way.plugin, way.description), []).append(way.does)
+    header = ("name", "does", "files", "plugin", "description")
+    print_table(header, [(name, ", ".join(does), *rest) for (name, *rest), does in rows.items()])
+
+
 def _print_way(way: _Way) -> None:
     print(f"{way.does} {way.name}")
     print_fields({"  files": way.files, "  plugin": way.plugin, "  about": way.description})
     for option in way.options:
-        default = "" if option.default is None else f" (default {str(option.default).lower()})"
+        default = "" if option.default is None else f" (default {_text_of(option.default)})"
+        if option.environment:
+            default += f" (or from {option.environment})"
         values = "|".join(option.choices) or str(option.type).upper()
         print(f"  -O {option.name}={values}  {option.help}{default}")
+
+
+def _text_of(default: OptionValue) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def _unknown(name: str, ways: list[_Way]) -> list[_Way]:

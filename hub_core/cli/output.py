@@ -8,8 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from hub_core.diagnostics import Diagnostic, Severity
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import JsonValue
 
 __all__ = [
     "diagnostic_object",
@@ -31,7 +35,7 @@ def print_json(document: object) -> None:
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
-def diagnostic_object(diagnostic: Diagnostic) -> dict[str, str | int | None]:
+def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
     """A finding as the reports carry it; parts of the location that are not known are null."""
     place = diagnostic.location
     return {

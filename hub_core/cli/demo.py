@@ -1,0 +1,170 @@
+"""`collhub demo`: the main job on the shipped examples - verify, write traces, simulate, compare with the bound."""
+
+from __future__ import annotations
+
+import importlib.resources
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core.cli.arguments import json_flag
+from hub_core.cli.output import print_json, print_table, progress
+from hub_core.cli.session import Session
+from hub_core.cli.simulate import TIMING_COLUMNS, timing_cells
+from hub_core.diagnostics import InputError, PluginError
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import Algorithm, JsonValue
+    from hub_core.plugins.registry import Registry
+    from hub_core.timing import Timing
+
+__all__ = ["demo"]
+
+SIMULATOR = "analytical"
+TOPOLOGIES = ("ring:{}", "switch:{}", "fully-connected:{}", "dgx1v")
+SIZES = (1 << 20, 1 << 28)
+
+
+@dataclass(frozen=True, slots=True)
+class _Example:
+    """A shipped algorithm, verified, and where its traces stand now."""
+
+    name: str
+    algorithm: Algorithm
+    traces: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One row of the table."""
+
+    example: _Example
+    topology: str
+    timing: Timing
+
+
+@click.command()
+@click.option(
+    "--output", metavar="DIR", type=click.Path(path_type=Path), help="Where traces go (default: a new temporary folder)."
+)
+@json_flag
+@click.pass_obj
+def demo(session: Session, output: Path | None, as_json: bool) -> None:
+    """Verify three shipped MSCCL algorithms, write their traces, and simulate them on several topologies."""
+    registry = session.registry()
+    _check_plugins(registry)
+    folder = output or Path(tempfile.mkdtemp(prefix="collhub-demo-"))
+    with progress("reading, verifying and writing traces"):
+        examples = list(_examples(registry, folder))
+    with progress("simulating (the first run compiles the simulator)"):
+        runs = [run for example in examples for run in _runs(registry, example)]
+    if as_json:
+        print_json(_document(examples, runs))
+    else:
+        _print(examples, runs, folder)
+
+
+def _check_plugins(registry: Registry) -> None:
+    """Raise `PluginError` where nothing reads the examples or simulates them."""
+    from hub_core.plugins.contract import FormatReader, Simulator
+
+    readers = [reader for reader in registry.all(FormatReader) if ".xml" in reader.offer.format.suffixes]
+    simulators = [simulator for simulator in registry.all(Simulator) if simulator.name == SIMULATOR]
+    missing = [what for what, found in (("reads MSCCL XML", readers), (f"simulates ({SIMULATOR})", simulators)) if not found]
+    if missing:
+        hint = registry.unavailable_hint()
+        raise PluginError(
+            f"the demo needs a plugin that {' and one that '.join(missing)}" + (f"; {hint}" if hint else ""),
+            cure="install the plugins: python -m pip install -r requirements.txt",
+        )
+
+
+def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
+    from hub_core import pipeline
+    from hub_core.verification import verify
+
+    shipped = importlib.resources.files("hub_core.examples")
+    for resource in sorted(shipped.iterdir(), key=lambda entry: entry.name):
+        if not resource.name.endswith(".xml"):
+            continue
+        name = resource.name.removesuffix(".xml")
+        with importlib.resources.as_file(resource) as path:
+            algorithm = pipeline.read(path, registry=registry)
+        report = verify(algorithm)
+        if not report.ok:
+            raise InputError(report.diagnostics)
+        pipeline.write(algorithm, folder / name, format="chakra", registry=registry)
+        yield _Example(name, algorithm, folder / name)
+
+
+def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
+    from hub_core import pipeline
+    from hub_core.timing import judged
+
+    algorithm = example.algorithm
+    for text in TOPOLOGIES:
+        topology = pipeline.read_topology(text.format(algorithm.num_ranks), registry=registry)
+        if topology.num_npus != algorithm.num_ranks:
+            continue
+        for size in SIZES:
+            result = pipeline.simulate(algorithm, topology, size, backend=SIMULATOR, registry=registry)
+            yield _Run(example, topology.name, judged(algorithm.collective, topology, size, result))
+
+
+def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> None:
+    for example in examples:
+        collective = example.algorithm.collective
+        print(f"{example.name}: {collective.kind}, {collective.num_ranks} ranks, {len(example.algorithm.steps)} steps: verified")
+    print()
+    rows = [(run.example.name, run.topology, *timing_cells(run.timing)) for run in runs]
+    print_table(("algorithm", "topology", *TIMING_COLUMNS), rows, right=TIMING_COLUMNS)
+    print("\nbound: no algorithm is faster on that topology; ratio: time by bound.")
+    first, last = examples[0], examples[-1]
+    commands = (
+        ("inspect", str(first.traces)),
+        (
+            "simulate",
+            str(last.traces),
+            "--topology",
+            f"ring:{last.algorithm.num_ranks}?bandwidth=25GB/s",
+            "--size",
+            "64KiB..64MiB",
+        ),
+        ("convert", str(first.traces), "-o", str(folder / f"{first.name}.json")),
+    )
+    print("\nTry next:")
+    for command in commands:
+        print(f"  {shlex.join(('collhub', *command))}")
+
+
+def _document(examples: Sequence[_Example], runs: Sequence[_Run]) -> dict[str, JsonValue]:
+    return {
+        "schema": "collhub/report-demo-1",
+        "algorithms": [
+            {
+                "name": example.name,
+                "collective": str(example.algorithm.collective.kind),
+                "num_ranks": example.algorithm.num_ranks,
+                "ok": True,
+                "traces": str(example.traces),
+            }
+            for example in examples
+        ],
+        "runs": [
+            {
+                "algorithm": run.example.name,
+                "topology": run.topology,
+                "collective_bytes": run.timing.collective_bytes,
+                "time_ns": run.timing.time_ns,
+                "bandwidth_bytes_per_s": run.timing.bandwidth_bytes_per_s,
+                "bound_ns": run.timing.bound_ns,
+                "ratio_to_bound": run.timing.ratio_to_bound,
+            }
+            for run in runs
+        ],
+    }

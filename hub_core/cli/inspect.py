@@ -1,0 +1,153 @@
+"""`collhub inspect`: what a file is - collective, ranks, steps by kind, channels, bytes per link, critical path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import numpy as np
+
+from hub_core.cli.arguments import Assignments, from_option, json_flag, option_pairs, source_argument
+from hub_core.cli.loading import load
+from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
+from hub_core.cli.session import Session
+from hub_core.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
+from hub_core.units import format_bytes, parse_size
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import Algorithm, JsonValue
+
+__all__ = ["inspect"]
+
+LISTED_LINKS = 10
+
+
+@click.command()
+@source_argument
+@from_option
+@option_pairs
+@click.option("--size", "size_text", metavar="S", help="Size for which bytes are counted (default: the size that IN states).")
+@json_flag
+@click.pass_obj
+def inspect(
+    session: Session, source: str, source_format: str | None, assignments: Assignments, size_text: str | None, as_json: bool
+) -> None:
+    """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, where it came from."""
+    size = None if size_text is None else parse_size(size_text)
+    algorithm, format_name = load(session, source, source_format, assignments)
+    size = algorithm.collective_bytes if size is None else size
+    with progress("inspecting"):
+        sent, longest = traffic(algorithm, size), critical_path(algorithm.steps)
+    if as_json:
+        print_json(_object(source, format_name, algorithm, sent, longest))
+    else:
+        _print(source, format_name, algorithm, sent, longest)
+
+
+def _object(source: str, source_format: str, algorithm: Algorithm, sent: Traffic, longest: CriticalPath | None) -> JsonValue:
+    collective, steps, provenance = algorithm.collective, algorithm.steps, algorithm.provenance
+    return {
+        "schema": "collhub/report-inspect-1",
+        "source": source,
+        "format": source_format,
+        "collective": str(collective.kind),
+        "root": collective.root,
+        "reduce_op": str(collective.reduce_op) if collective.reduces else None,
+        "claims": {"in_place": collective.in_place, "out_of_place": collective.out_of_place},
+        "has_contents": algorithm.has_contents,
+        "num_ranks": collective.num_ranks,
+        "unit_count": collective.unit_count,
+        "scratch_units": algorithm.scratch_units.tolist(),
+        "collective_bytes": algorithm.collective_bytes,
+        "steps": len(steps),
+        "steps_by_kind": dict(kind_counts(steps)),
+        "channels": _channels(algorithm),
+        "lanes": _lanes(algorithm),
+        "dependencies": {"data": len(steps.data_indices), "control": len(steps.control_indices)},
+        "units_by_link": _by_link(sent, sent.units),
+        "bytes_by_link": None if sent.bytes is None else _by_link(sent, sent.bytes),
+        "critical_path": None if longest is None else {"steps": longest.steps, "messages": longest.messages},
+        "provenance": {
+            "producer": provenance.producer,
+            "producer_version": provenance.producer_version,
+            "source_name": provenance.source_name,
+            "source_sha256": provenance.source_sha256,
+            "options": dict(provenance.options),
+        },
+        "extensions": sorted(algorithm.extensions),
+    }
+
+
+def _by_link(sent: Traffic, values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, JsonValue]:
+    ends = zip(sent.source.tolist(), sent.destination.tolist(), values.tolist(), strict=True)
+    return {f"{source}->{destination}": value for source, destination, value in ends}
+
+
+def _channels(algorithm: Algorithm) -> int:
+    steps = algorithm.steps
+    return len(np.unique(steps.channel[steps.sends | steps.receives]))
+
+
+def _lanes(algorithm: Algorithm) -> int:
+    """Most lanes (thread blocks, streams) of a rank; 0 where the source has no opinion."""
+    steps = algorithm.steps
+    named = steps.lane >= 0
+    pairs = np.unique(np.stack([steps.rank[named], steps.lane[named]]), axis=1)
+    return int(np.bincount(pairs[0]).max(initial=0))
+
+
+def _print(source: str, source_format: str, algorithm: Algorithm, sent: Traffic, longest: CriticalPath | None) -> None:
+    collective, steps = algorithm.collective, algorithm.steps
+    kinds = ", ".join(f"{count} {kind}" for kind, count in kind_counts(steps).items() if count)
+    print_fields(
+        {
+            "file": f"{source} ({source_format})",
+            "collective": _said_collective(algorithm),
+            "ranks": str(collective.num_ranks),
+            "units": f"{collective.unit_count}, scratch {int(algorithm.scratch_units.max(initial=0))} at most",
+            "size": "not stated" if algorithm.collective_bytes is None else format_bytes(algorithm.collective_bytes),
+            "steps": f"{len(steps)}: {kinds}" if kinds else "0",
+            "dependencies": f"{len(steps.data_indices)} data, {len(steps.control_indices)} control",
+            "channels": str(_channels(algorithm)),
+            "lanes": str(_lanes(algorithm) or "not stated"),
+            "critical path": _said_path(longest),
+            "made by": f"{algorithm.provenance.producer} {algorithm.provenance.producer_version}".strip(),
+            "made from": algorithm.provenance.source_name or "not stated",
+        }
+    )
+    _print_links(sent)
+    if not algorithm.has_contents:
+        print_note("a timing-only trace: it can be matched and simulated, its contents cannot be verified")
+
+
+def _said_collective(algorithm: Algorithm) -> str:
+    collective = algorithm.collective
+    modes = " and ".join(
+        name for name, claimed in (("in place", collective.in_place), ("out of place", collective.out_of_place)) if claimed
+    )
+    root = "" if collective.root is None else f", root {collective.root}"
+    return f"{collective.kind}{root}, {modes}"
+
+
+def _said_path(longest: CriticalPath | None) -> str:
+    if longest is None:
+        return "none: steps wait for each other in a circle; see collhub verify"
+    return f"{longest.messages} messages, {longest.steps} steps"
+
+
+def _print_links(sent: Traffic) -> None:
+    """The heaviest pairs of ranks first, ties by their numbers."""
+    if not len(sent.source):
+        return
+    heaviest = np.lexsort((sent.destination, sent.source, -sent.units))[:LISTED_LINKS].tolist()
+    print(f"heaviest of {len(sent.source)} pairs of ranks:")
+    rows = [
+        (
+            f"{sent.source[row]} -> {sent.destination[row]}",
+            str(sent.messages[row]),
+            str(sent.units[row]),
+            "-" if sent.bytes is None else format_bytes(int(sent.bytes[row])),
+        )
+        for row in heaviest
+    ]
+    print_table(("link", "messages", "units", "bytes"), rows, right=("messages", "units", "bytes"))

@@ -1,0 +1,36 @@
+"""Open and read the input of a command: warnings to stderr, progress on a terminal, `-O` options to the reader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core.cli.arguments import Assignments, assign
+from hub_core.cli.output import print_diagnostic, progress
+from hub_core.cli.session import Session
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import Algorithm
+    from hub_core.pipeline import OpenedAlgorithm
+
+__all__ = ["load", "open_source", "read_opened"]
+
+
+def open_source(session: Session, source: str, source_format: str | None) -> OpenedAlgorithm:
+    """Open IN and find its reader; nothing but the first bytes is read yet."""
+    # Imported here: the help of a command needs no numpy.
+    from hub_core import pipeline
+
+    return pipeline.open_algorithm(source, format=source_format, registry=session.registry(), report=print_diagnostic)
+
+
+def read_opened(opened: OpenedAlgorithm, options: Assignments) -> Algorithm:
+    """Read what was opened."""
+    with progress(f"reading {opened.name}"):
+        return opened.read(options)
+
+
+def load(session: Session, source: str, source_format: str | None, assignments: Assignments) -> tuple[Algorithm, str]:
+    """Read IN with a reader to which all options belong; return the algorithm and the name of its format."""
+    opened = open_source(session, source, source_format)
+    options = assign(assignments, {"reader": opened.reader.offer.options})["reader"]
+    return read_opened(opened, options), opened.reader.name

@@ -1,0 +1,171 @@
+"""`collhub simulate`: the time of one algorithm on one topology, for one size or a range of sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core.cli.arguments import Assignments, assign, from_option, json_flag, option_pairs, source_argument
+from hub_core.cli.loading import open_source, read_opened
+from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields, print_json, print_table, progress
+from hub_core.cli.session import Session
+from hub_core.cli.sizes import parse_sizes
+from hub_core.diagnostics import ExitCode, UsageError
+from hub_core.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hub_core.algorithm import Algorithm, JsonValue
+    from hub_core.plugins.contract import LinkLoad
+    from hub_core.timing import Timing
+    from hub_core.topology import Topology
+
+__all__ = ["TIMING_COLUMNS", "simulate", "timing_cells"]
+
+LISTED_LINKS = 10
+TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
+
+
+@click.command()
+@source_argument
+@click.option(
+    "--topology", "topology_text", metavar="T", required=True, help="For example ring:8, 'mesh:4x4?bandwidth=50GB/s', a file."
+)
+@click.option("--size", "size_text", metavar="S", help="1MiB, or 1MiB..1GiB by doubling (default: the size that IN states).")
+@click.option("--backend", metavar="NAME", default="analytical", show_default=True, help="The simulator.")
+@from_option
+@option_pairs
+@json_flag
+@click.pass_obj
+def simulate(
+    session: Session,
+    source: str,
+    topology_text: str,
+    size_text: str | None,
+    backend: str,
+    source_format: str | None,
+    assignments: Assignments,
+    as_json: bool,
+) -> int:
+    """Simulate the algorithm in IN on a topology.
+
+    Exit 0 where every rank finishes, else 1 with the reasons.
+    """
+    from hub_core import pipeline
+    from hub_core.plugins.contract import Simulator
+
+    sizes = None if size_text is None else parse_sizes(size_text)
+    registry = session.registry()
+    simulator = registry.find(Simulator, backend)
+    topology = pipeline.read_topology(topology_text, registry=registry, report=print_diagnostic)
+    opened = open_source(session, source, source_format)
+    given = assign(assignments, {"reader": opened.reader.offer.options, "simulator": simulator.offer.options})
+    algorithm = read_opened(opened, given["reader"])
+    timings = [
+        _timing(session, algorithm, topology, size, backend, given["simulator"])
+        for size in (sizes or _stated_size(source, algorithm))
+    ]
+    if as_json:
+        print_json(_document(source, topology, backend, timings))
+    elif len(timings) == 1:
+        _print_one(algorithm, topology, timings[0])
+    else:
+        print_table(TIMING_COLUMNS, [timing_cells(timing) for timing in timings], right=TIMING_COLUMNS)
+    for found in dict.fromkeys(found for timing in timings for found in timing.result.diagnostics):
+        print_diagnostic(found)
+    return ExitCode.DONE if all(timing.time_ns is not None for timing in timings) else ExitCode.INVALID
+
+
+def timing_cells(timing: Timing) -> tuple[str, ...]:
+    """The cells of `TIMING_COLUMNS`."""
+    bandwidth, ratio = timing.bandwidth_bytes_per_s, timing.ratio_to_bound
+    return (
+        format_bytes(timing.collective_bytes),
+        "never ends" if timing.time_ns is None else format_time(timing.time_ns),
+        "-" if bandwidth is None else f"{bandwidth / 1e9:.2f} GB/s",
+        "-" if timing.bound_ns is None else format_time(timing.bound_ns),
+        "-" if ratio is None else f"{ratio:.2f}",
+    )
+
+
+def _timing(session: Session, algorithm: Algorithm, topology: Topology, size: int, backend: str, options: Assignments) -> Timing:
+    from hub_core import pipeline
+    from hub_core.timing import judged
+
+    with progress(f"simulating {format_bytes(size)}"):
+        result = pipeline.simulate(algorithm, topology, size, backend=backend, options=options, registry=session.registry())
+    return judged(algorithm.collective, topology, size, result)
+
+
+def _stated_size(source: str, algorithm: Algorithm) -> tuple[int, ...]:
+    if algorithm.collective_bytes is None:
+        raise UsageError(f"{source} states no size", cure="give one, for example --size 1MiB", code="no-size")
+    return (algorithm.collective_bytes,)
+
+
+def _document(source: str, topology: Topology, backend: str, timings: Sequence[Timing]) -> dict[str, JsonValue]:
+    """One result as itself, several under `results`."""
+    head: dict[str, JsonValue] = {
+        "schema": "collhub/report-simulate-1",
+        "source": source,
+        "topology": topology.name,
+        "backend": backend,
+    }
+    if len(timings) == 1:
+        return head | _object(topology, timings[0])
+    return head | {"results": [_object(topology, timing) for timing in timings]}
+
+
+def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
+    result = timing.result
+    return {
+        "collective_bytes": timing.collective_bytes,
+        "time_ns": result.time_ns,
+        "rank_finish_ns": list(result.rank_finish_ns),
+        "unfinished_ranks": [rank for rank, time in enumerate(result.rank_finish_ns) if time is None],
+        "bound_ns": timing.bound_ns,
+        "ratio_to_bound": timing.ratio_to_bound,
+        "algorithm_bandwidth_bytes_per_s": timing.bandwidth_bytes_per_s,
+        "busiest_links": [
+            {
+                "source": load.source,
+                "destination": load.destination,
+                "source_name": topology.node_name(load.source),
+                "destination_name": topology.node_name(load.destination),
+                "bytes": load.bytes,
+                "busy_ns": load.busy_ns,
+            }
+            for load in result.link_loads[:LISTED_LINKS]
+        ],
+        "diagnostics": [diagnostic_object(found) for found in result.diagnostics],
+    }
+
+
+def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None:
+    size, time, bandwidth, bound, ratio = timing_cells(timing)
+    exact = "" if timing.time_ns is None else f" ({timing.time_ns} ns)"
+    print_fields(
+        {
+            "algorithm": f"{algorithm.collective.kind}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps",
+            "topology": f"{topology.name}: {topology.num_npus} NPUs, {topology.num_links} links",
+            "size": size,
+            "time": f"{time}{exact}",
+            "bandwidth": bandwidth,
+            "bound": f"{bound}, time is {ratio} times that" if timing.ratio_to_bound is not None else bound,
+        }
+    )
+    busiest = timing.result.link_loads[:LISTED_LINKS]
+    if busiest:
+        print(f"busiest of {len(timing.result.link_loads)} used links:")
+        rows = [(_ends(topology, load), format_bytes(load.bytes), _share(load.busy_ns, timing)) for load in busiest]
+        print_table(("link", "bytes", "busy"), rows, right=("bytes", "busy"))
+
+
+def _ends(topology: Topology, load: LinkLoad) -> str:
+    return f"{topology.node_name(load.source)} -> {topology.node_name(load.destination)}"
+
+
+def _share(busy_ns: int, timing: Timing) -> str:
+    return format_time(busy_ns) if not timing.time_ns else f"{100 * busy_ns / timing.time_ns:.0f} %"

@@ -1,0 +1,98 @@
+"""`collhub verify`: matching, deadlock, races and contents of one algorithm; exit 1 and the first causes where it is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core.cli.arguments import Assignments, from_option, json_flag, option_pairs, source_argument
+from hub_core.cli.loading import load
+from hub_core.cli.output import diagnostic_object, print_diagnostic, print_json, print_table, progress
+from hub_core.cli.session import Session
+from hub_core.diagnostics import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import Algorithm, JsonValue
+    from hub_core.verification import VerifyReport
+
+__all__ = ["verify"]
+
+
+@click.command()
+@source_argument
+@from_option
+@option_pairs
+@click.option("--expect", metavar="TEXT", help="What a custom collective must do, e.g. 'broadcast root 0', 'o[r]=i[r+1]'.")
+@click.option("--root", type=click.IntRange(0), metavar="R", help="Root rank, for readers that ask for it (-O root=R).")
+@click.option("--fifo-capacity", type=click.IntRange(1), metavar="N", help="Also find deadlocks with N slots a connection.")
+@click.option("--fifo-units", type=click.IntRange(1), metavar="K", help="Units that one slot holds (default: one message).")
+@json_flag
+@click.pass_obj
+def verify(
+    session: Session,
+    source: str,
+    source_format: str | None,
+    assignments: Assignments,
+    expect: str | None,
+    root: int | None,
+    fifo_capacity: int | None,
+    fifo_units: int | None,
+    as_json: bool,
+) -> int:
+    """Verify the algorithm in IN: matching, deadlock, races and contents, in place and out of place.
+
+    Exit 0 where every mode that the algorithm claims is correct, else 1.
+    """
+    if fifo_units is not None and fifo_capacity is None:
+        raise UsageError("--fifo-units has no meaning without --fifo-capacity", cure="give both")
+    if root is not None:
+        assignments = {**assignments, "root": str(root)}
+    algorithm, _ = load(session, source, source_format, assignments)
+    report = _verified(algorithm, expect, fifo_capacity, fifo_units)
+    if as_json:
+        print_json(_object(source, report))
+    else:
+        _print(source, algorithm, report)
+    return ExitCode.DONE if report.ok else ExitCode.INVALID
+
+
+def _verified(algorithm: Algorithm, expect: str | None, fifo_capacity: int | None, fifo_units: int | None) -> VerifyReport:
+    from hub_core import verification
+    from hub_core.verification.expectations import parse_expectation
+
+    expected = None if expect is None else parse_expectation(expect, algorithm.collective)
+    with progress("verifying"):
+        return verification.verify(algorithm, expected=expected, fifo_capacity=fifo_capacity, fifo_units=fifo_units)
+
+
+def _object(source: str, report: VerifyReport) -> dict[str, JsonValue]:
+    return {
+        "schema": "collhub/report-verify-1",
+        "source": source,
+        "ok": report.ok,
+        "modes": {name: mode.verdict == "ok" for name, mode in report.modes.items()},
+        "claims": {name: mode.is_claimed for name, mode in report.modes.items()},
+        "verdicts": {name: mode.verdict for name, mode in report.modes.items()},
+        "method": report.method,
+        "error_probability": report.error_probability,
+        "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
+    }
+
+
+def _print(source: str, algorithm: Algorithm, report: VerifyReport) -> None:
+    collective = algorithm.collective
+    outcome = "correct as claimed" if report.ok else "not correct as claimed"
+    print(f"{source}: {collective.kind}, {collective.num_ranks} ranks, {len(algorithm.steps)} steps: {outcome}")
+    rows = [
+        (name.replace("_", " "), "claimed" if mode.is_claimed else "not claimed", mode.verdict)
+        for name, mode in report.modes.items()
+    ]
+    print_table(("mode", "claim", "verdict"), rows)
+    print(f"contents compared by: {report.method}" + _probability(report))
+    for found in report.diagnostics:
+        print_diagnostic(found)
+
+
+def _probability(report: VerifyReport) -> str:
+    return f" (a wrong output passes with probability at most {report.error_probability:.1g})" if report.error_probability else ""

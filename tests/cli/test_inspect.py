@@ -1,0 +1,41 @@
+"""`collhub inspect`: what a file is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def test_the_report_counts_what_a_ring_is(collhub, ring: Path) -> None:
+    report = collhub("inspect", ring, "--json").report()
+    assert (report["collective"], report["num_ranks"], report["unit_count"]) == ("all-reduce", 4, 4)
+    assert report["steps_by_kind"] == {"send": 24, "recv": 12, "recv-reduce": 12, "copy": 0, "reduce": 0, "compute": 0}
+    assert (report["channels"], report["lanes"]) == (1, 1)
+    assert report["units_by_link"] == {"0->1": 6, "1->2": 6, "2->3": 6, "3->0": 6}
+    assert report["critical_path"] == {"steps": 12, "messages": 6}
+    assert report["bytes_by_link"] is None
+
+
+def test_a_size_turns_units_into_bytes(collhub, ring: Path) -> None:
+    report = collhub("inspect", ring, "--size", "1MiB", "--json").report()
+    assert report["bytes_by_link"]["0->1"] == 6 * 2**20 // 4
+
+
+def test_the_text_names_collective_modes_and_links(collhub, ring: Path) -> None:
+    run = collhub("inspect", ring)
+    assert (run.code, run.err) == (0, "")
+    assert "all-reduce, in place" in run.out
+    assert "heaviest of 4 pairs of ranks:" in run.out
+
+
+def test_traces_are_inspected_by_their_prefix(collhub, ring: Path, tmp_path: Path) -> None:
+    assert collhub("convert", ring, "-o", tmp_path / "t").code == 0
+    report = collhub("inspect", tmp_path / "t", "--json").report()
+    assert (report["format"], report["collective"], report["has_contents"]) == ("chakra", "all-reduce", True)
+
+
+def test_a_size_without_unit_is_refused(collhub, ring: Path) -> None:
+    run = collhub("inspect", ring, "--size", "1024")
+    assert (run.code, run.error_lines) == (
+        2,
+        ["error: size '1024' has no unit; use one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB, for example 1MiB"],
+    )

@@ -1,0 +1,107 @@
+"""`collhub simulate`: times, bounds, links, ranges of sizes, ranks that never finish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hub_core.cli.sizes import parse_sizes
+from hub_core.diagnostics import UsageError
+
+pytestmark = pytest.mark.usefixtures("simulator")
+RING = "ring:4?bandwidth=50GB/s&latency=500ns"
+# 2 (n - 1) messages of 256 KiB one after the other, each 500 ns + 262144 B / 50 B/ns, and n - 1 reductions of 1 ns.
+RING_NS = 6 * 5742 + 3
+
+
+def test_the_report_has_the_fixed_fields(collhub, ring: Path) -> None:
+    report = collhub("simulate", ring, "--topology", RING, "--size", "1MiB", "--json").report()
+    assert report["time_ns"] == RING_NS
+    assert report["rank_finish_ns"] == [RING_NS] * 4
+    assert report["unfinished_ranks"] == []
+    assert report["algorithm_bandwidth_bytes_per_s"] == 2**20 / RING_NS * 1e9
+    assert report["ratio_to_bound"] >= 1
+    busiest = report["busiest_links"][0]
+    assert (busiest["bytes"], busiest["busy_ns"]) == (6 * 2**18, 6 * 5242)
+
+
+def test_the_text_states_time_bandwidth_and_bound(collhub, ring: Path) -> None:
+    run = collhub("simulate", ring, "--topology", RING, "--size", "1MiB")
+    assert (run.code, run.err) == (0, "")
+    assert f"34.45 us ({RING_NS} ns)" in run.out
+
+
+def test_a_range_of_sizes_is_a_table_with_one_row_each(collhub, ring: Path) -> None:
+    run = collhub("simulate", ring, "--topology", RING, "--size", "1MiB..4MiB")
+    assert run.code == 0
+    assert [line.split()[:2] for line in run.out.splitlines()] == [["size", "time"], ["1", "MiB"], ["2", "MiB"], ["4", "MiB"]]
+
+
+def test_the_report_of_a_range_has_results(collhub, ring: Path) -> None:
+    report = collhub("simulate", ring, "--topology", RING, "--size", "1MiB..4MiB", "--json").report()
+    assert [result["collective_bytes"] for result in report["results"]] == [2**20, 2**21, 2**22]
+
+
+def test_a_size_is_needed_where_the_source_states_none(collhub, ring: Path) -> None:
+    run = collhub("simulate", ring, "--topology", RING)
+    assert (run.code, run.error_lines) == (2, [f"error: {ring} states no size; give one, for example --size 1MiB"])
+
+
+@pytest.mark.parametrize("size", ["0MiB", "1024", "1MiB..", "2MiB..1MiB", "-1MiB", "1.5B", "many"])
+def test_a_bad_size_is_one_line_and_exit_2(collhub, ring: Path, size: str) -> None:
+    run = collhub("simulate", ring, "--topology", RING, "--size", size)
+    assert (run.code, run.out, len(run.error_lines)) == (2, "", 1)
+
+
+@pytest.mark.parametrize(
+    "topology", ["rnig:4", "ring:x", "ring:0", "mesh:2x", "ring:4?bandwidth=50", "ring:2", "missing.json", ""]
+)
+def test_a_bad_topology_is_one_line_and_documented(collhub, ring: Path, topology: str) -> None:
+    run = collhub("simulate", ring, "--topology", topology, "--size", "1MiB")
+    assert run.code in (1, 2)
+    assert (run.out, len(run.err.splitlines()), len(run.error_lines)) == ("", 1, 1)
+
+
+def test_a_disconnected_topology_names_the_pair(collhub, ring: Path, tmp_path: Path) -> None:
+    path = tmp_path / "two.json"
+    path.write_text(
+        '{"schema": "collhub/topology-1", "name": "two", "npus": 4,'
+        ' "links": [{"from": 0, "to": 1, "bandwidth": "50GB/s", "latency": "500ns"}]}'
+    )
+    run = collhub("simulate", ring, "--topology", path, "--size", "1MiB")
+    assert run.code == 1
+    assert "no path from" in run.err
+
+
+def test_a_misspelt_backend_names_the_closest(collhub, ring: Path) -> None:
+    run = collhub("simulate", ring, "--topology", RING, "--size", "1MiB", "--backend", "analytic")
+    assert run.code == 2
+    assert "did you mean 'analytical'?" in run.err
+
+
+def test_an_option_reaches_the_simulator(collhub, ring: Path) -> None:
+    both = [
+        collhub("simulate", ring, "--topology", "ring:4", "--size", "1MiB", "--json", "-O", f"{key}=alpha-beta").report()
+        for key in ("occupancy", "simulator.occupancy")
+    ]
+    assert both[0] == both[1]
+
+
+def test_ranks_that_never_finish_are_named_and_exit_1(collhub, ring: Path, tmp_path: Path) -> None:
+    path = tmp_path / "unmatched.json"
+    path.write_text(ring.read_text().replace('"peer": [1,3', '"peer": [2,3', 1))
+    run = collhub("simulate", path, "--topology", RING, "--size", "1MiB", "--json")
+    report = run.report()
+    assert (run.code, report["time_ns"]) == (1, None)
+    assert 1 in report["unfinished_ranks"]
+    assert any(found["rank"] == 1 for found in report["diagnostics"])
+
+
+def test_sizes_of_a_range_double() -> None:
+    assert parse_sizes("1KiB..5KiB") == (1024, 2048, 4096)
+
+
+def test_a_range_that_ends_below_its_start_is_refused() -> None:
+    with pytest.raises(UsageError, match="ends below its start"):
+        parse_sizes("2KiB..1KiB")
