@@ -50,26 +50,30 @@ def option_pairs(function: Command) -> Command:
 def assign(assignments: Assignments, declared: Mapping[str, Sequence[Option]]) -> dict[str, dict[str, str]]:
     """Give every option to the sides that declare it; `declared` maps `reader`, `writer`, ... to their options.
 
-    A bare key goes to every side that declares it, `side.key` to that side alone. Raises `UsageError` naming the
-    closest option for a key that no side declares.
+    A bare key goes to every side that declares it, `side.key` to that side alone and before a bare one. Raises
+    `UsageError` naming the closest option for a key that no side declares.
     """
     given: dict[str, dict[str, str]] = {side: {} for side in declared}
-    for key, value in assignments.items():
+    for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
         wanted, _, name = key.replace("-", "_").rpartition(".")
-        sides = [side for side, options in declared.items() if wanted in ("", side) and name in {o.name for o in options}]
+        sides = [side for side in declared if wanted in ("", side) and name in _names(declared[side])]
         if not sides:
-            raise UsageError(f"there is no option {key!r} here", cure=_closest(key, declared), code="unknown-option")
+            raise UsageError(f"there is no option {key!r} here", cure=_closest(name, declared), code="unknown-option")
         for side in sides:
             given[side][name] = value
     return given
 
 
-def _closest(key: str, declared: Mapping[str, Sequence[Option]]) -> str:
-    known = sorted({option.name for options in declared.values() for option in options})
-    close = difflib.get_close_matches(key.rpartition(".")[2], known, 1, 0.5)
-    if close:
+def _names(options: Sequence[Option]) -> list[str]:
+    return [option.name for option in options]
+
+
+def _closest(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
+    owners = [f"{side}.{name}" for side, options in declared.items() if name in _names(options)]
+    known = sorted({known for options in declared.values() for known in _names(options)})
+    if close := owners or difflib.get_close_matches(name, known, 1, 0.5):
         return f"did you mean {close[0]!r}?"
-    return f"use one of {', '.join(known)}" if known else f"neither {' nor '.join(declared)} has options"
+    return f"use one of {', '.join(known)}" if known else f"no option is declared by the {' or the '.join(declared)}"
 
 
 def _parsed_pairs(context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> Assignments:

@@ -110,7 +110,8 @@ def _print_list(ways: list[_Way]) -> None:
 
 def _print_way(way: _Way) -> None:
     print(f"{way.does} {way.name}")
-    print_fields({"  files": way.files, "  plugin": way.plugin, "  about": way.description})
+    fields = {"  files": way.files, "  plugin": way.plugin, "  about": way.description}
+    print_fields({name: value for name, value in fields.items() if value})
     for option in way.options:
         default = "" if option.default is None else f" (default {_text_of(option.default)})"
         if option.environment:

@@ -32,7 +32,8 @@ def test_a_race_is_exit_1_and_names_file_line_rank_and_step(collhub, racy: Path)
 def test_the_report_of_a_race_has_the_place_in_fields(collhub, racy: Path) -> None:
     run = collhub("verify", racy, "--json")
     report = run.report()
-    assert (run.code, report["ok"], report["modes"]["in_place"], report["verdicts"]["in_place"]) == (1, False, False, "race")
+    assert (run.code, report["ok"], report["modes"]["in_place"]) == (1, False, False)
+    assert "race" in report["verdicts"]["in_place"]
     found = report["diagnostics"][0]
     assert (found["severity"], found["file"], found["rank"]) == ("error", "ring.xml", 0)
     assert found["line"] == found["step"] + 1

@@ -1,0 +1,55 @@
+"""Which side an `-O key=value` belongs to."""
+
+from __future__ import annotations
+
+import pytest
+
+from hub_core.cli.arguments import assign
+from hub_core.diagnostics import UsageError
+from hub_core.plugins.contract import Option, OptionType
+
+
+def options(*names: str) -> tuple[Option, ...]:
+    return tuple(Option(name, OptionType.TEXT, None, "help") for name in names)
+
+
+SIDES = {"reader": options("root", "size"), "writer": options("size", "flatten_all")}
+
+
+def test_a_key_goes_to_the_side_that_declares_it() -> None:
+    assert assign({"root": "1"}, SIDES) == {"reader": {"root": "1"}, "writer": {}}
+
+
+def test_a_key_that_both_declare_goes_to_both() -> None:
+    assert assign({"size": "1MiB"}, SIDES) == {"reader": {"size": "1MiB"}, "writer": {"size": "1MiB"}}
+
+
+def test_a_qualified_key_goes_to_that_side_alone() -> None:
+    assert assign({"writer.size": "1MiB"}, SIDES) == {"reader": {}, "writer": {"size": "1MiB"}}
+
+
+def test_a_qualified_key_goes_before_a_bare_one() -> None:
+    given = {"reader.size": "2MiB", "size": "1MiB"}
+    assert assign(given, SIDES) == {"reader": {"size": "2MiB"}, "writer": {"size": "1MiB"}}
+
+
+def test_hyphens_stand_for_underscores() -> None:
+    assert assign({"flatten-all": "x"}, SIDES)["writer"] == {"flatten_all": "x"}
+
+
+@pytest.mark.parametrize(
+    ("key", "cure"),
+    [
+        ("rot", "did you mean 'root'"),
+        ("xyz", "use one of flatten_all, root, size"),
+        ("reader.flatten_all", "did you mean 'writer."),
+    ],
+)
+def test_a_key_that_no_side_declares_is_refused_with_the_closest(key: str, cure: str) -> None:
+    with pytest.raises(UsageError, match=cure):
+        assign({key: "1"}, SIDES)
+
+
+def test_where_nobody_has_options_that_is_said() -> None:
+    with pytest.raises(UsageError, match="no option is declared by the reader or the writer"):
+        assign({"x": "1"}, {"reader": (), "writer": ()})

@@ -1,0 +1,43 @@
+"""`collhub formats`: what can be read, written and simulated with."""
+
+from __future__ import annotations
+
+
+def test_the_core_alone_reads_and_writes_its_canonical_forms(collhub) -> None:
+    report = collhub("--no-plugins", "formats", "--json").report()
+    ways = {(way["name"], way["does"]) for way in report["formats"]}
+    assert ways == {
+        ("chakra", "read"),
+        ("chakra", "write"),
+        ("json", "read"),
+        ("json", "write"),
+        ("topology-json", "read topology"),
+    }
+
+
+def test_one_row_a_format_says_what_can_be_done_with_it(collhub) -> None:
+    run = collhub("--no-plugins", "formats")
+    rows = [line.split("  ")[0] for line in run.out.splitlines()]
+    assert rows == ["name", "chakra", "json", "topology-json"]
+    assert "read, write" in run.out
+
+
+def test_plugins_that_are_not_loaded_are_noted_on_stderr(collhub, msccl: None) -> None:
+    run = collhub("--disable-plugin", "msccl", "formats")
+    assert "msccl-xml" not in run.out
+    assert "plugin msccl" in run.err
+
+
+def test_a_name_shows_the_options(collhub) -> None:
+    run = collhub("formats", "chakra")
+    assert run.code == 0
+    assert "-O flatten=BOOL" in run.out
+
+
+def test_a_misspelt_name_gets_the_closest(collhub) -> None:
+    run = collhub("formats", "jsno")
+    assert (run.code, run.error_lines) == (2, ["error: there is no format or simulator 'jsno'; did you mean 'json'?"])
+
+
+def test_a_misspelt_plugin_to_disable_is_refused(collhub) -> None:
+    assert collhub("--disable-plugin", "nonsense", "formats").code == 2
