@@ -1,8 +1,10 @@
-"""Find the true dependencies between the steps of a thread block: RAW, WAR and WAW on the same memory."""
+"""Find the true dependencies between steps of a rank: RAW, WAR and WAW on the same memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +12,11 @@ import numpy.typing as npt
 from hub_core.collectives import Buffer
 from hub_core.steps import StepKind
 
-__all__ = ["conflicts"]
+__all__ = ["Accesses", "conflicts_within_blocks", "find_accesses"]
 
 Int64Array = npt.NDArray[np.int64]
-Columns = Mapping[str, Int64Array]
+BoolArray = npt.NDArray[np.bool_]
+Columns = Mapping[str, npt.NDArray[Any]]
 Edges = tuple[Int64Array, Int64Array]
 
 _MOST_UNITS = 1 << 22
@@ -21,38 +24,75 @@ _READS_SRC = (StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUC
 _WRITES_DST = (StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
 
 
-def conflicts(columns: Columns, group: Int64Array, base: Int64Array) -> Edges | None:
-    """Pairs (earlier row, later row) of the same group that must keep their order.
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """Accesses to single units, sorted by (thread block, unit, row), at most one for a unit and row.
 
-    `columns`: kind, rank, src_buffer, ..., count of rows in program order; `group`: int64 per row, ascending;
-    `base`: int64[ranks, 3], first address of each buffer, aliases included. Of every unit: a read after its last
-    write, a write after the reads since the last write, or after that write where there was none; everything else
-    follows. None where steps touch too many units to look at each.
+    `block`, `row`: int64; `unit`: int64, address within the rank; `is_write`: bool, also where the row reads the unit
+    too. `is_new`: bool, the first access of a (block, unit).
+    """
+
+    block: Int64Array
+    unit: Int64Array
+    row: Int64Array
+    is_write: BoolArray
+    is_new: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def last_writes(self) -> Int64Array:
+        """For each access the index of the latest write before it in its (block, unit), or -1."""
+        index = np.arange(len(self))
+        last = np.concatenate([[-1], np.maximum.accumulate(np.where(self.is_write, index, -1))[:-1]])
+        return np.where(last >= np.maximum.accumulate(np.where(self.is_new, index, 0)), last, -1)
+
+    def next_writes(self) -> Int64Array:
+        """For each access the index of the first write after it in its (block, unit), or -1."""
+        index, size = np.arange(len(self)), len(self)
+        following = np.append(np.minimum.accumulate(np.where(self.is_write, index, size)[::-1])[::-1][1:], size)
+        end = np.append(np.flatnonzero(self.is_new)[1:], size)[np.cumsum(self.is_new) - 1]
+        return np.where(following < end, following, -1)
+
+
+def find_accesses(columns: Columns, block: Int64Array, base: Int64Array) -> Accesses | None:
+    """All accesses of rows whose thread blocks are `block`; None where they are too many to look at each.
+
+    `base`: int64[ranks, 3], first address of each buffer, so that aliases share addresses. One unit here is the
+    greatest common divisor of all offsets and counts.
     """
     sides = [_side(columns, base, *side) for side in ((_READS_SRC, "src"), (_WRITES_DST, "dst"))]
-    unit = int(np.gcd.reduce(np.concatenate([*(offset for _, offset in sides), columns["count"]]), initial=0)) or 1
-    count = columns["count"] // unit
-    rows = [np.repeat(row, count[row]) for row, _ in sides] if _fits(sides, count) else None
-    if rows is None:
+    step = int(np.gcd.reduce(np.concatenate([*(address for _, address in sides), columns["count"]]), initial=0)) or 1
+    count = columns["count"] // step
+    if any(float(count[rows].sum(dtype=np.float64)) > _MOST_UNITS + 4 * len(count) for rows, _ in sides):
         return None
-    address = [_each_unit(offset // unit, count[row]) for row, offset in sides]
-    is_write = np.repeat([False, True], [len(rows[0]), len(rows[1])])
-    return _ordered_pairs(group, np.concatenate(rows), np.concatenate(address), is_write)
+    row = np.concatenate([np.repeat(rows, count[rows]) for rows, _ in sides])
+    unit = np.concatenate([_each_unit(address // step, count[rows]) for rows, address in sides])
+    is_write = np.arange(len(row)) >= int(count[sides[0][0]].sum())
+    return _sorted(block[row], unit, row, is_write)
+
+
+def conflicts_within_blocks(accesses: Accesses) -> Edges:
+    """Pairs (earlier row, later row) that must keep their order.
+
+    Of every unit: a read after its last write, a write after the reads since the last write, or after that write
+    where there was none. All other conflicts of a thread block follow from these.
+    """
+    row, last_write, next_write = accesses.row, accesses.last_writes(), accesses.next_writes()
+    after_write = (last_write >= 0) & (~accesses.is_write | (last_write == np.arange(len(row)) - 1))
+    before_write = ~accesses.is_write & (next_write >= 0)
+    parents = np.concatenate([row[last_write[after_write]], row[before_write]])
+    children = np.concatenate([row[after_write], row[next_write[before_write]]])
+    return parents, children
 
 
 def _side(columns: Columns, base: Int64Array, kinds: tuple[StepKind, ...], side: str) -> Edges:
-    """Rows that access memory on this side, and the first address of each access within the rank.
-
-    REDUCE reads its destination too; a step's own read and write of one unit count as the write.
-    """
+    """Rows that access memory on this side, and the first address of each access within the rank."""
+    # REDUCE reads its destination too: as a read and a write of one step count as the write, that needs no row.
     rows = np.flatnonzero(np.isin(columns["kind"], [int(kind) for kind in kinds]))
     buffer = np.minimum(columns[f"{side}_buffer"][rows], Buffer.SCRATCH)
     rank = columns["rank"][rows]
     return rows, base[rank, buffer] - base.min(axis=1)[rank] + columns[f"{side}_offset"][rows]
-
-
-def _fits(sides: list[Edges], count: Int64Array) -> bool:
-    return all(float(count[rows].astype(np.float64).sum()) <= _MOST_UNITS + 4 * len(count) for rows, _ in sides)
 
 
 def _each_unit(start: Int64Array, count: Int64Array) -> Int64Array:
@@ -62,34 +102,23 @@ def _each_unit(start: Int64Array, count: Int64Array) -> Int64Array:
     return np.repeat(start, count) + within
 
 
-def _ordered_pairs(group: Int64Array, row: Int64Array, address: Int64Array, is_write: npt.NDArray[np.bool_]) -> Edges:
+def _sorted(block: Int64Array, unit: Int64Array, row: Int64Array, is_write: BoolArray) -> Accesses:
+    order = _by_block_and_unit(block, unit, row, is_write)
+    block, unit, row, is_write = block[order], unit[order], row[order], is_write[order]
+    same_unit = (unit[1:] == unit[:-1]) & (block[1:] == block[:-1])
+    # Reads sort before writes, so the last access of a row to a unit is the write, if there is one.
+    kept = np.append(~(same_unit & (row[1:] == row[:-1])), True)[: len(row)]
+    block, unit, row, is_write = block[kept], unit[kept], row[kept], is_write[kept]
+    is_new = np.append(True, (unit[1:] != unit[:-1]) | (block[1:] != block[:-1]))[: len(row)]
+    return Accesses(block, unit, row, is_write, is_new)
+
+
+def _by_block_and_unit(block: Int64Array, unit: Int64Array, row: Int64Array, is_write: BoolArray) -> Int64Array:
     if not len(row):
-        return row, row
-    order = _by_unit(group[row], address, row, is_write)
-    row, address, is_write = row[order], address[order], is_write[order]
-    new_unit = np.concatenate([[True], (address[1:] != address[:-1]) | (group[row[1:]] != group[row[:-1]])])
-    # Of a read and a write of one step, the write stands for both; sorting put the read first.
-    both = np.concatenate([(row[1:] == row[:-1]) & ~new_unit[1:], [False]])
-    if both.any():
-        new_unit[1:] |= new_unit[:-1] & both[:-1]
-        row, is_write, new_unit = row[~both], is_write[~both], new_unit[~both]
-    index = np.arange(len(row))
-    first = np.maximum.accumulate(np.where(new_unit, index, 0))
-    end = np.append(np.flatnonzero(new_unit)[1:], len(row))[np.cumsum(new_unit) - 1]
-    last_write = np.concatenate([[-1], np.maximum.accumulate(np.where(is_write, index, -1))[:-1]])
-    next_write = np.append(np.minimum.accumulate(np.where(is_write, index, len(row))[::-1])[::-1][1:], len(row))
-    after_write = (last_write >= first) & (~is_write | (last_write == index - 1))
-    before_write = ~is_write & (next_write < end)
-    parents = np.concatenate([row[last_write[after_write]], row[before_write]])
-    children = np.concatenate([row[after_write], row[next_write[before_write]]])
-    return parents, children
-
-
-def _by_unit(group: Int64Array, address: Int64Array, row: Int64Array, is_write: npt.NDArray[np.bool_]) -> Int64Array:
-    """Order accesses by group, address, row, reads first."""
-    low, span = int(address.min()), int(address.max() - address.min()) + 1
+        return row
+    low, span = int(unit.min()), int(unit.max() - unit.min()) + 1
     rows = int(row.max()) + 1
-    if (int(group.max()) + 1) * span * rows * 2 >= 2**63:
-        return np.lexsort((is_write, row, address, group))
+    if (int(block.max()) + 1) * span * rows * 2 >= 2**63:
+        return np.lexsort((is_write, row, unit, block))
     # One key sorts several times faster than four.
-    return np.argsort(((group * span + (address - low)) * rows + row) * 2 + is_write, kind="stable")
+    return np.argsort(((block * span + (unit - low)) * rows + row) * 2 + is_write, kind="stable")

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from collhub_msccl.dependencies import resolve_dependencies
 from collhub_msccl.findings import Findings
 from collhub_msccl.fusion import fuse_reductions
-from collhub_msccl.hazards import conflicts
+from collhub_msccl.hazards import Edges
 from collhub_msccl.program import Program, StepType
+from collhub_msccl.true_dependencies import with_true_dependencies
 from hub_core.collectives import Buffer, Collective
 from hub_core.steps import StepKind, StepTable
 
@@ -37,26 +38,18 @@ _FIRST_KIND = np.asarray(
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Rows of a step table, not yet checked for cycles. `block`: int64 per row; `scratch_units`: int64 per rank."""
+    """Rows of a step table, program order and stated dependencies. `block_indptr`, `scratch_units`: int64 per rank."""
 
     columns: dict[str, Int64Array]
-    data: tuple[Int64Array, Int64Array]
-    control: tuple[Int64Array, Int64Array]
-    block: Int64Array
+    data: Edges
+    control: Edges
+    block_indptr: Int64Array
     scratch_units: Int64Array
 
     def table(self, collective: Collective, file: str) -> StepTable:
-        """The step table for a collective, whose in-placeness tells what memory conflicts. Raises `InputError` for cycles."""
-        parents, children = [self.data[0]], [self.data[1]]
-        for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):
-            if is_claimed:
-                base = collective.memory_layout(in_place, self.scratch_units).base
-                # Where conflicts cannot be told one by one, the whole order of the thread block must hold.
-                found = conflicts(self.columns, self.block, base) or _in_turn(self.block)
-                parents.append(found[0])
-                children.append(found[1])
-        data = np.concatenate(parents), np.concatenate(children)
-        return StepTable.from_columns(len(self.scratch_units), self.columns, data, self.control, file)
+        """The step table for a collective, whose in-placeness tells what memory is shared. Raises `InputError` for cycles."""
+        table = StepTable.from_columns(len(self.scratch_units), self.columns, self.data, self.control, file)
+        return with_true_dependencies(table, collective, self.scratch_units, self.block_indptr)
 
 
 def lower(program: Program, is_dsl_reading: bool, findings: Findings) -> Lowered:
@@ -69,16 +62,12 @@ def lower(program: Program, is_dsl_reading: bool, findings: Findings) -> Lowered
     width = _ROWS[program.type]
     first = np.cumsum(width) - width
     last = first + width - 1
+    second = last[width == 2]
+    data = np.concatenate([last[parents], second - 1]), np.concatenate([first[children], second])
     moves = np.flatnonzero(width)
-    in_turn = moves[1:][program.block[moves[1:]] == program.block[moves[:-1]]]
-    before = moves[:-1][program.block[moves[1:]] == program.block[moves[:-1]]]
-    return Lowered(
-        _columns(program, slot, is_dsl_reading, width),
-        (last[parents], first[children]),
-        (last[before], first[in_turn]),
-        np.repeat(program.block, width),
-        scratch_units,
-    )
+    same_block = program.block[moves[1:]] == program.block[moves[:-1]]
+    control = last[moves[:-1][same_block]], first[moves[1:][same_block]]
+    return Lowered(_columns(program, slot, is_dsl_reading, width), data, control, program.block_indptr, scratch_units)
 
 
 def _slots(program: Program, findings: Findings) -> tuple[Int64Array, Int64Array]:
@@ -164,8 +153,3 @@ def _regions(program: Program, slot: Int64Array, is_dsl_reading: bool) -> tuple[
     dst_buffer = np.where(is_rrs, Buffer.SCRATCH, program.dst_buffer)
     dst_offset = np.where(is_rrs, slot[program.block], program.dst_offset)
     return src_buffer, src_offset, dst_buffer, dst_offset
-
-
-def _in_turn(block: Int64Array) -> tuple[Int64Array, Int64Array]:
-    later = np.flatnonzero(block[1:] == block[:-1]) + 1
-    return later - 1, later
