@@ -29,7 +29,8 @@ _KIND_NAMES = {kind.name.lower().replace("_", "-"): int(kind) for kind in StepKi
 _BUFFER_NAMES = {buffer.name.lower(): int(buffer) for buffer in Buffer}
 _NAMED_COLUMNS = {"kind": _KIND_NAMES, "src_buffer": _BUFFER_NAMES, "dst_buffer": _BUFFER_NAMES}
 _REQUIRED_COLUMNS = ("rank", "kind")
-_LEAST = {"rank": 0, "peer": -1, "channel": 0, "lane": -1, "duration_ns": -1, "source_line": -1}
+# Offsets outside the buffers can be written down, so that verification can say where they are.
+_LEAST = {"peer": -1, "src_offset": -(2**63), "dst_offset": -(2**63), "lane": -1, "duration_ns": -1, "source_line": -1}
 _CONTRACT_ROWS = ("rank", "offset", "source_rank", "source_unit")
 
 

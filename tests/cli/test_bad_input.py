@@ -47,7 +47,6 @@ BAD_XML = {
     "not a number": changed('srcoff="0"', 'srcoff="zero"'),
     "negative count": changed('cnt="1"', 'cnt="-1"'),
     "huge count": changed('cnt="1"', 'cnt="99999999999999999999"'),
-    "negative offset": changed('srcoff="0"', 'srcoff="-5"'),
     "1e9 ranks": changed('ngpus="2"', 'ngpus="1000000000"'),
     "1e9 chunks": changed('nchunksperloop="2"', 'nchunksperloop="99999999999999999999"'),
     "peer out of range": changed('send="1"', 'send="7"'),
@@ -61,6 +60,7 @@ LAST_RECEIVE = (
     '      <step s="2" type="r" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>\n'
 )
 WRONG_XML = {
+    "negative offset": changed('srcoff="0"', 'srcoff="-5"'),
     "reference outside the buffer": changed('srcoff="0"', 'srcoff="9"'),
     "send without receive": changed(LAST_RECEIVE, ""),
     "unequal counts": changed(LAST_RECEIVE, LAST_RECEIVE.replace('cnt="1"', 'cnt="2"')),

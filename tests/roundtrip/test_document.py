@@ -88,6 +88,13 @@ def test_each_column_is_one_line() -> None:
     ]  # fmt: skip
 
 
+def test_offsets_outside_the_buffers_can_be_written_down() -> None:
+    builder = StepTableBuilder(1)
+    builder.add(0, StepKind.COPY, src_buffer=Buffer.INPUT, src_offset=-5, dst_buffer=Buffer.OUTPUT, dst_offset=2**62, count=1)
+    algorithm = Algorithm(Collective(CollectiveKind.ALL_REDUCE, 1, 1), builder.build(), np.asarray([0]))
+    assert read(written(algorithm)).differences(algorithm) == []
+
+
 def test_rows_in_any_order_are_grouped_and_ordered() -> None:
     steps = {"rank": [1, 0, 0], "kind": ["compute", "compute", "copy"], "count": [0, 0, 1], "data": [[], [2], []]}
     root = {**json.loads(written(ring_all_reduce(2))), "steps": steps}
@@ -140,7 +147,7 @@ DEFECTS = {
     "entry type": (replaced('"rank": [0,0', '"rank": [0,0.0'), r"\$.steps.rank\[1\]: expected an integer, got a number"),
     "boolean": (replaced('"count": [1', '"count": [true'), r"\$.steps.count\[0\]: expected an integer, got a boolean"),
     "huge": (replaced('"peer": [1', '"peer": [99999999999999999999999'), r"\$.steps.peer\[0\]: 9+ is not in -1..2147483647"),
-    "negative": (replaced('"src_offset": [0', '"src_offset": [-1'), r"\$.steps.src_offset\[0\]: -1 is not in 0.."),
+    "negative": (replaced('"count": [1', '"count": [-1'), r"\$.steps.count\[0\]: -1 is not in 0.."),
     "rank": (replaced('"rank": [0', '"rank": [4'), r"\$.steps.rank\[0\]: 4 is not in 0..3"),
     "length": (replaced('"lane": [0,', '"lane": [0,0,'), r"\$.steps.lane: 48 entries were expected, there are 49"),
     "dangling": (replaced('"data": [[]', '"data": [[48]'), r"\$.steps.data\[0\]\[0\]: 48 is not in 0..47"),
