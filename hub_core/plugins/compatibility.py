@@ -8,10 +8,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from hub_core.plugins.contract import API_VERSION
-from hub_core.plugins.metadata import Distribution, PackageNotFoundError, version
+from hub_core.plugins.metadata import Distribution, installed_version
 from hub_core.version import __version__
 
-__all__ = ["API_CONSTANT", "api_incompatibility", "requirement_incompatibility", "unmet_requirements"]
+__all__ = ["API_CONSTANT", "active_requirements", "api_incompatibility", "requirement_incompatibility", "unmet_requirements"]
 
 API_CONSTANT = "COLLHUB_PLUGIN_API"
 CORE_DISTRIBUTION = "collhub"
@@ -19,7 +19,7 @@ CORE_DISTRIBUTION = "collhub"
 
 def requirement_incompatibility(distribution: Distribution) -> str | None:
     """Why the `Requires-Dist` on the core excludes this core, or None. Reads metadata only, imports nothing."""
-    for requirement in _active_requirements(distribution):
+    for requirement in active_requirements(distribution):
         if canonicalize_name(requirement.name) != CORE_DISTRIBUTION:
             continue
         if not requirement.specifier.contains(__version__, prereleases=True):
@@ -47,8 +47,8 @@ def api_incompatibility(plugin: object) -> str | None:
 def unmet_requirements(distribution: Distribution) -> list[str]:
     """Requirements of a distribution that the running environment does not meet, one line each."""
     found = []
-    for requirement in _active_requirements(distribution):
-        installed = _installed_version(requirement.name)
+    for requirement in active_requirements(distribution):
+        installed = installed_version(requirement.name)
         if installed is None:
             found.append(f"{requirement} (not installed)")
         elif not requirement.specifier.contains(installed, prereleases=True):
@@ -56,7 +56,7 @@ def unmet_requirements(distribution: Distribution) -> list[str]:
     return found
 
 
-def _active_requirements(distribution: Distribution) -> Iterable[Requirement]:
+def active_requirements(distribution: Distribution) -> Iterable[Requirement]:
     """Requirements that apply here, extras left out. A line that no tool can read constrains nothing."""
     for line in distribution.requires or ():
         try:
@@ -65,10 +65,3 @@ def _active_requirements(distribution: Distribution) -> Iterable[Requirement]:
             continue
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             yield requirement
-
-
-def _installed_version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

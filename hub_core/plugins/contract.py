@@ -253,11 +253,16 @@ class _ReadTopology(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FormatReader:
-    """Producer: `read(source, options) -> Algorithm`. Never opens paths, prints, exits or reads the environment."""
+    """Producer: `read(source, options) -> Algorithm`. Never opens paths, prints, exits or reads the environment.
+
+    `samples() -> Sequence[Source]`: small correct inputs that the conformance kit reads; may be left out where
+    the format also has a writer.
+    """
 
     format: Format
     read: Reference
     options: tuple[Option, ...] = ()
+    samples: Reference = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,11 +306,12 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class TopologyReader:
-    """`read(source, options) -> Topology`."""
+    """`read(source, options) -> Topology`; `samples` as in `FormatReader`."""
 
     format: Format
     read: Reference
     options: tuple[Option, ...] = ()
+    samples: Reference = ""
 
 
 @dataclass(frozen=True, slots=True)

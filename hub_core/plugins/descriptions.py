@@ -80,6 +80,8 @@ def _offer_defect(offer: Offer) -> str | None:
     title = f"{KINDS[type(offer)]} {name_of(offer)}"
     if not _is_text(reference_of(offer), _REFERENCE):
         return f"{title}: {reference_of(offer)!r:.80} is not a reference 'module:function'"
+    if isinstance(offer, FormatReader | TopologyReader) and offer.samples and not _is_text(offer.samples, _REFERENCE):
+        return f"{title}: samples {offer.samples!r:.80} is not a reference 'module:function'"
     if isinstance(offer, HealthCheck):
         return None
     reason = _options_defect(offer.options)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
 
 import pluggy
 from packaging.utils import canonicalize_name
@@ -18,7 +17,7 @@ from hub_core.plugins.border import attempt
 from hub_core.plugins.compatibility import CORE_DISTRIBUTION, api_incompatibility, requirement_incompatibility
 from hub_core.plugins.descriptions import OFFERS_BY_HOOK, offers_defect
 from hub_core.plugins.hookspecs import ENTRY_POINT_GROUP, PROJECT
-from hub_core.plugins.metadata import Distribution, EntryPoint, distributions
+from hub_core.plugins.metadata import Distribution, EntryPoint, installed_distributions
 from hub_core.plugins.registry import CORE_NAME, Offer, Plugin, PluginState, PluginStatus, Registry, closest
 from hub_core.version import __version__
 
@@ -73,7 +72,7 @@ def _core() -> Plugin:
 def _candidates() -> Iterator[_Candidate]:
     """Entry points of the group; a distribution found in several folders counts where Python finds it first."""
     seen: set[str] = set()
-    for distribution in _distributions():
+    for distribution in installed_distributions():
         # Read as text first: a malformed file of an unrelated distribution must not matter.
         text = attempt(partial(distribution.read_text, "entry_points.txt")).value
         if not text or f"[{ENTRY_POINT_GROUP}]" not in text:
@@ -82,11 +81,6 @@ def _candidates() -> Iterator[_Candidate]:
         if canonicalize_name(name) not in seen:
             seen.add(canonicalize_name(name))
             yield from _candidates_of(name, distribution)
-
-
-def _distributions() -> Iterator[Distribution]:
-    # The backport declares an abstract type here; what it yields are distributions.
-    yield from cast("Iterable[Distribution]", distributions())
 
 
 def _name(distribution: Distribution) -> str:

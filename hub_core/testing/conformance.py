@@ -1,0 +1,129 @@
+"""The conformance kit: checks as data, run alike by `collhub plugins check` and by pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hub_core.diagnostics import PluginError
+from hub_core.plugins.border import reason_of
+from hub_core.plugins.contract import (
+    AlgorithmPass,
+    Executor,
+    FormatReader,
+    FormatWriter,
+    HealthCheck,
+    Simulator,
+    Synthesizer,
+    TopologyReader,
+)
+from hub_core.plugins.discovery import discover
+from hub_core.plugins.registry import Offer, PluginState, Registry
+from hub_core.testing import format_checks, loading_checks, work_checks
+from hub_core.testing.subject import Skip, Subject
+
+__all__ = ["CHECKS", "Check", "CheckResult", "Verdict", "check_plugin", "run_check"]
+
+_MOST_PROBLEMS = 8
+
+
+class Verdict(StrEnum):
+    """Outcome of a check; SKIPPED says why there was nothing to check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One rule for plugins: the function yields a line for every way in which the rule is broken.
+
+    It yields `Skip` for an offer that it could not check. `kinds`: the kinds of offers that the rule is about,
+    empty for every plugin.
+    """
+
+    name: str
+    rule: str
+    run: Callable[[Subject], Iterable[str | Skip]]
+    kinds: tuple[type[Offer], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What became of one check: the problems where it failed, and the reasons why something was not checked."""
+
+    check: Check
+    verdict: Verdict
+    details: tuple[str, ...] = ()
+
+
+_FORMATS = (FormatReader, FormatWriter, TopologyReader)
+_READERS = (FormatReader, TopologyReader)
+_WORKERS = (Simulator, Executor, AlgorithmPass, HealthCheck)
+
+CHECKS: tuple[Check, ...] = tuple(
+    Check(run.__name__.replace("_", "-"), (run.__doc__ or "").strip(), run, kinds)
+    for run, kinds in (
+        (loading_checks.loads_quietly, ()),
+        (loading_checks.offers_something, ()),
+        (loading_checks.requirements_are_met, ()),
+        (loading_checks.imports_lightly, ()),
+        (loading_checks.references_resolve, ()),
+        (format_checks.readers_read_samples, _READERS),
+        (format_checks.bad_input_is_refused, _READERS),
+        (format_checks.writers_write_samples, (FormatWriter,)),
+        (format_checks.writers_are_deterministic, (FormatWriter,)),
+        (format_checks.writers_keep_their_input, (FormatWriter,)),
+        (format_checks.losses_are_honest, (FormatWriter,)),
+        (format_checks.formats_leave_the_system_alone, _FORMATS),
+        (work_checks.simulators_simulate, (Simulator,)),
+        (work_checks.synthesizers_synthesize, (Synthesizer,)),
+        (work_checks.executors_compute, (Executor,)),
+        (work_checks.passes_keep_the_promise, (AlgorithmPass,)),
+        (work_checks.health_checks_answer, (HealthCheck,)),
+        (work_checks.work_is_silent, _WORKERS),
+    )
+)
+
+
+def check_plugin(name: str, registry: Registry | None = None) -> tuple[CheckResult, ...]:
+    """Run every check on an installed plugin. A plugin that is absent or not loaded fails every check."""
+    registry = registry or discover()
+    return tuple(run_check(check, name, registry) for check in CHECKS)
+
+
+def run_check(check: Check, name: str, registry: Registry) -> CheckResult:
+    """Run one check. Whatever the plugin raises is a problem, not an end."""
+    try:
+        plugin = registry.plugin(name)
+    except PluginError as error:
+        return CheckResult(check, Verdict.FAILED, (str(error),))
+    if plugin.status.state is not PluginState.LOADED:
+        return CheckResult(check, Verdict.FAILED, (f"{plugin} is {plugin.status.state}: {plugin.status.reason}",))
+    if check.kinds and not any(isinstance(offer, check.kinds) for offer in plugin.offers):
+        return CheckResult(check, Verdict.SKIPPED, ("the plugin offers nothing of this kind",))
+    return _judged(check, Subject(plugin, registry))
+
+
+def _judged(check: Check, subject: Subject) -> CheckResult:
+    problems: list[str] = []
+    skips: list[str] = []
+    try:
+        for found in check.run(subject):
+            skips.append(found.reason) if isinstance(found, Skip) else problems.append(found)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # A plugin may raise, or exit with, anything.
+        problems.append(reason_of(error))
+    details = (*_shortened(problems), *(f"not checked: {reason}" for reason in skips))
+    if problems:
+        return CheckResult(check, Verdict.FAILED, details)
+    checkable = sum(isinstance(offer, check.kinds) for offer in subject.plugin.offers) if check.kinds else 1
+    return CheckResult(check, Verdict.SKIPPED if len(skips) >= checkable else Verdict.PASSED, details)
+
+
+def _shortened(problems: Sequence[str]) -> tuple[str, ...]:
+    hidden = len(problems) - _MOST_PROBLEMS
+    return (*problems[:_MOST_PROBLEMS], *([f"and {hidden} more"] if hidden > 0 else []))

@@ -1,0 +1,134 @@
+"""The plugin under check, and how the conformance kit calls what it offers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hub_core.algorithm import Algorithm
+from hub_core.diagnostics import HubError
+from hub_core.losses import Loss
+from hub_core.plugins.contract import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    HealthCheck,
+    Layout,
+    Source,
+    SourcePart,
+    TopologyReader,
+    WriteResult,
+    resolve,
+)
+from hub_core.plugins.descriptions import reference_of
+from hub_core.plugins.options import bind_options
+from hub_core.plugins.registry import KINDS, Offer, Plugin, Registry, name_of
+from hub_core.testing.samples import all_samples
+
+__all__ = ["Reader", "Rendering", "Skip", "Subject", "call", "render", "source_of", "title"]
+
+T = TypeVar("T", bound=Offer)
+Reader = FormatReader | TopologyReader
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Why one offer was not checked."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A loaded plugin and the registry that it stands in."""
+
+    plugin: Plugin
+    registry: Registry
+
+    def offers(self, kind: type[T]) -> list[T]:
+        """What the plugin offers of one kind."""
+        return [offer for offer in self.plugin.offers if isinstance(offer, kind)]
+
+    def readers(self) -> list[Reader]:
+        """The plugin's readers of algorithms and of topologies."""
+        return [*self.offers(FormatReader), *self.offers(TopologyReader)]
+
+    def writer_of(self, format: Format) -> FormatWriter | None:
+        """A writer of the format, of this plugin or another."""
+        found = [writer for writer in self.registry.all(FormatWriter) if writer.name == format.name]
+        own = [writer for writer in found if writer.plugin == self.plugin]
+        return (own or found)[0].offer if found else None
+
+    def reader_of(self, format: Format) -> FormatReader | None:
+        """A reader of the format, of this plugin or another."""
+        found = [reader for reader in self.registry.all(FormatReader) if reader.name == format.name]
+        own = [reader for reader in found if reader.plugin == self.plugin]
+        return (own or found)[0].offer if found else None
+
+    def sources(self, reader: Reader) -> dict[str, Source]:
+        """Valid inputs of a reader by name: its own samples, and what a writer of its format makes of the kit's."""
+        sources: dict[str, Source] = {}
+        if reader.samples:
+            stated = resolve(reader.samples)()
+            assert isinstance(stated, list | tuple), (
+                f"{reader.samples} returned {type(stated).__name__}, expected a list of Source"
+            )
+            sources |= {source.name: source for source in stated}
+        writer = self.writer_of(reader.format) if isinstance(reader, FormatReader) else None
+        if writer is not None:
+            sources |= {name: source_of(rendering, writer.format) for name, rendering in renderings(writer).items()}
+        return sources
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What a writer made of an algorithm: artifacts by name, in order, and the losses that it declared."""
+
+    artifacts: dict[str, bytes]
+    losses: tuple[Loss, ...]
+
+
+def call(offer: Offer, *arguments: object) -> object:
+    """Call the work behind an offer with its default options; what it raises passes through."""
+    if isinstance(offer, HealthCheck):
+        return resolve(reference_of(offer))(*arguments)
+    return resolve(reference_of(offer))(*arguments, bind_options(offer.options, {}, {}, title(offer)))
+
+
+def title(offer: Offer) -> str:
+    """How problems name an offer."""
+    return f"{KINDS[type(offer)]} {name_of(offer)}"
+
+
+def render(writer: FormatWriter, algorithm: Algorithm) -> Rendering:
+    """Write an algorithm into memory."""
+    result = call(writer, algorithm)
+    assert isinstance(result, WriteResult), f"{writer.write} returned {type(result).__name__}, expected WriteResult"
+    return Rendering({a.name: bytes(a.content()) for a in result.artifacts}, tuple(result.losses))
+
+
+def renderings(writer: FormatWriter) -> dict[str, Rendering]:
+    """The kit's samples as a writer writes them; those that it refuses with a `HubError` are left out."""
+    found: dict[str, Rendering] = {}
+    for name, algorithm in all_samples().items():
+        try:
+            found[name] = render(writer, algorithm)
+        except HubError:
+            continue
+    return found
+
+
+def source_of(rendering: Rendering, format: Format) -> Source:
+    """Artifacts as a source, as if they had been written to disk and opened."""
+    suffix = format.suffixes[0] if format.suffixes else ""
+    if format.layout is Layout.FILE:
+        return Source.of_bytes(f"sample{suffix}", next(iter(rendering.artifacts.values())))
+    lead = "sample" if format.layout is Layout.PREFIX else "sample/"
+    parts = [_part(f"{lead}{name}", content) for name, content in rendering.artifacts.items()]
+    return Source("sample", tuple(parts))
+
+
+def _part(name: str, content: bytes) -> SourcePart:
+    rank = re.search(r"\.(\d+)\.[^.]+\Z", name)
+    return SourcePart(name, lambda: content, int(rank[1]) if rank else None, len(content))

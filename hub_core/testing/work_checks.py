@@ -1,0 +1,226 @@
+"""Checks on simulators, synthesizers, executors, passes and health checks."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.algorithm import Algorithm
+from hub_core.collectives import ROOTED, Collective, CollectiveKind
+from hub_core.diagnostics import HubError, PluginError
+from hub_core.plugins.contract import (
+    AlgorithmPass,
+    ExecutionResult,
+    Executor,
+    HealthCheck,
+    HealthLine,
+    PassReport,
+    SimulationResult,
+    Simulator,
+    Synthesizer,
+)
+from hub_core.plugins.registry import Offer
+from hub_core.testing.isolation import output_of
+from hub_core.testing.samples import all_samples
+from hub_core.testing.subject import Skip, Subject, call, title
+from hub_core.topologies import parse_topology
+from hub_core.verification import verify
+
+__all__ = [
+    "executors_compute",
+    "health_checks_answer",
+    "passes_keep_the_promise",
+    "simulators_simulate",
+    "synthesizers_synthesize",
+    "work_is_silent",
+]
+
+_RANKS = 4
+_COLLECTIVE_BYTES = 1 << 20
+_TOPOLOGIES = ("fully-connected:4", "ring:4", "switch:4", "mesh:2x2")
+_SEED = 20240229
+_ELEMENTS_PER_UNIT = 3
+
+R = TypeVar("R")
+Sampled = Simulator | Executor | AlgorithmPass
+
+
+def simulators_simulate(subject: Subject) -> Iterator[str | Skip]:
+    """Finish times are not negative, one a rank, the same in every run; the algorithm stays as it is."""
+    for simulator in subject.offers(Simulator):
+        results, refusals = _results(simulator, _simulate)
+        yield from refusals
+        for sample, (algorithm, result) in results.items():
+            again = _simulate(simulator, algorithm)
+            problem = _simulation_problem(algorithm, result, again)
+            if problem:
+                yield f"{title(simulator)}, sample {sample}: {problem}"
+
+
+def executors_compute(subject: Subject) -> Iterator[str | Skip]:
+    """Outputs hold what the collective promises, for random whole numbers; inputs stay as they are."""
+    for executor in subject.offers(Executor):
+        results, refusals = _results(executor, _execute)
+        yield from refusals
+        for sample, (algorithm, result) in results.items():
+            if problem := _execution_problem(algorithm, result):
+                yield f"{title(executor)}, sample {sample}: {problem}"
+
+
+def synthesizers_synthesize(subject: Subject) -> Iterator[str]:
+    """At least one collective on one small topology works; every result is correct and the same in every run."""
+    for synthesizer in subject.offers(Synthesizer):
+        made = 0
+        for collective, topology_text in _requests():
+            topology = parse_topology(topology_text)
+            try:
+                algorithm = call(synthesizer, collective, topology)
+            except HubError:
+                continue
+            made += 1
+            again = call(synthesizer, collective, topology)
+            if problem := _synthesis_problem(collective, algorithm, again):
+                yield f"{title(synthesizer)}, {collective.kind} on {topology_text}: {problem}"
+        if not made:
+            yield f"{title(synthesizer)} refuses every collective on {', '.join(_TOPOLOGIES)}"
+
+
+def passes_keep_the_promise(subject: Subject) -> Iterator[str | Skip]:
+    """What a pass makes of a correct algorithm is correct, and it leaves its input as it is."""
+    for algorithm_pass in subject.offers(AlgorithmPass):
+        results, refusals = _results(algorithm_pass, call)
+        yield from refusals
+        for sample, (_, result) in results.items():
+            if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], PassReport)):
+                yield f"{title(algorithm_pass)}, sample {sample}: returned {type(result).__name__}, not (Algorithm, PassReport)"
+            elif not isinstance(result[0], Algorithm) or not verify(result[0]).ok:
+                yield f"{title(algorithm_pass)}, sample {sample}: the result is no correct algorithm"
+
+
+def health_checks_answer(subject: Subject) -> Iterator[str]:
+    """Health checks return lines; a line that is not healthy says what to do."""
+    for check in subject.offers(HealthCheck):
+        lines = call(check, dict(os.environ))
+        if not isinstance(lines, list | tuple) or not all(isinstance(line, HealthLine) for line in lines):
+            yield f"{title(check)} returned {type(lines).__name__}, expected a list of HealthLine"
+            continue
+        yield from (f"{title(check)}: {line.subject}: no cure" for line in lines if not line.is_healthy and not line.cure)
+
+
+def work_is_silent(subject: Subject) -> Iterator[str]:
+    """Nothing is printed."""
+    works: list[tuple[Offer, Callable[[], object]]] = []
+    works += [(offer, partial(_results, offer, _simulate)) for offer in subject.offers(Simulator)]
+    works += [(offer, partial(_results, offer, _execute)) for offer in subject.offers(Executor)]
+    works += [(offer, partial(_results, offer, call)) for offer in subject.offers(AlgorithmPass)]
+    works += [(offer, partial(call, offer, dict(os.environ))) for offer in subject.offers(HealthCheck)]
+    for offer, work in works:
+        if printed := output_of(work).strip():
+            yield f"{title(offer)} prints {printed!r:.60}"
+
+
+def _results(
+    offer: Sampled, run: Callable[[Sampled, Algorithm], R]
+) -> tuple[dict[str, tuple[Algorithm, R]], Sequence[str | Skip]]:
+    """What the work makes of every sample that it does not refuse, and what is wrong where it refuses all."""
+    found: dict[str, tuple[Algorithm, R]] = {}
+    refusals: list[HubError] = []
+    for sample, algorithm in all_samples(_RANKS).items():
+        before = copy.deepcopy(algorithm)
+        try:
+            found[sample] = algorithm, run(offer, algorithm)
+        except HubError as error:
+            refusals.append(error)
+        changed = before.differences(algorithm)
+        assert not changed, f"{title(offer)}, sample {sample}: the algorithm was changed: {', '.join(changed)}"
+    if found:
+        return found, ()
+    # A program or a device that is not there is no defect of the plugin.
+    if all(isinstance(error, PluginError) for error in refusals):
+        return found, [Skip(str(refusals[0]))]
+    return found, [f"{title(offer)} refuses every sample: {refusals[0]}"]
+
+
+def _simulate(simulator: Sampled, algorithm: Algorithm) -> SimulationResult:
+    result = call(simulator, algorithm, parse_topology(_TOPOLOGIES[0]), _COLLECTIVE_BYTES)
+    assert isinstance(result, SimulationResult), f"returned {type(result).__name__}, expected SimulationResult"
+    return result
+
+
+def _simulation_problem(algorithm: Algorithm, result: SimulationResult, again: SimulationResult) -> str | None:
+    if len(result.rank_finish_ns) != algorithm.num_ranks:
+        return f"{len(result.rank_finish_ns)} finish times for {algorithm.num_ranks} ranks"
+    if any(time is not None and (type(time) is not int or time < 0) for time in result.rank_finish_ns):
+        return f"finish times {result.rank_finish_ns!r:.80} are not whole numbers of at least 0"
+    if result.rank_finish_ns != again.rank_finish_ns or result.link_loads != again.link_loads:
+        return "two runs differ"
+    starts, ends = result.step_start_ns, result.step_end_ns
+    for times in (starts, ends):
+        if times is not None and len(times) != len(algorithm.steps):
+            return f"{len(times)} step times for {len(algorithm.steps)} steps"
+    if starts is not None and ends is not None and bool(np.any((ends >= 0) & (ends < starts))):
+        return "a step ends before it starts"
+    return None
+
+
+def _execute(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
+    result = call(executor, algorithm, _inputs(algorithm))
+    assert isinstance(result, ExecutionResult), f"returned {type(result).__name__}, expected ExecutionResult"
+    return result
+
+
+def _inputs(algorithm: Algorithm) -> tuple[npt.NDArray[np.generic], ...]:
+    """Small whole numbers, which every floating-point type adds exactly."""
+    generator = np.random.default_rng(_SEED)
+    sizes = (algorithm.collective.input_units() * _ELEMENTS_PER_UNIT).tolist()
+    inputs = tuple(generator.integers(0, 100, size).astype(np.float32) for size in sizes)
+    for array in inputs:
+        array.flags.writeable = False
+    return inputs
+
+
+def _execution_problem(algorithm: Algorithm, result: ExecutionResult) -> str | None:
+    if len(result.outputs) != algorithm.num_ranks:
+        return f"{len(result.outputs)} outputs for {algorithm.num_ranks} ranks"
+    inputs = _inputs(algorithm)
+    expected: dict[tuple[int, int], npt.NDArray[np.generic]] = {}
+    contract = algorithm.collective.postcondition()
+    if contract is None:
+        return None
+    columns = (contract.rank, contract.offset, contract.source_rank, contract.source_unit)
+    for rank, offset, source_rank, unit in zip(*(column.tolist() for column in columns), strict=True):
+        for source in range(algorithm.num_ranks) if source_rank < 0 else (source_rank,):
+            share = inputs[source][_elements(unit)]
+            expected[rank, offset] = expected.get((rank, offset), np.zeros_like(share)) + share  # type: ignore[operator]
+    for (rank, offset), values in expected.items():
+        if not np.array_equal(result.outputs[rank].ravel()[_elements(offset)], values):
+            return f"rank {rank}, unit {offset} of the output is wrong"
+    return None
+
+
+def _elements(unit: int) -> slice:
+    return slice(unit * _ELEMENTS_PER_UNIT, (unit + 1) * _ELEMENTS_PER_UNIT)
+
+
+def _requests() -> Iterator[tuple[Collective, str]]:
+    for kind in CollectiveKind:
+        if kind is not CollectiveKind.CUSTOM:
+            for topology in _TOPOLOGIES:
+                yield Collective(kind, _RANKS, _RANKS, root=0 if kind in ROOTED else None, in_place=True), topology
+
+
+def _synthesis_problem(collective: Collective, algorithm: object, again: object) -> str | None:
+    if not isinstance(algorithm, Algorithm) or not isinstance(again, Algorithm):
+        return f"returned {type(algorithm).__name__}, expected Algorithm"
+    if (algorithm.collective.kind, algorithm.collective.root) != (collective.kind, collective.root):
+        return f"made {algorithm.collective.kind}, root {algorithm.collective.root}"
+    if algorithm.differences(again):
+        return f"two runs differ in {', '.join(algorithm.differences(again))}"
+    report = verify(algorithm)
+    return None if report.ok else f"verification fails: {report.diagnostics[0]}"
