@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,8 +32,8 @@ class FifoSafety:
 
     `min_units`: no deadlock where every transfer takes this many units or more (1: safe at every size), None
     where there is a deadlock even if each step is one transfer. `capacity`: transfers that a connection holds.
-    `is_exact`: False where smaller transfers would make more than `MAX_TRANSFERS` of them and were not examined;
-    `min_units` is then safe, but maybe not the least.
+    `is_exact`: False where the search ended after `MAX_TRANSFERS` transfers; `min_units` is then safe, but maybe not the
+    least.
     """
 
     min_units: int | None
@@ -65,14 +67,16 @@ def fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
         raise InputError(list(findings))
     connections = _connections(steps, messages)
     safe: int | None = None
-    counts = np.maximum(steps.count[steps.sends], 1)
+    examined = 0
+    counts = np.maximum(steps.count[messages.send], 1)
     for units in _distinct_splits(counts):
-        if int((-(-counts // units)).sum()) * 2 > MAX_TRANSFERS:
+        examined += int((-(-counts // units)).sum())
+        if safe is not None and examined > MAX_TRANSFERS:
             return FifoSafety(safe, capacity, is_exact=False)
         if not _transfer_graph(steps, connections, capacity, units).order.is_complete:
             return FifoSafety(safe, capacity)
         safe = units
-    return FifoSafety(safe, capacity)
+    return FifoSafety(1 if safe is None else safe, capacity)
 
 
 def report_fifo_deadlock(steps: StepTable, messages: Messages, capacity: int, units: int | None, findings: Findings) -> None:
@@ -168,20 +172,22 @@ def _aligned(one: Int64Array, other: Int64Array, pieces: Int64Array, first: Int6
     return np.repeat(first[one], count) + within, np.repeat(first[other], count) + within
 
 
-def _distinct_splits(counts: Int64Array) -> list[int]:
-    """The least units a transfer of every different way to split, largest transfers first."""
-    splits = {1}
-    for count in np.unique(counts).tolist():
-        units = count
-        while units > 1:
-            pieces = -(-count // units)
-            # The least u with ceil(count / u) == pieces, then on to the next smaller transfer size.
-            units = -(-count // pieces)
-            splits.add(units)
-            units -= 1
-            if len(splits) > MAX_TRANSFERS:
-                break
-    return sorted(splits, reverse=True)
+def _distinct_splits(counts: Int64Array) -> Iterator[int]:
+    """The least units a transfer of every different way to split, largest transfers first, made as they are asked for."""
+    latest = 0
+    for units in heapq.merge(*(_splits(count) for count in np.unique(counts).tolist()), reverse=True):
+        if units != latest:
+            latest = units
+            yield units
+
+
+def _splits(count: int) -> Iterator[int]:
+    """The least u of every value of ceil(count / u), descending from count to 1."""
+    units = count
+    while units >= 1:
+        units = -(-count // -(-count // units))
+        yield units
+        units -= 1
 
 
 def _check_capacity(capacity: int, units: int | None) -> None:
