@@ -199,4 +199,5 @@ def _name(name: str) -> bytes:
 
 def _unsigned(values: npt.NDArray[np.generic]) -> UInt64Array:
     """Negative numbers become their two's complement of 64 bits, as protobuf writes them."""
-    return values if values.dtype == np.uint64 else values.astype(np.int64).view(np.uint64)
+    unsigned: UInt64Array = values if values.dtype == np.uint64 else values.astype(np.int64).view(np.uint64)  # type: ignore[assignment]
+    return unsigned

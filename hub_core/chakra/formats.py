@@ -41,6 +41,8 @@ CHAKRA_WRITER = FormatWriter(
             "how messages state their size: in bytes (absolute), in chunks (symbolic), or both",
             choices=("both", "absolute", "symbolic"),
         ),
-        Option("flatten", OptionType.BOOL, False, "write control dependencies as data dependencies, for readers that ignore them"),
+        Option(
+            "flatten", OptionType.BOOL, False, "write control dependencies as data dependencies, for readers that ignore them"
+        ),
     ),
 )

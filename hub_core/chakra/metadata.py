@@ -68,7 +68,7 @@ def decode_metadata(body: bytes) -> Metadata:
         if attribute.name in attributes:
             raise WireError(f"the metadata attribute {attribute.name!r} stands twice", 0, "duplicate-attribute")
         one_of = attribute.WhichOneof("value")
-        value = getattr(attribute, one_of) if one_of else None
+        value: Any = getattr(attribute, one_of) if one_of else None
         kinds[attribute.name] = Kind(attribute.DESCRIPTOR.fields_by_name[one_of].number) if one_of else None
         attributes[attribute.name] = tuple(value.values) if hasattr(value, "values") else value
     return Metadata(message.version, attributes, kinds)

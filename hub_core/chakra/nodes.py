@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm, message_bytes
+from hub_core.chakra.numbering import EXTENSION, restore
 from hub_core.steps import StepKind, StepTable
 
 __all__ = ["NodeTable", "NodeType", "lower", "message_tags"]
@@ -73,8 +74,17 @@ def lower(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 
     RECV_REDUCE becomes COMM_RECV and a COMP that depends on it; every other step is one node; a rank without
     steps gets one COMP. Nodes keep the order of the steps, ids count from 0 in every rank. Dependencies of a
-    step sit on its first node, dependants wait for its last one. Cost: O(n log n) in steps.
+    step sit on its first node, dependants wait for its last one. Where `algorithm.extensions["chakra"]` remembers
+    the ids, the order and the tags of a foreign trace (see `numbering`), the nodes get these. Cost: O(n log n).
     """
+    nodes = _plain(algorithm, collective_bytes)
+    if EXTENSION not in algorithm.extensions:
+        return nodes
+    channel = np.append(algorithm.steps.channel, np.int32(-1))
+    return restore(nodes, algorithm.extensions[EXTENSION], channel[nodes.step])
+
+
+def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     steps = algorithm.steps
     idle = np.flatnonzero(np.diff(steps.rank_indptr) == 0)
     width = 1 + (steps.kind == StepKind.RECV_REDUCE).astype(np.int64)

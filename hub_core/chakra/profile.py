@@ -15,11 +15,21 @@ from hub_core.chakra.metadata import AttributeValue, Metadata, MetadataEntry
 from hub_core.collectives import Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
 from hub_core.diagnostics import InputError, Location
 
-__all__ = ["PROFILE", "SCHEMA", "VERSION", "CompKind", "Profile", "RankProfile", "default_bytes", "metadata_entries", "parse_profile"]
+__all__ = [
+    "PROFILE",
+    "SCHEMA",
+    "VERSION",
+    "CompKind",
+    "Profile",
+    "RankProfile",
+    "default_bytes",
+    "metadata_entries",
+]
 
 VERSION = "0.0.4"
 SCHEMA = "1.0.2-chakra.0.0.4"
 PROFILE = "collective-algorithm/1"
+LARGEST = 1 << 62
 UNIT_BYTES = 1 << 20
 MAX_SCALED_UNITS = 1 << 20
 
@@ -132,12 +142,16 @@ class RankProfile:
         """An attribute of any integer kind within bounds."""
         value = self._get(name, INTEGER_KINDS, "an integer")
         if not isinstance(value, int) or not low <= value <= high:
-            raise self.fail(f"metadata attribute {name} is {value}, expected {low}..{high}")
+            raise self.fail(f"metadata attribute {name} is {value!r}, expected {low}..{high}")
         return value
 
     def value(self, name: str) -> AttributeValue:
         """An attribute of any kind, None where it is absent."""
         return self._metadata.attributes.get(name)
+
+    def size(self) -> int | None:
+        """What comm_size is written for; None in a trace without sizes in bytes."""
+        return self.integer("collective_bytes", 1, LARGEST) if self.has("collective_bytes") else None
 
     def boolean(self, name: str) -> bool:
         """An attribute of kind bool or integer."""
@@ -174,29 +188,30 @@ class RankProfile:
 
 
 class Profile:
-    """What the metadata of all ranks say together."""
+    """What the metadata of ranks 0, 1, ... say together. Raises `InputError`."""
 
     def __init__(self, ranks: Sequence[RankProfile]) -> None:
         first = ranks[0]
-        _check_agreement(ranks)
         self.collective = _collective(ranks)
-        self.step_counts = [rank.integer("step_count", 0, 1 << 40) for rank in ranks]
-        self.scratch_units = np.asarray([rank.integer("scratch_units", 0, 1 << 62) for rank in ranks], np.int64)
-        self.size = first.integer("collective_bytes", 1, 1 << 62) if first.has("collective_bytes") else None
-        self.is_size_stated = self.size is not None and not first.has("collective_bytes_is_default")
+        self.scratch_units = np.asarray([rank.integer("scratch_units", 0, LARGEST) for rank in ranks], np.int64)
+        self.collective_bytes = None if first.has("collective_bytes_is_default") else first.size()
         self.extensions = first.json_object("extensions")
         options = cast(Mapping[str, str], first.json_object("options"))
         if not all(isinstance(value, str) for value in options.values()):
             raise first.fail("metadata attribute options holds a value that is not text")
         origin = [first.string(name) for name in ("producer", "producer_version", "source_name", "source_sha256")]
-        self.provenance = Provenance(*origin, options=options)
+        self.provenance = Provenance(origin[0], origin[1], origin[2], origin[3], options)
 
 
-def parse_profile(metadata: Sequence[Metadata], files: Sequence[str]) -> Profile:
-    """Check and combine the metadata of rank 0, 1, ... Raises `InputError`."""
-    return Profile([RankProfile(record, file) for record, file in zip(metadata, files, strict=True)])
-
-
+METADATA_NAMES = frozenset(
+    {
+        *("schema", "profile", "collective", "num_ranks", "rank", "root", "in_place", "out_of_place", "reduce_op"),
+        *("unit_count", "collective_bytes", "collective_bytes_is_default", "step_count", "scratch_units"),
+        *("input_units", "output_units", "input_defined", *_CONTRACT),
+        *("producer", "producer_version", "source_name", "source_sha256", "options", "extensions"),
+    }
+)
+"""Every metadata attribute of the profile."""
 _SHARED = (
     "profile",
     "collective",
@@ -214,22 +229,19 @@ _SHARED = (
 )
 
 
-def _check_agreement(ranks: Sequence[RankProfile]) -> None:
-    first = ranks[0]
-    if (profile := first.string("profile")) != PROFILE:
-        cure = "this release reads " + PROFILE
-        raise first.fail(f"the profile {profile!r} is not known", "unknown-profile", cure)
-    num_ranks = first.integer("num_ranks", 1, 1 << 62)
-    if num_ranks != len(ranks):
+def check_rank(other: RankProfile, first: RankProfile, rank: int, files: int) -> None:
+    """Refuse the file of a rank that does not belong to the set of `files` files that begins with `first`."""
+    if (profile := other.string("profile")) != PROFILE:
+        raise other.fail(f"the profile {profile!r} is not known", "unknown-profile", f"this release reads {PROFILE}")
+    if (claimed := other.integer("num_ranks", 1, LARGEST)) != files:
         cure = "give all rank files of one algorithm"
-        raise first.fail(f"the metadata claims {num_ranks} ranks, {len(ranks)} files are there", "rank-files", cure)
-    for number, other in enumerate(ranks):
-        for name in _SHARED:
-            if other.value(name) != first.value(name):
-                message = f"{name} is {other.value(name)!r}, but {first.value(name)!r} in the file of rank 0"
-                raise other.fail(message, "rank-files", "give the rank files of one algorithm")
-        if (rank := other.integer("rank", 0, 1 << 62)) != number:
-            raise other.fail(f"the metadata says rank {rank}, the file name rank {number}", "rank-files")
+        raise other.fail(f"the metadata claims {claimed} ranks, {files} files are there", "rank-files", cure)
+    for name in _SHARED:
+        if other.value(name) != first.value(name):
+            message = f"{name} is {other.value(name)!r}, but {first.value(name)!r} in the file of rank 0"
+            raise other.fail(message, "rank-files", "give the rank files of one algorithm")
+    if (stated := other.integer("rank", 0, LARGEST)) != rank:
+        raise other.fail(f"the metadata says rank {stated}, the file name rank {rank}", "rank-files")
 
 
 def _collective(ranks: Sequence[RankProfile]) -> Collective:
@@ -239,7 +251,7 @@ def _collective(ranks: Sequence[RankProfile]) -> Collective:
         return Collective(
             kind,
             len(ranks),
-            first.integer("unit_count", 1, 1 << 62),
+            first.integer("unit_count", 1, LARGEST),
             root=first.integer("root", 0, len(ranks) - 1) if first.has("root") else None,
             in_place=first.boolean("in_place"),
             out_of_place=first.boolean("out_of_place"),
@@ -262,8 +274,8 @@ def _one_of(file: RankProfile, attribute: str, names: Sequence[str]) -> str:
 def _contract(ranks: Sequence[RankProfile]) -> CustomContract:
     first = ranks[0]
     return CustomContract(
-        np.asarray([rank.integer("input_units", 0, 1 << 62) for rank in ranks], np.int64),
-        np.asarray([rank.integer("output_units", 0, 1 << 62) for rank in ranks], np.int64),
+        np.asarray([rank.integer("input_units", 0, LARGEST) for rank in ranks], np.int64),
+        np.asarray([rank.integer("output_units", 0, LARGEST) for rank in ranks], np.int64),
         np.asarray([rank.boolean("input_defined") for rank in ranks], np.bool_),
         _expected(first, len(ranks)) if first.has(_CONTRACT[0]) else None,
     )
@@ -273,7 +285,7 @@ def _expected(first: RankProfile, num_ranks: int) -> Contributions:
     columns = [first.integers(name) for name in _CONTRACT]
     if len({len(column) for column in columns}) != 1:
         raise first.fail("the columns of the contract differ in length")
-    for name, column, low, stop in zip(_CONTRACT, columns, (0, 0, -1, 0), (num_ranks, 1 << 62) * 2, strict=True):
+    for name, column, low, stop in zip(_CONTRACT, columns, (0, 0, -1, 0), (num_ranks, LARGEST, num_ranks, LARGEST), strict=True):
         if len(column) and not (low <= int(column.min()) and int(column.max()) < stop):
             raise first.fail(f"metadata attribute {name} holds a value outside {low}..{stop - 1}")
     return Contributions(*columns)

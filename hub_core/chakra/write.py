@@ -237,9 +237,7 @@ class _Rank:
         if not self._plan.has_triple:
             columns = (np.full(len(offset), -1),) * 3
         names = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
-        return [
-            number_attribute(name, Kind.INT32, column, self._is_message) for name, column in zip(names, columns, strict=True)
-        ]
+        return [number_attribute(name, Kind.INT32, column, self._is_message) for name, column in zip(names, columns, strict=True)]
 
     def _placement(self) -> list[Piece]:
         lane, channel = self._column("lane", -1), self._column("channel", 0)
