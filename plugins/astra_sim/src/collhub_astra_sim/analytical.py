@@ -70,17 +70,18 @@ def simulate_nodes(
     """
     # The modules that import numba take a second to import.
     from collhub_astra_sim.findings import findings
-    from collhub_astra_sim.inputs import kernel_inputs
-    from collhub_astra_sim.kernel import run
+    from collhub_astra_sim.inputs import world_of
+    from collhub_astra_sim.kernel import Parents, run
 
     model = model or Model()
     place = locate or (lambda node: _node_location(nodes, node))
     durations = stated_durations_ns(nodes) if duration_ns is None else duration_ns
-    inputs, network = kernel_inputs(nodes, durations, topology, model, place)
-    outcome = run(inputs, network)
-    finish = tuple(time if time >= 0 else None for time in outcome.finish.tolist())
-    loads = _link_loads(topology, outcome.link_bytes, outcome.link_busy_ns) if model.is_congestion_aware else ()
-    return NodeTimes(finish, outcome.start, outcome.end, loads, findings(nodes, inputs, outcome, topology, model, place))
+    world = world_of(nodes, durations, topology, model, place)
+    has_event_at_zero = run(world, Parents(nodes.data_indptr, nodes.data_indices, nodes.control_indptr, nodes.control_indices))
+    finish = tuple(time if time >= 0 else None for time in world.rank["finish"][:-1].tolist())
+    loads = _link_loads(topology, world.link["bytes"], world.link["busy_ns"]) if model.is_congestion_aware else ()
+    found = findings(nodes, world, has_event_at_zero, topology, model, place)
+    return NodeTimes(finish, world.node["start"].copy(), world.node["end"].copy(), loads, found)
 
 
 def _check_size(algorithm: Algorithm, collective_bytes: int) -> None:

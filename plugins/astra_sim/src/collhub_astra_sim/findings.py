@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_astra_sim.inputs import rank_of_nodes
-from collhub_astra_sim.kernel import Nodes, Outcome
+from collhub_astra_sim.kernel import World
 from collhub_astra_sim.options import Model
 from hub_core.chakra.nodes import NodeTable, NodeType
 from hub_core.diagnostics import Diagnostic, Location, Severity
@@ -23,15 +23,15 @@ _ASTRA_SIM_KINDS = (DimensionKind.RING, DimensionKind.FULLY_CONNECTED, Dimension
 
 
 def findings(
-    nodes: NodeTable, inputs: Nodes, outcome: Outcome, topology: Topology, model: Model, locate: Locate
+    nodes: NodeTable, world: World, has_event_at_zero: bool, topology: Topology, model: Model, locate: Locate
 ) -> tuple[Diagnostic, ...]:
     """All that is to be said about a run, ranks in order."""
-    found = []
-    if np.any(outcome.end < 0):
-        stuck = _Stuck(nodes, inputs, outcome, locate)
+    found: list[Diagnostic] = []
+    if np.any(world.node["end"] < 0):
+        stuck = _Stuck(nodes, world, locate)
         for rank in range(nodes.num_ranks):
             found += stuck.of_rank(rank)
-    if outcome.has_event_at_zero and _is_astra_sim_network(topology, model):
+    if has_event_at_zero and _is_astra_sim_network(topology, model):
         found.append(
             Diagnostic(
                 "astra-sim-aborts",
@@ -53,23 +53,26 @@ def _is_astra_sim_network(topology: Topology, model: Model) -> bool:
 class _Stuck:
     """The nodes that did not end, and what they wait for."""
 
-    def __init__(self, nodes: NodeTable, inputs: Nodes, outcome: Outcome, locate: Locate) -> None:
+    def __init__(self, nodes: NodeTable, world: World, locate: Locate) -> None:
         self._nodes = nodes
-        self._inputs = inputs
-        self._outcome = outcome
+        self._start = world.node["start"]
+        self._end = world.node["end"]
+        self._key = world.node["key"]
+        self._finish = world.rank["finish"]
         self._locate = locate
         self._rank = rank_of_nodes(nodes)
+        self._blocker = _blockers(nodes, self._start, self._end)
 
     def of_rank(self, rank: int) -> Iterator[Diagnostic]:
         """At most one finding: for a rank that never finishes, or that finishes without some of its nodes."""
         first, end = int(self._nodes.rank_indptr[rank]), int(self._nodes.rank_indptr[rank + 1])
-        unended = first + np.flatnonzero(self._outcome.end[first:end] < 0)
-        if self._outcome.finish[rank] >= 0:
+        unended = first + np.flatnonzero(self._end[first:end] < 0)
+        if self._finish[rank] >= 0:
             if len(unended):
                 message = f"{_steps(len(unended))} of rank {rank} depend on one another in a cycle and never run"
                 yield Diagnostic("cyclic-dependencies", message, Severity.WARNING, self._locate(int(unended[0])))
             return
-        begun = unended[self._outcome.start[unended] >= 0]
+        begun = unended[self._start[unended] >= 0]
         if len(begun):
             node = int(begun[0])
             yield Diagnostic(
@@ -94,23 +97,26 @@ class _Stuck:
         sender = self._sender(node)
         if sender is None:
             return f"{wanted}, which {self._near_miss(node)}"
-        return f"{wanted}, but {self._name(sender)} that sends it never starts{self._blocker(sender)}"
+        return f"{wanted}, but {self._name(sender)} that sends it never starts: {self._obstacle(sender)}"
 
     def _sender(self, receive: int) -> int | None:
-        """The first SEND of the key that never began, or None when there is none."""
-        key = self._inputs.key[receive]
-        candidates = np.flatnonzero((self._inputs.key == key) & (self._nodes.type == NodeType.COMM_SEND))
-        waiting = candidates[self._outcome.start[candidates] < 0]
+        """The first SEND of the message's key that never began, or None when there is none."""
+        sends = self._sends_to(receive)
+        waiting = sends[(self._key[sends] == self._key[receive]) & (self._start[sends] < 0)]
         return int(waiting[0]) if len(waiting) else None
 
-    def _near_miss(self, receive: int) -> str:
-        """How the messages between the two ranks differ from the one that a RECV waits for."""
+    def _sends_to(self, receive: int) -> Int64Array:
+        """All SENDs of the rank that a RECV names to the rank of that RECV."""
         nodes = self._nodes
         peer = int(nodes.peer[receive])
         first, end = int(nodes.rank_indptr[peer]), int(nodes.rank_indptr[peer + 1])
-        sends = first + np.flatnonzero(
-            (nodes.type[first:end] == NodeType.COMM_SEND) & (nodes.peer[first:end] == self._rank[receive])
-        )
+        is_send = (nodes.type[first:end] == NodeType.COMM_SEND) & (nodes.peer[first:end] == self._rank[receive])
+        return first + np.flatnonzero(is_send)
+
+    def _near_miss(self, receive: int) -> str:
+        """How the messages between the two ranks differ from the one that a RECV waits for."""
+        nodes, peer = self._nodes, int(self._nodes.peer[receive])
+        sends = self._sends_to(receive)
         same_tag = sends[nodes.tag[sends] == nodes.tag[receive]]
         same_size = sends[nodes.size[sends] == nodes.size[receive]]
         if len(np.intersect1d(same_tag, same_size)):
@@ -121,22 +127,10 @@ class _Stuck:
             return f"rank {peer} sends with tag {int(nodes.tag[same_size[0]])} ({self._name(int(same_size[0]))})"
         return f"rank {peer} never sends"
 
-    def _blocker(self, node: int) -> str:
-        """Which begun node a node waits for in the end, following first unended parents."""
-        seen = set()
-        while node not in seen and self._outcome.start[node] < 0:
-            seen.add(node)
-            node = self._unended_parent(node)
-        if self._outcome.start[node] < 0:
-            return ": its dependencies form a cycle"
-        return f": it waits for {self._name(node)}"
-
-    def _unended_parent(self, node: int) -> int:
-        nodes = self._nodes
-        data = nodes.data_indices[nodes.data_indptr[node] : nodes.data_indptr[node + 1]]
-        control = nodes.control_indices[nodes.control_indptr[node] : nodes.control_indptr[node + 1]]
-        parents = np.concatenate([data, control])
-        return int(parents[self._outcome.end[parents] < 0][0])
+    def _obstacle(self, node: int) -> str:
+        """What keeps a node from starting in the end."""
+        blocker = int(self._blocker[node])
+        return "its dependencies form a cycle" if self._start[blocker] < 0 else f"it waits for {self._name(blocker)}"
 
     def _cure(self, node: int) -> str:
         if self._nodes.type[node] == NodeType.COMM_RECV and self._sender(node) is None:
@@ -146,6 +140,19 @@ class _Stuck:
     def _name(self, node: int) -> str:
         place = self._locate(node)
         return f"step {place.step} of rank {place.rank}"
+
+
+def _blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Array:
+    """For every node that never started, a node that did and that it waits for in the end; one of a cycle if none did."""
+    blocker = np.arange(len(nodes))
+    for indptr, parents in ((nodes.control_indptr, nodes.control_indices), (nodes.data_indptr, nodes.data_indices)):
+        children = np.repeat(np.arange(len(nodes)), np.diff(indptr))
+        holds = (start[children] < 0) & (end[parents] < 0)
+        blocker[children[holds]] = parents[holds]
+    # Every round doubles the length of the chains that are followed.
+    for _ in range(len(nodes).bit_length()):
+        blocker = blocker[blocker]
+    return blocker
 
 
 def _steps(count: int) -> str:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from collhub_astra_sim.kernel import MAX_NODES_PER_RANK, Network, Nodes
-from collhub_astra_sim.network import LONGEST_NS, network_arrays
+from collhub_astra_sim.kernel import BUCKET_COUNTS, EVENT, KEY, LINK, NOBODY, NODE, QUEUE, RANK, TIME, World
+from collhub_astra_sim.network import LONGEST_NS, Network, network_between
 from collhub_astra_sim.options import Model
 from hub_core.chakra.nodes import NodeTable, NodeType
 from hub_core.diagnostics import InputError, Location
 from hub_core.topology import Topology
 
-__all__ = ["TAG_MODULUS", "kernel_inputs", "rank_of_nodes"]
+__all__ = ["TAG_MODULUS", "rank_of_nodes", "world_of"]
 
 Int64Array = npt.NDArray[np.int64]
+Records = npt.NDArray[np.void]
 BoolArray = npt.NDArray[np.bool_]
 Locate = Callable[[int], Location]
 
@@ -29,32 +30,73 @@ def rank_of_nodes(nodes: NodeTable) -> npt.NDArray[np.int32]:
     return np.repeat(np.arange(nodes.num_ranks, dtype=np.int32), np.diff(nodes.rank_indptr))
 
 
-def kernel_inputs(
-    nodes: NodeTable, duration_ns: Int64Array, topology: Topology, model: Model, locate: Locate
-) -> tuple[Nodes, Network]:
-    """Arrays for the kernel. Raises `InputError` for what cannot be simulated, with the place that `locate` gives."""
+def world_of(nodes: NodeTable, duration_ns: Int64Array, topology: Topology, model: Model, locate: Locate) -> World:
+    """The state before the start. Raises `InputError` for what cannot be simulated, at the place that `locate` gives."""
     rank = rank_of_nodes(nodes)
     _check(nodes, rank, topology, locate)
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
     sizes, size_class = np.unique(nodes.size, return_inverse=True)
     pairs, pair_of_send = np.unique(_pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks), return_inverse=True)
-    network = network_arrays(topology, pairs // nodes.num_ranks, pairs % nodes.num_ranks, sizes, model)
-    path = np.full(len(nodes), -1, np.int32)
-    path[sends] = pair_of_send
-    hops = np.diff(network.path_indptr)[pair_of_send]
-    slowest = network.arrival_ns.max(axis=1, initial=0).astype(np.float64)[size_class[sends]]
-    if float(np.sum(hops * slowest)) + float(np.sum(duration_ns, dtype=np.float64)) >= LONGEST_NS:
-        raise InputError("the simulated time may exceed 146 years", cure="check sizes, bandwidths and durations", code="too-long")
-    key, slot_base = _matching(nodes, rank, size_class)
-    columns = (rank, nodes.node_id, nodes.type, duration_ns, nodes.size, size_class.astype(np.int32), key, path, slot_base)
-    edges = (nodes.data_indptr, nodes.data_indices, nodes.control_indptr, nodes.control_indices)
-    return Nodes(nodes.rank_indptr, *columns, *edges), network
+    network = network_between(topology, pairs // nodes.num_ranks, pairs % nodes.num_ranks, sizes, model)
+    hops = np.diff(network.routes.indptr)[pair_of_send]
+    _check_time(hops, network.arrival_ns.max(axis=1, initial=0)[size_class[sends]], duration_ns)
+    key, key_records = _matching(nodes, rank, size_class)
+    columns: dict[str, npt.ArrayLike] = {
+        "identity": nodes.node_id,
+        "duration_ns": duration_ns,
+        "rank": rank,
+        "key": key,
+        "size_class": size_class,
+        "kind": nodes.type,
+    }
+    columns |= dict.fromkeys(("start", "end", "slot", "next_message", "latest_child"), -1)
+    node = _records(NODE, len(nodes), columns)
+    node["hop"][sends] = network.routes.indptr[:-1][pair_of_send]
+    node["last_hop"][sends] = network.routes.indptr[1:][pair_of_send] - 1
+    return _world(nodes, node, key_records, network, model)
 
 
-def _matching(nodes: NodeTable, rank: npt.NDArray[np.int32], size_class: Int64Array) -> tuple[npt.NDArray[np.int32], Int64Array]:
-    """(key of every node, first slot of every key): messages of one tag, source, destination and size share a key.
+def _world(nodes: NodeTable, node: Records, key: Records, network: Network, model: Model) -> World:
+    count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
+    slots = int(key["first_slot"][-1])
+    times = {"size": network.sizes[:, None], "busy_ns": network.busy_ns, "arrival_ns": network.arrival_ns}
+    largest = int(np.diff(nodes.rank_indptr).max(initial=2))
+    # At most one event is pending per node and per link, and at most one COMP is running per node.
+    queue_first = np.concatenate([[0], count + links + nodes.rank_indptr[:-1]])
+    return World(
+        node=node,
+        rank=_records(RANK, ranks + 1, {"first": nodes.rank_indptr, "finish": -1, "buckets": 1}),
+        key=key,
+        link=_records(LINK, links, {"first": -1, "last": -1, "link_class": network.link_class}),
+        time=_records(TIME, network.busy_ns.shape, times),
+        slot=np.full(slots, NOBODY, np.int64),
+        path_link=network.routes.links,
+        child=np.empty(len(nodes.data_indices) + len(nodes.control_indices), np.int64),
+        queue=_records(QUEUE, ranks + 1, {"first": queue_first}),
+        event=np.empty(2 * count + links, EVENT),
+        counter=np.zeros(1, np.int64),
+        ended=np.empty(largest, np.int64),
+        freed=np.empty(largest, np.int64),
+        parents=np.empty(largest, np.int64),
+        order=np.empty(largest, np.int64),
+        after=np.empty(largest + 1, np.int64),
+        before=np.full(next(buckets for buckets in BUCKET_COUNTS if buckets >= largest), -1, np.int64),
+        is_shared=model.is_congestion_aware,
+    )
 
-    A key has as many slots as its sends or its receives, whichever are more.
+
+def _records(dtype: np.dtype[np.void], shape: int | tuple[int, ...], columns: Mapping[str, npt.ArrayLike]) -> Records:
+    """Records with these columns, 0 elsewhere."""
+    records = np.zeros(shape, dtype)
+    for name, column in columns.items():
+        records[name] = column
+    return records
+
+
+def _matching(nodes: NodeTable, rank: npt.NDArray[np.int32], size_class: Int64Array) -> tuple[npt.NDArray[np.int32], Records]:
+    """(key of every node, the keys): messages of one tag, source, destination and size share a key.
+
+    A key has as many slots as its sends or its receives, whichever are more. One key more ends the last one's.
     """
     rows = np.flatnonzero((nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV))
     is_send = nodes.type[rows] == NodeType.COMM_SEND
@@ -67,7 +109,7 @@ def _matching(nodes: NodeTable, rank: npt.NDArray[np.int32], size_class: Int64Ar
     key[rows] = codes
     keys = int(codes.max(initial=-1)) + 1
     slots = np.maximum(*(np.bincount(codes[side], minlength=keys) for side in (is_send, ~is_send)))
-    return key, np.concatenate([[0], np.cumsum(slots)]).astype(np.int64)
+    return key, _records(KEY, keys + 1, {"first_slot": np.concatenate([[0], np.cumsum(slots)])})
 
 
 def _pair_codes(source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32], num_ranks: int) -> Int64Array:
@@ -95,8 +137,8 @@ def _check(nodes: NodeTable, rank: npt.NDArray[np.int32], topology: Topology, lo
             cure="choose a topology with at least one NPU per rank",
             code="topology-too-small",
         )
-    if int(np.diff(nodes.rank_indptr).max(initial=0)) > MAX_NODES_PER_RANK:
-        raise InputError(f"a rank has more than {MAX_NODES_PER_RANK} nodes", code="too-large")
+    if int(np.diff(nodes.rank_indptr).max(initial=0)) > BUCKET_COUNTS[-1]:
+        raise InputError(f"a rank has more than {BUCKET_COUNTS[-1]} nodes", code="too-large")
     message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     defects: tuple[tuple[BoolArray, str, str], ...] = (
         (message & ((nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)), "names a peer that is not a rank", "peer-range"),
@@ -110,3 +152,10 @@ def _check(nodes: NodeTable, rank: npt.NDArray[np.int32], topology: Topology, lo
         child_rank = np.repeat(rank, np.diff(indptr))
         if np.any((parents < 0) | (parents >= len(nodes))) or np.any(rank[parents] != child_rank):
             raise InputError("a dependency names a node that its rank does not have", code="dangling")
+
+
+def _check_time(hops: Int64Array, slowest_ns: Int64Array, duration_ns: Int64Array) -> None:
+    """Refuse what could overflow: everything one after the other is an upper bound of the time."""
+    bound = float(np.sum(hops * slowest_ns.astype(np.float64))) + float(np.sum(duration_ns, dtype=np.float64))
+    if bound >= LONGEST_NS:
+        raise InputError("the simulated time may exceed 146 years", cure="check sizes, bandwidths and durations", code="too-long")

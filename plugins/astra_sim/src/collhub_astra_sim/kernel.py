@@ -9,7 +9,7 @@ only in the file of the function that it compiles. Import it late: importing num
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
@@ -17,475 +17,422 @@ import numpy.typing as npt
 
 from hub_core.chakra.nodes import NodeType
 
-__all__ = ["MAX_NODES_PER_RANK", "Network", "Nodes", "Outcome", "run"]
+__all__ = ["BUCKET_COUNTS", "EVENT", "KEY", "LINK", "NOBODY", "NODE", "QUEUE", "RANK", "TIME", "Parents", "World", "run"]
 
 Int64Array = npt.NDArray[np.int64]
-Int32Array = npt.NDArray[np.int32]
+Records = npt.NDArray[np.void]
+Integer = int | np.int64
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
+# What only compiled code calls needs no way in from Python; half of the time to compile would go there.
+_WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
 def _compiled(function: _Function) -> _Function:
-    """Compile on the first call and keep the machine code on disk; the typed form of numba's decorator."""
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+    """Compile when the first caller is compiled; the typed form of numba's decorator."""
+    return cast(_Function, numba.njit(nogil=True, **_WITHOUT_WRAPPERS)(function))
 
 
-class Nodes(NamedTuple):
-    """The nodes of all ranks in file order, ready for the kernel. One entry a node unless stated.
+def _entry(function: _Function) -> _Function:
+    """Compile on the first call and keep the machine code on disk."""
+    try:
+        return cast(_Function, numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # No folder for the cache can be written to.
+        return cast(_Function, numba.njit(nogil=True)(function))
 
-    `key`: int32, equal for messages that match each other, -1 for local nodes; `size_class`: int32, row of the
-    time tables of `Network`; `path`: int32, route of a SEND, else -1. `slot_base` int64[keys + 1]: where the
-    messages of a key have their meeting places. `rank_indptr` and the dependencies as in `NodeTable`.
+
+# Records keep together what one event touches, and are small, because memory sets the pace. Times in ns, -1: never.
+NODE = np.dtype(
+    [
+        ("identity", np.uint64),
+        ("duration_ns", np.int64),
+        ("start", np.int64),
+        ("end", np.int64),
+        ("slot", np.int32),  # where a begun message meets its other side
+        ("hop", np.int32),  # a SEND's next link: an index of `path_link`
+        ("last_hop", np.int32),
+        ("next_message", np.int32),  # the next one in the line for a link, -1 for none
+        ("first_child", np.int32),
+        ("children", np.int32),
+        ("unmet", np.int32),  # parents that have not ended
+        ("rank", np.int32),
+        ("key", np.int32),  # equal for messages that match, -1 for local nodes
+        ("size_class", np.int32),
+        ("latest_child", np.int32),  # used while the graph is built
+        ("kind", np.uint8),
+    ],
+    align=True,
+)
+RANK = np.dtype([("first", np.int64), ("finish", np.int64), ("ongoing", np.int64), ("buckets", np.int64)], align=True)
+KEY = np.dtype([("first_slot", np.int64), ("sends", np.int64), ("receives", np.int64)], align=True)
+LINK = np.dtype(
+    [
+        ("bytes", np.int64),
+        ("busy_ns", np.int64),
+        ("first", np.int64),  # messages that wait in line
+        ("last", np.int64),
+        ("link_class", np.int32),
+        ("is_busy", np.bool_),
+    ],
+    align=True,
+)
+TIME = np.dtype([("size", np.int64), ("busy_ns", np.int64), ("arrival_ns", np.int64)], align=True)
+QUEUE = np.dtype([("first", np.int64), ("size", np.int64)], align=True)
+EVENT = np.dtype([("time", np.int64), ("sequence", np.int64), ("item", np.int64)], align=True)
+
+
+class World(NamedTuple):
+    """The state of a simulation.
+
+    `rank` has one record more than ranks, for the end of the last one's nodes. `time`: by size class and link
+    class. `slot`: what a meeting place holds: the posted RECV, `NOBODY` or _ARRIVED. `is_shared`: messages wait
+    for one another on links. Queue 0 holds the events, queue 1 + r the running COMPs of rank r; `counter`: the
+    number of events so far. `ended`, `freed`, `parents`, `order` (as long as the largest rank, at least 2), `after`
+    (one longer) and `before` (a bucket count that holds the largest rank, all -1) are room to work in.
     """
 
-    rank_indptr: Int64Array
-    rank: Int32Array
-    identity: npt.NDArray[np.uint64]
-    kind: npt.NDArray[np.uint8]
-    duration_ns: Int64Array
-    size: Int64Array
-    size_class: Int32Array
-    key: Int32Array
-    path: Int32Array
-    slot_base: Int64Array
+    node: Records
+    rank: Records
+    key: Records
+    link: Records
+    time: Records
+    slot: Int64Array
+    path_link: Int64Array
+    child: Int64Array
+    queue: Records
+    event: Records
+    counter: Int64Array
+    ended: Int64Array
+    freed: Int64Array
+    parents: Int64Array
+    order: Int64Array
+    after: Int64Array
+    before: Int64Array
+    is_shared: bool
+
+
+class Parents(NamedTuple):
+    """The dependencies of a `NodeTable`."""
+
     data_indptr: Int64Array
     data_indices: Int64Array
     control_indptr: Int64Array
     control_indices: Int64Array
 
 
-class Network(NamedTuple):
-    """Links, routes and times. `is_shared`: messages wait for one another on a link.
-
-    Route p takes the links `path_links[path_indptr[p]:path_indptr[p + 1]]`; a message of size class s occupies
-    link l for `busy_ns[s, link_class[l]]` and arrives at its end after `arrival_ns[s, link_class[l]]`.
-    """
-
-    path_indptr: Int64Array
-    path_links: Int64Array
-    link_class: Int32Array
-    busy_ns: Int64Array
-    arrival_ns: Int64Array
-    is_shared: bool
-
-
-class Outcome(NamedTuple):
-    """Times in ns, -1 for never: `start` and `end` of nodes, `finish` of ranks; traffic of links.
-
-    `slot`: int64 per node, the meeting place of an issued message, -1 otherwise.
-    `has_event_at_zero`: the start schedules an event at time 0, where ASTRA-sim aborts.
-    """
-
-    start: Int64Array
-    end: Int64Array
-    slot: Int64Array
-    finish: Int64Array
-    link_bytes: Int64Array
-    link_busy_ns: Int64Array
-    has_event_at_zero: bool
-
-
-class _Scratch(NamedTuple):
-    """Room for the work on one rank's sets.
-
-    The set in work is a linked list: `after` by position, `before` by bucket (the position before its first
-    element, -1 between uses), `order` to copy it out. `parents`: distinct parents of one node, where `mark`
-    (by node) tells which node they were last collected for.
-    """
-
-    after: Int64Array
-    before: Int64Array
-    order: Int64Array
-    parents: Int64Array
-    mark: Int64Array
-
-
-class _State(NamedTuple):
-    """Everything that changes during a run.
-
-    `unmet` counts the parents that a node waits for; `hop` the links that a message has passed; `bucket_count`
-    is the size of a rank's set of free nodes. `receiver` is what a meeting place holds: the posted RECV,
-    _NOBODY or _ARRIVED. `link_first`, `link_last`, `next_message`: messages waiting for a busy link.
-    Queue 0 holds the events; queue 1 + r the running COMPs of rank r. `counter`: events scheduled so far.
-    """
-
-    child_indptr: Int64Array
-    children: Int64Array
-    unmet: Int64Array
-    hop: Int32Array
-    ongoing: Int64Array
-    bucket_count: Int64Array
-    send_count: Int64Array
-    receive_count: Int64Array
-    receiver: Int64Array
-    is_busy: npt.NDArray[np.bool_]
-    link_first: Int64Array
-    link_last: Int64Array
-    next_message: Int64Array
-    queue_base: Int64Array
-    queue_size: Int64Array
-    queue_time: Int64Array
-    queue_sequence: Int64Array
-    queue_item: Int64Array
-    counter: Int64Array
-    freed: Int64Array
-
-
-# Bucket counts of libstdc++'s hash sets as they double from empty.
-_BUCKET_COUNTS = (
+# Bucket counts of libstdc++'s hash sets as they grow one by one from empty.
+BUCKET_COUNTS = (
     13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 85229, 172933, 351061, 712697, 1447153, 2938679,
     5967347, 12117689,
 )  # fmt: skip
-MAX_NODES_PER_RANK = _BUCKET_COUNTS[-1]
-_EMPTY_SET = 1
-_NOBODY, _ARRIVED = -1, -2
+NOBODY, _ARRIVED = -1, -2
+# Typed, since numba compiles a function once more for a literal argument.
+_EMPTY_SET, _EVENTS, _START_NS = np.int64(1), np.int64(0), np.int64(0)
 _DELIVERY, _LINK_FREE, _COMPUTED, _RECEIVED = 0, 1, 2, 3
 _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)
 
 
-@_compiled
-def run(nodes: Nodes, network: Network) -> Outcome:
-    """Simulate until nothing is left to happen."""
-    outcome, state, scratch = _prepare(nodes, network)
-    for rank in range(len(nodes.rank_indptr) - 1):
-        _start(rank, nodes, network, state, outcome, scratch)
-    has_event_at_zero = state.queue_size[0] > 0 and state.queue_time[0] == 0
-    while state.queue_size[0] > 0:
-        now, event = _pop(state, 0)
-        kind, item = event & 3, event >> 2
-        if kind == _DELIVERY:
-            _arrive(item, now, nodes, network, state, outcome, scratch)
-        elif kind == _LINK_FREE:
-            _free_link(item, now, nodes, network, state, outcome)
-        elif kind == _RECEIVED:
-            _finish(item, now, nodes, network, state, outcome, scratch)
-        else:
-            _run_batch(item, now, nodes, network, state, outcome, scratch)
-    return Outcome(
-        outcome.start,
-        outcome.end,
-        outcome.slot,
-        outcome.finish,
-        outcome.link_bytes,
-        outcome.link_busy_ns,
-        has_event_at_zero,
-    )
+@_entry
+def run(world: World, parents: Parents) -> bool:
+    """Simulate until nothing is left to happen; return whether the start schedules an event at time 0."""
+    _link_children(world, parents)
+    for rank in range(len(world.rank) - 1):
+        _start(rank, world, parents)
+    has_event_at_zero = bool(world.queue[0]["size"] > 0 and world.event[0]["time"] == 0)
+    while world.queue[0]["size"] > 0:
+        now, event = _pop(world.event, world.queue, _EVENTS)
+        for position in range(_happen(event & 3, event >> 2, now, world)):
+            _finish(world.ended[position], now, world)
+    return has_event_at_zero
 
 
 @_compiled
-def _prepare(nodes: Nodes, network: Network) -> tuple[Outcome, _State, _Scratch]:
-    count, ranks, links = len(nodes.rank), len(nodes.rank_indptr) - 1, len(network.link_class)
-    keys = len(nodes.slot_base) - 1
-    largest = max(1, np.diff(nodes.rank_indptr).max())
-    scratch = _Scratch(
-        np.empty(largest + 1, np.int64),
-        np.full(_bucket_count_for(largest), -1, np.int64),
-        np.empty(largest, np.int64),
-        np.empty(largest, np.int64),
-        np.full(count, -1, np.int64),
-    )
-    child_indptr, children, unmet = _children(nodes, scratch)
-    # At most one event is pending per node and per link, at most one running COMP per node.
-    base = np.empty(ranks + 1, np.int64)
-    base[0] = 0
-    base[1:] = count + links + nodes.rank_indptr[:-1]
-    capacity = 2 * count + links + 1
-    state = _State(
-        child_indptr,
-        children,
-        unmet,
-        np.zeros(count, np.int32),
-        np.zeros(ranks, np.int64),
-        np.full(ranks, _EMPTY_SET, np.int64),
-        np.zeros(keys, np.int64),
-        np.zeros(keys, np.int64),
-        np.full(nodes.slot_base[-1], _NOBODY, np.int64),
-        np.zeros(links, np.bool_),
-        np.full(links, -1, np.int64),
-        np.full(links, -1, np.int64),
-        np.full(count, -1, np.int64),
-        base,
-        np.zeros(ranks + 1, np.int64),
-        np.empty(capacity, np.int64),
-        np.empty(capacity, np.int64),
-        np.empty(capacity, np.int64),
-        np.zeros(1, np.int64),
-        np.empty(largest, np.int64),
-    )
-    outcome = Outcome(
-        np.full(count, -1, np.int64),
-        np.full(count, -1, np.int64),
-        np.full(count, -1, np.int64),
-        np.full(ranks, -1, np.int64),
-        np.zeros(links, np.int64),
-        np.zeros(links, np.int64),
-        False,
-    )
-    return outcome, state, scratch
+def _happen(kind: Integer, item: Integer, now: Integer, world: World) -> Integer:
+    """Let an event happen; write the nodes that end by it to `world.ended`, in order, and return their number."""
+    if kind == _DELIVERY:
+        return _arrive(item, now, world)
+    if kind == _LINK_FREE:
+        _free_link(item, now, world)
+        return 0
+    if kind == _RECEIVED:
+        world.ended[0] = item
+        return 1
+    return _end_batch(item, now, world)
 
 
 # --- the nodes of one rank ---
 
 
 @_compiled
-def _start(rank: int, nodes: Nodes, network: Network, state: _State, outcome: Outcome, scratch: _Scratch) -> None:
+def _start(rank: Integer, world: World, parents: Parents) -> None:
     """Issue the nodes without parents in the order of the set that ASTRA-sim's graph resolver fills with them."""
-    count = _touch_order(rank, nodes, state.freed, scratch)
-    _set_order(state.freed, 0, count, _EMPTY_SET, nodes.identity, scratch)
+    count = _touch_order(rank, world, parents)
+    _set_order(world.freed, count, _EMPTY_SET, world)
     roots = 0
     for position in range(count):
-        row = state.freed[position]
-        if state.unmet[row] == 0:
-            state.freed[roots] = row
+        row = world.freed[position]
+        if world.node[row]["unmet"] == 0:
+            world.freed[roots] = row
             roots += 1
-    state.bucket_count[rank] = _set_order(state.freed, 0, roots, _EMPTY_SET, nodes.identity, scratch)
+    world.rank[rank]["buckets"] = _set_order(world.freed, roots, _EMPTY_SET, world)
     for position in range(roots):
-        _issue(state.freed[position], 0, nodes, network, state, outcome)
+        _issue(world.freed[position], _START_NS, world)
 
 
 @_compiled
-def _issue(row: int, now: int, nodes: Nodes, network: Network, state: _State, outcome: Outcome) -> None:
-    rank = nodes.rank[row]
-    outcome.start[row] = now
-    state.ongoing[rank] += 1
-    kind = nodes.kind[row]
+def _issue(row: Integer, now: Integer, world: World) -> None:
+    node = world.node[row]
+    node["start"] = now
+    world.rank[node["rank"]]["ongoing"] += 1
+    kind = node["kind"]
     if kind == _SEND:
-        key = nodes.key[row]
-        outcome.slot[row] = nodes.slot_base[key] + state.send_count[key]
-        state.send_count[key] += 1
-        _put(row, now, nodes, network, state, outcome)
+        key = world.key[node["key"]]
+        node["slot"] = key["first_slot"] + key["sends"]
+        key["sends"] += 1
+        _put(row, now, world)
     elif kind == _RECV:
-        _post(row, now, nodes, state, outcome)
+        _post(row, now, world)
     elif kind == _COMP:
-        end = now + nodes.duration_ns[row]
-        _push(state, 1 + rank, end, row)
-        _push(state, 0, end, (np.int64(rank) << 2) | _COMPUTED)
+        end = now + node["duration_ns"]
+        rank = np.int64(node["rank"])
+        _push(world, 1 + rank, end, row)
+        _push(world, _EVENTS, end, (rank << 2) | _COMPUTED)
     # A node of any other type stays unfinished for ever, as in ASTRA-sim.
 
 
 @_compiled
-def _post(row: int, now: int, nodes: Nodes, state: _State, outcome: Outcome) -> None:
+def _post(row: Integer, now: Integer, world: World) -> None:
     """Post a RECV. If its message is there, it finishes in the same instant, but through the event queue."""
-    key = nodes.key[row]
-    slot = nodes.slot_base[key] + state.receive_count[key]
-    state.receive_count[key] += 1
-    outcome.slot[row] = slot
-    if state.receiver[slot] == _ARRIVED:
-        _push(state, 0, now, (row << 2) | _RECEIVED)
+    key = world.key[world.node[row]["key"]]
+    slot = key["first_slot"] + key["receives"]
+    key["receives"] += 1
+    world.node[row]["slot"] = slot
+    if world.slot[slot] == _ARRIVED:
+        _push(world, _EVENTS, now, (row << 2) | _RECEIVED)
     else:
-        state.receiver[slot] = row
+        world.slot[slot] = row
 
 
 @_compiled
-def _run_batch(
-    rank: int, now: int, nodes: Nodes, network: Network, state: _State, outcome: Outcome, scratch: _Scratch
-) -> None:
-    """Finish all COMPs of a rank that end now, in the order in which they began; the first one's event calls it.
+def _end_batch(rank: Integer, now: Integer, world: World) -> Integer:
+    """All COMPs of a rank that end now do so one after the other, when the first one's event happens.
 
-    The events of the others then find nothing left to do. A COMP takes time, so none can join meanwhile.
+    They end in the order in which they began. The events of the others then find nothing left to do.
     """
-    queue = 1 + rank
-    while state.queue_size[queue] > 0 and state.queue_time[state.queue_base[queue]] == now:
-        _, row = _pop(state, queue)
-        _finish(row, now, nodes, network, state, outcome, scratch)
+    queue = world.queue[1 + rank]
+    count = 0
+    while queue["size"] > 0 and world.event[queue["first"]]["time"] == now:
+        _, world.ended[count] = _pop(world.event, world.queue, 1 + rank)
+        count += 1
+    return count
 
 
 @_compiled
-def _finish(row: int, now: int, nodes: Nodes, network: Network, state: _State, outcome: Outcome, scratch: _Scratch) -> None:
-    rank = nodes.rank[row]
-    outcome.end[row] = now
-    state.ongoing[rank] -= 1
+def _finish(row: Integer, now: Integer, world: World) -> None:
+    node = world.node[row]
+    rank = world.rank[node["rank"]]
+    node["end"] = now
+    rank["ongoing"] -= 1
     count = 0
-    for edge in range(state.child_indptr[row], state.child_indptr[row + 1]):
-        child = state.children[edge]
-        state.unmet[child] -= 1
-        if state.unmet[child] == 0:
-            state.freed[count] = child
+    for edge in range(node["first_child"], node["first_child"] + node["children"]):
+        child = world.child[edge]
+        world.node[child]["unmet"] -= 1
+        if world.node[child]["unmet"] == 0:
+            world.freed[count] = child
             count += 1
     # The set of free nodes is empty before and after, but keeps its number of buckets.
-    state.bucket_count[rank] = _set_order(state.freed, 0, count, state.bucket_count[rank], nodes.identity, scratch)
+    rank["buckets"] = _set_order(world.freed, count, rank["buckets"], world)
     for position in range(count):
-        _issue(state.freed[position], now, nodes, network, state, outcome)
-    if state.ongoing[rank] == 0:
-        outcome.finish[rank] = now
+        _issue(world.freed[position], now, world)
+    if rank["ongoing"] == 0:
+        rank["finish"] = now
 
 
 # --- the network ---
 
 
 @_compiled
-def _put(row: int, now: int, nodes: Nodes, network: Network, state: _State, outcome: Outcome) -> None:
+def _put(row: Integer, now: Integer, world: World) -> None:
     """Put a message on the next link of its route, or in the line of those that wait for it."""
-    link = network.path_links[network.path_indptr[nodes.path[row]] + state.hop[row]]
-    if not state.is_busy[link]:
-        _transmit(link, row, now, nodes, network, state, outcome)
-    elif state.link_first[link] < 0:
-        state.link_first[link] = state.link_last[link] = row
+    index = world.path_link[world.node[row]["hop"]]
+    link = world.link[index]
+    if not link["is_busy"]:
+        _transmit(index, row, now, world)
+    elif link["first"] < 0:
+        link["first"] = row
+        link["last"] = row
     else:
-        state.next_message[state.link_last[link]] = row
-        state.link_last[link] = row
+        world.node[link["last"]]["next_message"] = row
+        link["last"] = row
 
 
 @_compiled
-def _transmit(link: int, row: int, now: int, nodes: Nodes, network: Network, state: _State, outcome: Outcome) -> None:
-    size_class, link_class = nodes.size_class[row], network.link_class[link]
-    _push(state, 0, now + network.arrival_ns[size_class, link_class], (row << 2) | _DELIVERY)
-    if network.is_shared:
-        busy = network.busy_ns[size_class, link_class]
-        state.is_busy[link] = True
-        outcome.link_bytes[link] += nodes.size[row]
-        outcome.link_busy_ns[link] += busy
-        _push(state, 0, now + busy, (link << 2) | _LINK_FREE)
+def _transmit(index: Integer, row: Integer, now: Integer, world: World) -> None:
+    node, link = world.node[row], world.link[index]
+    time = world.time[node["size_class"], link["link_class"]]
+    _push(world, _EVENTS, now + time["arrival_ns"], (row << 2) | _DELIVERY)
+    if world.is_shared:
+        link["is_busy"] = True
+        link["bytes"] += time["size"]
+        link["busy_ns"] += time["busy_ns"]
+        _push(world, _EVENTS, now + time["busy_ns"], (index << 2) | _LINK_FREE)
 
 
 @_compiled
-def _free_link(link: int, now: int, nodes: Nodes, network: Network, state: _State, outcome: Outcome) -> None:
-    state.is_busy[link] = False
-    row = state.link_first[link]
+def _free_link(index: Integer, now: Integer, world: World) -> None:
+    link = world.link[index]
+    link["is_busy"] = False
+    row = link["first"]
     if row >= 0:
-        state.link_first[link] = state.next_message[row]
-        state.next_message[row] = -1
-        _transmit(link, row, now, nodes, network, state, outcome)
+        link["first"] = world.node[row]["next_message"]
+        world.node[row]["next_message"] = -1
+        _transmit(index, row, now, world)
 
 
 @_compiled
-def _arrive(row: int, now: int, nodes: Nodes, network: Network, state: _State, outcome: Outcome, scratch: _Scratch) -> None:
-    """Pass a whole message on, or deliver it: the SEND finishes first, then the RECV if it is posted."""
-    state.hop[row] += 1
-    path = nodes.path[row]
-    if network.path_indptr[path] + state.hop[row] < network.path_indptr[path + 1]:
-        _put(row, now, nodes, network, state, outcome)
-        return
-    slot = outcome.slot[row]
-    receiver = state.receiver[slot]
-    _finish(row, now, nodes, network, state, outcome, scratch)
-    if receiver >= 0:
-        _finish(receiver, now, nodes, network, state, outcome, scratch)
-    else:
-        state.receiver[slot] = _ARRIVED
+def _arrive(row: Integer, now: Integer, world: World) -> Integer:
+    """Pass a whole message on, or deliver it: the SEND ends, after it the RECV if it is posted."""
+    node = world.node[row]
+    if node["hop"] < node["last_hop"]:
+        node["hop"] += 1
+        _put(row, now, world)
+        return 0
+    world.ended[0] = row
+    receiver = world.slot[node["slot"]]
+    if receiver < 0:
+        world.slot[node["slot"]] = _ARRIVED
+        return 1
+    world.ended[1] = receiver
+    return 2
 
 
 # --- binary heaps by (time, order of scheduling) ---
 
 
 @_compiled
-def _push(state: _State, queue: int, time: int, item: int) -> None:
-    base = state.queue_base[queue]
-    hole = state.queue_size[queue]
-    state.queue_size[queue] = hole + 1
-    sequence = state.counter[0]
-    state.counter[0] = sequence + 1
+def _push(world: World, queue: Integer, time: Integer, item: Integer) -> None:
+    sequence = world.counter[0]
+    world.counter[0] = sequence + 1
+    _insert(world.event, world.queue, queue, time, sequence, item)
+
+
+@_compiled
+def _insert(event: Records, queues: Records, queue: Integer, time: Integer, sequence: Integer, item: Integer) -> None:
+    first, hole = queues[queue]["first"], queues[queue]["size"]
+    queues[queue]["size"] = hole + 1
     # A new entry has the largest sequence number, so among equal times it stays below.
     while hole > 0:
         parent = (hole - 1) >> 1
-        if state.queue_time[base + parent] <= time:
+        if event[first + parent]["time"] <= time:
             break
-        _move(state, base + parent, base + hole)
+        _copy(event, first + parent, first + hole)
         hole = parent
-    state.queue_time[base + hole] = time
-    state.queue_sequence[base + hole] = sequence
-    state.queue_item[base + hole] = item
+    event[first + hole]["time"] = time
+    event[first + hole]["sequence"] = sequence
+    event[first + hole]["item"] = item
 
 
 @_compiled
-def _pop(state: _State, queue: int) -> tuple[int, int]:
-    base = state.queue_base[queue]
-    first_time, first_item = state.queue_time[base], state.queue_item[base]
-    size = state.queue_size[queue] - 1
-    state.queue_size[queue] = size
-    time, sequence = state.queue_time[base + size], state.queue_sequence[base + size]
+def _pop(event: Records, queues: Records, queue: Integer) -> tuple[Integer, Integer]:
+    first = queues[queue]["first"]
+    top_time, top_item = event[first]["time"], event[first]["item"]
+    size = queues[queue]["size"] - 1
+    queues[queue]["size"] = size
     hole, child = 0, 1
     while child < size:
-        if child + 1 < size and _is_before(state, base + child + 1, base + child):
+        if child + 1 < size and _is_before(event, first + child + 1, first + child):
             child += 1
-        child_time = state.queue_time[base + child]
-        if time < child_time or (time == child_time and sequence < state.queue_sequence[base + child]):
+        if _is_before(event, first + size, first + child):
             break
-        _move(state, base + child, base + hole)
+        _copy(event, first + child, first + hole)
         hole, child = child, 2 * child + 1
-    _move(state, base + size, base + hole)
-    return first_time, first_item
+    _copy(event, first + size, first + hole)
+    return top_time, top_item
 
 
 @_compiled
-def _is_before(state: _State, one: int, other: int) -> bool:
-    if state.queue_time[one] != state.queue_time[other]:
-        return bool(state.queue_time[one] < state.queue_time[other])
-    return bool(state.queue_sequence[one] < state.queue_sequence[other])
+def _is_before(event: Records, one: Integer, other: Integer) -> bool:
+    if event[one]["time"] != event[other]["time"]:
+        return bool(event[one]["time"] < event[other]["time"])
+    return bool(event[one]["sequence"] < event[other]["sequence"])
 
 
 @_compiled
-def _move(state: _State, origin: int, destination: int) -> None:
-    state.queue_time[destination] = state.queue_time[origin]
-    state.queue_sequence[destination] = state.queue_sequence[origin]
-    state.queue_item[destination] = state.queue_item[origin]
+def _copy(event: Records, origin: Integer, destination: Integer) -> None:
+    event[destination]["time"] = event[origin]["time"]
+    event[destination]["sequence"] = event[origin]["sequence"]
+    event[destination]["item"] = event[origin]["item"]
 
 
 # --- the graph of one rank, and the iteration order of its hash sets ---
 
 
 @_compiled
-def _children(nodes: Nodes, scratch: _Scratch) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Who waits for a node, in the iteration order of the set that holds them; and how many parents a node has."""
-    count = len(nodes.rank)
-    unmet = np.zeros(count, np.int64)
-    # Shifted by one: the second pass moves every start to the end of its list.
-    indptr = np.zeros(count + 2, np.int64)
-    for row in range(count):
-        unmet[row] = _distinct_parents(row, nodes, scratch)
-        for position in range(unmet[row]):
-            indptr[scratch.parents[position] + 2] += 1
-    indptr[:] = np.cumsum(indptr)
-    children = np.empty(indptr[-1], np.int64)
-    scratch.mark[:] = -1
-    for row in range(count):
-        for position in range(_distinct_parents(row, nodes, scratch)):
-            parent = scratch.parents[position]
-            children[indptr[parent + 1]] = row
-            indptr[parent + 1] += 1
-    for parent in range(count):
-        _set_order(children, indptr[parent], indptr[parent + 1] - indptr[parent], _EMPTY_SET, nodes.identity, scratch)
-    scratch.mark[:] = -1
-    return indptr[:-1], children, unmet
+def _link_children(world: World, parents: Parents) -> None:
+    """List who waits for a node, in the iteration order of the set that holds them, and count a node's parents."""
+    for row in range(len(world.node)):
+        unmet = _distinct_parents(row, world, parents)
+        world.node[row]["unmet"] = unmet
+        for position in range(unmet):
+            world.node[world.parents[position]]["children"] += 1
+    total = 0
+    for row in range(len(world.node)):
+        node = world.node[row]
+        node["first_child"] = total
+        node["latest_child"] = -1
+        total += node["children"]
+        node["children"] = 0
+    for row in range(len(world.node)):
+        for position in range(_distinct_parents(row, world, parents)):
+            parent = world.node[world.parents[position]]
+            world.child[parent["first_child"] + parent["children"]] = row
+            parent["children"] += 1
+    for row in range(len(world.node)):
+        node = world.node[row]
+        node["latest_child"] = -1
+        first, count = np.int64(node["first_child"]), np.int64(node["children"])
+        _set_order(world.child[first : first + count], count, _EMPTY_SET, world)
 
 
 @_compiled
-def _distinct_parents(row: int, nodes: Nodes, scratch: _Scratch) -> int:
-    """Write the parents of a node to `scratch.parents`, data before control, each once; return their number."""
-    count = 0
-    for edge in range(nodes.data_indptr[row], nodes.data_indptr[row + 1]):
-        count = _add_parent(nodes.data_indices[edge], row, count, scratch)
-    for edge in range(nodes.control_indptr[row], nodes.control_indptr[row + 1]):
-        count = _add_parent(nodes.control_indices[edge], row, count, scratch)
+def _distinct_parents(row: Integer, world: World, parents: Parents) -> Integer:
+    """Write the parents of a node to `world.parents`, data before control, each once; return their number."""
+    count: Integer = 0
+    for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):
+        count = _add_parent(parents.data_indices[edge], row, count, world)
+    for edge in range(parents.control_indptr[row], parents.control_indptr[row + 1]):
+        count = _add_parent(parents.control_indices[edge], row, count, world)
     return count
 
 
 @_compiled
-def _add_parent(parent: int, row: int, count: int, scratch: _Scratch) -> int:
-    if scratch.mark[parent] == row:
+def _add_parent(parent: Integer, row: Integer, count: Integer, world: World) -> Integer:
+    if world.node[parent]["latest_child"] == row:
         return count
-    scratch.mark[parent] = row
-    scratch.parents[count] = parent
+    world.node[parent]["latest_child"] = row
+    world.parents[count] = parent
     return count + 1
 
 
 @_compiled
-def _touch_order(rank: int, nodes: Nodes, touched: Int64Array, scratch: _Scratch) -> int:
-    """List the nodes of a rank in the order in which its file first names them, as a node or as a dependency."""
-    first, end = nodes.rank_indptr[rank], nodes.rank_indptr[rank + 1]
+def _touch_order(rank: Integer, world: World, parents: Parents) -> Integer:
+    """Write the nodes of a rank to `world.freed` as its file first names them, as a node or as a dependency."""
+    first, end = world.rank[rank]["first"], world.rank[rank + 1]["first"]
     is_touched = np.zeros(end - first, np.bool_)
-    count = 0
+    count: Integer = 0
     for row in range(first, end):
-        count = _touch(row, first, is_touched, touched, count)
-        parents = _distinct_parents(row, nodes, scratch)
-        _set_order(scratch.parents, 0, parents, _EMPTY_SET, nodes.identity, scratch)
-        for position in range(parents):
-            count = _touch(scratch.parents[position], first, is_touched, touched, count)
+        count = _touch(row, first, is_touched, world.freed, count)
+        named = _distinct_parents(row, world, parents)
+        _set_order(world.parents, named, _EMPTY_SET, world)
+        for position in range(named):
+            count = _touch(world.parents[position], first, is_touched, world.freed, count)
     return count
 
 
 @_compiled
-def _touch(row: int, first: int, is_touched: npt.NDArray[np.bool_], touched: Int64Array, count: int) -> int:
+def _touch(row: Integer, first: Integer, is_touched: npt.NDArray[np.bool_], touched: Int64Array, count: Integer) -> Integer:
     if is_touched[row - first]:
         return count
     is_touched[row - first] = True
@@ -494,75 +441,74 @@ def _touch(row: int, first: int, is_touched: npt.NDArray[np.bool_], touched: Int
 
 
 @_compiled
-def _set_order(
-    rows: Int64Array, first: int, count: int, buckets: int, identity: npt.NDArray[np.uint64], scratch: _Scratch
-) -> int:
-    """Put `rows[first:first + count]`, given as inserted, in the iteration order of libstdc++'s unordered_set.
+def _set_order(rows: Int64Array, count: Integer, buckets: Integer, world: World) -> Integer:
+    """Put the first `count` rows, given as inserted, in the iteration order of libstdc++'s unordered_set.
 
     Keys are the ids of the nodes, hashed to themselves. The set is empty before and has `buckets` buckets; the
     number that it has afterwards is returned. Cost: linear.
     """
     if count < 3:
         if count == 2:
-            rows[first], rows[first + 1] = rows[first + 1], rows[first]
-        return buckets if count == 0 else max(buckets, _BUCKET_COUNTS[0])
-    head = count
-    scratch.after[head] = -1
-    for position in range(count):
+            rows[0], rows[1] = rows[1], rows[0]
+        return buckets if count == 0 else max(buckets, BUCKET_COUNTS[0])
+    return _long_set_order(rows[:count], buckets, world.node, world.after, world.before, world.order)
+
+
+@_compiled
+def _long_set_order(
+    rows: Int64Array, buckets: Integer, node: Records, after: Int64Array, before: Int64Array, order: Int64Array
+) -> Integer:
+    """As `_set_order`, by a linked list: `after` by position, `before` the position before a bucket's first element."""
+    head = len(rows)
+    after[head] = -1
+    for position in range(len(rows)):
         if buckets == _EMPTY_SET or position == buckets:
-            buckets = _grow(rows, first, head, buckets, identity, scratch)
-        _place(position, rows, first, head, buckets, identity, scratch)
-    position = scratch.after[head]
-    for index in range(count):
-        scratch.order[index] = rows[first + position]
-        scratch.before[_bucket(position, rows, first, buckets, identity)] = -1
-        position = scratch.after[position]
-    rows[first : first + count] = scratch.order[:count]
+            buckets = _grow(rows, buckets, node, after, before)
+        _place(position, rows, buckets, node, after, before)
+    position = after[head]
+    for index in range(len(rows)):
+        order[index] = rows[position]
+        before[_bucket(position, rows, buckets, node)] = -1
+        position = after[position]
+    rows[:] = order[: len(rows)]
     return buckets
 
 
 @_compiled
-def _place(
-    position: int, rows: Int64Array, first: int, head: int, buckets: int, identity: npt.NDArray[np.uint64], scratch: _Scratch
-) -> None:
+def _place(position: Integer, rows: Int64Array, buckets: Integer, node: Records, after: Int64Array, before: Int64Array) -> None:
     """Link an element in before the first one of its bucket, or at the front when the bucket is empty."""
-    bucket = _bucket(position, rows, first, buckets, identity)
-    previous = scratch.before[bucket]
+    bucket = _bucket(position, rows, buckets, node)
+    previous = before[bucket]
     if previous < 0:
-        previous = head
-        front = scratch.after[head]
+        previous = len(rows)
+        front = after[previous]
         if front >= 0:
-            scratch.before[_bucket(front, rows, first, buckets, identity)] = position
-        scratch.before[bucket] = head
-    scratch.after[position] = scratch.after[previous]
-    scratch.after[previous] = position
+            before[_bucket(front, rows, buckets, node)] = position
+        before[bucket] = previous
+    after[position] = after[previous]
+    after[previous] = position
 
 
 @_compiled
-def _grow(rows: Int64Array, first: int, head: int, buckets: int, identity: npt.NDArray[np.uint64], scratch: _Scratch) -> int:
+def _grow(rows: Int64Array, buckets: Integer, node: Records, after: Int64Array, before: Int64Array) -> Integer:
     """Take the next number of buckets and place all elements anew, in the order in which they stand."""
-    position = scratch.after[head]
+    position = after[len(rows)]
     while position >= 0:
-        scratch.before[_bucket(position, rows, first, buckets, identity)] = -1
-        position = scratch.after[position]
-    buckets = _bucket_count_for(buckets + 1)
-    position = scratch.after[head]
-    scratch.after[head] = -1
+        before[_bucket(position, rows, buckets, node)] = -1
+        position = after[position]
+    for larger in BUCKET_COUNTS:
+        if larger > buckets:
+            buckets = larger
+            break
+    position = after[len(rows)]
+    after[len(rows)] = -1
     while position >= 0:
-        following = scratch.after[position]
-        _place(position, rows, first, head, buckets, identity, scratch)
+        following = after[position]
+        _place(position, rows, buckets, node, after, before)
         position = following
     return buckets
 
 
 @_compiled
-def _bucket(position: int, rows: Int64Array, first: int, buckets: int, identity: npt.NDArray[np.uint64]) -> int:
-    return np.int64(identity[rows[first + position]] % np.uint64(buckets))
-
-
-@_compiled
-def _bucket_count_for(elements: int) -> int:
-    for buckets in _BUCKET_COUNTS:
-        if buckets >= elements:
-            return buckets
-    return 0
+def _bucket(position: Integer, rows: Int64Array, buckets: Integer, node: Records) -> Integer:
+    return np.int64(node[rows[position]]["identity"] % np.uint64(buckets))

@@ -38,6 +38,6 @@ def local_durations_ns(algorithm: Algorithm, nodes: NodeTable, collective_bytes:
         rows = rows[algorithm.steps.is_kind(*charged)[nodes.step[rows]]]
         counts = algorithm.steps.count[nodes.step[rows]]
         sizes = message_bytes(collective_bytes, algorithm.collective.unit_count, counts)
-        busy, _ = link_times_ns(np.float64(bytes_per_s), np.float64(0), sizes)
+        busy, _ = link_times_ns(np.asarray([bytes_per_s]), np.zeros(1), sizes)
         durations[rows] = np.maximum(busy, SHORTEST_NS)
     return durations

@@ -1,16 +1,17 @@
-"""Routes over a topology and the times on them, as the arrays that the kernel works on."""
+"""Routes over a topology, and the times that messages take on their links."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from collhub_astra_sim.kernel import Network
 from collhub_astra_sim.options import Model
 from hub_core.diagnostics import InputError
 from hub_core.topology import Dimension, DimensionKind, Occupancy, Routes, Topology, link_times_ns
 
-__all__ = ["LONGEST_NS", "network_arrays"]
+__all__ = ["LONGEST_NS", "Network", "network_between"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -19,7 +20,24 @@ LONGEST_NS = 1 << 62
 _LARGEST_TABLE = 1 << 27
 
 
-def network_arrays(topology: Topology, sources: Int64Array, destinations: Int64Array, sizes: Int64Array, model: Model) -> Network:
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """Links with routes and times.
+
+    Pair p of NPUs takes the links `routes.links[routes.indptr[p]:routes.indptr[p + 1]]`. A message of `sizes[s]`
+    bytes occupies link l for `busy_ns[s, link_class[l]]` and arrives at its end after `arrival_ns[s, link_class[l]]`.
+    """
+
+    routes: Routes
+    sizes: Int64Array
+    link_class: npt.NDArray[np.int32]
+    busy_ns: Int64Array
+    arrival_ns: Int64Array
+
+
+def network_between(
+    topology: Topology, sources: Int64Array, destinations: Int64Array, sizes: Int64Array, model: Model
+) -> Network:
     """Route the pairs of NPUs and tabulate the times of messages of `sizes` bytes on the links in use.
 
     Congestion-unaware, every pair has a private link of its own. Raises `InputError` where a pair has no path, or
@@ -46,7 +64,7 @@ def _network(routes: Routes, bandwidth: Float64Array, latency_ns: Float64Array, 
     link_class = np.zeros(len(bandwidth), np.int32)
     link_class[used] = class_of_used
     busy_ns, arrival_ns = _times(classes.real, classes.imag, sizes, model.occupancy)
-    return Network(routes.indptr, routes.links, link_class, busy_ns, arrival_ns, model.is_congestion_aware)
+    return Network(routes, sizes, link_class, busy_ns, arrival_ns)
 
 
 def _times(
