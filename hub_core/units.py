@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from hub_core.diagnostics import UsageError
 
@@ -18,25 +19,28 @@ _LARGEST_SIZE = 2**62
 def parse_size(text: str) -> int:
     """Turn `1MiB`, `64KB`, `1.5GiB` into bytes. Raises `UsageError` unless whole, positive and with a unit."""
     number, unit = _split(text, _BYTES, "size", "1MiB")
-    size = number * _BYTES[unit]
-    if size != int(size) or not 0 < size <= _LARGEST_SIZE:
-        raise UsageError(f"size {text!r} is not a positive whole number of bytes", cure="write for example 1MiB")
-    return int(size)
+    # The double tells the order of magnitude, so that 1e999999999B is never expanded; the fraction is exact.
+    if 0 < float(number) * _BYTES[unit] < 2 * _LARGEST_SIZE:
+        size = Fraction(number) * _BYTES[unit]
+        if size.denominator == 1 and size <= _LARGEST_SIZE:
+            return int(size)
+    raise UsageError(f"size {text!r} is not a positive whole number of bytes up to 2^62", cure="write for example 1MiB")
 
 
 def parse_bandwidth(text: str) -> float:
     """Turn `50GB/s`, `50GiB/s` or `400Gbit/s` into bytes per second. Raises `UsageError`."""
     units = {f"{unit}/s": float(factor) for unit, factor in {**_BYTES, **_BITS}.items()}
     number, unit = _split(text, units, "bandwidth", "50GB/s")
-    if not 0 < number * units[unit] < 1e18:
+    rate = float(number) * units[unit]
+    if not 0 < rate < 1e18:
         raise UsageError(f"bandwidth {text!r} is not positive and finite", cure="write for example 50GB/s")
-    return number * units[unit]
+    return rate
 
 
 def parse_time(text: str) -> float:
     """Turn `500ns`, `0.5us` into seconds. Raises `UsageError`."""
     number, unit = _split(text, _SECONDS, "time", "500ns")
-    seconds = round(number * _SECONDS[unit] * 1e9, 6) / 1e9
+    seconds = round(float(number) * _SECONDS[unit] * 1e9, 6) / 1e9
     if not seconds < 1e9:
         raise UsageError(f"time {text!r} is too long", cure="write for example 500ns")
     return seconds
@@ -59,7 +63,8 @@ def format_time(nanoseconds: float) -> str:
     return f"{nanoseconds:.0f} ns"
 
 
-def _split(text: str, units: dict[str, float] | dict[str, int], what: str, example: str) -> tuple[float, str]:
+def _split(text: str, units: dict[str, float] | dict[str, int], what: str, example: str) -> tuple[str, str]:
+    """The number, still as text, and its unit."""
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:
         raise UsageError(f"{what} {text[:64]!r} is not a number with a unit", cure=f"write for example {example}")
@@ -67,4 +72,4 @@ def _split(text: str, units: dict[str, float] | dict[str, int], what: str, examp
     if unit not in units:
         named = f"has the unknown unit {unit!r}" if unit else "has no unit"
         raise UsageError(f"{what} {text!r} {named}", cure=f"use one of {', '.join(units)}, for example {example}")
-    return float(number), unit
+    return number, unit
