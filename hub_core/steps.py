@@ -208,9 +208,9 @@ class StepTableBuilder:
                 self._edges[name][1].append(handle)
         return handle
 
-    def build(self) -> StepTable:
-        """Return the table. Raises `InputError` as `StepTable.from_columns`."""
-        return StepTable.from_columns(self._num_ranks, self._columns, self._edges["data"], self._edges["control"])
+    def build(self, file: str | None = None) -> StepTable:
+        """Return the table. Raises `InputError` as `StepTable.from_columns`, with `file` in it."""
+        return StepTable.from_columns(self._num_ranks, self._columns, self._edges["data"], self._edges["control"], file)
 
 
 def _typed_columns(columns: Mapping[str, npt.ArrayLike], file: str | None) -> dict[str, Array]:
