@@ -70,7 +70,7 @@ class Destination:
             targets = tuple(target for _, target in moves)
             with _write_errors():
                 _move_all(moves, self._stale(targets), scratch)
-        return targets
+        return (self.place,) if self.layout is Layout.FILE else targets
 
     def _is_device(self) -> bool:
         """Whether the file is a pipe or a device such as /dev/null, which is written to and never replaced."""

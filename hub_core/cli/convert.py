@@ -66,7 +66,7 @@ def convert(
     for loss in written.losses:
         print_diagnostic(Diagnostic("lossy", f"the conversion loses: {loss}", Severity.WARNING, Location(out)))
     if as_json:
-        print_json(_object(source, opened.reader.name, writer.name, written))
+        print_json(_object(opened.name, opened.reader.name, writer.name, written))
     elif written.paths:
         print_note(_said(written))
 

@@ -34,14 +34,14 @@ def inspect(
 ) -> None:
     """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, where it came from."""
     size = None if size_text is None else parse_size(size_text)
-    algorithm, format_name = load(session, source, source_format, assignments)
+    algorithm, opened = load(session, source, source_format, assignments)
     size = algorithm.collective_bytes if size is None else size
     with progress("inspecting"):
         sent, longest = traffic(algorithm, size), critical_path(algorithm.steps)
     if as_json:
-        print_json(_object(source, format_name, algorithm, sent, longest))
+        print_json(_object(opened.name, opened.reader.name, algorithm, sent, longest))
     else:
-        _print(source, format_name, algorithm, sent, longest)
+        _print(opened.name, opened.reader.name, algorithm, sent, longest)
 
 
 def _object(source: str, source_format: str, algorithm: Algorithm, sent: Traffic, longest: CriticalPath | None) -> JsonValue:

@@ -29,8 +29,8 @@ def read_opened(opened: OpenedAlgorithm, options: Assignments) -> Algorithm:
         return opened.read(options)
 
 
-def load(session: Session, source: str, source_format: str | None, assignments: Assignments) -> tuple[Algorithm, str]:
-    """Read IN with a reader to which all options belong; return the algorithm and the name of its format."""
+def load(session: Session, source: str, source_format: str | None, assignments: Assignments) -> tuple[Algorithm, OpenedAlgorithm]:
+    """Read IN with a reader to which all options belong; return the algorithm and what it was read from."""
     opened = open_source(session, source, source_format)
     options = assign(assignments, {"reader": opened.reader.offer.options})["reader"]
-    return read_opened(opened, options), opened.reader.name
+    return read_opened(opened, options), opened

@@ -65,10 +65,10 @@ def simulate(
     algorithm = read_opened(opened, given["reader"])
     timings = [
         _timing(session, algorithm, topology, size, backend, given["simulator"])
-        for size in (sizes or _stated_size(source, algorithm))
+        for size in (sizes or _stated_size(opened.name, algorithm))
     ]
     if as_json:
-        print_json(_document(source, topology, backend, timings))
+        print_json(_document(opened.name, topology, backend, timings))
     elif len(timings) == 1:
         _print_one(algorithm, topology, timings[0])
     else:
@@ -99,9 +99,9 @@ def _timing(session: Session, algorithm: Algorithm, topology: Topology, size: in
     return judged(algorithm.collective, topology, size, result)
 
 
-def _stated_size(source: str, algorithm: Algorithm) -> tuple[int, ...]:
+def _stated_size(name: str, algorithm: Algorithm) -> tuple[int, ...]:
     if algorithm.collective_bytes is None:
-        raise UsageError(f"{source} states no size", cure="give one, for example --size 1MiB", code="no-size")
+        raise UsageError(f"{name} states no size", cure="give one, for example --size 1MiB", code="no-size")
     return (algorithm.collective_bytes,)
 
 

@@ -48,12 +48,12 @@ def verify(
         raise UsageError("--fifo-units has no meaning without --fifo-capacity", cure="give both")
     if root is not None:
         assignments = {**assignments, "root": str(root)}
-    algorithm, _ = load(session, source, source_format, assignments)
+    algorithm, opened = load(session, source, source_format, assignments)
     report = _verified(algorithm, expect, fifo_capacity, fifo_units)
     if as_json:
-        print_json(_object(source, report))
+        print_json(_object(opened.name, report))
     else:
-        _print(source, algorithm, report)
+        _print(opened.name, algorithm, report)
     return ExitCode.DONE if report.ok else ExitCode.INVALID
 
 
