@@ -72,7 +72,7 @@ def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int3
     if not isinstance(extension, dict) or not set(extension) <= {"tags", "ranks"}:
         raise _misfit("it is not an object of tags and ranks")
     if extension.get("tags") == CHANNEL_TAGS:
-        nodes = replace(nodes, tag=np.where(nodes.tag >= 0, channel, nodes.tag))
+        nodes = replace(nodes, tag=np.where(nodes.peer >= 0, channel, nodes.tag))
     ranks = extension.get("ranks", {})
     if not isinstance(ranks, dict) or not all(isinstance(entry, dict) for entry in ranks.values()):
         raise _misfit("ranks is not an object of objects")

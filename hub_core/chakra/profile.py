@@ -16,6 +16,7 @@ from hub_core.collectives import Collective, CollectiveKind, Contributions, Cust
 from hub_core.diagnostics import InputError, Location
 
 __all__ = [
+    "LARGEST",
     "PROFILE",
     "SCHEMA",
     "VERSION",

@@ -19,7 +19,7 @@ from hub_core.chakra.nodes import message_tags
 from hub_core.chakra.numbering import CHANNEL_TAGS, EXTENSION, RankNodes, describe_rank
 from hub_core.chakra.profile import METADATA_NAMES, Profile, RankProfile, check_rank
 from hub_core.chakra.rank_files import in_batches, rank_parts
-from hub_core.chakra.read_foreign import foreign_chunk, foreign_collective
+from hub_core.chakra.read_foreign import foreign_chunk, foreign_collective, refuse_workload
 from hub_core.chakra.read_profile import ProfileReader
 from hub_core.chakra.recognise import open_rank_file
 from hub_core.chakra.records import Batch, RankFile, decode_nodes
@@ -112,9 +112,11 @@ class _Reader:
 
     def _chunk(self, files: list[RankFile]) -> Chunk:
         nodes = decode_nodes(Batch(files), self._book)
+        fields = NodeFields(nodes)
+        if not self._profiles:
+            refuse_workload(fields)
         links = link(nodes, self._drop_dangling)
         self._dropped += links.dropped
-        fields = NodeFields(nodes)
         for shape, members in nodes.attributes.groups:
             for attribute in shape.attributes:
                 if attribute.name not in _UNDERSTOOD:

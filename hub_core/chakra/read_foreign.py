@@ -18,7 +18,7 @@ from hub_core.collectives import MAX_UNITS, Buffer, Collective, CollectiveKind, 
 from hub_core.diagnostics import InputError, Location
 from hub_core.steps import StepKind
 
-__all__ = ["TAG_MODULUS", "ForeignSizes", "foreign_chunk", "foreign_collective"]
+__all__ = ["TAG_MODULUS", "ForeignSizes", "foreign_chunk", "foreign_collective", "refuse_workload"]
 
 Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -39,13 +39,12 @@ _KINDS: Mapping[str, CollectiveKind] = {
 
 def foreign_chunk(fields: NodeFields, links: Links, num_ranks: int) -> Chunk:
     """One step a node, in file order. Raises `InputError` for what is not a trace of an algorithm."""
-    _refuse_workload(fields)
     micros = fields.micros()
     tag = fields.numbers("comm_tag", fields.is_message, 0, _INT32, -1)
     channel = np.where(fields.is_message, tag % TAG_MODULUS, 0)
     extra = _sizes(fields)
     rows = np.arange(len(tag))
-    columns = {
+    columns: dict[str, npt.NDArray[np.generic]] = {
         "rank": fields.rank.astype(np.int32),
         "kind": np.select([fields.is_send, fields.is_receive], [StepKind.SEND, StepKind.RECV], StepKind.COMPUTE).astype(np.uint8),
         "peer": _peers(fields, num_ranks).astype(np.int32),
@@ -64,7 +63,8 @@ def foreign_chunk(fields: NodeFields, links: Links, num_ranks: int) -> Chunk:
     return Chunk(columns, tags, links.data, links.control, extra, remembered)
 
 
-def _refuse_workload(fields: NodeFields) -> None:
+def refuse_workload(fields: NodeFields) -> None:
+    """Refuse traces with collective, memory or metadata nodes, or with messages that name no peer."""
     other = ~(fields.is_message | fields.is_comp)
     if other.any():
         node = int(other.argmax())

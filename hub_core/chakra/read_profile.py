@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +19,7 @@ __all__ = ["ProfileReader"]
 
 Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Column = npt.NDArray[np.integer[Any]]
 
 _INT32 = (1 << 31) - 1
 _KIND_OF_COMP = np.asarray([StepKind.REDUCE, StepKind.COPY, StepKind.COMPUTE], np.int64)
@@ -49,7 +52,7 @@ class ProfileReader:
             irregular=irregular_ranks(fields.nodes, links, row_of_node) if links.irregular.any() else {},
         )
 
-    def _columns(self, fields: NodeFields, is_half: Mask, is_combine: Mask) -> dict[str, Int64Array]:
+    def _columns(self, fields: NodeFields, is_half: Mask, is_combine: Mask) -> dict[str, Column]:
         everywhere = np.ones(len(fields.rank), np.bool_)
         message = fields.regions("region", fields.is_message)
         sides = [fields.regions(name, fields.is_comp) for name in ("src_region", "dst_region")]
@@ -91,15 +94,18 @@ class ProfileReader:
         fields.refuse(wrong, "its own end of the message is another rank", "rank-files")
         return np.where(fields.is_send, target, source).astype(np.int32)
 
-    def _check_message(self, fields: NodeFields, columns: dict[str, Int64Array]) -> None:
+    def _check_message(self, fields: NodeFields, columns: dict[str, Column]) -> None:
         """The sizes in bytes and in chunks must say what the region says: a reader of either must see one algorithm."""
-        count = columns["count"]
+        count = columns["count"].astype(np.int64)
         has_size = fields.is_message & fields.has("comm_size")
         sizes = fields.numbers("comm_size", has_size, 0, LARGEST, -1)
         if has_size.any():
             if self._size is None:
                 fields.refuse(has_size, "comm_size without collective_bytes in the metadata", "missing-metadata")
                 return
+            largest = int(count.max())
+            if largest * self._size // self._unit_count > LARGEST:
+                fields.refuse(count == largest, "its size is more than 2^62 bytes", "attribute-range")
             expected = message_bytes(self._size, self._unit_count, count)
             fields.refuse(has_size & (sizes != expected), "comm_size is not what the count in region comes to", "size-mismatch")
         for name, expected in (("total_chunk_cnt", np.full(len(count), self._unit_count)), ("msg_chunk_cnt", count)):
@@ -136,7 +142,8 @@ def _idle(fields: NodeFields, step_counts: Int64Array) -> Mask:
     """The COMP nodes that stand in for the steps of ranks that have none."""
     sizes = np.diff(fields.nodes.batch.file_indptr)
     is_idle_file = (step_counts == 0) & (sizes == 1)
-    return is_idle_file[fields.nodes.batch.file_of_node] & fields.is_comp
+    is_idle: Mask = is_idle_file[fields.nodes.batch.file_of_node] & fields.is_comp
+    return is_idle
 
 
 def _check_step_counts(fields: NodeFields, is_first: Mask, step_counts: Int64Array) -> None:

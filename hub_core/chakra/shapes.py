@@ -271,11 +271,12 @@ def _numbers(records: Bytes, slot: Slot) -> Int64Array:
     for index in range(1, slot.width):
         value |= (records[:, slot.start + index] & digit).astype(np.uint64) << np.uint64(bits * index)
     if slot.kind in (Kind.INT32, Kind.SFIXED32):
-        return value.astype(np.uint32).view(np.int32).astype(np.int64)
+        return value.astype(np.uint32).astype(np.int32).astype(np.int64)
     if slot.kind in (Kind.UINT32, Kind.FIXED32):
         return value.astype(np.uint32).astype(np.int64)
     if slot.kind is Kind.BOOL:
-        return (value != 0).astype(np.int64)
+        return value.astype(np.bool_).astype(np.int64)
     if slot.kind in (Kind.SINT32, Kind.SINT64):
         value = (value >> np.uint64(1)) ^ (np.uint64(0) - (value & np.uint64(1)))
-    return value.view(np.int64)
+    signed: Int64Array = value.view(np.int64)
+    return signed

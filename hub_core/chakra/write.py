@@ -23,7 +23,7 @@ from hub_core.chakra.encode import (
 )
 from hub_core.chakra.metadata import encode_metadata
 from hub_core.chakra.nodes import NodeTable, NodeType, lower
-from hub_core.chakra.profile import VERSION, CompKind, default_bytes, metadata_entries
+from hub_core.chakra.profile import LARGEST, VERSION, CompKind, default_bytes, metadata_entries
 from hub_core.collectives import Buffer
 from hub_core.diagnostics import UsageError
 from hub_core.losses import Loss
@@ -57,6 +57,7 @@ def write(algorithm: Algorithm, options: Options) -> WriteResult:
             cure="choose the dialect absolute or both",
         )
     bound = stated if stated is not None else default_bytes(algorithm)
+    _check_bytes(algorithm, bound)
     plan = _Plan(
         algorithm,
         lower(algorithm, bound),
@@ -77,6 +78,12 @@ def write_nodes(nodes: NodeTable, *, version: str = VERSION) -> list[bytes]:
     """
     start = encode_metadata(version, ())
     return [start + _plain_rank(nodes, rank) for rank in range(nodes.num_ranks)]
+
+
+def _check_bytes(algorithm: Algorithm, size: int) -> None:
+    largest = int(algorithm.steps.count.max(initial=0))
+    if largest * size // algorithm.collective.unit_count > LARGEST:
+        raise UsageError(f"a step of {largest} units comes to more than 2^62 bytes", cure="choose a smaller size")
 
 
 @dataclass(frozen=True, slots=True)
