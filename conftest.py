@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# The machines that run the tests differ in speed and share their cores: no single example is too slow.
+hypothesis.settings.register_profile("collhub", deadline=None)
+hypothesis.settings.load_profile("collhub")
 
 CORPUS = Path(__file__).resolve().parent.parent / "shared" / "corpus"
 

@@ -189,14 +189,6 @@ def test_wrong_document_is_refused_with_the_path(path, value, says):
 
 # Defects that lie in what stands elsewhere, or in a number that JSON Schema takes for an integer, are the reader's alone.
 _IN_FORM = ("'from' and 'to'", "got null", "got a string", "got a boolean", "got an integer", "unknown key", "not above 0")
-    "'from' and 'to'",
-    "number or name, got null",
-    "got a string",
-    "got a boolean",
-    "got an integer",
-    "unknown key",
-    "not above 0",
-)
 
 
 @pytest.mark.parametrize(
