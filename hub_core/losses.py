@@ -13,7 +13,11 @@ __all__ = ["Loss", "LossPolicy", "apply_policy"]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One thing that the target cannot express: which feature, where, and what follows for the user."""
+    """One thing that the target cannot express: which feature, where, and what follows for the user.
+
+    `feature` names what reading back would find different: a column of the step table in words (`lane`,
+    `control dependencies`), `steps`, `extensions`, ... The conformance kit holds losses to that.
+    """
 
     feature: str
     where: str

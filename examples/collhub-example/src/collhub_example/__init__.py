@@ -1,0 +1,1 @@
+"""Plugin of Collective Hub: the format example."""

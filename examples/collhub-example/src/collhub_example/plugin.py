@@ -1,0 +1,25 @@
+"""What this distribution offers to the hub; listing it imports neither the reader nor the writer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Option, OptionType
+from hub_core.plugins.hookspecs import hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+FORMAT = Format("example", "one line of text a step", (".example",), rb"\Aexample 1\n")
+COMMENTS = Option("comments", OptionType.BOOL, False, "write a line that names the columns")
+
+
+@hookimpl
+def collhub_producers() -> Sequence[FormatReader]:
+    """Describe the reader."""
+    return [FormatReader(FORMAT, "collhub_example.read:read")]
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[FormatWriter]:
+    """Describe the writer."""
+    return [FormatWriter(FORMAT, "collhub_example.write:write", (COMMENTS,))]

@@ -1,0 +1,63 @@
+"""The JSON document `collhub/plugin-report-1` that the plugin commands print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hub_core.plugins.contract import API_VERSION, HealthCheck, Option
+from hub_core.plugins.descriptions import reference_of
+from hub_core.plugins.registry import KINDS, Offer, Plugin, Registry, name_of
+from hub_core.version import __version__
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import JsonValue
+
+__all__ = ["plugin_object", "report"]
+
+
+def report(registry: Registry, plugins: Sequence[dict[str, JsonValue]], ok: bool | None = None) -> dict[str, JsonValue]:
+    """The whole document; `ok` only where checks were run."""
+    document: dict[str, JsonValue] = {
+        "schema": "collhub/plugin-report-1",
+        "core_version": __version__,
+        "api_version": list(API_VERSION),
+        "plugins": list(plugins),
+        "clashes": list(registry.clashes()),
+    }
+    return document if ok is None else {**document, "ok": ok}
+
+
+def plugin_object(plugin: Plugin) -> dict[str, JsonValue]:
+    """One plugin, its status and its offers."""
+    return {
+        "name": plugin.name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "module": plugin.module,
+        "status": str(plugin.status.state),
+        "reason": plugin.status.reason,
+        "provides": [_offer_object(offer) for offer in plugin.offers],
+    }
+
+
+def _offer_object(offer: Offer) -> dict[str, JsonValue]:
+    options = () if isinstance(offer, HealthCheck) else offer.options
+    return {
+        "kind": KINDS[type(offer)],
+        "name": name_of(offer),
+        "description": getattr(getattr(offer, "format", offer), "description", ""),
+        "reference": reference_of(offer),
+        "options": [_option_object(option) for option in options],
+    }
+
+
+def _option_object(option: Option) -> dict[str, JsonValue]:
+    return {
+        "name": option.name,
+        "type": str(option.type),
+        "default": option.default,
+        "help": option.help,
+        "choices": list(option.choices),
+        "environment": option.environment,
+    }

@@ -1,0 +1,192 @@
+"""`collhub plugins`: list, show, check, make and install plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core.cli.arguments import json_flag
+from hub_core.cli.output import print_fields, print_json, print_note, print_table
+from hub_core.cli.plugin_report import plugin_object, report
+from hub_core.cli.session import Session
+from hub_core.diagnostics import ExitCode, PluginError, UsageError
+from hub_core.plugins.contract import HealthCheck, Option
+from hub_core.plugins.registry import KINDS, Offer, Plugin, PluginState, closest, name_of
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import JsonValue
+    from hub_core.testing.conformance import CheckResult
+
+__all__ = ["plugins"]
+
+_INSTALLED = ("name", "distribution", "version", "status")
+
+
+class _Group(click.Group):
+    """A group that names the closest command for a misspelt one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            cure = closest(args[0], self.commands) or f"use one of {', '.join(self.commands)}"
+            raise UsageError(f"there is no command 'plugins {args[0]}'", cure=cure, code="unknown-command")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Group)
+def plugins() -> None:
+    """List, show, check, make and install plugins."""
+
+
+@plugins.command("list")
+@json_flag
+@click.pass_obj
+def list_plugins(session: Session, as_json: bool) -> int:
+    """List installed plugins: version, status and why, and what each provides."""
+    registry = session.registry()
+    if as_json:
+        print_json(report(registry, [plugin_object(plugin) for plugin in registry.plugins]))
+        return ExitCode.DONE
+    rows = [(p.name, p.distribution, p.version, str(p.status.state), _provided(p)) for p in registry.plugins]
+    print_table(("name", "distribution", "version", "status", "provides"), rows)
+    for plugin in registry.plugins:
+        if plugin.status.reason:
+            print(f"{plugin.name} is {plugin.status.state}: {plugin.status.reason}")
+    for clash in registry.clashes():
+        print(clash)
+    return ExitCode.DONE
+
+
+@plugins.command()
+@click.argument("name")
+@json_flag
+@click.pass_obj
+def show(session: Session, name: str, as_json: bool) -> int:
+    """Show the plugin NAME: where it comes from, its status, its offers and their options."""
+    registry = session.registry()
+    plugin = registry.plugin(name)
+    if as_json:
+        print_json(report(registry, [plugin_object(plugin)]))
+        return ExitCode.DONE
+    _print_plugin(plugin)
+    for offer in plugin.offers:
+        print(f"\n{KINDS[type(offer)]} {name_of(offer)}{_described(offer)}")
+        for option in () if isinstance(offer, HealthCheck) else offer.options:
+            print(f"  {_option_text(option)}")
+    return ExitCode.DONE
+
+
+@plugins.command()
+@click.argument("name")
+@json_flag
+@click.pass_obj
+def check(session: Session, name: str, as_json: bool) -> int:
+    """Run the conformance checks on the plugin NAME; exit 3 where one fails or the plugin is not there."""
+    # Imported here: the checks need numpy and verification, listing plugins does not.
+    from hub_core.testing.conformance import Verdict, check_plugin
+
+    registry = session.registry()
+    results = check_plugin(name, registry)
+    is_ok = all(result.verdict is not Verdict.FAILED for result in results)
+    if as_json:
+        print_json(report(registry, [_checked_object(session, name, results)], ok=is_ok))
+    else:
+        _print_results(name, results)
+    return ExitCode.DONE if is_ok else ExitCode.PLUGIN
+
+
+@plugins.command()
+@click.argument("name")
+@click.option("--directory", type=click.Path(), help="Where to write it (default: collhub-NAME in the current folder).")
+def new(name: str, directory: str | None) -> int:
+    """Write a plugin distribution collhub-NAME that passes `collhub plugins check NAME` as it is."""
+    from hub_core.cli.new_plugin import write_plugin
+
+    folder, files = write_plugin(name, directory)
+    for file in files:
+        print(file)
+    print_note(f"next: collhub plugins install {folder} && collhub plugins check {name}")
+    return ExitCode.DONE
+
+
+@plugins.command()
+@click.argument("target", metavar="PATH_OR_NAME")
+@click.argument("pip_options", nargs=-1, type=click.UNPROCESSED)
+@json_flag
+@click.pass_obj
+def install(session: Session, target: str, pip_options: Sequence[str], as_json: bool) -> int:
+    """Install a plugin distribution with pip into the Python that runs collhub, and report its status.
+
+    What follows `--` is handed to pip: `collhub plugins install ./collhub-x -- --no-index`.
+    """
+    from hub_core.cli.install_plugin import install_plugin
+
+    changed = install_plugin(target, pip_options)
+    if as_json:
+        print_json(report(session.registry(), changed))
+    elif changed:
+        print_table(("name", "distribution", "version", "status"), [[str(plugin[k]) for k in _INSTALLED] for plugin in changed])
+    for plugin in changed:
+        if plugin["status"] != PluginState.LOADED:
+            what = f"{plugin['distribution']} is installed, but its plugin {plugin['name']} is {plugin['status']}"
+            raise PluginError(f"{what}: {plugin['reason']}")
+    if not changed:
+        raise PluginError(f"{target} is installed, but it added or changed no plugin", cure="see 'collhub plugins list'")
+    return ExitCode.DONE
+
+
+def _provided(plugin: Plugin) -> str:
+    return ", ".join(f"{KINDS[type(offer)]} {name_of(offer)}" for offer in plugin.offers) or "-"
+
+
+def _print_plugin(plugin: Plugin) -> None:
+    print_fields(
+        {
+            "name": plugin.name,
+            "distribution": f"{plugin.distribution} {plugin.version}",
+            "module": plugin.module,
+            "status": f"{plugin.status.state}{f': {plugin.status.reason}' if plugin.status.reason else ''}",
+        }
+    )
+
+
+def _described(offer: Offer) -> str:
+    description = getattr(getattr(offer, "format", offer), "description", "")
+    return f": {description}" if description else ""
+
+
+def _option_text(option: Option) -> str:
+    facts = [str(option.type)]
+    facts += [f"one of {', '.join(option.choices)}"] if option.choices else []
+    facts += [f"default {option.default}"] if option.default is not None else []
+    facts += [f"environment variable {option.environment}"] if option.environment else []
+    return f"-O {option.name}=...  {option.help} ({'; '.join(facts)})"
+
+
+def _print_results(name: str, results: Sequence[CheckResult]) -> None:
+    for result in results:
+        print(f"{result.verdict.upper():8}{result.check.name}: {result.check.rule}")
+        for line in result.details:
+            print(f"{'':8}- {line}")
+    counts = {verdict: sum(result.verdict is verdict for result in results) for verdict in {r.verdict: None for r in results}}
+    print(f"{name}: {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}")
+
+
+def _checked_object(session: Session, name: str, results: Sequence[CheckResult]) -> dict[str, JsonValue]:
+    try:
+        described = plugin_object(session.registry().plugin(name))
+    except PluginError as error:
+        described = {"name": name, "distribution": "", "version": "", "module": "", "status": "absent", "reason": str(error)}
+        described["provides"] = []
+    described["checks"] = [_result_object(result) for result in results]
+    return described
+
+
+def _result_object(result: CheckResult) -> dict[str, JsonValue]:
+    return {
+        "check": result.check.name,
+        "rule": result.check.rule,
+        "verdict": str(result.verdict),
+        "details": list(result.details),
+    }
