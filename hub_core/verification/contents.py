@@ -16,12 +16,12 @@ from hub_core.verification.program import Program, UndefinedReads, origins, run_
 from hub_core.verification.report import CAP, Findings
 from hub_core.verification.values import ExactValues, InputIndex, choose_values
 
-__all__ = ["Judgement", "check_contents"]
+__all__ = ["MAX_CELLS", "Judgement", "check_contents"]
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 
-MAX_CELLS = 1 << 26
+MAX_CELLS = 1 << 25
 MAX_WORK = 1 << 30
 _NAMED = 4
 _EXPLAINED_CELLS = 1 << 26

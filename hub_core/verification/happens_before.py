@@ -13,7 +13,7 @@ from hub_core.verification.matching import Messages
 from hub_core.verification.order import Order, csr, topological_levels
 from hub_core.verification.report import CAP, Findings
 
-__all__ = ["HappensBefore", "find_cycle", "happens_before", "report_deadlock", "sequential_positions", "with_edges"]
+__all__ = ["HappensBefore", "find_cycle", "happens_before", "order_with", "report_deadlock", "sequential_positions"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -59,11 +59,10 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
     return position
 
 
-def with_edges(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> HappensBefore:
-    """The relation with further edges, which must agree with one of its linear extensions."""
+def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
+    """The order with further edges, which must agree with one of its linear extensions."""
     all_parents, all_children = np.concatenate([relation.parents, parents]), np.concatenate([relation.children, children])
-    order = topological_levels(len(relation.order.position), all_parents, all_children)
-    return HappensBefore(all_parents, all_children, relation.num_dependencies, order)
+    return topological_levels(len(relation.order.position), all_parents, all_children)
 
 
 def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> None:

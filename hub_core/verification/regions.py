@@ -75,12 +75,12 @@ def _sayer(
 
 
 def find_regions(algorithm: Algorithm, layout: MemoryLayout, is_valid: BoolArray, unit: int) -> Regions:
-    """Address every region in `layout`, in blocks of `unit`. Regions outside their buffers are not addressed."""
+    """Address every region in `layout`, which is in blocks of `unit`. Regions outside their buffers get no address."""
     steps = algorithm.steps
     starts = [
         np.where(
             steps.is_kind(*kinds) & is_valid,
-            (layout.base[steps.rank, np.minimum(buffer, Buffer.SCRATCH)] + offset) // unit,
+            layout.base[steps.rank, np.minimum(buffer, Buffer.SCRATCH)] + offset // unit,
             -1,
         )
         for kinds, buffer, offset in (
@@ -89,13 +89,14 @@ def find_regions(algorithm: Algorithm, layout: MemoryLayout, is_valid: BoolArray
         )
     ]
     count = np.where(is_valid, steps.count // unit, 0)
-    return Regions(starts[0], starts[1], count, is_valid, layout.total // unit)
+    return Regions(starts[0], starts[1], count, is_valid, layout.total)
 
 
 def common_unit(algorithm: Algorithm) -> int:
-    """The largest number of units that divides every offset, count and buffer size."""
+    """The largest number of units that divides every offset, count, buffer size and share of a rank."""
     steps: StepTable = algorithm.steps
-    columns = (steps.src_offset, steps.dst_offset, steps.count, _sizes(algorithm).ravel())
+    share = np.asarray([algorithm.collective.units_per_rank] if algorithm.collective.contract is None else [], np.int64)
+    columns = (steps.src_offset, steps.dst_offset, steps.count, _sizes(algorithm).ravel(), share)
     return max(1, int(np.gcd.reduce([np.gcd.reduce(column) for column in columns if len(column)])))
 
 

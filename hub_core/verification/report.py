@@ -84,6 +84,10 @@ class Findings:
         """Add a remark that does not make the algorithm wrong."""
         self.add(code, message, Location(self.file), severity=Severity.NOTE)
 
+    def has(self, code: str) -> bool:
+        """Whether this code was found."""
+        return code in self._count
+
     def has_errors(self, besides: str = "") -> bool:
         """Whether something other than notes was found, of another code than `besides`."""
         return any(item.severity is Severity.ERROR for code, items in self._by_code.items() if code != besides for item in items)

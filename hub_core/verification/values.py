@@ -149,14 +149,14 @@ class FingerprintValues:
         values = np.zeros((cells, 2), np.uint64)
         everyone = rows.source_rank < 0
         sums = self._column_sums(index)
-        if everyone.any():
-            unit = np.minimum(rows.source_unit[everyone], len(sums) - 1)
-            np.add.at(values[:, 0], cell[everyone], sums[unit])
-            np.add.at(values[:, 1], cell[everyone], np.uint64(len(index.sizes)))
+        unit = rows.source_unit[everyone]
+        exists = (unit >= 0) & (unit < len(sums))
+        np.add.at(values[:, 0], cell[everyone][exists], sums[unit[exists]])
+        np.add.at(values[:, 1], cell[everyone], np.uint64(len(index.sizes)))
         single = Contributions(*(column[~everyone] for column in (rows.rank, rows.offset, rows.source_rank, rows.source_unit)))
         row, contribution = index.expand(single)
-        weights = np.where(contribution >= 0, self.weights[contribution] if index.total else np.uint64(0), np.uint64(0))
-        np.add.at(values[:, 0], cell[~everyone][row], weights)
+        held = contribution >= 0
+        np.add.at(values[:, 0], cell[~everyone][row[held]], self.weights[contribution[held]])
         np.add.at(values[:, 1], cell[~everyone][row], np.uint64(1))
         return values
 

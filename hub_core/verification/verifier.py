@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm
-from hub_core.collectives import Collective, CollectiveKind, Contributions, CustomContract, MemoryLayout
-from hub_core.diagnostics import InputError
+from hub_core.collectives import Collective, CollectiveKind, Contributions, CustomContract
+from hub_core.diagnostics import InputError, Location
 from hub_core.verification.conflicts import adjacent_conflicts
-from hub_core.verification.contents import Judgement, check_contents
+from hub_core.verification.contents import MAX_CELLS, Judgement, check_contents
 from hub_core.verification.describe import action, describe
 from hub_core.verification.fifo import report_fifo_deadlock
-from hub_core.verification.happens_before import HappensBefore, happens_before, report_deadlock, sequential_positions, with_edges
+from hub_core.verification.happens_before import HappensBefore, happens_before, order_with, report_deadlock, sequential_positions
 from hub_core.verification.matching import Messages, match_messages
 from hub_core.verification.program import compile_program
 from hub_core.verification.reachability import unordered_pairs
@@ -25,6 +25,7 @@ __all__ = ["verify"]
 
 Int64Array = npt.NDArray[np.int64]
 
+_MAX_ADDRESSES = 2.0**61
 _MODES = {"in_place": True, "out_of_place": False}
 
 
@@ -50,7 +51,7 @@ def verify(
         report_fifo_deadlock(algorithm.steps, subject.messages, fifo_capacity, fifo_units, findings)
     if not algorithm.has_contents:
         findings.note("timing-only", "the steps do not say which units they touch: races and contents are not judged")
-    elif subject.expected is None:
+    elif subject.expected is None and algorithm.collective.kind is CollectiveKind.CUSTOM:
         findings.note("contents-not-judged", "the custom collective states no result: the final contents are not judged")
     outcomes = {name: _check_mode(subject, in_place, findings) for name, in_place in _MODES.items()}
     return _report(algorithm, findings, outcomes)
@@ -87,16 +88,15 @@ def _prepare(algorithm: Algorithm, expected: Contributions | None, findings: Fin
     # A table of units cannot be read in larger blocks.
     unit = 1 if stated is not None else common_unit(algorithm)
     coarse = _in_blocks(collective, unit)
-    if stated is None and collective.kind is not CollectiveKind.CUSTOM:
-        _check_enumerable(coarse)
+    if stated is None and _memory_units(algorithm, coarse, unit) <= MAX_CELLS:
         stated = coarse.postcondition()
     return _Subject(algorithm, messages, relation, is_valid, unit, coarse, stated)
 
 
-def _check_enumerable(collective: Collective) -> None:
-    units = int(collective.output_units().astype(np.float64).sum())
-    if units > 1 << 26:
-        raise InputError(f"too large to check contents: {units} units of output (limit {1 << 26})", code="too-large")
+def _memory_units(algorithm: Algorithm, coarse: Collective, unit: int) -> float:
+    """Size of all memories in blocks of `unit`; a float, as sizes near 2^62 must not wrap around."""
+    sizes = (coarse.input_units(), coarse.output_units(), algorithm.scratch_units // unit)
+    return sum(float(size.astype(np.float64).sum()) for size in sizes)
 
 
 def _in_blocks(collective: Collective, unit: int) -> Collective:
@@ -108,20 +108,32 @@ def _in_blocks(collective: Collective, unit: int) -> Collective:
 
 
 def _check_mode(subject: _Subject, in_place: bool, common: Findings) -> _Outcome:
-    """Races and contents in one mode."""
-    algorithm, steps = subject.algorithm, subject.algorithm.steps
+    """Races and contents in one mode; what is too large to be checked is a finding, since nothing vouches for it."""
     findings = Findings(common.file)
-    if not algorithm.has_contents:
-        return _Outcome(findings, False, Judgement("none", 0.0))
-    layout = algorithm.collective.memory_layout(in_place, algorithm.scratch_units)
-    regions = find_regions(algorithm, layout, subject.is_valid, subject.unit)
+    judgement = Judgement("none", 0.0)
+    if subject.algorithm.has_contents:
+        try:
+            judgement = _judge_mode(subject, in_place, findings)
+        except InputError as error:
+            reason = error.diagnostics[0]
+            findings.add(reason.code, reason.message, Location(findings.file), cure="verify a smaller instance")
+    return _Outcome(findings, findings.has("race"), judgement)
+
+
+def _judge_mode(subject: _Subject, in_place: bool, findings: Findings) -> Judgement:
+    algorithm, relation, unit = subject.algorithm, subject.relation, subject.unit
+    units = _memory_units(algorithm, subject.collective, unit)
+    if units >= _MAX_ADDRESSES:
+        raise InputError(f"too large to check races and contents: {units:.3g} units of memory", code="too-large")
+    layout = subject.collective.memory_layout(in_place, algorithm.scratch_units // unit)
+    regions = find_regions(algorithm, layout, subject.is_valid, unit)
     earlier, later = _races(subject, regions)
     _report_races(subject, earlier, later, findings)
-    order = with_edges(subject.relation, earlier, later).order if len(earlier) else subject.relation.order
-    program = compile_program(steps, subject.messages, order, regions)
-    coarse = MemoryLayout(layout.base // subject.unit, layout.size // subject.unit, layout.total // subject.unit)
-    judgement = check_contents(algorithm, program, coarse, subject.collective, subject.expected, subject.unit, findings)
-    return _Outcome(findings, len(earlier) > 0, judgement)
+    if units > MAX_CELLS:
+        raise InputError(f"too large to check contents: {units:.0f} units of memory (limit {MAX_CELLS})", code="too-large")
+    order = order_with(relation, earlier, later) if len(earlier) else relation.order
+    program = compile_program(algorithm.steps, subject.messages, order, regions)
+    return check_contents(algorithm, program, layout, subject.collective, subject.expected, unit, findings)
 
 
 def _races(subject: _Subject, regions: Regions) -> tuple[Int64Array, Int64Array]:

@@ -10,7 +10,7 @@ import pytest
 
 from hub_core.algorithm import Algorithm, Provenance
 from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract
-from hub_core.diagnostics import InputError, Severity, UsageError
+from hub_core.diagnostics import Severity, UsageError
 from hub_core.steps import StepKind, StepTable, StepTableBuilder
 from hub_core.testing.samples import all_samples, ring_all_reduce
 from hub_core.verification import (
@@ -293,8 +293,10 @@ def test_regions_of_any_size_are_compared_at_their_borders() -> None:
         ),
         units=2 * big,
     )
-    with pytest.raises(InputError, match="too large to check contents"):
-        verify(algorithm)
+    assert codes(verify(algorithm)) == ["too-large"]
+    assert out_of_place(verify(algorithm)).verdict == "wrong"
+    racy = custom(lambda b: [b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=k) for k in (1, big)], units=2 * big)
+    assert out_of_place(verify(racy)).verdict == "wrong+race"
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -389,9 +391,14 @@ def test_requirement_on_a_unit_that_the_output_lacks_is_a_finding() -> None:
     assert codes(verify(custom(lambda b: None, expected=expected))) == ["output-too-small"]
 
 
-def test_requirement_of_a_contribution_that_nobody_has_is_a_finding() -> None:
-    expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, 0, 9)))
-    algorithm = custom(lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1), expected=expected)
+@pytest.mark.parametrize("source_rank", [0, -1])
+@pytest.mark.parametrize("exact_cells", [values.MAX_EXACT_CELLS, 0])
+def test_requirement_of_a_contribution_that_nobody_has_is_a_finding(
+    source_rank: int, exact_cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "MAX_EXACT_CELLS", exact_cells)
+    expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, source_rank, 9)))
+    algorithm = custom(lambda b: b.add(0, COPY, src_buffer=IN, src_offset=3, dst_buffer=OUT, count=1), 1, expected=expected)
     assert codes(verify(algorithm)) == ["wrong-output"]
 
 
@@ -414,9 +421,23 @@ def test_too_many_units_are_refused_by_name() -> None:
     collective = Collective(CollectiveKind.ALL_REDUCE, 2, 2**50 + 1)
     builder = StepTableBuilder(2)
     builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=3)
-    with pytest.raises(InputError) as caught:
-        verify(Algorithm(collective, builder.build(), np.zeros(2, np.int64)))
-    assert caught.value.diagnostics[0].code == "too-large"
+    report = verify(Algorithm(collective, builder.build(), np.zeros(2, np.int64)))
+    assert codes(report) == ["too-large"]
+    assert "limit" in report.diagnostics[0].message
+
+
+def test_memories_beyond_any_address_do_not_wrap_around() -> None:
+    builder = StepTableBuilder(4)
+    builder.add(0, COPY, src_buffer=IN, dst_buffer=TMP, count=1)
+    collective = Collective(CollectiveKind.ALL_REDUCE, 4, 2**62)
+    assert codes(verify(Algorithm(collective, builder.build(), np.full(4, 2**62, np.int64)))) == ["too-large"]
+
+
+def test_common_divisor_keeps_the_shares_of_the_ranks_whole() -> None:
+    builder = StepTableBuilder(2)
+    builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=2)
+    report = verify(Algorithm(Collective(CollectiveKind.ALL_TO_ALL, 2, 2), builder.build(), np.zeros(2, np.int64)))
+    assert "wrong-output" in codes(report)
 
 
 @pytest.mark.parametrize("name", all_samples(4))
