@@ -135,7 +135,6 @@ def _check_dependencies(program: Program, findings: Findings) -> None:
 
 def _warn_of_limits(program: Program, header: Header, findings: Findings) -> None:
     is_nop, rank, line = program.is_type(StepType.NOP), program.rank, program.line
-    after_nop = np.concatenate([[False], is_nop[:-1] & (program.block[1:] == program.block[:-1])])[: len(program)]
     rules = (
         ("count-limit", ~is_nop & (program.count > _MOST_COUNT), f"a cnt above {_MOST_COUNT} is refused by the runtimes"),
         ("step-number", program.number != program.position, "s is not the position in the document, which is what counts"),
@@ -143,11 +142,6 @@ def _warn_of_limits(program: Program, header: Header, findings: Findings) -> Non
             "nop-without-dependency",
             is_nop & (program.depid < 0),
             "a nop without dependency, so the runtimes miscount later steps",
-        ),
-        (
-            "unfinished-nop-chain",
-            after_nop & ~is_nop & (program.depid < 0),
-            "follows a nop without an own dependency, which the runtimes refuse",
         ),
         (
             "dependency-limit",

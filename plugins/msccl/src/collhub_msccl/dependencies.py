@@ -78,6 +78,7 @@ def _without_nops(
     is_nop = program.is_type(StepType.NOP)
     nop_targets = np.unique(parent[is_nop[parent]])
     owner = _owners(program, is_nop | fusion.joins)[waiting]
+    _warn_of_unfinished_chains(program, owner, findings)
     pairs = [(parent[~is_nop[parent]], owner[~is_nop[parent]])]
     if len(nop_targets):
         behind = _steps_behind_nops(program, is_nop, parent, waiting, findings)
@@ -88,6 +89,19 @@ def _without_nops(
     # A nop at the end of a thread block holds nothing back.
     kept = children >= 0
     return parents[kept], children[kept]
+
+
+def _warn_of_unfinished_chains(program: Program, owner: Int64Array, findings: Findings) -> None:
+    without_own = np.zeros(len(program), np.bool_)
+    without_own[owner[owner >= 0]] = True
+    without_own &= program.depid < 0
+    findings.warn_at(
+        "unfinished-nop-chain",
+        without_own,
+        program.line,
+        lambda row: f"{program.name(row)} follows a nop without an own dependency, which the runtimes refuse",
+        rank=program.rank,
+    )
 
 
 def _owners(program: Program, passes_on: npt.NDArray[np.bool_]) -> Int64Array:

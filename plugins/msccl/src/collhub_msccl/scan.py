@@ -30,6 +30,12 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "step": ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"),
 }
 _IGNORED = ""
+_REASONS_AT_END = (
+    expat.errors.XML_ERROR_NO_ELEMENTS,
+    expat.errors.XML_ERROR_UNCLOSED_TOKEN,
+    expat.errors.XML_ERROR_UNCLOSED_CDATA_SECTION,
+    expat.errors.XML_ERROR_PARTIAL_CHAR,
+)
 
 
 class Texts:
@@ -130,13 +136,13 @@ def scan(content: bytes, file: str, findings: Findings) -> Document:
 
 
 def _syntax_error(error: expat.ExpatError, scanner: _Scanner, content: bytes, file: str) -> InputError:
-    if not content.strip():
+    if not content.strip(b" \t\r\n\xef\xbb\xbf"):
         return InputError("the file is empty", location=Location(file), code="empty", cure="give an MSCCL-IR XML file")
     place = Location(file, error.lineno)
     reason = expat.ErrorString(error.code)
-    if scanner.parser.CurrentByteIndex >= len(content):
-        inside = f"inside <{scanner.innermost}>" if scanner.innermost else "before the first element"
-        return InputError(f"the file ends {inside}: {reason}", location=place, code="truncated", cure="get the whole file")
+    if reason in _REASONS_AT_END:
+        inside = f"inside <{scanner.innermost}>" if scanner.innermost else "before its first element"
+        return InputError(f"the file ends {inside}", location=place, code="truncated", cure="get the whole file")
     return InputError(f"this is not well-formed XML: {reason}", location=place, code="not-xml")
 
 

@@ -1,0 +1,60 @@
+"""What the plugin offers to the hub, and what it costs to ask."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from collhub_msccl import plugin
+
+from hub_core.plugins.contract import resolve
+
+(OFFER,) = plugin.collhub_producers()
+
+
+def test_offer_resolves_to_the_reader() -> None:
+    assert resolve(OFFER.read).__name__ == "read"
+
+
+def test_listing_the_offer_imports_nothing_heavy() -> None:
+    code = "import sys, collhub_msccl.plugin as p; p.collhub_producers(); print(sorted({'numpy', 'xml'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'<algo name="x"',
+        b"  \n<algo\n",
+        b'<?xml version="1.0"?>\n<!-- <system> -->\n<algo ',
+        b"\xef\xbb\xbf<algo>",
+        b"<!--a--><!--b--><algo/>",
+    ],
+)
+def test_signature_matches_programs(head: bytes) -> None:
+    assert re.search(OFFER.format.signature, head)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'<system version="1">',
+        b"<graphs>",
+        b"<algorithm/>",
+        b'<?xml version="1.0"?><system><algo/></system>',
+        b"<!-- <algo > --><system>",
+        b"",
+    ],
+)
+def test_signature_does_not_match_other_xml(head: bytes) -> None:
+    assert not re.search(OFFER.format.signature, head)
+
+
+def test_signature_tells_programs_from_topologies_in_the_corpus(corpus: Path) -> None:
+    for file in sorted(corpus.rglob("*.xml")):
+        is_program = "nccl-topology" not in file.parts
+        assert bool(re.search(OFFER.format.signature, file.read_bytes()[:4096])) == is_program, file.name
