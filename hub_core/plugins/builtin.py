@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hub_core.chakra.formats import CHAKRA_READER, CHAKRA_WRITER
-from hub_core.plugins.contract import API_VERSION, Format, FormatReader, FormatWriter, TopologyReader
+from hub_core.plugins.contract import API_VERSION, Format, FormatReader, FormatWriter, Source, TopologyReader
 from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = API_VERSION
@@ -29,4 +29,13 @@ def collhub_consumers() -> Sequence[FormatWriter]:
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader]:
     """Readers of topology files."""
-    return [TopologyReader(_TOPOLOGY_JSON, "hub_core.topology_document:read")]
+    return [TopologyReader(_TOPOLOGY_JSON, "hub_core.topology_document:read", samples=f"{__name__}:topology_samples")]
+
+
+def topology_samples() -> Sequence[Source]:
+    """Topology files for the conformance kit."""
+    # Imported here: listing formats needs no numpy.
+    from hub_core.topologies import parse_topology
+    from hub_core.topology_document import topology_to_json
+
+    return [Source.of_bytes(f"{text}.json", topology_to_json(parse_topology(text))) for text in ("ring:4", "fat-tree:2", "dgx1v")]

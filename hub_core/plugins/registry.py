@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from packaging.utils import canonicalize_name
+
 from hub_core.diagnostics import HubError, PluginError, UsageError
 from hub_core.plugins.contract import (
     AlgorithmPass,
@@ -149,7 +151,7 @@ class Registry:
     def plugin(self, name: str) -> Plugin:
         """The plugin with this entry-point or distribution name. Raises `PluginError` with the closest match."""
         for plugin in self.plugins:
-            if name in (plugin.name, plugin.distribution):
+            if canonicalize_name(name) in (canonicalize_name(plugin.name), canonicalize_name(plugin.distribution)):
                 return plugin
         close = closest(name, [n for plugin in self.plugins for n in (plugin.name, plugin.distribution)])
         cure = close or "see 'collhub plugins list'"

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from hub_core.algorithm import Algorithm
 from hub_core.artifacts import name_defect
@@ -116,14 +115,16 @@ def bad_input_is_refused(subject: Subject) -> Iterator[str]:
 
 def formats_leave_the_system_alone(subject: Subject) -> Iterator[str]:
     """Readers and writers print nothing and open no file, process or network connection."""
+    problems: dict[str, None] = {}
     for offer, work in _works(subject):
-        folders = [str(Path(__file__).parent.parent), *_package_folders(reference_of(offer))]
         # The first call imports what the work needs.
         _tolerating_refusal(work)
         if printed := output_of(partial(_tolerating_refusal, work)).strip():
-            yield f"{title(offer)} prints {printed!r:.60}"
-        for access in dict.fromkeys(accesses_of(partial(_tolerating_refusal, work), folders)):
-            yield f"{title(offer)} does not only compute: {access}"
+            problems[f"{title(offer)} prints {printed!r:.60}"] = None
+        folders = (*_package_folders(__name__), *_package_folders(reference_of(offer)))
+        for access in accesses_of(partial(_tolerating_refusal, work), folders):
+            problems[f"{title(offer)} does not only compute: {access}"] = None
+    yield from problems
 
 
 def _undeclared_loss(algorithm: Algorithm, written: Rendering, writer: FormatWriter, reader: FormatReader) -> str | None:
@@ -212,6 +213,7 @@ def _tolerating_refusal(work: Callable[[], object]) -> None:
 
 
 def _package_folders(reference: str) -> list[str]:
-    """Folders of the package that a reference lies in: its own data files may be read."""
-    package = sys.modules[reference.partition(":")[0].partition(".")[0]]
-    return [str(folder) for folder in getattr(package, "__path__", ())]
+    """Folders of the distribution that a module lies in: its own data files may be read."""
+    package = reference.partition(":")[0].partition(".")[0]
+    modules = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == package]
+    return [str(folder) for module in modules for folder in getattr(module, "__path__", ())]

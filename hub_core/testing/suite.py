@@ -10,11 +10,9 @@ from hub_core.testing.conformance import CHECKS, Check, Verdict, run_check
 
 
 @pytest.fixture(scope="session")
-def plugin_name(pytestconfig: pytest.Config) -> str:
+def collhub_plugin(pytestconfig: pytest.Config) -> str:
     """The value of `--collhub-plugin`."""
-    name: str | None = pytestconfig.getoption("--collhub-plugin")
-    if name is None:
-        raise pytest.UsageError("name the plugin to check: --collhub-plugin NAME")
+    name: str = pytestconfig.getoption("--collhub-plugin")
     return name
 
 
@@ -25,9 +23,9 @@ def registry() -> Registry:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_plugin(check: Check, plugin_name: str, registry: Registry) -> None:
+def test_plugin(check: Check, collhub_plugin: str, registry: Registry) -> None:
     """One check of the kit."""
-    result = run_check(check, plugin_name, registry)
+    result = run_check(check, collhub_plugin, registry)
     text = "\n".join((check.rule, *result.details))
     if result.verdict is Verdict.SKIPPED:
         pytest.skip(text)

@@ -9,7 +9,7 @@ from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-FORMAT = Format("example", "one line of text a step", (".example",), rb"\Aexample 1\n")
+FORMAT = Format("example", "one line of text a step", (".example",), rb"^example 1\n")
 COMMENTS = Option("comments", OptionType.BOOL, False, "write a line that names the columns")
 
 
