@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from hub_core.cli.arguments import Assignments, from_option, json_flag, option_pairs, source_argument
-from hub_core.cli.loading import load
+from hub_core.chakra.survey import survey
+from hub_core.cli.arguments import Assignments, assign, from_option, json_flag, option_pairs, source_argument
+from hub_core.cli.inspect_workload import print_survey
+from hub_core.cli.loading import open_source, read_opened
 from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
 from hub_core.cli.session import Session
+from hub_core.diagnostics import InputError
 from hub_core.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
 from hub_core.units import format_bytes, parse_size
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["inspect"]
 
 LISTED_LINKS = 10
+WORKLOAD_CODE = "workload-trace"
 
 
 @click.command()
@@ -32,9 +36,20 @@ LISTED_LINKS = 10
 def inspect(
     session: Session, source: str, source_format: str | None, assignments: Assignments, size_text: str | None, as_json: bool
 ) -> None:
-    """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, where it came from."""
+    """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, where it came from.
+
+    Execution traces that are workloads, not algorithms, are surveyed: nodes by type, dependencies, attributes.
+    """
     size = None if size_text is None else parse_size(size_text)
-    algorithm, opened = load(session, source, source_format, assignments)
+    opened = open_source(session, source, source_format)
+    options = assign(assignments, {"reader": opened.reader.offer.options})["reader"]
+    try:
+        algorithm = read_opened(opened, options)
+    except InputError as error:
+        if error.diagnostics[0].code != WORKLOAD_CODE:
+            raise
+        print_survey(survey(opened.source), as_json)
+        return
     size = algorithm.collective_bytes if size is None else size
     with progress("inspecting"):
         sent, longest = traffic(algorithm, size), critical_path(algorithm.steps)

@@ -79,6 +79,7 @@ def print_error(message: str) -> None:
 
 def print_note(message: str) -> None:
     """Print what the user may want to know, but not as data, as one plain line on stderr."""
+    sys.stdout.flush()
     print(one_line(message), file=sys.stderr)
 
 

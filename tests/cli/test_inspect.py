@@ -33,6 +33,21 @@ def test_traces_are_inspected_by_their_prefix(collhub, ring: Path, tmp_path: Pat
     assert (report["format"], report["collective"], report["has_contents"]) == ("chakra", "all-reduce", True)
 
 
+def test_a_workload_trace_is_surveyed(collhub, corpus: Path) -> None:
+    folder = corpus / "chakra" / "astra-sim-workload-all-reduce-8npus-1MB"
+    report = collhub("inspect", folder, "--json").report()
+    assert (report["schema"], report["dialect"], report["num_ranks"]) == ("collhub/report-survey-1", "workload", 8)
+    assert report["nodes_by_type"] == {"COMM_COLL_NODE": 8}
+    run = collhub("inspect", folder)
+    assert (run.code, run.out.splitlines()[1]) == (0, "dialect       workload")
+
+
+def test_every_trace_set_of_the_corpus_can_be_inspected(collhub, corpus: Path) -> None:
+    members = sorted((corpus / "chakra").glob("*/*.0.et"))
+    assert len(members) > 20
+    assert {member.name: collhub("inspect", member, "--json").code for member in members} == {m.name: 0 for m in members}
+
+
 def test_a_size_without_unit_is_refused(collhub, ring: Path) -> None:
     run = collhub("inspect", ring, "--size", "1024")
     assert (run.code, run.error_lines) == (
