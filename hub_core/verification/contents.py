@@ -72,10 +72,13 @@ def check_contents(
     wrong = np.flatnonzero(np.any(memory[cell_address] != wanted, axis=1))
     if len(wrong):
         named = wrong[: max(1, min(CAP, _EXPLAINED_CELLS // program.cells))]
-        is_exact = isinstance(values, ExactValues)
-        held = memory[cell_address[named], :-1].astype(np.float64) if is_exact else _trace(program, stage, cell_address[named])
-        is_defined = memory[cell_address[named], -1] > 0
-        _report_wrong(stage, rows, (cell[cell >= 0], named, len(wrong)), held, is_defined, findings)
+        at = cell_address[named]
+        held = memory[at, :-1].astype(np.float64) if isinstance(values, ExactValues) else _trace(program, stage, at)
+        held[memory[at, -1] == 0] = np.nan
+        mine = [_select(rows, cell[cell >= 0] == which) for which in named.tolist()]
+        for address, wanted_rows, found in zip(at.tolist(), mine, held, strict=True):
+            _report_wrong(algorithm, stage, program.last_writer(address), wanted_rows, found, findings)
+        findings.count("wrong-output", len(wrong) - len(named))
     return Judgement(values.name, values.error_probability(wanted))
 
 
@@ -104,7 +107,7 @@ def _output_cells(stage: _Stage, expected: Contributions, findings: Findings) ->
     for row in np.flatnonzero(~inside)[:CAP].tolist():
         rank, offset = int(expected.rank[row]), int(expected.offset[row])
         size = int(stage.layout.size[rank, Buffer.OUTPUT]) if 0 <= rank < ranks else 0
-        message = f"rank {rank}: {region(Buffer.OUTPUT, offset, 1)} must hold a result, but OUTPUT has {size} units"
+        message = f"{region(Buffer.OUTPUT, offset, 1)} must hold a result, but OUTPUT has {size} units"
         findings.add("output-too-small", message, Location(findings.file, rank=rank))
     cell = np.full(len(expected), -1, np.int64)
     rows = np.flatnonzero(inside)
@@ -135,7 +138,7 @@ def _report_undefined(algorithm: Algorithm, stage: _Stage, reads: UndefinedReads
         if row not in seen and len(seen) < CAP:
             seen.add(row)
             place = _place(stage, int(algorithm.steps.rank[row]), address)
-            message = f"{place} is undefined when this {action(algorithm.steps, row)} reads it"
+            message = f"this {action(algorithm.steps, row)} reads {place}, which is undefined"
             findings.add("undefined-read", message, algorithm.steps.location(row, findings.file))
     findings.count("undefined-read", reads.count - len(seen))
 
@@ -150,22 +153,23 @@ def _place(stage: _Stage, rank: int, address: int) -> str:
 
 
 def _report_wrong(
+    algorithm: Algorithm,
     stage: _Stage,
-    rows: Contributions,
-    wrong: tuple[Int64Array, Int64Array, int],
+    writer: int | None,
+    wanted: Contributions,
     held: npt.NDArray[np.float64],
-    is_defined: npt.NDArray[np.bool_],
     findings: Findings,
 ) -> None:
-    cell, named, total = wrong
-    for index, which in enumerate(named.tolist()):
-        mine = np.flatnonzero(cell == which)
-        rank, offset = int(rows.rank[mine[0]]), int(rows.offset[mine[0]])
-        _, contributions = stage.index.expand(_select(rows, cell == which))
-        place = f"rank {rank}: {region(Buffer.OUTPUT, offset * stage.unit, stage.unit)}"
-        what = _difference(stage, held[index], contributions) if is_defined[index] else "is undefined at the end"
-        findings.add("wrong-output", f"{place} {what}", Location(findings.file, rank=rank))
-    findings.count("wrong-output", total - len(named))
+    """Report one output unit: `held` are the multiplicities in it, NaN where it is undefined; `writer` wrote it last."""
+    rank, offset = int(wanted.rank[0]), int(wanted.offset[0])
+    _, contributions = stage.index.expand(wanted)
+    what = "is undefined" if np.isnan(held).any() else _difference(stage, held, contributions)
+    place = region(Buffer.OUTPUT, offset * stage.unit, stage.unit)
+    if writer is None:
+        findings.add("wrong-output", f"{place} {what}; no step writes it", Location(findings.file, rank=rank))
+    else:
+        after = f"after its last write, this {action(algorithm.steps, writer)}"
+        findings.add("wrong-output", f"{place} {what} {after}", algorithm.steps.location(writer, findings.file))
 
 
 def _difference(stage: _Stage, held: npt.NDArray[np.float64], contributions: Int64Array) -> str:
@@ -181,7 +185,7 @@ def _difference(stage: _Stage, held: npt.NDArray[np.float64], contributions: Int
     absent = len(contributions) - len(exists)
     if absent:
         parts.append(f"should hold {absent} contributions that no INPUT has")
-    return "; ".join(parts)
+    return " and ".join(parts)
 
 
 _NAMES = ("lacks", "holds more than once", "holds as foreign")

@@ -47,6 +47,11 @@ class Program:
         """Number of unit operations."""
         return int(self.count.sum())
 
+    def last_writer(self, cell: int) -> int | None:
+        """The row of the last step that writes `cell`, or None."""
+        writers = np.flatnonzero((self.target <= cell) & (cell < self.target + self.count))
+        return int(self.row[writers[-1]]) if len(writers) else None
+
 
 @dataclass(slots=True)
 class UndefinedReads:

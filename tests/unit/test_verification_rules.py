@@ -331,7 +331,7 @@ def test_missing_doubled_and_foreign_contributions_are_named() -> None:
     kind[np.flatnonzero(kind == RECV_REDUCE)[0]] = RECV
     report = verify(replace(ring, steps=replace(ring.steps, kind=kind)))
     wrong = [found.message for found in report.diagnostics if found.code == "wrong-output"]
-    assert "rank 0: OUTPUT[3] lacks INPUT[3] of rank 0" in wrong
+    assert "OUTPUT[3] lacks INPUT[3] of rank 0 after its last write, this receive from rank 3 into OUTPUT[3]" in wrong
     units = ring.steps.src_offset.copy()
     units[0] = 1
     report = verify(replace(ring, steps=replace(ring.steps, src_offset=units)))
@@ -346,7 +346,9 @@ def test_doubled_contribution_is_named() -> None:
 
     expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, 0, 0)))
     report = verify(custom(build, expected=expected))
-    assert [found.message for found in report.diagnostics] == ["rank 0: OUTPUT[0] holds more than once INPUT[0] of rank 0"]
+    found = report.diagnostics[0]
+    assert found.message.startswith("OUTPUT[0] holds more than once INPUT[0] of rank 0 after its last write, this reduction")
+    assert (found.location.rank, found.location.step) == (0, 1)
 
 
 def test_read_of_undefined_unit_is_a_finding_and_poisons_the_result() -> None:
@@ -359,9 +361,9 @@ def test_read_of_undefined_unit_is_a_finding_and_poisons_the_result() -> None:
 def test_output_that_is_never_written_is_undefined() -> None:
     collective = Collective(CollectiveKind.BROADCAST, 2, 1, root=0)
     report = verify(Algorithm(collective, StepTable.from_columns(2, {"rank": [], "kind": []}), np.zeros(2, np.int64)))
-    assert [found.message for found in report.diagnostics] == [
-        "rank 0: OUTPUT[0] is undefined at the end",
-        "rank 1: OUTPUT[0] is undefined at the end",
+    assert [str(found) for found in report.diagnostics] == [
+        "rank 0: OUTPUT[0] is undefined; no step writes it",
+        "rank 1: OUTPUT[0] is undefined; no step writes it",
     ]
 
 
