@@ -57,6 +57,7 @@ COLUMN_DEFAULTS: Mapping[str, int] = {
     "duration_ns": -1,
     "source_line": -1,
 }
+_LAST_VALUES: Mapping[str, int] = {"kind": StepKind.COMPUTE, "src_buffer": Buffer.UNKNOWN, "dst_buffer": Buffer.UNKNOWN}
 _DEPENDENCY_COLUMNS = ("data_indptr", "data_indices", "control_indptr", "control_indices")
 
 
@@ -226,8 +227,10 @@ def _typed_columns(columns: Mapping[str, npt.ArrayLike], file: str | None) -> di
         if len(wide) != rows:
             raise InputError(f"column {name} has {len(wide)} rows, rank has {rows}", location=Location(file))
         limits = np.iinfo(dtype)  # type: ignore[type-var]
-        if wide.size and wide.dtype != dtype and not (limits.min <= int(wide.min()) and int(wide.max()) <= limits.max):
-            raise InputError(f"column {name} holds a value outside {limits.min}..{limits.max}", location=Location(file))
+        low, high = (0, _LAST_VALUES[name]) if name in _LAST_VALUES else (limits.min, limits.max)
+        is_checked = wide.dtype != dtype or name in _LAST_VALUES
+        if wide.size and is_checked and not (low <= int(wide.min()) and int(wide.max()) <= high):
+            raise InputError(f"column {name} holds a value outside {low}..{high}", location=Location(file))
         # A copy of what is not already ours, so that later changes by the caller cannot reach the table.
         table[name] = wide.astype(dtype, copy=wide.flags.writeable or wide.dtype != dtype)
     return table

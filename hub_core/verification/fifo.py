@@ -111,9 +111,10 @@ def _transfer_graph(steps: StepTable, connections: _Connections, capacity: int, 
     pieces = np.ones(len(steps), np.int64)
     is_message = np.concatenate([connections.send, connections.receive])
     pieces[is_message] = np.maximum(-(-steps.count[is_message] // units), 1)
+    # As a float first, since huge counts would wrap around.
+    if (total := float(pieces.sum(dtype=np.float64))) > MAX_TRANSFERS + len(steps):
+        raise InputError(f"{total:.3g} transfers are too many to check for deadlock (limit {MAX_TRANSFERS})", code="too-large")
     nodes = int(pieces.sum())
-    if nodes > MAX_TRANSFERS + len(steps):
-        raise InputError(f"{nodes} transfers are too many to check for deadlock (limit {MAX_TRANSFERS})", code="too-large")
     first = np.cumsum(pieces) - pieces
     last = first + pieces - 1
     row = np.repeat(np.arange(len(steps)), pieces)

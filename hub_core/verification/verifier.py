@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,7 +50,8 @@ def verify(
     subject = _prepare(algorithm, expected, findings)
     report_deadlock(algorithm.steps, subject.relation, findings)
     if fifo_capacity is not None and subject.relation.order.is_complete:
-        report_fifo_deadlock(algorithm.steps, subject.messages, fifo_capacity, fifo_units, findings)
+        with _too_large_is_a_finding(findings):
+            report_fifo_deadlock(algorithm.steps, subject.messages, fifo_capacity, fifo_units, findings)
     if not algorithm.has_contents:
         findings.note("timing-only", "the steps do not say which units they touch: races and contents are not judged")
     elif subject.expected is None and algorithm.collective.kind is CollectiveKind.CUSTOM:
@@ -107,16 +110,23 @@ def _in_blocks(collective: Collective, unit: int) -> Collective:
     return replace(collective, unit_count=max(1, collective.unit_count // unit), contract=contract)
 
 
+@contextmanager
+def _too_large_is_a_finding(findings: Findings) -> Iterator[None]:
+    """Turn the refusal of a check into a finding, since nothing vouches for what was not checked."""
+    try:
+        yield
+    except InputError as error:
+        reason = error.diagnostics[0]
+        findings.add(reason.code, reason.message, Location(findings.file), cure="verify a smaller instance")
+
+
 def _check_mode(subject: _Subject, in_place: bool, common: Findings) -> _Outcome:
-    """Races and contents in one mode; what is too large to be checked is a finding, since nothing vouches for it."""
+    """Races and contents in one mode."""
     findings = Findings(common.file)
     judgement = Judgement("none", 0.0)
     if subject.algorithm.has_contents:
-        try:
+        with _too_large_is_a_finding(findings):
             judgement = _judge_mode(subject, in_place, findings)
-        except InputError as error:
-            reason = error.diagnostics[0]
-            findings.add(reason.code, reason.message, Location(findings.file), cure="verify a smaller instance")
     return _Outcome(findings, findings.has("race"), judgement)
 
 

@@ -467,6 +467,35 @@ def test_verdict_does_not_depend_on_the_order_of_rows(data: st.DataObject) -> No
     assert outcome(with_steps(mutant, columns, (position[parents], position[children]))) == outcome(mutant)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_table_gets_a_report(data: st.DataObject) -> None:
+    """Whatever the columns say, `verify` answers; nothing that does not fit is ok."""
+    rows = data.draw(st.integers(0, 8))
+    huge = st.sampled_from([0, 0, 0, 1, 2, 3, -1, 2**31, 2**62, -(2**63), 2**63 - 1])
+    choices = {
+        "rank": st.integers(0, 1),
+        "kind": st.integers(0, 5),
+        "peer": st.integers(-2, 2),
+        "channel": st.sampled_from([0, 0, 1, -1, 2**31 - 1]),
+        "src_buffer": st.integers(0, 3),
+        "src_offset": huge,
+        "dst_buffer": st.integers(0, 3),
+        "dst_offset": huge,
+        "count": huge,
+        "lane": st.integers(-1, 1),
+    }
+    columns = {
+        name: np.asarray(data.draw(st.lists(values, min_size=rows, max_size=rows)), np.int64) for name, values in choices.items()
+    }
+    kind = data.draw(st.sampled_from([CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL]))
+    collective = Collective(kind, 2, data.draw(st.sampled_from([2, 4, 2**40, 2**61])), in_place=True)
+    scratch = np.asarray([data.draw(st.sampled_from([0, 3, 2**62]))] * 2, np.int64)
+    algorithm = Algorithm(collective, StepTable.from_columns(2, columns), scratch)
+    report = verify(algorithm, fifo_capacity=2, fifo_units=data.draw(st.sampled_from([None, 1, 2**61])))
+    assert not report.ok or not algorithm.has_contents
+
+
 def test_a_cycle_within_a_rank_cannot_be_built() -> None:
     builder = StepTableBuilder(1)
     builder.add(0, COMPUTE, data=[1])
