@@ -99,8 +99,11 @@ class _Plan:
 
 def _has_triple(algorithm: Algorithm) -> bool:
     """Whether chunk counts mean something: not where one unit is one byte of a timing-only trace."""
+    steps = algorithm.steps
     is_bytes = not algorithm.has_contents and algorithm.collective_bytes == algorithm.collective.unit_count
-    return not is_bytes and algorithm.collective.unit_count <= _LARGEST_TRIPLE
+    numbers = (steps.src_offset[steps.sends], steps.dst_offset[steps.receives], steps.count[steps.sends | steps.receives])
+    largest = max(algorithm.collective.unit_count, *(int(column.max(initial=0)) for column in numbers))
+    return not is_bytes and largest <= _LARGEST_TRIPLE
 
 
 def _losses(plan: _Plan) -> list[Loss]:

@@ -25,7 +25,7 @@ def parsed(files: list[bytes], options: Options | None = None) -> Algorithm:
 
 
 @given(algorithms())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_column_survives(algorithm: Algorithm) -> None:
     files = trace(algorithm)
     again = parsed(files)
@@ -34,13 +34,13 @@ def test_every_column_survives(algorithm: Algorithm) -> None:
 
 
 @given(algorithms())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_column_survives_without_chunk_counts(algorithm: Algorithm) -> None:
     assert algorithm.differences(parsed(trace(algorithm, {"dialect": "absolute"}))) == []
 
 
 @given(algorithms())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_column_survives_without_sizes_in_bytes(algorithm: Algorithm) -> None:
     try:
         files = trace(algorithm, {"dialect": "symbolic"})
@@ -50,7 +50,7 @@ def test_every_column_survives_without_sizes_in_bytes(algorithm: Algorithm) -> N
 
 
 @given(algorithms())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_flattening_keeps_every_dependency_as_data(algorithm: Algorithm) -> None:
     again = parsed(trace(algorithm, {"flatten": True}))
     assert len(again.steps.control_indices) == 0
