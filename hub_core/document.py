@@ -67,9 +67,16 @@ def _document_text(algorithm: Algorithm) -> str:
         },
         "extensions": dict(algorithm.extensions),
     }
-    lines = [f'  "{name}": {json.dumps(value, allow_nan=False)},' for name, value in header.items()]
+    lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]
     columns = [f'    "{name}": {json.dumps(value, separators=(",", ":"))}' for name, value in _columns(algorithm.steps)]
     return "\n".join(["{", *lines, '  "steps": {', ",\n".join(columns), "  }", "}", ""])
+
+
+def _json(name: str, value: object) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"the algorithm's {name} cannot be written as JSON: {error}", code="not-json") from None
 
 
 def _collective_object(collective: Collective) -> dict[str, JsonValue]:

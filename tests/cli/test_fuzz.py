@@ -42,7 +42,7 @@ def program(*arguments: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def survives(files: dict[str, bytes], source: str) -> None:
+def check_survives(files: dict[str, bytes], source: str) -> None:
     """Convert, verify and inspect the files; whatever they hold, the outcome is one of those that the manual states."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -68,7 +68,7 @@ def survives(files: dict[str, bytes], source: str) -> None:
 def test_any_bytes_under_any_name(name: str, content: bytes) -> None:
     if name == "x.xml" and importlib.util.find_spec("collhub_msccl") is None:
         return
-    survives({name: content}, name)
+    check_survives({name: content}, name)
 
 
 def document_bytes() -> bytes:
@@ -104,7 +104,7 @@ def mutated(value: Any, data: st.DataObject) -> Any:
 @given(data=st.data())
 def test_a_json_document_of_damaged_structure(data: st.DataObject) -> None:
     root = mutated(json.loads(document_bytes()), data)
-    survives({"x.json": json.dumps(root).encode()}, "x.json")
+    check_survives({"x.json": json.dumps(root).encode()}, "x.json")
 
 
 NUMBERS = ["", "-1", "0", "1", "2", "9", "0x10", "010", "1e9", "99999999999999999999"]
@@ -125,7 +125,7 @@ def test_an_xml_file_of_damaged_structure(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         line = data.draw(st.integers(0, len(lines) - 1))
         lines[line : line + 1] = data.draw(st.sampled_from([[], [lines[line]] * 2]))
-    survives({"x.xml": "\n".join(lines).encode()}, "x.xml")
+    check_survives({"x.xml": "\n".join(lines).encode()}, "x.xml")
 
 
 @CONFIGURATION
@@ -145,7 +145,7 @@ def test_traces_of_damaged_bytes(data: st.DataObject) -> None:
                 content[place:place] = data.draw(st.binary(min_size=1, max_size=4))
             case _:
                 content += content[place:]
-    survives({**files, name: bytes(content)}, "x")
+    check_survives({**files, name: bytes(content)}, "x")
 
 
 def trace_files() -> dict[str, bytes]:

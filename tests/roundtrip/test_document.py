@@ -10,6 +10,7 @@ import re
 import jsonschema
 import numpy as np
 import pytest
+from hypothesis import given
 
 from hub_core import document
 from hub_core.algorithm import Algorithm, Provenance
@@ -18,6 +19,7 @@ from hub_core.diagnostics import InputError
 from hub_core.plugins.contract import Source
 from hub_core.steps import StepKind, StepTableBuilder
 from hub_core.testing.samples import ring_all_reduce
+from hub_core.testing.strategies import algorithms
 
 
 def written(algorithm: Algorithm) -> bytes:
@@ -88,6 +90,21 @@ def test_each_column_is_one_line() -> None:
     ]  # fmt: skip
 
 
+@given(algorithms())
+def test_any_valid_algorithm_comes_back_in_every_part_and_byte(algorithm: Algorithm) -> None:
+    text = written(algorithm)
+    again = read(text)
+    assert again.differences(algorithm) == []
+    assert written(again) == text
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), object(), {"a": b"bytes"}])
+def test_vendor_data_that_is_not_json_is_refused(value: object) -> None:
+    algorithm = dataclasses.replace(ring_all_reduce(2), extensions={"vendor": value})
+    with pytest.raises(InputError, match="the algorithm's extensions cannot be written as JSON"):
+        written(algorithm)
+
+
 def test_offsets_outside_the_buffers_can_be_written_down() -> None:
     builder = StepTableBuilder(1)
     builder.add(0, StepKind.COPY, src_buffer=Buffer.INPUT, src_offset=-5, dst_buffer=Buffer.OUTPUT, dst_offset=2**62, count=1)
@@ -137,13 +154,13 @@ DEFECTS = {
     "wrong type": (replaced('"extensions": {}', '"extensions": []'), r"\$.extensions: expected object, got an array"),
     "fraction": (replaced('"num_ranks": 4', '"num_ranks": 4.0'), r"\$.collective.num_ranks: expected integer, got a number"),
     "1e9 ranks": (replaced('"num_ranks": 4', '"num_ranks": 1000000000'), r"\$.collective.num_ranks: .* maximum of 1048576"),
-    "1e6 ranks": (replaced('"num_ranks": 4', '"num_ranks": 1000000'), r"\$.scratch_units: 1000000 entries were expected, there are 4"),
+    "1e6 ranks": (replaced('"num_ranks": 4', '"num_ranks": 1000000'), r"\$.scratch_units: 1000000 entries were expected"),
     "no kind": (replaced("all-reduce", "all-reduec"), r"\$.collective.kind: 'all-reduec' is not one of"),
     "root": (replaced('"root": null', '"root": 3'), r"a root \(3\) has no meaning"),
     "no mode": (replaced('"in_place": true', '"in_place": false'), "neither in place nor out of place"),
     "no contract": (replaced('"all-reduce"', '"custom"'), "a contract belongs to custom collectives"),
     "step kind": (replaced('"send","recv-reduce"', '"send","rrc"'), r"\$.steps.kind\[1\]: 'rrc' is not one of send, recv,"),
-    "buffer": (replaced('"src_buffer": ["output"', '"src_buffer": [1'), r"\$.steps.src_buffer\[0\]: expected a string, got an integer"),
+    "buffer": (replaced('"src_buffer": ["output"', '"src_buffer": [1'), r"\$.steps.src_buffer\[0\]: expected a string"),
     "entry type": (replaced('"rank": [0,0', '"rank": [0,0.0'), r"\$.steps.rank\[1\]: expected an integer, got a number"),
     "boolean": (replaced('"count": [1', '"count": [true'), r"\$.steps.count\[0\]: expected an integer, got a boolean"),
     "huge": (replaced('"peer": [1', '"peer": [99999999999999999999999'), r"\$.steps.peer\[0\]: 9+ is not in -1..2147483647"),
@@ -151,7 +168,7 @@ DEFECTS = {
     "rank": (replaced('"rank": [0', '"rank": [4'), r"\$.steps.rank\[0\]: 4 is not in 0..3"),
     "length": (replaced('"lane": [0,', '"lane": [0,0,'), r"\$.steps.lane: 48 entries were expected, there are 49"),
     "dangling": (replaced('"data": [[]', '"data": [[48]'), r"\$.steps.data\[0\]\[0\]: 48 is not in 0..47"),
-    "dependency type": (replaced('"data": [[],[]', '"data": [[],["1"]'), r"\$.steps.data\[1\]\[0\]: expected an integer, got a string"),
+    "dependency type": (replaced('"data": [[],[]', '"data": [[],["1"]'), r"\$.steps.data\[1\]\[0\]: expected an integer"),
     "crossing": (replaced('"data": [[]', '"data": [[13]'), "rank 0: a dependency names a step of another rank"),
     "itself": (replaced('"data": [[]', '"data": [[0]'), "rank 0, step 0: the dependencies form a cycle"),
 }  # fmt: skip
