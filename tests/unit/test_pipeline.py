@@ -1,0 +1,281 @@
+"""The pipeline calls plugins: formats are told, losses judged before writing, failures blamed on the plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hub_core
+from hub_core.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
+from hub_core.losses import Loss, LossPolicy
+from hub_core.pipeline import check_health, execute, synthesize
+from hub_core.plugins import contract
+from hub_core.plugins.contract import (
+    Artifact,
+    ExecutionResult,
+    Executor,
+    Format,
+    FormatReader,
+    FormatWriter,
+    HealthCheck,
+    HealthLine,
+    Layout,
+    Options,
+    Reference,
+    SimulationResult,
+    Simulator,
+    Synthesizer,
+    WriteResult,
+)
+from hub_core.plugins.discovery import discover
+from hub_core.plugins.registry import Offer, Plugin, PluginState, PluginStatus, Registry
+from hub_core.testing.samples import ring_all_reduce
+
+TRACES = Format("traces", "d", (".tr",), layout=Layout.PREFIX)
+NOTES = Format("notes", "d", (".note",), rb"^NOTE", layout=Layout.FILE)
+BUNDLE = Format("bundle", "d", (), layout=Layout.FOLDER)
+RING = ring_all_reduce(4)
+
+Work = Callable[..., object]
+Offering = Callable[..., Registry]
+
+
+@pytest.fixture
+def offering(monkeypatch: pytest.MonkeyPatch) -> Offering:
+    """`offering(offer, work)`: the core's registry with one more plugin, whose reference `m:f` is `work`."""
+
+    def resolve(reference: Reference) -> Callable[..., object]:
+        return works.get(reference) or contract_resolve(reference)
+
+    works: dict[str, Work] = {}
+    contract_resolve = contract.resolve
+    monkeypatch.setattr("hub_core.pipeline.resolve", resolve)
+
+    def make(*offers: Offer, work: Work | None = None) -> Registry:
+        if work is not None:
+            works["m:f"] = work
+        plugin = Plugin("guest", "collhub-guest", "3.1", "guest", PluginStatus(PluginState.LOADED), offers)
+        return Registry((discover(environment={}).plugins[0], plugin))
+
+    return make
+
+
+def _writes(*artifacts: Artifact, losses: tuple[Loss, ...] = ()) -> Work:
+    return lambda algorithm, options: WriteResult(artifacts, losses)
+
+
+def _raises(error: BaseException) -> Work:
+    def work(*arguments: object) -> object:
+        raise error
+
+    return work
+
+
+def test_algorithm_comes_back_from_the_canonical_forms(tmp_path: Path) -> None:
+    for out in (tmp_path / "ring.json", tmp_path / "new" / "ring"):
+        written = hub_core.write(RING, out)
+        assert all(path.is_file() for path in written.paths)
+        assert not hub_core.read(out).differences(RING)
+
+
+def test_format_is_told_by_suffix_before_content(tmp_path: Path, offering: Offering) -> None:
+    registry = offering(FormatReader(NOTES, "m:f"), work=lambda source, options: RING)
+    (tmp_path / "x.note").write_bytes(b'{"schema": "collhub/algorithm-1"}')
+    assert hub_core.read(tmp_path / "x.note", registry=registry) is RING
+
+
+def test_format_is_told_by_content_where_no_suffix_helps(tmp_path: Path, offering: Offering) -> None:
+    registry = offering(FormatReader(NOTES, "m:f"), work=lambda source, options: RING)
+    (tmp_path / "x.txt").write_bytes(b"NOTE 1")
+    assert hub_core.read(tmp_path / "x.txt", registry=registry) is RING
+
+
+def test_content_decides_between_two_formats_of_one_suffix(tmp_path: Path, offering: Offering) -> None:
+    registry = offering(FormatReader(replace(NOTES, suffixes=(".json",)), "m:f"), work=lambda source, options: RING)
+    (tmp_path / "x.json").write_bytes(b"NOTE 1")
+    assert hub_core.read(tmp_path / "x.json", registry=registry) is RING
+    hub_core.write(RING, tmp_path / "y.json")
+    assert hub_core.read(tmp_path / "y.json", registry=registry) is not RING
+
+
+def test_ambiguous_input_names_its_candidates(tmp_path: Path, offering: Offering) -> None:
+    registry = offering(FormatReader(replace(NOTES, suffixes=(".json",)), "m:f"))
+    (tmp_path / "x.json").write_bytes(b"something else")
+    with pytest.raises(
+        InputError, match=r"may be json \(plugin core .*\) or notes \(plugin guest .*\); name the format with --from"
+    ):
+        hub_core.read(tmp_path / "x.json", registry=registry)
+
+
+def test_input_that_nothing_claims_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"\x89PNG")
+    core = Registry(discover(environment={}).plugins[:1])
+    with pytest.raises(InputError, match="no reader claims it, neither by its name nor by its first bytes"):
+        hub_core.read(tmp_path / "x.bin", registry=core)
+
+
+def test_input_that_a_broken_plugin_may_claim_names_the_plugin(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"\x89PNG")
+    broken = Plugin("png", "collhub-png", "1", "png", PluginStatus(PluginState.BROKEN, "importing png: ImportError"))
+    registry = Registry((*discover(environment={}).plugins[:1], broken))
+    with pytest.raises(PluginError, match=r"plugin png \(collhub-png 1\) is broken: importing png: ImportError"):
+        hub_core.read(tmp_path / "x.bin", registry=registry)
+
+
+def test_named_format_goes_before_suffix(tmp_path: Path, offering: Offering) -> None:
+    registry = offering(FormatReader(NOTES, "m:f"), work=lambda source, options: RING)
+    (tmp_path / "x.json").write_bytes(b"{}")
+    assert hub_core.read(tmp_path / "x.json", format="notes", registry=registry) is RING
+
+
+def test_output_whose_suffix_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not tell the format; name the format with --to"):
+        hub_core.write(RING, tmp_path / "x.bin")
+
+
+def test_warnings_of_a_reader_reach_the_reporter(tmp_path: Path, offering: Offering) -> None:
+    def read(source: contract.Source, options: Options) -> hub_core.Algorithm:
+        source.report(Diagnostic("odd", "odd but readable"))
+        return RING
+
+    (tmp_path / "x.note").write_bytes(b"NOTE")
+    heard: list[Diagnostic] = []
+    hub_core.read(tmp_path / "x.note", registry=offering(FormatReader(NOTES, "m:f"), work=read), report=heard.append)
+    assert [diagnostic.code for diagnostic in heard] == ["odd"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ZeroDivisionError("division by zero"), r"m:f failed: ZeroDivisionError: division by zero \(test_pipeline.py:\d+\)"),
+        (SystemExit(2), "m:f failed: it tried to end the program with status 2"),
+        (RecursionError(), "m:f failed: RecursionError"),
+        (ModuleNotFoundError("No module named 'numba'", name="numba"), "m:f needs the module 'numba', which is missing"),
+    ],
+)
+def test_failure_is_blamed_on_the_plugin_and_function(tmp_path: Path, offering: Offering, error: Exception, reason: str) -> None:
+    (tmp_path / "x.note").write_bytes(b"NOTE")
+    with pytest.raises(PluginError, match=rf"^plugin guest \(collhub-guest 3.1\): {reason}") as caught:
+        hub_core.read(tmp_path / "x.note", registry=offering(FormatReader(NOTES, "m:f"), work=_raises(error)))
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [InputError("bad line"), KeyboardInterrupt(), MemoryError()])
+def test_what_is_no_failure_of_the_plugin_passes_through(tmp_path: Path, offering: Offering, error: BaseException) -> None:
+    (tmp_path / "x.note").write_bytes(b"NOTE")
+    with pytest.raises(type(error)) as caught:
+        hub_core.read(tmp_path / "x.note", registry=offering(FormatReader(NOTES, "m:f"), work=_raises(error)))
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [
+        (lambda algorithm, options: None, "returned NoneType, expected WriteResult"),
+        (_writes(), "returned no artifact"),
+        (_writes(Artifact("", lambda: "text")), "content is str, expected bytes"),  # type: ignore[arg-type, return-value]
+        (_writes(Artifact("", lambda: b"1"), Artifact("", lambda: b"2")), "comes twice, though the format is one file"),
+        (_writes(Artifact("extra", lambda: b"")), "name 'extra' does not fit the layout 'file'"),
+        (lambda algorithm, options: WriteResult((), ("loss",)), "returned losses that are not Loss"),
+        (lambda algorithm, options: WriteResult(3), "failed: TypeError"),  # type: ignore[arg-type]
+    ],
+)
+def test_writer_that_returns_nonsense_is_blamed(tmp_path: Path, offering: Offering, work: Work, reason: str) -> None:
+    with pytest.raises(PluginError, match=rf"plugin guest .*m:f.*{reason}"):
+        hub_core.write(RING, tmp_path / "new" / "x.note", registry=offering(FormatWriter(NOTES, "m:f"), work=work))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a//b", "", ".", "..", "a/..", "a\\b", "a\0b", None, 3])
+def test_artifact_name_leads_nowhere_else(tmp_path: Path, offering: Offering, name: Any) -> None:
+    registry = offering(FormatWriter(BUNDLE, "m:f"), work=_writes(Artifact("ok", lambda: b""), Artifact(name, lambda: b"")))
+    with pytest.raises(PluginError, match="does not fit the layout 'folder'"):
+        hub_core.write(RING, tmp_path / "out", format="bundle", registry=registry)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["0.tr", "./x.tr", "./../x", ".a/b"])
+def test_name_in_a_set_continues_the_prefix(tmp_path: Path, offering: Offering, name: str) -> None:
+    registry = offering(FormatWriter(TRACES, "m:f"), work=_writes(Artifact(name, lambda: b"")))
+    with pytest.raises(PluginError, match="does not fit the layout 'prefix'"):
+        hub_core.write(RING, tmp_path / "out.tr", registry=registry)
+
+
+def test_losses_are_returned_or_refused_before_anything_is_written(tmp_path: Path, offering: Offering) -> None:
+    loss = Loss("lane", "all steps", "not written")
+    registry = offering(FormatWriter(NOTES, "m:f"), work=_writes(Artifact("", lambda: b"x"), losses=(loss,)))
+    with pytest.raises(LossyError, match="refused, the conversion loses: lane"):
+        hub_core.write(RING, tmp_path / "x.note", policy=LossPolicy.REFUSE, registry=registry)
+    assert not list(tmp_path.iterdir())
+    assert hub_core.write(RING, tmp_path / "x.note", registry=registry).losses == (loss,)
+
+
+def test_simulation_gives_one_time_a_rank(offering: Offering) -> None:
+    registry = offering(Simulator("s", "d", "m:f"), work=lambda *arguments: SimulationResult((1, 2)))
+    with pytest.raises(PluginError, match="s returned 2 times for 4 ranks"):
+        hub_core.simulate(RING, hub_core.parse_topology("ring:4"), 1024, backend="s", registry=registry)
+
+
+def test_simulation_needs_bytes_and_npus(offering: Offering) -> None:
+    registry = offering(Simulator("s", "d", "m:f"), work=lambda *arguments: SimulationResult((1,) * 4))
+    with pytest.raises(UsageError, match="a collective of 0 bytes moves nothing"):
+        hub_core.simulate(RING, hub_core.parse_topology("ring:4"), 0, backend="s", registry=registry)
+    with pytest.raises(UsageError, match="ring:3 has 3 NPUs, the algorithm 4 ranks"):
+        hub_core.simulate(RING, hub_core.parse_topology("ring:3"), 8, backend="s", registry=registry)
+
+
+def test_synthesizer_gets_its_declared_options(offering: Offering) -> None:
+    option = contract.Option("tries", contract.OptionType.INT, 1, "h")
+    heard: list[object] = []
+    registry = offering(Synthesizer("t", "d", "m:f", (option,)), work=lambda *arguments: heard.append(arguments[2]) or RING)
+    made = synthesize(RING.collective, hub_core.parse_topology("ring:4"), name="t", options={"tries": "5"}, registry=registry)
+    assert made is RING
+    assert heard == [{"tries": 5}]
+
+
+def test_executor_cannot_change_its_inputs(offering: Offering) -> None:
+    def work(algorithm: hub_core.Algorithm, inputs: tuple[Any, ...], options: Options) -> ExecutionResult:
+        inputs[0][0] = 1
+        return ExecutionResult(inputs)
+
+    inputs = [np.zeros(4, np.float32) for _ in range(4)]
+    with pytest.raises(PluginError, match="read-only"):
+        execute(RING, inputs, name="e", registry=offering(Executor("e", "d", "m:f"), work=work))
+    assert inputs[0].flags.writeable
+
+
+def test_failing_health_check_is_an_unhealthy_line(offering: Offering) -> None:
+    registry = offering(HealthCheck("h", "m:f"), work=_raises(OSError("no device")))
+    ((plugin, line),) = check_health(registry)
+    assert (plugin.name, line.is_healthy) == ("guest", False)
+    assert "OSError: no device" in line.details
+
+
+def test_health_check_returns_lines(offering: Offering) -> None:
+    line = HealthLine("x", True)
+    assert [found for _, found in check_health(offering(HealthCheck("h", "m:f"), work=lambda environment: [line]))] == [line]
+    assert "expected a list of HealthLine" in check_health(offering(HealthCheck("h", "m:f"), work=lambda e: "fine"))[0][1].details
+
+
+def test_topology_is_a_text_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "net.json"
+    file.write_text(
+        '{"schema": "collhub/topology-1", "name": "pair", "npus": 2,'
+        ' "links": [{"from": 0, "to": 1, "bandwidth": "1GB/s", "latency": "1us", "duplex": true}]}'
+    )
+    assert hub_core.read_topology("ring:8").num_npus == 8
+    assert hub_core.read_topology(file).num_npus == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("rng:8", "did you mean 'ring'"), ("missing.json", "there is no such file"), ("dir/net", "there is no such file")],
+)
+def test_topology_that_is_neither_says_why(text: str, reason: str) -> None:
+    with pytest.raises(hub_core.HubError, match=reason):
+        hub_core.read_topology(text)
