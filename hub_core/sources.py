@@ -104,7 +104,7 @@ def _members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
     pattern = re.compile(rf"(?P<prefix>.+)\.(?P<rank>0|[1-9][0-9]{{0,6}})(?P<suffix>{_any_of(suffixes)})\Z", re.DOTALL)
     try:
         names = os.listdir(folder)
-    except OSError:
+    except (OSError, ValueError):
         return []
     matches = filter(None, map(pattern.match, names))
     return sorted(_Member(int(m["rank"]), folder / m.string, m["prefix"], m["suffix"]) for m in matches)
@@ -125,7 +125,7 @@ def _any_of(suffixes: Sequence[str]) -> str:
 def _single(place: Path, report: Report) -> Input:
     file = _open(place)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return _stream(file, str(place), report)
+        return _stream(file, str(place), report, is_ours=True)
     file.close()
     return Input(Source(str(place), (_part(place),), report), _head(place), Layout.FILE)
 
@@ -164,18 +164,22 @@ def _load(file: Path) -> bytes:
     return content
 
 
-def _stream(file: BinaryIO, name: str, report: Report) -> Input:
+def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
     """A source of one part from a pipe: the head is read now, the rest once, when the part is loaded."""
     try:
         head = file.read(HEAD_BYTES)
-    except OSError as error:
-        raise _unreadable(name, error) from None
-    _check_head(name, head)
+        _check_head(name, head)
+    except (OSError, InputError) as error:
+        if is_ours:
+            file.close()
+        raise (error if isinstance(error, InputError) else _unreadable(name, error)) from None
     read: list[bytes] = []
 
     def load() -> bytes:
         if not read:
             read.append(_bounded(file, name, head))
+            if is_ours:
+                file.close()
         return read[0]
 
     return Input(Source(name, (SourcePart(name, load),), report), head, Layout.FILE)
