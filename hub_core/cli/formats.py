@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.algorithm import JsonValue
 from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 from hub_core.cli.session import Session
 from hub_core.diagnostics import UsageError
 from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Layout, Option, OptionValue, Simulator, TopologyReader
 from hub_core.plugins.registry import Provided, Registry, closest
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import JsonValue
 
 __all__ = ["formats"]
 

@@ -11,6 +11,7 @@ from hub_core.cli.loading import open_source, read_opened
 from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields, print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
+from hub_core.cli.step_times import write_step_times
 from hub_core.diagnostics import ExitCode, UsageError
 from hub_core.units import format_bytes, format_time
 
@@ -35,6 +36,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
 )
 @click.option("--size", "size_text", metavar="S", help="1MiB, or 1MiB..1GiB by doubling (default: the size that IN states).")
 @click.option("--backend", metavar="NAME", default="analytical", show_default=True, help="The simulator.")
+@click.option("--steps", "steps_out", metavar="FILE", help="Also write start and end of every step as CSV.")
 @from_option
 @option_pairs
 @json_flag
@@ -45,6 +47,7 @@ def simulate(
     topology_text: str,
     size_text: str | None,
     backend: str,
+    steps_out: str | None,
     source_format: str | None,
     assignments: Assignments,
     as_json: bool,
@@ -57,6 +60,8 @@ def simulate(
     from hub_core.plugins.contract import Simulator
 
     sizes = None if size_text is None else parse_sizes(size_text)
+    if steps_out is not None and sizes is not None and len(sizes) > 1:
+        raise UsageError("--steps wants one size", cure="give for example --size 1MiB")
     registry = session.registry()
     simulator = registry.find(Simulator, backend)
     topology = pipeline.read_topology(topology_text, registry=registry, report=print_diagnostic)
@@ -67,6 +72,8 @@ def simulate(
         _timing(session, algorithm, topology, size, backend, given["simulator"])
         for size in (sizes or _stated_size(opened.name, algorithm))
     ]
+    if steps_out is not None:
+        write_step_times(algorithm.steps, timings[0].result, steps_out)
     if as_json:
         print_json(_document(opened.name, topology, backend, timings))
     elif len(timings) == 1:

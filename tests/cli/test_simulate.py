@@ -98,6 +98,20 @@ def test_ranks_that_never_finish_are_named_and_exit_1(collhub, ring: Path, tmp_p
     assert any(found["rank"] == 1 for found in report["diagnostics"])
 
 
+def test_times_of_steps_are_written_as_csv(collhub, ring: Path, tmp_path: Path) -> None:
+    times = tmp_path / "steps.csv"
+    assert collhub("simulate", ring, "--topology", RING, "--size", "1MiB", "--steps", times).code == 0
+    header, *lines = times.read_text().splitlines()
+    assert (header, len(lines)) == ("rank,step,kind,peer,start_ns,end_ns", 48)
+    assert lines[0] == "0,0,send,1,0,5742"
+    assert max(int(line.rpartition(",")[2]) for line in lines) == RING_NS
+
+
+def test_times_of_steps_want_one_size(collhub, ring: Path, tmp_path: Path) -> None:
+    run = collhub("simulate", ring, "--topology", RING, "--size", "1MiB..2MiB", "--steps", tmp_path / "steps.csv")
+    assert (run.code, len(run.error_lines)) == (2, 1)
+
+
 def test_sizes_of_a_range_double() -> None:
     assert parse_sizes("1KiB..5KiB") == (1024, 2048, 4096)
 

@@ -1,0 +1,34 @@
+"""Write when every step of a simulated run started and ended, as a CSV file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core.diagnostics import UsageError
+from hub_core.steps import StepKind, StepTable
+
+if TYPE_CHECKING:
+    from hub_core.plugins.contract import SimulationResult
+
+__all__ = ["write_step_times"]
+
+_HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
+
+
+def write_step_times(steps: StepTable, result: SimulationResult, out: str) -> None:
+    """Write one line a step: rank, position in the rank, kind, peer, start and end; -1 for what never happened."""
+    from hub_core.artifacts import Content, destination
+    from hub_core.plugins.contract import Format
+
+    if result.step_start_ns is None or result.step_end_ns is None:
+        raise UsageError("this simulator does not tell the times of steps", cure="leave out --steps, or use another --backend")
+    place = destination(out, Format("csv", "times of steps", (".csv",)), force=True)
+    names = [kind.name.lower().replace("_", "-") for kind in StepKind]
+    columns = (steps.rank, steps.kind, steps.peer, result.step_start_ns, result.step_end_ns)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    first_rows = steps.rank_indptr.tolist()
+    lines = (
+        f"{rank},{row - first_rows[rank]},{names[kind]},{peer},{start},{end}\n"
+        for row, (rank, kind, peer, start, end) in enumerate(rows)
+    )
+    place.put([Content("", (_HEADER + "".join(lines)).encode("ascii"))])
