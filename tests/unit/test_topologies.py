@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import deque
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.diagnostics import InputError, UsageError
+from hub_core.plugins.contract import Source
 from hub_core.topologies import BUILDERS, grid, parse_topology
 from hub_core.topology import Dimension, DimensionKind, Links, Topology
+from hub_core.topology_document import topology_from_json
 
 KINDS = st.sampled_from(list(DimensionKind))
 GRIDS = st.lists(st.tuples(KINDS, st.integers(1, 4)), min_size=1, max_size=3)
@@ -20,6 +23,7 @@ TEXTS = (
     "line:5", "ring:6", "mesh:3x4", "torus:3x4", "fully-connected:5", "switch:5", "hypercube:3", "fat-tree:4", "dragonfly:3,2,1",
     "rail:3x4", "ring-fc-switch:3x2x2", "dgx1p", "dgx1v", "dgx2", "dgx-a100", "dgx-h100",
 )  # fmt: skip
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "topologies.md"
 SPECS = Path(__file__).resolve().parents[3] / "shared" / "specs" / "topologies.json"
 
 
@@ -166,6 +170,19 @@ def test_npu_takes_the_first_of_parallel_links():
 def test_counts_of_large_builders(text, npus, switches, count):
     topology = parse_topology(text)
     assert (topology.num_npus, topology.num_nodes - topology.num_npus, topology.num_links) == (npus, switches, count)
+
+
+def test_table_of_the_guide_states_the_counts():
+    rows = [line.split("|") for line in GUIDE.read_text().splitlines() if line.startswith("| `") and line.count("|") == 6]
+    stated = {text: tuple(map(int, counts)) for _, texts, _, *counts, _ in rows for text in re.findall("`([^`]+)`", texts)}
+    found = {text: parse_topology(text) for text in stated}
+    assert {text: (t.num_npus, t.num_nodes - t.num_npus, t.num_links) for text, t in found.items()} == stated
+    assert {text.partition(":")[0] for text in stated} >= set(BUILDERS)
+
+
+def test_file_of_the_guide_is_read():
+    (text,) = re.findall(r"```json\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert topology_from_json(Source.of_bytes("guide.json", text.encode())).num_links == 8
 
 
 def test_dragonfly_joins_every_two_groups_once():

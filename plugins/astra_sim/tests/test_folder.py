@@ -3,11 +3,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from collhub_astra_sim.folder import write
+from collhub_astra_sim.plugin import ASTRA_SIM, FOLDER
 
+import hub_core
 from hub_core.algorithm import Algorithm
 from hub_core.collectives import Buffer, Collective, CollectiveKind
 from hub_core.diagnostics import InputError, UsageError
@@ -222,3 +229,20 @@ def test_rank_without_steps_finishes_after_1_ns(store, run_script, aware, messag
 def test_written_traces_can_be_opened_for_appending(store):
     folder = store(write(ring_all_reduce(4), RING))
     assert all(os.access(file, os.W_OK) for file in folder.rglob("*.et"))
+
+
+def test_readme_states_every_option_and_file():
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    names = [option.name for option in (*FOLDER.options, *ASTRA_SIM.options)]
+    files = [*write(ring_all_reduce(4), {"topology": "ring:5"}).artifacts]
+    assert [name for name in names if f"`{name}`" not in text and f"-O {name}=" not in text] == []
+    generic = {re.sub(r"\.\d+\.et", "", artifact.name).replace("all-reduce", "NAME") for artifact in files}
+    assert [name for name in generic if f"`{name}" not in text] == []
+
+
+def test_command_of_the_readme_writes_the_folder(tmp_path):
+    (command,) = re.findall(r"^\$ (collhub convert .*)$", (Path(__file__).parents[1] / "README.md").read_text(), re.MULTILINE)
+    hub_core.write(ring_all_reduce(8), tmp_path / "ring.json")
+    program, *arguments = shlex.split(command.replace("ring.xml", "ring.json"))
+    done = subprocess.run([Path(sys.executable).with_name(program), *arguments], cwd=tmp_path, check=False)
+    assert (done.returncode, (tmp_path / "ring-8" / "run.sh").exists()) == (0, True)
