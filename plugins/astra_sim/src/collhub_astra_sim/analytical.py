@@ -49,7 +49,9 @@ def simulate(algorithm: Algorithm, topology: Topology, collective_bytes: int, op
 
     def locate(node: int) -> Location:
         row = int(nodes.step[node])
-        return algorithm.steps.location(row) if row >= 0 else _node_location(nodes, node)
+        return (
+            algorithm.steps.location(row, algorithm.provenance.source_name or None) if row >= 0 else _node_location(nodes, node)
+        )
 
     times = simulate_nodes(nodes, topology, model, durations, locate)
     start, end = _step_times(nodes, times, len(algorithm.steps))

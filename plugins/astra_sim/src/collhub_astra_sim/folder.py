@@ -193,7 +193,11 @@ def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
     ):
         if is_wrong.any():
             step = int(nodes.step[np.argmax(is_wrong)])
-            raise InputError(f"{what}, on which ASTRA-sim aborts", location=algorithm.steps.location(step), cure=cure)
+            raise InputError(
+                f"{what}, on which ASTRA-sim aborts",
+                location=algorithm.steps.location(step, algorithm.provenance.source_name or None),
+                cure=cure,
+            )
 
 
 def _network(
