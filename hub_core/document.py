@@ -167,7 +167,7 @@ class _Document:
         if isinstance(name, str) and name.startswith("collhub/algorithm-"):
             self._fail(f"the schema is {name[:80]!r}, this version reads {SCHEMA!r}", "$.schema", cure="upgrade collhub")
         found = "there is none" if name is None else f"got {str(name)[:80]!r}"
-        self._fail(f"expected {SCHEMA!r}, {found}", "$.schema", cure="name the format with --from; `collhub formats` lists them")
+        self._fail(f"expected {SCHEMA!r}, {found}", "$.schema", cure="name the format with --from; 'collhub formats' lists them")
 
     def _collective(self, stated: JsonObject) -> Collective:
         contract = stated.get("contract")

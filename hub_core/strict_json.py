@@ -28,7 +28,7 @@ def parse_object(content: bytes, file: str) -> JsonObject:
     if not start and not content.strip(b" \t\r\n"):
         _fail(file, "the file is empty, a JSON document was expected")
     if start[:1] != b"{":
-        _fail(file, "this is not a JSON object", cure="see `collhub formats`, or name the format with --from")
+        _fail(file, "this is not a JSON object", cure="see 'collhub formats', or name the format with --from")
     try:
         root: JsonObject = json.loads(content.decode("utf-8"), object_pairs_hook=_unique_object, parse_constant=_refuse_constant)
         if _SURROGATE.search(content):
