@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hub_core.diagnostics import InputError
+
 
 def test_document_order_of_ranks_and_thread_blocks_is_free(reader, xml) -> None:
     one, other = xml.block(xml.step("cpy", "i0"), id=1), xml.block(xml.step("cpy", "i1"), id=0)
@@ -97,18 +99,26 @@ def test_channel_beyond_nchannels_is_said(reader, xml) -> None:
 
 def test_unknown_step_type_names_the_known_ones(reader, xml) -> None:
     assert reader.refusal(xml.local([xml.step("sx")])) == [
-        "4: unknown-type: rank 0, thread block 0, step 0: type 'sx' is not one of s, r, rcs, rrc, rrs, rrcs, cpy, re, nop"
+        "4: unknown-type: thread block 0, step 0: type 'sx' is not one of s, r, rcs, rrc, rrs, rrcs, cpy, re, nop"
     ]
+
+
+def test_errors_know_the_rank(xml, reader) -> None:
+    text = xml.algo(xml.gpu(), xml.gpu(xml.block(xml.step("sx", cnt="y"))), xml.gpu(xml.block(send="z"), id="k"))
+    with pytest.raises(InputError) as caught:
+        reader(text)
+    places = {(found.code, found.location.line, found.location.rank) for found in caught.value.diagnostics}
+    assert {("unknown-type", 6, 1), ("not-a-number", 6, 1), ("not-a-number", 10, None)} <= places
 
 
 def test_unknown_buffer_is_refused_even_on_a_nop(reader, xml) -> None:
     text = xml.local([xml.step("cpy", flag=True)], [xml.step("nop", "x0", wait=(0, 0)), xml.step("cpy")])
-    assert reader.refusal(text) == ["7: unknown-srcbuf: rank 0, thread block 1, step 0: srcbuf 'x' is not one of i, o, s"]
+    assert reader.refusal(text) == ["7: unknown-srcbuf: thread block 1, step 0: srcbuf 'x' is not one of i, o, s"]
 
 
 def test_names_in_messages_skip_thread_blocks_without_steps(reader, xml) -> None:
     text = xml.local([], [xml.step("cpy"), xml.step("sx")], [])
-    assert "rank 0, thread block 1, step 1" in reader.refusal(text)[0]
+    assert "thread block 1, step 1" in reader.refusal(text)[0]
 
 
 @pytest.mark.parametrize("count", [0, -1])
@@ -126,10 +136,10 @@ def test_count_beyond_the_runtimes_is_read_and_said(reader, xml) -> None:
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
-        ("cnt", "abc", "not-a-number: rank 0, thread block 0, step 0: cnt 'abc' is not a number"),
-        ("cnt", "", "not-a-number: rank 0, thread block 0, step 0: cnt '' is not a number"),
-        ("srcoff", "1" * 99, f"attribute-range: rank 0, thread block 0, step 0: srcoff '{'1' * 40}' is not a number below 2^31"),
-        ("hasdep", "2", "attribute-range: rank 0, thread block 0, step 0: hasdep 2 is not 0 or 1"),
+        ("cnt", "abc", "not-a-number: thread block 0, step 0: cnt 'abc' is not a number"),
+        ("cnt", "", "not-a-number: thread block 0, step 0: cnt '' is not a number"),
+        ("srcoff", "1" * 99, f"attribute-range: thread block 0, step 0: srcoff '{'1' * 40}' is not a number below 2^31"),
+        ("hasdep", "2", "attribute-range: thread block 0, step 0: hasdep 2 is not 0 or 1"),
     ],
 )
 def test_step_values_out_of_range(reader, xml, attribute: str, value: str, message: str) -> None:

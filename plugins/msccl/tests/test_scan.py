@@ -108,7 +108,7 @@ def test_missing_step_attribute_is_named_with_its_step(reader, xml, name: str) -
     text = _one_rank(xml)
     start = text.index(f' {name}="', text.index("<step"))
     cut = text[:start] + text[text.index('"', start + len(name) + 3) + 1 :]
-    assert reader.refusal(cut) == [f"4: missing-attribute: rank 0, thread block 0, step 0 has no attribute {name!r}"]
+    assert reader.refusal(cut) == [f"4: missing-attribute: thread block 0, step 0 has no attribute {name!r}"]
 
 
 @pytest.mark.parametrize(("tag", "name"), [("tb", "send"), ("tb", "id"), ("gpu", "s_chunks"), ("gpu", "id")])

@@ -48,7 +48,7 @@ class Findings:
         rows = np.flatnonzero(is_wrong)
         for count, row in enumerate(rows[:_SHOWN_PER_RULE].tolist(), 1):
             more = f" (and {len(rows) - count} more like this)" if count == _SHOWN_PER_RULE < len(rows) else ""
-            self.error(code, message(row) + more, int(line[row]), rank=None if rank is None else int(rank[row]), cure=cure)
+            self.error(code, message(row) + more, int(line[row]), rank=_at(rank, row), cure=cure)
 
     def warn_at(
         self,
@@ -65,9 +65,13 @@ class Findings:
         if len(rows):
             row = int(rows[0])
             more = f" (and {len(rows) - 1} more like this)" if len(rows) > 1 else ""
-            self.warn(code, message(row) + more, int(line[row]), rank=None if rank is None else int(rank[row]), cure=cure)
+            self.warn(code, message(row) + more, int(line[row]), rank=_at(rank, row), cure=cure)
 
     def raise_errors(self) -> None:
         """Raise `InputError` with all errors in the order of the file, if there are any."""
         if self._errors:
             raise InputError(sorted(self._errors, key=lambda found: found.location.line or 0))
+
+
+def _at(rank: npt.NDArray[np.int64] | None, row: int) -> int | None:
+    return None if rank is None or rank[row] < 0 else int(rank[row])

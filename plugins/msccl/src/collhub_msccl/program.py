@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from collhub_msccl.findings import Findings
 from collhub_msccl.header import Header
 from collhub_msccl.numbers import NumberState
-from collhub_msccl.scan import Document, Texts
+from collhub_msccl.scan import Document
 
 __all__ = ["Program", "StepType", "read_program"]
 
@@ -130,43 +130,43 @@ def read_program(document: Document, header: Header, findings: Findings) -> Prog
 
 
 def _numbers(tag: str, document: Document, findings: Findings) -> dict[str, Int64Array]:
-    table, names = document.table(tag)
-    texts = document.texts
+    table, texts = document.table(tag), document.texts
     values, states = texts.numbers
     columns: dict[str, Int64Array] = {}
     for attribute in table.attributes:
         codes = table.column(attribute)
         if texts.missing >= 0:
-            message = partial(_missing_message, attribute, names)
-            findings.errors_at("missing-attribute", codes == texts.missing, table.line, message)
+            _check_present(tag, attribute, document, findings)
         if attribute in _NUMBER_COLUMNS[tag]:
             columns[attribute] = values[codes]
-            if states.any():
-                _check_numbers(attribute, codes, names, table.line, texts, findings)
+            if states[codes].any():
+                _check_numbers(tag, attribute, document, findings)
     return columns
 
 
-def _missing_message(attribute: str, names: Callable[[int], str], row: int) -> str:
-    return f"{names(row)} has no attribute {attribute!r}"
+def _check_present(tag: str, attribute: str, document: Document, findings: Findings) -> None:
+    findings.errors_at(
+        "missing-attribute",
+        document.table(tag).column(attribute) == document.texts.missing,
+        document.table(tag).line,
+        lambda row: f"{document.name(tag, row)} has no attribute {attribute!r}",
+        rank=document.ranks(tag),
+    )
 
 
-def _check_numbers(
-    attribute: str,
-    codes: npt.NDArray[np.int32],
-    names: Callable[[int], str],
-    line: Int64Array,
-    texts: Texts,
-    findings: Findings,
-) -> None:
+def _check_numbers(tag: str, attribute: str, document: Document, findings: Findings) -> None:
+    table, texts = document.table(tag), document.texts
+    codes = table.column(attribute)
     state = texts.numbers[1][codes]
     state[codes == texts.missing] = NumberState.FINE
 
     def message(expected: str, row: int) -> str:
-        return f"{names(row)}: {attribute} {(texts[codes[row]] or '')[:40]!r} {expected}"
+        return f"{document.name(tag, row)}: {attribute} {(texts[codes[row]] or '')[:40]!r} {expected}"
 
     for kind, code, expected in _NUMBER_DEFECTS:
-        findings.errors_at(code, state == kind, line, partial(message, expected))
-    findings.warn_at("odd-number", state == NumberState.CUT, line, partial(message, "is cut at its first odd character"))
+        findings.errors_at(code, state == kind, table.line, partial(message, expected), rank=document.ranks(tag))
+    cut = partial(message, "is cut at its first odd character")
+    findings.warn_at("odd-number", state == NumberState.CUT, table.line, cut, rank=document.ranks(tag))
 
 
 def _words(attribute: str, words: Sequence[str], document: Document, findings: Findings) -> Int64Array:
@@ -175,10 +175,11 @@ def _words(attribute: str, words: Sequence[str], document: Document, findings: F
 
     def message(row: int) -> str:
         found = (document.texts[codes[row]] or "")[:40]
-        return f"{document.name_of_step(row)}: {attribute} {found!r} is not one of {', '.join(words)}"
+        return f"{document.name('step', row)}: {attribute} {found!r} is not one of {', '.join(words)}"
 
     is_wrong = (positions < 0) & (codes != document.texts.missing)
-    findings.errors_at(f"unknown-{attribute}", is_wrong, document.steps.line, message)
+    if is_wrong.any():
+        findings.errors_at(f"unknown-{attribute}", is_wrong, document.steps.line, message, rank=document.ranks("step"))
     return positions
 
 
@@ -205,7 +206,8 @@ def _check_flags(has_dependents: Int64Array, document: Document, findings: Findi
         "attribute-range",
         (has_dependents < 0) | (has_dependents > 1),
         document.steps.line,
-        lambda row: f"{document.name_of_step(row)}: hasdep {has_dependents[row]} is not 0 or 1",
+        lambda row: f"{document.name('step', row)}: hasdep {has_dependents[row]} is not 0 or 1",
+        rank=document.ranks("step"),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -21,7 +21,7 @@ __all__ = ["Document", "ElementTable", "Texts", "scan"]
 
 MAX_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 18
-_FLUSH_TEXTS = 1 << 20
+_FLUSH_TEXTS = 1 << 13
 _LONGEST_HEADER_TEXT = 4096
 _PARENT = {"gpu": "algo", "tb": "gpu", "step": "tb"}
 _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
@@ -97,20 +97,26 @@ class Document:
     steps: ElementTable
     texts: Texts
 
-    def table(self, tag: str) -> tuple[ElementTable, Callable[[int], str]]:
-        """The table of one element name, and how messages call its rows."""
-        if tag == "step":
-            return self.steps, self.name_of_step
-        table = self.gpus if tag == "gpu" else self.thread_blocks
-        return table, lambda row: f"<{tag}> with id {self.texts[table.column('id')[row]]}"
+    def table(self, tag: str) -> ElementTable:
+        """The table of one element name."""
+        return {"gpu": self.gpus, "tb": self.thread_blocks, "step": self.steps}[tag]
 
-    def name_of_step(self, row: int) -> str:
-        """How messages call a step of the file, from ids as written."""
+    def name(self, tag: str, row: int) -> str:
+        """How messages call a row of a table, from ids as written."""
+        if tag != "step":
+            return f"<{tag}> with id {self.texts[self.table(tag).column('id')[row]]}"
         block = int(np.searchsorted(self.thread_blocks.first_child[:-1], row, "right")) - 1
-        gpu = int(np.searchsorted(self.gpus.first_child[:-1], block, "right")) - 1
-        rank = self.texts[self.gpus.column("id")[gpu]]
         block_id = self.texts[self.thread_blocks.column("id")[block]]
-        return f"rank {rank}, thread block {block_id}, step {row - int(self.thread_blocks.first_child[block])}"
+        return f"thread block {block_id}, step {row - int(self.thread_blocks.first_child[block])}"
+
+    def ranks(self, tag: str) -> npt.NDArray[np.int64]:
+        """Rank of every row of a table; -1 where its id is no number."""
+        values, states = self.texts.numbers
+        ids = self.gpus.column("id")
+        rank = np.where(states[ids] == NumberState.FINE, values[ids], -1)
+        for parent in (self.gpus, self.thread_blocks)[: ("gpu", "tb", "step").index(tag)]:
+            rank = np.repeat(rank, np.diff(parent.first_child))
+        return rank
 
 
 def scan(content: bytes, file: str, findings: Findings) -> Document:
