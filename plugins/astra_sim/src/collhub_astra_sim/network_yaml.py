@@ -7,15 +7,16 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, NoReturn
 
 from hub_core.diagnostics import InputError, Location, UsageError
+from hub_core.plugins.contract import Source
 from hub_core.topologies import grid
 from hub_core.topology import Dimension, DimensionKind, Topology
 
 if TYPE_CHECKING:
     from yaml import MappingNode, Node
 
-    from hub_core.plugins.contract import Options, Source
+    from hub_core.plugins.contract import Options
 
-__all__ = ["KIND_NAMES", "network_text", "read"]
+__all__ = ["KIND_NAMES", "network_text", "read", "samples"]
 
 KIND_NAMES = {DimensionKind.RING: "Ring", DimensionKind.FULLY_CONNECTED: "FullyConnected", DimensionKind.SWITCH: "Switch"}
 _KINDS = {name: kind for kind, name in KIND_NAMES.items()}
@@ -58,6 +59,14 @@ def read(source: Source, options: Options) -> Topology:
         return grid(name, dimensions)
     except UsageError as error:
         _fail(name, None, error.diagnostics[0].message, error.diagnostics[0].cure)
+
+
+def samples() -> Sequence[Source]:
+    """Small correct files for the conformance kit."""
+    ring = Dimension(DimensionKind.RING, 8, 50.0 * _GIB, 500e-9)
+    switch = Dimension(DimensionKind.SWITCH, 2, 25.0 * _GIB, 1e-6)
+    texts = {"ring.yml": network_text([ring]), "ring-switch.yml": network_text([ring, switch])}
+    return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]
 
 
 def _parsed(name: str, content: bytes) -> MappingNode:

@@ -78,6 +78,7 @@ ASTRA_SIM = Simulator(
 NETWORK_YAML = TopologyReader(
     Format("astra-sim-network", "network YAML of ASTRA-sim", (".yml", ".yaml"), rb"(?m)^(topology|npus_count)[ \t]*:"),
     "collhub_astra_sim.network_yaml:read",
+    samples="collhub_astra_sim.network_yaml:samples",
 )
 
 
