@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 from collhub_msccl import plugin
+from collhub_msccl.program import STEP_TYPE_NAMES
+from collhub_msccl.read_xml import read
+from collhub_msccl.samples import samples
 
 from hub_core.plugins.contract import resolve
+from hub_core.verification import verify
 
 (OFFER,) = plugin.collhub_producers()
 
@@ -23,6 +27,14 @@ def test_listing_the_offer_imports_nothing_heavy() -> None:
     code = "import sys, collhub_msccl.plugin as p; p.collhub_producers(); print(sorted({'numpy', 'xml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_samples_have_every_step_type_and_verify() -> None:
+    found: set[str] = set()
+    for source in samples():
+        found |= set(re.findall(r'type="(\w+)"', source.content().decode()))
+        assert verify(read(source, {})).ok
+    assert found == set(STEP_TYPE_NAMES)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Plugin of Collective Hub."""
+"""MSCCL-IR XML for Collective Hub; see `plugin` for what it offers."""

@@ -25,6 +25,7 @@ _READER = FormatReader(
             ("runtime", "dsl"),
         ),
     ),
+    samples="collhub_msccl.samples:samples",
 )
 
 
