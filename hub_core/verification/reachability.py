@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ BoolArray = npt.NDArray[np.bool_]
 _PROBED_PARENTS = 8
 _CONTRACTIONS = 16
 _CLOCK_BYTES = 1 << 28
+_PARENTS_AT_ONCE = 16
 
 
 def unordered_pairs(steps: StepTable, relation: HappensBefore, earlier: Int64Array, later: Int64Array) -> Int64Array:
@@ -26,8 +28,9 @@ def unordered_pairs(steps: StepTable, relation: HappensBefore, earlier: Int64Arr
 
     Cheap sufficient tests come first: a direct edge; both on one chain of program order; both on one chain that
     follows messages. What is left is contracted (the only way out of a node, or into it, must be taken), and
-    decided within the rank by clocks over chains; at last, exactly, by clocks over the whole graph. Cost: linear
-    in steps, edges and pairs, but for the clocks: (steps + edges) x (chains that hold the start of an open pair).
+    decided within the rank by marks that spread from the starts; at last, exactly, by marks over the whole graph.
+    Cost: linear in steps, edges and pairs, but for the marks: (steps + edges) times the smaller of the number of
+    chains that hold the start of an open pair and a thirty-second of the number of these starts.
     """
     open_pairs = np.arange(len(earlier))
     graph = _graph(steps, relation)
@@ -174,34 +177,75 @@ def _hop(graph: _Graph, earlier: Int64Array, later: Int64Array) -> tuple[Int64Ar
     return receive_of[earlier], send_of[later]
 
 
-def _reach(graph: _Graph, earlier: Int64Array, later: Int64Array, within_rank: bool) -> BoolArray:
-    """Whether there is a path, along dependencies only where `within_rank`, by clocks over chains.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Marks:
+    """What spreads from the starts of pairs along paths: per node a column (-1: none) and a value, joined by `join`.
 
-    The clock of a node holds, per chain, the last node of that chain from which the node is reached; `later` is
-    reached from `earlier` exactly if its clock for the chain of `earlier` is `earlier` or later. Chains of
-    different ranks share a column where only paths within a rank count. Columns are done in blocks that fit memory.
+    Clocks: a column a chain, the last node of that chain that reaches here, or -1; b is reached from a if its
+    clock for the chain of a is a or later. Bits: 64 starts a column, one bit each.
+    """
+
+    column: Int64Array
+    value: npt.NDArray[Any]
+    join: np.ufunc
+    nothing: int
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return int(self.column.max()) + 1
+
+    def has(self, found: npt.NDArray[Any], starts: Int64Array) -> BoolArray:
+        """Whether the marks `found` show that each of `starts` reached there."""
+        value = self.value[starts]
+        reached: BoolArray = (found & value) != 0 if self.join is np.bitwise_or else found >= value
+        return reached
+
+
+def _reach(graph: _Graph, earlier: Int64Array, later: Int64Array, within_rank: bool) -> BoolArray:
+    """Whether there is a path, along dependencies only where `within_rank`, by marks that spread from `earlier`.
+
+    Columns are done in blocks that fit memory, each over the levels between its starts and their ends. Where only
+    paths within a rank count, the ranks share the columns.
     """
     reached = np.zeros(len(earlier), np.bool_)
     if not len(earlier):
         return reached
-    chains, chain_index = np.unique(graph.program[earlier], return_inverse=True)
-    column = _columns_per_rank(graph.rank[chains]) if within_rank else np.arange(len(chains))
-    last = int(graph.num_dependencies) if within_rank else len(graph.parents)
-    edges = _edges_with_sentinel(graph, last)
-    width = max(1, _CLOCK_BYTES // (4 * (len(graph) + 1)))
-    column_of_chain = np.full(len(graph), -1, np.int64)
-    column_of_chain[chains] = column
-    column_of_node = column_of_chain[graph.program]
-    for first in range(0, int(column.max()) + 1, width):
-        asked = np.flatnonzero((column[chain_index] >= first) & (column[chain_index] < first + width))
+    clocks, bits = _clocks(graph, earlier, within_rank), _bits(graph, earlier, within_rank)
+    marks = clocks if 4 * clocks.width <= 8 * bits.width else bits
+    last = graph.num_dependencies if within_rank else len(graph.parents)
+    edges = csr(graph.children[:last], graph.parents[:last], len(graph))
+    width = max(1, _CLOCK_BYTES // (marks.value.itemsize * (len(graph) + 1)))
+    column = marks.column[earlier]
+    for first in range(0, marks.width, width):
+        asked = np.flatnonzero((column >= first) & (column < first + width))
         if len(asked):
-            clocks = _clocks(graph, edges, column_of_node - first, width, (earlier[asked], later[asked]))
-            reached[asked] = clocks[later[asked], column[chain_index[asked]] - first] >= earlier[asked]
+            block, base = _spread(graph, edges, marks, (first, width), (earlier[asked], later[asked]))
+            reached[asked] = marks.has(block[later[asked] - base, column[asked] - first], earlier[asked])
     return reached
 
 
+def _clocks(graph: _Graph, starts: Int64Array, within_rank: bool) -> _Marks:
+    """Marks of all nodes of the chains that hold a start."""
+    chains = np.unique(graph.program[starts])
+    column_of_chain = np.full(len(graph), -1, np.int64)
+    column_of_chain[chains] = _columns_per_rank(graph.rank[chains]) if within_rank else np.arange(len(chains))
+    return _Marks(column_of_chain[graph.program], np.arange(len(graph), dtype=np.int32), np.maximum, -1)
+
+
+def _bits(graph: _Graph, starts: Int64Array, within_rank: bool) -> _Marks:
+    """Marks of the starts alone."""
+    starts = np.unique(starts)
+    number = _columns_per_rank(graph.rank[starts]) if within_rank else np.arange(len(starts))
+    column = np.full(len(graph), -1, np.int64)
+    value = np.zeros(len(graph), np.uint64)
+    column[starts] = number // 64
+    value[starts] = np.uint64(1) << (number % 64).astype(np.uint64)
+    return _Marks(column, value, np.bitwise_or, 0)
+
+
 def _columns_per_rank(ranks: Int64Array) -> Int64Array:
-    """Number the chains of each rank from 0."""
+    """Number the entries of each rank from 0."""
     order = np.argsort(ranks, kind="stable")
     first = np.flatnonzero(np.concatenate([[True], ranks[order][1:] != ranks[order][:-1]]))
     columns = np.empty(len(ranks), np.int64)
@@ -209,33 +253,40 @@ def _columns_per_rank(ranks: Int64Array) -> Int64Array:
     return columns
 
 
-def _edges_with_sentinel(graph: _Graph, last: int) -> tuple[Int64Array, Int64Array]:
-    """Parents by child; nodes without any get the sentinel node n, so that no group is empty."""
-    nodes = len(graph)
-    orphans = np.flatnonzero(np.bincount(graph.children[:last], minlength=nodes) == 0)
-    children = np.concatenate([graph.children[:last], orphans])
-    return csr(children, np.concatenate([graph.parents[:last], np.full(len(orphans), nodes)]), nodes)
-
-
-def _clocks(
+def _spread(
     graph: _Graph,
     edges: tuple[Int64Array, Int64Array],
-    column: Int64Array,
-    width: int,
+    marks: _Marks,
+    columns: tuple[int, int],
     asked: tuple[Int64Array, Int64Array],
-) -> npt.NDArray[np.int32]:
-    """Clocks of the nodes between the first and the last node asked for, in `width` columns; -1: never reached."""
+) -> tuple[npt.NDArray[Any], int]:
+    """Marks in `columns` (first, width) of the nodes from the level of the first start asked for on: (block, first node)."""
+    column = marks.column - columns[0]
+    width = min(columns[1], int(column.max()) + 1)
+    low, high = np.searchsorted(graph.level_indptr, [asked[0].min(), asked[1].max()], side="right").tolist()
+    base, end = int(graph.level_indptr[low - 1]), int(graph.level_indptr[high])
+    # One row more: it stands for all nodes before the first level, which nothing marks.
+    block = np.full((end - base + 1, width), marks.nothing, marks.value.dtype)
+    own_nodes = base + np.flatnonzero((column[base:end] >= 0) & (column[base:end] < width))
+    borders = np.searchsorted(own_nodes, graph.level_indptr[low - 1 : high + 1])
+    for level in range(low - 1, high):
+        _join_parents(block, base, graph.level_indptr[level : level + 2], edges, marks.join)
+        own = own_nodes[borders[level - low + 1] : borders[level - low + 2]]
+        block[own - base, column[own]] = marks.join(block[own - base, column[own]], marks.value[own])
+    return block, base
+
+
+def _join_parents(
+    block: npt.NDArray[Any], base: int, level: Int64Array, edges: tuple[Int64Array, Int64Array], join: np.ufunc
+) -> None:
+    """Join the marks of all parents into each node of a level: the first parents of all at once, the many of a few at last."""
     indptr, indices = edges
-    width = min(width, int(column.max()) + 1)
-    clocks = np.full((len(graph) + 1, width), -1, np.int32)
-    tracked = np.flatnonzero((column >= 0) & (column < width))
-    low, high = np.searchsorted(graph.level_indptr, [asked[0].min(), asked[1].max()], side="right")
-    borders = np.searchsorted(tracked, graph.level_indptr)
-    for level in range(int(low) - 1, int(high)):
-        start, stop = int(graph.level_indptr[level]), int(graph.level_indptr[level + 1])
-        edge = int(indptr[start])
-        groups = clocks[indices[edge : int(indptr[stop])]]
-        clocks[start:stop] = np.maximum.reduceat(groups, indptr[start:stop] - edge, axis=0)
-        own = tracked[borders[level] : borders[level + 1]]
-        clocks[own, column[own]] = own
-    return clocks
+    nodes = np.arange(int(level[0]), int(level[1]))
+    degree = indptr[nodes + 1] - indptr[nodes]
+    for k in range(min(int(degree.max(initial=0)), _PARENTS_AT_ONCE)):
+        some = nodes[degree > k]
+        parents = np.maximum(indices[indptr[some] + k] - base, -1)
+        block[some - base] = join(block[some - base], block[parents])
+    for node in nodes[degree > _PARENTS_AT_ONCE].tolist():
+        parents = np.maximum(indices[int(indptr[node]) : int(indptr[node + 1])] - base, -1)
+        block[node - base] = join.reduce(block[parents], axis=0)

@@ -299,19 +299,33 @@ def test_regions_of_any_size_are_compared_at_their_borders() -> None:
     assert out_of_place(verify(racy)).verdict == "wrong+race"
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_unordered_pairs_equal_the_closure(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All pairs of a random graph, so that every stage of the decision is used, clocks in several blocks of columns."""
-    monkeypatch.setattr(reachability, "_CLOCK_BYTES", 4 * 200)
+def random_messages(seed: int, messages: int, in_lanes: bool) -> StepTable:
+    """Messages between 3 ranks with dependencies at random; `in_lanes`: the 2 lanes of a rank run in order."""
     random = np.random.default_rng(seed)
-    builder, made = StepTableBuilder(3), [[], [], []]
-    for _ in range(40):
+    builder = StepTableBuilder(3)
+    made: list[list[int]] = [[], [], []]
+    last: dict[tuple[int, int], int] = {}
+    for _ in range(messages):
         source, target = random.permutation(3)[:2].tolist()
         for rank, step, peer in ((source, send, target), (target, receive, source)):
-            known = made[rank]
-            parents = random.choice(known, min(len(known), int(random.integers(0, 3))), replace=False).tolist() if known else []
-            known.append(step(builder, rank, peer, data=parents, lane=int(random.integers(-1, 2))))
-    steps = builder.build()
+            known, lane = made[rank], int(random.integers(0, 2))
+            parents = set(
+                random.choice(known, min(len(known), int(random.integers(0, 3))), replace=False).tolist() if known else []
+            )
+            parents |= {last[rank, lane]} if in_lanes and (rank, lane) in last else set()
+            last[rank, lane] = step(builder, rank, peer, data=sorted(parents), lane=lane)
+            known.append(last[rank, lane])
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("seed", "messages", "in_lanes"), [*((k, 40, False) for k in range(20)), *((k, 150, True) for k in range(3))]
+)
+def test_unordered_pairs_equal_the_closure(seed: int, messages: int, in_lanes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs of a random graph, so that every stage of the decision is used: bits without lanes, clocks with them."""
+    monkeypatch.setattr(reachability, "_CLOCK_BYTES", 4 * 3 * 2 * messages)
+    monkeypatch.setattr(reachability, "_PARENTS_AT_ONCE", 2)
+    steps = random_messages(seed, messages, in_lanes)
     relation = happens_before(steps, match_messages(steps, Findings()))
     reach = np.zeros((len(steps), len(steps)), np.bool_)
     reach[relation.parents, relation.children] = True
