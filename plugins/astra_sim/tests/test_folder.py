@@ -16,7 +16,7 @@ from collhub_astra_sim.plugin import ASTRA_SIM, FOLDER
 
 import hub_core
 from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind
+from hub_core.collectives import Buffer, Collective, CollectiveKind, CustomContract
 from hub_core.diagnostics import InputError, UsageError
 from hub_core.losses import Loss
 from hub_core.steps import StepKind, StepTableBuilder
@@ -246,3 +246,15 @@ def test_command_of_the_readme_writes_the_folder(tmp_path):
     program, *arguments = shlex.split(command.replace("ring.xml", "ring.json"))
     done = subprocess.run([Path(sys.executable).with_name(program), *arguments], cwd=tmp_path, check=False)
     assert (done.returncode, (tmp_path / "ring-8" / "run.sh").exists()) == (0, True)
+
+
+def test_trace_of_bytes_is_written_at_its_own_size_only(message):
+    steps = StepTableBuilder(2)
+    steps.add(0, StepKind.SEND, peer=1, count=4096)
+    steps.add(1, StepKind.RECV, peer=0, count=4096)
+    contract = CustomContract(*[np.full(2, 4096)] * 2, np.ones(2, np.bool_))
+    collective = Collective(CollectiveKind.CUSTOM, 2, 4096, contract=contract)
+    timing_only = dataclasses.replace(message(), collective=collective, steps=steps.build(), collective_bytes=4096)
+    assert write(timing_only, {}).losses
+    with pytest.raises(InputError, match="for a size of 4096 bytes in all, not 8192"):
+        write(timing_only, {"size": 8192})

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.local_costs import local_durations_ns, stated_durations_ns
 from collhub_astra_sim.options import Model
 from hub_core.algorithm import Algorithm
 from hub_core.chakra.nodes import NodeTable, lower
-from hub_core.diagnostics import Diagnostic, InputError, Location, UsageError
+from hub_core.diagnostics import Diagnostic, Location
 from hub_core.plugins.contract import LinkLoad, Options, SimulationResult
 from hub_core.topology import Topology
 
@@ -43,7 +44,7 @@ def simulate(algorithm: Algorithm, topology: Topology, collective_bytes: int, op
     two ranks that talk, or where a trace fixes another size.
     """
     model = Model.of_options(options)
-    _check_size(algorithm, collective_bytes)
+    check_size(algorithm, collective_bytes)
     nodes = lower(algorithm, collective_bytes)
     durations = local_durations_ns(algorithm, nodes, collective_bytes, model)
 
@@ -84,18 +85,6 @@ def simulate_nodes(
     loads = _link_loads(topology, world.link["bytes"], world.link["busy_ns"]) if model.is_congestion_aware else ()
     found = findings(nodes, world, has_event_at_zero, topology, model, place)
     return NodeTimes(finish, world.node["start"].copy(), world.node["end"].copy(), loads, found)
-
-
-def _check_size(algorithm: Algorithm, collective_bytes: int) -> None:
-    if collective_bytes < 1:
-        raise UsageError(f"a collective of {collective_bytes} bytes", cure="state a size of at least 1 byte")
-    fixed = algorithm.collective_bytes
-    if fixed is not None and fixed != collective_bytes and not algorithm.has_contents:
-        raise InputError(
-            f"the trace states its messages in bytes, for a size of {fixed} bytes in all, not {collective_bytes}",
-            cure=f"simulate it at {fixed}B",
-            code="fixed-size",
-        )
 
 
 def _node_location(nodes: NodeTable, node: int) -> Location:

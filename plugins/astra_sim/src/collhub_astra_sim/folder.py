@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_astra_sim.expressible import AstraNetwork, expressed, fully_connected
-from collhub_astra_sim.folder_losses import own_losses
+from collhub_astra_sim.fixed_size import check_size
+from collhub_astra_sim.folder_losses import location_of, own_losses
 from collhub_astra_sim.inputs import rank_of_nodes
 from collhub_astra_sim.network_yaml import network_text
 from collhub_astra_sim.options import NETWORKS
@@ -112,6 +113,7 @@ def folder_of(algorithm: Algorithm, topology: Topology | None, options: Options)
     """The folder for an algorithm on a topology, or on a fully connected world of 50 GiB/s and 500 ns."""
     stated = options.get("size")
     size = int(stated) if stated else algorithm.collective_bytes or default_bytes(algorithm)
+    check_size(algorithm, size)
     kind = algorithm.collective.kind
     is_congestion_aware = (options.get("network") or NETWORKS[0]) == NETWORKS[0]
     npus, members = _world(algorithm.num_ranks, topology, options)

@@ -8,16 +8,22 @@ from collhub_astra_sim.expressible import AstraNetwork
 from collhub_astra_sim.workload import COLLECTIVE_KEYS
 from hub_core.algorithm import Algorithm
 from hub_core.chakra.nodes import NodeTable, NodeType
+from hub_core.diagnostics import Location
 from hub_core.losses import Loss
 from hub_core.topology import link_times_ns
 
-__all__ = ["own_losses"]
+__all__ = ["location_of", "own_losses"]
 
 
 def own_losses(algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool) -> tuple[Loss, ...]:
     """All losses that the folder adds to those of its traces."""
     found = (_collective(algorithm), _instant_messages(algorithm, nodes, network, is_congestion_aware))
     return tuple(loss for loss in found if loss is not None)
+
+
+def location_of(algorithm: Algorithm, step: int) -> Location:
+    """Where a step stands, in the file that the algorithm was read from."""
+    return algorithm.steps.location(step, algorithm.provenance.source_name or None)
 
 
 def _collective(algorithm: Algorithm) -> Loss | None:
@@ -41,7 +47,7 @@ def _instant_messages(algorithm: Algorithm, nodes: NodeTable, network: AstraNetw
     instant = roots[((busy if is_congestion_aware else arrival) == 0).any(axis=1)]
     if not len(instant):
         return None
-    first = algorithm.steps.location(int(nodes.step[instant[0]]))
+    first = location_of(algorithm, int(nodes.step[instant[0]]))
     return Loss(
         f"{len(instant)} messages that are sent at the start and take less than 1 ns",
         f"first {first}",
