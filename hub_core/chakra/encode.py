@@ -153,21 +153,24 @@ def dependency_bytes(tag: int, indptr: Int64Array, ids: UInt64Array) -> tuple[By
     return merged, sizes
 
 
-def encode_records(pieces: Sequence[Piece], insert_before: int, inserted: Sequence[tuple[Bytes, Int64Array]]) -> bytes:
+def encode_records(
+    pieces: Sequence[Piece], insert_before: int, inserted: Sequence[tuple[Bytes, Int64Array]]
+) -> tuple[bytes, Int64Array]:
     """Encode framed records: the pieces in order, with ragged bytes put in before piece number `insert_before`.
 
     `inserted`: per ragged field its bytes, record after record, and their number in each record; at least one.
+    Returns all bytes, and the bytes of each record.
     """
     sizes = [piece.sizes() for piece in pieces]
     ragged = sum((lengths for _, lengths in inserted), start=np.zeros((), np.int64))
     if not len(ragged):
-        return b""
+        return b"", ragged
     body_sizes = sum(sizes, start=ragged)
     frame = Numbers(b"", (), (body_sizes.astype(np.uint64),))
     content = _compressed([frame, *(piece for piece, size in zip(pieces, sizes, strict=True) if size.any())], len(ragged))
-    if not ragged.any():
-        return content.tobytes()
     record_sizes = frame.sizes() + body_sizes
+    if not ragged.any():
+        return content.tobytes(), record_sizes
     at = np.cumsum(record_sizes) - record_sizes + frame.sizes() + sum(sizes[:insert_before])
     merged = np.empty(len(content) + int(ragged.sum()), np.uint8)
     is_fixed = np.ones(len(merged), np.bool_)
@@ -177,7 +180,7 @@ def encode_records(pieces: Sequence[Piece], insert_before: int, inserted: Sequen
         is_fixed[places] = False
         at = at + lengths
     merged[is_fixed] = content
-    return merged.tobytes()
+    return merged.tobytes(), record_sizes
 
 
 def _compressed(pieces: Sequence[Piece], records: int) -> Bytes:
