@@ -194,12 +194,8 @@ def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
         (nodes.tag >= _TAG_LIMIT, f"more than {_TAG_LIMIT} messages between two ranks", "use fewer steps"),
     ):
         if is_wrong.any():
-            step = int(nodes.step[np.argmax(is_wrong)])
-            raise InputError(
-                f"{what}, on which ASTRA-sim aborts",
-                location=algorithm.steps.location(step, algorithm.provenance.source_name or None),
-                cure=cure,
-            )
+            place = location_of(algorithm, int(nodes.step[np.argmax(is_wrong)]))
+            raise InputError(f"{what}, on which ASTRA-sim aborts", location=place, cure=cure)
 
 
 def _network(
