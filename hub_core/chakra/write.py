@@ -20,6 +20,8 @@ from hub_core.steps import StepKind, StepTable
 
 __all__ = ["write", "write_nodes"]
 
+Mask = npt.NDArray[np.bool_]
+
 _LARGEST_TRIPLE = (1 << 31) - 1
 _GROUP_NODES = 4096
 
@@ -95,13 +97,13 @@ def _losses(plan: Plan) -> list[Loss]:
     return losses
 
 
-def _has_stray_values(steps: StepTable) -> npt.NDArray[np.generic]:
+def _has_stray_values(steps: StepTable) -> Mask:
     """Rows that state what their kind does not use; the model asks for (UNKNOWN, 0) and peer -1 there."""
     has_source = (steps.src_buffer != Buffer.UNKNOWN) | (steps.src_offset != 0)
     has_target = (steps.dst_buffer != Buffer.UNKNOWN) | (steps.dst_offset != 0)
     is_local = ~(steps.sends | steps.receives)
-    has_peer = is_local & (steps.peer != -1)
-    return has_peer | (steps.sends & has_target) | (steps.is_kind(StepKind.RECV) & has_source)
+    stray: Mask = (is_local & (steps.peer != -1)) | (steps.sends & has_target) | (steps.is_kind(StepKind.RECV) & has_source)
+    return stray
 
 
 class _Files:
