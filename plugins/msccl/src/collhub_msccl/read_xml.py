@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from importlib.metadata import version
 
 import numpy as np
@@ -42,7 +43,7 @@ def read(source: Source, options: Options) -> Algorithm:
         collective,
         lowered.table(collective, file),
         lowered.scratch_units,
-        _provenance(source, options),
+        _provenance(source.name, content, options),
         extensions={"msccl": _extension(header, program)},
     )
 
@@ -92,13 +93,13 @@ def _root(header: Header, lowered: Lowered, stated: object) -> int:
     raise UsageError(f"the file does not name the root of its {header.kind}, and {reason} it", cure="state it: -O root=RANK")
 
 
-def _provenance(source: Source, options: Options) -> Provenance:
+def _provenance(name: str, content: bytes, options: Options) -> Provenance:
     given = {
-        name: str(value)
-        for name, value in sorted(options.items())
-        if value is not None and (name, value) != ("reading", "runtime")
+        option: str(value)
+        for option, value in sorted(options.items())
+        if value is not None and (option, value) != ("reading", "runtime")
     }
-    return Provenance("collhub-msccl", version("collhub-msccl"), source.name, source.sha256(), given)
+    return Provenance("collhub-msccl", version("collhub-msccl"), name, sha256(content).hexdigest(), given)
 
 
 def _extension(header: Header, program: Program) -> JsonValue:

@@ -29,6 +29,7 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "tb": ("id", "send", "recv", "chan"),
     "step": ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"),
 }
+_DOCUMENT = "#document"
 _IGNORED = ""
 _REASONS_AT_END = (
     expat.errors.XML_ERROR_NO_ELEMENTS,
@@ -204,7 +205,7 @@ class _Scanner:
     def __init__(self, file: str) -> None:
         self._file = file
         self._codes: defaultdict[str | None, int] = defaultdict(count().__next__)
-        self._open: list[str] = []
+        self._open = [_DOCUMENT]
         self._ignored: Counter[str] = Counter()
         self._ignored_line = 0
         self._algo: dict[str, str] = {}
@@ -219,7 +220,7 @@ class _Scanner:
     @property
     def innermost(self) -> str:
         """Name of the element that is open now, or nothing."""
-        return self._open[-1] if self._open else ""
+        return self._open[-1] if len(self._open) > 1 else ""
 
     def document(self, findings: Findings) -> Document:
         """The tables, when the end of the file has been reached."""
@@ -230,7 +231,7 @@ class _Scanner:
         return Document(self._algo, self._algo_line, gpus, thread_blocks, steps, Texts(list(self._codes)))
 
     def _start(self, name: str, attributes: list[str]) -> None:
-        inside = self._open[-1] if self._open else None
+        inside = self._open[-1]
         line = self.parser.CurrentLineNumber
         if name == "step" and inside == "tb":
             self._steps.add(attributes, line)
@@ -240,7 +241,7 @@ class _Scanner:
         elif name == "gpu" and inside == "algo":
             self._gpus.first_child.append(len(self._thread_blocks.lines))
             self._gpus.add(attributes, line)
-        elif inside is None:
+        elif inside == _DOCUMENT:
             self._start_algo(name, attributes, line)
         else:
             name = self._ignore(name, inside, line)
