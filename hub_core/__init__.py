@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hub_core.algorithm import Algorithm, Provenance
     from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
+    from hub_core.composition import embed, relabel, replicate, rescale, sequential
     from hub_core.diagnostics import Diagnostic, HubError, InputError, Location, LossyError, PluginError, UsageError
     from hub_core.losses import Loss, LossPolicy
     from hub_core.pipeline import Written, read, read_topology, simulate, write
@@ -46,9 +47,14 @@ __all__ = [
     "Written",
     "__version__",
     "discover",
+    "embed",
     "parse_topology",
     "read",
     "read_topology",
+    "relabel",
+    "replicate",
+    "rescale",
+    "sequential",
     "simulate",
     "verify",
     "write",
@@ -57,6 +63,7 @@ __all__ = [
 _HOMES = {
     "hub_core.algorithm": ("Algorithm", "Provenance"),
     "hub_core.collectives": ("Buffer", "Collective", "CollectiveKind", "Contributions", "CustomContract", "ReduceOp"),
+    "hub_core.composition": ("embed", "relabel", "replicate", "rescale", "sequential"),
     "hub_core.diagnostics": ("Diagnostic", "HubError", "InputError", "Location", "LossyError", "PluginError", "UsageError"),
     "hub_core.losses": ("Loss", "LossPolicy"),
     "hub_core.pipeline": ("Written", "read", "read_topology", "simulate", "write"),

@@ -28,7 +28,7 @@ plugins.hookspecs collectives topology
 steps bounds switched_topologies
 algorithm topologies timing
 verification document chakra topology_document
-summary
+summary composition
 plugins.metadata plugins.registry plugins.border plugins.builtin
 plugins.options plugins.compatibility
 plugins.descriptions
