@@ -148,7 +148,7 @@ def _losses(parts: Sequence[Algorithm], algorithm: Algorithm) -> tuple[Loss, ...
     if names:
         losses.append(Loss("extensions", ", ".join(names), "what only one tool knows of a part is not said of the whole"))
     if any(bool((part.steps.source_line >= 0).any()) for part in parts) and not (algorithm.steps.source_line >= 0).any():
-        losses.append(Loss("source_line", "all steps", "the parts come from several files, so messages name ranks and steps"))
+        losses.append(Loss("source lines", "all steps", "the parts come from several files, so messages name ranks and steps"))
     return tuple(losses)
 
 

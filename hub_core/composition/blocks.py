@@ -9,17 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.collectives import Buffer
+from hub_core.composition.memory import SIDES, Side
 from hub_core.diagnostics import InputError
 from hub_core.steps import COLUMN_DTYPES, StepTable
 from hub_core.verification.matching import Messages
 
-__all__ = ["MOST_BLOCKS", "BlockMoves", "cut_torn_steps"]
+__all__ = ["MOST_BLOCKS", "MOST_STEPS", "BlockMoves", "cut_torn_steps"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 MOST_BLOCKS = 1 << 25
-_MOST_STEPS = 1 << 28
+MOST_STEPS = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,10 @@ class BlockMoves:
     def apply(self, steps: StepTable) -> StepTable:
         """The steps with their regions in the new places; none of them may be torn."""
         moved = {}
-        for side in ("src", "dst"):
-            buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
-            rows = np.flatnonzero(buffer <= Buffer.OUTPUT)
-            moved[f"{side}_offset"] = offset.copy()
-            moved[f"{side}_offset"][rows] = self.units(buffer[rows], offset[rows])
+        for side in SIDES:
+            rows, buffer, offset = _regions(steps, side)
+            moved[side.offset] = getattr(steps, side.offset).copy()
+            moved[side.offset][rows] = self.units(buffer, offset)
         return replace(steps, **moved)
 
     def units(self, buffer: npt.NDArray[np.integer[Any]] | int, offset: Int64Array) -> Int64Array:
@@ -50,11 +50,10 @@ class BlockMoves:
         gaps = np.diff(self.place, axis=1) != 1
         before = np.concatenate([np.zeros((2, 1), np.int64), np.cumsum(gaps, axis=1)], axis=1)
         torn = np.zeros(len(steps), np.bool_)
-        for side in ("src", "dst"):
-            buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
-            rows = np.flatnonzero((buffer <= Buffer.OUTPUT) & (steps.count > 0))
-            first, last = offset[rows] // self.size, (offset[rows] + steps.count[rows] - 1) // self.size
-            torn[rows] |= before[buffer[rows], first] != before[buffer[rows], last]
+        for side in SIDES:
+            rows, buffer, offset = _regions(steps, side)
+            first, last = offset // self.size, (offset + steps.count[rows] - 1) // self.size
+            torn[rows] |= before[buffer, first] != before[buffer, last]
         return torn
 
 
@@ -70,7 +69,7 @@ def cut_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> S
         return steps
     piece = _piece(steps, torn, moves.size)
     pieces = np.where(torn, steps.count // piece, 1)
-    if int(pieces.sum()) > _MOST_STEPS:
+    if int(pieces.sum()) > MOST_STEPS:
         raise InputError(f"too large: the blocks that move cut the steps in {int(pieces.sum())} pieces", code="too-large")
     last = np.cumsum(pieces) - 1
     first = last - pieces + 1
@@ -78,8 +77,8 @@ def cut_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> S
     within = np.arange(len(row)) - first[row]
     columns = {name: getattr(steps, name)[row] for name in COLUMN_DTYPES}
     columns["count"] = np.where(torn[row], piece, columns["count"])
-    for side in ("src", "dst"):
-        columns[f"{side}_offset"] += np.where(columns[f"{side}_buffer"] <= Buffer.SCRATCH, within * piece, 0)
+    for side in SIDES:
+        columns[side.offset] += np.where(np.isin(columns["kind"], side.kinds), within * piece, 0)
     duration = columns["duration_ns"]
     columns["duration_ns"] = np.where(duration > 0, -(-duration // pieces[row]), duration)
     follows = np.flatnonzero(within > 0)
@@ -91,10 +90,16 @@ def cut_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> S
 
 def _piece(steps: StepTable, torn: BoolArray, size: int) -> int:
     """The largest number of units that divides the blocks, and the torn rows and all their places in blocks."""
-    rows = np.flatnonzero(torn)
-    sides = ((steps.src_buffer, steps.src_offset), (steps.dst_buffer, steps.dst_offset))
-    offsets = [offset[rows][buffer[rows] <= Buffer.OUTPUT] for buffer, offset in sides]
-    return int(np.gcd.reduce(np.concatenate([[size], steps.count[rows], *offsets])))
+    found = [(rows, offset) for rows, _, offset in (_regions(steps, side) for side in SIDES)]
+    offsets = [offset[torn[rows]] for rows, offset in found]
+    return int(np.gcd.reduce(np.concatenate([[size], steps.count[torn], *offsets])))
+
+
+def _regions(steps: StepTable, side: Side) -> tuple[Int64Array, npt.NDArray[np.uint8], Int64Array]:
+    """(row, buffer, offset) of the regions in INPUT and OUTPUT."""
+    rows, buffer, offset = side.regions(steps)
+    here = buffer <= Buffer.OUTPUT
+    return rows[here], buffer[here], offset[here]
 
 
 def _moved(indptr: Int64Array, indices: Int64Array, first: Int64Array, last: Int64Array) -> tuple[Int64Array, Int64Array]:

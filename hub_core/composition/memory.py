@@ -9,13 +9,33 @@ import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm
 from hub_core.collectives import Buffer, Collective, CustomContract
-from hub_core.steps import StepTable
+from hub_core.diagnostics import InputError
+from hub_core.steps import StepKind, StepTable
 from hub_core.verification.regions import READING, WRITING
 
-__all__ = ["Relocation", "Usage", "contract_of", "required_units", "usage_of"]
+__all__ = ["MOST_UNITS", "SIDES", "Relocation", "Side", "Usage", "contract_of", "required_units", "usage_of"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+MOST_UNITS = 1 << 25
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The columns of what steps read, or of what they write, and the kinds of steps that do."""
+
+    buffer: str
+    offset: str
+    kinds: tuple[StepKind, ...]
+
+    def regions(self, steps: StepTable) -> tuple[Int64Array, npt.NDArray[np.uint8], Int64Array]:
+        """(row, buffer, offset) of every region on this side; what stands on unused sides is none."""
+        rows = np.flatnonzero(steps.is_kind(*self.kinds))
+        return rows, getattr(steps, self.buffer)[rows], getattr(steps, self.offset)[rows]
+
+
+SIDES = (Side("src_buffer", "src_offset", READING), Side("dst_buffer", "dst_offset", WRITING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +74,28 @@ class Relocation:
     def apply(self, steps: StepTable) -> StepTable:
         """The steps with their regions in the new places."""
         moved = {}
-        for side in ("src", "dst"):
-            buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
-            known = np.minimum(buffer, Buffer.SCRATCH)
-            is_used = buffer <= Buffer.SCRATCH
-            moved[f"{side}_buffer"] = np.where(is_used, self.buffer[steps.rank, known], buffer)
-            moved[f"{side}_offset"] = np.where(is_used, offset + self.shift[steps.rank, known], offset)
+        for side in SIDES:
+            rows, buffer, offset = side.regions(steps)
+            moved[side.buffer], moved[side.offset] = getattr(steps, side.buffer).copy(), getattr(steps, side.offset).copy()
+            moved[side.buffer][rows] = self.buffer[steps.rank[rows], buffer]
+            moved[side.offset][rows] = offset + self.shift[steps.rank[rows], buffer]
         return replace(steps, **moved)
 
 
 def contract_of(collective: Collective) -> CustomContract:
-    """What a collective promises, as a table; `expected` is None only for a custom one that states nothing."""
+    """What a collective promises, as a table; `expected` is None only for a custom one that states nothing.
+
+    Raises `InputError` where the table would be too large.
+    """
     if collective.contract is not None:
         return collective.contract
     sizes = collective.input_units(), collective.output_units()
+    units = float(collective.num_ranks) * collective.unit_count
+    if units > MOST_UNITS:
+        message = (
+            f"too large to compose: {collective.num_ranks} ranks with {collective.unit_count} units (limit {MOST_UNITS} in all)"
+        )
+        raise InputError(message, cure="compose a smaller instance", code="too-large")
     return CustomContract(*sizes, collective.defined_inputs(), collective.postcondition())
 
 
@@ -89,8 +117,8 @@ def required_units(contract: CustomContract) -> Int64Array:
 
 def _reach(steps: StepTable, buffer: Buffer) -> Int64Array:
     ends = np.zeros(steps.num_ranks, np.int64)
-    sides = ((READING, steps.src_buffer, steps.src_offset), (WRITING, steps.dst_buffer, steps.dst_offset))
-    for kinds, used, offset in sides:
-        rows = np.flatnonzero(steps.is_kind(*kinds) & (used == buffer))
-        np.maximum.at(ends, steps.rank[rows], offset[rows] + steps.count[rows])
+    for side in SIDES:
+        rows, used, offset = side.regions(steps)
+        here = used == buffer
+        np.maximum.at(ends, steps.rank[rows[here]], offset[here] + steps.count[rows[here]])
     return ends

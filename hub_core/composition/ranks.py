@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm, message_bytes
-from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract
+from hub_core.collectives import MAX_RANKS, Buffer, Collective, CollectiveKind, Contributions, CustomContract
 from hub_core.composition.blocks import BlockMoves, cut_torn_steps
 from hub_core.composition.contracts import promise, with_ranks_named
 from hub_core.composition.memory import Usage, contract_of, usage_of
@@ -63,6 +63,8 @@ def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorit
     algorithm that then could not be called at all gets copies. Vendor extensions are dropped.
     """
     require_sound(algorithm)
+    if not 1 <= num_ranks <= MAX_RANKS:
+        raise UsageError(f"{num_ranks} ranks are not in 1..{MAX_RANKS}", code="ranks")
     places = _checked(ranks, algorithm.num_ranks, num_ranks)
     collective, claims = _embedded(algorithm, places, num_ranks)
     if not any(claims):

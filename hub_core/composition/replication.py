@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm
 from hub_core.collectives import MAX_UNITS, Buffer, Collective, Contributions, CustomContract
-from hub_core.composition.blocks import MOST_BLOCKS, BlockMoves, cut_torn_steps
+from hub_core.composition.blocks import MOST_BLOCKS, MOST_STEPS, BlockMoves, cut_torn_steps
 from hub_core.composition.joining import side_by_side
 from hub_core.composition.memory import Relocation
 from hub_core.composition.naming import composed_provenance
@@ -55,6 +55,11 @@ def _refuse_too_large(algorithm: Algorithm, instances: int) -> None:
     units = max(algorithm.collective.unit_count, int(algorithm.scratch_units.max(initial=0)))
     if units > MAX_UNITS // instances:
         raise UsageError(f"{instances} instances have more than 2^62 units", cure="use fewer instances", code="too-large")
+    rows = algorithm.collective.contract.expected if algorithm.collective.contract is not None else None
+    size = instances * max(1, len(algorithm.steps), 0 if rows is None else len(rows))
+    if size > MOST_STEPS:
+        message = f"{instances} instances have {size} steps or rows of the contract (limit {MOST_STEPS})"
+        raise UsageError(message, cure="use fewer instances", code="too-large")
 
 
 def _share(collective: Collective) -> int:

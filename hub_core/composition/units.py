@@ -8,6 +8,7 @@ import numpy as np
 
 from hub_core.algorithm import Algorithm
 from hub_core.collectives import MAX_UNITS, Contributions, CustomContract
+from hub_core.composition.memory import MOST_UNITS
 from hub_core.composition.naming import composed_provenance
 from hub_core.diagnostics import UsageError
 
@@ -24,6 +25,9 @@ def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
     largest = max(int(column.max(initial=0)) for column in (steps.src_offset, steps.dst_offset, algorithm.scratch_units))
     if max(largest, collective.unit_count) > MAX_UNITS // factor:
         raise UsageError(f"units cut in {factor} parts are more than 2^62", code="too-large")
+    rows = 0 if collective.contract is None or collective.contract.expected is None else len(collective.contract.expected)
+    if rows * factor > MOST_UNITS:
+        raise UsageError(f"a contract of {rows * factor} rows is too large (limit {MOST_UNITS})", code="too-large")
     contract = None if collective.contract is None else _contract(collective.contract, factor)
     return Algorithm(
         replace(collective, unit_count=collective.unit_count * factor, contract=contract),
