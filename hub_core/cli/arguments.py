@@ -19,8 +19,11 @@ Assignments = Mapping[str, str]
 
 
 def source_argument(function: Command) -> Command:
-    """The file, trace-set prefix or `-` that a command reads."""
-    return click.argument("source", metavar="IN")(function)
+    """The file, trace-set prefix or `-` that a command reads, and arguments for it where it is a program."""
+    arguments = click.argument(
+        "source_arguments", metavar="[-- ARGUMENT...]", nargs=-1, expose_value=False, callback=_kept_for_reader
+    )
+    return click.argument("source", metavar="IN")(arguments(function))
 
 
 def from_option(function: Command) -> Command:
@@ -62,6 +65,12 @@ def assign(assignments: Assignments, declared: Mapping[str, Sequence[Option]]) -
         for side in sides:
             given[side][name] = value
     return given
+
+
+def _kept_for_reader(context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]) -> None:
+    if arguments and not context.obj.has_separator:
+        raise click.UsageError(f"Got unexpected extra argument ({arguments[0]}); arguments for a program stand after --", context)
+    context.obj.source_arguments = arguments
 
 
 def _names(options: Sequence[Option]) -> list[str]:

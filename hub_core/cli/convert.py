@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import Assignments, assign, from_option, json_flag, option_pairs, source_argument
-from hub_core.cli.loading import open_source, read_opened
+from hub_core.cli.loading import open_source, read_opened, source_options
 from hub_core.cli.output import print_diagnostic, print_json, print_note, progress
 from hub_core.cli.session import Session
 from hub_core.diagnostics import Diagnostic, Location, Severity, UsageError
@@ -57,7 +57,7 @@ def convert(
     writer = registry.find(FormatWriter, target_format) if target_format is not None else writer_for(out, registry)
     opened = open_source(session, source, source_format)
     given = assign(assignments, {"reader": opened.reader.offer.options, "writer": writer.offer.options})
-    algorithm = read_opened(opened, given["reader"])
+    algorithm = read_opened(opened, source_options(session, opened, given["reader"]))
     policy = LossPolicy.REFUSE if strict else LossPolicy.WARN
     with progress(f"writing {out}"):
         written = pipeline.write(

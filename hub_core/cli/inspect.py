@@ -10,7 +10,7 @@ import numpy as np
 from hub_core.chakra.survey import survey
 from hub_core.cli.arguments import Assignments, assign, from_option, json_flag, option_pairs, source_argument
 from hub_core.cli.inspect_workload import print_survey
-from hub_core.cli.loading import open_source, read_opened
+from hub_core.cli.loading import open_source, read_opened, source_options
 from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.diagnostics import InputError
@@ -44,7 +44,7 @@ def inspect(
     opened = open_source(session, source, source_format)
     options = assign(assignments, {"reader": opened.reader.offer.options})["reader"]
     try:
-        algorithm = read_opened(opened, options)
+        algorithm = read_opened(opened, source_options(session, opened, options))
     except InputError as error:
         if error.diagnostics[0].code != WORKLOAD_CODE:
             raise

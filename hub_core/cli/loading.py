@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from hub_core.cli.arguments import Assignments, assign
 from hub_core.cli.output import print_diagnostic, progress
 from hub_core.cli.session import Session
+from hub_core.diagnostics import UsageError
 
 if TYPE_CHECKING:
     from hub_core.algorithm import Algorithm
     from hub_core.pipeline import OpenedAlgorithm
 
-__all__ = ["load", "open_source", "read_opened"]
+__all__ = ["load", "open_source", "read_opened", "source_options"]
 
 
 def open_source(session: Session, source: str, source_format: str | None) -> OpenedAlgorithm:
@@ -21,6 +23,18 @@ def open_source(session: Session, source: str, source_format: str | None) -> Ope
     from hub_core import pipeline
 
     return pipeline.open_algorithm(source, format=source_format, registry=session.registry(), report=print_diagnostic)
+
+
+def source_options(session: Session, opened: OpenedAlgorithm, options: Assignments) -> Assignments:
+    """Options of the reader, with what follows IN on the command line as its option `arguments`."""
+    if not session.source_arguments:
+        return options
+    if "arguments" not in (option.name for option in opened.reader.offer.options):
+        first = session.source_arguments[0]
+        raise UsageError(f"{opened.name} is read as {opened.reader.name}, which takes no arguments, but {first!r} follows it")
+    if "arguments" in options:
+        raise UsageError("arguments of the program are given twice: by -O arguments and behind IN")
+    return {**options, "arguments": shlex.join(session.source_arguments)}
 
 
 def read_opened(opened: OpenedAlgorithm, options: Assignments) -> Algorithm:
@@ -33,4 +47,4 @@ def load(session: Session, source: str, source_format: str | None, assignments: 
     """Read IN with a reader to which all options belong; return the algorithm and what it was read from."""
     opened = open_source(session, source, source_format)
     options = assign(assignments, {"reader": opened.reader.offer.options})["reader"]
-    return read_opened(opened, options), opened
+    return read_opened(opened, source_options(session, opened, options)), opened

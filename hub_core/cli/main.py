@@ -91,7 +91,7 @@ def collhub(session: Session, no_plugins: bool, disabled: tuple[str, ...], debug
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on `arguments` (default: the command line) and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    session = Session(is_debug=os.environ.get("COLLHUB_TRACEBACK", "") not in ("", "0"))
+    session = Session(is_debug=os.environ.get("COLLHUB_TRACEBACK", "") not in ("", "0"), has_separator="--" in given)
     try:
         return _run(given, session)
     except BrokenPipeError:

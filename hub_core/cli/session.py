@@ -13,11 +13,17 @@ __all__ = ["Session"]
 
 @dataclass(slots=True)
 class Session:
-    """State of one run of the program: which plugins may load, and whether tracebacks are wanted."""
+    """State of one run of the program: which plugins may load, whether tracebacks are wanted, and what follows `IN`.
+
+    `has_separator`: whether `--` stands on the command line; `source_arguments`: what follows IN behind it, for readers
+    whose input is a program.
+    """
 
     use_plugins: bool = True
     disabled_plugins: tuple[str, ...] = ()
     is_debug: bool = False
+    has_separator: bool = False
+    source_arguments: tuple[str, ...] = ()
     _registry: Registry | None = field(default=None, repr=False)
 
     def registry(self) -> Registry:

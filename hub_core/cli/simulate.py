@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import Assignments, assign, from_option, json_flag, option_pairs, source_argument
-from hub_core.cli.loading import open_source, read_opened
+from hub_core.cli.loading import open_source, read_opened, source_options
 from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields, print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
@@ -67,7 +67,7 @@ def simulate(
     topology = pipeline.read_topology(topology_text, registry=registry, report=print_diagnostic)
     opened = open_source(session, source, source_format)
     given = assign(assignments, {"reader": opened.reader.offer.options, "simulator": simulator.offer.options})
-    algorithm = read_opened(opened, given["reader"])
+    algorithm = read_opened(opened, source_options(session, opened, given["reader"]))
     timings = [
         _timing(session, algorithm, topology, size, backend, given["simulator"])
         for size in (sizes or _stated_size(opened.name, algorithm))

@@ -256,13 +256,16 @@ class FormatReader:
     """Producer: `read(source, options) -> Algorithm`. Never opens paths, prints, exits or reads the environment.
 
     `samples() -> Sequence[Source]`: small correct inputs that the conformance kit reads; may be left out where
-    the format also has a writer.
+    the format also has a writer. `executes_source`: the input is a program that reading executes, in a process of its
+    own; such a reader may start that process, its description says so, and an option `arguments` (TEXT, quoted as in a
+    shell) gets what follows `--` on the command line.
     """
 
     format: Format
     read: Reference
     options: tuple[Option, ...] = ()
     samples: Reference = ""
+    executes_source: bool = False
 
 
 @dataclass(frozen=True, slots=True)

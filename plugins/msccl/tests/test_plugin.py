@@ -16,7 +16,7 @@ from collhub_msccl.samples import samples
 from hub_core.plugins.contract import resolve
 from hub_core.verification import verify
 
-(OFFER,) = plugin.collhub_producers()
+OFFER = next(offer for offer in plugin.collhub_producers() if offer.format.name == "msccl-xml")
 
 
 def test_offer_resolves_to_the_reader() -> None:

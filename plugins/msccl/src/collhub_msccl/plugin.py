@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub: the reader of MSCCL-IR XML."""
+"""What this distribution offers to the hub: the readers of MSCCL-IR XML and of MSCCLang programs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,20 @@ _READER = FormatReader(
     samples="collhub_msccl.samples:samples",
 )
 
+_PROGRAM_READER = FormatReader(
+    Format("mscclang", "MSCCLang programs; reading one EXECUTES it, in a process of its own", (".py",)),
+    "collhub_msccl.read_program:read",
+    (
+        Option("arguments", OptionType.TEXT, None, "command line arguments of the program, quoted as in a shell; or after --"),
+        Option("time_limit", OptionType.INT, 60, "CPU seconds that the program may take, and twice as many by the clock"),
+        Option("memory_limit", OptionType.SIZE, "4GiB", "address space that the program may take"),
+    ),
+    samples="collhub_msccl.program_samples:samples",
+    executes_source=True,
+)
+
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Describe the reader."""
-    return [_READER]
+    """Describe the readers."""
+    return [_READER, _PROGRAM_READER]

@@ -1,0 +1,57 @@
+"""The MSCCLang language: programs that say, chunk by chunk, how data moves, and become algorithms of the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from collhub_msccl.language.chunks import Buffer, Chunk, ReduceChunk
+from collhub_msccl.language.host import CURRENT_HOST
+from collhub_msccl.language.instructions import ChunkRef, Instruction, Op, ReplicationPolicy, ThreadblockPolicy
+from collhub_msccl.language.program import MSCCLProgram, current_program
+from collhub_msccl.language.references import Ref
+
+__all__ = [
+    "XML",
+    "Buffer",
+    "Check",
+    "Chunk",
+    "ChunkRef",
+    "Instruction",
+    "MSCCLProgram",
+    "Op",
+    "Print",
+    "ReduceChunk",
+    "Ref",
+    "ReplicationPolicy",
+    "ThreadblockPolicy",
+    "chunk",
+    "create_scratch",
+]
+
+
+def chunk(rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref | None:
+    """A reference to `size` chunks of a buffer of a rank, or None where the slot `index` holds nothing."""
+    return current_program().get_ref(rank, buffer, index, size)
+
+
+def create_scratch(rank: int, name: Hashable) -> None:
+    """Give a rank a named scratch buffer."""
+    current_program().create_scratch(rank, name)
+
+
+def XML() -> None:  # noqa: N802
+    """Print the program as MSCCL-IR XML; nothing where `collhub` reads the program."""
+    program = current_program()
+    CURRENT_HOST.get().show_xml(program)
+
+
+def Check() -> bool:  # noqa: N802
+    """Verify the program; print one line for what is wrong, and tell whether nothing is."""
+    program = current_program()
+    return CURRENT_HOST.get().show_check(program)
+
+
+def Print() -> None:  # noqa: N802
+    """Print the instructions of the program, one a line."""
+    for op in current_program().instr_dag:
+        print(f"{op.line}: rank {op.rank}: {op.inst} {op.src} -> {op.dst}")

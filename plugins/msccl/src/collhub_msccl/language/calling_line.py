@@ -1,0 +1,26 @@
+"""Tell which line of the user's program is being executed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+__all__ = ["calling_file", "calling_line"]
+
+_OWN_FOLDER = str(Path(__file__).parent)
+
+
+def calling_file() -> str:
+    """The file of the nearest caller outside of this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+
+def calling_line(file: str) -> int:
+    """The line of the nearest caller in `file`, or -1."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename != file:
+        frame = frame.f_back
+    return frame.f_lineno if frame.f_code.co_filename == file else -1

@@ -1,0 +1,32 @@
+"""What `XML()` and `Check()` do: print, where a program is used as a library; the reader's process has other ways."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collhub_msccl.language.program import MSCCLProgram
+
+__all__ = ["CURRENT_HOST", "Host"]
+
+
+class Host:
+    """The library's way: to standard output."""
+
+    def entered(self, program: MSCCLProgram) -> None:
+        """A program begins."""
+
+    def found_empty(self, what: str) -> None:
+        """A program asked for a slot that holds nothing, and got None."""
+
+    def show_xml(self, program: MSCCLProgram) -> None:
+        """`XML()`."""
+        print(program.generate_xml())
+
+    def show_check(self, program: MSCCLProgram) -> bool:
+        """`Check()`."""
+        return program.check()
+
+
+CURRENT_HOST: ContextVar[Host] = ContextVar("msccl_host", default=Host())  # noqa: B039

@@ -1,0 +1,69 @@
+"""The instructions of MSCCL-IR, and one operation as programs see it in `instr_dag`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["ChunkRef", "Instruction", "Op", "ReplicationPolicy", "ThreadblockPolicy"]
+
+
+class ThreadblockPolicy(Enum):
+    """Who assigns thread blocks: `auto` leaves it to the writer of the runtime's file, `manual` takes sendtb and recvtb."""
+
+    auto = "auto"
+    manual = "manual"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class ReplicationPolicy(Enum):
+    """How the chunks of instances are laid out: one beside the other (`interleaved`), or part by part (`duplicated`)."""
+
+    duplicated = "duplicated"
+    interleaved = "interleaved"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Instruction(Enum):
+    """What a step does; the values are the types of MSCCL-IR."""
+
+    nop = "nop"
+    send = "s"
+    recv = "r"
+    recv_copy_send = "rcs"
+    recv_reduce_send = "rrs"
+    recv_reduce_copy = "rrc"
+    recv_reduce_copy_send = "rrcs"
+    copy = "cpy"
+    reduce = "re"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRef:
+    """`size` chunks of a buffer of a rank."""
+
+    rank: int
+    buffer: Hashable
+    index: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One instruction of a rank before fusion. `tb`: stated thread block or -1; `line`: of the program, or -1."""
+
+    inst: Instruction
+    rank: int
+    src: ChunkRef
+    dst: ChunkRef
+    tb: int = -1
+    channel: int = -1
+    line: int = -1

@@ -1,0 +1,86 @@
+"""References: how programs name chunks and move them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collhub_msccl.language.chunks import Chunk
+
+if TYPE_CHECKING:
+    from collhub_msccl.language.program import MSCCLProgram
+
+__all__ = ["Ref"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """`size` chunks of a buffer of a rank, from `index` on."""
+
+    rank: int
+    buffer: Hashable
+    index: int
+    size: int
+    prog: MSCCLProgram
+
+    def copy(
+        self, dst: int, buffer: Hashable = None, index: int = -1, sendtb: int = -1, recvtb: int = -1, ch: int = -1
+    ) -> Ref | None:
+        """Copy to rank `dst`; return the reference there, or None if that is the same place.
+
+        Without `buffer` and `index`: to the same buffer and index; with a scratch buffer alone: to its end. `sendtb`
+        and `recvtb`: thread blocks on the source's and on the destination's rank; `ch`: channel of both ends.
+        """
+        return self.prog.copy(self, dst, buffer, index, (sendtb, recvtb, ch))
+
+    def reduce(self, other: Ref, sendtb: int = -1, recvtb: int = -1, ch: int = -1) -> Ref:
+        """Add `other`, of any rank, to this one, in place; return this one."""
+        return self.prog.reduce(self, other, (sendtb, recvtb, ch))
+
+    def split(self, num: int) -> list[Ref]:
+        """Cut in `num` references of equal size."""
+        assert num in range(1, self.size + 1), f"{num} parts cannot be made of {self.size} chunks"
+        assert self.size % num == 0, f"a reference of {self.size} chunks cannot be split in {num} equal parts"
+        size = self.size // num
+        return [Ref(self.rank, self.buffer, self.index + part * size, size, self.prog) for part in range(num)]
+
+    def group(self, other: Ref) -> Ref:
+        """The reference from the lower start to the higher end of both."""
+        if (self.rank, self.buffer) != (other.rank, other.buffer):
+            raise ValueError(f"{self} and {other} lie in different buffers and cannot be grouped")
+        start = min(self.index, other.index)
+        end = max(self.index + self.size, other.index + other.size)
+        return Ref(self.rank, self.buffer, start, end - start, self.prog)
+
+    def get_origin_index(self, index: int = 0) -> int:
+        """Where the chunk at `index` stood at the start."""
+        return self._chunk(index).origin_index
+
+    def get_origin_rank(self, index: int = 0) -> int:
+        """The rank that had the chunk at `index` at the start."""
+        return self._chunk(index).origin_rank
+
+    def get_dst_index(self, index: int = 0) -> int:
+        """Where the chunk at `index` is meant to go."""
+        return self._chunk(index).dst_index
+
+    def get_dst_rank(self, index: int = 0) -> int:
+        """The rank to which the chunk at `index` is meant to go."""
+        return self._chunk(index).dst_rank
+
+    def print_chunk_info(self, index: int = 0) -> None:
+        """Print what the slot at `index` holds."""
+        print(self.prog.value(self, index))
+
+    def _chunk(self, index: int) -> Chunk:
+        value = self.prog.value(self, index)
+        if not isinstance(value, Chunk):
+            raise TypeError(f"{self} holds {value}: only a single chunk has an origin and a destination")
+        return value
+
+    def __str__(self) -> str:
+        end = f"..{self.index + self.size - 1}" if self.size > 1 else ""
+        return f"rank {self.rank}: {self.buffer}[{self.index}{end}]"
+
+    __repr__ = __str__

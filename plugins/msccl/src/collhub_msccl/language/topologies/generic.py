@@ -1,0 +1,112 @@
+"""`Topology` as the language has it, and the regular ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+__all__ = [
+    "Switch",
+    "Topology",
+    "binarize_topology",
+    "fully_connected",
+    "hub_and_spoke",
+    "line",
+    "reverse_topology",
+    "ring",
+    "star",
+]
+
+Switch = tuple[list[int], list[int], int, str]
+"""(sources, destinations, bandwidth, name): what a switch lets through from the sources to the destinations."""
+
+
+class Topology:
+    """Links between nodes: `links[dst][src]` is a bandwidth, 0 for no link."""
+
+    def __init__(self, name: str, links: Sequence[Sequence[int]], switches: Sequence[Switch] = ()) -> None:
+        if any(len(row) != len(links) for row in links):
+            raise ValueError(f"topology {name}: the links are not a square table")
+        if any(bandwidth <= 0 for _, _, bandwidth, _ in switches):
+            raise ValueError(f"topology {name}: a switch without bandwidth")
+        self.name = name
+        self.links = [list(row) for row in links]
+        self.switches = list(switches)
+
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.links)
+
+    def nodes(self) -> range:
+        """The nodes."""
+        return range(len(self.links))
+
+    def link(self, src: int, dst: int) -> int:
+        """Bandwidth from `src` to `dst`, 0 for no link."""
+        return self.links[dst][src]
+
+    def sources(self, dst: int) -> Iterator[int]:
+        """Nodes with a link to `dst`."""
+        return (src for src in self.nodes() if self.link(src, dst) > 0)
+
+    def destinations(self, src: int) -> Iterator[int]:
+        """Nodes to which `src` has a link."""
+        return (dst for dst in self.nodes() if self.link(src, dst) > 0)
+
+    def bandwidth_constraints(self) -> Iterator[Switch]:
+        """Every link, then every switch, as (sources, destinations, bandwidth, name)."""
+        for dst, row in enumerate(self.links):
+            for src, bandwidth in enumerate(row):
+                if bandwidth > 0:
+                    yield [src], [dst], bandwidth, f"{src}->{dst}"
+        yield from self.switches
+
+
+def _linked(num_nodes: int, bandwidth: Callable[[int, int], int]) -> list[list[int]]:
+    return [[bandwidth(src, dst) if src != dst else 0 for src in range(num_nodes)] for dst in range(num_nodes)]
+
+
+def fully_connected(num_nodes: int) -> Topology:
+    """A link between any two nodes."""
+    return Topology(f"FullyConnected(n={num_nodes})", _linked(num_nodes, lambda src, dst: 1))
+
+
+def hub_and_spoke(num_nodes: int) -> Topology:
+    """All nodes around one hub: what a node sends in all, and what it receives in all, is limited."""
+    switches: list[Switch] = []
+    for node in range(num_nodes):
+        others = [other for other in range(num_nodes) if other != node]
+        switches += [([node], others, 1, f"node_{node}_out"), (others, [node], 1, f"node_{node}_in")]
+    return Topology(f"HubAndSpoke(n={num_nodes})", _linked(num_nodes, lambda src, dst: 1), switches)
+
+
+def ring(num_nodes: int) -> Topology:
+    """Links to both neighbours, around."""
+    return Topology(
+        f"Ring(n={num_nodes})", _linked(num_nodes, lambda src, dst: int((src - dst) % num_nodes in (1, num_nodes - 1)))
+    )
+
+
+def line(num_nodes: int) -> Topology:
+    """Links to both neighbours, with two ends."""
+    return Topology(f"Line(n={num_nodes})", _linked(num_nodes, lambda src, dst: int(abs(src - dst) == 1)))
+
+
+def star(num_nodes: int, non_blocking: bool = True) -> Topology:
+    """Node 0 in the middle; blocking: what it sends in all, and receives in all, is limited."""
+    leaves = list(range(1, num_nodes))
+    switches: list[Switch] = [] if non_blocking else [(leaves, [0], 1, "hub_in"), ([0], leaves, 1, "hub_out")]
+    kind = "Star" if non_blocking else "BlockingStar"
+    return Topology(f"{kind}(n={num_nodes})", _linked(num_nodes, lambda src, dst: int(0 in (src, dst))), switches)
+
+
+def reverse_topology(topology: Topology) -> Topology:
+    """All links and switches in the other direction."""
+    nodes = topology.nodes()
+    links = [[topology.link(dst, src) for src in nodes] for dst in nodes]
+    switches = [(dsts, srcs, bandwidth, f"{name}_reversed") for srcs, dsts, bandwidth, name in topology.switches]
+    return Topology(f"Reverse{topology.name}", links, switches)
+
+
+def binarize_topology(topology: Topology) -> Topology:
+    """Bandwidth 1 on every link, no switches."""
+    return Topology(f"Binarized{topology.name}", [[int(bandwidth > 0) for bandwidth in row] for row in topology.links])
