@@ -167,10 +167,15 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Artifacts in the order of writing (may be a generator) and everything that the format cannot carry."""
+    """Artifacts in the order of writing (may be a generator) and everything that the format cannot carry.
+
+    `restated`: features, named as in `Loss`, that the format states in another form with the same meaning, such as
+    steps in another possible order. No loss: the same program is read back, if not the same table.
+    """
 
     artifacts: Iterable[Artifact]
     losses: Sequence[Loss] = ()
+    restated: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

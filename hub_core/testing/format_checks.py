@@ -6,16 +6,16 @@ import copy
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 from hub_core.algorithm import Algorithm
 from hub_core.artifacts import name_defect
 from hub_core.diagnostics import HubError
-from hub_core.losses import Loss
 from hub_core.plugins.border import reason_of
 from hub_core.plugins.contract import FormatReader, FormatWriter, Source
 from hub_core.plugins.descriptions import reference_of
+from hub_core.steps import StepTable
 from hub_core.testing import probe
 from hub_core.testing.isolation import accesses_of, output_of
 from hub_core.testing.samples import all_samples
@@ -43,6 +43,7 @@ _FEATURE_WORDS = {
     "duration_ns": ("duration",),
     "extensions": ("extension",),
 }
+_OF_STEPS = frozenset(field.name for field in fields(StepTable))
 _SEED = 20240229
 _CUTS = 12
 _FLIPS = 12
@@ -80,7 +81,7 @@ def writers_keep_their_input(subject: Subject) -> Iterator[str]:
 
 
 def losses_are_honest(subject: Subject) -> Iterator[str | Skip]:
-    """What is read back equals what was written, or a loss was declared; without losses it is still correct."""
+    """What is read back equals what was written, or a loss or restatement names what differs; without losses it is correct."""
     for writer in subject.offers(FormatWriter):
         reader = subject.reader_of(writer.format)
         if reader is None:
@@ -144,7 +145,8 @@ def _undeclared_loss(algorithm: Algorithm, written: Rendering, writer: FormatWri
     assert isinstance(read_back, Algorithm), f"{reader.read} returned {type(read_back).__name__}, expected Algorithm"
     # Who read a file and from where is not part of what the file says.
     changed = algorithm.differences(replace(read_back, provenance=algorithm.provenance))
-    undeclared = [name for name in changed if not _is_declared(name, written.losses)]
+    features = [*(loss.feature for loss in written.losses), *written.restated]
+    undeclared = [name for name in changed if not _is_declared(name, features)]
     if undeclared:
         return f"read back with another {', '.join(undeclared)}, and no loss names that as its feature"
     if written.losses:
@@ -152,10 +154,11 @@ def _undeclared_loss(algorithm: Algorithm, written: Rendering, writer: FormatWri
     return None if verify(read_back).ok else f"read back it is wrong: {verify(read_back).diagnostics[0]}"
 
 
-def _is_declared(difference: str, losses: Sequence[Loss]) -> bool:
-    """Whether a loss names what differs, or `steps` for the whole table."""
-    words = (*_FEATURE_WORDS.get(difference, (difference.replace("_", " "),)), "steps")
-    return any(word in loss.feature.lower().replace("_", " ") for loss in losses for word in words)
+def _is_declared(difference: str, features: Sequence[str]) -> bool:
+    """Whether one of the features of losses and restatements names what differs, or `steps` for the whole table."""
+    words = _FEATURE_WORDS.get(difference, (difference.replace("_", " "),))
+    words += ("steps",) if difference in _OF_STEPS else ()
+    return any(word in feature.lower().replace("_", " ") for feature in features for word in words)
 
 
 def _reading_problem(reader: Reader, source: Source) -> str | None:

@@ -83,10 +83,11 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What a writer made of an algorithm: artifacts by name, in order, and the losses that it declared."""
+    """What a writer made of an algorithm: artifacts by name, in order, the losses that it declared, and what it restated."""
 
     artifacts: dict[str, bytes]
     losses: tuple[Loss, ...]
+    restated: tuple[str, ...] = ()
 
 
 def call(offer: Offer, *arguments: object) -> object:
@@ -105,7 +106,7 @@ def render(writer: FormatWriter, algorithm: Algorithm) -> Rendering:
     """Write an algorithm into memory."""
     result = call(writer, algorithm)
     assert isinstance(result, WriteResult), f"{writer.write} returned {type(result).__name__}, expected WriteResult"
-    return Rendering({a.name: bytes(a.content()) for a in result.artifacts}, tuple(result.losses))
+    return Rendering({a.name: bytes(a.content()) for a in result.artifacts}, tuple(result.losses), tuple(result.restated))
 
 
 def renderings(writer: FormatWriter) -> dict[str, Rendering]:

@@ -1,10 +1,10 @@
-"""What this distribution offers to the hub: the readers of MSCCL-IR XML and of MSCCLang programs."""
+"""What this distribution offers to the hub: MSCCL-IR XML, read, written and checked for its runtimes, and MSCCLang programs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugins.contract import Format, FormatReader, Option, OptionType
+from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Option, OptionType
 from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
@@ -12,8 +12,9 @@ COLLHUB_PLUGIN_API = (1, 0)
 # Other kinds of XML live beside this one (NCCL topologies start with <system>): the root element decides.
 _SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--(?s:.*?)-->\s*)*<algo[\s/>]"
 
+_XML = Format("msccl-xml", "MSCCL-IR XML, the programs of the MSCCL runtimes", (".xml",), _SIGNATURE)
 _READER = FormatReader(
-    Format("msccl-xml", "MSCCL-IR XML, the programs of the MSCCL runtimes", (".xml",), _SIGNATURE),
+    _XML,
     "collhub_msccl.read_xml:read",
     (
         Option("root", OptionType.INT, None, "root of a broadcast, reduce, gather or scatter, which the file does not name"),
@@ -26,6 +27,34 @@ _READER = FormatReader(
         ),
     ),
     samples="collhub_msccl.samples:samples",
+)
+
+_WRITER = FormatWriter(
+    _XML,
+    "collhub_msccl.write_xml:write",
+    (
+        Option(
+            "runtime",
+            OptionType.TEXT,
+            "executor",
+            "who will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor) or ROCm/rccl (rccl)",
+            ("msccl", "executor", "rccl"),
+        ),
+        Option("name", OptionType.TEXT, None, "name of the algorithm in the file"),
+        Option("proto", OptionType.TEXT, None, "protocol; as imported, else Simple", ("Simple", "LL", "LL128")),
+        Option(
+            "mode",
+            OptionType.TEXT,
+            None,
+            "calls that the file serves, where the algorithm is right for both; msccl takes one mode a file",
+            ("in-place", "out-of-place"),
+        ),
+        Option("collective", OptionType.TEXT, None, "name of the collective in the file, for custom ones"),
+        Option("min_bytes", OptionType.SIZE, None, "smallest size of calls that use the file"),
+        Option("max_bytes", OptionType.SIZE, None, "largest size of calls that use the file"),
+        Option("max_steps", OptionType.INT, None, "steps that a thread block may have, where the runtime was built for others"),
+        Option("max_channels", OptionType.INT, None, "channels that the file may use, if not all that the runtime has"),
+    ),
 )
 
 _PROGRAM_READER = FormatReader(
@@ -45,3 +74,9 @@ _PROGRAM_READER = FormatReader(
 def collhub_producers() -> Sequence[FormatReader]:
     """Describe the readers."""
     return [_READER, _PROGRAM_READER]
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[FormatWriter]:
+    """Describe the writer."""
+    return [_WRITER]
