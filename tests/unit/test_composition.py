@@ -36,19 +36,22 @@ def assert_correct(algorithm: Algorithm) -> None:
     assert report.method != "none"
 
 
-def doubling_all_gather() -> Algorithm:
-    """Four ranks, in place: the second exchange moves two shares in one message."""
+def doubling_all_gather(is_staged: bool = False) -> Algorithm:
+    """Four ranks, in place: the second exchange moves two shares in one message, from SCRATCH where `is_staged`."""
     draft = StepTableBuilder(4)
+    out = {"dst_buffer": Buffer.OUTPUT}
     for rank in range(4):
-        peer, far = rank ^ 1, rank ^ 2
-        own, pair = {"src_offset": rank, "count": 1}, {"src_offset": rank & 2, "count": 2}
-        side = {"src_buffer": Buffer.OUTPUT}
-        draft.add(rank, StepKind.SEND, peer=peer, **side, **own)
-        received = draft.add(rank, StepKind.RECV, peer=peer, dst_buffer=Buffer.OUTPUT, dst_offset=peer, count=1)
-        draft.add(rank, StepKind.SEND, data=[received], peer=far, channel=1, **side, **pair)
-        draft.add(rank, StepKind.RECV, peer=far, channel=1, dst_buffer=Buffer.OUTPUT, dst_offset=far & 2, count=2)
+        near, far = rank ^ 1, rank ^ 2
+        pair = {"src_buffer": Buffer.OUTPUT, "src_offset": rank & 2, "count": 2}
+        draft.add(rank, StepKind.SEND, peer=near, src_buffer=Buffer.OUTPUT, src_offset=rank, count=1)
+        waits = draft.add(rank, StepKind.RECV, peer=near, **out, dst_offset=near, count=1)
+        if is_staged:
+            waits = draft.add(rank, StepKind.COPY, data=[waits], dst_buffer=Buffer.SCRATCH, duration_ns=101, **pair)
+            pair |= {"src_buffer": Buffer.SCRATCH, "src_offset": 0}
+        draft.add(rank, StepKind.SEND, data=[waits], peer=far, channel=1, **pair)
+        draft.add(rank, StepKind.RECV, peer=far, channel=1, **out, dst_offset=far & 2, count=2)
     collective = Collective(CollectiveKind.ALL_GATHER, 4, 4, in_place=True, out_of_place=False)
-    return Algorithm(collective, draft.build(), np.zeros(4, np.int64))
+    return Algorithm(collective, draft.build(), np.full(4, 2 if is_staged else 0))
 
 
 @settings(max_examples=150)
@@ -91,6 +94,19 @@ def test_message_of_several_shares_is_cut_where_copies_deal_with_parts_of_each()
     assert set(copies.steps.count.tolist()) == {1}
     assert len(copies.steps) == 2 * 4 * 6
     assert_correct(copies)
+
+
+def test_both_ends_of_a_message_are_cut_where_one_has_to_be() -> None:
+    gather = doubling_all_gather(is_staged=True)
+    assert_correct(gather)
+    for moved in (replicate(gather, 2), relabel(gather, [0, 2, 1, 3])):
+        assert set(moved.steps.count.tolist()) == {1}
+        assert_correct(moved)
+
+
+def test_duration_of_a_step_that_is_cut_is_that_of_its_pieces() -> None:
+    steps = relabel(doubling_all_gather(is_staged=True), [0, 2, 1, 3]).steps
+    assert steps.duration_ns[steps.is_kind(StepKind.COPY)].tolist() == [51] * 8
 
 
 def test_whole_vector_is_not_cut() -> None:
