@@ -171,13 +171,13 @@ def test_next_part_waits_for_nothing_but_steps_on_the_same_units() -> None:
         assert touched & {offset for offset, buffer in units if buffer != Buffer.SCRATCH}
 
 
-def test_chain_is_shorter_than_with_a_barrier() -> None:
-    scatter, gather = direct_scatter(4), ring_all_gather(4)
-    steps = sequential([scatter, gather]).steps
-    first_sends = [int(np.flatnonzero(steps.sends & (steps.rank == rank) & (steps.channel == 1))[0]) for rank in range(1, 4)]
-    for row in first_sends:
-        parents = steps.data_indices[steps.data_indptr[row] : steps.data_indptr[row + 1]]
-        assert len(parents) <= 2
+def test_next_part_starts_on_a_rank_when_its_own_data_are_there() -> None:
+    steps = sequential([direct_scatter(4), ring_all_gather(4)]).steps
+    parents, children = steps.edges()
+    for rank in range(1, 4):
+        received = int(np.flatnonzero(steps.is_kind(StepKind.RECV) & (steps.rank == rank))[0])
+        first = int(np.flatnonzero(steps.is_kind(StepKind.COPY) & (steps.rank == rank))[0])
+        assert parents[children == first].tolist() == [received]
 
 
 def test_order_by_messages_counts_where_rows_stand_otherwise() -> None:
