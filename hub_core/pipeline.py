@@ -28,6 +28,8 @@ from hub_core.plugins.contract import (
     HealthCheck,
     HealthLine,
     Layout,
+    LoadCheck,
+    LoadReport,
     Options,
     SimulationResult,
     Simulator,
@@ -50,6 +52,7 @@ __all__ = [
     "OpenedAlgorithm",
     "Written",
     "check_health",
+    "check_load",
     "execute",
     "open_algorithm",
     "read",
@@ -209,6 +212,22 @@ def execute(
     for view in views:
         view.flags.writeable = False
     return _work(executor, ExecutionResult, algorithm, views, _bound(executor, options))
+
+
+def check_load(
+    path: PathText,
+    *,
+    runtime: str,
+    options: OptionText | None = None,
+    registry: Registry | None = None,
+    report: Report = log_diagnostic,
+) -> LoadReport:
+    """Ask whether a runtime will use a file as it stands, for which calls and sizes, and if not, why."""
+    registry = registry or discover()
+    check = registry.find(LoadCheck, runtime)
+    formats = [provided.offer.format for provided in registry.all(FormatReader)]
+    opened = open_input(path, formats, report)
+    return _work(check, LoadReport, opened.source, _bound(check, options))
 
 
 def check_health(registry: Registry) -> list[tuple[Plugin, HealthLine]]:

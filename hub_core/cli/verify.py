@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from hub_core.cli.arguments import Assignments, from_option, json_flag, option_pairs, source_argument
+from hub_core.cli.load_check import report_load
 from hub_core.cli.loading import load
 from hub_core.cli.output import diagnostic_object, print_diagnostic, print_json, print_table, progress
 from hub_core.cli.session import Session
@@ -27,6 +29,7 @@ __all__ = ["verify"]
 @click.option("--root", type=click.IntRange(0), metavar="R", help="Root rank, for readers that ask for it (-O root=R).")
 @click.option("--fifo-capacity", type=click.IntRange(1), metavar="N", help="Also find deadlocks with N slots a connection.")
 @click.option("--fifo-units", type=click.IntRange(1), metavar="K", help="Units that one slot holds (default: one message).")
+@click.option("--runtime", metavar="NAME", help="Only tell whether this runtime will use the file, and for which calls.")
 @json_flag
 @click.pass_obj
 def verify(
@@ -38,12 +41,17 @@ def verify(
     root: int | None,
     fifo_capacity: int | None,
     fifo_units: int | None,
+    runtime: str | None,
     as_json: bool,
 ) -> int:
     """Verify the algorithm in IN: matching, deadlock, races and contents, in place and out of place.
 
-    Exit 0 where every mode that the algorithm claims is correct, else 1.
+    Exit 0 where every mode that the algorithm claims is correct, else 1. With --runtime: 0 where the runtime, whose
+    own rules a plugin knows, will use the file for some call.
     """
+    if runtime is not None:
+        _check_alone({"--from": source_format, "--expect": expect, "--root": root, "--fifo-capacity": fifo_capacity})
+        return report_load(session, source, runtime, assignments, as_json)
     if fifo_units is not None and fifo_capacity is None:
         raise UsageError("--fifo-units has no meaning without --fifo-capacity", cure="give both")
     if root is not None:
@@ -55,6 +63,12 @@ def verify(
     else:
         _print(opened.name, algorithm, report)
     return ExitCode.DONE if report.ok else ExitCode.INVALID
+
+
+def _check_alone(others: Mapping[str, object]) -> None:
+    for name, value in others.items():
+        if value is not None:
+            raise UsageError(f"{name} has no meaning with --runtime, which looks at the file as the runtime does")
 
 
 def _verified(algorithm: Algorithm, expect: str | None, fifo_capacity: int | None, fifo_units: int | None) -> VerifyReport:

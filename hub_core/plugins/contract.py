@@ -34,6 +34,9 @@ __all__ = [
     "HealthLine",
     "Layout",
     "LinkLoad",
+    "LoadCheck",
+    "LoadReport",
+    "LoadableCall",
     "Option",
     "OptionType",
     "Options",
@@ -220,6 +223,33 @@ class ExecutionResult:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadableCall:
+    """Calls for which a runtime uses a file: the collective as the runtime names it, the number of ranks, whether in place,
+    sizes in bytes with both ends included (None: no limit), and what else must hold."""
+
+    collective: str
+    num_ranks: int
+    in_place: bool
+    min_bytes: int
+    max_bytes: int | None
+    conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """Whether a runtime takes a file, for which calls, and why not or what to beware of: `diagnostics`."""
+
+    is_accepted: bool
+    calls: tuple[LoadableCall, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are calls that the file serves."""
+        return self.is_accepted and bool(self.calls)
+
+
+@dataclass(frozen=True, slots=True)
 class PassReport:
     """What a pass changed, one line each."""
 
@@ -309,6 +339,19 @@ class Executor:
     name: str
     description: str
     execute: Reference
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCheck:
+    """`check(source, options) -> LoadReport`: whether the runtime `name` will use a file, from its text as it stands.
+
+    What the runtime refuses is reported, not raised.
+    """
+
+    name: str
+    description: str
+    check: Reference
     options: tuple[Option, ...] = ()
 
 

@@ -12,6 +12,7 @@ from hub_core.plugins.contract import (
     FormatWriter,
     HealthCheck,
     Layout,
+    LoadCheck,
     Option,
     OptionType,
     Simulator,
@@ -26,7 +27,7 @@ __all__ = ["OFFERS_BY_HOOK", "offers_defect", "reference_of"]
 
 OFFERS_BY_HOOK: dict[str, tuple[type[Offer], ...]] = {
     "collhub_producers": (FormatReader, Synthesizer),
-    "collhub_consumers": (FormatWriter, Simulator, Executor),
+    "collhub_consumers": (FormatWriter, Simulator, Executor, LoadCheck),
     "collhub_topologies": (TopologyReader,),
     "collhub_passes": (AlgorithmPass, WorkloadPass),
     "collhub_health_checks": (HealthCheck,),
@@ -40,6 +41,7 @@ _REFERENCE_FIELDS: dict[type[Offer], str] = {
     Synthesizer: "synthesize",
     Simulator: "simulate",
     Executor: "execute",
+    LoadCheck: "check",
     TopologyReader: "read",
     AlgorithmPass: "run",
     WorkloadPass: "run",

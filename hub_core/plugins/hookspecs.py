@@ -23,8 +23,8 @@ def collhub_producers() -> Sequence[contract.FormatReader | contract.Synthesizer
 
 
 @hookspec
-def collhub_consumers() -> Sequence[contract.FormatWriter | contract.Simulator | contract.Executor]:
-    """Describe what takes algorithms: writers of formats, simulators, executors."""
+def collhub_consumers() -> Sequence[contract.FormatWriter | contract.Simulator | contract.Executor | contract.LoadCheck]:
+    """Describe what takes algorithms: writers of formats, simulators, executors, and checks whether runtimes load files."""
     raise AssertionError("a specification is not called")
 
 

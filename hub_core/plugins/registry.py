@@ -17,6 +17,7 @@ from hub_core.plugins.contract import (
     FormatReader,
     FormatWriter,
     HealthCheck,
+    LoadCheck,
     Simulator,
     Synthesizer,
     TopologyReader,
@@ -26,7 +27,16 @@ from hub_core.plugins.contract import (
 __all__ = ["KINDS", "Offer", "Plugin", "PluginState", "PluginStatus", "Provided", "Registry", "name_of"]
 
 Offer = (
-    FormatReader | FormatWriter | Synthesizer | Simulator | Executor | TopologyReader | AlgorithmPass | WorkloadPass | HealthCheck
+    FormatReader
+    | FormatWriter
+    | Synthesizer
+    | Simulator
+    | Executor
+    | LoadCheck
+    | TopologyReader
+    | AlgorithmPass
+    | WorkloadPass
+    | HealthCheck
 )
 KINDS: Mapping[type, str] = {
     FormatReader: "reader",
@@ -34,6 +44,7 @@ KINDS: Mapping[type, str] = {
     Synthesizer: "synthesizer",
     Simulator: "simulator",
     Executor: "executor",
+    LoadCheck: "load check",
     TopologyReader: "topology reader",
     AlgorithmPass: "algorithm pass",
     WorkloadPass: "workload pass",

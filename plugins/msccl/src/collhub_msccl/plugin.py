@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Option, OptionType
+from hub_core.plugins.contract import Format, FormatReader, FormatWriter, LoadCheck, Option, OptionType
 from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
@@ -76,7 +76,17 @@ def collhub_producers() -> Sequence[FormatReader]:
     return [_READER, _PROGRAM_READER]
 
 
+_LOAD_CHECKS = [
+    LoadCheck(name, f"whether {title} uses an MSCCL-IR XML file", f"collhub_msccl.load_check:check_{name}")
+    for name, title in (
+        ("msccl", "microsoft/msccl"),
+        ("executor", "Azure/msccl-executor-nccl"),
+        ("rccl", "ROCm/rccl"),
+    )
+]
+
+
 @hookimpl
-def collhub_consumers() -> Sequence[FormatWriter]:
-    """Describe the writer."""
-    return [_WRITER]
+def collhub_consumers() -> Sequence[FormatWriter | LoadCheck]:
+    """Describe the writer and the load checks."""
+    return [_WRITER, *_LOAD_CHECKS]

@@ -1,0 +1,78 @@
+"""`collhub verify --runtime`: whether a runtime will use a file, for which calls and sizes, and if not, why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core.cli.arguments import Assignments
+from hub_core.cli.output import diagnostic_object, print_diagnostic, print_json, print_table, progress
+from hub_core.cli.session import Session
+from hub_core.diagnostics import ExitCode
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import JsonValue
+    from hub_core.plugins.contract import LoadableCall, LoadReport
+
+__all__ = ["report_load"]
+
+
+def report_load(session: Session, source: str, runtime: str, options: Assignments, as_json: bool) -> int:
+    """Check, print, and return the exit code: 0 where at least one kind of call uses the file."""
+    # Imported here: the help of a command needs no numpy.
+    from hub_core import pipeline
+
+    with progress("checking"):
+        report = pipeline.check_load(
+            source, runtime=runtime, options=options, registry=session.registry(), report=print_diagnostic
+        )
+    if as_json:
+        print_json(_object(source, runtime, report))
+    else:
+        _print(source, runtime, report)
+    return ExitCode.DONE if report.ok else ExitCode.INVALID
+
+
+def _object(source: str, runtime: str, report: LoadReport) -> dict[str, JsonValue]:
+    return {
+        "schema": "collhub/report-load-1",
+        "source": source,
+        "runtime": runtime,
+        "ok": report.ok,
+        "is_accepted": report.is_accepted,
+        "calls": [_call_object(call) for call in report.calls],
+        "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
+    }
+
+
+def _call_object(call: LoadableCall) -> dict[str, JsonValue]:
+    return {
+        "collective": call.collective,
+        "num_ranks": call.num_ranks,
+        "in_place": call.in_place,
+        "min_bytes": call.min_bytes,
+        "max_bytes": call.max_bytes,
+        "conditions": list(call.conditions),
+    }
+
+
+def _print(source: str, runtime: str, report: LoadReport) -> None:
+    if report.ok:
+        outcome = f"{runtime} uses it for these calls"
+    else:
+        outcome = f"{runtime} takes it, but uses it for no call" if report.is_accepted else f"{runtime} refuses it"
+    print(f"{source}: {outcome}")
+    if report.calls:
+        rows = [
+            (
+                call.collective,
+                str(call.num_ranks),
+                "in place" if call.in_place else "out of place",
+                str(call.min_bytes),
+                "no limit" if call.max_bytes is None else str(call.max_bytes),
+                ", ".join(call.conditions),
+            )
+            for call in report.calls
+        ]
+        print_table(("collective", "ranks", "mode", "from bytes", "to bytes", "if"), rows, ("ranks", "from bytes", "to bytes"))
+    for found in report.diagnostics:
+        print_diagnostic(found)
