@@ -22,7 +22,7 @@ class Host:
 
     def show_xml(self, program: MSCCLProgram) -> None:
         """`XML()`."""
-        print(program.generate_xml())
+        print(program.generate_xml(), end="")
 
     def show_check(self, program: MSCCLProgram) -> bool:
         """`Check()`."""

@@ -1,0 +1,200 @@
+"""The reader of programs: what it refuses, with which words and which line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from collhub_msccl.program_samples import samples
+from collhub_msccl.read_program import read
+
+from hub_core.algorithm import Algorithm
+from hub_core.diagnostics import Diagnostic, HubError
+from hub_core.plugins.contract import Source
+from hub_core.verification import verify
+
+IMPORTS = "from msccl.language import *; from msccl.topologies import *; from msccl.language.collectives import *\n"
+PROGRAM = 'with MSCCLProgram("p", fully_connected(4), AllReduce(4, 4, True), 1):\n    '
+
+
+def run(text: str, reported: list[Diagnostic] | None = None, **options: object) -> Algorithm:
+    """Read a text; its imports are line 1."""
+    parts = Source.of_bytes("prog.py", (IMPORTS + text).encode()).parts
+    report = (lambda found: None) if reported is None else reported.append
+    return read(Source("prog.py", parts, report), {"time_limit": 20, "memory_limit": 4 << 30, "arguments": None, **options})
+
+
+def refusal(text: str, **options: object) -> str:
+    """The message of the refusal."""
+    with pytest.raises(HubError) as caught:
+        run(text, **options)
+    return str(caught.value)
+
+
+REFUSALS = {
+    "chunk(0, Buffer.scratch, 0)": "prog.py:3: rank 0: Buffer.scratch has 0 chunks, index 0 is outside",
+    "chunk(0, 'x', 0)": "prog.py:3: rank 0 has no buffer 'x'",
+    "chunk(0, Buffer.input, 2, 3)": "prog.py:3: rank 0: Buffer.input has 4 chunks, indices 2..4 is outside",
+    "chunk(0, Buffer.input, -1)": "prog.py:3: rank 0: Buffer.input has 4 chunks, index -1 is outside",
+    "c = chunk(0, Buffer.input, 0); c.reduce(c)": "prog.py:3: rank 0: i[0] is reduced into itself (rank 0: i[0])",
+    "c = chunk(0, Buffer.input, 0, 2); c.copy(0, Buffer.input, 1)": (
+        "prog.py:3: rank 0: i[0..1] is copied onto rank 0: i[1..2], which overlaps it"
+    ),
+    "chunk(0, Buffer.input, 0).copy(4)": "prog.py:3: rank 4 is not one of ranks 0..3",
+    "chunk(0, Buffer.input, 0).copy(-1)": "prog.py:3: rank -1 is not one of ranks 0..3",
+    "chunk(7, Buffer.input, 0)": "prog.py:3: rank 7 is not one of ranks 0..3",
+    "chunk(Buffer.input, 0, 0)": (
+        "prog.py:3: Buffer.input is no rank: ranks are numbers; the order is chunk(rank, buffer, index)"
+    ),
+    "chunk(0, Buffer.input, 0).copy(1, Buffer.output)": "prog.py:3: copy to Buffer.output without an index: state one",
+    "chunk(0, Buffer.input, 0).copy(1, index=2)": "prog.py:3: copy to index 2 of no buffer: name the buffer too",
+    "chunk(0, Buffer.input, 0).copy(1, Buffer.output, 9)": ("prog.py:3: rank 1: Buffer.input has 4 chunks, index 9 is outside"),
+    "chunk(0, Buffer.input, 0).reduce(chunk(1, Buffer.input, 0, 2))": (
+        "prog.py:3: rank 1: i[0..1] cannot be reduced into rank 0: i[0]: 2 chunks into 1"
+    ),
+    "chunk(0, Buffer.input, 0).reduce(3)": "prog.py:3: reduce takes a reference, not int",
+    "chunk(0, Buffer.input, 0, 3).split(2)": "prog.py:3: a reference of 3 chunks cannot be split in 2 equal parts",
+    "chunk(0, Buffer.input, 0).copy(1, ch=-2)": (
+        "prog.py:3: sendtb, recvtb and ch are (-1, -1, -2): expected numbers from 0, or -1 where not stated"
+    ),
+    "chunk(0, Buffer.input, 0).copy(1, 'x', 2); chunk(1, 'x', 1).copy(0)": (
+        "prog.py:3: uses a chunk that was never written: rank 1: x[1] holds nothing"
+    ),
+    "chunk(0, Buffer.input, 0).copy(1, 'x', 2); chunk(1, 'x', 2).group(chunk(1, 'x', 2)).copy(0, 'y', 1); chunk(0, 'y', 0, 2)"
+    " or chunk(0, 'y', 1).group(Ref(0, 'y', 0, 1, chunk(0, 'y', 1).prog)).copy(2)": "prog.py:3: rank 0: 'y'[0] was never written",
+    "with MSCCLProgram('q', fully_connected(4), AllReduce(4, 4, True), 1): pass": (
+        "prog.py:3: There is already a MSCCL Program in context"
+    ),
+    "1 / 0": "prog.py:3: ZeroDivisionError: division by zero",
+    "raise ValueError('no good')": "prog.py:3: ValueError: no good",
+    "sys.exit(3)": "prog.py:3: the program ends itself with status 3",
+    "sys.exit('no more')": "prog.py:3: the program ends itself with status 1: no more",
+    "chunk(0, Buffer.input, 0).send(1)": "prog.py:3: AttributeError: 'Ref' object has no attribute 'send'",
+    "import os; os._exit(0)": "prog.py: the program's process ended by status 0 before the program did",
+}
+
+
+@pytest.mark.parametrize("statement", REFUSALS)
+def test_refused_statement_is_named_with_its_line(statement: str) -> None:
+    assert refusal(PROGRAM + statement) == REFUSALS[statement]
+
+
+WHOLE = {
+    "x = 1": "prog.py: defines no MSCCLProgram",
+    "sys.exit()": "prog.py:2: defines no MSCCLProgram: it ended by sys.exit in line 2",
+    f"{PROGRAM}pass\n{PROGRAM}pass": "prog.py:4: a second program, 'p', begins after 'p'; one is expected",
+    "chunk(0, Buffer.input, 0)": "prog.py:2: No Program in context",
+    "MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 1, protocol='LL64')": (
+        "prog.py:2: protocol 'LL64' is not one of Simple, LL, LL128"
+    ),
+    "MSCCLProgram('p', ring(4), AllReduce(3, 4, True), 1)": "prog.py:2: the topology has 4 nodes, the collective 3 ranks",
+    "MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 0)": "prog.py:2: 0 instances: expected 1 or more",
+    "MSCCLProgram('p', ring(4), Collective(4, 4, True), 1)": (
+        "prog.py:2: Collective does not say what the buffers hold: it has no init_buffers"
+    ),
+    "with with": "prog.py:2: is no Python program: invalid syntax",
+    "with MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 1):\n    chunk(0, Buffer.input, 0).copy(2)": (
+        "prog.py:3: No link from 0 to 2"
+    ),
+    "import argparse\np = argparse.ArgumentParser()\np.add_argument('n')\np.parse_args()": (
+        "prog.py:5: the program ends itself with status 2: prog.py: error: the following arguments are required: n"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_refused_program_is_named_with_its_line(text: str) -> None:
+    assert refusal(text) == WHOLE[text]
+
+
+def test_endless_program_is_stopped_with_its_line() -> None:
+    message = refusal(PROGRAM + "while True: pass", time_limit=1)
+    assert message == "prog.py:3: the program did not end within 1 s of CPU time; if it needs longer: -O time_limit=SECONDS"
+
+
+def test_sleeping_program_is_stopped_with_its_line() -> None:
+    message = refusal("import time\ntime.sleep(60)", time_limit=1)
+    assert message.startswith("prog.py:3: the program did not end within 2 s by the clock")
+
+
+def test_program_that_wants_too_much_memory_is_stopped_with_its_line() -> None:
+    assert refusal("x = [0] * 10**10", memory_limit=1 << 30) == "prog.py:2: needs more memory than the limit"
+
+
+def test_output_of_the_program_is_reported_and_kept_off_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    reported: list[Diagnostic] = []
+    run(PROGRAM + "print('hello'); import os; os.write(1, b'x')", reported)
+    assert capfd.readouterr() == ("", "")
+    assert [str(found) for found in reported] == ["prog.py:3: the program prints, and nobody reads it here: 'hello'"]
+
+
+def test_failed_check_is_reported_with_its_line() -> None:
+    reported: list[Diagnostic] = []
+    assert not verify(run(PROGRAM + "chunk(0, Buffer.input, 0).copy(1)\n    Check()", reported)).ok
+    assert [(found.location.line, found.code) for found in reported] == [(4, "check-failed")]
+
+
+def test_file_that_is_no_program_of_the_language_is_not_executed(tmp_path: Path) -> None:
+    trace = tmp_path / "ran"
+    source = Source.of_bytes("setup.py", f"open({str(trace)!r}, 'w')".encode())
+    with pytest.raises(HubError, match=r"setup\.py: is no MSCCLang program.*it was not executed"):
+        read(source, {"time_limit": 5, "memory_limit": 1 << 30, "arguments": None})
+    assert not trace.exists()
+
+
+def test_msccl_is_importable_for_the_program_only() -> None:
+    read(samples()[0], {"time_limit": 20, "memory_limit": 4 << 30, "arguments": None})
+    assert "msccl" not in sys.modules
+
+
+def test_programs_import_modules_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "shared_part.py").write_text("def go(c):\n    c.copy(1, 'x', 0)\n")
+    file = tmp_path / "prog.py"
+    file.write_text(f"{IMPORTS}from shared_part import go\n{PROGRAM}go(chunk(0, Buffer.input, 0))\n")
+    algorithm = read(
+        Source.of_bytes(str(file), file.read_bytes()), {"time_limit": 20, "memory_limit": 4 << 30, "arguments": None}
+    )
+    assert algorithm.steps.source_line.tolist() == [4, 4]
+
+
+def test_arguments_are_split_as_in_a_shell() -> None:
+    text = "assert sys.argv == ['prog.py', '8', 'two words'], sys.argv\n" + PROGRAM + "pass"
+    run(text, arguments="8 'two words'")
+    with pytest.raises(HubError, match="option arguments: No closing quotation"):
+        run(text, arguments="8 'two")
+
+
+def test_same_program_gives_the_same_algorithm_though_it_walks_sets() -> None:
+    text = PROGRAM + "for n in {'a', 'b', 'c', 'd'}: chunk(0, Buffer.input, 0).copy(1, n, 0)"
+    assert run(text).differences(run(text)) == []
+
+
+def test_custom_check_that_refuses_stops_the_reading() -> None:
+    text = (
+        "class Mine(AllReduce):\n    def check(self, prog):\n        print('bad slot')\n        return False\n"
+        'with MSCCLProgram("p", fully_connected(4), Mine(4, 4, True), 1):\n    pass'
+    )
+    assert refusal(text) == "prog.py:6: the check of Mine refuses the result of the program; bad slot"
+
+
+def test_collective_in_place_with_two_buffers_is_reported() -> None:
+    reported: list[Diagnostic] = []
+    text = (
+        "class Mine(Collective):\n    def init_buffers(self):\n"
+        "        return [{Buffer.input: [Chunk(r, 0)], Buffer.output: [None]} for r in range(2)]\n"
+        'with MSCCLProgram("p", fully_connected(2), Mine(2, 1, True), 1):\n    pass'
+    )
+    run(text, reported)
+    assert [(found.location.line, found.code) for found in reported] == [(5, "two-buffers")]
+
+
+def test_arguments_behind_the_separator_reach_the_program() -> None:
+    file = Path(__file__).parent / "programs" / "every_name.py"
+    command = [sys.executable, "-m", "hub_core.cli.main", "verify", str(file)]
+    done = subprocess.run([*command, "--", "--all", "two words"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks, 16 steps: correct as claimed" in done.stdout
+    done = subprocess.run([*command, "--all"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
