@@ -72,10 +72,11 @@ def canonical(rows: Contributions, num_ranks: int) -> Contributions:
     common = np.full(len(distinct), np.iinfo(np.int64).max)
     np.minimum.at(common, group[named], times[named])
     common = np.where(distinct == num_ranks, common, 0)
-    everyone = table[:, is_new].copy()
-    everyone[3] = ALL_RANKS
-    times = np.concatenate([times - np.where(named, common[group], 0), common])
-    table, times = _counted(np.concatenate([table, everyone], axis=1), times)
+    if common.any():
+        everyone = table[:, is_new].copy()
+        everyone[3] = ALL_RANKS
+        times = np.concatenate([times - np.where(named, common[group], 0), common])
+        table, times = _counted(np.concatenate([table, everyone], axis=1), times)
     rank, offset, source_unit, source_rank = np.repeat(table, times, axis=1)
     return Contributions(rank, offset, source_rank, source_unit)
 

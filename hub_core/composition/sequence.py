@@ -28,6 +28,14 @@ __all__ = ["sequential"]
 Int64Array = npt.NDArray[np.int64]
 
 
+def _as_it_is(algorithm: Algorithm) -> Algorithm:
+    return algorithm
+
+
+# How to take the two parts, the fewest copies first.
+_WAYS = ((_as_it_is, _as_it_is), (out_of_place, _as_it_is), (_as_it_is, out_of_place), (out_of_place, out_of_place))
+
+
 def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
     """Run the algorithms one after another, each on what the one before leaves: reduce-scatter, all-gather = all-reduce.
 
@@ -53,17 +61,14 @@ def _followed(first: Algorithm, second: Algorithm) -> Algorithm:
     _check_seam(first, second)
     op = _common_op(first, second)
     contract = followed_by(contract_of(first.collective), contract_of(second.collective))
-    for one, other in ((first, second), (out_of_place(first), second), (first, out_of_place(second))):
-        found = _joined(one, other, contract, op)
+    for first_way, second_way in _WAYS:
+        found = _joined(first_way(first), second_way(second), contract, op)
         if found is not None:
             break
-    else:
-        found = _joined(out_of_place(first), out_of_place(second), contract, op)
     assert found is not None, "two algorithms out of place fit around a seam in scratch"
-    names = [first, second]
     return replace(
         found,
-        provenance=composed_provenance("sequential", names),
+        provenance=composed_provenance("sequential", [first, second]),
         collective_bytes=_common_bytes(first, second, found.collective.unit_count),
     )
 
@@ -148,6 +153,9 @@ def _common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
     if len(ops) > 1:
         names = " and ".join(f"{display_name(part)} ({part.collective.reduce_op})" for part in (first, second))
         raise UsageError(f"{names} reduce with different operators", cure="compose parts of one operator", code="reduce-op")
+    if len(reducing) > 1 and ReduceOp.AVG in ops:
+        message = f"{display_name(first)} and {display_name(second)} both average, and no operator means that"
+        raise UsageError(message, cure="let one of them sum", code="reduce-op")
     return ops.pop()
 
 

@@ -54,7 +54,7 @@ def doubling_all_gather(is_staged: bool = False) -> Algorithm:
     return Algorithm(collective, draft.build(), np.full(4, 2 if is_staged else 0))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(samples, st.integers(2, 4), st.booleans())
 def test_copies_side_by_side_do_what_the_original_does(sample: Algorithm, instances: int, interleaved: bool) -> None:
     copies = replicate(sample, instances, interleaved)
@@ -227,7 +227,7 @@ def test_units_cannot_be_cut_in_nothing() -> None:
         rescale(shift_to_next(2), 0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(algorithms(), st.sampled_from(["replicate", "interleave", "relabel", "embed", "rescale"]))
 def test_arbitrary_algorithms_are_changed_or_refused(given_: Algorithm, operation: str) -> None:
     ranks = list(range(given_.num_ranks))[::-1]

@@ -86,7 +86,7 @@ def programs(draw: st.DrawFn) -> Algorithm:
     return replace(found, collective=replace(found.collective, in_place=claims[0], out_of_place=claims[1]))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(programs(), programs())
 def test_sequence_of_correct_programs_is_correct(one: Algorithm, other: Algorithm) -> None:
     report = verify(sequential([one, other]))
