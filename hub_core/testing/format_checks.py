@@ -118,10 +118,7 @@ def bad_input_is_refused(subject: Subject) -> Iterator[str | Skip]:
 
 
 def formats_leave_the_system_alone(subject: Subject) -> Iterator[str]:
-    """Readers and writers print nothing and open no file, process or network connection.
-
-    Readers that execute their input may start its process, and are only watched for what they print.
-    """
+    """Readers and writers print nothing and open no file, process (but for a program that is read) or network connection."""
     problems: dict[str, None] = {}
     for offer, work in _works(subject):
         # The first call imports what the work needs.
