@@ -240,6 +240,30 @@ def test_message_without_partner_is_refused() -> None:
         sequential([ring, replace(ring, steps=table)])
 
 
+@pytest.mark.parametrize(("offset", "source_rank", "reason"), [(2, 0, "a unit outside its buffer"), (0, 2, r"outside 0\.\.1")])
+def test_contract_beyond_ranks_and_buffers_is_refused(offset: int, source_rank: int, reason: str) -> None:
+    rows = Contributions(*(np.asarray([value]) for value in (0, offset, source_rank, 0)))
+    kept = out_of_place_copy(2, 2)
+    assert kept.collective.contract is not None
+    stray = replace(kept, collective=replace(kept.collective, contract=replace(kept.collective.contract, expected=rows)))
+    with pytest.raises(InputError, match=reason):
+        sequential([kept, stray])
+
+
+def test_contract_that_is_too_large_is_refused() -> None:
+    ring = ring_all_reduce(2)
+    huge = replace(ring, collective=replace(ring.collective, unit_count=2**40))
+    with pytest.raises(InputError, match="too large to compose"):
+        sequential([huge, huge])
+
+
+def test_steps_outside_their_buffers_are_refused() -> None:
+    ring = ring_all_gather(2)
+    far = replace(ring, steps=replace(ring.steps, src_offset=ring.steps.src_offset + 7))
+    with pytest.raises(InputError, match=r"reads .*\[7\], but that buffer has 1 units"):
+        sequential([ring, far])
+
+
 def test_different_operators_are_refused() -> None:
     ring = ring_all_reduce(4)
     other = replace(ring, collective=replace(ring.collective, reduce_op=ReduceOp.MAX))
