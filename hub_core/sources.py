@@ -216,7 +216,7 @@ def _check_head(name: str, head: bytes) -> None:
         raise _fault(name, "is empty", "name a file with content")
     # A file of zeros, however large, is refused before it is read into memory.
     if len(head) == HEAD_BYTES and not any(head):
-        raise _fault(name, f"begins with {HEAD_BYTES} zero bytes, as no format does", "the file was not written completely")
+        raise _fault(name, f"begins with {HEAD_BYTES} zero bytes, as no format does", "write the file again")
 
 
 def _open(file: Path) -> BinaryIO:
