@@ -31,9 +31,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
     print(f"collhub {__version__}, numpy {np.__version__}, Python {platform.python_version()}, median of {arguments.runs} runs")
-    print(
-        f"{'ranks':>6}{'nodes':>8}{'XML MB':>8}{'read s':>8}{'write s':>8}{'whole s':>9}{'peak MB':>9}{'out MB':>8}{'published s':>13}{'MB':>8}"
-    )
+    heads = ("XML MB", "read s", "write s", "whole s", "peak MB", "out MB", "published s", "its MB")
+    print(f"{'ranks':>6}{'nodes':>8}" + "".join(f"{head:>12}" for head in heads))
     for ranks in arguments.ranks:
         with tempfile.TemporaryDirectory() as folder:
             _measure(ranks, Path(folder), arguments.runs)
