@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import Assignments, assign, from_option, json_flag, option_pairs, source_argument
-from hub_core.cli.loading import open_source, read_opened
+from hub_core.cli.loading import open_source, read_opened, with_path
 from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields, print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
@@ -80,7 +80,8 @@ def simulate(
         _print_one(algorithm, topology, timings[0])
     else:
         print_table(TIMING_COLUMNS, [timing_cells(timing) for timing in timings], right=TIMING_COLUMNS)
-    for found in dict.fromkeys(found for timing in timings for found in timing.result.diagnostics):
+    diagnostics = dict.fromkeys(found for timing in timings for found in timing.result.diagnostics)
+    for found in with_path(diagnostics, algorithm, opened.name):
         print_diagnostic(found)
     return ExitCode.DONE if all(timing.time_ns is not None for timing in timings) else ExitCode.INVALID
 
