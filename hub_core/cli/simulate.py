@@ -104,7 +104,7 @@ def _timing(session: Session, algorithm: Algorithm, topology: Topology, size: in
 
     with progress(f"simulating {format_bytes(size)}"):
         result = pipeline.simulate(algorithm, topology, size, backend=backend, options=options, registry=session.registry())
-    return judged(algorithm.collective, topology, size, result)
+    return judged(algorithm, topology, size, result)
 
 
 def _stated_size(name: str, algorithm: Algorithm) -> tuple[int, ...]:
