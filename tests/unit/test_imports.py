@@ -26,7 +26,8 @@ losses units strict_json schema_check
 plugins.contract
 plugins.hookspecs collectives topology
 steps bounds switched_topologies
-algorithm topologies timing
+algorithm topologies
+timing
 verification document chakra topology_document
 summary
 plugins.metadata plugins.registry plugins.border plugins.builtin
