@@ -72,9 +72,8 @@ def _measure_ring(ranks: int, runs: int) -> None:
     if time_ns != expected:
         raise SystemExit(f"ASTRA-sim printed {expected} for {ranks} ranks")
     if seconds is not None:
-        print(
-            f"  equal to ASTRA-sim, measured elsewhere at {seconds} CPU s ({seconds / median:.0f} times ours); peak {peak:.2f} GB so far"
-        )
+        ratio = f"{seconds} CPU s ({seconds / median:.0f} times ours)"
+        print(f"  equal to ASTRA-sim, measured elsewhere at {ratio}; peak {peak:.2f} GB so far")
 
 
 def _compare_with_plain(ranks: int, runs: int) -> None:
