@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from math import trunc
 
-from .trace_graphs import COMP, RECV, SEND, Graph, GraphNode
+from trace_graphs import COMP, RECV, SEND, Graph, GraphNode
 
 PRIMES = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087)
 

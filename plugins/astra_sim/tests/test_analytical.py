@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from collhub_astra_sim.analytical import NodeTimes, simulate, simulate_nodes
 from collhub_astra_sim.options import Model
+from trace_graphs import COMP, Graph, GraphNode
 
 from hub_core.algorithm import Algorithm
 from hub_core.chakra.nodes import NodeType
@@ -20,8 +21,6 @@ from hub_core.steps import StepKind, StepTable, StepTableBuilder
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.topologies import parse_topology
 from hub_core.topology import Topology
-
-from .trace_graphs import COMP, Graph, GraphNode
 
 GB_PER_S = "bandwidth=1GB/s&latency=10ns"
 """One byte per nanosecond."""

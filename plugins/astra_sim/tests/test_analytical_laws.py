@@ -6,17 +6,16 @@ from math import log2, trunc
 
 import numpy as np
 import pytest
+import trace_graphs as graphs
 from collhub_astra_sim.analytical import simulate_nodes
 from collhub_astra_sim.options import Model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spec_simulator import SpecSimulator
+from trace_graphs import COMP, RECV, SEND, Graph, GraphNode
 
 from hub_core.topologies import parse_topology
 from hub_core.topology import Occupancy, Topology
-
-from . import trace_graphs as graphs
-from .spec_simulator import SpecSimulator
-from .trace_graphs import COMP, RECV, SEND, Graph, GraphNode
 
 # Bytes per ns; the name is the text that gives this bandwidth exactly.
 BANDWIDTHS = {"50GiB/s": 50 * 2**30 / 1e9, "46.5GiB/s": 46.5 * 2**30 / 1e9, "12.5GB/s": 12.5}

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import trace_graphs as graphs
 from collhub_astra_sim.analytical import simulate_nodes
 from collhub_astra_sim.options import Model
+from trace_graphs import COMP, Graph, GraphNode
 
 from hub_core.testing.samples import ring_all_reduce as sample_ring_all_reduce
 from hub_core.topologies import parse_topology
-
-from . import trace_graphs as graphs
-from .trace_graphs import COMP, Graph, GraphNode
 
 MIB = 1 << 20
 Cycles = list[int | None]

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from collhub_astra_sim.analytical import simulate, simulate_nodes
 from collhub_astra_sim.options import Model
+from spec_simulator import SpecSimulator
+from trace_graphs import graph_of_golden
 
 from hub_core.chakra.read import read as read_traces
 from hub_core.chakra.write import write_nodes
 from hub_core.plugins.contract import Source, SourcePart
 from hub_core.topologies import parse_topology
 from hub_core.topology import Topology
-
-from .spec_simulator import SpecSimulator
-from .trace_graphs import graph_of_golden
 
 BUILDERS = {"Ring": "ring", "FullyConnected": "fully-connected", "Switch": "switch"}
 
