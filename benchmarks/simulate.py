@@ -11,8 +11,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -92,11 +90,9 @@ def _compare_with_plain(ranks: int, runs: int) -> None:
 
 def _test_module(name: str) -> ModuleType:
     """A module of the plugin's tests, which are no installed package."""
-    if "simulator_tests" not in sys.modules:
-        spec = ModuleSpec("simulator_tests", None, is_package=True)
-        spec.submodule_search_locations = [str(TESTS)]
-        sys.modules["simulator_tests"] = module_from_spec(spec)
-    return importlib.import_module(f"simulator_tests.{name}")
+    if str(TESTS) not in sys.path:
+        sys.path.append(str(TESTS))
+    return importlib.import_module(name)
 
 
 def _run_binary(ranks: int) -> None:
