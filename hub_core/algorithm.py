@@ -27,6 +27,16 @@ class Provenance:
     source_sha256: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
 
+    def as_json(self) -> dict[str, JsonValue]:
+        """The fields by name, as documents and reports state them."""
+        return {
+            "producer": self.producer,
+            "producer_version": self.producer_version,
+            "source_name": self.source_name,
+            "source_sha256": self.source_sha256,
+            "options": dict(self.options),
+        }
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Algorithm:

@@ -52,19 +52,12 @@ def write(algorithm: Algorithm, options: Options) -> WriteResult:
 
 
 def _document_text(algorithm: Algorithm) -> str:
-    provenance = algorithm.provenance
     header = {
         "schema": SCHEMA,
         "collective": _collective_object(algorithm.collective),
         "collective_bytes": algorithm.collective_bytes,
         "scratch_units": algorithm.scratch_units.tolist(),
-        "provenance": {
-            "producer": provenance.producer,
-            "producer_version": provenance.producer_version,
-            "source_name": provenance.source_name,
-            "source_sha256": provenance.source_sha256,
-            "options": dict(provenance.options),
-        },
+        "provenance": algorithm.provenance.as_json(),
         "extensions": dict(algorithm.extensions),
     }
     lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import stat
@@ -22,6 +23,7 @@ STANDARD_STREAM = "-"
 HEAD_BYTES = 4096
 MAX_FILE_BYTES = 4 << 30
 MAX_STREAM_BYTES = 1 << 30
+MAX_FOLDER_FILES = 1 << 16
 _CHUNK_BYTES = 1 << 20
 _READABLE_LAYOUTS = {
     Layout.FILE: (Layout.FILE, Layout.PREFIX),
@@ -89,7 +91,7 @@ def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
 def _find_set(place: Path, formats: Sequence[Format]) -> list[_Member]:
     """The rank files that a prefix, a member or a folder names, by rank; empty where it names no set."""
     suffixes = sorted({suffix for f in formats if f.layout is Layout.PREFIX for suffix in f.suffixes})
-    if not suffixes:
+    if not suffixes or (place.is_file() and not place.name.endswith(tuple(suffixes))):
         return []
     siblings = [] if place.name in ("", "..") else _members(place.parent, suffixes)
     if place.is_file():
@@ -133,7 +135,10 @@ def _single(place: Path, report: Report) -> Input:
 def _folder(place: Path, formats: Sequence[Format], report: Report) -> Input:
     if not any(format.layout is Layout.FOLDER for format in formats):
         raise _fault(str(place), "is a folder without rank files", "name one file, or a set of rank files by its prefix")
-    files = sorted(file for file in place.rglob("*") if file.is_file())
+    found = itertools.islice((file for file in place.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1)
+    files = sorted(found)
+    if len(files) > MAX_FOLDER_FILES:
+        raise _fault(str(place), f"holds more than {MAX_FOLDER_FILES} files", "name a folder with fewer files")
     if not files:
         raise _fault(str(place), "is a folder without files", "name one file, or a set of rank files by its prefix")
     return Input(Source(str(place), tuple(map(_part, files)), report), b"", Layout.FOLDER)
@@ -211,7 +216,7 @@ def _check_head(name: str, head: bytes) -> None:
         raise _fault(name, "is empty", "name a file with content")
     # A file of zeros, however large, is refused before it is read into memory.
     if len(head) == HEAD_BYTES and not any(head):
-        raise _fault(name, f"begins with {HEAD_BYTES} zero bytes, as no format does", "the file was not written completely")
+        raise _fault(name, f"begins with {HEAD_BYTES} zero bytes, as no format does", "write the file again")
 
 
 def _open(file: Path) -> BinaryIO:

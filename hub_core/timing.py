@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from hub_core.algorithm import Algorithm
 from hub_core.bounds import lower_bound_ns
-from hub_core.collectives import Collective
+from hub_core.collectives import CollectiveKind
 from hub_core.plugins.contract import SimulationResult
 from hub_core.topology import Topology
 
@@ -15,11 +16,15 @@ __all__ = ["Timing", "judged"]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A run of a collective of `collective_bytes`; `bound_ns`: no algorithm is faster, None where none is known."""
+    """A run of a collective of `collective_bytes`; `bound_ns`: no algorithm is faster, None where none is known.
+
+    `is_size_known`: False for a timing-only trace of messages in bytes, whose collective has an unknown size.
+    """
 
     collective_bytes: int
     result: SimulationResult
     bound_ns: float | None
+    is_size_known: bool = True
 
     @property
     def time_ns(self) -> int | None:
@@ -28,8 +33,8 @@ class Timing:
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
-        """Algorithm bandwidth, size by time; None where a rank never finishes."""
-        return self.collective_bytes / self.time_ns * 1e9 if self.time_ns else None
+        """Algorithm bandwidth, size by time; None where a rank never finishes or the size is not known."""
+        return self.collective_bytes / self.time_ns * 1e9 if self.time_ns and self.is_size_known else None
 
     @property
     def ratio_to_bound(self) -> float | None:
@@ -37,7 +42,8 @@ class Timing:
         return self.time_ns / self.bound_ns if self.time_ns is not None and self.bound_ns else None
 
 
-def judged(collective: Collective, topology: Topology, collective_bytes: int, result: SimulationResult) -> Timing:
-    """Put a result beside the lower bound of the collective on the topology."""
-    bound = lower_bound_ns(collective, topology, collective_bytes)
-    return Timing(collective_bytes, result, bound if bound is not None and math.isfinite(bound) else None)
+def judged(algorithm: Algorithm, topology: Topology, collective_bytes: int, result: SimulationResult) -> Timing:
+    """Put a result beside the lower bound of the algorithm's collective on the topology."""
+    bound = lower_bound_ns(algorithm.collective, topology, collective_bytes)
+    is_known = algorithm.collective.kind is not CollectiveKind.CUSTOM or algorithm.has_contents
+    return Timing(collective_bytes, result, bound if bound is not None and math.isfinite(bound) else None, is_known)

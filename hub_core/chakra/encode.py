@@ -26,37 +26,42 @@ _PACKED_TAG = 0x0A
 class Piece(Protocol):
     """Consecutive bytes of every record: how many, and which."""
 
+    @property
+    def present(self) -> Mask | None:
+        """The records that have the piece; None for all."""
+
     def sizes(self) -> Int64Array:
         """Bytes that the piece takes in each record; one number where it is the same in all."""
 
-    def width(self) -> int:
-        """Columns that it needs in the byte matrix."""
+    def template(self) -> Bytes:
+        """The bytes of the piece, as wide as it gets, with what differs between records left open."""
 
-    def fill(self, matrix: Bytes, mask: Mask) -> None:
-        """Write the bytes and mark those that count, in views of `width()` columns."""
+    def patch(self, matrix: Bytes, mask: Mask) -> None:
+        """Write what differs, and unmark bytes that do not count, in views as wide as `template()`."""
 
 
 class Choice:
     """One of a few byte strings a record: `texts[codes[i]]`."""
 
     def __init__(self, texts: tuple[bytes, ...], codes: npt.NDArray[np.intp]) -> None:
+        self.present = None
         self._codes = codes
         self._lengths = np.asarray([len(text) for text in texts], np.int64)
-        padded = b"".join(text.ljust(self.width(), b"\0") for text in texts)
-        self._table = np.frombuffer(padded, np.uint8).reshape(len(texts), self.width())
+        padded = b"".join(text.ljust(int(self._lengths.max()), b"\0") for text in texts)
+        self._table: Bytes = np.frombuffer(padded, np.uint8).reshape(len(texts), -1)
 
     def sizes(self) -> Int64Array:
         """See `Piece`."""
         return self._lengths[self._codes]
 
-    def width(self) -> int:
+    def template(self) -> Bytes:
         """See `Piece`."""
-        return int(self._lengths.max())
+        return np.zeros(self._table.shape[1], np.uint8)
 
-    def fill(self, matrix: Bytes, mask: Mask) -> None:
+    def patch(self, matrix: Bytes, mask: Mask) -> None:
         """See `Piece`."""
         matrix[:] = self._table[self._codes]
-        mask[:] = (np.arange(self.width()) < self._lengths[:, None])[self._codes]
+        mask &= (np.arange(self._table.shape[1]) < self._lengths[:, None])[self._codes]
 
 
 class Numbers:
@@ -76,7 +81,7 @@ class Numbers:
         self._head = np.frombuffer(head, np.uint8)
         self._lengths = lengths
         self._values = values
-        self._present = present
+        self.present = present
         self._widths = [varint_widths(column) for column in values]
         self._deepest = [int(widths.max()) for widths in self._widths]
         self._varint_bytes = sum(self._widths, start=np.zeros((), np.int64))
@@ -84,27 +89,28 @@ class Numbers:
     def sizes(self) -> Int64Array:
         """See `Piece`."""
         size = self._varint_bytes + len(self._head)
-        return size if self._present is None else np.where(self._present, size, 0)
+        return size if self.present is None else np.where(self.present, size, 0)
 
-    def width(self) -> int:
+    def template(self) -> Bytes:
         """See `Piece`."""
-        return len(self._head) + sum(self._deepest)
+        return np.concatenate([self._head, np.zeros(sum(self._deepest), np.uint8)])
 
-    def fill(self, matrix: Bytes, mask: Mask) -> None:
+    def patch(self, matrix: Bytes, mask: Mask) -> None:
         """See `Piece`."""
-        column = len(self._head)
-        matrix[:, :column] = self._head
-        mask[:, :column] = True
         for position, constant in self._lengths:
             matrix[:, position] = self._varint_bytes + constant
+        column = len(self._head)
         for values, widths, deepest in zip(self._values, self._widths, self._deepest, strict=True):
+            shortest = int(widths.min())
             for index in range(deepest):
-                digits = (values >> np.uint64(7 * index)).astype(np.uint8) & np.uint8(127)
-                matrix[:, column] = digits | ((widths > index + 1).astype(np.uint8) << np.uint8(7))
-                mask[:, column] = widths > index
+                digits = (values >> np.uint64(7 * index)).astype(np.uint8)
+                digits |= np.uint8(128)
+                if index + 1 >= shortest:
+                    digits ^= (widths <= index + 1).astype(np.uint8) << np.uint8(7)
+                matrix[:, column] = digits
+                if index >= shortest:
+                    mask[:, column] &= widths > index
                 column += 1
-        if self._present is not None:
-            mask &= self._present[:, None]
 
 
 def _constant(head: bytes, lengths: Sequence[tuple[int, int]], values: Sequence[int]) -> bytes:
@@ -184,15 +190,34 @@ def encode_records(
 
 
 def _compressed(pieces: Sequence[Piece], records: int) -> Bytes:
-    widths = [piece.width() for piece in pieces]
-    matrix = np.empty((records, sum(widths)), np.uint8)
-    mask = np.empty(matrix.shape, np.bool_)
+    templates = [piece.template() for piece in pieces]
+    matrix = np.empty((records, sum(map(len, templates))), np.uint8)
+    matrix[:] = np.concatenate(templates)
+    mask = _presence(pieces, templates, records)
     column = 0
-    for piece, width in zip(pieces, widths, strict=True):
-        piece.fill(matrix[:, column : column + width], mask[:, column : column + width])
-        column += width
+    for piece, template in zip(pieces, templates, strict=True):
+        after = column + len(template)
+        piece.patch(matrix[:, column:after], mask[:, column:after])
+        column = after
     compressed: Bytes = matrix[mask]
     return compressed
+
+
+def _presence(pieces: Sequence[Piece], templates: Sequence[Bytes], records: int) -> Mask:
+    """Which bytes of the matrix belong to pieces that are there; records come in few combinations of pieces."""
+    code = np.zeros(records, np.int64)
+    for number, piece in enumerate(pieces):
+        if piece.present is not None:
+            code |= piece.present.astype(np.int64) << number
+    codes, inverse = np.unique(code, return_inverse=True)
+    rows = [
+        np.repeat(
+            [piece.present is None or bool(one >> number & 1) for number, piece in enumerate(pieces)], list(map(len, templates))
+        )
+        for one in codes.tolist()
+    ]
+    mask: Mask = np.asarray(rows)[inverse]
+    return mask
 
 
 def _name(name: str) -> bytes:

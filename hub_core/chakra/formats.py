@@ -10,8 +10,10 @@ CHAKRA = Format(
     name="chakra",
     description="Chakra execution traces, one file a rank (collective profile v1 and foreign dialects)",
     suffixes=(".et",),
-    # Record 0 is GlobalMetadata: a version string of five characters, or an attribute with a plain name.
-    signature=rb"(?s)\A.{1,5}(?:\x0a\x05[0-9]\.[0-9]\.[0-9]|\x12.{1,5}\x0a[\x01-\x20][a-z_]{3})",
+    # Record 0 is GlobalMetadata: a version string of five characters, or an attribute with a plain name. What the reader
+    # refuses by name is claimed too: a first record that is a node (legacy files), and compressed files.
+    signature=rb"(?s)\A(?:\x1f\x8b|.{1,5}(?:\x0a\x05[0-9]\.[0-9]\.[0-9]|\x12.{1,5}\x0a[\x01-\x20][a-z_]{3}"
+    rb"|(?:\x08.{1,10})?\x12[\x01-\x40][A-Z][A-Za-z_]{2}))",
     layout=Layout.PREFIX,
 )
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf.message import DecodeError
+import numpy as np
 
 from hub_core.chakra.attributes import Kind
-from hub_core.chakra.schema import message_class
-from hub_core.chakra.wire import WireError, varint
+from hub_core.chakra.wire import WireError, WireType, encode_varints, varint
 
 __all__ = ["AttributeValue", "Metadata", "MetadataEntry", "decode_metadata", "encode_metadata"]
+
+# Field numbers of GlobalMetadata, AttributeProto and the list messages.
+_VERSION, _ATTR, _NAME, _VALUES = 1, 2, 1, 1
 
 AttributeValue = int | float | bool | str | bytes | tuple["AttributeValue", ...] | None
 
@@ -41,22 +43,19 @@ class MetadataEntry:
 
 
 def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
-    """The framed record."""
-    message: Any = message_class("GlobalMetadata")()
-    message.version = version
-    for entry in entries:
-        attribute = message.attr.add(name=entry.name)
-        if isinstance(entry.value, int | str):
-            setattr(attribute, entry.kind.field, entry.value)
-        else:
-            getattr(attribute, entry.kind.field).values.extend(entry.value)
-            getattr(attribute, entry.kind.field).SetInParent()
-    body: bytes = message.SerializeToString(deterministic=True)
+    """The framed record, in protobuf's own bytes; by hand, because writing thus needs no import of protobuf."""
+    attributes = [_field(_ATTR, _field(_NAME, entry.name.encode()) + _value(entry)) for entry in entries]
+    body = b"".join([_field(_VERSION, version.encode()) if version else b"", *attributes])
     return varint(len(body)) + body
 
 
 def decode_metadata(body: bytes) -> Metadata:
     """Decode the body of record 0. Raises `WireError` where it is not GlobalMetadata or repeats an attribute."""
+    # Imported here: writers need no protobuf, and its import takes longer than writing a small trace.
+    from google.protobuf.message import DecodeError
+
+    from hub_core.chakra.schema import message_class
+
     message: Any = message_class("GlobalMetadata")()
     try:
         message.ParseFromString(body)
@@ -72,3 +71,17 @@ def decode_metadata(body: bytes) -> Metadata:
         kinds[attribute.name] = Kind(attribute.DESCRIPTOR.fields_by_name[one_of].number) if one_of else None
         attributes[attribute.name] = tuple(value.values) if hasattr(value, "values") else value
     return Metadata(message.version, attributes, kinds)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | WireType.BYTES) + varint(len(content)) + content
+
+
+def _value(entry: MetadataEntry) -> bytes:
+    if isinstance(entry.value, str):
+        return _field(entry.kind, entry.value.encode())
+    if isinstance(entry.value, int):
+        return varint(entry.kind << 3 | WireType.VARINT) + varint(entry.value % 2**64)
+    values = np.asarray(entry.value, np.int64).view(np.uint64)
+    packed = encode_varints(values)[0].tobytes() if len(values) else b""
+    return _field(entry.kind, _field(_VALUES, packed) if len(values) else b"")

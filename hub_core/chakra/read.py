@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 
 import numpy as np
 import numpy.typing as npt
@@ -156,7 +157,7 @@ class _Reader:
             sizes.collective,
             steps,
             np.zeros(len(self._parts), np.int64),
-            Provenance(source_name=self._name, source_sha256=self._digest.hexdigest()),
+            Provenance(source_name=PurePath(self._name).name, source_sha256=self._digest.hexdigest()),
             sizes.collective_bytes,
             self._extensions(joined, frozenset()),
         )

@@ -113,7 +113,7 @@ def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
             continue
         for size in SIZES:
             result = pipeline.simulate(algorithm, topology, size, backend=SIMULATOR, registry=registry)
-            yield _Run(example, topology.name, judged(algorithm.collective, topology, size, result))
+            yield _Run(example, topology.name, judged(algorithm, topology, size, result))
 
 
 def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> None:

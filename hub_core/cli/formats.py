@@ -10,6 +10,7 @@ import click
 
 from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
+from hub_core.cli.plugin_report import option_object
 from hub_core.cli.session import Session
 from hub_core.diagnostics import UsageError
 from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Layout, Option, OptionValue, Simulator, TopologyReader
@@ -87,18 +88,7 @@ def _object(way: _Way) -> dict[str, JsonValue]:
         "description": way.description,
         "suffixes": list(described.suffixes) if described else [],
         "layout": str(described.layout) if described else None,
-        "options": [_option_object(option) for option in way.options],
-    }
-
-
-def _option_object(option: Option) -> dict[str, JsonValue]:
-    return {
-        "name": option.name,
-        "type": str(option.type),
-        "default": option.default,
-        "help": option.help,
-        "choices": list(option.choices),
-        "environment": option.environment,
+        "options": [option_object(option) for option in way.options],
     }
 
 

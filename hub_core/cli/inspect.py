@@ -60,7 +60,7 @@ def inspect(
 
 
 def _object(source: str, source_format: str, algorithm: Algorithm, sent: Traffic, longest: CriticalPath | None) -> JsonValue:
-    collective, steps, provenance = algorithm.collective, algorithm.steps, algorithm.provenance
+    collective, steps = algorithm.collective, algorithm.steps
     return {
         "schema": "collhub/report-inspect-1",
         "source": source,
@@ -82,13 +82,7 @@ def _object(source: str, source_format: str, algorithm: Algorithm, sent: Traffic
         "units_by_link": _by_link(sent, sent.units),
         "bytes_by_link": None if sent.bytes is None else _by_link(sent, sent.bytes),
         "critical_path": None if longest is None else {"steps": longest.steps, "messages": longest.messages},
-        "provenance": {
-            "producer": provenance.producer,
-            "producer_version": provenance.producer_version,
-            "source_name": provenance.source_name,
-            "source_sha256": provenance.source_sha256,
-            "options": dict(provenance.options),
-        },
+        "provenance": algorithm.provenance.as_json(),
         "extensions": sorted(algorithm.extensions),
     }
 

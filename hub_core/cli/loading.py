@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from hub_core.cli.arguments import Assignments, assign
@@ -12,9 +15,10 @@ from hub_core.diagnostics import UsageError
 
 if TYPE_CHECKING:
     from hub_core.algorithm import Algorithm
+    from hub_core.diagnostics import Diagnostic
     from hub_core.pipeline import OpenedAlgorithm
 
-__all__ = ["load", "open_source", "read_opened", "source_options"]
+__all__ = ["load", "open_source", "read_opened", "source_options", "with_path"]
 
 
 def open_source(session: Session, source: str, source_format: str | None) -> OpenedAlgorithm:
@@ -48,3 +52,11 @@ def load(session: Session, source: str, source_format: str | None, assignments: 
     opened = open_source(session, source, source_format)
     options = assign(assignments, {"reader": opened.reader.offer.options})["reader"]
     return read_opened(opened, source_options(session, opened, options)), opened
+
+
+def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) -> list[Diagnostic]:
+    """Findings that name the file as the user named it, where the algorithm was read from that very file."""
+    name = algorithm.provenance.source_name
+    if not name or PurePath(source).name != name:
+        return list(found)
+    return [replace(one, location=replace(one.location, file=source)) if one.location.file == name else one for one in found]

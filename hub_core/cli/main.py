@@ -128,6 +128,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         return _report_usage(error)
     if isinstance(error, OSError):
+        _discard_stdout_where_it_fails()
         place = f"{error.filename}: " if error.filename else ""
         print_error(f"{place}{error.strerror or error}")
         return int(ExitCode.INVALID)
@@ -152,8 +153,15 @@ def _report_usage(error: click.ClickException) -> int:
     return int(ExitCode.USAGE)
 
 
+def _discard_stdout_where_it_fails() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_stdout()
+
+
 def _discard_stdout() -> None:
-    """Keep the interpreter from complaining about the closed pipe when it flushes at exit."""
+    """Keep the interpreter from complaining about a closed pipe or a full disk when it flushes at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

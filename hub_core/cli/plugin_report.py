@@ -13,7 +13,7 @@ from hub_core.version import __version__
 if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
 
-__all__ = ["plugin_object", "report"]
+__all__ = ["option_object", "plugin_object", "report"]
 
 
 def report(registry: Registry, plugins: Sequence[dict[str, JsonValue]], ok: bool | None = None) -> dict[str, JsonValue]:
@@ -48,11 +48,12 @@ def _offer_object(offer: Offer) -> dict[str, JsonValue]:
         "name": name_of(offer),
         "description": getattr(getattr(offer, "format", offer), "description", ""),
         "reference": reference_of(offer),
-        "options": [_option_object(option) for option in options],
+        "options": [option_object(option) for option in options],
     }
 
 
-def _option_object(option: Option) -> dict[str, JsonValue]:
+def option_object(option: Option) -> dict[str, JsonValue]:
+    """A declared option, field by field."""
     return {
         "name": option.name,
         "type": str(option.type),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import Assignments, assign, from_option, json_flag, option_pairs, source_argument
-from hub_core.cli.loading import open_source, read_opened, source_options
+from hub_core.cli.loading import open_source, read_opened, source_options, with_path
 from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields, print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
@@ -80,7 +80,8 @@ def simulate(
         _print_one(algorithm, topology, timings[0])
     else:
         print_table(TIMING_COLUMNS, [timing_cells(timing) for timing in timings], right=TIMING_COLUMNS)
-    for found in dict.fromkeys(found for timing in timings for found in timing.result.diagnostics):
+    diagnostics = dict.fromkeys(found for timing in timings for found in timing.result.diagnostics)
+    for found in with_path(diagnostics, algorithm, opened.name):
         print_diagnostic(found)
     return ExitCode.DONE if all(timing.time_ns is not None for timing in timings) else ExitCode.INVALID
 
@@ -103,7 +104,7 @@ def _timing(session: Session, algorithm: Algorithm, topology: Topology, size: in
 
     with progress(f"simulating {format_bytes(size)}"):
         result = pipeline.simulate(algorithm, topology, size, backend=backend, options=options, registry=session.registry())
-    return judged(algorithm.collective, topology, size, result)
+    return judged(algorithm, topology, size, result)
 
 
 def _stated_size(name: str, algorithm: Algorithm) -> tuple[int, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from hub_core.cli.arguments import Assignments, from_option, json_flag, option_pairs, source_argument
 from hub_core.cli.load_check import report_load
-from hub_core.cli.loading import load
+from hub_core.cli.loading import load, with_path
 from hub_core.cli.output import diagnostic_object, print_diagnostic, print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.diagnostics import ExitCode, UsageError
@@ -26,7 +27,9 @@ __all__ = ["verify"]
 @from_option
 @option_pairs
 @click.option("--expect", metavar="TEXT", help="What a custom collective must do, e.g. 'broadcast root 0', 'o[r]=i[r+1]'.")
-@click.option("--root", type=click.IntRange(0), metavar="R", help="Root rank, for readers that ask for it (-O root=R).")
+@click.option(
+    "--root", type=click.IntRange(0), metavar="R", help="Root rank: of --expect where given, else for the reader (-O root=R)."
+)
 @click.option("--fifo-capacity", type=click.IntRange(1), metavar="N", help="Also find deadlocks with N slots a connection.")
 @click.option("--fifo-units", type=click.IntRange(1), metavar="K", help="Units that one slot holds (default: one message).")
 @click.option("--runtime", metavar="NAME", help="Only tell whether this runtime will use the file, and for which calls.")
@@ -54,10 +57,13 @@ def verify(
         return report_load(session, source, runtime, assignments, as_json)
     if fifo_units is not None and fifo_capacity is None:
         raise UsageError("--fifo-units has no meaning without --fifo-capacity", cure="give both")
-    if root is not None:
+    if root is not None and expect is None:
         assignments = {**assignments, "root": str(root)}
+    elif root is not None and expect is not None:
+        expect = f"{expect} root {root}"
     algorithm, opened = load(session, source, source_format, assignments)
     report = _verified(algorithm, expect, fifo_capacity, fifo_units)
+    report = replace(report, diagnostics=tuple(with_path(report.diagnostics, algorithm, opened.name)))
     if as_json:
         print_json(_object(opened.name, report))
     else:

@@ -177,7 +177,9 @@ class Registry:
         close = closest(name, known)
         message = f"there is no {KINDS[kind]} {name!r}"
         hint = self.unavailable_hint()
-        if hint and not close:
+        # A format is usually called after its plugin: then a name that looks misspelt is not.
+        is_namesake = any(canonicalize_name(plugin.name) in canonicalize_name(name) for plugin in self.unavailable())
+        if hint and (is_namesake or not close):
             raise PluginError(f"{message}; {hint}", cure="see 'collhub plugins list'", code="not-available")
         cure = close or (f"known: {', '.join(known)}" if known else "no installed plugin offers one")
         raise UsageError(f"{message}; {hint}" if hint else message, cure=cure, code="unknown-name")

@@ -119,3 +119,10 @@ def test_sizes_of_a_range_double() -> None:
 def test_a_range_that_ends_below_its_start_is_refused() -> None:
     with pytest.raises(UsageError, match="ends below its start"):
         parse_sizes("2KiB..1KiB")
+
+
+def test_messages_in_bytes_of_an_unknown_collective_have_no_bandwidth(collhub, corpus: Path) -> None:
+    trace = corpus / "chakra" / "astra-sim-custom-ring-8" / "custom_allreduce"
+    report = collhub("simulate", trace, "--topology", "ring:8?bandwidth=50GiB/s&latency=500ns", "--json").report()
+    # The finishing time that ASTRA-sim 518bd51 printed for its shipped sample.
+    assert (report["time_ns"], report["algorithm_bandwidth_bytes_per_s"]) == (90174, None)

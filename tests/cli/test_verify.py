@@ -56,6 +56,17 @@ def test_a_fifo_of_one_slot_is_enough_for_a_ring(collhub, ring: Path) -> None:
     assert collhub("verify", ring, "--fifo-capacity", "1").code == 0
 
 
+def test_a_finding_names_the_file_as_the_user_named_it(collhub, racy: Path) -> None:
+    moved = racy.rename(racy.with_name("ring.xml"))
+    run = collhub("verify", moved, "--from", "json")
+    assert run.error_lines[0].startswith(f"error: {moved}:")
+
+
+def test_a_root_beside_an_expectation_belongs_to_it(collhub, ring: Path) -> None:
+    given = collhub("verify", ring, "--expect", "broadcast", "--root", "1", "--json").report()
+    assert given["diagnostics"] == collhub("verify", ring, "--expect", "broadcast root 1", "--json").report()["diagnostics"]
+
+
 def test_an_expectation_that_cannot_be_read_is_exit_2(collhub, ring: Path) -> None:
     run = collhub("verify", ring, "--expect", "o[r]=import os")
     assert (run.code, len(run.error_lines)) == (2, 1)

@@ -71,6 +71,12 @@ def test_request_that_a_broken_plugin_may_serve_names_it_with_the_reason(make_pl
     assert "No module named 'nowhere_to_be_found'" in text
 
 
+def test_format_called_after_a_broken_plugin_is_not_taken_for_misspelt(make_plugin: MakePlugin) -> None:
+    make_plugin("jsonx", "import nowhere_to_be_found")
+    with pytest.raises(PluginError, match=r"plugin jsonx .* is broken"):
+        discover().find(FormatReader, "jsonx")
+
+
 @pytest.mark.parametrize("name", ["one", "dist-one", "Dist_One"])
 def test_disabled_plugin_is_not_imported(make_plugin: MakePlugin, name: str) -> None:
     make_plugin("one", "raise AssertionError('imported')")

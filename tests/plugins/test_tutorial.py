@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -11,6 +10,9 @@ import venv
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
+
+from hub_core.plugins.metadata import installed_version
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TUTORIAL = REPOSITORY / "docs" / "plugin-tutorial.md"
@@ -25,8 +27,8 @@ def _blocks(language: str) -> list[str]:
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python of a new environment that sees the distributions of this one and installs into itself."""
-    if importlib.util.find_spec("setuptools") is None or importlib.util.find_spec("pip") is None:
-        pytest.skip("building a distribution without network needs setuptools and pip in this environment")
+    if Version(installed_version("setuptools") or "0") < Version("77") or installed_version("pip") is None:
+        pytest.skip("building a distribution without network needs pip and setuptools 77 in this environment")
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"

@@ -175,3 +175,14 @@ def test_flattening_control_dependencies_is_a_loss() -> None:
     algorithm = parsed(nodes, [receive(comm_size=8)])
     assert [loss.feature for loss in write(algorithm, {"flatten": True}).losses] == ["control dependencies"]
     assert not write(ring_all_reduce(2), {"flatten": True}).losses
+
+
+def test_provenance_names_the_set_without_its_folder() -> None:
+    files = source([send(comm_size=8)], [receive(comm_size=8)])
+    origin = read(Source("some/folder/x", files.parts), {}).provenance
+    assert (origin.source_name, len(origin.source_sha256)) == ("x", 64)
+
+
+def test_a_rank_without_messages_keeps_its_id() -> None:
+    algorithm = parsed([send(comm_size=8)], [receive(comm_size=8)], [message(9, 4, {})])
+    assert lower(algorithm, 8).node_id.tolist() == [0, 0, 9]

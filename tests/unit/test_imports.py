@@ -21,12 +21,13 @@ CORE = REPOSITORY / "hub_core"
 # Each module may import modules of the lines above its own, at run time; a package counts as one module. The contract
 # with plugins is values only and stands low, because the core's own formats speak it too.
 LAYERS = """
-version diagnostics
+version diagnostics schemas
 losses units strict_json schema_check
 plugins.contract
 plugins.hookspecs collectives topology
 steps bounds switched_topologies
-algorithm topologies timing
+algorithm topologies
+timing
 verification document chakra topology_document
 summary composition
 plugins.metadata plugins.registry plugins.border plugins.builtin

@@ -74,6 +74,14 @@ def test_folder_is_read_whole_only_for_formats_that_are_folders(tmp_path: Path) 
     assert [(part.name, part.load()) for part in parts] == [(str(tmp_path / "b" / "y"), b"2"), (str(tmp_path / "x"), b"1")]
 
 
+def test_folder_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_FOLDER_FILES", 2)
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"1")
+    with pytest.raises(InputError, match="holds more than 2 files"):
+        _open(tmp_path, FOLDERS)
+
+
 def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"<algo" + b"x" * 9000)))
     opened = _open("-")

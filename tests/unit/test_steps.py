@@ -85,7 +85,10 @@ def test_impossible_dependencies_and_ranks_are_refused(ranks: list[int], edges: 
         table(ranks, edges)
 
 
-@pytest.mark.parametrize(("column", "value"), [("lane", 2**31), ("peer", -(2**31) - 1), ("src_buffer", 256), ("dst_buffer", 4), ("kind", 6), ("kind", -1)])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("lane", 2**31), ("peer", -(2**31) - 1), ("src_buffer", 256), ("dst_buffer", 4), ("kind", 6), ("kind", -1)],
+)
 def test_value_outside_its_column_is_refused(column: str, value: int) -> None:
     columns = {"rank": np.zeros(1, np.int64), "kind": np.zeros(1, np.int64), column: np.asarray([value])}
     with pytest.raises(InputError, match=column):

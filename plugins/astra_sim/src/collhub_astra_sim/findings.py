@@ -35,7 +35,7 @@ def findings(
         found.append(
             Diagnostic(
                 "astra-sim-aborts",
-                "a message that is sent at the start takes less than 1 ns, where ASTRA-sim itself aborts",
+                "a message at the start takes less than 1 ns to send, where ASTRA-sim itself aborts",
                 Severity.WARNING,
                 cure="these times hold for a start a little later; use larger messages to compare",
             )

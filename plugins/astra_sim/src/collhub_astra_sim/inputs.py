@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from collhub_astra_sim.kernel import BUCKET_COUNTS, EVENT, KEY, LINK, NOBODY, NODE, QUEUE, RANK, TIME, World
+from collhub_astra_sim.kernel import BUCKET_COUNTS, ELEMENT, EVENT, KEY, LINK, NOBODY, NODE, QUEUE, RANK, TIME, World
 from collhub_astra_sim.network import LONGEST_NS, Network, network_between
 from collhub_astra_sim.options import Model
 from hub_core.chakra.nodes import NodeTable, NodeType
@@ -23,6 +23,8 @@ Locate = Callable[[int], Location]
 
 # ASTRA-sim keeps the upper part of its tag space for itself.
 TAG_MODULUS = 500_000_000
+# The kernel counts nodes and hops in 32 bits.
+_MOST_ROWS = 1 << 31
 
 
 def rank_of_nodes(nodes: NodeTable) -> npt.NDArray[np.int32]:
@@ -38,6 +40,8 @@ def world_of(nodes: NodeTable, duration_ns: Int64Array, topology: Topology, mode
     sizes, size_class = np.unique(nodes.size, return_inverse=True)
     pairs, pair_of_send = np.unique(_pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks), return_inverse=True)
     network = network_between(topology, pairs // nodes.num_ranks, pairs % nodes.num_ranks, sizes, model)
+    if max(len(nodes), len(network.routes.links)) >= _MOST_ROWS:
+        raise InputError(f"more than {_MOST_ROWS - 1} nodes or hops", cure="simulate fewer ranks", code="too-large")
     hops = np.diff(network.routes.indptr)[pair_of_send]
     _check_time(hops, network.arrival_ns.max(axis=1, initial=0)[size_class[sends]], duration_ns)
     key, key_records = _matching(nodes, rank, size_class)
@@ -78,8 +82,7 @@ def _world(nodes: NodeTable, node: Records, key: Records, network: Network, mode
         ended=np.empty(largest, np.int64),
         freed=np.empty(largest, np.int64),
         parents=np.empty(largest, np.int64),
-        order=np.empty(largest, np.int64),
-        after=np.empty(largest + 1, np.int64),
+        element=np.empty(largest + 1, ELEMENT),
         before=np.full(next(buckets for buckets in BUCKET_COUNTS if buckets >= largest), -1, np.int64),
         is_shared=model.is_congestion_aware,
     )

@@ -17,7 +17,21 @@ import numpy.typing as npt
 
 from hub_core.chakra.nodes import NodeType
 
-__all__ = ["BUCKET_COUNTS", "EVENT", "KEY", "LINK", "NOBODY", "NODE", "QUEUE", "RANK", "TIME", "Parents", "World", "run"]
+__all__ = [
+    "BUCKET_COUNTS",
+    "ELEMENT",
+    "EVENT",
+    "KEY",
+    "LINK",
+    "NOBODY",
+    "NODE",
+    "QUEUE",
+    "RANK",
+    "TIME",
+    "Parents",
+    "World",
+    "run",
+]
 
 Int64Array = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
@@ -81,6 +95,8 @@ LINK = np.dtype(
 TIME = np.dtype([("size", np.int64), ("busy_ns", np.int64), ("arrival_ns", np.int64)], align=True)
 QUEUE = np.dtype([("first", np.int64), ("size", np.int64)], align=True)
 EVENT = np.dtype([("time", np.int64), ("sequence", np.int64), ("item", np.int64)], align=True)
+# One element of the hash set in work.
+ELEMENT = np.dtype([("row", np.int64), ("identity", np.uint64), ("bucket", np.int64), ("after", np.int64)], align=True)
 
 
 class World(NamedTuple):
@@ -89,8 +105,8 @@ class World(NamedTuple):
     `rank` has one record more than ranks, for the end of the last one's nodes. `time`: by size class and link
     class. `slot`: what a meeting place holds: the posted RECV, `NOBODY` or _ARRIVED. `is_shared`: messages wait
     for one another on links. Queue 0 holds the events, queue 1 + r the running COMPs of rank r; `counter`: the
-    number of events so far. `ended`, `freed`, `parents`, `order` (as long as the largest rank, at least 2), `after`
-    (one longer) and `before` (a bucket count that holds the largest rank, all -1) are room to work in.
+    number of events so far. `ended`, `freed`, `parents` (as long as the largest rank, at least 2), `element` (one
+    longer) and `before` (a bucket count that holds the largest rank, all -1) are room to work in.
     """
 
     node: Records
@@ -107,8 +123,7 @@ class World(NamedTuple):
     ended: Int64Array
     freed: Int64Array
     parents: Int64Array
-    order: Int64Array
-    after: Int64Array
+    element: Records
     before: Int64Array
     is_shared: bool
 
@@ -424,11 +439,24 @@ def _touch_order(rank: Integer, world: World, parents: Parents) -> Integer:
     count: Integer = 0
     for row in range(first, end):
         count = _touch(row, first, is_touched, world.freed, count)
+        if not _has_forward_parent(row, parents):
+            continue
         named = _distinct_parents(row, world, parents)
         _set_order(world.parents, named, _EMPTY_SET, world)
         for position in range(named):
             count = _touch(world.parents[position], first, is_touched, world.freed, count)
     return count
+
+
+@_compiled
+def _has_forward_parent(row: Integer, parents: Parents) -> bool:
+    for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):
+        if parents.data_indices[edge] > row:
+            return True
+    for edge in range(parents.control_indptr[row], parents.control_indptr[row + 1]):
+        if parents.control_indices[edge] > row:
+            return True
+    return False
 
 
 @_compiled
@@ -451,64 +479,56 @@ def _set_order(rows: Int64Array, count: Integer, buckets: Integer, world: World)
         if count == 2:
             rows[0], rows[1] = rows[1], rows[0]
         return buckets if count == 0 else max(buckets, BUCKET_COUNTS[0])
-    return _long_set_order(rows[:count], buckets, world.node, world.after, world.before, world.order)
+    return _long_set_order(rows[:count], buckets, world.node, world.element, world.before)
 
 
 @_compiled
-def _long_set_order(
-    rows: Int64Array, buckets: Integer, node: Records, after: Int64Array, before: Int64Array, order: Int64Array
-) -> Integer:
-    """As `_set_order`, by a linked list: `after` by position, `before` the position before a bucket's first element."""
+def _long_set_order(rows: Int64Array, buckets: Integer, node: Records, element: Records, before: Int64Array) -> Integer:
+    """As `_set_order`, by a linked list of positions; `before`: the position before a bucket's first element."""
     head = len(rows)
-    after[head] = -1
+    element[head]["after"] = -1
     for position in range(len(rows)):
+        element[position]["row"] = rows[position]
+        element[position]["identity"] = node[rows[position]]["identity"]
         if buckets == _EMPTY_SET or position == buckets:
-            buckets = _grow(rows, buckets, node, after, before)
-        _place(position, rows, buckets, node, after, before)
-    position = after[head]
+            buckets = _grow(head, buckets, element, before)
+        _place(position, head, buckets, element, before)
+    position = element[head]["after"]
     for index in range(len(rows)):
-        order[index] = rows[position]
-        before[_bucket(position, rows, buckets, node)] = -1
-        position = after[position]
-    rows[:] = order[: len(rows)]
+        rows[index] = element[position]["row"]
+        before[element[position]["bucket"]] = -1
+        position = element[position]["after"]
     return buckets
 
 
 @_compiled
-def _place(position: Integer, rows: Int64Array, buckets: Integer, node: Records, after: Int64Array, before: Int64Array) -> None:
+def _place(position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array) -> None:
     """Link an element in before the first one of its bucket, or at the front when the bucket is empty."""
-    bucket = _bucket(position, rows, buckets, node)
+    bucket = np.int64(element[position]["identity"] % np.uint64(buckets))
+    element[position]["bucket"] = bucket
     previous = before[bucket]
     if previous < 0:
-        previous = len(rows)
-        front = after[previous]
+        previous = head
+        front = element[head]["after"]
         if front >= 0:
-            before[_bucket(front, rows, buckets, node)] = position
-        before[bucket] = previous
-    after[position] = after[previous]
-    after[previous] = position
+            before[element[front]["bucket"]] = position
+        before[bucket] = head
+    element[position]["after"] = element[previous]["after"]
+    element[previous]["after"] = position
 
 
 @_compiled
-def _grow(rows: Int64Array, buckets: Integer, node: Records, after: Int64Array, before: Int64Array) -> Integer:
+def _grow(head: Integer, buckets: Integer, element: Records, before: Int64Array) -> Integer:
     """Take the next number of buckets and place all elements anew, in the order in which they stand."""
-    position = after[len(rows)]
-    while position >= 0:
-        before[_bucket(position, rows, buckets, node)] = -1
-        position = after[position]
+    before[:buckets] = -1
     for larger in BUCKET_COUNTS:
         if larger > buckets:
             buckets = larger
             break
-    position = after[len(rows)]
-    after[len(rows)] = -1
+    position = element[head]["after"]
+    element[head]["after"] = -1
     while position >= 0:
-        following = after[position]
-        _place(position, rows, buckets, node, after, before)
+        following = element[position]["after"]
+        _place(position, head, buckets, element, before)
         position = following
     return buckets
-
-
-@_compiled
-def _bucket(position: Integer, rows: Int64Array, buckets: Integer, node: Records) -> Integer:
-    return np.int64(node[rows[position]]["identity"] % np.uint64(buckets))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 from importlib.metadata import version
+from pathlib import PurePath
 
 import numpy as np
 
@@ -99,7 +100,9 @@ def _provenance(name: str, content: bytes, options: Options) -> Provenance:
         for option, value in sorted(options.items())
         if value is not None and (option, value) != ("reading", "runtime")
     }
-    return Provenance("collhub-msccl", version("collhub-msccl"), name, sha256(content).hexdigest(), given)
+    # The name alone: the same file gives the same traces, wherever it lies.
+    file_name = PurePath(name).name
+    return Provenance("collhub-msccl", version("collhub-msccl"), file_name, sha256(content).hexdigest(), given)
 
 
 def _extension(header: Header, program: Program) -> JsonValue:

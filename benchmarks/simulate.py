@@ -1,0 +1,114 @@
+"""Measure the simulator `analytical` on ring all-reduces, beside a plain Python simulation and the real ASTRA-sim."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numba
+import numpy as np
+from collhub_astra_sim.analytical import simulate, simulate_nodes
+
+import hub_core
+from hub_core.testing.samples import ring_all_reduce
+from hub_core.topologies import parse_topology
+from hub_core.version import __version__
+
+BYTES = 64 << 20
+CONSTANTS = "bandwidth=50GiB/s&latency=500ns"
+# Cycles and CPU seconds (user + system) of the public release of ASTRA-sim of March 2026, on a 2-core x86 machine.
+MEASURED = {128: (2607437, 1.9), 256: (2745075, 9.4), 512: (3006213, 38.8), 1024: (3520143, 119.8)}
+TESTS = Path(__file__).resolve().parents[1] / "plugins" / "astra_sim" / "tests"
+
+
+def main() -> None:
+    """Print one row a measurement: what, ranks, nodes, median CPU seconds, microseconds a node, simulated time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=sorted(MEASURED))
+    parser.add_argument("--plain-ranks", type=int, default=32, help="ranks of the comparison with plain Python")
+    parser.add_argument("--runs", type=int, default=3)
+    arguments = parser.parse_args()
+    versions = f"collhub {__version__}, numba {numba.__version__}, numpy {np.__version__}, Python {platform.python_version()}"
+    print(f"{versions}, median of {arguments.runs} runs, ring all-reduce of 64 MiB, congestion-aware")
+    start = time.process_time()
+    simulate(ring_all_reduce(4), parse_topology("ring:4"), BYTES, {})
+    print(f"first call, which loads or compiles the kernel: {time.process_time() - start:.1f} CPU s")
+    print(f"{'what':<28}{'ranks':>7}{'nodes':>10}{'CPU s':>9}{'us/node':>9}{'time ns':>12}")
+    _compare_with_plain(arguments.plain_ranks, arguments.runs)
+    for ranks in arguments.ranks:
+        _measure_ring(ranks, arguments.runs)
+    _run_binary(min(arguments.ranks))
+
+
+def _row(what: str, ranks: int, run: Callable[[], int | None], runs: int) -> tuple[float, int | None]:
+    """Print a measurement; return its median CPU seconds and the simulated time."""
+    seconds = []
+    for _ in range(runs):
+        start = time.process_time()
+        time_ns = run()
+        seconds.append(time.process_time() - start)
+    median, nodes = statistics.median(seconds), 5 * ranks * (ranks - 1)
+    print(f"{what:<28}{ranks:>7}{nodes:>10}{median:>9.3f}{median / nodes * 1e6:>9.2f}{time_ns!s:>12}", flush=True)
+    return median, time_ns
+
+
+def _measure_ring(ranks: int, runs: int) -> None:
+    algorithm = ring_all_reduce(ranks)
+    topology = parse_topology(f"ring:{ranks}?{CONSTANTS}")
+    median, time_ns = _row("analytical", ranks, lambda: simulate(algorithm, topology, BYTES, {}).time_ns, runs)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    expected, seconds = MEASURED.get(ranks, (time_ns, None))
+    if time_ns != expected:
+        raise SystemExit(f"ASTRA-sim printed {expected} for {ranks} ranks")
+    if seconds is not None:
+        ratio = f"{seconds} CPU s ({seconds / median:.0f} times ours)"
+        print(f"  equal to ASTRA-sim, measured elsewhere at {ratio}; peak {peak:.2f} GB so far")
+
+
+def _compare_with_plain(ranks: int, runs: int) -> None:
+    """The tests' plain implementation on the same graph of nodes."""
+    graphs, plain = _test_module("trace_graphs"), _test_module("spec_simulator")
+    graph = graphs.ring_all_reduce(ranks, BYTES)
+    table, topology = graph.table(), parse_topology(f"ring:{ranks}?{CONSTANTS}")
+    links = {(link.source, link.destination): (link.bandwidth_bytes_per_s / 1e9, 500.0) for link in topology.links()}
+    ours = _row("analytical", ranks, lambda: max(filter(None, simulate_nodes(table, topology).rank_finish_ns)), runs)
+    simulator = plain.SpecSimulator
+    theirs = _row("plain Python, same model", ranks, lambda: max(simulator(graph, links, lambda a, b: [a, b]).run()), runs)
+    if ours[1] != theirs[1]:
+        raise SystemExit("the two disagree")
+    print(f"  equal; plain Python takes {theirs[0] / ours[0]:.0f} times as long")
+
+
+def _test_module(name: str) -> ModuleType:
+    """A module of the plugin's tests, which are no installed package."""
+    if str(TESTS) not in sys.path:
+        sys.path.append(str(TESTS))
+    return importlib.import_module(name)
+
+
+def _run_binary(ranks: int) -> None:
+    """The real simulator, where ASTRA_SIM_BIN names it: CPU seconds of the program alone."""
+    binary = os.environ.get("ASTRA_SIM_BIN")
+    if not binary:
+        print("ASTRA_SIM_BIN is not set: the real simulator is not timed")
+        return
+    topology = parse_topology(f"ring:{ranks}?{CONSTANTS}")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    time_ns = hub_core.simulate(ring_all_reduce(ranks), topology, BYTES, backend="astra-sim", options={"binary": binary}).time_ns
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    nodes = 5 * ranks * (ranks - 1)
+    print(f"{'ASTRA-sim, this machine':<28}{ranks:>7}{nodes:>10}{seconds:>9.3f}{seconds / nodes * 1e6:>9.2f}{time_ns!s:>12}")
+
+
+if __name__ == "__main__":
+    main()
