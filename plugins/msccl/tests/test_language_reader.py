@@ -198,3 +198,12 @@ def test_arguments_behind_the_separator_reach_the_program() -> None:
     assert "2 ranks, 16 steps: correct as claimed" in done.stdout
     done = subprocess.run([*command, "--all"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
+
+
+def test_readers_of_other_formats_take_no_arguments(tmp_path: Path) -> None:
+    file = tmp_path / "ring.xml"
+    file.write_text("<algo/>")
+    command = [sys.executable, "-m", "hub_core.cli.main", "verify", str(file), "--", "8"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "which takes no arguments, but '8' follows it" in done.stderr
