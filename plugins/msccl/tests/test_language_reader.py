@@ -116,7 +116,7 @@ def test_endless_program_is_stopped_with_its_line() -> None:
 
 def test_sleeping_program_is_stopped_with_its_line() -> None:
     message = refusal("import time\ntime.sleep(60)", time_limit=1)
-    assert message.startswith("prog.py:3: the program did not end within 2 s by the clock")
+    assert message.startswith("prog.py:3: the program did not end within 7 s by the clock")
 
 
 def test_program_that_wants_too_much_memory_is_stopped_with_its_line() -> None:
@@ -198,3 +198,12 @@ def test_arguments_behind_the_separator_reach_the_program() -> None:
     assert "2 ranks, 16 steps: correct as claimed" in done.stdout
     done = subprocess.run([*command, "--all"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
+
+
+def test_readers_of_other_formats_take_no_arguments(tmp_path: Path) -> None:
+    file = tmp_path / "ring.xml"
+    file.write_text("<algo/>")
+    command = [sys.executable, "-m", "hub_core.cli.main", "verify", str(file), "--", "8"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "which takes no arguments, but '8' follows it" in done.stderr

@@ -62,7 +62,7 @@ _PROGRAM_READER = FormatReader(
     "collhub_msccl.read_program:read",
     (
         Option("arguments", OptionType.TEXT, None, "command line arguments of the program, quoted as in a shell; or after --"),
-        Option("time_limit", OptionType.INT, 60, "CPU seconds that the program may take, and twice as many by the clock"),
+        Option("time_limit", OptionType.INT, 60, "CPU seconds that the program may take; by the clock twice as many and 5"),
         Option("memory_limit", OptionType.SIZE, "4GiB", "address space that the program may take"),
     ),
     samples="collhub_msccl.program_samples:samples",
