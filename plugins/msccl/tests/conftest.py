@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Iterable
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from collhub_msccl.read_xml import read
@@ -108,6 +111,19 @@ class Reader:
 def reader() -> Reader:
     """A reader with an empty list of reports."""
     return Reader()
+
+
+@pytest.fixture(scope="session")
+def loaders() -> ModuleType:
+    """The oracle `runtime_loaders.py` beside this file."""
+    spec = importlib.util.spec_from_file_location("runtime_loaders", Path(__file__).with_name("runtime_loaders.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look their module up by name.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

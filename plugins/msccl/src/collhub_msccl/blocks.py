@@ -70,7 +70,7 @@ def cut_lanes(draft: Draft, lanes: Lanes, cuts: Cuts, position: Int64Array) -> B
 
     `position`: the order in which local steps are shared out.
     """
-    connection, triples = draft.connections()
+    connection, triples = draft.connections
     part = _message_parts(draft, lanes, cuts, connection)
     part = _with_local_parts(draft, lanes, cuts, part, position)
     width = int(part.max(initial=0)) + 1

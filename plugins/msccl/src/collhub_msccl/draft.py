@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ READS_SRC = (StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE
 WRITES_DST = (StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Draft:
     """Plain steps, one row each, grouped by rank in a possible order of execution; all columns int64.
 
@@ -68,15 +69,20 @@ class Draft:
         """Mask of the receiving rows."""
         return self.is_kind(StepKind.RECV, StepKind.RECV_REDUCE)
 
+    @cached_property
     def connections(self) -> tuple[Int64Array, Int64Array]:
         """Number of each row's connection (-1: local), ordered by (source, destination, channel), and these triples."""
-        is_message = self.partner >= 0
-        sends = self.sends
-        triple = np.stack([np.where(sends, self.rank, self.peer), np.where(sends, self.peer, self.rank), self.channel], axis=1)
-        known, number = np.unique(triple[is_message], axis=0, return_inverse=True)
+        rows = np.flatnonzero(self.partner >= 0)
+        is_send = self.sends[rows]
+        rank, peer = self.rank[rows], self.peer[rows]
+        channels, channel = np.unique(self.channel[rows], return_inverse=True)
+        pair = np.where(is_send, rank * self.num_ranks + peer, peer * self.num_ranks + rank)
+        keys, number = np.unique(pair * max(len(channels), 1) + channel.reshape(-1), return_inverse=True)
         found = np.full(len(self), -1, np.int64)
-        found[is_message] = number.ravel()
-        return found, known
+        found[rows] = number.reshape(-1)
+        pair, channel = np.divmod(keys, max(len(channels), 1))
+        source, destination = np.divmod(pair, self.num_ranks)
+        return found, np.stack([source, destination, channels[channel]], axis=1)
 
     def forwarding(self) -> tuple[Int64Array, Int64Array]:
         """(receive, send) rows where the send waits for the receive and passes on just what that wrote."""

@@ -68,7 +68,7 @@ def neighbours(key: Int64Array, order: Int64Array) -> tuple[Int64Array, Int64Arr
 
 def _connection_order(draft: Draft) -> tuple[Int64Array, Int64Array]:
     """What keeps the k-th send of a connection with its k-th receive."""
-    connection, _ = draft.connections()
+    connection, _ = draft.connections
     rows = np.arange(len(draft))
     pairs = [neighbours(np.where(side, connection, -1), rows) for side in (draft.sends, draft.receives)]
     return np.concatenate([pairs[0][0], pairs[1][0]]), np.concatenate([pairs[0][1], pairs[1][1]])

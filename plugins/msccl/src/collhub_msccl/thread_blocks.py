@@ -63,7 +63,7 @@ def given_lanes(draft: Draft) -> Lanes | None:
     if not len(draft) or int(draft.lane.min()) < 0:
         return None
     lanes = _numbered(draft, draft.lane, True)
-    connection, _ = draft.connections()
+    connection, _ = draft.connections
     is_message = connection >= 0
     for side in (draft.sends, draft.receives):
         if not _is_one_to_one(lanes.of_row[side], connection[side]):
@@ -77,7 +77,7 @@ def assign_lanes(draft: Draft, is_tight: bool) -> Lanes:
     Local steps go with what they wait for, else with what waits for them. `is_tight`: also join what has nothing to
     do with each other, to have as few lanes as possible.
     """
-    connection, _ = draft.connections()
+    connection, _ = draft.connections
     lane = _message_lanes(draft, connection, is_tight)
     lane = _with_local_steps(draft, lane, is_tight)
     return _numbered(draft, lane, False)
