@@ -38,7 +38,8 @@ with MSCCLProgram("ring", fully_connected(size), AllReduce(size, size, True), in
 """
 T = TypeVar("T")
 
-# The public tool chain on the same program, from source to XML; measured once with microsoft/msccl-tools 030a750.
+# The public tool chain (microsoft/msccl-tools 030a750) on the same program, from source to XML: a figure of an earlier run
+# on another machine, so the ratio tells the order of magnitude only.
 _PEER_S = {128: 125.0}
 
 
