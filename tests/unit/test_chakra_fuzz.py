@@ -21,7 +21,7 @@ from hub_core.testing.samples import ring_all_reduce
 RING = [artifact.content() for artifact in write(ring_all_reduce(3), {}).artifacts]
 
 
-def look_at(content: bytes) -> None:
+def check_only_refused(content: bytes) -> None:
     """Read the bytes in the place of rank 0 of a ring, and alone; any error but a HubError passes through."""
     parts = [SourcePart("x.0.et", lambda: content, 0)]
     parts += [SourcePart(f"x.{rank}.et", lambda rank=rank: RING[rank], rank) for rank in (1, 2)]
@@ -41,13 +41,13 @@ def test_a_trace_cut_anywhere_is_refused() -> None:
 @given(st.binary(max_size=200))
 @settings(max_examples=300)
 def test_random_bytes(content: bytes) -> None:
-    look_at(content)
+    check_only_refused(content)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=6))
 @settings(max_examples=300)
 def test_random_records_behind_valid_metadata(bodies: list[bytes]) -> None:
-    look_at(encode_metadata("0.0.4", ()) + b"".join(varint(len(body)) + body for body in bodies))
+    check_only_refused(encode_metadata("0.0.4", ()) + b"".join(varint(len(body)) + body for body in bodies))
 
 
 @given(st.integers(0, len(RING[0]) - 1), st.integers(1, 255))
@@ -55,7 +55,7 @@ def test_random_records_behind_valid_metadata(bodies: list[bytes]) -> None:
 def test_a_changed_byte(position: int, change: int) -> None:
     changed = bytearray(RING[0])
     changed[position] ^= change
-    look_at(bytes(changed))
+    check_only_refused(bytes(changed))
 
 
 @given(st.lists(st.tuples(st.integers(0, len(RING[0])), st.binary(max_size=6), st.integers(0, 6)), max_size=4))
@@ -64,7 +64,7 @@ def test_bytes_put_in_and_taken_out(edits: list[tuple[int, bytes, int]]) -> None
     content = RING[0]
     for position, added, removed in edits:
         content = content[:position] + added + content[position + removed :]
-    look_at(content)
+    check_only_refused(content)
 
 
 def test_a_claimed_length_allocates_nothing() -> None:
