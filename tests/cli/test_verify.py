@@ -81,3 +81,9 @@ def test_a_root_for_a_reader_that_takes_none_is_exit_2(collhub, ring: Path) -> N
 def test_text_and_json_agree(collhub, ring: Path, racy: Path, name: str) -> None:
     path = {"correct": ring, "wrong": racy}[name]
     assert collhub("verify", path).code == collhub("verify", path, "--json").code
+
+
+def test_an_outcome_that_was_not_judged_is_not_called_correct(collhub, corpus: Path) -> None:
+    run = collhub("verify", corpus / "chakra" / "astra-sim-custom-ring-8" / "custom_allreduce")
+    assert run.code == 0
+    assert run.out.splitlines()[0].endswith("nothing wrong found, contents not judged")
