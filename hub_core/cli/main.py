@@ -90,6 +90,8 @@ def collhub(session: Session, no_plugins: bool, disabled: tuple[str, ...], debug
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on `arguments` (default: the command line) and return its exit code."""
+    # No command multiplies matrices, and the idle threads of numpy's OpenBLAS cost more CPU than a small conversion.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = list(sys.argv[1:] if arguments is None else arguments)
     session = Session(is_debug=os.environ.get("COLLHUB_TRACEBACK", "") not in ("", "0"), has_separator="--" in given)
     try:
