@@ -58,7 +58,6 @@ COLUMN_DEFAULTS: Mapping[str, int] = {
     "source_line": -1,
 }
 _LAST_VALUES: Mapping[str, int] = {"kind": StepKind.COMPUTE, "src_buffer": Buffer.UNKNOWN, "dst_buffer": Buffer.UNKNOWN}
-_DEPENDENCY_COLUMNS = ("data_indptr", "data_indices", "control_indptr", "control_indices")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

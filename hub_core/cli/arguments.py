@@ -11,7 +11,18 @@ import click
 from hub_core.diagnostics import UsageError
 from hub_core.plugins.contract import Option
 
-__all__ = ["Assignments", "assign", "from_option", "json_flag", "option_pairs", "source_argument"]
+__all__ = [
+    "Assignments",
+    "assign",
+    "force_flag",
+    "from_option",
+    "json_flag",
+    "option_pairs",
+    "output_option",
+    "source_argument",
+    "strict_flag",
+    "to_option",
+]
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Assignments = Mapping[str, str]
@@ -29,6 +40,30 @@ def source_argument(function: Command) -> Command:
 def from_option(function: Command) -> Command:
     """`--from FORMAT`."""
     return click.option("--from", "source_format", metavar="FORMAT", help="Format of IN (default: by suffix, then content).")(
+        function
+    )
+
+
+def output_option(function: Command) -> Command:
+    """`-o OUT`."""
+    help_text = "File, trace-set prefix, folder, or - for stdout."
+    return click.option("-o", "--output", "out", metavar="OUT", required=True, help=help_text)(function)
+
+
+def to_option(function: Command) -> Command:
+    """`--to FORMAT`."""
+    help_text = "Format of OUT (default: by suffix; none: Chakra traces)."
+    return click.option("--to", "target_format", metavar="FORMAT", help=help_text)(function)
+
+
+def strict_flag(function: Command) -> Command:
+    """`--strict`."""
+    return click.option("--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost.")(function)
+
+
+def force_flag(function: Command) -> Command:
+    """`--force`."""
+    return click.option("--force", is_flag=True, help="Overwrite a folder that is not empty, or a set with other ranks.")(
         function
     )
 

@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import Assignments, assign, json_flag, option_pairs
-from hub_core.cli.convert import loss_objects
+from hub_core.cli.arguments import (
+    Assignments,
+    assign,
+    force_flag,
+    json_flag,
+    option_pairs,
+    output_option,
+    strict_flag,
+    to_option,
+)
 from hub_core.cli.loading import open_source, read_opened
-from hub_core.cli.output import print_diagnostic, print_json, print_note, progress
+from hub_core.cli.output import print_json, print_note, progress
 from hub_core.cli.session import Session
-from hub_core.diagnostics import Diagnostic, Location, Severity, UsageError
-from hub_core.losses import Loss, LossPolicy, apply_policy
+from hub_core.cli.writing import check_stdout, chosen_writer, loss_objects, policy_of, print_losses, write_out, wrote
+from hub_core.diagnostics import UsageError
+from hub_core.losses import Loss, apply_policy
 
 if TYPE_CHECKING:
     from hub_core.algorithm import Algorithm, JsonValue
@@ -35,16 +44,16 @@ def _parsed_ranks(context: click.Context, parameter: click.Parameter, text: str 
 
 @click.command()
 @click.argument("sources", metavar="IN [IN ...]", nargs=-1, required=True)
-@click.option("-o", "--output", "out", metavar="OUT", required=True, help="File, trace-set prefix, folder, or - for stdout.")
+@output_option
 @click.option("--instances", type=click.IntRange(1), default=1, metavar="K", help="Then run K copies on K times as many units.")
 @click.option("--interleaved", is_flag=True, help="Deal the units to the copies in turn, not in one part a copy.")
 @click.option("--ranks", callback=_parsed_ranks, metavar="R,R,...", help="Then let rank i be the i-th of these.")
 @click.option("--embed", type=click.IntRange(1), metavar="N", help="The ranks are some of N; the others do nothing.")
 @click.option("--from", "source_format", metavar="FORMAT", help="Format of every IN (default: by suffix, then content).")
-@click.option("--to", "target_format", metavar="FORMAT", help="Format of OUT (default: by suffix; none: Chakra traces).")
+@to_option
 @option_pairs
-@click.option("--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost.")
-@click.option("--force", is_flag=True, help="Overwrite a folder that is not empty, or a set with other ranks.")
+@strict_flag
+@force_flag
 @json_flag
 @click.pass_obj
 def compose(
@@ -68,27 +77,18 @@ def compose(
     The claims of the parts are trusted; `collhub verify` judges the result. An option of -O goes to the readers and
     the writer that declare it; reader.KEY and writer.KEY name one side.
     """
-    from hub_core import pipeline
-    from hub_core.detection import writer_for
-    from hub_core.plugins.contract import FormatWriter
-
     _check_request(sources, out, instances, interleaved, ranks, embed, as_json)
     registry = session.registry()
-    writer = registry.find(FormatWriter, target_format) if target_format is not None else writer_for(out, registry)
+    writer = chosen_writer(registry, out, target_format)
     opened = [open_source(session, source, source_format) for source in sources]
     parts, writer_options = _read(opened, writer, assignments)
     with progress("composing"):
         algorithm = _composed(parts, instances, interleaved, ranks, embed)
-    policy = LossPolicy.REFUSE if strict else LossPolicy.WARN
     losses = _losses(parts, algorithm)
-    apply_policy(losses, policy)
-    with progress(f"writing {out}"):
-        written = pipeline.write(
-            algorithm, out, format=writer.name, options=writer_options, policy=policy, force=force, registry=registry
-        )
+    apply_policy(losses, policy_of(strict))
+    written = write_out(algorithm, out, writer, writer_options, strict, force, registry)
     losses = (*losses, *written.losses)
-    for loss in losses:
-        print_diagnostic(Diagnostic("lossy", f"the composition loses: {loss}", Severity.WARNING, Location(out)))
+    print_losses(losses, "composition", out)
     if as_json:
         print_json(_object(opened, writer.name, algorithm, written, losses))
     elif written.paths:
@@ -105,8 +105,7 @@ def _check_request(
     as_json: bool,
 ) -> None:
     """Raise `UsageError` for requests that mean nothing."""
-    if as_json and out == "-":
-        raise UsageError("--json and the output both want standard output", cure="give -o a path")
+    check_stdout(out, as_json)
     if sources.count("-") > 1:
         raise UsageError("standard input is named more than once", cure="name files, or - once")
     if interleaved and instances == 1:
@@ -177,5 +176,4 @@ def _said(algorithm: Algorithm, written: Written) -> str:
     claims = [name for name, holds in (("in place", collective.in_place), ("out of place", collective.out_of_place)) if holds]
     root = "" if collective.root is None else f" with root {collective.root}"
     what = f"{collective.kind}{root} of {collective.num_ranks} ranks, {' and '.join(claims)}"
-    first, rest = written.paths[0], len(written.paths) - 1
-    return f"{what}: wrote {first}" + (f" and {rest} more" if rest else "")
+    return f"{what}: {wrote(written)}"

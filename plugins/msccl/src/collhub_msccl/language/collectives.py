@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 
@@ -55,12 +56,12 @@ class Collective:
         return self.get_buffer_index(rank, buffer, index)
 
 
-class _Stated(Collective):
+class _Stated(Collective, ABC):
     """A collective whose outcome is a table."""
 
+    @abstractmethod
     def _expected(self) -> Iterator[tuple[int, Hashable, int, list[Origin]]]:
         """(rank, buffer, index, origins of all chunks in it) of every slot of the outcome."""
-        raise NotImplementedError
 
     def check(self, prog: _Program) -> bool:
         """Print one line a wrong slot."""
