@@ -34,6 +34,8 @@ from hub_core.plugins.contract import (
     SimulationResult,
     Simulator,
     Source,
+    SynthesisRequest,
+    SynthesisResult,
     Synthesizer,
     TopologyReader,
     WriteResult,
@@ -46,7 +48,7 @@ from hub_core.plugins.options import OptionText, bind_options
 from hub_core.plugins.registry import KINDS, Offer, Plugin, Provided, Registry
 from hub_core.sources import STANDARD_STREAM, open_input
 from hub_core.topologies import BUILDERS, parse_topology
-from hub_core.topology import Topology
+from hub_core.topology import Occupancy, Topology
 
 __all__ = [
     "OpenedAlgorithm",
@@ -188,14 +190,69 @@ def simulate(
 def synthesize(
     collective: Collective,
     topology: Topology,
+    collective_bytes: int,
     *,
     name: str,
     options: OptionText | None = None,
+    npus: Sequence[int] | None = None,
+    occupancy: Occupancy = Occupancy.SERIALIZATION,
+    wanted: Sequence[int] | None = None,
+    backend: str = "analytical",
+    progress: Callable[[float, str], None] = lambda fraction, what: None,
     registry: Registry | None = None,
-) -> Algorithm:
-    """Make an algorithm for a collective on a topology with the synthesizer `name`."""
-    synthesizer = (registry or discover()).find(Synthesizer, name)
-    return _work(synthesizer, Algorithm, collective, topology, _bound(synthesizer, options))
+) -> SynthesisResult:
+    """Make an algorithm for a collective on a topology with the synthesizer `name`.
+
+    `npus`: the NPU of each rank, default NPU r for rank r; all other NPUs may relay. `wanted`: the NPUs whose
+    steps are needed (default: all). `backend`: the simulator by which a synthesizer may judge; where it is not
+    installed, it judges by its own account. Raises `HubError`.
+    """
+    registry = registry or discover()
+    chosen = tuple(range(collective.num_ranks)) if npus is None else tuple(npus)
+    _check_synthesis(collective, topology, collective_bytes, chosen, wanted)
+    synthesizer = registry.find(Synthesizer, name)
+    request = SynthesisRequest(
+        collective,
+        topology,
+        collective_bytes,
+        chosen,
+        occupancy,
+        None if wanted is None else tuple(wanted),
+        _judge(topology, collective_bytes, occupancy, backend, registry),
+        progress,
+    )
+    return _work(synthesizer, SynthesisResult, request, _bound(synthesizer, options))
+
+
+def _check_synthesis(
+    collective: Collective, topology: Topology, collective_bytes: int, npus: Sequence[int], wanted: Sequence[int] | None
+) -> None:
+    if collective_bytes < 1:
+        raise UsageError(f"a collective of {collective_bytes} bytes moves nothing", cure="state a size, such as 1MiB")
+    if len(npus) != collective.num_ranks:
+        raise UsageError(f"{len(npus)} NPUs are named for {collective.num_ranks} ranks", cure="name one NPU a rank")
+    for npu in (*npus, *(wanted or ())):
+        if not 0 <= npu < topology.num_npus:
+            message = f"topology {topology.name} has no NPU {npu}"
+            raise UsageError(message, cure=f"name NPUs of 0..{topology.num_npus - 1}", code="npu-range")
+    if len(set(npus)) < len(npus):
+        raise UsageError("an NPU is named for two ranks", cure="name each NPU once", code="npu-range")
+
+
+def _judge(
+    topology: Topology, collective_bytes: int, occupancy: Occupancy, backend: str, registry: Registry
+) -> Callable[[Algorithm], int | None]:
+    """The simulator as a synthesizer may use it; it answers None where the simulator is missing or has no such link model."""
+    found = [provided.offer for provided in registry.all(Simulator) if provided.name == backend]
+    has_choice = bool(found) and any(option.name == "occupancy" for option in found[0].options)
+    if not found or not (has_choice or occupancy is Occupancy.SERIALIZATION):
+        return lambda algorithm: None
+    options = {"occupancy": str(occupancy)} if has_choice else {}
+
+    def time_ns(algorithm: Algorithm) -> int | None:
+        return simulate(algorithm, topology, collective_bytes, backend=backend, options=options, registry=registry).time_ns
+
+    return time_ns
 
 
 def execute(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.diagnostics import UsageError
+from hub_core.rank_lists import parse_ranks
 from hub_core.switched_topologies import dragonfly, fat_tree, rail
 from hub_core.topology import Dimension, DimensionKind, Links, Topology
 from hub_core.units import parse_bandwidth, parse_time
@@ -50,19 +51,20 @@ class _Request:
     """A parsed topology text: builder name, its argument, and the stated bandwidths and latencies."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text = _without_npus(text)
         shape, _, query = text.partition("?")
         self.name, _, self.argument = shape.partition(":")
         stated = self._stated(query)
         self.bandwidths = tuple(parse_bandwidth(part) for part in stated.get("bandwidth", []))
         self.latencies = tuple(parse_time(part) for part in stated.get("latency", []))
+        self.npus = parse_ranks(",".join(stated["npus"])) if "npus" in stated else None
 
     def _stated(self, query: str) -> dict[str, list[str]]:
         stated: dict[str, list[str]] = {}
         for item in filter(None, query.split("&")):
             key, _, value = item.partition("=")
-            if key not in ("bandwidth", "latency"):
-                raise self.error(f"unknown key {key!r}", "use bandwidth=... and latency=...")
+            if key not in ("bandwidth", "latency", "npus"):
+                raise self.error(f"unknown key {key!r}", "use bandwidth=..., latency=... and npus=...")
             if key in stated:
                 raise self.error(f"{key} is stated twice", "separate the values of several dimensions by commas")
             stated[key] = value.split(",")
@@ -111,14 +113,27 @@ def parse_topology(text: str) -> Topology:
 
     One value of bandwidth or latency holds for all dimensions, a comma-separated list states one each.
     Several regular dimensions are joined by `*`: `ring:4*switch:2`, or by `-` with the sizes behind:
-    `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. Raises `UsageError` naming the closest builder.
+    `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. `npus=0,2,4-7` keeps these NPUs alone, renumbered in
+    that order. Raises `UsageError` naming the closest builder.
     """
     if len(text) > MAX_TEXT:
         raise UsageError(f"topology {text[:40]!r}...: more than {MAX_TEXT} characters", cure="write a topology file")
-    shape = text.partition("?")[0]
-    if "*" in shape:
-        return _product(_Request(text), [tuple(factor.split(":", 1)) for factor in shape.split("*")])
     request = _Request(text)
+    topology = _built(request)
+    return topology if request.npus is None else topology.subset(request.npus)
+
+
+def _without_npus(text: str) -> str:
+    """A topology text less its `npus=...`."""
+    shape, _, query = text.partition("?")
+    kept = "&".join(item for item in query.split("&") if item and not item.startswith("npus="))
+    return f"{shape}?{kept}" if kept else shape
+
+
+def _built(request: _Request) -> Topology:
+    shape = request.text.partition("?")[0]
+    if "*" in shape:
+        return _product(request, [tuple(factor.split(":", 1)) for factor in shape.split("*")])
     kinds = request.name.split("-")
     if len(kinds) > 1 and all(kind in _DIMENSIONS for kind in kinds):
         sizes = request.parameters(len(kinds), "x", f"{request.name}:{'x'.join('4' * len(kinds))}")

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.diagnostics import InputError
+from hub_core.rank_lists import format_ranks
 
 __all__ = ["Dimension", "DimensionKind", "Link", "Links", "Occupancy", "Routes", "Topology", "link_times_ns"]
 
@@ -169,6 +170,34 @@ class Topology:
         if self.dimensions and math.prod(dimension.size for dimension in self.dimensions) != self.num_npus:
             return f"the dimensions do not multiply to {self.num_npus} NPUs"
         return None
+
+    def subset(self, npus: Sequence[int]) -> Topology:
+        """The network of these NPUs alone, NPU `npus[i]` numbered i, with all switches and the links that are left.
+
+        Raises `InputError` for an NPU that is named twice or does not exist.
+        """
+        chosen = np.asarray(npus, np.int64)
+        outside = [npu for npu in npus if not 0 <= npu < self.num_npus]
+        if outside or not npus or len(set(npus)) < len(npus):
+            wrong = f"NPU {outside[0]} is not in 0..{self.num_npus - 1}" if outside else "a subset names no NPU, or one twice"
+            raise InputError(f"topology {self.name}: {wrong}", cure="name each NPU once, as 0,2,4-7", code="invalid-subset")
+        kept = np.concatenate([chosen, np.arange(self.num_npus, self.num_nodes)])
+        number = np.full(self.num_nodes, -1, np.int64)
+        number[kept] = np.arange(len(kept))
+        rows = np.flatnonzero((number[self.source] >= 0) & (number[self.destination] >= 0))
+        groups = {name: tuple(int(number[npu]) for npu in members) for name, members in self.groups.items()}
+        return Topology(
+            f"{self.name}{'&' if '?' in self.name else '?'}npus={format_ranks(npus)}",
+            len(chosen),
+            len(kept),
+            number[self.source[rows]],
+            number[self.destination[rows]],
+            self.bandwidth_bytes_per_s[rows],
+            self.latency_s[rows],
+            (),
+            tuple(self.node_names[node] for node in kept) if self.node_names else (),
+            {name: members for name, members in groups.items() if min(members, default=0) >= 0},
+        )
 
     @property
     def num_links(self) -> int:

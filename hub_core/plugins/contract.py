@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from hub_core.algorithm import Algorithm
+    from hub_core.algorithm import Algorithm, JsonValue
     from hub_core.collectives import Collective
-    from hub_core.topology import Topology
+    from hub_core.topology import Occupancy, Topology
 
 __all__ = [
     "API_VERSION",
@@ -46,6 +46,8 @@ __all__ = [
     "Simulator",
     "Source",
     "SourcePart",
+    "SynthesisRequest",
+    "SynthesisResult",
     "Synthesizer",
     "TopologyReader",
     "WorkloadPass",
@@ -223,6 +225,56 @@ class ExecutionResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SynthesisRequest:
+    """What a synthesizer is asked for: a collective of `collective_bytes` on a topology.
+
+    `collective`: kind, ranks, root and operator; the synthesizer chooses the units. `npus`: the NPU on which each
+    rank of it runs; other NPUs may only relay, and where there are any, the algorithm has one rank per NPU and is
+    custom. `occupancy`: the link model of all times. `wanted`: the ranks (NPUs) whose steps are needed, None for
+    all. `simulate(algorithm)`: its time in nanoseconds on the topology, for this size and link model, by the
+    simulator of the user's choice, or None where there is none. `progress(fraction, what)`: how far the work is,
+    from 0 to 1. Ctrl-C arrives as `KeyboardInterrupt`: a synthesizer with a result at hand returns it.
+    """
+
+    collective: Collective
+    topology: Topology
+    collective_bytes: int
+    npus: tuple[int, ...]
+    occupancy: Occupancy
+    wanted: tuple[int, ...] | None = None
+    simulate: Callable[[Algorithm], int | None] = lambda algorithm: None
+    progress: Callable[[float, str], None] = lambda fraction, what: None
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisResult:
+    """What a synthesizer made, and how good it is by its own account.
+
+    `time_ns`: time of the algorithm under the request's link model. `bounds_ns`: lower bounds by name, such as
+    `ingress`, `cut`, `diameter`; no algorithm is faster than the largest. `statistics`: what else the user should
+    know, by name: seed, chunks, method. `is_partial`: the algorithm holds the steps of the wanted ranks alone, and
+    `is_replayed` says that the whole was checked on the synthesizer's own arrays.
+    """
+
+    algorithm: Algorithm
+    time_ns: int
+    bounds_ns: Mapping[str, int] = field(default_factory=dict)
+    statistics: Mapping[str, JsonValue] = field(default_factory=dict)
+    is_partial: bool = False
+    is_replayed: bool = False
+
+    @property
+    def bound_ns(self) -> int | None:
+        """The largest of the lower bounds, None where there is none."""
+        return max(self.bounds_ns.values(), default=None)
+
+    @property
+    def ratio_to_bound(self) -> float | None:
+        """Time by bound, or None where no bound is known."""
+        return self.time_ns / self.bound_ns if self.bound_ns else None
+
+
+@dataclass(frozen=True, slots=True)
 class LoadableCall:
     """Calls for which a runtime uses a file: the collective as the runtime names it, the number of ranks, whether in place,
     sizes in bytes with both ends included (None: no limit), and what else must hold."""
@@ -279,7 +331,7 @@ class _Simulate(Protocol):
 
 
 class _Synthesize(Protocol):
-    def __call__(self, collective: Collective, topology: Topology, options: Options) -> Algorithm: ...
+    def __call__(self, request: SynthesisRequest, options: Options) -> SynthesisResult: ...
 
 
 class _ReadTopology(Protocol):
@@ -314,7 +366,7 @@ class FormatWriter:
 
 @dataclass(frozen=True, slots=True)
 class Synthesizer:
-    """Producer: `synthesize(collective, topology, options) -> Algorithm`."""
+    """Producer: `synthesize(request, options) -> SynthesisResult`. What it cannot make is refused with an `InputError`."""
 
     name: str
     description: str

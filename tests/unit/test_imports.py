@@ -24,10 +24,11 @@ LAYERS = """
 version diagnostics schemas
 losses units strict_json schema_check
 plugins.contract
-plugins.hookspecs collectives topology
+plugins.hookspecs collectives rank_lists
+topology
 steps bounds switched_topologies
 algorithm topologies
-timing
+timing transfers
 verification document chakra topology_document
 summary composition
 plugins.metadata plugins.registry plugins.border plugins.builtin

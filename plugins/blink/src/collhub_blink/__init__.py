@@ -1,0 +1,1 @@
+"""Collectives on optimal packings of spanning trees for Collective Hub."""

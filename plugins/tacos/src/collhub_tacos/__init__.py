@@ -1,0 +1,1 @@
+"""Topology-aware synthesis on time-expanded networks for Collective Hub."""
