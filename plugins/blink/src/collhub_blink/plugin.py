@@ -1,0 +1,27 @@
+"""What this distribution offers to the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugins.contract import Option, OptionType, Synthesizer
+from hub_core.plugins.hookspecs import hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+BLINK = Synthesizer(
+    "blink",
+    "optimal packing of spanning trees, with a certificate of the rate",
+    "collhub_blink.synthesize:synthesize",
+    (
+        Option("chunks", OptionType.TEXT, "auto", "pieces of the widest tree's share: a number, or auto to choose by the time"),
+        Option("seed", OptionType.INT, 0, "first seed of the tree growth; the same seed gives the same bytes"),
+        Option("time_limit", OptionType.FLOAT, 60.0, "seconds for proofs of fewest trees; the best so far is returned with the gap"),
+    ),
+)
+
+
+@hookimpl
+def collhub_producers() -> Sequence[Synthesizer]:
+    """Describe the synthesizer."""
+    return [BLINK]

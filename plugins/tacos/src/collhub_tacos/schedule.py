@@ -1,0 +1,78 @@
+"""A schedule on the links of a network: what the kernels make, what is replayed, reversed and handed to the core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_tacos.network import LinkTimes, Network
+from hub_core.transfers import Transfers
+
+__all__ = ["Schedule"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_MOST_ON_THE_WAY = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Chunk `chunk[i]` is put on link `link[i]` of `network` at `start[i]` and arrives at `finish[i]`.
+
+    int64 columns of equal length, times in picoseconds, chunk ids as in `hub_core.transfers.Chunks`. `reduces`: bool
+    per transfer, the chunk is added to what the destination has.
+    """
+
+    network: Network
+    chunk: Int64Array
+    link: Int64Array
+    start: Int64Array
+    finish: Int64Array
+    reduces: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.chunk)
+
+    @property
+    def time_ps(self) -> int:
+        """When the last chunk arrives."""
+        return int(self.finish.max(initial=0))
+
+    def reversed_on(self, network: Network) -> Schedule:
+        """The schedule of the opposite collective on the transposed network, reversed in time; it reduces.
+
+        Link i of this network must be the opposite of link i of `network.transposed()`; see `collhub_tacos.reversal`.
+        """
+        end = self.time_ps
+        return replace(
+            self,
+            network=network,
+            start=end - self.finish,
+            finish=end - self.start,
+            reduces=np.ones(len(self), np.bool_),
+        )
+
+    def after(self, other: Schedule) -> Schedule:
+        """`other`, then this one."""
+        end = other.time_ps
+        columns = {name: np.concatenate([getattr(other, name), getattr(self, name)]) for name in ("chunk", "link", "reduces")}
+        start, finish = np.concatenate([other.start, end + self.start]), np.concatenate([other.finish, end + self.finish])
+        return replace(self, start=start, finish=finish, **columns)
+
+    def transfers(self, times: LinkTimes) -> Transfers:
+        """The columns that the core makes an algorithm of."""
+        network = self.network
+        ahead = -(-(times.arrival - times.busy) // np.maximum(times.busy, 1))
+        window = np.minimum(1 + ahead, _MOST_ON_THE_WAY)
+        return Transfers(
+            self.chunk,
+            network.source[self.link],
+            network.destination[self.link],
+            network.row[self.link],
+            self.start,
+            self.finish,
+            self.reduces,
+            window[self.link],
+        )
