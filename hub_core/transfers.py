@@ -47,7 +47,7 @@ class Chunks:
         ids: `share * len(sizes) + piece`; shares of an all-to-all are numbered `source * num_ranks + destination`.
         """
         sizes = np.asarray(sizes, np.int64)
-        if int(sizes.sum()) != collective.units_per_rank or len(sizes) and int(sizes.min()) < 1:
+        if int(sizes.sum()) != collective.units_per_rank or (len(sizes) and int(sizes.min()) < 1):
             raise InputError(f"pieces of {int(sizes.sum())} units do not make a share of {collective.units_per_rank}")
         n, kind, share = collective.num_ranks, collective.kind, collective.units_per_rank
         is_split = share * n == collective.unit_count and kind not in _WHOLE
@@ -261,18 +261,20 @@ class _Lowering:
         is_send, has_value = events.is_send, self._previous >= 0
         is_member = self._placement.has_before(events.rank, chunk)
         adds = ~is_send & self._transfers.reduces[events.transfer] & (has_value | is_member)
-        arrived = (np.where(self._needs, Buffer.OUTPUT, Buffer.SCRATCH), np.where(self._needs, chunks.output_offset[chunk], self._slot))
-        source = [np.where(has_value, place, start) for place, start in zip(arrived, (Buffer.INPUT, chunks.input_offset[chunk]), strict=True)]
+        place = np.where(self._needs, Buffer.OUTPUT, Buffer.SCRATCH)
+        offset = np.where(self._needs, chunks.output_offset[chunk], self._slot)
+        source_buffer = np.where(has_value, place, Buffer.INPUT)
+        source_offset = np.where(has_value, offset, chunks.input_offset[chunk])
         reads = is_send | adds
         peer = np.where(is_send, self._transfers.destination[events.transfer], self._transfers.source[events.transfer])
         columns: dict[str, npt.NDArray[np.generic]] = {
             "rank": events.rank,
             "kind": np.where(is_send, StepKind.SEND, np.where(adds, StepKind.RECV_REDUCE, StepKind.RECV)),
             "peer": peer,
-            "src_buffer": np.where(reads, source[0], Buffer.UNKNOWN),
-            "src_offset": np.where(reads, source[1], 0),
-            "dst_buffer": np.where(is_send, Buffer.UNKNOWN, arrived[0]),
-            "dst_offset": np.where(is_send, 0, arrived[1]),
+            "src_buffer": np.where(reads, source_buffer, Buffer.UNKNOWN),
+            "src_offset": np.where(reads, source_offset, 0),
+            "dst_buffer": np.where(is_send, Buffer.UNKNOWN, place),
+            "dst_offset": np.where(is_send, 0, offset),
             "count": chunks.count[chunk],
         }
         rows = np.flatnonzero(has_value)
@@ -300,11 +302,9 @@ class _Lowering:
         lacks = events.is_send & (self._previous < 0) & ~self._placement.has_before(events.rank, self._chunk)
         if np.any(lacks):
             row = int(np.argmax(lacks))
-            start = int(self._transfers.start[events.transfer[row]])
-            raise InputError(
-                f"the schedule sends chunk {int(self._chunk[row])} from NPU {int(events.rank[row])} at time {start}, before it is there",
-                code="schedule-acausal",
-            )
+            npu, start = int(events.rank[row]), int(self._transfers.start[events.transfer[row]])
+            message = f"the schedule sends chunk {int(self._chunk[row])} from NPU {npu} at time {start}, before it is there"
+            raise InputError(message, code="schedule-acausal")
 
     def _scratch(self) -> tuple[Int64Array, Int64Array]:
         """Per event, the offset in SCRATCH of a chunk that its rank does not need; and the sizes per rank."""

@@ -46,5 +46,6 @@ CHAKRA_WRITER = FormatWriter(
         Option(
             "flatten", OptionType.BOOL, False, "write control dependencies as data dependencies, for readers that ignore them"
         ),
+        Option("ranks", OptionType.TEXT, None, "write the traces of these ranks alone, as 0,17,4000-4010 (default: all)"),
     ),
 )

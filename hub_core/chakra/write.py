@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from hub_core.collectives import Buffer
 from hub_core.diagnostics import UsageError
 from hub_core.losses import Loss
 from hub_core.plugins.contract import Artifact, Options, WriteResult
+from hub_core.rank_lists import parse_ranks
 from hub_core.steps import StepKind, StepTable
 
 __all__ = ["write", "write_nodes"]
@@ -30,7 +32,7 @@ def write(algorithm: Algorithm, options: Options) -> WriteResult:
     """Write one trace a rank, encoded when its artifact's content is asked for.
 
     Options: see `formats.CHAKRA_WRITER`. Raises `UsageError` for the symbolic dialect of an algorithm whose sizes
-    are bytes or whose unit_count exceeds int32.
+    are bytes or whose unit_count exceeds int32, and for ranks that the algorithm has not.
     """
     size = options.get("size")
     dialect = str(options.get("dialect") or "both")
@@ -52,8 +54,18 @@ def write(algorithm: Algorithm, options: Options) -> WriteResult:
         is_stated=stated is not None,
     )
     files = _Files(plan)
-    artifacts = (Artifact(f".{rank}.et", partial(files.content, rank)) for rank in range(algorithm.num_ranks))
+    ranks = _chosen_ranks(options.get("ranks"), algorithm.num_ranks)
+    artifacts = (Artifact(f".{rank}.et", partial(files.content, rank)) for rank in ranks)
     return WriteResult(artifacts, _losses(plan))
+
+
+def _chosen_ranks(text: object, num_ranks: int) -> Sequence[int]:
+    if text is None:
+        return range(num_ranks)
+    ranks = sorted(parse_ranks(str(text)))
+    if ranks[-1] >= num_ranks:
+        raise UsageError(f"rank {ranks[-1]} is not in 0..{num_ranks - 1}", cure="name ranks of the algorithm", code="rank-range")
+    return ranks
 
 
 def write_nodes(nodes: NodeTable, *, version: str = VERSION) -> list[bytes]:

@@ -39,6 +39,7 @@ COMMANDS = {
     "verify": _Entry("hub_core.cli.verify:verify", "Check matching, deadlock, races and contents."),
     "convert": _Entry("hub_core.cli.convert:convert", "Read one format, write another, list what is lost."),
     "compose": _Entry("hub_core.cli.compose:compose", "Join algorithms: in sequence, replicated, on other ranks."),
+    "synthesize": _Entry("hub_core.cli.synthesize:synthesize", "Make an algorithm for a collective on a topology."),
     "simulate": _Entry("hub_core.cli.simulate:simulate", "Time an algorithm on a topology for a size."),
     "plugins": _Entry("hub_core.cli.plugins:plugins", "List, show, check, make and install plugins."),
     "doctor": _Entry("hub_core.cli.doctor:doctor", "Report on the installation and its plugins."),

@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hub_core.diagnostics import Diagnostic, Severity
@@ -25,6 +25,7 @@ __all__ = [
     "print_note",
     "print_table",
     "progress",
+    "progress_bar",
 ]
 
 PROGRESS_DELAY_S = 1.0
@@ -102,6 +103,28 @@ def progress(what: str) -> Iterator[None]:
     finally:
         done.set()
         ticker.join()
+
+
+@contextlib.contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
+    """Yield `show(fraction, detail)`, which tells how far the work is and how long it may take: on a terminal, from 1 s on."""
+    start = time.monotonic()
+    shown = [start, 0.0]
+
+    def show(fraction: float, detail: str) -> None:
+        now = time.monotonic()
+        if not sys.stderr.isatty() or now - shown[0] < PROGRESS_DELAY_S:
+            return
+        left = (now - start) * (1 / fraction - 1) if fraction > 0 else float("inf")
+        line = f"{what} {100 * fraction:.0f} %, {left:.0f} s left, {detail}" if left < float("inf") else f"{what}, {detail}"
+        print(f"\r{line.ljust(int(shown[1]))}", end="", file=sys.stderr, flush=True)
+        shown[:] = [now, len(line)]
+
+    try:
+        yield show
+    finally:
+        if shown[1]:
+            print(f"\r{' ' * int(shown[1])}\r", end="", file=sys.stderr, flush=True)
 
 
 def _tick(what: str, done: threading.Event) -> None:
