@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -23,13 +24,18 @@ from hub_core.plugins.contract import (
     PassReport,
     SimulationResult,
     Simulator,
+    SynthesisRequest,
+    SynthesisResult,
     Synthesizer,
 )
 from hub_core.plugins.registry import Offer
+from hub_core.rank_lists import format_ranks
 from hub_core.testing.isolation import output_of
 from hub_core.testing.samples import all_samples
 from hub_core.testing.subject import Skip, Subject, call, title
 from hub_core.topologies import parse_topology
+from hub_core.topology import Occupancy
+from hub_core.transfers import collective_among
 from hub_core.verification import verify
 
 __all__ = [
@@ -74,19 +80,19 @@ def executors_compute(subject: Subject) -> Iterator[str | Skip]:
 
 
 def synthesizers_synthesize(subject: Subject) -> Iterator[str]:
-    """At least one collective on one small topology works; every result is correct and the same in every run."""
+    """At least one collective on one small topology works; results are correct, above their bounds, the same in every run."""
     for synthesizer in subject.offers(Synthesizer):
         made = 0
-        for collective, topology_text in _requests():
-            topology = parse_topology(topology_text)
+        for request in _requests():
             try:
-                algorithm = call(synthesizer, collective, topology)
+                result = call(synthesizer, request)
             except HubError:
                 continue
             made += 1
-            again = call(synthesizer, collective, topology)
-            if problem := _synthesis_problem(collective, algorithm, again):
-                yield f"{title(synthesizer)}, {collective.kind} on {topology_text}: {problem}"
+            again, part = call(synthesizer, request), call(synthesizer, replace(request, wanted=request.npus[:1]))
+            if problem := _synthesis_problem(request, result, again) or _part_problem(request, result, part):
+                what = f"{request.collective.kind} among NPUs {format_ranks(request.npus)} of {request.topology.name}"
+                yield f"{title(synthesizer)}, {what}: {problem}"
         if not made:
             yield f"{title(synthesizer)} refuses every collective on {', '.join(_TOPOLOGIES)}"
 
@@ -208,19 +214,59 @@ def _elements(unit: int) -> slice:
     return slice(unit * _ELEMENTS_PER_UNIT, (unit + 1) * _ELEMENTS_PER_UNIT)
 
 
-def _requests() -> Iterator[tuple[Collective, str]]:
+def _requests() -> Iterator[SynthesisRequest]:
+    """Every collective on every topology, and one between two NPUs that need others as relays."""
     for kind in CollectiveKind:
         if kind is not CollectiveKind.CUSTOM:
             for topology in _TOPOLOGIES:
-                yield Collective(kind, _RANKS, _RANKS, root=0 if kind in ROOTED else None, in_place=True), topology
+                yield _request(kind, topology, range(_RANKS))
+    yield _request(CollectiveKind.ALL_GATHER, "ring:4", (0, 2))
 
 
-def _synthesis_problem(collective: Collective, algorithm: object, again: object) -> str | None:
-    if not isinstance(algorithm, Algorithm) or not isinstance(again, Algorithm):
-        return f"returned {type(algorithm).__name__}, expected Algorithm"
-    if (algorithm.collective.kind, algorithm.collective.root) != (collective.kind, collective.root):
-        return f"made {algorithm.collective.kind}, root {algorithm.collective.root}"
-    if algorithm.differences(again):
-        return f"two runs differ in {', '.join(algorithm.differences(again))}"
-    report = verify(algorithm)
+def _request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
+    collective = Collective(kind, len(npus), len(npus), root=0 if kind in ROOTED else None)
+    return SynthesisRequest(collective, parse_topology(topology), _COLLECTIVE_BYTES, tuple(npus), Occupancy.SERIALIZATION)
+
+
+def _synthesis_problem(request: SynthesisRequest, result: object, again: object) -> str | None:
+    if not isinstance(result, SynthesisResult) or not isinstance(again, SynthesisResult):
+        return f"returned {type(result).__name__}, expected SynthesisResult"
+    if problem := _promise_problem(request, result.algorithm):
+        return problem
+    if differences := result.algorithm.differences(again.algorithm):
+        return f"two runs differ in {', '.join(differences)}"
+    if type(result.time_ns) is not int or result.time_ns < 1:
+        return f"the time {result.time_ns!r} is no positive whole number of nanoseconds"
+    if early := [name for name, bound in sorted(result.bounds_ns.items()) if bound > result.time_ns]:
+        return f"the time {result.time_ns} ns is below the lower bound {early[0]!r}, {result.bounds_ns[early[0]]} ns"
+    if result.is_partial:
+        return "the result is partial, though all ranks are wanted"
+    report = verify(result.algorithm)
     return None if report.ok else f"verification fails: {report.diagnostics[0]}"
+
+
+def _promise_problem(request: SynthesisRequest, algorithm: Algorithm) -> str | None:
+    wanted = collective_among(request.collective, request.npus, request.topology.num_npus)
+    made = algorithm.collective
+    if (made.kind, made.root, made.num_ranks) != (wanted.kind, wanted.root, wanted.num_ranks):
+        return f"made {made.kind} of {made.num_ranks} ranks, root {made.root}"
+    return None
+
+
+def _part_problem(request: SynthesisRequest, whole: object, part: object) -> str | None:
+    """What is wrong with the result for the first NPU alone; a synthesizer may also return the whole."""
+    assert isinstance(whole, SynthesisResult)
+    if not isinstance(part, SynthesisResult):
+        return f"for one wanted rank, returned {type(part).__name__}, expected SynthesisResult"
+    npu, steps = request.npus[0], part.algorithm.steps
+    if part.is_partial and np.any(steps.rank != npu):
+        return f"a partial result for rank {npu} holds steps of other ranks"
+    rows, own = (np.flatnonzero(table.rank == npu) for table in (whole.algorithm.steps, steps))
+    if len(rows) != len(own) or any(
+        not np.array_equal(getattr(whole.algorithm.steps, name)[rows], getattr(steps, name)[own]) for name in _COMPARED
+    ):
+        return f"for rank {npu} alone, its steps are others than in the whole"
+    return None
+
+
+_COMPARED = ("kind", "peer", "channel", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")

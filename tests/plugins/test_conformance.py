@@ -195,27 +195,71 @@ def collhub_producers():
 def collhub_passes():
     return [AlgorithmPass("same", "changes nothing", f"{__name__}:run")]
 
-def synthesize(collective, topology, options):
+def synthesize(request, options):
     from hub_core import CollectiveKind, UsageError
-    from hub_core.testing.samples import ring_all_reduce
-    if collective.kind is not KIND:
+    from hub_core.testing.samples import ring_all_gather, ring_all_reduce
+    if request.collective.kind is not CollectiveKind.ALL_REDUCE:
         raise UsageError("not this one")
-    return ring_all_reduce(collective.num_ranks)
+    return make(request, ring_all_reduce(request.collective.num_ranks))
+
+def make(request, algorithm):
+    return SynthesisResult(algorithm, 100, {"cut": 90})
 
 def run(algorithm, options):
     return algorithm, PassReport(())
 """
 
+FAULTY_SYNTHESIS = {
+    "another collective": ("return SynthesisResult(ring_all_gather(4), 100)", "made all-gather of 4 ranks"),
+    "no result": ("return algorithm", "returned Algorithm, expected SynthesisResult"),
+    "no time": ("return SynthesisResult(algorithm, 0)", "the time 0 is no positive whole number of nanoseconds"),
+    "fraction of a time": ("return SynthesisResult(algorithm, 9.5)", "the time 9.5 is no positive whole number"),
+    "below a bound": ("return SynthesisResult(algorithm, 9, {'cut': 10})", "the time 9 ns is below the lower bound 'cut', 10 ns"),
+    "runs differ": (
+        "return SynthesisResult(replace(algorithm, collective_bytes=next(COUNT)), 9)",
+        "two runs differ in collective_bytes",
+    ),
+    "partial without need": ("return SynthesisResult(algorithm, 9, is_partial=True)", "partial, though all ranks are wanted"),
+    "wrong contents": ("return SynthesisResult(replace(algorithm, steps=EMPTY), 9)", "verification fails"),
+    "more than is wanted": (
+        "return SynthesisResult(algorithm, 9, is_partial=bool(request.wanted))",
+        "a partial result for rank 0 holds steps of other ranks",
+    ),
+    "other than is wanted": (
+        "some = replace(algorithm, steps=EMPTY)\n"
+        "    return SynthesisResult(some if request.wanted else algorithm, 9, is_partial=bool(request.wanted))",
+        "for rank 0 alone, its steps are others than in the whole",
+    ),
+}
+
 
 def test_synthesizer_is_held_to_the_request(make_plugin: MakePlugin) -> None:
-    make_plugin("subject", SYNTHESIZER.replace("is not KIND", "is not CollectiveKind.ALL_REDUCE"))
-    assert _result("subject", "synthesizers-synthesize").verdict is Verdict.PASSED
+    make_plugin("subject", SYNTHESIZER)
+    assert _result("subject", "synthesizers-synthesize").details == ()
     assert _result("subject", "passes-keep-the-promise").verdict is Verdict.PASSED
 
 
-def test_synthesizer_of_another_collective_is_found(make_plugin: MakePlugin) -> None:
-    make_plugin("subject", SYNTHESIZER.replace("is not KIND", "is not CollectiveKind.ALL_GATHER"))
-    assert any("made all-reduce" in line for line in _result("subject", "synthesizers-synthesize").details)
+def test_synthesizer_that_refuses_everything_is_found(make_plugin: MakePlugin) -> None:
+    make_plugin("subject", SYNTHESIZER.replace("is not CollectiveKind.ALL_REDUCE", "is not None"))
+    assert "synthesizer synth refuses every collective" in _result("subject", "synthesizers-synthesize").details[0]
+
+
+@pytest.mark.parametrize(("fault", "problem"), FAULTY_SYNTHESIS.values(), ids=FAULTY_SYNTHESIS.keys())
+def test_faulty_synthesis_is_found(make_plugin: MakePlugin, fault: str, problem: str) -> None:
+    code = f"""
+import itertools
+COUNT = itertools.count(1)
+def make(request, algorithm):
+    from dataclasses import replace
+    from hub_core.testing.samples import ring_all_gather
+    from hub_core.steps import StepTableBuilder
+    EMPTY = StepTableBuilder(4).build()
+    {fault}
+"""
+    make_plugin("subject", SYNTHESIZER + code)
+    result = _result("subject", "synthesizers-synthesize")
+    assert result.verdict is Verdict.FAILED
+    assert any(problem in line for line in result.details), result.details
 
 
 def test_health_line_without_a_cure_is_found(make_plugin: MakePlugin) -> None:

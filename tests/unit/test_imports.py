@@ -1,4 +1,4 @@
-"""Imports point one way, plugins import only public modules, and the core names no plugin."""
+"""Imports point one way, plugins and libraries import only public modules, and the core names no plugin."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ cli
 LAYER_OF = {module: layer for layer, line in enumerate(LAYERS.split("\n")) for module in line.split()}
 
 PRIVATE_MODULES = re.compile(r"hub_core\.(cli|pipeline|sources|artifacts|detection|plugins\.(?!contract|hookspecs)\w+)(\.|$)")
+LIBRARY_FOLDERS = sorted(path.parent for path in REPOSITORY.glob("libraries/*/pyproject.toml"))
 PLUGIN_FOLDERS = [
     *sorted(path.parent for path in REPOSITORY.glob("plugins/*/pyproject.toml")),
     REPOSITORY / "examples" / "collhub-example",
@@ -104,13 +105,26 @@ def test_only_the_command_line_imports_the_conformance_kit() -> None:
     assert importers <= {"testing", "cli"}
 
 
-@pytest.mark.parametrize("folder", PLUGIN_FOLDERS, ids=lambda folder: folder.name)
-def test_plugin_imports_public_modules_and_no_other_plugin(folder: Path) -> None:
+def _package(folder: Path) -> str:
     (package,) = (path.name for path in (folder / "src").iterdir() if path.name.startswith("collhub_") and path.suffix == "")
+    return package
+
+
+@pytest.mark.parametrize("folder", [*PLUGIN_FOLDERS, *LIBRARY_FOLDERS], ids=lambda folder: folder.name)
+def test_distribution_imports_public_modules_and_no_plugin(folder: Path) -> None:
+    allowed = {_package(folder), *(map(_package, LIBRARY_FOLDERS) if folder in PLUGIN_FOLDERS else ())}
     names = {name for file in (folder / "src").rglob("*.py") for name in _runtime_imports(file)}
     assert [name for name in sorted(names) if PRIVATE_MODULES.match(name)] == []
-    assert [name for name in sorted(names) if name.startswith("collhub_") and not name.startswith(package)] == []
+    assert [name for name in sorted(names) if name.startswith("collhub_") and name.split(".")[0] not in allowed] == []
     assert [name for name in sorted(names) if re.search(r"(^|\.)_[a-z]", name) and name.startswith("hub_core")] == []
+
+
+@pytest.mark.parametrize("folder", [*PLUGIN_FOLDERS, *LIBRARY_FOLDERS], ids=lambda folder: folder.name)
+def test_distribution_requires_what_it_imports_of_this_repository(folder: Path) -> None:
+    stated = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {name.split(".")[0] for file in (folder / "src").rglob("*.py") for name in _runtime_imports(file)}
+    libraries = {name.replace("_", "-") for name in names if name.startswith("collhub_")} - {_package(folder).replace("_", "-")}
+    assert sorted(name for name in {"collhub", *libraries} if not any(re.match(rf"{name}\b(?!-)", line) for line in stated)) == []
 
 
 def test_core_names_no_plugin() -> None:

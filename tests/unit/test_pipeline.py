@@ -29,17 +29,22 @@ from hub_core.plugins.contract import (
     Reference,
     SimulationResult,
     Simulator,
+    SynthesisRequest,
+    SynthesisResult,
     Synthesizer,
     WriteResult,
 )
 from hub_core.plugins.discovery import discover
 from hub_core.plugins.registry import Offer, Plugin, PluginState, PluginStatus, Registry
 from hub_core.testing.samples import ring_all_reduce
+from hub_core.topology import Occupancy
 
 TRACES = Format("traces", "d", (".tr",), layout=Layout.PREFIX)
 NOTES = Format("notes", "d", (".note",), rb"^NOTE", layout=Layout.FILE)
 BUNDLE = Format("bundle", "d", (), layout=Layout.FOLDER)
 RING = ring_all_reduce(4)
+RING_NET = hub_core.parse_topology("ring:4")
+MADE = SynthesisResult(RING, 1)
 
 Work = Callable[..., object]
 Offering = Callable[..., Registry]
@@ -232,10 +237,84 @@ def test_simulation_needs_bytes_and_npus(offering: Offering) -> None:
 def test_synthesizer_gets_its_declared_options(offering: Offering) -> None:
     option = contract.Option("tries", contract.OptionType.INT, 1, "h")
     heard: list[object] = []
-    registry = offering(Synthesizer("t", "d", "m:f", (option,)), work=lambda *arguments: heard.append(arguments[2]) or RING)
-    made = synthesize(RING.collective, hub_core.parse_topology("ring:4"), name="t", options={"tries": "5"}, registry=registry)
-    assert made is RING
+    registry = offering(Synthesizer("t", "d", "m:f", (option,)), work=lambda request, options: heard.append(options) or MADE)
+    made = synthesize(RING.collective, RING_NET, 1024, name="t", options={"tries": "5"}, registry=registry)
+    assert made is MADE
     assert heard == [{"tries": 5}]
+
+
+def test_synthesizer_gets_the_request_as_it_was_stated(offering: Offering) -> None:
+    heard: list[SynthesisRequest] = []
+    registry = offering(Synthesizer("t", "d", "m:f"), work=lambda request, options: heard.append(request) or MADE)
+    collective = replace(RING.collective, num_ranks=2)
+    synthesize(collective, RING_NET, 1024, name="t", npus=[3, 1], occupancy=Occupancy.ALPHA_BETA, wanted=[2], registry=registry)
+    (request,) = heard
+    assert (request.collective, request.topology, request.collective_bytes) == (collective, RING_NET, 1024)
+    assert (request.npus, request.occupancy, request.wanted) == ((3, 1), Occupancy.ALPHA_BETA, (2,))
+
+
+def test_request_names_npu_r_for_rank_r_and_wants_all_unless_told_otherwise(offering: Offering) -> None:
+    heard: list[SynthesisRequest] = []
+    registry = offering(Synthesizer("t", "d", "m:f"), work=lambda request, options: heard.append(request) or MADE)
+    synthesize(RING.collective, RING_NET, 1024, name="t", registry=registry)
+    assert (heard[0].npus, heard[0].wanted, heard[0].occupancy) == ((0, 1, 2, 3), None, Occupancy.SERIALIZATION)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"collective_bytes": 0}, "a collective of 0 bytes moves nothing; state a size"),
+        ({"npus": [0, 1, 2]}, "3 NPUs are named for 4 ranks"),
+        ({"npus": [0, 1, 2, 4]}, "topology ring:4 has no NPU 4; name NPUs of 0..3"),
+        ({"npus": [0, 1, 2, -1]}, "topology ring:4 has no NPU -1"),
+        ({"npus": [0, 1, 2, 2]}, "an NPU is named for two ranks"),
+        ({"wanted": [4]}, "topology ring:4 has no NPU 4"),
+        ({"topology": hub_core.parse_topology("ring:3")}, "topology ring:3 has no NPU 3"),
+        ({"name": "u"}, "there is no synthesizer 'u'"),
+    ],
+)
+def test_synthesis_of_what_cannot_be_is_refused(offering: Offering, change: dict[str, Any], reason: str) -> None:
+    registry = offering(Synthesizer("t", "d", "m:f"), work=lambda request, options: MADE)
+    stated = {"collective": RING.collective, "topology": RING_NET, "collective_bytes": 8, "name": "t", "registry": registry}
+    with pytest.raises(hub_core.HubError, match=reason):
+        synthesize(**(stated | change))
+
+
+def test_synthesizer_of_another_type_is_blamed(offering: Offering) -> None:
+    registry = offering(Synthesizer("t", "d", "m:f"), work=lambda request, options: RING)
+    with pytest.raises(PluginError, match=r"plugin guest .*m:f returned Algorithm, expected SynthesisResult"):
+        synthesize(RING.collective, RING_NET, 1024, name="t", registry=registry)
+
+
+OCCUPANCY = contract.Option("occupancy", contract.OptionType.TEXT, "serialization", "h", ("serialization", "alpha-beta"))
+
+
+def _judge(offering: Offering, occupancy: Occupancy, *simulators: Simulator) -> int | None:
+    """What the request's simulator answers where it gives the length of the name of the link model."""
+
+    def work(*arguments: Any) -> object:
+        if isinstance(arguments[0], SynthesisRequest):
+            return replace(MADE, statistics={"judged": arguments[0].simulate(RING)})
+        return SimulationResult((len(arguments[3].get("occupancy", "")),) * 4)
+
+    registry = offering(Synthesizer("t", "d", "m:f"), *simulators, work=work)
+    made = synthesize(RING.collective, RING_NET, 8, name="t", occupancy=occupancy, backend="s", registry=registry)
+    return made.statistics["judged"]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("occupancy", Occupancy)
+def test_judge_simulates_under_the_link_model_of_the_request(offering: Offering, occupancy: Occupancy) -> None:
+    assert _judge(offering, occupancy, Simulator("s", "d", "m:f", (OCCUPANCY,))) == len(occupancy)
+
+
+@pytest.mark.parametrize("occupancy", Occupancy)
+def test_judge_answers_none_without_a_simulator(offering: Offering, occupancy: Occupancy) -> None:
+    assert _judge(offering, occupancy) is None
+
+
+def test_simulator_without_a_choice_of_link_models_judges_its_own_alone(offering: Offering) -> None:
+    assert _judge(offering, Occupancy.SERIALIZATION, Simulator("s", "d", "m:f")) == 0
+    assert _judge(offering, Occupancy.ALPHA_BETA, Simulator("s", "d", "m:f")) is None
 
 
 def test_executor_cannot_change_its_inputs(offering: Offering) -> None:
