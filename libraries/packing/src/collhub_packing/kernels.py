@@ -109,7 +109,7 @@ def _push(wires: Wires, residual: Int64Array, trail: Int64Array, length: int, mo
 def _advance(wires: Wires, residual: Int64Array, room: _Room, node: int) -> int:
     """The next wire of a node that leads one level on, -1 if none is left."""
     while room.turn[node] < wires.first[node + 1]:
-        wire = room.turn[node]
+        wire = int(room.turn[node])
         if residual[wire] > 0 and room.level[wires.head[wire]] == room.level[node] + 1:
             return wire
         room.turn[node] += 1

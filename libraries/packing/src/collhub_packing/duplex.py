@@ -1,0 +1,91 @@
+"""Networks whose links are duplex, as undirected ones, and least sets of their nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_packing.flows import FlowNetwork
+from collhub_packing.graph import CapacityGraph
+from hub_core.diagnostics import InputError
+
+__all__ = ["DuplexLinks", "LeastSets"]
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DuplexLinks:
+    """Links with one capacity for either direction: int64 columns; `low` < `high` are the ends.
+
+    `up`, `down`: the arcs of the graph from `low` to `high` and back.
+    """
+
+    num_nodes: int
+    low: Int64Array
+    high: Int64Array
+    capacity: Int64Array
+    up: Int64Array
+    down: Int64Array
+
+    @classmethod
+    def of(cls, graph: CapacityGraph) -> DuplexLinks:
+        """Pair the arcs of a graph. Raises `InputError` for switches and for links that differ by direction."""
+        if graph.num_nodes > graph.num_compute:
+            raise InputError(
+                "the strength of a network with switches is not known to be what its all-reduce can reach",
+                cure="remove the switches first",
+                code="switches",
+            )
+        up = np.flatnonzero((graph.source < graph.destination) & (graph.capacity > 0))
+        down = np.flatnonzero((graph.source > graph.destination) & (graph.capacity > 0))
+        up = up[np.lexsort((graph.destination[up], graph.source[up]))]
+        down = down[np.lexsort((graph.source[down], graph.destination[down]))]
+        if not _are_opposite(graph, up, down):
+            raise InputError(
+                "links differ by direction, so that trees of undirected links do not fit",
+                cure="use trees for each direction",
+                code="not-duplex",
+            )
+        return cls(graph.num_nodes, graph.source[up], graph.destination[up], graph.capacity[up], up, down)
+
+
+def _are_opposite(graph: CapacityGraph, up: Int64Array, down: Int64Array) -> bool:
+    """Whether the arcs are the same links in opposite directions, with the same capacities."""
+    return (
+        np.array_equal(graph.source[up], graph.destination[down])
+        and np.array_equal(graph.destination[up], graph.source[down])
+        and np.array_equal(graph.capacity[up], graph.capacity[down])
+    )
+
+
+class LeastSets:
+    """Find node sets X with the least capacity of links leaving X plus weights of the nodes of X: one least cut each."""
+
+    def __init__(self, links: DuplexLinks, scale: int) -> None:
+        n = links.num_nodes
+        nodes = np.arange(n)
+        source, sink = np.full(n, n), np.full(n, n + 1)
+        self._network = FlowNetwork.of(
+            n + 2,
+            np.concatenate([links.low, links.high, source, nodes]),
+            np.concatenate([links.high, links.low, nodes, sink]),
+        )
+        self._links = np.tile(links.capacity * scale, 2)
+        self._num_nodes = n
+
+    def least(self, member: int, weights: Int64Array, allowed: BoolArray) -> tuple[int, BoolArray]:
+        """The least value of a set that holds `member` and nodes of `allowed` only, and the smallest such set."""
+        n = self._num_nodes
+        gain, loss = np.maximum(-weights, 0), np.maximum(weights, 0)
+        base = int(gain[allowed].sum())
+        endless = int(self._links.sum()) + int(np.abs(weights).sum()) + 1
+        gain, loss = np.where(allowed, gain, 0), np.where(allowed, loss, endless)
+        # The member's weight is paid whatever the rest of the set.
+        gain[member], loss[member] = endless, 0
+        cut = self._network.least_cut(np.concatenate([self._links, gain, loss]), n, [n + 1])
+        assert cut is not None
+        return cut.value - base + max(int(weights[member]), 0), cut.side[:n]
