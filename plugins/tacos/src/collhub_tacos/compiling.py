@@ -1,0 +1,28 @@
+"""Compile kernels with numba, kept on disk where there is a folder for it. Import it late: numba takes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+__all__ = ["kernel", "part"]
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+# What only compiled code calls needs no way in from Python; half of the time to compile would go there.
+_WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile on the first call and keep the machine code; the typed form of numba's decorator."""
+    try:
+        return cast(_Function, numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # No folder for the cache can be written to.
+        return cast(_Function, numba.njit(nogil=True)(function))
+
+
+def part(function: _Function) -> _Function:
+    """Compile with the kernel that calls it, which must be in the same file: numba's cache looks at no other."""
+    return cast(_Function, numba.njit(nogil=True, **_WITHOUT_WRAPPERS)(function))
