@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.diagnostics import InputError
+from hub_core.diagnostics import InputError, UsageError
 from hub_core.rank_lists import format_ranks
 
 __all__ = ["Dimension", "DimensionKind", "Link", "Links", "Occupancy", "Routes", "Topology", "link_times_ns"]
@@ -174,13 +174,13 @@ class Topology:
     def subset(self, npus: Sequence[int]) -> Topology:
         """The network of these NPUs alone, NPU `npus[i]` numbered i, with all switches and the links that are left.
 
-        Raises `InputError` for an NPU that is named twice or does not exist.
+        Raises `UsageError` for an NPU that is named twice or does not exist.
         """
         chosen = np.asarray(npus, np.int64)
         outside = [npu for npu in npus if not 0 <= npu < self.num_npus]
         if outside or not npus or len(set(npus)) < len(npus):
             wrong = f"NPU {outside[0]} is not in 0..{self.num_npus - 1}" if outside else "a subset names no NPU, or one twice"
-            raise InputError(f"topology {self.name}: {wrong}", cure="name each NPU once, as 0,2,4-7", code="invalid-subset")
+            raise UsageError(f"topology {self.name}: {wrong}", cure="name each NPU once, as 0,2,4-7", code="invalid-subset")
         kept = np.concatenate([chosen, np.arange(self.num_npus, self.num_nodes)])
         number = np.full(self.num_nodes, -1, np.int64)
         number[kept] = np.arange(len(kept))

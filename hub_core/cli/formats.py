@@ -1,4 +1,4 @@
-"""`collhub formats`: what can be read, written and simulated with, by which plugin, and with which options."""
+"""`collhub formats`: what can be read, written, synthesized and simulated with, by which plugin, and with which options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from hub_core.cli.output import print_fields, print_json, print_note, print_tabl
 from hub_core.cli.plugin_report import option_object
 from hub_core.cli.session import Session
 from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Layout, Option, OptionValue, Simulator, TopologyReader
+from hub_core.plugins.contract import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    Option,
+    OptionValue,
+    Simulator,
+    Synthesizer,
+    TopologyReader,
+)
 from hub_core.plugins.registry import Provided, Registry, closest
 
 if TYPE_CHECKING:
@@ -42,9 +52,9 @@ class _Way:
 @json_flag
 @click.pass_obj
 def formats(session: Session, name: str | None, as_json: bool) -> None:
-    """List the formats and simulators, or show NAME with its options."""
+    """List the formats, synthesizers and simulators, or show NAME with its options."""
     registry = session.registry()
-    ways = sorted(_ways(registry), key=lambda way: (way.does == "simulate", way.name, way.does))
+    ways = sorted(_ways(registry), key=lambda way: (way.format is None, way.does == "simulate", way.name, way.does))
     if name is not None:
         ways = [way for way in ways if way.name == name] or _unknown(name, ways)
     if as_json:
@@ -65,6 +75,8 @@ def _ways(registry: Registry) -> Iterable[_Way]:
         yield _format_way(writer, writer.offer.format, "write", writer.offer.options)
     for topology in registry.all(TopologyReader):
         yield _format_way(topology, topology.offer.format, "read topology", topology.offer.options)
+    for maker in registry.all(Synthesizer):
+        yield _Way(maker.name, "synthesize", "", maker.plugin.name, maker.offer.description, maker.offer.options)
     for found in registry.all(Simulator):
         yield _Way(found.name, "simulate", "", found.plugin.name, found.offer.description, found.offer.options)
 

@@ -34,7 +34,7 @@ class _Entry:
 
 COMMANDS = {
     "demo": _Entry("hub_core.cli.demo:demo", "Verify, convert and simulate three shipped algorithms."),
-    "formats": _Entry("hub_core.cli.formats:formats", "List the formats that can be read and written."),
+    "formats": _Entry("hub_core.cli.formats:formats", "List the formats, synthesizers and simulators."),
     "inspect": _Entry("hub_core.cli.inspect:inspect", "Say what a file is: collective, steps, links, critical path."),
     "verify": _Entry("hub_core.cli.verify:verify", "Check matching, deadlock, races and contents."),
     "convert": _Entry("hub_core.cli.convert:convert", "Read one format, write another, list what is lost."),

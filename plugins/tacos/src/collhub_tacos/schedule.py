@@ -40,23 +40,9 @@ class Schedule:
         """When the last chunk arrives."""
         return int(self.finish.max(initial=0))
 
-    def reversed_on(self, network: Network) -> Schedule:
-        """The schedule of the opposite collective on the transposed network, reversed in time; it reduces.
-
-        Link i of this network must be the opposite of link i of `network.transposed()`; see `collhub_tacos.reversal`.
-        """
-        end = self.time_ps
-        return replace(
-            self,
-            network=network,
-            start=end - self.finish,
-            finish=end - self.start,
-            reduces=np.ones(len(self), np.bool_),
-        )
-
-    def after(self, other: Schedule) -> Schedule:
-        """`other`, then this one."""
-        end = other.time_ps
+    def after(self, other: Schedule, end_ps: int | None = None) -> Schedule:
+        """`other`, then this one; `end_ps`: when the whole of which `other` is a part ends, default its own time."""
+        end = other.time_ps if end_ps is None else end_ps
         columns = {name: np.concatenate([getattr(other, name), getattr(self, name)]) for name in ("chunk", "link", "reduces")}
         start, finish = np.concatenate([other.start, end + self.start]), np.concatenate([other.finish, end + self.finish])
         return replace(self, start=start, finish=finish, **columns)

@@ -1,0 +1,71 @@
+"""Reduce, reduce-scatter and the first half of an all-reduce: spreading on the transposed network, reversed in time.
+
+A transfer u -> v of a chunk in [t, t + w] on the transposed network becomes v -> u in [T - t - w, T - t] and carries the
+partial sum of v. It is right where every node got every chunk just once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.schedule import Schedule
+from hub_core.topology import Topology
+
+__all__ = ["is_duplex", "reversed_schedule", "transposed"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+def transposed(topology: Topology) -> Topology:
+    """The topology with every link turned round, in the same order of links."""
+    return Topology(
+        topology.name,
+        topology.num_npus,
+        topology.num_nodes,
+        topology.destination.copy(),
+        topology.source.copy(),
+        topology.bandwidth_bytes_per_s.copy(),
+        topology.latency_s.copy(),
+        (),
+        topology.node_names,
+        topology.groups,
+    )
+
+
+def is_duplex(network: Network, times: LinkTimes) -> bool:
+    """Whether every link has an opposite one that takes the same times: the network then is its own transpose."""
+    opposite = _opposite(network, network)
+    if np.any(opposite < 0):
+        return False
+    return bool(np.array_equal(times.busy, times.busy[opposite]) and np.array_equal(times.arrival, times.arrival[opposite]))
+
+
+def reversed_schedule(schedule: Schedule, network: Network, end_ps: int | None = None) -> Schedule:
+    """The reducing schedule on `network` of one that spreads on its transpose (on itself, where it is duplex).
+
+    `end_ps`: time of the whole where `schedule` is a part of it; default its own.
+    """
+    end = schedule.time_ps if end_ps is None else end_ps
+    opposite = _opposite(schedule.network, network)
+    return replace(
+        schedule,
+        network=network,
+        link=opposite[schedule.link],
+        start=end - schedule.finish,
+        finish=end - schedule.start,
+        reduces=np.ones(len(schedule), np.bool_),
+    )
+
+
+def _opposite(network: Network, other: Network) -> Int64Array:
+    """For every link u -> v of `network` the link v -> u of `other`, -1 where there is none."""
+    key = other.destination * other.num_nodes + other.source
+    wanted = network.source * network.num_nodes + network.destination
+    if not len(key):
+        return np.full(len(wanted), -1, np.int64)
+    place = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+    return np.where(key[place] == wanted, place, -1)

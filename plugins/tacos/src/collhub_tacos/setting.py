@@ -1,0 +1,124 @@
+"""What is asked for, with every option checked: the one value that all forms of synthesis work from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_tacos.network import LinkTimes, Network
+from hub_core.algorithm import message_bytes
+from hub_core.collectives import Collective, CollectiveKind
+from hub_core.diagnostics import UsageError
+from hub_core.plugins.contract import Options, SynthesisRequest
+from hub_core.topology import Occupancy
+from hub_core.transfers import Chunks
+
+__all__ = ["Setting"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_MOST_CHUNKS = 1 << 20
+_MOST_SEEDS = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """A request with its options. `members`: int64, the NPU of each rank; `pieces`: the stated chunks of a share, or None.
+
+    `seeds`: stated number of seeds, 0 for a number by size. `threads`: seeds tried at once. `memory`: bytes.
+    """
+
+    collective: Collective
+    network: Network
+    members: Int64Array
+    collective_bytes: int
+    occupancy: Occupancy
+    pieces: int | None
+    seeds: int
+    seed: int
+    method: str
+    threads: int
+    memory: int
+    wanted: tuple[int, ...] | None
+    progress: Callable[[float, str], None]
+
+    @classmethod
+    def of(cls, request: SynthesisRequest, options: Options) -> Setting:
+        """Check the options. Raises `UsageError` for numbers outside their range."""
+        seeds, threads = _whole(options, "seeds", 0, _MOST_SEEDS), _whole(options, "threads", 0, 1024)
+        return cls(
+            request.collective,
+            Network.of(request.topology),
+            np.asarray(request.npus, np.int64),
+            request.collective_bytes,
+            request.occupancy,
+            _pieces(str(options["chunks"])),
+            seeds,
+            _whole(options, "seed", 0, 2**31 - 1),
+            str(options["method"]),
+            threads or os.cpu_count() or 1,
+            _whole(options, "memory", 1, 1 << 50),
+            request.wanted,
+            request.progress,
+        )
+
+    @property
+    def has_relays(self) -> bool:
+        """Whether there are NPUs that do not take part, or take part under another number."""
+        return list(self.members) != list(range(self.network.num_npus))
+
+    def with_kind(self, kind: CollectiveKind, root: int | None = None) -> Setting:
+        """The same for another collective of the same ranks."""
+        n = self.collective.num_ranks
+        units = 1 if kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE) else n
+        return replace(self, collective=replace(self.collective, kind=kind, root=root, unit_count=units))
+
+    def cut(self, pieces: int) -> tuple[Collective, Chunks]:
+        """The collective with every share cut in `pieces` equal ones. Raises `UsageError` where a chunk has no byte."""
+        kind, n = self.collective.kind, self.collective.num_ranks
+        is_split = kind not in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+        units = pieces * n if is_split else pieces
+        if units > self.collective_bytes:
+            raise UsageError(
+                f"{self.collective_bytes} bytes are too few for {units} chunks",
+                cure=f"choose a larger size, or at most {max(1, self.collective_bytes * pieces // units)} chunks a share",
+                code="size-too-small",
+            )
+        collective = replace(self.collective, unit_count=units)
+        return collective, Chunks.cut(collective, np.ones(pieces, np.int64))
+
+    def chunk_bytes(self, unit_count: int) -> int:
+        """Bytes of a message of one of `unit_count` units."""
+        return int(message_bytes(self.collective_bytes, unit_count, np.ones(1, np.int64))[0])
+
+    def link_times(self, unit_count: int) -> LinkTimes:
+        """Times of a message of one of `unit_count` units on every link."""
+        return self.network.link_times(self.chunk_bytes(unit_count), self.occupancy)
+
+    def candidates(self, ladder: Sequence[int]) -> list[int]:
+        """Numbers of pieces to try: the stated one, or those of `ladder` for which every chunk has a byte."""
+        if self.pieces is not None:
+            return [self.pieces]
+        shares = max(1, self.collective.unit_count)
+        return [pieces for pieces in ladder if pieces * shares <= self.collective_bytes] or list(ladder[:1])
+
+
+def _whole(options: Options, name: str, low: int, high: int) -> int:
+    value = options[name]
+    assert isinstance(value, int)
+    if not low <= value <= high:
+        raise UsageError(f"option {name} is {value}, expected {low}..{high}", cure=f"give -O {name}={low} or more", code="option-range")
+    return value
+
+
+def _pieces(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 8 and 1 <= int(text) <= _MOST_CHUNKS):
+        cure = "give -O chunks=4, or -O chunks=auto"
+        raise UsageError(f"option chunks is {text!r}, expected auto or 1..{_MOST_CHUNKS}", cure=cure, code="option-range")
+    return int(text)
