@@ -1,4 +1,4 @@
-"""Compiled flows: paths that augment, and least cuts to many sinks.
+"""Compiled kernels: flows, least cuts to many sinks, and trees that grow.
 
 All kernels stand in one file, because numba's cache notices changes only in the file of the function that it
 compiles. Import it late: importing numba takes a second.
@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Wires", "cut_side", "least_cut", "max_flow"]
+__all__ = ["Field", "Wires", "grow_tree", "least_cut", "max_flow"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -157,14 +157,6 @@ def max_flow(wires: Wires, residual: Int64Array, source: int, sink: int, limit: 
 
 
 @_entry
-def cut_side(wires: Wires, residual: Int64Array, source: int) -> BoolArray:
-    """Nodes that can be reached from the source."""
-    room = _room(len(wires.first) - 1)
-    _search(wires, residual, room, source, source)
-    return room.level >= 0
-
-
-@_entry
 def least_cut(wires: Wires, capacity: Int64Array, source: int, sinks: Int64Array, limit: int) -> tuple[int, int, BoolArray]:
     """The least cut below `limit` between the source and one of the sinks: value, the place of the sink, source side.
 
@@ -180,3 +172,148 @@ def least_cut(wires: Wires, capacity: Int64Array, source: int, sinks: Int64Array
             least, which = value, place
             side[:] = room.level >= 0
     return least, which, side
+
+
+# --- growing trees ---
+
+
+class Field(NamedTuple):
+    """A network of which trees are cut, one after the other.
+
+    Arc a leads from `source[a]` to `destination[a]` along the wire `place[a]`; node v's out-arcs are
+    `out[first[v]:first[v + 1]]`. `capacity`: what is left of every arc; `unsent`: the weight of the trees that node
+    v is still to send. `residual`: both by wire; the wires hold one more node, the source of all, and `feed[v]` is the
+    wire from it to node v.
+    """
+
+    wires: Wires
+    place: Int64Array
+    source: Int64Array
+    destination: Int64Array
+    first: Int64Array
+    out: Int64Array
+    feed: Int64Array
+    capacity: Int64Array
+    unsent: Int64Array
+    residual: Int64Array
+
+
+class _Growth(NamedTuple):
+    """A tree that grows: `depth` of every node, -1 outside, and its `arc`; `order` in which arcs are tried, `rank` in it."""
+
+    depth: Int64Array
+    arc: Int64Array
+    order: Int64Array
+    rank: Int64Array
+    work: Int64Array
+    room: _Room
+
+
+@_entry
+def grow_tree(field: Field, root: int, width: int, salt: int, narrows: bool, arc_of: Int64Array) -> int:
+    """Cut a spanning out-tree of some `width` out of the field; write the arc into every node to `arc_of`.
+
+    Returns the width; 0 or less where no tree of this width was found: then the field is as before, and the negative
+    of the next width to try is returned. With `narrows` the tree becomes as narrow as it must instead.
+    What is left always suffices for the unsent weights (Lovasz 1976; Berczi and Frank 2010 for capacities).
+    """
+    n = len(field.first) - 1
+    order, rank = _tries(field.capacity, salt)
+    growth = _Growth(np.full(n, -1, np.int64), arc_of, order, rank, np.empty_like(field.residual), _room(n + 1))
+    growth.depth[root] = 0
+    arc_of[:] = -1
+    _resize(field, growth, root, width)
+    while True:
+        narrower = _reach(field, growth, width)
+        if np.all(growth.depth >= 0):
+            return width
+        if not narrows or narrower <= 0:
+            _resize(field, growth, root, -width)
+            return -narrower
+        _resize(field, growth, root, narrower - width)
+        width = narrower
+
+
+@_compiled
+def _tries(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Array]:
+    """Arcs from wide to narrow, equal ones shuffled by the salt, and the place of each."""
+    shuffled = np.arange(len(capacity))
+    state = np.uint64(salt) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)
+    for last in range(len(shuffled) - 1, 0, -1):
+        # xorshift64 (Marsaglia 2003)
+        state ^= state << np.uint64(13)
+        state ^= state >> np.uint64(7)
+        state ^= state << np.uint64(17)
+        other = np.int64((state >> np.uint64(16)) % np.uint64(last + 1))
+        shuffled[last], shuffled[other] = shuffled[other], shuffled[last]
+    order = shuffled[np.argsort(-capacity[shuffled], kind="mergesort")]
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return order, rank
+
+
+@_compiled
+def _resize(field: Field, growth: _Growth, root: int, more: int) -> None:
+    """Make the tree wider: its arcs lose `more` of their capacity, and its root has `more` less to send."""
+    field.unsent[root] -= more
+    field.residual[field.feed[root]] -= more
+    for node in range(len(growth.arc)):
+        if growth.arc[node] >= 0:
+            _use(field, growth.arc[node], more)
+
+
+@_compiled
+def _use(field: Field, arc: int, amount: int) -> None:
+    field.capacity[arc] -= amount
+    field.residual[field.place[arc]] -= amount
+
+
+@_compiled
+def _reach(field: Field, growth: _Growth, width: int) -> int:
+    """Add every node that the tree can reach at this width, level by level; return what width leads farther.
+
+    A level is done once: an arc that cannot be taken now cannot be taken later, since capacities only go down.
+    """
+    rest = field.unsent.sum()
+    todo = np.empty(len(field.source), np.int64)
+    narrower, level, count = 0, 0, 1
+    while count > 0:
+        count = _out_of_level(field, growth, level, todo)
+        for rank in np.sort(todo[:count]):
+            arc = growth.order[rank]
+            node = field.destination[arc]
+            if growth.depth[node] >= 0:
+                continue
+            allowed = field.capacity[arc]
+            if allowed >= width:
+                allowed = _allowed(field, growth, arc, width, rest)
+            if allowed >= width:
+                growth.depth[node] = level + 1
+                growth.arc[node] = arc
+                _use(field, arc, width)
+            else:
+                narrower = max(narrower, allowed)
+        level += 1
+    return narrower
+
+
+@_compiled
+def _out_of_level(field: Field, growth: _Growth, level: int, todo: Int64Array) -> int:
+    """List the ranks of the arcs that leave the nodes of a level; return their number."""
+    count = 0
+    for node in range(len(growth.depth)):
+        if growth.depth[node] == level:
+            for position in range(field.first[node], field.first[node + 1]):
+                todo[count] = growth.rank[field.out[position]]
+                count += 1
+    return count
+
+
+@_compiled
+def _allowed(field: Field, growth: _Growth, arc: int, width: int, rest: int) -> int:
+    """The width, up to `width`, at which the tree may take an arc so that all unsent weight can still be sent."""
+    source = len(field.first) - 1
+    growth.work[:] = field.residual
+    growth.work[field.feed[field.source[arc]]] = rest + width
+    limit = rest + width
+    return _augment(field.wires, growth.work, growth.room, source, field.destination[arc], limit) - rest
