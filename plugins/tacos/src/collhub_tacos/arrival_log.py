@@ -14,7 +14,7 @@ from collhub_tacos.schedule import Schedule
 __all__ = ["ArrivalLog", "Identifiers", "identifier_type"]
 
 Int64Array = npt.NDArray[np.int64]
-Identifiers = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Identifiers = npt.NDArray[np.uint16 | np.uint32]
 
 _LINKS_AT_ONCE = 1 << 12
 

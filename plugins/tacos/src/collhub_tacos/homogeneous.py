@@ -128,7 +128,7 @@ def _better(best: Found | None, other: Found) -> Found:
     return other if best is None or other.log.num_steps < best.log.num_steps else best
 
 
-class _Stopped(Exception):
+class _AbandonedError(Exception):
     """The search has ended; what still runs is not needed."""
 
 
@@ -183,7 +183,7 @@ class _Search:
     def _reporter(self, seed: int) -> Callable[[float], None]:
         def report(fraction: float) -> None:
             if self._stop.is_set():
-                raise _Stopped
+                raise _AbandonedError
             self._fractions[seed] = fraction
 
         return report
@@ -222,7 +222,7 @@ class _Work:
     def fraction(self) -> float:
         """Delivered chunks by those to deliver."""
         before = int(self._own.sum())
-        return (int(self._state.count.sum()) - before) / max(1, self.log.size - before)
+        return (int(self._state.filled.sum()) - before) / max(1, self.log.size - before)
 
     def slice(self, seed: int) -> None:
         """Go on for some time. Raises `InputError` where a chunk cannot get further."""
@@ -241,7 +241,7 @@ class _Work:
 
     def _refuse(self) -> None:
         node = int(self._state.open_nodes[0])
-        missing = np.setdiff1d(np.arange(len(self._origin)), self.log[node, : self._state.count[node]])
+        missing = np.setdiff1d(np.arange(len(self._origin)), self.log[node, : self._state.filled[node]])
         message = f"topology {self._network.topology.name}: NPU {int(self._origin[missing[0]])} cannot reach NPU {node}"
         raise InputError(message, cure="add links, or choose NPUs that reach one another", code="disconnected")
 

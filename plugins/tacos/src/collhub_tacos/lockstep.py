@@ -20,14 +20,14 @@ Int64Array = npt.NDArray[np.int64]
 class Progress(NamedTuple):
     """State of the kernel between two slices: all arrays change in place.
 
-    `log`: [nodes, chunks]; `have`: uint64[nodes, words], a bit per chunk; `count`: int64[nodes], entries of the log;
+    `log`: [nodes, chunks]; `have`: uint64[nodes, words], a bit per chunk; `filled`: int64[nodes], entries of the log;
     `seen`: int64[lag, nodes], entries that neighbours may take in steps of this number modulo the lag; `cursor`:
     int64[links], next entry of the source's log; `open_nodes`: int64[nodes], incomplete nodes first.
     """
 
     log: npt.NDArray[Any]
     have: npt.NDArray[np.uint64]
-    count: Int64Array
+    filled: Int64Array
     seen: Int64Array
     cursor: Int64Array
     open_nodes: Int64Array
@@ -39,7 +39,7 @@ def _turn(seed: int, step: int, node: int) -> int:
     mixed = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(step) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(31))) + np.uint64(node) * np.uint64(0x94D049BB133111EB)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    return np.int64((mixed ^ (mixed >> np.uint64(32))) & np.uint64(0x7FFFFFFF))
+    return int((mixed ^ (mixed >> np.uint64(32))) & np.uint64(0x7FFFFFFF))
 
 
 @kernel
@@ -58,7 +58,7 @@ def advance(
     Returns the next step and the number of incomplete nodes. With seed 0 a node asks its in-links in order, else from
     a random one on. Entries of one step stand in the order of the links.
     """
-    log, have, count, seen, cursor, open_nodes = state
+    log, have, filled, seen, cursor, open_nodes = state
     num_chunks = log.shape[1]
     lag = seen.shape[0]
     taken = np.empty(max(1, np.max(indptr[1:] - indptr[:-1])), np.int64)
@@ -91,18 +91,18 @@ def advance(
                 slot += 1
                 if slot == degree:
                     slot = 0
-            filled = count[node]
+            end = filled[node]
             for slot in range(degree):
                 if taken[slot] >= 0:
-                    log[node, filled] = taken[slot]
-                    filled += 1
+                    log[node, end] = taken[slot]
+                    end += 1
                     carried[step, (first + slot) >> 3] |= np.uint8(1 << ((first + slot) & 7))
-            count[node] = filled
-            if filled < num_chunks:
+            filled[node] = end
+            if end < num_chunks:
                 open_nodes[still_open] = node
                 still_open += 1
         num_open = still_open
-        visible[:] = count
+        visible[:] = filled
         step += 1
     return step, num_open
 
