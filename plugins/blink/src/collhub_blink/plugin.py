@@ -16,7 +16,9 @@ BLINK = Synthesizer(
     (
         Option("chunks", OptionType.TEXT, "auto", "pieces of the widest tree's share: a number, or auto to choose by the time"),
         Option("seed", OptionType.INT, 0, "first seed of the tree growth; the same seed gives the same bytes"),
-        Option("time_limit", OptionType.FLOAT, 60.0, "seconds for proofs of fewest trees; the best so far is returned with the gap"),
+        Option(
+            "time_limit", OptionType.FLOAT, 60.0, "seconds for proofs of fewest trees; the best so far is returned with the gap"
+        ),
     ),
 )
 

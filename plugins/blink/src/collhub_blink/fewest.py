@@ -1,0 +1,55 @@
+"""What a search for the fewest trees answers: the trees, the number below which there are none, and how that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from collhub_packing.trees import Tree
+
+__all__ = ["Fewest", "search_counts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fewest:
+    """A packing of few trees. No packing of less than `lower_bound` trees exists; `reason`: how that is known.
+
+    `trees`: empty where none was found.
+    """
+
+    trees: tuple[Tree, ...]
+    lower_bound: int
+    reason: str
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether no packing of fewer trees exists."""
+        return len(self.trees) == self.lower_bound
+
+    @property
+    def status(self) -> str:
+        """`optimal`, or `feasible` where fewer trees may do."""
+        return "optimal" if self.is_proved else "feasible"
+
+
+def search_counts(
+    known: tuple[Tree, ...],
+    bound: int,
+    reason: str,
+    attempt: Callable[[int], tuple[tuple[Tree, ...] | None, bool]],
+    counts: Iterable[int],
+) -> Fewest:
+    """Try numbers of trees upwards from `bound` until one is found, or the search gives up and the known trees stand.
+
+    `attempt(count)`: the trees, or None and whether there are none for sure.
+    """
+    for count in counts:
+        if known and count >= len(known):
+            break
+        found, is_proved = attempt(count)
+        if found is not None:
+            return Fewest(found, bound, reason)
+        if not is_proved:
+            return Fewest(known, bound, reason)
+        bound, reason = count + 1, f"no packing of {count} trees, by exhaustive search"
+    return Fewest(known, bound, reason)

@@ -1,0 +1,84 @@
+"""Weights that the trees of a packing may have, and searches over all of them in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol, TypeVar
+
+from collhub_blink.directed_search import EXHAUSTED, FOUND
+
+__all__ = ["Budget", "Search", "first_found", "weight_vectors"]
+
+Found = TypeVar("Found", covariant=True)
+
+_FIRST_SLICE = 4096
+_LONGEST_SLICE = 1 << 19
+_MOST_VECTORS = 4096
+
+
+class Search(Protocol[Found]):
+    """A search that goes on where it stopped."""
+
+    def go_on(self, steps: int) -> int:
+        """FOUND, EXHAUSTED or STOPPED after at most `steps` steps."""
+        ...
+
+    def result(self) -> Found:
+        """What was found."""
+        ...
+
+
+@dataclass(slots=True)
+class Budget:
+    """Search steps that are left. Steps, not seconds: the same request then has the same outcome on any machine."""
+
+    steps: int
+
+    def take(self, wanted: int) -> int:
+        """At most `wanted` of what is left."""
+        taken = min(wanted, self.steps)
+        self.steps -= taken
+        return taken
+
+
+def weight_vectors(total: int, count: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Ways to write `total` as `count` whole numbers from `most` down to 1, largest first."""
+    if count == 1:
+        if 1 <= total <= most:
+            yield (total,)
+        return
+    for largest in range(min(most, total - count + 1), -(-total // count) - 1, -1):
+        for others in weight_vectors(total - largest, count - 1, largest):
+            yield (largest, *others)
+
+
+def first_found(
+    vectors: Iterator[tuple[int, ...]], search_of: Callable[[Sequence[int]], Search[Found] | None], budget: Budget
+) -> tuple[Found | None, bool]:
+    """What a search finds for any of the weight vectors, or None and whether that is proved.
+
+    Searches take turns in slices that grow, as one vector may hold the search for long while another is easy.
+    `search_of` is None for weights that no packing can have. Raises `OverflowError` where a search would be too large.
+    """
+    chosen = list(islice(vectors, _MOST_VECTORS + 1))
+    try:
+        waiting = [search for weights in chosen[:_MOST_VECTORS] if (search := search_of(weights)) is not None]
+    except OverflowError:
+        return None, False
+    slice_steps = _FIRST_SLICE
+    while waiting:
+        unfinished = []
+        for search in waiting:
+            steps = budget.take(slice_steps)
+            if not steps:
+                return None, False
+            outcome = search.go_on(steps)
+            if outcome == FOUND:
+                return search.result(), True
+            if outcome != EXHAUSTED:
+                unfinished.append(search)
+        waiting = unfinished
+        slice_steps = min(4 * slice_steps, _LONGEST_SLICE)
+    return None, len(chosen) <= _MOST_VECTORS
