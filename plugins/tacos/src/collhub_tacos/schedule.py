@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +40,12 @@ class Schedule:
     def time_ps(self) -> int:
         """When the last chunk arrives."""
         return int(self.finish.max(initial=0))
+
+    def touching(self, nodes: Sequence[int]) -> Schedule:
+        """The transfers from or to `nodes` alone."""
+        source, destination = self.network.source[self.link], self.network.destination[self.link]
+        rows = np.flatnonzero(np.isin(source, nodes) | np.isin(destination, nodes))
+        return replace(self, **{name: getattr(self, name)[rows] for name in ("chunk", "link", "start", "finish", "reduces")})
 
     def after(self, other: Schedule, end_ps: int | None = None) -> Schedule:
         """`other`, then this one; `end_ps`: when the whole of which `other` is a part ends, default its own time."""

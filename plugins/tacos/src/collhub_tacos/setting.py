@@ -111,7 +111,9 @@ def _whole(options: Options, name: str, low: int, high: int) -> int:
     value = options[name]
     assert isinstance(value, int)
     if not low <= value <= high:
-        raise UsageError(f"option {name} is {value}, expected {low}..{high}", cure=f"give -O {name}={low} or more", code="option-range")
+        raise UsageError(
+            f"option {name} is {value}, expected {low}..{high}", cure=f"give -O {name}={low} or more", code="option-range"
+        )
     return value
 
 

@@ -1,0 +1,164 @@
+"""The forms that an algorithm can take: per collective, from the chunks of a share to a schedule of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.reversal import is_duplex, reversed_schedule, transposed
+from collhub_tacos.setting import Setting
+from collhub_tacos.spreading import Spread, spread_out
+from hub_core.algorithm import JsonValue
+from hub_core.collectives import Collective, CollectiveKind
+from hub_core.transfers import Chunks, Transfers
+
+__all__ = ["FORMS", "LADDERS", "Candidate", "Form"]
+
+Int64Array = npt.NDArray[np.int64]
+Progress = Callable[[float, str], None]
+Nodes = Sequence[int] | None
+
+_SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
+_PIPELINE_LADDER = tuple(1 << power for power in range(11))
+LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
+    CollectiveKind.ALL_GATHER: _SPREAD_LADDER,
+    CollectiveKind.REDUCE_SCATTER: _SPREAD_LADDER,
+    CollectiveKind.ALL_REDUCE: _SPREAD_LADDER,
+    CollectiveKind.BROADCAST: _PIPELINE_LADDER,
+    CollectiveKind.REDUCE: _PIPELINE_LADDER,
+    CollectiveKind.GATHER: (1, 2, 4, 8),
+    CollectiveKind.SCATTER: (1, 2, 4, 8),
+    CollectiveKind.ALL_TO_ALL: (1, 2, 4),
+}
+"""Chunks of a share that are tried in this order, until more of them do not help."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A possible answer. `transfers(nodes)`: all of them, or those that touch some nodes; `details`: for the user."""
+
+    form: str
+    pieces: int
+    collective: Collective
+    chunks: Chunks
+    num_transfers: int
+    time_ps: int
+    transfers: Callable[[Nodes], Transfers]
+    details: Mapping[str, JsonValue] = field(default_factory=dict)
+    is_interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Phases:
+    """Spreadings one after the other on `network`, the first one reversed in time where it is to collect."""
+
+    network: Network
+    times: LinkTimes
+    spreads: tuple[Spread, ...]
+    is_first_reversed: bool = False
+
+    def transfers(self, nodes: Nodes) -> Transfers:
+        """All transfers, as early as they can be; or those that touch some nodes, as they were planned."""
+        schedule = self.spreads[0].schedule(nodes)
+        end = self.spreads[0].time_ps
+        if self.is_first_reversed:
+            schedule = reversed_schedule(schedule, self.network, end)
+        for spread in self.spreads[1:]:
+            schedule = spread.schedule(nodes).after(schedule, end)
+            end += spread.time_ps
+        if nodes is None and (self.is_first_reversed or np.any(self.times.busy < self.times.arrival)):
+            # Imported here: numba takes a second.
+            from collhub_tacos.retiming import retimed
+
+            schedule = retimed(schedule, self.times)
+        return schedule.transfers(self.times)
+
+
+def _candidate(form: str, pieces: int, parts: tuple[Collective, Chunks], phases: _Phases) -> Candidate:
+    spreads = phases.spreads
+    details: dict[str, JsonValue] = {"kernel": spreads[-1].kernel, "seed": spreads[-1].seed}
+    return Candidate(
+        form,
+        pieces,
+        *parts,
+        sum(spread.num_transfers for spread in spreads),
+        sum(spread.time_ps for spread in spreads),
+        phases.transfers,
+        details,
+        any(spread.is_interrupted for spread in spreads),
+    )
+
+
+Form = Callable[[Setting, int, Progress], Candidate]
+
+
+def _spread(setting: Setting, pieces: int, progress: Progress) -> Candidate:
+    """All-gather and broadcast."""
+    collective, chunks = setting.cut(pieces)
+    times = setting.link_times(collective.unit_count)
+    found = spread_out(setting, setting.network, times, _origins(setting, chunks.origin), progress)
+    return _candidate("spread", pieces, (collective, chunks), _Phases(setting.network, times, (found,)))
+
+
+def _collect(setting: Setting, pieces: int, progress: Progress) -> Candidate:
+    """Reduce-scatter and reduce: the opposite collective on the transposed network, reversed."""
+    collective, chunks = setting.cut(pieces)
+    times = setting.link_times(collective.unit_count)
+    found = _on_transpose(setting, times, collective.unit_count, _origins(setting, chunks.target), progress)
+    return _candidate("reversed", pieces, (collective, chunks), _Phases(setting.network, times, (found,), is_first_reversed=True))
+
+
+def _two_phase(setting: Setting, pieces: int, progress: Progress) -> Candidate:
+    """All-reduce as a reduce-scatter and then an all-gather, without a barrier; one synthesis where all links are duplex."""
+    n = setting.collective.num_ranks
+    collective, chunks = setting.cut(pieces * n)
+    times = setting.link_times(collective.unit_count)
+    origin = _origins(setting, np.repeat(np.arange(n), pieces))
+    gathered = spread_out(setting, setting.network, times, origin, progress)
+    scattered = gathered
+    if not is_duplex(setting.network, times):
+        scattered = _on_transpose(setting, times, collective.unit_count, origin, progress)
+    phases = _Phases(setting.network, times, (scattered, gathered), is_first_reversed=True)
+    return _candidate("two-phase", pieces, (collective, chunks), phases)
+
+
+def _route(setting: Setting, pieces: int, progress: Progress) -> Candidate:
+    """All-to-all, scatter and gather: every chunk has one origin and one target."""
+    # Imported here: numba takes a second.
+    from collhub_tacos.routing import route_all
+
+    collective, chunks = setting.cut(pieces)
+    times = setting.link_times(collective.unit_count)
+    origin, target = setting.members[chunks.origin], setting.members[chunks.target]
+    schedule = route_all(setting.network, times, origin, target, setting.seed)
+    progress(1.0, "routing")
+    phases = _Phases(setting.network, times, (Spread(schedule, "routing", setting.seed),))
+    return _candidate("routed", pieces, (collective, chunks), phases)
+
+
+FORMS: Mapping[CollectiveKind, Form] = {
+    CollectiveKind.ALL_GATHER: _spread,
+    CollectiveKind.BROADCAST: _spread,
+    CollectiveKind.REDUCE_SCATTER: _collect,
+    CollectiveKind.REDUCE: _collect,
+    CollectiveKind.ALL_REDUCE: _two_phase,
+    CollectiveKind.ALL_TO_ALL: _route,
+    CollectiveKind.SCATTER: _route,
+    CollectiveKind.GATHER: _route,
+}
+
+
+def _origins(setting: Setting, ranks: Int64Array) -> Int64Array:
+    return setting.members[ranks]
+
+
+def _on_transpose(setting: Setting, times: LinkTimes, unit_count: int, origin: Int64Array, progress: Progress) -> Spread:
+    """The spreading on the transposed network, not yet reversed."""
+    if is_duplex(setting.network, times):
+        return spread_out(setting, setting.network, times, origin, progress)
+    network = Network.of(transposed(setting.network.topology))
+    return spread_out(setting, network, network.link_times(setting.chunk_bytes(unit_count), setting.occupancy), origin, progress)

@@ -1,0 +1,125 @@
+"""Synthesis: try forms and numbers of chunks, keep the fastest, and hand it over with its bounds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+
+from collhub_tacos.forms import FORMS, LADDERS, Candidate, Form
+from collhub_tacos.setting import Setting
+from hub_core.algorithm import Algorithm, JsonValue, Provenance
+from hub_core.collectives import CollectiveKind
+from hub_core.diagnostics import InputError, UsageError
+from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
+from hub_core.transfers import algorithm_of
+
+__all__ = ["synthesize"]
+
+_NAME = "collhub-tacos"
+# What the step table and the work on it take for one transfer.
+_BYTES_A_TRANSFER = 640
+
+
+def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
+    """The fastest algorithm found for a request; see `plugin.TACOS` for the options.
+
+    Raises `UsageError` for options and sizes that do not fit, and `InputError` for networks that do not connect those
+    who take part and for schedules beyond the stated memory.
+    """
+    setting = Setting.of(request, options)
+    if setting.collective.num_ranks == 1:
+        raise UsageError("one rank has nothing to send", cure="let at least two ranks take part", code="one-rank")
+    best = _best(setting, request, FORMS[setting.collective.kind])
+    _check_memory(setting, best.num_transfers)
+    transfers = best.transfers(setting.wanted)
+    time_ps = best.time_ps if setting.wanted is not None else int(transfers.finish.max(initial=0))
+    bounds = _bounds_ns(setting, best)
+    statistics = _statistics(setting, best)
+    algorithm = algorithm_of(
+        best.collective,
+        best.chunks,
+        transfers,
+        npus=setting.members.tolist(),
+        num_npus=setting.network.num_npus,
+        wanted=setting.wanted,
+        provenance=Provenance(_NAME, version(_NAME), setting.network.topology.name, "", _given(options)),
+        collective_bytes=setting.collective_bytes,
+        extensions={_NAME: _record(setting, statistics, time_ps, bounds)},
+    )
+    return SynthesisResult(algorithm, _ns(time_ps), bounds, statistics, is_partial=setting.wanted is not None, is_replayed=False)
+
+
+def _best(setting: Setting, request: SynthesisRequest, form: Form) -> Candidate:
+    """The fastest over the numbers of chunks. Ctrl-C ends the search; without a result it is raised again."""
+    best: Candidate | None = None
+    try:
+        for candidate in _climb(setting, form):
+            if best is None or candidate.time_ps < best.time_ps:
+                best = candidate
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+    assert best is not None
+    return best
+
+
+def _climb(setting: Setting, form: Form) -> Iterator[Candidate]:
+    """Candidates by growing number of chunks, until two in a row do not help."""
+    ladder = setting.candidates(LADDERS[setting.collective.kind])
+    times: list[int] = []
+    for place, pieces in enumerate(ladder):
+        candidate = form(setting, pieces, _part_of(setting.progress, place, len(ladder)))
+        yield candidate
+        times.append(candidate.time_ps)
+        if candidate.is_interrupted or (len(times) > 2 and min(times[-2:]) >= min(times[:-2])):
+            return
+
+
+def _part_of(progress: Callable[[float, str], None], place: int, places: int) -> Callable[[float, str], None]:
+    return lambda fraction, what: progress((place + fraction) / places, what)
+
+
+def _check_memory(setting: Setting, num_transfers: int) -> None:
+    """Raise `InputError` where the steps of all ranks would take more memory than stated."""
+    needed = num_transfers * _BYTES_A_TRANSFER
+    if setting.wanted is None and needed > setting.memory:
+        raise InputError(
+            f"the steps of all ranks need {needed / 2**30:.1f} GiB of memory, more than the {setting.memory / 2**30:.1f} GiB of the option memory",
+            cure="give -O memory=..., or make the steps of some ranks alone: --write-ranks 0,17",
+            code="memory",
+        )
+
+
+def _bounds_ns(setting: Setting, best: Candidate) -> Mapping[str, int]:
+    return {}
+
+
+def _statistics(setting: Setting, best: Candidate) -> dict[str, JsonValue]:
+    chunk_bytes = setting.chunk_bytes(best.collective.unit_count)
+    found: dict[str, JsonValue] = {"form": best.form, "chunks": best.pieces, "chunk bytes": chunk_bytes, **best.details}
+    return found | ({"interrupted": True} if best.is_interrupted else {})
+
+
+def _record(
+    setting: Setting, statistics: Mapping[str, JsonValue], time_ps: int, bounds: Mapping[str, int]
+) -> dict[str, JsonValue]:
+    """What the algorithm carries with it."""
+    bound = max(bounds.values(), default=None)
+    return {
+        **statistics,
+        "topology": setting.network.topology.name,
+        "occupancy": str(setting.occupancy),
+        "collective_bytes": setting.collective_bytes,
+        "time_ps": time_ps,
+        "bounds_ns": dict(bounds),
+        "ratio_to_bound": time_ps / 1000 / bound if bound else None,
+    }
+
+
+def _given(options: Options) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items()}
+
+
+def _ns(time_ps: int) -> int:
+    return -(-time_ps // 1000)
