@@ -52,6 +52,12 @@ class DuplexLinks:
             )
         return cls(graph.num_nodes, graph.source[up], graph.destination[up], graph.capacity[up], up, down)
 
+    def opposite(self, num_arcs: int) -> Int64Array:
+        """For every arc of the graph the one that leads back, -1 for arcs without capacity."""
+        back = np.full(num_arcs, -1, np.int64)
+        back[self.up], back[self.down] = self.down, self.up
+        return back
+
 
 def _are_opposite(graph: CapacityGraph, up: Int64Array, down: Int64Array) -> bool:
     """Whether the arcs are the same links in opposite directions, with the same capacities."""

@@ -81,6 +81,13 @@ class FlowNetwork:
 
         return int(kernels.max_flow(self.wires, self.residual(capacity), source, sink, limit))
 
+    def remainder(self, capacity: Int64Array, source: int, sink: int) -> tuple[int, Int64Array]:
+        """The value of a largest flow, and what it leaves of every arc; flow along an arc makes room on its opposite."""
+        from collhub_packing import kernels
+
+        residual = self.residual(capacity)
+        return int(kernels.max_flow(self.wires, residual, source, sink, UNLIMITED)), residual[self.place]
+
     def least_cut(
         self, capacity: Int64Array, source: int, sinks: Sequence[int] | Int64Array, limit: int = UNLIMITED
     ) -> Cut | None:

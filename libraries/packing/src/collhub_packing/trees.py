@@ -42,3 +42,24 @@ class Tree:
     def depth(self) -> int:
         """Arcs from the root to the farthest node."""
         return int(self.depths().max(initial=0))
+
+    def rerooted(self, root: int, opposite: Int64Array) -> Tree:
+        """The same links as an out-tree from another node; `opposite[a]` is the arc that leads back along arc a."""
+        parent, arc = self.parent.copy(), self.arc.copy()
+        node = root
+        while node != self.root:
+            above = int(self.parent[node])
+            parent[above], arc[above] = node, opposite[self.arc[node]]
+            node = above
+        parent[root] = arc[root] = -1
+        return Tree(root, self.weight, parent, arc)
+
+    def centre(self, opposite: Int64Array) -> int:
+        """The node from which the undirected tree is least deep: the middle of its longest path."""
+        end = int(np.argmax(self.depths()))
+        longest = self.rerooted(end, opposite)
+        depths = longest.depths()
+        node = int(np.argmax(depths))
+        for _ in range(int(depths[node]) // 2):
+            node = int(longest.parent[node])
+        return node
