@@ -305,7 +305,8 @@ def _rank_order(rows: int, parents: list[int], children: list[int]) -> list[int]
 def _csr(parents: Int64Array, children: Int64Array, rows: int) -> tuple[Int64Array, Int64Array]:
     keys = children * np.int64(max(rows, 1)) + parents
     if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
-        keys = np.unique(keys)
+        keys = np.sort(keys)
+        keys = keys[np.append(True, keys[1:] != keys[:-1])]
     children, indices = np.divmod(keys, np.int64(max(rows, 1)))
     indptr = np.zeros(rows + 1, np.int64)
     np.cumsum(np.bincount(children, minlength=rows), out=indptr[1:])

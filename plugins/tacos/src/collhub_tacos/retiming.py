@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from collhub_tacos.compiling import kernel
 from collhub_tacos.network import LinkTimes
 from collhub_tacos.schedule import Schedule
 
@@ -34,7 +34,7 @@ def retimed(schedule: Schedule, times: LinkTimes) -> Schedule:
     return replace(schedule, start=start, finish=start + times.arrival[schedule.link])
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@kernel
 def _earliest(
     order: Int64Array,
     link: Int64Array,

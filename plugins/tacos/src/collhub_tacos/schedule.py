@@ -45,7 +45,8 @@ class Schedule:
         """The transfers from or to `nodes` alone."""
         source, destination = self.network.source[self.link], self.network.destination[self.link]
         rows = np.flatnonzero(np.isin(source, nodes) | np.isin(destination, nodes))
-        return replace(self, **{name: getattr(self, name)[rows] for name in ("chunk", "link", "start", "finish", "reduces")})
+        columns = (self.chunk, self.link, self.start, self.finish, self.reduces)
+        return Schedule(self.network, *(column[rows] for column in columns))
 
     def after(self, other: Schedule, end_ps: int | None = None) -> Schedule:
         """`other`, then this one; `end_ps`: when the whole of which `other` is a part ends, default its own time."""

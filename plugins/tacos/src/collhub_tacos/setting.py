@@ -23,6 +23,8 @@ Int64Array = npt.NDArray[np.int64]
 
 _MOST_CHUNKS = 1 << 20
 _MOST_SEEDS = 10_000
+# Pairs of a link and a chunk up to which several numbers of chunks are tried.
+_MOST_PAIRS = 50_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,11 +102,13 @@ class Setting:
         return self.network.link_times(self.chunk_bytes(unit_count), self.occupancy)
 
     def candidates(self, ladder: Sequence[int]) -> list[int]:
-        """Numbers of pieces to try: the stated one, or those of `ladder` for which every chunk has a byte."""
+        """Numbers of pieces to try: the stated one, or those of `ladder` that leave every chunk a byte and take seconds."""
         if self.pieces is not None:
             return [self.pieces]
         shares = max(1, self.collective.unit_count)
-        return [pieces for pieces in ladder if pieces * shares <= self.collective_bytes] or list(ladder[:1])
+        pairs = self.network.num_links * shares
+        tried = [pieces for pieces in ladder if pieces * shares <= self.collective_bytes and pieces * pairs <= _MOST_PAIRS]
+        return tried or list(ladder[:1])
 
 
 def _whole(options: Options, name: str, low: int, high: int) -> int:

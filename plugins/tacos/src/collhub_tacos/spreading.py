@@ -13,6 +13,7 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.schedule import Schedule
 from collhub_tacos.setting import Setting
 from collhub_tacos.switches import PathNetwork
+from hub_core.diagnostics import InputError
 
 __all__ = ["Spread", "spread_out"]
 
@@ -74,8 +75,12 @@ def default_seeds(pairs: int) -> int:
 
 
 def _in_lockstep(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
-    from collhub_tacos.homogeneous import best_all_gather
+    from collhub_tacos.homogeneous import best_all_gather, memory_bytes
 
+    needed = memory_bytes(network, len(origin))
+    if needed > setting.memory:
+        message = f"the schedule takes {needed / 2**30:.1f} GiB, the option memory allows {setting.memory / 2**30:.1f} GiB"
+        raise InputError(message, cure="give -O memory=..., or fewer chunks", code="memory")
     found = best_all_gather(
         network,
         int(times.busy[0]),

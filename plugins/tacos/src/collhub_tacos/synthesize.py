@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 
 from collhub_tacos.forms import FORMS, LADDERS, Candidate, Form
 from collhub_tacos.setting import Setting
-from hub_core.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.collectives import CollectiveKind
+from hub_core.algorithm import JsonValue, Provenance
 from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
 from hub_core.transfers import algorithm_of
@@ -84,11 +82,11 @@ def _check_memory(setting: Setting, num_transfers: int) -> None:
     """Raise `InputError` where the steps of all ranks would take more memory than stated."""
     needed = num_transfers * _BYTES_A_TRANSFER
     if setting.wanted is None and needed > setting.memory:
-        raise InputError(
-            f"the steps of all ranks need {needed / 2**30:.1f} GiB of memory, more than the {setting.memory / 2**30:.1f} GiB of the option memory",
-            cure="give -O memory=..., or make the steps of some ranks alone: --write-ranks 0,17",
-            code="memory",
+        message = (
+            f"the steps of all ranks take {needed / 2**30:.1f} GiB, the option memory allows {setting.memory / 2**30:.1f} GiB"
         )
+        cure = "give -O memory=..., or make the steps of some ranks alone: --write-ranks 0,17"
+        raise InputError(message, cure=cure, code="memory")
 
 
 def _bounds_ns(setting: Setting, best: Candidate) -> Mapping[str, int]:
