@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from hub_core.diagnostics import UsageError
 
-__all__ = ["format_bytes", "format_time", "parse_bandwidth", "parse_size", "parse_time"]
+__all__ = ["format_bandwidth", "format_bytes", "format_time", "parse_bandwidth", "parse_size", "parse_time"]
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BITS = {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9}
@@ -53,6 +53,14 @@ def format_bytes(count: float) -> str:
             value = count / _BYTES[unit]
             return f"{value:.0f} {unit}" if value == int(value) else f"{value:.4g} {unit}"
     return f"{count:.0f} B"
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """Write a bandwidth with the largest decimal unit below it and at most four digits: `50 GB/s`, `53.69 GB/s`."""
+    for unit in ("TB", "GB", "MB", "KB"):
+        if bytes_per_s >= _BYTES[unit]:
+            return f"{bytes_per_s / _BYTES[unit]:.4g} {unit}/s"
+    return f"{bytes_per_s:.4g} B/s"
 
 
 def format_time(nanoseconds: float) -> str:

@@ -41,6 +41,7 @@ COMMANDS = {
     "compose": _Entry("hub_core.cli.compose:compose", "Join algorithms: in sequence, replicated, on other ranks."),
     "synthesize": _Entry("hub_core.cli.synthesize:synthesize", "Make an algorithm for a collective on a topology."),
     "simulate": _Entry("hub_core.cli.simulate:simulate", "Time an algorithm on a topology for a size."),
+    "topology": _Entry("hub_core.cli.topology:topology", "Show, check, draw and convert a network."),
     "plugins": _Entry("hub_core.cli.plugins:plugins", "List, show, check, make and install plugins."),
     "doctor": _Entry("hub_core.cli.doctor:doctor", "Report on the installation and its plugins."),
 }

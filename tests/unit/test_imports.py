@@ -28,7 +28,9 @@ plugins.hookspecs collectives rank_lists
 topology
 steps bounds switched_topologies
 algorithm topologies
-timing transfers
+timing transfers topology_facts
+topology_check
+topology_drawing
 verification document chakra topology_document
 summary composition
 plugins.metadata plugins.registry plugins.border plugins.builtin

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.diagnostics import UsageError
-from hub_core.units import format_bytes, format_time, parse_bandwidth, parse_size, parse_time
+from hub_core.units import format_bandwidth, format_bytes, format_time, parse_bandwidth, parse_size, parse_time
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,11 @@ def test_bytes_are_written_with_a_binary_unit(count, text):
 )
 def test_time_is_written_in_a_fitting_unit(nanoseconds, text):
     assert format_time(nanoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(50e9, "50 GB/s"), (50 * 2.0**30, "53.69 GB/s"), (12.5e6, "12.5 MB/s"), (1.2e12, "1.2 TB/s"), (999, "999 B/s")],
+)
+def test_bandwidth_is_written_with_a_decimal_unit(rate, text):
+    assert format_bandwidth(rate) == text

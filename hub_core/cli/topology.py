@@ -1,0 +1,189 @@
+"""`collhub topology`: show, check, draw and convert a network, before anything is made for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core.cli.arguments import from_option, json_flag, output_option
+from hub_core.cli.output import diagnostic_object, print_diagnostic, print_json, print_note, print_table, progress
+from hub_core.cli.session import Session
+from hub_core.cli.topology_facts import facts_object, link_objects, print_facts, print_links
+from hub_core.cli.writing import check_stdout
+from hub_core.diagnostics import ExitCode, Severity, UsageError
+from hub_core.plugins.registry import closest
+from hub_core.units import format_time, parse_size
+
+if TYPE_CHECKING:
+    from hub_core.algorithm import JsonValue
+    from hub_core.diagnostics import Diagnostic
+    from hub_core.topology import Topology
+
+__all__ = ["topology"]
+
+_ARGUMENT = click.argument("text", metavar="T")
+
+
+class _Group(click.Group):
+    """A group that names the closest command for a misspelt one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            cure = closest(args[0], self.commands) or f"use one of {', '.join(self.commands)}"
+            raise UsageError(f"there is no command 'topology {args[0]}'", cure=cure, code="unknown-command")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Group)
+def topology() -> None:
+    """Show, check, draw and convert networks.
+
+    T is a text such as ring:8, 'mesh:4x4?bandwidth=50GB/s&latency=500ns' or 'dgx1v?npus=0,1,4', a file, or - for stdin.
+    """
+
+
+@topology.command()
+@_ARGUMENT
+@click.option("--links", "lists_links", is_flag=True, help="Also list all links.")
+@from_option
+@json_flag
+@click.pass_obj
+def show(session: Session, text: str, lists_links: bool, source_format: str | None, as_json: bool) -> None:
+    """Say what T is: nodes, links by class, dimensions, bandwidth of a node, diameter, groups."""
+    from hub_core.topology_facts import facts_of
+
+    network = _read(session, text, source_format)
+    with progress("looking at the network"):
+        facts = facts_of(network)
+    if as_json:
+        print_json(facts_object(network, facts) | ({"links": link_objects(network)} if lists_links else {}))
+        return
+    print_facts(network, facts)
+    if lists_links:
+        print_links(network)
+
+
+@topology.command()
+@_ARGUMENT
+@click.option("--size", "size_text", metavar="S", help="Also give a lower bound on the time of every collective of this size.")
+@from_option
+@json_flag
+@click.pass_obj
+def check(session: Session, text: str, size_text: str | None, source_format: str | None, as_json: bool) -> int:
+    """Check that all NPUs of T reach one another, and note what is often a slip.
+
+    Exit 0 where they do, else 1 with two of them and the cut between. Notes: one-way and parallel links, links that
+    differ from their way back, switches that nothing can pass.
+    """
+    from hub_core.topology_check import check_topology
+
+    size = None if size_text is None else parse_size(size_text)
+    network = _read(session, text, source_format)
+    with progress("checking"):
+        found = check_topology(network)
+    is_usable = all(one.severity is not Severity.ERROR for one in found)
+    bounds = _bounds(network, size) if size is not None and is_usable else {}
+    if as_json:
+        print_json(_check_object(network, found, size, bounds))
+    else:
+        _print_check(network, found, bounds)
+    return ExitCode.DONE if is_usable else ExitCode.INVALID
+
+
+@topology.command()
+@_ARGUMENT
+@output_option
+@from_option
+@json_flag
+@click.pass_obj
+def draw(session: Session, text: str, out: str, source_format: str | None, as_json: bool) -> None:
+    """Draw T as SVG, to a file or - for stdout.
+
+    Regular networks stand as their dimensions say, others in layers or circles. Colour and width tell bandwidth and latency.
+    """
+    from hub_core.topology_drawing import draw as drawn
+
+    check_stdout(out, as_json)
+    network = _read(session, text, source_format)
+    with progress("drawing"):
+        content = drawn(network)
+    _write(network, content, out, "svg", as_json)
+
+
+@topology.command()
+@_ARGUMENT
+@output_option
+@from_option
+@json_flag
+@click.pass_obj
+def convert(session: Session, text: str, out: str, source_format: str | None, as_json: bool) -> None:
+    """Write T as the hub's JSON document, to a file or - for stdout."""
+    from hub_core.topology_document import topology_to_json
+
+    check_stdout(out, as_json)
+    network = _read(session, text, source_format)
+    with progress("converting"):
+        content = topology_to_json(network)
+    _write(network, content, out, "json", as_json)
+
+
+def _read(session: Session, text: str, source_format: str | None) -> Topology:
+    # Imported here: the help of a command needs no numpy.
+    from hub_core import pipeline
+
+    with progress(f"reading {text}"):
+        return pipeline.read_topology(text, format=source_format, registry=session.registry(), report=print_diagnostic)
+
+
+def _write(network: Topology, content: bytes, out: str, suffix: str, as_json: bool) -> None:
+    from hub_core.artifacts import Content, destination
+    from hub_core.plugins.contract import Format
+
+    paths = destination(out, Format(suffix, "", (f".{suffix}",)), force=True).put([Content("", content)])
+    if as_json:
+        artifacts: list[JsonValue] = [str(path) for path in paths]
+        print_json({"schema": "collhub/report-topology-write-1", "topology": network.name, "artifacts": artifacts})
+    elif paths:
+        print_note(f"wrote {paths[0]}")
+
+
+def _bounds(network: Topology, size: int) -> dict[str, int]:
+    """The lower bound in nanoseconds of every collective that has one; roots are NPU 0."""
+    from hub_core.bounds import lower_bound_ns
+    from hub_core.collectives import ROOTED, Collective, CollectiveKind
+
+    npus, found = network.num_npus, {}
+    for kind in CollectiveKind:
+        if kind is not CollectiveKind.CUSTOM:
+            collective = Collective(kind, npus, npus, root=0 if kind in ROOTED else None)
+            bound = lower_bound_ns(collective, network, size)
+            found[str(kind)] = int(bound or 0)
+    return found
+
+
+def _check_object(
+    network: Topology, found: tuple[Diagnostic, ...], size: int | None, bounds: dict[str, int]
+) -> dict[str, JsonValue]:
+    return {
+        "schema": "collhub/report-topology-check-1",
+        "topology": network.name,
+        "ok": all(one.severity is not Severity.ERROR for one in found),
+        "npus": network.num_npus,
+        "switches": network.num_nodes - network.num_npus,
+        "num_links": network.num_links,
+        "collective_bytes": size,
+        "bounds_ns": dict(bounds),
+        "diagnostics": [diagnostic_object(one) for one in found],
+    }
+
+
+def _print_check(network: Topology, found: tuple[Diagnostic, ...], bounds: dict[str, int]) -> None:
+    is_usable = all(one.severity is not Severity.ERROR for one in found)
+    outcome = "every NPU reaches every other" if is_usable else "not all NPUs reach one another"
+    print(f"{network.name}: {network.num_npus} NPUs, {network.num_links} links: {outcome}")
+    if bounds:
+        rows = [(kind, format_time(bound), f"{bound} ns") for kind, bound in bounds.items()]
+        print_table(("collective", "takes at least", "exactly"), rows, right=("takes at least", "exactly"))
+    for one in found:
+        print_diagnostic(one)
