@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.arrival_log import ArrivalLog, identifier_type
 from collhub_tacos.network import Network
+from collhub_tacos.reach import unreachable
 from collhub_tacos.translation import Translations, symmetric_all_gather
 from hub_core.diagnostics import InputError
 
@@ -88,44 +89,51 @@ def best_all_gather(
     threads: int = 0,
     progress: Callable[[float, str], None] = lambda fraction, what: None,
 ) -> Found:
-    """The all-gather of fewest steps over `seeds` seeds from `first_seed` on (0: by size, up to 20).
+    """The fastest all-gather over `seeds` seeds from `first_seed` on (0: by size, up to 20).
 
-    Where the network looks alike from all nodes, one node's part is tried first. The search ends at `fewest_steps`.
+    Where the network looks alike from all nodes, one node's part is tried first. Where the arrival is no whole number
+    of steps, longer steps are tried in which it is. What `fewest_steps` shows to be no better is left out.
     `threads`: seeds tried at once (0: a core each); the result does not depend on it. Ctrl-C ends the search; without
     a result it is raised again. Raises `InputError` like `all_gather`.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
     number = seeds or max(1, min(_MOST_SEEDS, _PAIRS_FOR_SEEDS // max(1, network.num_links * len(origin))))
-    chosen = range(first_seed, first_seed + number)
-    goal = fewest_steps(network, origin)
-    best = _best_symmetric(network, step_ps, arrival, origin, chosen, goal)
-    if best is not None and best.log.num_steps <= goal:
-        return best
-
-    def attempt(seed: int, report: Callable[[float], None]) -> Found:
-        return Found(all_gather(network, step_ps, origin, seed, arrival_ps=arrival, progress=report), seed, False)
-
-    return _Search(attempt, goal, progress, best).over(chosen, threads or os.cpu_count() or 1)
-
-
-def _best_symmetric(
-    network: Network, step_ps: int, arrival_ps: int, origin: Int64Array, seeds: Sequence[int], goal: int
-) -> Found | None:
-    translations = Translations.of(network)
-    best: Found | None = None
-    for seed in seeds if translations is not None else ():
-        log = symmetric_all_gather(network, translations, step_ps, arrival_ps, origin, seed) if translations else None
-        if log is None:
-            break
-        best = _better(best, Found(log, seed, True))
-        if best.log.num_steps <= goal:
-            break
-    return best
+    translations = Translations.of(network, origin)
+    fewest = fewest_steps(network, origin)
+    attempts = [
+        _Attempt(network, origin, step, arrival, seed, maps, (max(fewest, 1) - 1) * step + arrival)
+        for maps in ([translations, None] if translations is not None else [None])
+        for seed in range(first_seed, first_seed + number)
+        for step in _step_lengths(step_ps, arrival)
+    ]
+    return _Search(attempts, progress).best(threads or os.cpu_count() or 1)
 
 
-def _better(best: Found | None, other: Found) -> Found:
-    return other if best is None or other.log.num_steps < best.log.num_steps else best
+def _step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
+    """The shortest steps, and the shortest ones of which one less lie between start and arrival."""
+    lag = -(-arrival_ps // busy_ps)
+    return [busy_ps] if lag == 1 or arrival_ps % busy_ps == 0 else [busy_ps, -(-arrival_ps // (lag - 1))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Attempt:
+    """One run of a kernel. `bound_ps`: it takes no less."""
+
+    network: Network
+    origin: Int64Array
+    step_ps: int
+    arrival_ps: int
+    seed: int
+    translations: Translations | None
+    bound_ps: int
+
+    def run(self, report: Callable[[float], None]) -> Found:
+        if self.translations is not None:
+            log = symmetric_all_gather(self.network, self.translations, self.step_ps, self.arrival_ps, self.origin, self.seed)
+        else:
+            log = all_gather(self.network, self.step_ps, self.origin, self.seed, arrival_ps=self.arrival_ps, progress=report)
+        return Found(log, self.seed, self.translations is not None)
 
 
 class _AbandonedError(Exception):
@@ -133,67 +141,67 @@ class _AbandonedError(Exception):
 
 
 class _Search:
-    """Try seeds, the first one alone, because most often it is enough; then as many at once as there are threads."""
+    """Run attempts, the first one alone, because most often it is enough; then as many at once as there are threads."""
 
-    def __init__(
-        self,
-        attempt: Callable[[int, Callable[[float], None]], Found],
-        goal: int,
-        progress: Callable[[float, str], None],
-        best: Found | None,
-    ) -> None:
-        self._attempt, self._goal, self._progress, self.best = attempt, goal, progress, best
-        self._stop = threading.Event()
-        self._fractions: dict[int, float] = {}
+    def __init__(self, attempts: Sequence[_Attempt], progress: Callable[[float, str], None]) -> None:
+        self._attempts, self._progress = attempts, progress
+        self._best: Found | None = None
+        self._is_over = threading.Event()
+        self._fractions: dict[_Attempt, float] = {}
 
-    def over(self, seeds: Sequence[int], threads: int) -> Found:
-        waves = [seeds[:1], *(seeds[first : first + threads] for first in range(1, len(seeds), threads))]
+    def best(self, threads: int) -> Found:
+        waiting = list(self._attempts)
         try:
-            for wave in waves:
-                self._run(wave, len(seeds))
-                if self.best is not None and self.best.log.num_steps <= self._goal:
-                    break
+            while waiting:
+                size = threads if self._best is not None else 1
+                self._run(waiting[:size])
+                waiting = [attempt for attempt in waiting[size:] if self._may_win(attempt)]
         except KeyboardInterrupt:
-            if self.best is None:
+            if self._best is None:
                 raise
-            return Found(self.best.log, self.best.seed, self.best.is_symmetric, True)
-        assert self.best is not None
-        return self.best
+            return replace(self._best, is_interrupted=True)
+        assert self._best is not None
+        return self._best
 
-    def _run(self, wave: Sequence[int], total: int) -> None:
+    def _may_win(self, attempt: _Attempt) -> bool:
+        return self._best is None or attempt.bound_ps < self._best.log.time_ps
+
+    def _run(self, wave: Sequence[_Attempt]) -> None:
         if len(wave) == 1:
-            self._keep(self._attempt(wave[0], lambda fraction: self._report(wave[0], fraction, total)))
+            self._keep(wave[0].run(lambda fraction: self._show(wave[0], fraction)))
             return
         with ThreadPoolExecutor(len(wave)) as pool:
-            futures = [pool.submit(self._attempt, seed, self._reporter(seed)) for seed in wave]
+            futures = [pool.submit(attempt.run, self._reporter(attempt)) for attempt in wave]
             try:
-                self._watch(futures, total)
+                self._watch(futures)
             finally:
-                self._stop.set()
-        self._stop.clear()
+                self._is_over.set()
+        self._is_over.clear()
         for future in futures:
             self._keep(future.result())
 
-    def _watch(self, futures: Sequence[Future[Found]], total: int) -> None:
+    def _watch(self, futures: Sequence[Future[Found]]) -> None:
         waiting = set(futures)
         while waiting:
             _, waiting = wait(waiting, _PERIOD_S)
-            self._progress(sum(self._fractions.values()) / total, "all-gather")
+            self._show()
 
-    def _reporter(self, seed: int) -> Callable[[float], None]:
+    def _reporter(self, attempt: _Attempt) -> Callable[[float], None]:
         def report(fraction: float) -> None:
-            if self._stop.is_set():
+            if self._is_over.is_set():
                 raise _AbandonedError
-            self._fractions[seed] = fraction
+            self._fractions[attempt] = fraction
 
         return report
 
-    def _report(self, seed: int, fraction: float, total: int) -> None:
-        self._fractions[seed] = fraction
-        self._progress(sum(self._fractions.values()) / total, "all-gather")
+    def _show(self, attempt: _Attempt | None = None, fraction: float = 0.0) -> None:
+        if attempt is not None:
+            self._fractions[attempt] = fraction
+        self._progress(sum(list(self._fractions.values())) / len(self._attempts), "all-gather")
 
     def _keep(self, found: Found) -> None:
-        self.best = _better(self.best, found)
+        if self._best is None or found.log.time_ps < self._best.log.time_ps:
+            self._best = found
 
 
 class _Work:
@@ -237,13 +245,12 @@ class _Work:
         )
         done = self.carried[max(0, self.step - self._lag) : self.step]
         if self.num_open and self.step - first >= self._lag and not done.any():
-            self._refuse()
+            raise self._unreachable()
 
-    def _refuse(self) -> None:
+    def _unreachable(self) -> InputError:
         node = int(self._state.open_nodes[0])
         missing = np.setdiff1d(np.arange(len(self._origin)), self.log[node, : self._state.filled[node]])
-        message = f"topology {self._network.topology.name}: NPU {int(self._origin[missing[0]])} cannot reach NPU {node}"
-        raise InputError(message, cure="add links, or choose NPUs that reach one another", code="disconnected")
+        return unreachable(self._network, int(self._origin[missing[0]]), node)
 
 
 def _check(network: Network, step_ps: int, arrival_ps: int) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from collhub_tacos.arrival_log import ArrivalLog, Identifiers, identifier_type
 from collhub_tacos.network import Network
+from collhub_tacos.reach import unreachable
 
 __all__ = ["Translations", "symmetric_all_gather"]
 
@@ -31,10 +32,13 @@ class Translations:
     in_link: Int64Array
 
     @classmethod
-    def of(cls, network: Network) -> Translations | None:
-        """The translations by the dimensions of a regular network, or along one circle; None where neither holds."""
-        degrees = np.diff(network.indptr)
-        if network.num_nodes > network.num_npus or not network.num_links or np.any(degrees != degrees[0]):
+    def of(cls, network: Network, origin: Int64Array) -> Translations | None:
+        """The translations by the dimensions of a regular network, or along one circle; None where neither holds.
+
+        Nor are there any where nodes start with different numbers of chunks.
+        """
+        degrees, own = np.diff(network.indptr), np.bincount(origin, minlength=network.num_nodes)
+        if not network.num_links or np.any(degrees != degrees[0]) or np.any(own != own[0]):
             return None
         sizes = tuple(dimension.size for dimension in network.topology.dimensions)
         tried = (_invariance(network, moduli) for moduli in (sizes, (network.num_npus,)) if math.prod(moduli) == network.num_npus)
@@ -65,8 +69,8 @@ def _invariance(network: Network, moduli: tuple[int, ...]) -> Translations | Non
 
 def symmetric_all_gather(
     network: Network, translations: Translations, busy_ps: int, arrival_ps: int, origin: Int64Array, seed: int
-) -> ArrivalLog | None:
-    """Every node does what node 0 does, moved to it; None where nodes start with different numbers of chunks.
+) -> ArrivalLog:
+    """Every node does what node 0 does, moved to it. Raises `InputError` where the network is not connected.
 
     What node 0 does is the lockstep matching of `collhub_tacos.lockstep` on chunks named by how far they come. On all tori
     that were tried this meets the bound; the same matching on all nodes, each for itself, takes a step more.
@@ -75,15 +79,15 @@ def symmetric_all_gather(
     from collhub_tacos.lockstep import advance_cells
 
     num_nodes = network.num_npus
-    own, rest = divmod(len(origin), num_nodes)
-    if rest or np.any(np.bincount(origin, minlength=num_nodes) != own):
-        return None
+    own = len(origin) // num_nodes
     cells = np.arange(len(origin))
     zero = _difference(np.zeros(1, np.int64), translations.difference, translations.moduli)
     shift = translations.minus(cells // own, zero[:, None]) * own + cells % own
     taken = advance_cells(shift, own, -(-arrival_ps // busy_ps), seed)
-    if np.count_nonzero(taken >= 0) < len(origin) - own:
-        return None
+    missing = np.setdiff1d(cells[own:], taken[taken >= 0])
+    if len(missing):
+        source = translations.minus(np.zeros(1, np.int64), missing[:1] // own)
+        raise unreachable(network, int(source[0]), 0)
     counts = np.full(num_nodes, own, np.int64)
     log = _moved_log(translations, taken, np.argsort(origin, kind="stable").reshape(num_nodes, own))
     return ArrivalLog(network, busy_ps, arrival_ps, log, counts, _moved_bits(network, translations, taken))
