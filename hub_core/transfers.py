@@ -164,17 +164,21 @@ def algorithm_of(
 ) -> Algorithm:
     """The algorithm that performs `transfers`: rank v is NPU v, ranks outside `npus` only relay.
 
-    Every transfer becomes a SEND and a RECV or RECV_REDUCE. What a rank forwards it reads where it arrived: in OUTPUT
-    where the rank needs it, else in SCRATCH. A SEND has a data dependency on the arrival of what it sends, and a
-    control dependency on the message `window` turns before it on its link. A rank that needs what it has itself
-    copies it last. With `wanted`, only the steps of these ranks are made. Cost: two sorts of the transfers. Raises
-    `InputError` for a chunk that is sent before its source has it.
+    Every transfer becomes a SEND and a RECV or RECV_REDUCE, on channel k where its link is the k-th between its ends.
+    What a rank forwards it reads where it arrived: in OUTPUT where the rank needs it, else in SCRATCH. A SEND has a
+    data dependency on the arrival of what it sends, and a control dependency on the message `window` turns before it
+    on its link. A rank that needs what it has itself copies it last. With `wanted`, only the steps of these ranks are
+    made. An all-to-all is claimed out of place alone: in place, what arrives would stand where something still waits
+    to be sent. Cost: two sorts of the transfers. Raises `InputError` for a chunk that is sent before its source has
+    it.
     """
     members = np.arange(collective.num_ranks) if npus is None else np.asarray(npus, np.int64)
     total = int(members.max()) + 1 if num_npus is None else num_npus
     events = _Events.of(transfers, wanted)
     lowering = _Lowering(_Placement(collective, chunks, members, total), transfers, events)
     columns, data, control = lowering.columns()
+    if collective.kind is CollectiveKind.ALL_TO_ALL:
+        collective = replace(collective, in_place=False, out_of_place=True)
     return Algorithm(
         collective_among(collective, members.tolist(), total),
         StepTable.from_columns(total, columns, data, control),
@@ -187,11 +191,15 @@ def algorithm_of(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Events:
-    """Both ends of every transfer, by rank and then by time: an arrival comes before a departure of the same time."""
+    """Both ends of every transfer, by rank and then by time: an arrival comes before a departure of the same time.
+
+    `wanted`: the ranks whose ends these are, None for all.
+    """
 
     transfer: Int64Array
     is_send: BoolArray
     rank: Int64Array
+    wanted: Int64Array | None
 
     @classmethod
     def of(cls, transfers: Transfers, wanted: Sequence[int] | None) -> _Events:
@@ -199,11 +207,12 @@ class _Events:
         is_send = np.arange(len(transfer)) < len(transfers)
         rank = np.concatenate([transfers.source, transfers.destination])
         time = np.concatenate([transfers.start, transfers.finish])
-        if wanted is not None:
-            kept = np.isin(rank, np.asarray(wanted, np.int64))
+        chosen = None if wanted is None else np.asarray(wanted, np.int64)
+        if chosen is not None:
+            kept = np.isin(rank, chosen)
             transfer, is_send, rank, time = transfer[kept], is_send[kept], rank[kept], time[kept]
         order = np.lexsort((is_send, time, rank))
-        return cls(transfer[order], is_send[order], rank[order])
+        return cls(transfer[order], is_send[order], rank[order], chosen)
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -244,6 +253,35 @@ class _Placement:
         return self.members[giver[chunk]], chunk
 
 
+def _channels(transfers: Transfers) -> Int64Array:
+    """Per transfer, the number of its link among those between its ends: messages overtake one another on different links."""
+    if not len(transfers):
+        return transfers.link
+    pair = transfers.source * (int(transfers.destination.max()) + 1) + transfers.destination
+    largest = int(transfers.link.max())
+    if largest < 4 * len(transfers):
+        # Mostly a link leads to one NPU, and then the links are numbered, which are few, not the transfers.
+        pair_of = np.full(largest + 1, -1, np.int64)
+        pair_of[transfers.link] = pair
+        if np.array_equal(pair_of[transfers.link], pair):
+            return _turns_within(pair_of)[transfers.link]
+    order = np.lexsort((transfers.link, pair))
+    is_new = np.append(True, (np.diff(pair[order]) != 0) | (np.diff(transfers.link[order]) != 0))
+    channel = np.empty(len(pair), np.int64)
+    channel[order] = _turns_within(pair[order][is_new])[np.cumsum(is_new) - 1]
+    return channel
+
+
+def _turns_within(keys: Int64Array) -> Int64Array:
+    """The place of every entry among those of equal key, from 0."""
+    order = np.argsort(keys, kind="stable")
+    place = np.arange(len(keys))
+    first = np.maximum.accumulate(np.where(np.append(True, np.diff(keys[order]) != 0), place, 0))
+    turn = np.empty(len(keys), np.int64)
+    turn[order] = place - first
+    return turn
+
+
 class _Lowering:
     """Turn events into rows of a step table."""
 
@@ -275,6 +313,7 @@ class _Lowering:
             "src_offset": np.where(reads, source_offset, 0),
             "dst_buffer": np.where(is_send, Buffer.UNKNOWN, place),
             "dst_offset": np.where(is_send, 0, offset),
+            "channel": _channels(self._transfers)[events.transfer],
             "count": chunks.count[chunk],
         }
         rows = np.flatnonzero(has_value)
@@ -348,8 +387,9 @@ class _Lowering:
         """Copies of own chunks from INPUT to OUTPUT, neighbouring ones as one, behind all messages that read them."""
         placement, chunks, events = self._placement, self._placement.chunks, self._events
         npu, chunk = placement.own()
-        is_wanted = np.isin(npu, events.rank) if len(events) else np.ones(len(npu), np.bool_)
-        npu, chunk = npu[is_wanted], chunk[is_wanted]
+        if events.wanted is not None:
+            is_wanted = np.isin(npu, events.wanted)
+            npu, chunk = npu[is_wanted], chunk[is_wanted]
         order = np.lexsort((chunks.input_offset[chunk], npu))
         npu, chunk = npu[order], chunk[order]
         source, target, count = chunks.input_offset[chunk], chunks.output_offset[chunk], chunks.count[chunk]
@@ -364,6 +404,7 @@ class _Lowering:
             "src_offset": source[head],
             "dst_buffer": np.full(len(head), Buffer.OUTPUT),
             "dst_offset": target[head],
+            "channel": np.zeros(len(head), np.int64),
             "count": np.bincount(run, count, len(head)).astype(np.int64),
         }
         return columns, self._reads_before(npu, chunk, len(events) + run)

@@ -224,7 +224,7 @@ def _requests() -> Iterator[SynthesisRequest]:
 
 
 def _request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
-    collective = Collective(kind, len(npus), len(npus), root=0 if kind in ROOTED else None)
+    collective = Collective(kind, len(npus), len(npus), root=0 if kind in ROOTED else None, in_place=True)
     return SynthesisRequest(collective, parse_topology(topology), _COLLECTIVE_BYTES, tuple(npus), Occupancy.SERIALIZATION)
 
 
