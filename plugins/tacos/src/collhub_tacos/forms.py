@@ -39,7 +39,10 @@ LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A possible answer. `transfers(nodes)`: all of them, or those that touch some nodes; `details`: for the user."""
+    """A possible answer. `transfers(nodes)`: all of them, or those that touch some nodes; `details`: for the user.
+
+    `replay(progress)`: check the whole on the synthesizer's own arrays, where not all steps are made.
+    """
 
     form: str
     pieces: int
@@ -48,6 +51,7 @@ class Candidate:
     num_transfers: int
     time_ps: int
     transfers: Callable[[Nodes], Transfers]
+    replay: Callable[[Progress], None]
     details: Mapping[str, JsonValue] = field(default_factory=dict)
     is_interrupted: bool = False
 
@@ -77,6 +81,11 @@ class _Phases:
             schedule = retimed(schedule, self.times)
         return schedule.transfers(self.times)
 
+    def replay(self, progress: Progress) -> None:
+        """Check every spreading; reversed, it is right where it is right forwards."""
+        for spread in dict.fromkeys(self.spreads):
+            spread.replay(progress)
+
 
 def _candidate(form: str, pieces: int, parts: tuple[Collective, Chunks], phases: _Phases) -> Candidate:
     spreads = phases.spreads
@@ -88,6 +97,7 @@ def _candidate(form: str, pieces: int, parts: tuple[Collective, Chunks], phases:
         sum(spread.num_transfers for spread in spreads),
         sum(spread.time_ps for spread in spreads),
         phases.transfers,
+        phases.replay,
         details,
         any(spread.is_interrupted for spread in spreads),
     )
@@ -136,7 +146,7 @@ def _route(setting: Setting, pieces: int, progress: Progress) -> Candidate:
     origin, target = setting.members[chunks.origin], setting.members[chunks.target]
     schedule = route_all(setting.network, times, origin, target, setting.seed)
     progress(1.0, "routing")
-    phases = _Phases(setting.network, times, (Spread(schedule, "routing", setting.seed),))
+    phases = _Phases(setting.network, times, (Spread(schedule, times, origin, None, "routing", setting.seed),))
     return _candidate("routed", pieces, (collective, chunks), phases)
 
 

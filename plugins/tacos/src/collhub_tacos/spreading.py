@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,15 @@ _PAIRS_FOR_SEEDS = 400_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
-    """Every chunk at every node that needs it: a schedule, or the log of a lockstep one; the kernel and seed that made it."""
+    """Chunk x from NPU `origin[x]` to every node that needs it: a schedule, or the log of a lockstep one.
+
+    `kernel`, `seed`: what made it. `needed`: the NPUs that need all chunks, None for others (routing).
+    """
 
     made: Schedule | ArrivalLog
+    times: LinkTimes
+    origin: Int64Array
+    needed: Int64Array | None
     kernel: str
     seed: int
     is_interrupted: bool = False
@@ -49,6 +55,18 @@ class Spread:
             return self.made.schedule(nodes)
         return self.made if nodes is None else self.made.touching(nodes)
 
+    def replay(self, progress: Progress) -> None:
+        """Check it on its own arrays, without expanding a log. Raises `InputError` that names the first offence."""
+        # Imported here: numba takes a second.
+        from collhub_tacos.replay import replay, replay_log
+
+        if isinstance(self.made, ArrivalLog):
+            replay_log(self.made, self.times, self.origin, lambda fraction: progress(fraction, "replaying"))
+        elif self.needed is not None:
+            chunk = np.arange(len(self.origin))
+            wanted = (np.repeat(chunk, len(self.needed)), np.tile(self.needed, len(chunk)))
+            replay(self.made, self.times, self.origin, wanted)
+
 
 def spread_out(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
     """Bring chunk x from NPU `origin[x]` to all members of the setting.
@@ -66,7 +84,7 @@ def spread_out(setting: Setting, network: Network, times: LinkTimes, origin: Int
 
     number = setting.seeds or default_seeds(network.num_links * len(origin))
     schedule = best_all_gather(network, times, origin, number, setting.seed, setting.threads, progress)
-    return Spread(schedule, "events", setting.seed)
+    return Spread(schedule, times, origin, setting.members, "events", setting.seed)
 
 
 def default_seeds(pairs: int) -> int:
@@ -91,7 +109,8 @@ def _in_lockstep(setting: Setting, network: Network, times: LinkTimes, origin: I
         threads=setting.threads,
         progress=progress,
     )
-    return Spread(found.log, "symmetric" if found.is_symmetric else "lockstep", found.seed, found.is_interrupted)
+    kernel = "symmetric" if found.is_symmetric else "lockstep"
+    return Spread(found.log, times, origin, setting.members, kernel, found.seed, found.is_interrupted)
 
 
 def _multicast(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
@@ -100,17 +119,16 @@ def _multicast(setting: Setting, network: Network, times: LinkTimes, origin: Int
     needed = np.zeros(network.num_nodes, np.bool_)
     needed[setting.members] = True
     number = setting.seeds or default_seeds(network.num_links * len(origin))
-    best: Schedule | None = None
-    best_seed = setting.seed
+    best: Spread | None = None
     try:
         for tried, seed in enumerate(range(setting.seed, setting.seed + number)):
             schedule = spread(network, times, origin, needed, seed)
             if best is None or schedule.time_ps < best.time_ps:
-                best, best_seed = schedule, seed
+                best = Spread(schedule, times, origin, setting.members, "multicast", seed)
             progress((tried + 1) / number, "multicast")
     except KeyboardInterrupt:
         if best is None:
             raise
-        return Spread(best, "multicast", best_seed, is_interrupted=True)
+        return replace(best, is_interrupted=True)
     assert best is not None
-    return Spread(best, "multicast", best_seed)
+    return best
