@@ -1,4 +1,4 @@
-"""Compiled kernels: flows, least cuts to many sinks, and trees that grow.
+"""Compiled kernels: flows, least cuts to many sinks, trees that grow, and switches that are split off.
 
 All kernels stand in one file, because numba's cache notices changes only in the file of the function that it
 compiles. Import it late: importing numba takes a second.
@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Field", "Wires", "grow_tree", "least_cut", "max_flow"]
+__all__ = ["Field", "Junction", "Wires", "grow_tree", "least_cut", "max_flow", "split_off", "supply"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -316,4 +316,123 @@ def _allowed(field: Field, growth: _Growth, arc: int, width: int, rest: int) -> 
     growth.work[:] = field.residual
     growth.work[field.feed[field.source[arc]]] = rest + width
     limit = rest + width
-    return _augment(field.wires, growth.work, growth.room, source, field.destination[arc], limit) - rest
+    return int(_augment(field.wires, growth.work, growth.room, source, field.destination[arc], limit) - rest)
+
+
+# --- splitting switches off ---
+
+
+class Junction(NamedTuple):
+    """A switch, the links that meet in it, and flows of value `demand` from `source` to every one of `sinks`.
+
+    `inward[i]`, `outward[j]`: wires from the i-th neighbour before and to the j-th behind; `across[i, j]`: the wire
+    between these, -1 where they are one node. `before`, `behind`: capacity left of these links. `flows[k]`: what
+    the flow to sink k leaves of every wire.
+    """
+
+    wires: Wires
+    source: int
+    sinks: Int64Array
+    demand: int
+    inward: Int64Array
+    outward: Int64Array
+    across: Int64Array
+    before: Int64Array
+    behind: Int64Array
+    flows: Int64Array
+
+
+@_entry
+def supply(junction: Junction, capacity: Int64Array) -> bool:
+    """Send the demand to every sink; whether all of it arrives."""
+    room = _room(len(junction.wires.first) - 1)
+    for k in range(len(junction.sinks)):
+        junction.flows[k] = capacity
+        residual = junction.flows[k]
+        if _augment(junction.wires, residual, room, junction.source, junction.sinks[k], junction.demand) < junction.demand:
+            return False
+    return True
+
+
+@_entry
+def split_off(junction: Junction, order: Int64Array, shares: Int64Array, moved: Int64Array) -> None:
+    """Replace pairs of links (u, switch), (switch, t) by links (u, t), as much as leaves every sink its demand.
+
+    Rounds r: pairs of neighbour i with `order[i, :]` in turn, at most `shares[r, i, j]` at a time. The amounts are
+    added to `moved`. No cut ever gains, so a last round without limit uses everything up (Frank 1992; Bang-Jensen,
+    Frank and Jackson 1995) where as much enters the switch as leaves it.
+    """
+    room = _room(len(junction.wires.first) - 1)
+    for shares_of_round in shares:
+        for i in range(len(junction.before)):
+            for j in order[i]:
+                amount = min(junction.before[i], junction.behind[j], shares_of_round[i, j])
+                if amount > 0:
+                    amount = _move(junction, room, i, j, amount)
+                    junction.before[i] -= amount
+                    junction.behind[j] -= amount
+                    moved[i, j] += amount
+
+
+@_compiled
+def _move(junction: Junction, room: _Room, i: int, j: int, amount: int) -> int:
+    """Split as much as possible of a pair of links, at most `amount`; return how much, with all flows repaired."""
+    for k in range(len(junction.sinks)):
+        missing = _detour(junction, room, k, i, j, amount)
+        if missing > 0:
+            # The cut that lacks it holds exactly so much too little, whatever the amount.
+            for earlier in range(k + 1):
+                _restore(junction, earlier, i, j, missing)
+            _augment(junction.wires, junction.flows[k], room, junction.source, junction.sinks[k], missing)
+            amount -= missing
+            if amount == 0:
+                break
+    return amount
+
+
+@_compiled
+def _detour(junction: Junction, room: _Room, k: int, i: int, j: int, amount: int) -> int:
+    """Move capacity from the pair of links to the new link and repair flow k; return how much of the flow is lost."""
+    wires, residual = junction.wires, junction.flows[k]
+    enters, leaves, across = junction.inward[i], junction.outward[j], junction.across[i, j]
+    too_much_in = _shrink(wires, residual, enters, amount)
+    too_much_out = _shrink(wires, residual, leaves, amount)
+    direct = min(too_much_in, too_much_out)
+    if across >= 0:
+        residual[across] += amount - direct
+        residual[wires.mate[across]] += direct
+    # Flow that has lost its link waits at the start of this link and lacks at its end.
+    cut_link = enters if too_much_in > direct else leaves
+    waiting = max(too_much_in, too_much_out) - direct
+    start, end = wires.head[wires.mate[cut_link]], wires.head[cut_link]
+    waiting -= _augment(wires, residual, room, start, end, waiting)
+    if waiting > 0:
+        source, sink = junction.source, junction.sinks[k]
+        _augment(wires, residual, room, start, source, waiting)
+        _augment(wires, residual, room, sink, end, waiting)
+        waiting -= _augment(wires, residual, room, source, sink, waiting)
+    return waiting
+
+
+@_compiled
+def _shrink(wires: Wires, residual: Int64Array, wire: int, amount: int) -> int:
+    """Lower the capacity of a wire; return by how much the flow along it has become too much."""
+    residual[wire] -= amount
+    excess = max(0, -residual[wire])
+    residual[wire] += excess
+    residual[wires.mate[wire]] -= excess
+    return excess
+
+
+@_compiled
+def _restore(junction: Junction, k: int, i: int, j: int, amount: int) -> None:
+    """Undo a part of `_detour`: flow that the new link can no longer take goes through the switch again."""
+    wires, residual = junction.wires, junction.flows[k]
+    enters, leaves, across = junction.inward[i], junction.outward[j], junction.across[i, j]
+    excess = 0
+    if across >= 0:
+        excess = _shrink(wires, residual, across, amount)
+    residual[enters] += amount - excess
+    residual[wires.mate[enters]] += excess
+    residual[leaves] += amount - excess
+    residual[wires.mate[leaves]] += excess
