@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 
+from collhub_tacos.bounds import lower_bounds_ps
 from collhub_tacos.forms import FORMS, LADDERS, Candidate, Form
 from collhub_tacos.setting import Setting
 from hub_core.algorithm import JsonValue, Provenance
@@ -101,8 +102,11 @@ def _check_memory(setting: Setting, num_transfers: int) -> None:
         raise InputError(message, cure=cure, code="memory")
 
 
-def _bounds_ns(setting: Setting, best: Candidate) -> Mapping[str, int]:
-    return {}
+def _bounds_ns(setting: Setting, best: Candidate) -> dict[str, int]:
+    """Lower bounds for messages of the size that was chosen, rounded down; `fluid` for those of any size."""
+    unit_bytes = setting.chunk_bytes(best.collective.unit_count)
+    bounds = lower_bounds_ps(best.collective, setting.network, setting.members, unit_bytes, setting.occupancy)
+    return {name: bound // 1000 for name, bound in bounds.items()}
 
 
 def _statistics(setting: Setting, best: Candidate) -> dict[str, JsonValue]:
