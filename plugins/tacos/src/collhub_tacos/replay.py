@@ -37,7 +37,7 @@ def replay(schedule: Schedule, times: LinkTimes, origin: Int64Array, wanted: Pai
     if schedule.reduces.any():
         sums = movements.only(schedule.reduces)
         np.maximum.at(ready, sums.chunk, np.where(sums.destination == origin[sums.chunk], sums.finish, 0))
-        _check_spread(sums.mirrored(), origin, np.zeros_like(ready), pairs)
+        _check_spread(sums.mirrored(), origin, np.full_like(ready, _EVER), pairs)
     if not schedule.reduces.all() or not len(schedule):
         _check_spread(movements.only(~schedule.reduces), origin, ready, pairs)
     return schedule.time_ps
@@ -75,6 +75,7 @@ def replay_log(
     return log.time_ps
 
 
+_EVER = -(1 << 62)
 _TRANSFERS_AT_ONCE = 1 << 24
 _OFFENCES = ("", "names no chunk", "is sent before it is there", "is there already", "is no link")
 
