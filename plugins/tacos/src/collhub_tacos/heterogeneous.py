@@ -1,0 +1,203 @@
+"""All-gather where links differ: causal events in picoseconds, every chunk brought once to every NPU, the best of many seeds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.schedule import Schedule
+from collhub_tacos.seed_search import Best, best_of_seeds
+from hub_core.diagnostics import InputError
+from hub_core.rank_lists import format_ranks
+
+__all__ = ["all_gather", "best_all_gather", "fewest_ps", "find_all_gather"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_DEFAULT_SEEDS = 20
+# Looks at chunks per slice: a tenth of a second, so that Ctrl-C and progress get through.
+_SLICE = 1 << 26
+_LONGEST_PS = np.iinfo(np.int64).max
+
+
+def all_gather(
+    network: Network,
+    times: LinkTimes,
+    origin: Int64Array,
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda fraction: None,
+) -> Schedule:
+    """Bring every chunk to all NPUs, each once; chunk x starts at NPU `origin[x]`.
+
+    Links take turns in the order in which they deliver. A message carries what its source had when it left and its
+    destination lacks when it arrives: of such chunks the one that the in-neighbours of the destination could give least
+    fast otherwise, by the rates of their links. Of equal ones seed 0 takes the first that arrived at the source, another
+    seed a random one. A link whose message would carry nothing starts it later, as soon as there is something.
+    `progress(fraction)` is called often, and what it raises ends the work. Cost: at most links x chunks^2 looks at a chunk.
+    Raises `InputError` for a network with switches or one in which a chunk cannot get everywhere.
+    """
+    _check(network, times, origin)
+    work = _Work(network, times, origin, seed)
+    while work.missing:
+        work.slice()
+        progress(work.fraction)
+    return work.schedule()
+
+
+def best_all_gather(
+    network: Network,
+    times: LinkTimes,
+    origin: Int64Array,
+    seeds: int = _DEFAULT_SEEDS,
+    first_seed: int = 0,
+    threads: int = 0,
+    progress: Callable[[float, str], None] = lambda fraction, what: None,
+) -> Schedule:
+    """The schedule that `find_all_gather` finds."""
+    return find_all_gather(network, times, origin, seeds, first_seed, threads, progress).result
+
+
+def find_all_gather(
+    network: Network,
+    times: LinkTimes,
+    origin: Int64Array,
+    seeds: int = _DEFAULT_SEEDS,
+    first_seed: int = 0,
+    threads: int = 0,
+    progress: Callable[[float, str], None] = lambda fraction, what: None,
+) -> Best[Schedule]:
+    """The fastest all-gather over `seeds` seeds from `first_seed` on; the first of equally fast ones.
+
+    The search ends at `fewest_ps`. `threads`: seeds tried at once (0: a core each); the result does not depend on it.
+    Ctrl-C ends the search; without a result it is raised again. Raises `InputError` like `all_gather`.
+    """
+    _check(network, times, origin)
+    return best_of_seeds(
+        lambda seed, report: all_gather(network, times, origin, seed, report),
+        lambda schedule: schedule.time_ps,
+        range(first_seed, first_seed + max(1, seeds)),
+        goal=fewest_ps(network, times, origin),
+        threads=threads or os.cpu_count() or 1,
+        progress=lambda fraction: progress(fraction, "all-gather"),
+    )
+
+
+def fewest_ps(network: Network, times: LinkTimes, origin: Int64Array) -> int:
+    """No all-gather is faster: the least time in which the in-links of every NPU can deliver what it lacks, each alone.
+
+    Exact in whole messages, by bisection; int64 picoseconds.
+    """
+    nodes = np.flatnonzero(np.diff(network.indptr)[: network.num_npus])
+    if not len(nodes):
+        return 0
+    lacking = len(origin) - np.bincount(origin, minlength=network.num_npus)[nodes]
+    busy, arrival = np.maximum(times.busy, 1), np.maximum(times.arrival, 1)
+    low = np.zeros(len(nodes), np.int64)
+    high = np.maximum.reduceat(arrival + busy * len(origin), network.indptr[nodes])
+    owner = np.repeat(np.arange(len(nodes)), np.diff(network.indptr)[nodes])
+    while np.any(low < high):
+        middle = (low + high) // 2
+        delivered = np.maximum((middle[owner] - arrival) // busy + 1, 0)
+        is_enough = np.add.reduceat(delivered, network.indptr[nodes]) >= lacking
+        low, high = np.where(is_enough, low, middle + 1), np.where(is_enough, middle, high)
+    return int(low.max())
+
+
+class _Work:
+    """An all-gather under way: the arrays of the kernel and how far it is."""
+
+    def __init__(self, network: Network, times: LinkTimes, origin: Int64Array, seed: int) -> None:
+        # Importing numba takes a second.
+        from collhub_tacos.heterogeneous_kernel import Links, State
+
+        shape, num_links = (network.num_npus, len(origin)), network.num_links
+        self._network, self._origin = network, origin
+        self.missing = self._total = len(origin) * (network.num_npus - 1)
+        self._waiting = 0
+        busy, arrival = np.maximum(times.busy, 1), np.maximum(times.arrival, 1)
+        rate = (busy.min(initial=_LONGEST_PS) / busy).astype(np.float32)
+        supply, turn = _variant(seed, shape, num_links, float(rate.min(initial=1.0)))
+        out_links = np.argsort(network.source, kind="stable")
+        out_indptr = np.searchsorted(network.source[out_links], np.arange(network.num_npus + 1))
+        self._links = Links(network.source, network.destination, times.busy, arrival, rate, turn, out_indptr, out_links)
+        start, finish, first, known, heap = np.zeros((5, num_links), np.int64)
+        self._state = State(
+            supply,
+            np.zeros(shape, np.int32),
+            np.full(shape, -1, np.int32),
+            np.zeros(shape, np.int64),
+            np.zeros(network.num_npus, np.int64),
+            start,
+            finish,
+            first,
+            known,
+            np.ones(num_links, np.bool_),
+            heap,
+        )
+
+    @property
+    def fraction(self) -> float:
+        """Delivered chunks by those to deliver."""
+        return 1.0 - self.missing / max(1, self._total)
+
+    def slice(self) -> None:
+        """Go on for some time. Raises `InputError` where a chunk cannot get further."""
+        from collhub_tacos.heterogeneous_kernel import advance
+
+        self._waiting, self.missing = advance(self._links, self._state, self._origin, self._waiting, self.missing, _SLICE)
+        if self.missing and not self._waiting:
+            _refuse_cut(self._network, self._origin, np.isinf(self._state.supply))
+
+    def schedule(self) -> Schedule:
+        """All transfers, by destination and arrival there."""
+        is_transfer = self._state.via >= 0
+        link = self._state.via[is_transfer].astype(np.int64)
+        finish = self._state.when[is_transfer]
+        chunk = self._state.log[is_transfer].astype(np.int64)
+        return Schedule(self._network, chunk, link, finish - self._links.arrival[link], finish, np.zeros(len(link), np.bool_))
+
+
+def _variant(seed: int, shape: tuple[int, int], num_links: int, least_rate: float) -> tuple[npt.NDArray[np.float32], Int64Array]:
+    """What a seed decides: a small part of the supply, by which equal chunks differ, and the order of links that tie."""
+    if seed == 0:
+        return np.zeros(shape, np.float32), np.arange(num_links)
+    turn = np.argsort(_random(seed, num_links, 0), kind="stable")
+    part = _random(seed, shape[0] * shape[1], num_links) * (least_rate / 2)
+    return part.reshape(shape).astype(np.float32), turn
+
+
+def _random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1) by the generator splitmix64: entries from `offset` on of the sequence of a seed."""
+    state = (np.arange(1, count + 1, dtype=np.uint64) + np.uint64(offset)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = state + np.uint64(seed * 0xD1342543DE82EF95 % (1 << 64))
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _check(network: Network, times: LinkTimes, origin: Int64Array) -> None:
+    name = network.topology.name
+    if network.num_nodes > network.num_npus:
+        raise InputError(f"topology {name}: events on links need a network without switches", code="switches")
+    if np.any(times.busy < 0) or np.any(times.arrival < times.busy):
+        raise InputError(f"topology {name}: a link is busy for longer than until the arrival", code="link-times")
+    if np.any((origin < 0) | (origin >= network.num_npus)):
+        raise InputError(f"topology {name}: a chunk starts outside NPUs 0..{network.num_npus - 1}", code="origin-range")
+
+
+def _refuse_cut(network: Network, origin: Int64Array, holders: npt.NDArray[np.bool_]) -> None:
+    """Name an NPU that a chunk cannot reach, and the NPUs that no link leaves."""
+    chunk = int(np.argmin(holders.all(axis=0)))
+    inside = holders[:, chunk]
+    lacking = int(np.argmin(inside))
+    raise InputError(
+        f"topology {network.topology.name}: NPU {int(origin[chunk])} cannot reach NPU {lacking}, "
+        f"no link leads out of NPUs {format_ranks(np.flatnonzero(inside).tolist())}",
+        cure="add links, or choose NPUs that reach one another",
+        code="disconnected",
+    )

@@ -1,0 +1,110 @@
+"""Try one seed after the other, several at once, and keep the best; the answer depends on neither cores nor luck."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+__all__ = ["Best", "best_of_seeds"]
+
+T = TypeVar("T")
+Report = Callable[[float], None]
+
+_PERIOD_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Best(Generic[T]):
+    """The result of least cost, its seed, how many seeds were begun, and whether Ctrl-C cut the search."""
+
+    result: T
+    seed: int
+    tried: int
+    is_interrupted: bool = False
+
+
+def best_of_seeds(
+    attempt: Callable[[int, Report], T],
+    cost: Callable[[T], int],
+    seeds: Sequence[int],
+    *,
+    goal: int,
+    threads: int,
+    progress: Report,
+) -> Best[T]:
+    """The result of least cost, of equal ones the first; a cost of at most `goal` ends the search.
+
+    `attempt(seed, report)` calls `report(fraction)` now and then, which raises where the result is no longer needed.
+    The first seed is tried alone, because it is often enough, then `threads` seeds at once. Ctrl-C ends the search;
+    without a result it is raised again. What else an attempt raises is raised.
+    """
+    return _Search(attempt, cost, goal, progress, len(seeds)).over(seeds, threads)
+
+
+class _AbandonedError(Exception):
+    """The search has ended; what still runs is not needed."""
+
+
+class _Search(Generic[T]):
+    def __init__(
+        self, attempt: Callable[[int, Report], T], cost: Callable[[T], int], goal: int, progress: Report, total: int
+    ) -> None:
+        self._attempt, self._cost, self._goal, self._progress, self._total = attempt, cost, goal, progress, total
+        self._best: tuple[T, int] | None = None
+        self._fractions: dict[int, float] = {}
+        self._is_over = threading.Event()
+
+    def over(self, seeds: Sequence[int], threads: int) -> Best[T]:
+        waves = [seeds[:1], *(seeds[first : first + threads] for first in range(1, len(seeds), threads))]
+        is_interrupted = False
+        try:
+            for wave in waves:
+                self._run(wave)
+                if self._best is not None and self._cost(self._best[0]) <= self._goal:
+                    break
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+            is_interrupted = True
+        assert self._best is not None
+        return Best(*self._best, len(self._fractions), is_interrupted)
+
+    def _run(self, wave: Sequence[int]) -> None:
+        if len(wave) == 1:
+            self._keep(self._attempt(wave[0], lambda fraction: self._report(wave[0], fraction)), wave[0])
+            return
+        with ThreadPoolExecutor(len(wave)) as pool:
+            futures = [pool.submit(self._attempt, seed, self._reporter(seed)) for seed in wave]
+            try:
+                while wait(futures, _PERIOD_S, FIRST_EXCEPTION).not_done:
+                    self._tell()
+            except BaseException:
+                self._is_over.set()
+                raise
+        for seed, future in zip(wave, futures, strict=True):
+            self._keep(future.result(), seed)
+
+    def _reporter(self, seed: int) -> Report:
+        """For another thread: only the first one calls the user's function."""
+
+        def report(fraction: float) -> None:
+            if self._is_over.is_set():
+                raise _AbandonedError
+            self._fractions[seed] = fraction
+
+        return report
+
+    def _report(self, seed: int, fraction: float) -> None:
+        self._fractions[seed] = fraction
+        self._tell()
+
+    def _tell(self) -> None:
+        self._progress(sum(list(self._fractions.values())) / self._total)
+
+    def _keep(self, result: T, seed: int) -> None:
+        self._fractions[seed] = 1.0
+        if self._best is None or self._cost(result) < self._cost(self._best[0]):
+            self._best = (result, seed)
