@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.routing_windows import windows, windows_of_links
 from hub_core.transfers import Transfers
 
 __all__ = ["Schedule"]
 
 Int64Array = npt.NDArray[np.int64]
-
-_MOST_ON_THE_WAY = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,15 +57,14 @@ class Schedule:
     def transfers(self, times: LinkTimes) -> Transfers:
         """The columns that the core makes an algorithm of."""
         network = self.network
-        ahead = -(-(times.arrival - times.busy) // np.maximum(times.busy, 1))
-        window = np.minimum(1 + ahead, _MOST_ON_THE_WAY)
+        row = network.row[self.link]
         return Transfers(
             self.chunk,
             network.source[self.link],
             network.destination[self.link],
-            network.row[self.link],
+            row,
             self.start,
             self.finish,
             self.reduces,
-            window[self.link],
+            windows(row, self.start, windows_of_links(network, times)[self.link]),
         )

@@ -148,23 +148,3 @@ def _merged(links: Links, num_nodes: int) -> Links:
     np.maximum.at(latency, which, links.latency_s)
     source, destination = np.divmod(key, num_nodes)
     return Links(source, destination, np.bincount(which, links.bandwidth_bytes_per_s, len(key)), latency)
-
-
-def windows(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
-    """How many messages may be on their way when each one starts, itself included, so that nobody waits longer than planned.
-
-    `link`: the first link of every message. Where messages of one link go on over different links and meet others, a
-    number for all would either hold some up or let them overtake: the message `windows[i]` turns before message i is
-    the last one that has arrived when i starts.
-    """
-    count = len(link)
-    place = np.empty(count, np.int64)
-    order = np.lexsort((np.arange(count), finish, start, link))
-    place[order] = np.arange(count)
-    base = np.empty(count, np.int64)
-    base[order] = np.searchsorted(link[order], link[order])
-    is_start = np.arange(2 * count) >= count
-    events = np.lexsort((is_start, np.concatenate([finish, start]), np.tile(link, 2)))
-    latest = np.empty(2 * count, np.int64)
-    latest[events] = np.maximum.accumulate(np.concatenate([place, np.full(count, -1)])[events])
-    return place - np.maximum(latest[count:], base - 1)

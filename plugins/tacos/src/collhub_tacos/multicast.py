@@ -1,0 +1,54 @@
+"""Broadcast, and all-gathers of groups whose other NPUs relay: every chunk on a tree of its own, on links that share the load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.routing_plan import Plan, settled
+from collhub_tacos.schedule import Schedule
+
+__all__ = ["spread"]
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_ROUNDS = 8
+
+
+def spread(
+    network: Network,
+    times: LinkTimes,
+    origin: Int64Array,
+    needed: BoolArray,
+    seed: int = 0,
+    progress: Callable[[float, str], None] = lambda fraction, what: None,
+) -> Schedule:
+    """Bring chunk x from NPU `origin[x]` to all nodes of `needed` (bool per node); others relay where that helps.
+
+    Every chunk grows a tree from its origin, by the nearest node that lacks it (Takahashi and Matsuyama, 1980), over
+    links that cost more the fuller they are; in each of some rounds all trees are grown anew with the others in view and
+    put in time, what has farthest to go first, and the fastest round is kept. Who gets a chunk gets it once; relays get what they
+    pass on alone. Cost: a search per chunk and round. `network`: of NPUs, or `switches.contracted`. Raises `InputError`
+    that names a node that cannot be reached and the cut.
+    """
+    # Imported here: numba takes a second.
+    from collhub_tacos.routing_rounds import EVERYONE, Router, Rules
+
+    members = needed[: network.num_nodes]
+    router = Router(network, times, origin, np.full(len(origin), EVERYONE), members, seed)
+    best: Schedule | None = None
+    for number in range(_ROUNDS):
+        router.improve(Rules(steepness=4.0, depth_weight=0.5))
+        found = _in_time(router.plan(), times)
+        best = found if best is None or found.time_ps < best.time_ps else best
+        progress((number + 1) / _ROUNDS, "multicast")
+    assert best is not None
+    return best
+
+
+def _in_time(plan: Plan, times: LinkTimes) -> Schedule:
+    return settled(plan.scheduled(times, -plan.remaining(times), plan.turns()), times)

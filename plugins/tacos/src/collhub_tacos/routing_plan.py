@@ -1,0 +1,164 @@
+"""From routes to a schedule: which transfer waits for which, and when each can go on its links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.routing_windows import windows_of_links
+from collhub_tacos.schedule import Schedule
+from collhub_tacos.switches import PathNetwork, PathTimes
+from hub_core.diagnostics import InputError
+from hub_core.topology import Routes
+
+__all__ = ["Plan", "hops", "settled"]
+
+Int64Array = npt.NDArray[np.int64]
+
+# Events between two looks at Ctrl-C: about half a second.
+_SLICE = 2_000_000
+
+
+def hops(network: Network, times: LinkTimes) -> tuple[Routes, LinkTimes]:
+    """The links that every arc takes, and their times; where there are no switches, an arc is a link."""
+    if isinstance(network, PathNetwork):
+        assert isinstance(times, PathTimes)
+        return network.paths, times.hops
+    count = np.arange(network.num_links + 1, dtype=np.int64)
+    return Routes(count, count[:-1]), times
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Transfers without times, as int64 columns: chunk `chunk[i]` goes over `link[i]` of `network` when `parent[i]` is done.
+
+    `parent`: the transfer that brings the chunk to the source, which stands before it, or -1 at the origin.
+    """
+
+    network: Network
+    chunk: Int64Array
+    link: Int64Array
+    parent: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.chunk)
+
+    def turns(self) -> Int64Array:
+        """How far the destination lies behind the source in the order of numbers, cyclically: all go round alike."""
+        network = self.network
+        return (network.destination[self.link] - network.source[self.link]) % max(network.num_nodes, 1)
+
+    def remaining(self, times: LinkTimes) -> Int64Array:
+        """Picoseconds from the start of every transfer to the last arrival that depends on it, if none waits."""
+        from collhub_tacos.routing_order import remaining_times  # numba: imported when it is needed
+
+        remaining: Int64Array = remaining_times(self.parent, times.arrival[self.link])
+        return remaining
+
+    def scheduled(self, times: LinkTimes, *keys: Int64Array) -> Schedule:
+        """The schedule in which every free link sends, of what is there, what comes first by `keys` (smallest first).
+
+        Work-conserving: no link idles while its source has something for it. Of several messages that of least
+        waiting at switches is taken before `keys` count.
+        """
+        rank = np.empty(len(self), np.int64)
+        rank[np.lexsort((np.arange(len(self)), *reversed(keys)))] = np.arange(len(self))
+        children = np.flatnonzero(self.parent >= 0)
+        unmet = (self.parent >= 0).astype(np.int64)
+        start, finish = _in_time(self.network, times, self.link, (self.parent[children], children), unmet, rank, False)
+        return Schedule(self.network, self.chunk, self.link, start, finish, np.zeros(len(self), np.bool_))
+
+
+def settled(schedule: Schedule, times: LinkTimes) -> Schedule:
+    """The same transfers, on every first link in the same order, each as soon as it can: as a simulator times them.
+
+    A transfer waits for all earlier arrivals of its chunk at its source, for its turn on the link, and for the message
+    `routing_windows.windows` turns before it to arrive. Messages that meet at a switch wait in line.
+    """
+    rank = np.empty(len(schedule), np.int64)
+    rank[np.lexsort((schedule.finish, schedule.start))] = np.arange(len(schedule))
+    before, after = _waits(schedule)
+    unmet = np.bincount(after, minlength=len(schedule)).astype(np.int64)
+    start, finish = _in_time(schedule.network, times, schedule.link, (before, after), unmet, rank, True)
+    return replace(schedule, start=start, finish=finish)
+
+
+def _waits(schedule: Schedule) -> tuple[Int64Array, Int64Array]:
+    """Pairs of transfers of one chunk of which the first ends, and the second then starts, at one NPU."""
+    network, count = schedule.network, len(schedule)
+    node = np.concatenate([network.destination[schedule.link], network.source[schedule.link]])
+    cell = node * (int(schedule.chunk.max(initial=0)) + 1) + np.tile(schedule.chunk, 2)
+    is_start = np.arange(2 * count) >= count
+    order = np.lexsort((is_start, np.concatenate([schedule.finish, schedule.start]), cell))
+    arrivals = order[~is_start[order]]
+    arrived = np.cumsum(~is_start[order])
+    first = (arrived - ~is_start[order])[np.searchsorted(cell[order], cell[order])]
+    at_start = np.flatnonzero(is_start[order])
+    number = (arrived - first)[at_start]
+    within = np.arange(int(number.sum())) - np.repeat(np.cumsum(number) - number, number)
+    return arrivals[np.repeat(first[at_start], number) + within], np.repeat(order[at_start] - count, number)
+
+
+def _in_time(
+    network: Network,
+    times: LinkTimes,
+    link: Int64Array,
+    waits: tuple[Int64Array, Int64Array],
+    unmet: Int64Array,
+    rank: Int64Array,
+    is_fixed: bool,
+) -> tuple[Int64Array, Int64Array]:
+    """Start and finish of every transfer. `waits`: (transfer, one that waits for it)."""
+    from collhub_tacos.routing_order import Events, Jobs, Lines, run  # numba: imported when it is needed
+
+    paths, single = hops(network, times)
+    count, links = len(link), len(single.busy)
+    first = paths.links[paths.indptr[link]]
+    jobs = Jobs(
+        link,
+        unmet.copy(),
+        *_grouped(*waits, count),
+        rank,
+        *(_filled(count, value) for value in (-1, -1, 0, -1)),
+        *_columns(paths),
+    )
+    window = np.ones(links, np.int64)
+    window[paths.links[paths.indptr[:-1]]] = windows_of_links(network, times)
+    by_link = np.lexsort((rank, first))
+    begin = np.concatenate([[0], np.cumsum(np.bincount(first, minlength=links))]).astype(np.int64)
+    at_hand = by_link if is_fixed else by_link[unmet[by_link] == 0]
+    number = np.bincount(first[at_hand], minlength=links).astype(np.int64)
+    waiting = by_link.copy()
+    if not is_fixed:
+        place = np.arange(len(at_hand)) - np.repeat(np.cumsum(number) - number, number)
+        waiting[begin[first[at_hand]] + place] = at_hand
+    touched = np.zeros(links, np.int64)
+    ready = np.flatnonzero(number)
+    touched[: len(ready)] = ready
+    lines = Lines(
+        single.busy, single.arrival, _filled(links, 0) > 0, _filled(links, -1), _filled(links, -1), _filled(links, 0),
+        begin, number, waiting, _filled(count, -1), _filled(links, 0), window, number > 0, touched,
+    )  # fmt: skip
+    room = count + links + 1
+    events = Events(*(_filled(room, 0) for _ in range(3)), np.asarray([0, 0, 0, len(ready), 0], np.int64))
+    while run(jobs, lines, events, is_fixed, _SLICE) < count:
+        if not (events.counter[0] or events.counter[3]):
+            raise InputError("a schedule in which transfers wait for one another cannot be timed", code="schedule-acausal")
+    return jobs.start, jobs.finish
+
+
+def _grouped(key: Int64Array, value: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
+    """Values by key as (indptr, values)."""
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(key, minlength=count))]).astype(np.int64)
+    return indptr, value[np.argsort(key, kind="stable")]
+
+
+def _columns(paths: Routes) -> tuple[Int64Array, Int64Array]:
+    return np.ascontiguousarray(paths.indptr, np.int64), np.ascontiguousarray(paths.links, np.int64)
+
+
+def _filled(count: int, value: int) -> Int64Array:
+    return np.full(count, value, np.int64)

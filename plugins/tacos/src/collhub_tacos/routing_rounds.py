@@ -1,0 +1,121 @@
+"""Rounds of routing: every chunk is routed anew with the load of all others in view, so that the fullest link gets emptier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.reach import hops_from, unreachable
+from collhub_tacos.routing_plan import Plan, hops
+from collhub_tacos.routing_trees import Map, Routing, Search, distances, reroute
+
+__all__ = ["EVERYONE", "Router", "Rules"]
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+EVERYONE = -1
+"""As a target: all nodes that are needed."""
+
+# Transfers between two looks at Ctrl-C: at most a second.
+_SLICE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a route costs: the time of its links, times `1 + steepness * u^8` where a link's load is u of the largest.
+
+    `depth_weight`: what a transfer deep in a tree counts when the tree grows on from there, 0: nothing, 1: as much as when
+    it was reached. `detour`: the distance that is left counts this much in the search; above 1 it finds shorter ways faster.
+    """
+
+    steepness: float = 1.0
+    depth_weight: float = 0.0
+    detour: float = 1.0
+
+
+class Router:
+    """Routes of all chunks. `origin`: int64 per chunk; `target`: int64 per chunk, or `EVERYONE` for all `needed` nodes."""
+
+    def __init__(
+        self, network: Network, times: LinkTimes, origin: Int64Array, target: Int64Array, needed: BoolArray, seed: int
+    ) -> None:
+        """Raises `InputError` that names a pair without a way and the cut."""
+        self._network, self._seed = network, seed
+        self._map, single = _map_of(network, times)
+        self._search = _search(network.num_nodes)
+        targets = np.unique(target[target >= 0])
+        row = np.full(network.num_nodes, -1, np.int64)
+        row[targets] = np.arange(len(targets))
+        bound = distances(self._map, network.indptr, targets, self._search)
+        self._check_reach(origin, target, needed, bound, row)
+        load, cost = np.zeros(len(single.busy), np.int64), single.arrival.astype(np.float64)
+        self._stated = (origin, target, np.ascontiguousarray(needed), bound, row, load, cost)
+        self._load = load
+        self._first, self._size = np.zeros(len(origin), np.int64), np.zeros(len(origin), np.int64)
+        self._arc, self._parent = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._rounds = 0
+
+    @property
+    def fullest_ps(self) -> int:
+        """How long the fullest link is busy: no order of these routes takes less."""
+        return int(self._load.max(initial=0))
+
+    def improve(self, rules: Rules, progress: Callable[[float], None] = lambda fraction: None) -> None:
+        """Route every chunk anew, in a random order."""
+        chunks, nodes = len(self._first), self._network.num_nodes
+        order = np.random.default_rng((self._seed, self._rounds)).permutation(chunks)
+        room = max(len(self._arc), 4 * chunks) + nodes
+        first, size = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
+        arc, parent = np.zeros(room, np.int64), np.zeros(room, np.int64)
+        position, used, fullest = 0, 0, self.fullest_ps
+        weights = (rules.steepness, rules.depth_weight, rules.detour)
+        while position < chunks:
+            routing = Routing(*self._stated, self._first, self._size, self._arc, first, size, arc, parent)
+            position, used, fullest = reroute(
+                order, position, self._rounds, used, fullest, _SLICE, *weights, self._map, routing, self._search
+            )
+            if used + nodes > len(arc):
+                arc, parent = (np.concatenate([column, np.zeros(len(column) + nodes, np.int64)]) for column in (arc, parent))
+            progress(position / chunks)
+        self._first, self._size, self._arc, self._parent = first, size, arc[:used], parent[:used]
+        self._rounds += 1
+
+    def plan(self) -> Plan:
+        """The routes of the last round, chunk by chunk as they were routed."""
+        order = np.argsort(self._first, kind="stable")
+        order = order[self._size[order] > 0]
+        chunk, base = (np.repeat(column, self._size[order]) for column in (order, self._first[order]))
+        return Plan(self._network, chunk, self._arc, np.where(self._parent < 0, -1, self._parent + base))
+
+    def _check_reach(
+        self, origin: Int64Array, target: Int64Array, needed: BoolArray, bound: npt.NDArray[np.float64], row: Int64Array
+    ) -> None:
+        single = np.flatnonzero(target >= 0)
+        lost = single[~np.isfinite(bound[row[target[single]], origin[single]])]
+        if len(lost):
+            raise unreachable(self._network, int(origin[lost[0]]), int(target[lost[0]]))
+        for source in np.unique(origin[target == EVERYONE]).tolist():
+            reached = hops_from(self._network, source) >= 0
+            if np.any(needed & ~reached):
+                raise unreachable(self._network, source, int(np.argmax(needed & ~reached)))
+
+
+def _map_of(network: Network, times: LinkTimes) -> tuple[Map, LinkTimes]:
+    paths, single = hops(network, times)
+    tail, head = network.source.astype(np.int64), network.destination.astype(np.int64)
+    out = np.argsort(tail, kind="stable").astype(np.int64)
+    out_indptr = np.searchsorted(tail[out], np.arange(network.num_nodes + 1)).astype(np.int64)
+    indptr, links = np.ascontiguousarray(paths.indptr, np.int64), np.ascontiguousarray(paths.links, np.int64)
+    return Map(out_indptr, out, tail, head, indptr, links, single.busy, single.arrival), single
+
+
+def _search(nodes: int) -> Search:
+    def numbers(value: int = 0) -> Int64Array:
+        return np.full(nodes, value, np.int64)
+
+    return Search(np.zeros(nodes), numbers(), numbers(), numbers(), numbers(), np.zeros(nodes), numbers(), numbers(-1), numbers())
