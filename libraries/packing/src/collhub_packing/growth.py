@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["pack_arborescences", "pack_rooted_trees"]
 
 Int64Array = npt.NDArray[np.int64]
-
-# A width that fails is tried no more than so often, at lesser widths, before the tree narrows as it grows.
-_TRIES = 16
 
 
 def pack_arborescences(graph: CapacityGraph, root: int, total: int, *, seeds: int = 8, first_seed: int = 0) -> list[Tree]:
@@ -47,48 +43,24 @@ def pack_rooted_trees(
         raise InputError("trees grow in networks without switches", cure="remove the switches first", code="switches")
     if SourcedNetwork(graph).shortage(graph.capacity, weights) is not None:
         raise InputError(f"trees of weight {int(weights.sum())} do not fit into the network", code="no-room")
-    packings = (_Packing(graph, weights, seed).trees() for seed in range(first_seed, first_seed + max(1, seeds)))
+    packings = (_packing(graph, weights, seed) for seed in range(first_seed, first_seed + max(1, seeds)))
     best = min(packings, key=lambda trees: (len(trees), sum(tree.weight * tree.depth for tree in trees)))
     return sorted(best, key=lambda tree: (tree.root, -tree.weight, tree.depth, tuple(tree.arc)))
 
 
-@dataclass(slots=True)
-class _Packing:
-    """One packing in one random order."""
+def _packing(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[Tree]:
+    """One packing in one random order: again and again the widest tree of the root with most to send."""
+    from collhub_packing import kernels
 
-    graph: CapacityGraph
-    sent: Int64Array
-    seed: int
-
-    def trees(self) -> list[Tree]:
-        """Grow the widest tree that any root may have, again and again."""
-        field = _field(self.graph, self.sent)
-        most = self.sent.copy()
-        grown: list[Tree] = []
-        failures = 0
-        while field.unsent.any():
-            np.minimum(most, field.unsent, out=most)
-            root = int(np.argmax(most))
-            tree, narrower = self._grow(field, root, int(most[root]), failures >= _TRIES)
-            if tree is None:
-                most[root] = narrower
-                failures += 1
-            else:
-                grown.append(tree)
-                failures = 0
-        return grown
-
-    def _grow(self, field: Field, root: int, width: int, narrows: bool) -> tuple[Tree | None, int]:
-        """A tree of at most this width, or None and the next width to try."""
-        from collhub_packing import kernels
-
-        arc = np.empty(self.graph.num_nodes, np.int64)
-        salt = (self.seed << 32) + int(field.unsent.sum())
-        found = int(kernels.grow_tree(field, root, width, salt, narrows, arc))
-        if found <= 0:
-            return None, -found
-        parent = np.where(arc >= 0, self.graph.source[arc], -1)
-        return Tree(root, found, parent, arc), 0
+    field = _field(graph, sent)
+    grown: list[Tree] = []
+    while field.unsent.any():
+        root = int(np.argmax(field.unsent))
+        arc = np.empty(graph.num_nodes, np.int64)
+        width = int(kernels.grow_tree(field, root, (seed << 32) + len(grown), arc))
+        assert width
+        grown.append(Tree(root, width, np.where(arc >= 0, graph.source[arc], -1), arc))
+    return grown
 
 
 def _field(graph: CapacityGraph, sent: Int64Array) -> Field:

@@ -210,28 +210,28 @@ class _Growth(NamedTuple):
 
 
 @_entry
-def grow_tree(field: Field, root: int, width: int, salt: int, narrows: bool, arc_of: Int64Array) -> int:
-    """Cut a spanning out-tree of some `width` out of the field; write the arc into every node to `arc_of`.
+def grow_tree(field: Field, root: int, salt: int, arc_of: Int64Array) -> int:
+    """Cut a spanning out-tree out of the field, as wide as it gets; write the arc into every node to `arc_of`.
 
-    Returns the width; 0 or less where no tree of this width was found: then the field is as before, and the negative
-    of the next width to try is returned. With `narrows` the tree becomes as narrow as it must instead.
-    What is left always suffices for the unsent weights (Lovasz 1976; Berczi and Frank 2010 for capacities).
+    Returns its width, 0 where the unsent weights do not fit. It grows at the width of all that the root has to send, and
+    narrows where no arc can be taken at this width: one always can be at a lesser one, and what is left then suffices
+    for the rest (Lovasz 1976; Berczi and Frank 2010 for capacities).
     """
     n = len(field.first) - 1
     order, rank = _tries(field.capacity, salt)
     growth = _Growth(np.full(n, -1, np.int64), arc_of, order, rank, np.empty_like(field.residual), _room(n + 1))
     growth.depth[root] = 0
     arc_of[:] = -1
-    _resize(field, growth, root, width)
+    width = int(field.unsent[root])
+    _widen(field, growth, root, width)
     while True:
         narrower = _reach(field, growth, width)
         if np.all(growth.depth >= 0):
             return width
-        if not narrows or narrower <= 0:
-            _resize(field, growth, root, -width)
-            return -narrower
-        _resize(field, growth, root, narrower - width)
+        _widen(field, growth, root, narrower - width)
         width = narrower
+        if width <= 0:
+            return 0
 
 
 @_compiled
@@ -253,7 +253,7 @@ def _tries(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Array]:
 
 
 @_compiled
-def _resize(field: Field, growth: _Growth, root: int, more: int) -> None:
+def _widen(field: Field, growth: _Growth, root: int, more: int) -> None:
     """Make the tree wider: its arcs lose `more` of their capacity, and its root has `more` less to send."""
     field.unsent[root] -= more
     field.residual[field.feed[root]] -= more
@@ -270,11 +270,11 @@ def _use(field: Field, arc: int, amount: int) -> None:
 
 @_compiled
 def _reach(field: Field, growth: _Growth, width: int) -> int:
-    """Add every node that the tree can reach at this width, level by level; return what width leads farther.
+    """Add every node that the tree can reach at this width, level by level; return what lesser width leads farther.
 
     A level is done once: an arc that cannot be taken now cannot be taken later, since capacities only go down.
     """
-    rest = field.unsent.sum()
+    rest = int(field.unsent.sum())
     todo = np.empty(len(field.source), np.int64)
     narrower, level, count = 0, 0, 1
     while count > 0:
@@ -316,7 +316,8 @@ def _allowed(field: Field, growth: _Growth, arc: int, width: int, rest: int) -> 
     growth.work[:] = field.residual
     growth.work[field.feed[field.source[arc]]] = rest + width
     limit = rest + width
-    return int(_augment(field.wires, growth.work, growth.room, source, field.destination[arc], limit) - rest)
+    flow = _augment(field.wires, growth.work, growth.room, source, int(field.destination[arc]), limit)
+    return flow - rest
 
 
 # --- splitting switches off ---
@@ -418,7 +419,7 @@ def _detour(junction: Junction, room: _Room, k: int, i: int, j: int, amount: int
 def _shrink(wires: Wires, residual: Int64Array, wire: int, amount: int) -> int:
     """Lower the capacity of a wire; return by how much the flow along it has become too much."""
     residual[wire] -= amount
-    excess = max(0, -residual[wire])
+    excess = max(0, -int(residual[wire]))
     residual[wire] += excess
     residual[wires.mate[wire]] -= excess
     return excess
