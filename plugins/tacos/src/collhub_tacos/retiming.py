@@ -9,7 +9,10 @@ import numpy.typing as npt
 
 from collhub_tacos.compiling import kernel
 from collhub_tacos.network import LinkTimes
+from collhub_tacos.routing_plan import settled
+from collhub_tacos.routing_windows import windows_of_links
 from collhub_tacos.schedule import Schedule
+from collhub_tacos.switches import PathNetwork
 
 __all__ = ["retimed"]
 
@@ -17,12 +20,15 @@ Int64Array = npt.NDArray[np.int64]
 
 
 def retimed(schedule: Schedule, times: LinkTimes) -> Schedule:
-    """The same transfers in the same order on every link, none later, with the link times of `times`.
+    """The same transfers in the same order on every link, as early as can be, with the link times of `times`.
 
-    A transfer starts when its link is free and its source has all that arrived there of the chunk before it in the
-    given schedule. Cost: one sort, and one word per (chunk, node) that is touched.
+    A transfer starts when its link is free, its source has all that arrived there of the chunk before it in the given
+    schedule, and the message that is `routing_windows.windows` turns before it has arrived. Where messages pass switches,
+    they wait there in line. Cost: some sorts, and one word per (chunk, node) that is touched.
     """
     network = schedule.network
+    if isinstance(network, PathNetwork):
+        return settled(schedule, times)
     source, destination = network.source[schedule.link], network.destination[schedule.link]
     order = np.lexsort((schedule.finish, schedule.start)).astype(np.int64)
     num_chunks = int(schedule.chunk.max(initial=-1)) + 1
@@ -30,7 +36,10 @@ def retimed(schedule: Schedule, times: LinkTimes) -> Schedule:
     cells, cell = np.unique(keys, return_inverse=True)
     cell = cell.ravel().astype(np.int64)
     at_source, at_destination = cell[: len(schedule)], cell[len(schedule) :]
-    start = _earliest(order, schedule.link, at_source, at_destination, len(cells), times.busy, times.arrival)
+    window = windows_of_links(network, times)
+    first_turn = np.concatenate([[0], np.cumsum(np.bincount(schedule.link, minlength=network.num_links))]).astype(np.int64)
+    rules = (times.busy, times.arrival, window, first_turn)
+    start = _earliest(order, schedule.link, at_source, at_destination, len(cells), *rules)
     return replace(schedule, start=start, finish=start + times.arrival[schedule.link])
 
 
@@ -43,13 +52,22 @@ def _earliest(
     num_cells: int,
     busy: Int64Array,
     arrival: Int64Array,
+    window: Int64Array,
+    first_turn: Int64Array,
 ) -> Int64Array:
+    turn = np.zeros(len(busy), np.int64)
+    ended = np.zeros(len(order), np.int64)
     free = np.zeros(len(busy), np.int64)
     present = np.zeros(num_cells, np.int64)
     start = np.zeros(len(order), np.int64)
     for transfer in order:
         used = link[transfer]
         begin = max(free[used], present[at_source[transfer]])
+        place, number = first_turn[used], turn[used]
+        if number > 0:
+            begin = max(begin, ended[place + max(number - window[used], (number - 1) // 2)])
+        ended[place + number] = begin + arrival[used]
+        turn[used] = number + 1
         start[transfer] = begin
         free[used] = begin + busy[used]
         target = at_destination[transfer]
