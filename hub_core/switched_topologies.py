@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from hub_core.topology import Links, Topology
 
-__all__ = ["dragonfly", "fat_tree", "rail"]
+__all__ = ["Constants", "dragonfly", "fat_tree", "joined_levels", "rail", "span"]
 
 Int64Array = npt.NDArray[np.int64]
 Constants = Sequence[tuple[float, float]]
@@ -36,8 +36,8 @@ def fat_tree(name: str, ports: int, constants: Constants) -> Topology:
     )
     names = [f"{level} {pod_of}.{place}" for level in ("edge", "aggregation") for pod_of, place in np.ndindex(ports, half)]
     names += [f"core {index}" for index in range(half * half)]
-    pods = {f"pod {index}": _span(index, half * half) for index in range(ports)}
-    return _assembled(name, hosts, names, levels, constants, pods)
+    pods = {f"pod {index}": span(index, half * half) for index in range(ports)}
+    return joined_levels(name, hosts, names, levels, constants, pods)
 
 
 def dragonfly(name: str, routers: int, hosts: int, global_links: int, constants: Constants) -> Topology:
@@ -65,8 +65,8 @@ def dragonfly(name: str, routers: int, hosts: int, global_links: int, constants:
         ),
     )
     names = [f"router {group_of}.{router}" for group_of, router in np.ndindex(groups, routers)]
-    members = {f"group {index}": _span(index, routers * hosts) for index in range(groups)}
-    return _assembled(name, npus, names, levels, constants, members)
+    members = {f"group {index}": span(index, routers * hosts) for index in range(groups)}
+    return joined_levels(name, npus, names, levels, constants, members)
 
 
 def rail(name: str, nodes: int, gpus: int, constants: Constants) -> Topology:
@@ -80,15 +80,16 @@ def rail(name: str, nodes: int, gpus: int, constants: Constants) -> Topology:
     npu = np.arange(npus, dtype=np.int64)
     levels = ((npu, npus + npu // gpus), (npu, npus + nodes + npu % gpus))
     names = [f"nvswitch {node}" for node in range(nodes)] + [f"rail {index}" for index in range(gpus)]
-    members = {f"node {node}": _span(node, gpus) for node in range(nodes)}
-    return _assembled(name, npus, names, levels, constants, members)
+    members = {f"node {node}": span(node, gpus) for node in range(nodes)}
+    return joined_levels(name, npus, names, levels, constants, members)
 
 
-def _span(index: int, size: int) -> tuple[int, ...]:
+def span(index: int, size: int) -> tuple[int, ...]:
+    """The NPUs of group `index` where groups of `size` stand one after the other."""
     return tuple(range(index * size, (index + 1) * size))
 
 
-def _assembled(
+def joined_levels(
     name: str,
     npus: int,
     switch_names: Sequence[str],
@@ -96,7 +97,7 @@ def _assembled(
     constants: Constants,
     groups: dict[str, tuple[int, ...]],
 ) -> Topology:
-    """Join the levels: every (low, high) pair is a link each way; links in the order of their sources."""
+    """A network of levels: every (low, high) pair is a link each way; links in the order of their sources."""
     parts = [
         Links.uniform(np.concatenate([low, high]), np.concatenate([high, low]), *pair)
         for (low, high), pair in zip(levels, constants, strict=True)

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.diagnostics import UsageError
+from hub_core.machines import DGX1P, DGX1V, DGX1V_SMI, Lanes, direct_machine, mi250, nic_cluster, nvswitch_cluster, pcie_dgx1
 from hub_core.rank_lists import parse_ranks
-from hub_core.switched_topologies import dragonfly, fat_tree, rail
+from hub_core.switched_topologies import Constants, dragonfly, fat_tree, rail
 from hub_core.topology import Dimension, DimensionKind, Links, Topology
 from hub_core.units import parse_bandwidth, parse_time
 
@@ -28,13 +29,7 @@ MAX_LINKS = 1 << 24
 MAX_TEXT = 1000
 MAX_DIMENSIONS = 32
 MAX_ORDER = 19
-
-# NVLink lanes between the GPUs of a DGX-1V (hybrid cube mesh) in the numbering of msccl-tools; a DGX-1P has the
-# same pairs with one lane each.
-_DGX1V_LANES = {
-    (0, 1): 2, (0, 2): 1, (0, 3): 1, (0, 4): 2, (1, 2): 1, (1, 3): 2, (1, 5): 1, (2, 3): 2,
-    (2, 6): 2, (3, 7): 1, (4, 5): 2, (4, 6): 1, (4, 7): 1, (5, 6): 1, (5, 7): 2, (6, 7): 2,
-}  # fmt: skip
+_CLASSES = "classes of links"
 
 _Builder = Callable[["_Request"], Topology]
 
@@ -91,6 +86,15 @@ class _Request:
                 f"{len(found)} numbers where {count} were expected", f"write for example {example or self.name + ':8'}"
             )
         return found
+
+    def machines(self, gpus: int) -> int:
+        """How many machines of `gpus` GPUs are joined; one where no number is stated."""
+        if not self.argument:
+            return 1
+        (count,) = self.parameters(1, "x", f"{self.name}:2 for two machines")
+        if count * gpus > MAX_NODES // 2:
+            raise self.error("too large", f"stay below {MAX_NODES // 2} NPUs")
+        return count
 
     def per_dimension(
         self, count: int, default_bandwidths: Sequence[float] = (DEFAULT_BANDWIDTH_BYTES_PER_S,), what: str = "dimensions"
@@ -234,15 +238,10 @@ def _product(request: _Request, factors: Sequence[tuple[str, ...]]) -> Topology:
     return grid(request.text, dimensions)
 
 
-def _dgx1(lane_bandwidth: float, single_lanes: bool) -> _Builder:
+def _direct(lanes: Lanes, lane_bandwidth: float) -> _Builder:
     def build(request: _Request) -> Topology:
         _without_argument(request)
-        ((bandwidth, latency),) = request.per_dimension(1, (lane_bandwidth,))
-        lanes = {pair: 1 if single_lanes else count for pair, count in _DGX1V_LANES.items()}
-        lanes |= {(b, a): count for (a, b), count in lanes.items()}
-        ends = np.asarray(sorted(lanes), np.int64)
-        rates = np.asarray([bandwidth * lanes[pair] for pair in sorted(lanes)], np.float64)
-        return Links(ends[:, 0], ends[:, 1], rates, np.full(len(ends), latency)).topology(request.text, 8, 8)
+        return direct_machine(request.text, lanes, 8, request.per_dimension(1, (lane_bandwidth,)))
 
     return build
 
@@ -254,6 +253,28 @@ def _nvswitch(gpus: int, bandwidth_per_gpu: float) -> _Builder:
         return grid(request.text, [Dimension(DimensionKind.SWITCH, gpus, *pair)])
 
     return build
+
+
+def _dgx(bandwidth_per_gpu: float, nic_bandwidth: float, join: Callable[[str, int, int, Constants], Topology]) -> _Builder:
+    def build(request: _Request) -> Topology:
+        machines = request.machines(8)
+        if machines == 1:
+            (pair,) = request.per_dimension(1, (bandwidth_per_gpu,))
+            return grid(request.text, [Dimension(DimensionKind.SWITCH, 8, *pair)])
+        constants = request.per_dimension(2, (bandwidth_per_gpu, nic_bandwidth), _CLASSES)
+        return join(request.text, machines, 8, constants)
+
+    return build
+
+
+def _mi250(request: _Request) -> Topology:
+    machines = request.machines(16)
+    return mi250(request.text, machines, request.per_dimension(min(machines, 2), (50e9, 16e9)[:machines], _CLASSES))
+
+
+def _pcie(request: _Request) -> Topology:
+    _without_argument(request)
+    return pcie_dgx1(request.text, request.per_dimension(2, (12e9, 10e9), _CLASSES))
 
 
 def _fat_tree(request: _Request) -> Topology:
@@ -269,14 +290,14 @@ def _dragonfly(request: _Request) -> Topology:
     groups = routers * global_links + 1
     if max(routers, hosts, groups) > MAX_NODES or groups * routers * max(hosts, routers, global_links) > MAX_NODES:
         raise request.error("too large", f"write for example {example}")
-    return dragonfly(request.text, routers, hosts, global_links, request.per_dimension(3, what="classes of links"))
+    return dragonfly(request.text, routers, hosts, global_links, request.per_dimension(3, what=_CLASSES))
 
 
 def _rail(request: _Request) -> Topology:
     nodes, gpus = request.parameters(2, "x", "rail:4x8 for 32 NPUs")
     if nodes * gpus > MAX_NODES // 2:
         raise request.error("too large", f"stay below {MAX_NODES // 2} NPUs")
-    return rail(request.text, nodes, gpus, request.per_dimension(2, (450e9, 50e9), "classes of links"))
+    return rail(request.text, nodes, gpus, request.per_dimension(2, (450e9, 50e9), _CLASSES))
 
 
 def _without_argument(request: _Request) -> None:
@@ -296,9 +317,12 @@ BUILDERS: dict[str, _Builder] = {
     "fat-tree": _fat_tree,
     "dragonfly": _dragonfly,
     "rail": _rail,
-    "dgx1p": _dgx1(20e9, single_lanes=True),
-    "dgx1v": _dgx1(25e9, single_lanes=False),
+    "dgx1p": _direct(DGX1P, 20e9),
+    "dgx1v": _direct(DGX1V, 25e9),
+    "dgx1v-smi": _direct(DGX1V_SMI, 25e9),
+    "dgx1-pcie": _pcie,
     "dgx2": _nvswitch(16, 150e9),
-    "dgx-a100": _nvswitch(8, 300e9),
-    "dgx-h100": _nvswitch(8, 450e9),
+    "dgx-a100": _dgx(300e9, 25e9, nic_cluster),
+    "dgx-h100": _dgx(450e9, 50e9, nvswitch_cluster),
+    "mi250": _mi250,
 }

@@ -80,9 +80,9 @@ def print_facts(network: Topology, facts: Facts) -> None:
     cuts = {cut.dimension: cut for cut in facts.half_cuts}
     fields = {
         "topology": network.name,
-        "nodes": f"{network.num_npus} NPUs, {switches} switches",
+        "nodes": f"{_count(network.num_npus, 'NPU', 'NPUs')}, {_count(switches, 'switch', 'switches')}",
         "links": f"{network.num_links} directed",
-        "diameter": "not known" if facts.diameter is None else f"{facts.diameter} links",
+        "diameter": "not known" if facts.diameter is None else _count(facts.diameter, "link", "links"),
     }
     for kind, spans in facts.spans.items():
         out, back = _ends(spans, "out"), _ends(spans, "in")
@@ -113,7 +113,7 @@ def _dimension(dimension: Dimension, cut: HalfCut | None) -> str:
     if cut is None:
         return text
     up, down = (
-        f"{links} links, {format_bandwidth(rate)}"
+        f"{_count(links, 'link', 'links')}, {format_bandwidth(rate)}"
         for links, rate in ((cut.links_up, cut.bandwidth_up_bytes_per_s), (cut.links_down, cut.bandwidth_down_bytes_per_s))
     )
     return f"{text}; between its halves {up}{' each way' if up == down else f' up, {down} down'}"
@@ -123,7 +123,8 @@ def _ends(spans: dict[str, Span], direction: str) -> str:
     links, rates = spans[f"links_{direction}"], spans[f"bandwidth_{direction}_bytes_per_s"]
     count = f"{links.least}" if links.least == links.largest else f"{links.least} to {links.largest}"
     least, largest = format_bandwidth(rates.least), format_bandwidth(rates.largest)
-    return f"{count} links, {least if least == largest else f'{least} to {largest}'}"
+    name = "link" if count == "1" else "links"
+    return f"{count} {name}, {least if least == largest else f'{least} to {largest}'}"
 
 
 def _print_classes(facts: Facts) -> None:
@@ -150,6 +151,10 @@ def _print_groups(network: Topology) -> None:
         print_table(("group", "NPUs"), rows)
     if len(network.groups) > _LISTED:
         print(f"and {len(network.groups) - _LISTED} groups more")
+
+
+def _count(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
 
 
 def _latency(latency_s: float) -> str:

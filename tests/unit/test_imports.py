@@ -27,7 +27,8 @@ plugins.contract
 plugins.hookspecs collectives rank_lists
 topology
 steps bounds switched_topologies
-algorithm topologies
+algorithm machines
+topologies
 timing transfers topology_facts
 topology_check
 topology_drawing

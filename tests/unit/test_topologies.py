@@ -21,10 +21,19 @@ KINDS = st.sampled_from(list(DimensionKind))
 GRIDS = st.lists(st.tuples(KINDS, st.integers(1, 4)), min_size=1, max_size=3)
 TEXTS = (
     "line:5", "ring:6", "mesh:3x4", "torus:3x4", "fully-connected:5", "switch:5", "hypercube:3", "fat-tree:4", "dragonfly:3,2,1",
-    "rail:3x4", "ring-fc-switch:3x2x2", "dgx1p", "dgx1v", "dgx2", "dgx-a100", "dgx-h100",
+    "rail:3x4", "ring-fc-switch:3x2x2", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2", "dgx-a100", "dgx-a100:2", "dgx-h100",
+    "dgx-h100:2", "mi250", "mi250:2",
 )  # fmt: skip
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "topologies.md"
-SPECS = Path(__file__).resolve().parents[3] / "shared" / "specs" / "topologies.json"
+
+
+@pytest.fixture(scope="module")
+def machines(corpus):
+    """The collection of machines beside the corpus."""
+    file = corpus.parent / "specs" / "topologies.json"
+    if not file.is_file():
+        pytest.skip("the collection of machines (specs/topologies.json) is not beside the corpus")
+    return json.loads(file.read_text())["topologies"]
 
 
 def built(shape):
@@ -245,6 +254,13 @@ def test_each_dimension_has_its_own_bandwidth():
         ("rail:9999999x9", "too large"),
         ("rail:8", "1 numbers where 2 were expected"),
         ("dgx1v:8", "dgx1v takes no size"),
+        ("dgx1-pcie:2", "dgx1-pcie takes no size"),
+        ("dgx-a100:0", "'0' is not a size; write for example dgx-a100:2 for two machines"),
+        ("dgx-a100:2x2", "2 numbers where 1 were expected"),
+        ("dgx-h100:9999999", "too large"),
+        ("dgx-h100?bandwidth=1GB/s,2GB/s", "2 bandwidths for 1 dimensions"),
+        ("dgx-h100:2?bandwidth=1GB/s,2GB/s,3GB/s", "3 bandwidths for 2 classes of links"),
+        ("mi250:x", "'x' is not a size"),
         ("ring-fc:8", "1 numbers where 2 were expected"),
         ("ring:4*mesh:4", "'mesh' is no dimension"),
         ("ring:4*ring:4x4", "write one size a factor"),
@@ -254,6 +270,11 @@ def test_each_dimension_has_its_own_bandwidth():
         ("ring:8?bandwidth=1GB/s&bandwidth=2GB/s", "bandwidth is stated twice"),
         ("ring:8?bandwidth=50", "has no unit"),
         ("ring:8?bandwidth=0GB/s", "is not positive"),
+        ("ring:8?bandwidth=-5GB/s", "'-5GB/s' is not a number with a unit"),
+        ("mesh:4x4?bandwidth=5GB/s,0GB/s", "'0GB/s' is not positive"),
+        ("ring:8?latency=-1ns", "'-1ns' is not a number with a unit"),
+        ("mesh:4x0", "'4x0' is not a size"),
+        ("ring:4*hypercube:3", "'hypercube' is no dimension; join fc, fully-connected, line, ring, switch"),
         ("ring:8?latency=500", "has no unit"),
         ("torus:4x4?bandwidth=1GB/s,2GB/s,3GB/s", "3 bandwidths for 2 dimensions"),
         ("rail:2x2?latency=1ns,2ns,3ns", "3 latencies for 2 classes of links"),
@@ -307,21 +328,28 @@ def test_wrong_topology_cannot_be_built(change, says):
         Topology(**(values | change))
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("dgx1p", "DGX-1P"),
-        ("dgx1v", "DGX-1V"),
-        ("dgx2", "DGX-2"),
-        ("dgx-a100", "DGX-A100"),
-        ("dgx-h100", "DGX-H100"),
-        ("rail:2x8", "DGX-H100-x2-rails"),
-    ],
-)
-def test_builder_is_the_machine_that_the_collection_describes(text, name):
-    if not SPECS.is_file():
-        pytest.skip("the collection of machines (../shared/specs/topologies.json) is not beside this checkout")
-    machine = json.loads(SPECS.read_text())["topologies"][name]
+MACHINES = {
+    "dgx1p": "DGX-1P",
+    "dgx1v": "DGX-1V",
+    "dgx1v-smi": "DGX-1V-smi",
+    "dgx1-pcie": "DGX-1-PCIe",
+    "dgx2": "DGX-2",
+    "dgx-a100": "DGX-A100",
+    "dgx-h100": "DGX-H100",
+    "dgx-a100:2": "DGX-A100-x2",
+    "dgx-a100:4": "DGX-A100-x4",
+    "dgx-h100:2": "DGX-H100-x2",
+    "dgx-h100:4": "DGX-H100-x4",
+    "dgx-h100:8": "DGX-H100-x8",
+    "rail:2x8": "DGX-H100-x2-rails",
+    "mi250": "MI250-8",
+    "mi250:2": "MI250-8-x2",
+}
+
+
+@pytest.mark.parametrize(("text", "name"), MACHINES.items(), ids=MACHINES.keys())
+def test_builder_is_the_machine_that_the_collection_describes(machines, text, name):
+    machine = machines[name]
     number = {node: index for index, node in enumerate([*machine["nodes"]["gpu"], *machine["nodes"].get("switch", [])])}
     wanted = {}
     for link in machine["links"]:
@@ -331,6 +359,72 @@ def test_builder_is_the_machine_that_the_collection_describes(text, name):
     found = dict(zip(links(topology), topology.bandwidth_bytes_per_s.tolist(), strict=True))
     assert found == wanted
     assert topology.num_npus == machine["expected"]["gpus"]
+
+
+@given(st.sampled_from(TEXTS), st.data())
+def test_subset_keeps_the_links_between_the_nodes_that_stay(text, data):
+    whole = parse_topology(text)
+    npus = data.draw(st.lists(st.integers(0, whole.num_npus - 1), min_size=1, max_size=9, unique=True))
+    part = whole.subset(npus)
+    kept = [*npus, *range(whole.num_npus, whole.num_nodes)]
+    found = [(kept[a], kept[b], rate) for (a, b), rate in zip(links(part), part.bandwidth_bytes_per_s.tolist(), strict=True)]
+    every = zip(links(whole), whole.bandwidth_bytes_per_s.tolist(), strict=True)
+    assert found == [(a, b, rate) for (a, b), rate in every if a in kept and b in kept]
+    assert [part.node_name(node) for node in range(part.num_nodes)][len(npus) :] == [
+        whole.node_name(node) for node in kept[len(npus) :]
+    ]
+
+
+@given(st.sampled_from(TEXTS), st.data())
+def test_name_of_a_subset_is_the_text_that_builds_it(text, data):
+    npus = data.draw(st.lists(st.integers(0, parse_topology(text).num_npus - 1), min_size=1, max_size=9, unique=True))
+    latency = data.draw(st.sampled_from(["", "?latency=7ns"]))
+    part = parse_topology(text + latency).subset(npus)
+    again = parse_topology(part.name)
+    assert (again.name, links(again), again.groups) == (part.name, links(part), part.groups)
+    assert np.array_equal(again.latency_s, part.latency_s)
+
+
+def test_groups_stay_where_all_their_members_do():
+    part = parse_topology("rail:2x4?npus=7,6,5,4,0")
+    assert part.groups == {"node 1": (3, 2, 1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("ring:8?npus=8", "NPU 8 is not in 0..7"),
+        ("ring:8?npus=", "is not a list of ranks; write for example 0,2,4-7"),
+        ("ring:8?npus=3-1", "is not a list of ranks"),
+        ("ring:8?npus=1,1", "rank 1 stands more than once"),
+        ("ring:8?npus=1&npus=2", "npus is stated twice"),
+    ],
+)
+def test_wrong_subset_is_refused(text, says):
+    with pytest.raises(UsageError, match=says):
+        parse_topology(text)
+
+
+@pytest.mark.parametrize("npus", [[], [0, 0], [-1], [4]])
+def test_subset_that_cannot_be_is_refused(npus):
+    with pytest.raises(UsageError, match=r"topology ring:4: (NPU -1|NPU 4|a subset names no NPU, or one twice)"):
+        parse_topology("ring:4").subset(npus)
+
+
+def test_every_machine_of_the_collection_has_a_builder(machines):
+    assert set(MACHINES.values()) == set(machines)
+
+
+def test_machines_alone_are_the_builder_without_a_number():
+    for text in ("dgx-a100", "dgx-h100", "mi250"):
+        assert links(parse_topology(f"{text}:1")) == links(parse_topology(text))
+
+
+def test_network_of_machines_has_its_own_bandwidth_and_latency():
+    topology = parse_topology("dgx-a100:2?bandwidth=100GB/s,10GB/s&latency=1us,5us")
+    by_class = {(rate, latency) for rate, latency in zip(topology.bandwidth_bytes_per_s, topology.latency_ns, strict=True)}
+    assert by_class == {(100e9, 1000.0), (10e9, 5000.0)}
+    assert topology.groups == {"node 0": tuple(range(8)), "node 1": tuple(range(8, 16))}
 
 
 def test_every_builder_is_tried_here():
