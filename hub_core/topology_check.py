@@ -58,8 +58,8 @@ def _lonely(topology: Topology) -> Iterator[Diagnostic]:
     )
     lonely = np.flatnonzero(degree[: topology.num_npus] == 0)
     if len(lonely) and topology.num_npus > 1:
-        verb = "has" if len(lonely) == 1 else "have"
-        yield Diagnostic("npu-without-links", f"{_nodes(topology, lonely)} {verb} no link", cure="add links, or leave such NPUs out")
+        message = f"{_nodes(topology, lonely)} {'has' if len(lonely) == 1 else 'have'} no link"
+        yield Diagnostic("npu-without-links", message, cure="add links, or leave such NPUs out")
 
 
 def _unreachable(topology: Topology) -> Iterator[Diagnostic]:
