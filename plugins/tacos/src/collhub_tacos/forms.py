@@ -170,5 +170,6 @@ def _on_transpose(setting: Setting, times: LinkTimes, unit_count: int, origin: I
     """The spreading on the transposed network, not yet reversed."""
     if is_duplex(setting.network, times):
         return spread_out(setting, setting.network, times, origin, progress)
-    network = Network.of(transposed(setting.network.topology))
-    return spread_out(setting, network, network.link_times(setting.chunk_bytes(unit_count), setting.occupancy), origin, progress)
+    network = transposed(setting.network)
+    times = network.link_times(setting.chunk_bytes(unit_count), setting.occupancy)
+    return spread_out(setting, network, times, origin, progress)

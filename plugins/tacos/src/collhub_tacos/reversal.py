@@ -13,16 +13,18 @@ import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.schedule import Schedule
-from hub_core.topology import Topology
+from collhub_tacos.switches import PathNetwork
+from hub_core.topology import Routes, Topology
 
 __all__ = ["is_duplex", "reversed_schedule", "transposed"]
 
 Int64Array = npt.NDArray[np.int64]
 
 
-def transposed(topology: Topology) -> Topology:
-    """The topology with every link turned round, in the same order of links."""
-    return Topology(
+def transposed(network: Network) -> Network:
+    """The network with every link turned round; routes over switches go the same way back."""
+    topology = network.topology
+    turned = Topology(
         topology.name,
         topology.num_npus,
         topology.num_nodes,
@@ -34,12 +36,27 @@ def transposed(topology: Topology) -> Topology:
         topology.node_names,
         topology.groups,
     )
+    if not isinstance(network, PathNetwork):
+        return Network.of(turned)
+    links = Network.of(turned)
+    order = np.lexsort((network.destination, network.source))
+    lengths = np.diff(network.paths.indptr)[order]
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    within = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
+    backwards = np.repeat(network.paths.indptr[1:][order] - 1, lengths) - within
+    paths = Routes(indptr, _opposite(network.links, links)[network.paths.links[backwards]])
+    into = np.searchsorted(network.source[order], np.arange(network.num_nodes + 1)).astype(np.int64)
+    row = links.row[paths.links[indptr[:-1]]]
+    return PathNetwork(turned, network.num_npus, network.num_nodes, into, network.destination[order], row, links, paths)
 
 
 def is_duplex(network: Network, times: LinkTimes) -> bool:
-    """Whether every link has an opposite one that takes the same times: the network then is its own transpose."""
+    """Whether every link has an opposite one that takes the same times: the network then is its own transpose.
+
+    Not said of networks with switches, where routes there and back may share other links.
+    """
     opposite = _opposite(network, network)
-    if np.any(opposite < 0):
+    if isinstance(network, PathNetwork) or np.any(opposite < 0):
         return False
     return bool(np.array_equal(times.busy, times.busy[opposite]) and np.array_equal(times.arrival, times.arrival[opposite]))
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.switches import contracted, unwound
 from hub_core.algorithm import message_bytes
 from hub_core.collectives import Collective, CollectiveKind
 from hub_core.diagnostics import UsageError
@@ -31,7 +32,8 @@ _MOST_PAIRS = 50_000_000
 class Setting:
     """A request with its options. `members`: int64, the NPU of each rank; `pieces`: the stated chunks of a share, or None.
 
-    `seeds`: stated number of seeds, 0 for a number by size. `threads`: seeds tried at once. `memory`: bytes.
+    `network`: NPUs alone; switches are passed on the way, or unwound. `seeds`: stated number of seeds, 0 for a number by
+    size. `threads`: seeds tried at once. `memory`: bytes.
     """
 
     collective: Collective
@@ -51,10 +53,13 @@ class Setting:
     @classmethod
     def of(cls, request: SynthesisRequest, options: Options) -> Setting:
         """Check the options. Raises `UsageError` for numbers outside their range."""
+        topology = request.topology
+        if options["switches"] == "unwind":
+            topology = unwound(topology, _whole(options, "degree", 0, topology.num_nodes))
         seeds, threads = _whole(options, "seeds", 0, _MOST_SEEDS), _whole(options, "threads", 0, 1024)
         return cls(
             request.collective,
-            Network.of(request.topology),
+            contracted(topology),
             np.asarray(request.npus, np.int64),
             request.collective_bytes,
             request.occupancy,

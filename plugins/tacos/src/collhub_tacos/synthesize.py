@@ -8,11 +8,11 @@ from importlib.metadata import version
 
 from collhub_tacos.bounds import lower_bounds_ps
 from collhub_tacos.forms import FORMS, LADDERS, Candidate, Form
+from collhub_tacos.network import Network
 from collhub_tacos.setting import Setting
 from hub_core.algorithm import JsonValue, Provenance
 from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
-from hub_core.topology import Occupancy
 from hub_core.transfers import algorithm_of
 
 __all__ = ["synthesize"]
@@ -20,9 +20,6 @@ __all__ = ["synthesize"]
 _NAME = "collhub-tacos"
 # What the step table and the work on it take for one transfer.
 _BYTES_A_TRANSFER = 640
-# A message that does not keep its link busy to the end lets others follow before it has arrived, and simulators send
-# those that wait from the start in an order of their own: the time is then asked of the simulator, up to this size.
-_MOST_JUDGED = 1_000_000
 
 
 def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
@@ -47,12 +44,10 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
         npus=setting.members.tolist(),
         num_npus=setting.network.num_npus,
         wanted=setting.wanted,
-        provenance=Provenance(_NAME, version(_NAME), setting.network.topology.name, "", _given(options)),
+        provenance=Provenance(_NAME, version(_NAME), request.topology.name, "", _given(options)),
         collective_bytes=setting.collective_bytes,
     )
     time_ns = _ns(best.time_ps if is_partial else int(transfers.finish.max(initial=0)))
-    if not is_partial and len(transfers) <= _MOST_JUDGED and setting.occupancy is Occupancy.SERIALIZATION:
-        time_ns = request.simulate(algorithm) or time_ns
     bounds = _bounds_ns(setting, best)
     statistics = _statistics(setting, best)
     record = _record(setting, statistics, time_ns, bounds)
@@ -105,7 +100,8 @@ def _check_memory(setting: Setting, num_transfers: int) -> None:
 def _bounds_ns(setting: Setting, best: Candidate) -> dict[str, int]:
     """Lower bounds for messages of the size that was chosen, rounded down; `fluid` for those of any size."""
     unit_bytes = setting.chunk_bytes(best.collective.unit_count)
-    bounds = lower_bounds_ps(best.collective, setting.network, setting.members, unit_bytes, setting.occupancy)
+    network = Network.of(setting.network.topology)
+    bounds = lower_bounds_ps(best.collective, network, setting.members, unit_bytes, setting.occupancy)
     return {name: bound // 1000 for name, bound in bounds.items()}
 
 
