@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+from collhub_packing.duplex import DuplexLinks
+from collhub_packing.graph import CapacityGraph
+from collhub_packing.rates import strength
+from collhub_packing.trees import Tree
 
 from collhub_blink.directed_search import EXHAUSTED, FOUND
 from collhub_blink.fewest import Fewest, search_counts
+from collhub_blink.network import induced
 from collhub_blink.undirected_search import search_undirected
 from collhub_blink.weights import Budget, first_found, weight_vectors
-from collhub_packing.trees import Tree
 
-__all__ = ["DuplexLinks", "fewest_all_reduce_trees"]
+__all__ = ["fewest_all_reduce_trees"]
 
 Int64Array = npt.NDArray[np.int64]
 
 _MOST_TREES = 12
 _MOST_NODES = 127
-
-Partition = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DuplexLinks:
-    """Links between nodes 0..num_nodes-1 as columns: `first` < `second`, `capacity` of either direction, int64."""
-
-    num_nodes: int
-    first: Int64Array
-    second: Int64Array
-    capacity: Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,62 +42,70 @@ class _Part:
     is_full: bool
 
 
-def fewest_all_reduce_trees(
-    links: DuplexLinks,
-    total: int,
-    strength: Callable[[DuplexLinks], tuple[Fraction, Partition]],
-    tree_of: Callable[[Int64Array, int], Tree],
-    known: Sequence[Tree],
-    budget: Budget,
-) -> Fewest:
-    """Fewest trees with whole weights of sum `total`, which is the strength of the network.
+def fewest_all_reduce_trees(graph: CapacityGraph, total: int, known: Sequence[Tree], budget: Budget) -> Fewest:
+    """Fewest trees with whole weights of sum `total`, the strength of a network of duplex links.
 
     Across a tight partition every tree has just as many links as it needs and all links are full, so the quotient and
-    the blocks are problems of their own with the same weights. `strength`: the value and a tight partition.
-    `tree_of(links, weight)`: the tree of chosen link numbers. `known`, `budget`: as in `fewest_broadcast_trees`.
+    the blocks are problems of their own with the same weights. `known`, `budget`: as in `fewest_broadcast_trees`.
+    Trees are rooted at their centres.
     """
+    links = DuplexLinks.of(graph)
     widest = _widest_tree(links)
     bound, reason = -(-total // widest), "no tree can be wider"
-    parts = tuple(_parts(links, np.arange(len(links.first)), total, strength))
 
     def attempt(count: int) -> tuple[tuple[Tree, ...] | None, bool]:
         if count > _MOST_TREES or links.num_nodes > _MOST_NODES:
             return None, False
+        parts = tuple(_parts(graph, np.arange(len(links.low)), total))
         found, is_proved = first_found(weight_vectors(total, count, widest), partial(_search, parts), budget)
-        return None if found is None else tuple(tree_of(*chosen) for chosen in found), is_proved
+        return None if found is None else tuple(_tree(graph, links, *chosen) for chosen in found), is_proved
 
     return search_counts(tuple(known), bound, reason, attempt, range(bound, total + 1))
+
+
+def _tree(graph: CapacityGraph, links: DuplexLinks, chosen: Int64Array, weight: int) -> Tree:
+    """The tree of these links, rooted at its centre."""
+    parent, arc = np.full(graph.num_nodes, -1, np.int64), np.full(graph.num_nodes, -1, np.int64)
+    waiting = [0]
+    arcs = np.concatenate([links.up[chosen], links.down[chosen]])
+    for node in waiting:
+        for out in arcs[graph.source[arcs] == node].tolist():
+            head = int(graph.destination[out])
+            if head not in waiting:
+                parent[head], arc[head] = node, out
+                waiting.append(head)
+    opposite = links.opposite(graph.num_arcs)
+    tree = Tree(0, weight, parent, arc)
+    return tree.rerooted(tree.centre(opposite), opposite)
 
 
 def _widest_tree(links: DuplexLinks) -> int:
     """The largest capacity at which the links that have it still join all nodes."""
     part = np.arange(links.num_nodes)
     for link in np.argsort(-links.capacity, kind="stable"):
-        part[part == part[links.second[link]]] = part[links.first[link]]
+        part[part == part[links.high[link]]] = part[links.low[link]]
         if np.all(part == part[0]):
             return int(links.capacity[link])
     return 1
 
 
-def _parts(
-    links: DuplexLinks, numbers: Int64Array, total: int, strength: Callable[[DuplexLinks], tuple[Fraction, Partition]]
-) -> Iterator[_Part]:
+def _parts(graph: CapacityGraph, numbers: Int64Array, total: int) -> Iterator[_Part]:
     """The quotient by a tight partition, and its blocks in the same way; the network as it is where nothing is tight."""
-    value, blocks = strength(links)
-    if value != total or len(blocks) < 2:
-        yield _Part(links.num_nodes, links.first, links.second, links.capacity, numbers, False)
+    links = DuplexLinks.of(graph)
+    found = strength(graph)
+    if found.value != total:
+        yield _Part(graph.num_nodes, links.low, links.high, links.capacity, numbers, False)
         return
-    block_of = np.empty(links.num_nodes, np.int64)
-    for number, block in enumerate(blocks):
+    block_of = np.empty(graph.num_nodes, np.int64)
+    for number, block in enumerate(found.blocks):
         block_of[list(block)] = number
-    across = np.flatnonzero(block_of[links.first] != block_of[links.second])
-    first, second = block_of[links.first[across]], block_of[links.second[across]]
-    yield _Part(len(blocks), first, second, links.capacity[across], numbers[across], True)
-    for block in blocks:
+    low, high = block_of[links.low], block_of[links.high]
+    across = np.flatnonzero(low != high)
+    yield _Part(len(found.blocks), low[across], high[across], links.capacity[across], numbers[across], True)
+    for number, block in enumerate(found.blocks):
         if len(block) > 1:
-            inner = np.flatnonzero((block_of[links.first] == block_of[block[0]]) & (block_of[links.second] == block_of[block[0]]))
-            ends = [np.searchsorted(block, column[inner]) for column in (links.first, links.second)]
-            yield from _parts(DuplexLinks(len(block), *ends, links.capacity[inner]), numbers[inner], total, strength)
+            inner = np.flatnonzero((low == number) & (high == number))
+            yield from _parts(induced(graph, sorted(block)), numbers[inner], total)
 
 
 def _search(parts: Sequence[_Part], weights: Sequence[int]) -> _JointSearch | None:
@@ -169,7 +168,8 @@ class _PartSearch:
 
     def links_of(self, tree: int) -> Int64Array:
         chosen = self.masks[self.indptr[:-1] + self.choice[: len(self.link)]]
-        return self.link[chosen >> tree & 1 == 1]
+        numbers: Int64Array = self.link[chosen >> tree & 1 == 1]
+        return numbers
 
 
 @dataclass(slots=True, eq=False)

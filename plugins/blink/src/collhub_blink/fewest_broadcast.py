@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from collhub_packing.graph import CapacityGraph
+from collhub_packing.trees import Tree
 
 from collhub_blink.directed_search import search_directed
 from collhub_blink.fewest import Fewest, search_counts
 from collhub_blink.weights import Budget, first_found, weight_vectors
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.trees import Tree
 
 __all__ = ["fewest_broadcast_trees", "least_tree_count"]
 

@@ -15,9 +15,21 @@ BLINK = Synthesizer(
     "collhub_blink.synthesize:synthesize",
     (
         Option("chunks", OptionType.TEXT, "auto", "pieces of the widest tree's share: a number, or auto to choose by the time"),
-        Option("seed", OptionType.INT, 0, "first seed of the tree growth; the same seed gives the same bytes"),
         Option(
-            "time_limit", OptionType.FLOAT, 60.0, "seconds for proofs of fewest trees; the best so far is returned with the gap"
+            "trees",
+            OptionType.TEXT,
+            "auto",
+            "packing: the fastest for the size, the fewest trees at the optimal rate, or shallow trees",
+            ("auto", "fewest", "shallow"),
+        ),
+        Option("depth", OptionType.INT, 0, "most hops of a tree at the optimal rate of a broadcast or reduce (0: any)"),
+        Option("seed", OptionType.INT, 0, "first seed of the tree growth; the same seed gives the same bytes"),
+        Option("seeds", OptionType.INT, 8, "random orders in which trees are grown; the fewest trees stand"),
+        Option(
+            "time_limit",
+            OptionType.FLOAT,
+            60.0,
+            "seconds for proofs of fewest trees, counted as a million search steps each so that results repeat",
         ),
     ),
 )

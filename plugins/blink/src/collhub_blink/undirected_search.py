@@ -35,10 +35,7 @@ def _can_span(part: Int8Array, scratch: Int8Array, first: Int64Array, second: In
     scratch[:] = part
     for link in range(level, len(first)):
         _joined(scratch, first[link], second[link])
-    for node in range(1, len(scratch)):
-        if scratch[node] != scratch[0]:
-            return False
-    return True
+    return bool(np.all(scratch == scratch[0]))
 
 
 @numba.njit(cache=True, nogil=True)
