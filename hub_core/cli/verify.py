@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import Assignments, from_option, json_flag, option_pairs, source_argument
+from hub_core.cli.certificate_report import certificate_object, print_certificate
 from hub_core.cli.load_check import report_load
 from hub_core.cli.loading import load, with_path
 from hub_core.cli.output import diagnostic_object, print_diagnostic, print_json, print_table, progress
 from hub_core.cli.session import Session
-from hub_core.diagnostics import ExitCode, UsageError
+from hub_core.diagnostics import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
     from hub_core.algorithm import Algorithm, JsonValue
+    from hub_core.certificates import CertificateReport
     from hub_core.verification import VerifyReport
 
 __all__ = ["verify"]
@@ -35,6 +37,8 @@ _CORRECT = {True: "correct as claimed", False: "nothing wrong found, contents no
 )
 @click.option("--fifo-capacity", type=click.IntRange(1), metavar="N", help="Also find deadlocks with N slots a connection.")
 @click.option("--fifo-units", type=click.IntRange(1), metavar="K", help="Units that one slot holds (default: one message).")
+@click.option("--certificate", "is_certified", is_flag=True, help="Also recompute the certificate of optimality that IN carries.")
+@click.option("--topology", "topology_text", metavar="T", help="Network of the certificate (default: the links that it states).")
 @click.option("--runtime", metavar="NAME", help="Only tell whether this runtime will use the file, and for which calls.")
 @json_flag
 @click.pass_obj
@@ -47,19 +51,24 @@ def verify(
     root: int | None,
     fifo_capacity: int | None,
     fifo_units: int | None,
+    is_certified: bool,
+    topology_text: str | None,
     runtime: str | None,
     as_json: bool,
 ) -> int:
     """Verify the algorithm in IN: matching, deadlock, races and contents, in place and out of place.
 
     Exit 0 where every mode that the algorithm claims is correct, else 1. With --runtime: 0 where the runtime, whose
-    own rules a plugin knows, will use the file for some call.
+    own rules a plugin knows, will use the file for some call. With --certificate: 1 also where the certificate is wrong.
     """
     if runtime is not None:
-        _check_alone({"--from": source_format, "--expect": expect, "--root": root, "--fifo-capacity": fifo_capacity})
+        others = {"--from": source_format, "--expect": expect, "--root": root, "--fifo-capacity": fifo_capacity}
+        _check_alone({**others, "--certificate": is_certified or None})
         return report_load(session, source, runtime, assignments, as_json)
     if fifo_units is not None and fifo_capacity is None:
         raise UsageError("--fifo-units has no meaning without --fifo-capacity", cure="give both")
+    if topology_text is not None and not is_certified:
+        raise UsageError("--topology has no meaning without --certificate", cure="give both")
     if root is not None and expect is None:
         assignments = {**assignments, "root": str(root)}
     elif root is not None and expect is not None:
@@ -67,11 +76,14 @@ def verify(
     algorithm, opened = load(session, source, source_format, assignments)
     report = _verified(algorithm, expect, fifo_capacity, fifo_units)
     report = replace(report, diagnostics=tuple(with_path(report.diagnostics, algorithm, opened.name)))
+    certified = _certified(session, algorithm, opened.name, topology_text) if is_certified else None
     if as_json:
-        print_json(_object(opened.name, report))
+        print_json(_object(opened.name, report, certified))
     else:
         _print(opened.name, algorithm, report)
-    return ExitCode.DONE if report.ok else ExitCode.INVALID
+        if certified is not None:
+            print_certificate(certified)
+    return ExitCode.DONE if report.ok and (certified is None or certified.ok) else ExitCode.INVALID
 
 
 def _check_alone(others: Mapping[str, object]) -> None:
@@ -89,7 +101,22 @@ def _verified(algorithm: Algorithm, expect: str | None, fifo_capacity: int | Non
         return verification.verify(algorithm, expected=expected, fifo_capacity=fifo_capacity, fifo_units=fifo_units)
 
 
-def _object(source: str, report: VerifyReport) -> dict[str, JsonValue]:
+def _certified(session: Session, algorithm: Algorithm, source: str, topology_text: str | None) -> CertificateReport:
+    """What is left of the certificate; a missing one is an error, since the user asked for it."""
+    from hub_core import certificates, pipeline
+
+    certificate = certificates.find_certificate(algorithm)
+    if certificate is None:
+        cure = "synthesize it with a synthesizer that proves its rate"
+        raise InputError(f"{source} carries no certificate", cure=cure, code="no-certificate")
+    topology = None
+    if topology_text is not None:
+        topology = pipeline.read_topology(topology_text, registry=session.registry(), report=print_diagnostic)
+    return certificates.check_certificate(certificate, algorithm, topology)
+
+
+def _object(source: str, report: VerifyReport, certified: CertificateReport | None) -> dict[str, JsonValue]:
+    parts = {} if certified is None else {"certificate": certificate_object(certified)}
     return {
         "schema": "collhub/report-verify-1",
         "source": source,
@@ -100,6 +127,7 @@ def _object(source: str, report: VerifyReport) -> dict[str, JsonValue]:
         "method": report.method,
         "error_probability": report.error_probability,
         "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
+        **parts,
     }
 
 
