@@ -378,10 +378,19 @@ class _Lowering:
         turn = np.flatnonzero(place - window >= first)
         # Rows of a rank are in the order of time, and links do not share senders: the largest row is the last release.
         released = np.maximum.accumulate(self._previous[rows] + first * (len(self._events) + 1)) - first * (len(self._events) + 1)
-        held = np.flatnonzero((place > first) & (window > 1))
-        held = held[released[held - 1] > self._previous[rows[held]]]
-        parents = np.concatenate([rows[place[turn] - window[turn]], released[held - 1]])
-        return parents, np.concatenate([rows[turn], rows[held]])
+        previous, follows = self._previous[rows], (place > first) & (window > 1)
+        held = np.flatnonzero(follows)
+        held = held[(released[held - 1] > previous[held]) | self._is_tied(released[held - 1], previous[held])]
+        tied = np.flatnonzero(follows)
+        tied = tied[self._is_tied(previous[tied - 1], previous[tied]) & (previous[tied - 1] != released[tied - 1])]
+        parents = np.concatenate([rows[place[turn] - window[turn]], released[held - 1], previous[tied - 1]])
+        return parents, np.concatenate([rows[turn], rows[held], rows[tied]])
+
+    def _is_tied(self, one: Int64Array, other: Int64Array) -> BoolArray:
+        """Whether two arrivals (rows, -1 for none) come at the same time: simulators have an order of their own for them."""
+        finish = self._transfers.finish[self._events.transfer]
+        tied: BoolArray = (one >= 0) & (other >= 0) & (one != other) & (finish[one] == finish[other])
+        return tied
 
     def _copies(self) -> tuple[dict[str, npt.NDArray[np.generic]], tuple[Int64Array, Int64Array]]:
         """Copies of own chunks from INPUT to OUTPUT, neighbouring ones as one, behind all messages that read them."""

@@ -46,7 +46,8 @@ class Lines(NamedTuple):
     `busy`, `arrival`: times of one message. `is_busy`: bool. `first`, `last`: the line at a switch. `expected`: when the
     messages that were sent so far will have left it. `waiting[begin[l]:begin[l] + count[l]]`: what its sender could
     send; where the order is fixed, all that it will send, in order. `gone[begin[l]:begin[l] + sent[l]]`: what it has
-    sent. `window`: how many may be on their way at once. `is_touched`: bool, `touched`: links that may begin to send.
+    sent, of which the first `arrived[l]` have arrived. `window`: how many may be on their way. `is_touched`: bool,
+    `touched`: links that may begin to send.
     """
 
     busy: Int64Array
@@ -60,6 +61,7 @@ class Lines(NamedTuple):
     waiting: Int64Array
     gone: Int64Array
     sent: Int64Array
+    arrived: Int64Array
     window: Int64Array
     is_touched: BoolArray
     touched: Int64Array
@@ -147,7 +149,11 @@ def _arrive(transfer: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: b
         return
     jobs.finish[transfer] = events.counter[_NOW]
     events.counter[_DONE] += 1
-    _attend(jobs.path[jobs.path_indptr[arc]], jobs, lines, events, is_fixed)
+    link = jobs.path[jobs.path_indptr[arc]]
+    first = lines.begin[link]
+    while lines.arrived[link] < lines.sent[link] and jobs.finish[lines.gone[first + lines.arrived[link]]] >= 0:
+        lines.arrived[link] += 1
+    _attend(link, jobs, lines, events, is_fixed)
     for edge in range(jobs.child_indptr[transfer], jobs.child_indptr[transfer + 1]):
         child = jobs.child[edge]
         jobs.unmet[child] -= 1
@@ -186,7 +192,7 @@ def _release(link: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool
 @part
 def _attend(link: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -> None:
     """Let a sender send: at once where the order is fixed, as simulators do, else when all that is new now is known."""
-    if is_fixed:
+    if is_fixed or lines.window[link] > 1:
         _send(link, jobs, lines, events, is_fixed)
     elif not lines.is_touched[link]:
         lines.is_touched[link] = True
@@ -199,7 +205,7 @@ def _send(link: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -
     turn, begin = lines.sent[link], lines.begin[link]
     if lines.is_busy[link]:
         return
-    if turn > 0 and jobs.finish[lines.gone[begin + max(turn - lines.window[link], (turn - 1) // 2)]] < 0:
+    if lines.arrived[link] < min(turn, max(turn - lines.window[link], (turn - 1) // 2) + 1):
         return
     now = events.counter[_NOW]
     transfer = _next_in_order(link, jobs, lines) if is_fixed else _choice(link, jobs, lines, now)

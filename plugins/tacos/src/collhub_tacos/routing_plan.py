@@ -140,7 +140,7 @@ def _in_time(
     touched[: len(ready)] = ready
     lines = Lines(
         single.busy, single.arrival, _filled(links, 0) > 0, _filled(links, -1), _filled(links, -1), _filled(links, 0),
-        begin, number, waiting, _filled(count, -1), _filled(links, 0), window, number > 0, touched,
+        begin, number, waiting, _filled(count, -1), _filled(links, 0), _filled(links, 0), window, number > 0, touched,
     )  # fmt: skip
     room = count + links + 1
     events = Events(*(_filled(room, 0) for _ in range(3)), np.asarray([0, 0, 0, len(ready), 0], np.int64))

@@ -23,14 +23,25 @@ def windows_of_links(network: Network, times: LinkTimes) -> Int64Array:
     return np.minimum(1 + most[which], _MOST_ON_THE_WAY)
 
 
-def windows(row: Int64Array, start: Int64Array, window: Int64Array) -> Int64Array:
-    """The window of every message: turn i of a link waits for turn max(i - `window`, (i - 1) // 2).
+def windows(row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array) -> Int64Array:
+    """The window of every message: turn i of a link waits for turns 0 ... max(i - `window`, (i - 1) // 2), so for their last.
 
     `row`: link of every message, `window`: that of its link. Simulators start what becomes free in one instant in an
-    order of their own, that of a hash set in ASTRA-sim. So no more than two messages of a link wait for the same one: in
-    sets of two that order is the stated one. A link thus begins with one message, and doubles.
+    order of their own, that of a hash set in ASTRA-sim. So few messages of a link wait for the same one: in small
+    sets that order is the stated one. A link thus begins with one message, and doubles.
     """
+    if not len(row):
+        return window
     order = np.lexsort((start, row))
-    turn = np.empty(len(row), np.int64)
-    turn[order] = np.arange(len(row)) - np.searchsorted(row[order], row[order])
-    return turn - np.maximum(turn - window, (turn - 1) // 2)
+    link = row[order]
+    place = np.arange(len(row))
+    first = np.searchsorted(link, link)
+    by_finish = np.lexsort((place, finish[order], link))
+    standing = np.empty(len(row), np.int64)
+    standing[by_finish] = place
+    latest = by_finish[np.maximum.accumulate(standing)]
+    turn = place - first
+    awaited = latest[first + np.maximum(np.maximum(turn - window[order], (turn - 1) // 2), 0)]
+    result = np.empty(len(row), np.int64)
+    result[order] = np.where(turn > 0, place - awaited, 1)
+    return result

@@ -66,5 +66,5 @@ class Schedule:
             self.start,
             self.finish,
             self.reduces,
-            windows(row, self.start, windows_of_links(network, times)[self.link]),
+            windows(row, self.start, self.finish, windows_of_links(network, times)[self.link]),
         )
