@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,13 +34,7 @@ class DuplexLinks:
 
     @classmethod
     def of(cls, graph: CapacityGraph) -> DuplexLinks:
-        """Pair the arcs of a graph. Raises `InputError` for switches and for links that differ by direction."""
-        if graph.num_nodes > graph.num_compute:
-            raise InputError(
-                "the strength of a network with switches is not known to be what its all-reduce can reach",
-                cure="remove the switches first",
-                code="switches",
-            )
+        """Pair the arcs of a graph. Raises `InputError` for links that differ by direction."""
         up = np.flatnonzero((graph.source < graph.destination) & (graph.capacity > 0))
         down = np.flatnonzero((graph.source > graph.destination) & (graph.capacity > 0))
         up = up[np.lexsort((graph.destination[up], graph.source[up]))]
@@ -83,15 +78,15 @@ class LeastSets:
         self._links = np.tile(links.capacity * scale, 2)
         self._num_nodes = n
 
-    def least(self, member: int, weights: Int64Array, allowed: BoolArray) -> tuple[int, BoolArray]:
-        """The least value of a set that holds `member` and nodes of `allowed` only, and the smallest such set."""
+    def least(self, members: Sequence[int], weights: Int64Array, allowed: BoolArray) -> tuple[int, BoolArray]:
+        """The least value of a set that holds all of `members` and only nodes of `allowed`, and the smallest such set."""
         n = self._num_nodes
         gain, loss = np.maximum(-weights, 0), np.maximum(weights, 0)
-        base = int(gain[allowed].sum())
+        # What members weigh is paid whatever the rest of the set.
+        base = int(gain[allowed].sum()) - int(loss[members].sum())
         endless = int(self._links.sum()) + int(np.abs(weights).sum()) + 1
         gain, loss = np.where(allowed, gain, 0), np.where(allowed, loss, endless)
-        # The member's weight is paid whatever the rest of the set.
-        gain[member], loss[member] = endless, 0
+        gain[members], loss[members] = endless, 0
         cut = self._network.least_cut(np.concatenate([self._links, gain, loss]), n, [n + 1])
         assert cut is not None
-        return cut.value - base + max(int(weights[member]), 0), cut.side[:n]
+        return cut.value - base, cut.side[:n]

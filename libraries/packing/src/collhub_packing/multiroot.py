@@ -13,7 +13,7 @@ import numpy.typing as npt
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.growth import pack_rooted_trees
 from collhub_packing.rates import Rate, SourcedNetwork, all_gather_rate
-from collhub_packing.splitting import DirectNetwork, without_switches
+from collhub_packing.splitting import DirectNetwork, Spread, direct, without_switches
 from collhub_packing.trees import Tree
 
 __all__ = ["MultirootPacking", "all_gather_trees", "fixed_rate", "fixed_trees"]
@@ -36,20 +36,25 @@ class MultirootPacking:
 
 
 def all_gather_trees(
-    graph: CapacityGraph, weights: Sequence[int] | None = None, *, seeds: int = 4, first_seed: int = 0
-) -> list[MultirootPacking]:
+    graph: CapacityGraph,
+    weights: Sequence[int] | None = None,
+    *,
+    spread: Spread = Spread.NOWHERE,
+    seeds: int = 4,
+    first_seed: int = 0,
+) -> MultirootPacking:
     """Trees of the best rate x at which every node v sends `weights[v]` * x to all others; see `all_gather_rate`.
 
     With 1 / x = a / b and g the greatest common divisor of b and the capacities, capacities grow a / g-fold, and
-    each node sends b / g for a unit of its weight: the least integers that do. One packing without switches; else one
-    for either way to split them off, that with fewer trees first: the other one is often less deep.
+    each node sends b / g for a unit of its weight: the least integers that do. Switches are split off, see
+    `without_switches`. Of the packings of `seeds` random orders: the fewest trees, then the least depth by weight.
     """
     share = np.ones(graph.num_compute, np.int64) if weights is None else np.asarray(weights, np.int64)
     rate = all_gather_rate(graph, weights)
     divisor = math.gcd(rate.value.numerator, *graph.capacity.tolist())
     times = Fraction(rate.value.denominator, divisor)
     scaled = replace(graph, capacity=_floors(graph.capacity, times), unit=graph.unit / times)
-    return _packed(scaled, rate, share * (rate.value.numerator // divisor), seeds, first_seed)
+    return _packed(scaled, rate, share * (rate.value.numerator // divisor), spread, seeds, first_seed)
 
 
 def fixed_rate(graph: CapacityGraph, per_root: int, weights: Sequence[int] | None = None) -> Fraction:
@@ -80,17 +85,23 @@ def fixed_rate(graph: CapacityGraph, per_root: int, weights: Sequence[int] | Non
 
 
 def fixed_trees(
-    graph: CapacityGraph, per_root: int, weights: Sequence[int] | None = None, *, seeds: int = 4, first_seed: int = 0
-) -> list[MultirootPacking]:
+    graph: CapacityGraph,
+    per_root: int,
+    weights: Sequence[int] | None = None,
+    *,
+    spread: Spread = Spread.NOWHERE,
+    seeds: int = 4,
+    first_seed: int = 0,
+) -> MultirootPacking:
     """Trees of the best rate of which each node has `per_root` per unit of its weight: 1 gives the fewest trees there are.
 
-    Packings as from `all_gather_trees`. The rate has no cut: more trees may be faster.
+    As from `all_gather_trees`. The rate has no cut: more trees may be faster.
     """
     share = np.ones(graph.num_compute, np.int64) if weights is None else np.asarray(weights, np.int64)
     value = fixed_rate(graph, per_root, weights)
     times = per_root / value
     floored = replace(graph, capacity=_floors(graph.capacity, times), unit=graph.unit / times)
-    return _packed(floored, Rate(value, ()), share * per_root, seeds, first_seed)
+    return _packed(floored, Rate(value, ()), share * per_root, spread, seeds, first_seed)
 
 
 def _floors(capacity: Int64Array, times: Fraction) -> Int64Array:
@@ -98,14 +109,9 @@ def _floors(capacity: Int64Array, times: Fraction) -> Int64Array:
     return np.asarray([value * times.numerator // times.denominator for value in capacity.tolist()], np.int64)
 
 
-def _packed(graph: CapacityGraph, rate: Rate, sent: Int64Array, seeds: int, first_seed: int) -> list[MultirootPacking]:
-    """Packings of scaled capacities, one for either way to split switches off, the fewest trees first."""
-    if graph.num_nodes == graph.num_compute:
-        networks = [DirectNetwork(graph, tuple((arc,) for arc in range(graph.num_arcs)))]
-    else:
-        networks = [without_switches(graph, sent, spread=spread) for spread in (True, False)]
-    packings = [
-        MultirootPacking(rate, sent, network, pack_rooted_trees(network.graph, sent, seeds=seeds, first_seed=first_seed))
-        for network in networks
-    ]
-    return sorted(packings, key=lambda packing: (len(packing.trees), sum(t.weight * t.depth for t in packing.trees)))
+def _packed(graph: CapacityGraph, rate: Rate, sent: Int64Array, spread: Spread, seeds: int, first_seed: int) -> MultirootPacking:
+    """Trees in a network with scaled capacities."""
+    is_direct = graph.num_nodes == graph.num_compute
+    network = direct(graph) if is_direct else without_switches(graph, sent, spread=spread)
+    trees = pack_rooted_trees(network.graph, sent, seeds=seeds, first_seed=first_seed)
+    return MultirootPacking(rate, sent, network, trees)

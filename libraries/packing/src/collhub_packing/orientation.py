@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,72 +12,137 @@ from collhub_packing.flows import FlowNetwork
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.growth import pack_arborescences
 from collhub_packing.rates import Strength, strength
+from collhub_packing.splitting import DirectNetwork, Spread, direct, without_switches
 from collhub_packing.trees import Tree
 from hub_core.diagnostics import InputError
 
-__all__ = ["all_reduce_trees", "oriented"]
+__all__ = ["AllReducePacking", "all_reduce_packing", "all_reduce_trees", "oriented"]
 
 Int64Array = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AllReducePacking:
+    """Trees of an all-reduce at the strength of a network, of weight `scale` times the strength together.
+
+    The trees are made of arcs of `network`, whose graph's unit is 1 / `scale` of the given one's; the arcs of each of
+    its links run over the same physical links, so that reduce and broadcast fit together.
+    """
+
+    strength: Strength
+    scale: int
+    network: DirectNetwork
+    trees: list[Tree]
+
+
 def all_reduce_trees(graph: CapacityGraph, *, seeds: int = 8, first_seed: int = 0) -> tuple[Strength, list[Tree]]:
-    """The strength a / q of a network and trees of weight a together, in units of 1 / q of the graph's.
+    """The strength a / q of a network without switches and trees of weight a together, in units of 1 / q of the graph's.
 
     Reduce towards the root and broadcast from it, on every tree at once, load a link by at most its capacity in either
     direction. Each tree is rooted at its centre. Of the packings of `seeds` random orientations and orders:
-    the fewest trees, then the least sum of weight times depth. Raises `InputError` as `strength` does.
+    the fewest trees, then the least sum of weight times depth. Raises `InputError` as `strength` does, and for
+    switches, for which there is `all_reduce_packing`.
+    """
+    if graph.num_nodes > graph.num_compute:
+        raise InputError("trees of links cannot pass switches", cure="split the switches off", code="switches")
+    packing = all_reduce_packing(graph, seeds=seeds, first_seed=first_seed)
+    return packing.strength, packing.trees
+
+
+def all_reduce_packing(
+    graph: CapacityGraph, *, spread: Spread = Spread.NOWHERE, seeds: int = 8, first_seed: int = 0
+) -> AllReducePacking:
+    """As `all_reduce_trees`, also with switches, which are split off (`without_switches`) once the links are oriented.
+
+    Half of the capacity of a switch leads into it, so what enters can leave; the strength is reached there too.
     """
     found = strength(graph)
-    opposite = DuplexLinks.of(graph).opposite(graph.num_arcs)
-    packings = []
-    for seed in range(first_seed, first_seed + max(1, seeds)):
-        order = np.random.default_rng(seed).permutation(graph.num_nodes)
-        directed = oriented(graph, found, [int(node) for node in order])
-        trees = pack_arborescences(directed, int(order[0]), found.value.numerator, seeds=1, first_seed=seed)
-        packings.append([tree.rerooted(tree.centre(opposite), opposite) for tree in trees])
-    best = min(packings, key=lambda trees: (len(trees), sum(tree.weight * tree.depth for tree in trees)))
-    return found, sorted(best, key=lambda tree: (-tree.weight, tree.depth, tree.root, tuple(tree.arc)))
+    packings = [_packing(graph, found, spread, seed) for seed in range(first_seed, first_seed + max(1, seeds))]
+    return min(packings, key=lambda packing: (len(packing.trees), sum(t.weight * t.depth for t in packing.trees)))
 
 
-def oriented(graph: CapacityGraph, rate: Strength, order: list[int]) -> CapacityGraph:
-    """Share the capacity of every link, q-fold, between its directions, so that a rate of a reaches all from `order[0]`.
+def _packing(graph: CapacityGraph, found: Strength, spread: Spread, seed: int) -> AllReducePacking:
+    """The packing of one random orientation."""
+    order = [int(node) for node in np.random.default_rng(seed).permutation(graph.num_compute)]
+    directed, scale = oriented(graph, found, order)
+    total = int(found.value * scale)
+    if graph.num_nodes == graph.num_compute:
+        opposite = DuplexLinks.of(graph).opposite(graph.num_arcs)
+        network = direct(replace(directed, capacity=graph.capacity * scale))
+        grown = pack_arborescences(directed, order[0], total, seeds=1, first_seed=seed)
+    else:
+        one_way = without_switches(directed, _sent(order[0], total, graph.num_compute), spread=spread)
+        network, opposite = _both_ways(one_way, DuplexLinks.of(graph).opposite(graph.num_arcs), graph)
+        grown = pack_arborescences(one_way.graph, order[0], total, seeds=1, first_seed=seed)
+    trees = [tree.rerooted(tree.centre(opposite), opposite) for tree in grown]
+    trees.sort(key=lambda tree: (-tree.weight, tree.depth, tree.root, tuple(tree.arc)))
+    return AllReducePacking(found, scale, network, trees)
 
-    The strength is a / q. The capacity into every set of nodes depends on the capacity into single nodes alone, so
-    it is lowered node by node, in `order`, as far as every set allows: one least cut each; the links follow by
-    one flow (Frank 1980). Any order is right; each may give other trees.
+
+def _sent(root: int, total: int, num_compute: int) -> Int64Array:
+    sent = np.zeros(num_compute, np.int64)
+    sent[root] = total
+    return sent
+
+
+def _both_ways(one_way: DirectNetwork, opposite: Int64Array, graph: CapacityGraph) -> tuple[DirectNetwork, Int64Array]:
+    """A network with each arc's opposite over the opposite links, as far behind the arcs as there are arcs."""
+    arcs = one_way.graph
+    back = tuple(tuple(int(opposite[arc]) for arc in reversed(route)) for route in one_way.routes)
+    both = replace(
+        arcs,
+        source=np.concatenate([arcs.source, arcs.destination]),
+        destination=np.concatenate([arcs.destination, arcs.source]),
+        capacity=np.tile(arcs.capacity, 2),
+        row=np.concatenate([arcs.row, graph.row[[route[0] for route in back]]]),
+    )
+    number = np.arange(arcs.num_arcs)
+    return DirectNetwork(both, one_way.routes + back), np.concatenate([number + len(number), number])
+
+
+def oriented(graph: CapacityGraph, rate: Strength, order: list[int]) -> tuple[CapacityGraph, int]:
+    """Share the capacity of every link, `scale`-fold, between its directions, so that the rate reaches all from `order[0]`.
+
+    The scale, also returned, is the strength's denominator, or twice that where a switch has an odd capacity to halve. The
+    capacity into every set of nodes depends on the capacity into single nodes alone, so it is lowered node
+    by node, in `order` from its end, as far as every set allows: one least cut each; the links follow by one flow
+    (Frank 1980). Any order of the compute nodes is right; each may give other trees.
     """
-    if sorted(order) != list(range(graph.num_nodes)):
-        raise InputError("the order must name every node once")
+    if sorted(order) != list(range(graph.num_compute)):
+        raise InputError("the order must name every compute node once")
     links = DuplexLinks.of(graph)
-    capacity = links.capacity * rate.value.denominator
-    arriving = _arriving(links, rate, order)
+    scale = rate.value.denominator
+    if np.any(_touching(links, scale)[graph.num_compute :] % 2):
+        scale *= 2
+    arriving = _arriving(links, order, int(rate.value * scale), scale)
+    capacity = links.capacity * scale
     up = _shared(links, capacity, arriving)
     directed = np.zeros(graph.num_arcs, np.int64)
     directed[links.up], directed[links.down] = up, capacity - up
-    return replace(graph, capacity=directed, unit=graph.unit / rate.value.denominator)
+    return replace(graph, capacity=directed, unit=graph.unit / scale), scale
 
 
-def _arriving(links: DuplexLinks, rate: Strength, order: list[int]) -> Int64Array:
-    """How much capacity into every node is enough: for X without the root, the links inside X and a more."""
-    root, a, q = order[0], rate.value.numerator, rate.value.denominator
-    touching = _touching(links, links.capacity * q)
-    arriving = touching.copy()
-    sets = LeastSets(links, q)
+def _arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> Int64Array:
+    """How much capacity into every node is enough: for X with others than the root, the links inside X and `total` more."""
+    touching = _touching(links, scale)
+    arriving = touching // 2
+    arriving[order] = touching[order]
+    sets = LeastSets(links, scale)
     anything = np.ones(links.num_nodes, np.bool_)
-    for node in order[::-1]:
-        # Twice (arriving in X - links inside X - a unless X has the root), by 2 * inside = touching - leaving.
+    for node in reversed(order):
+        # Twice (arriving in X - links inside X - total unless X has the root), by 2 * inside = touching - leaving.
         weights = 2 * arriving - touching
-        weights[root] += 2 * a
-        slack, _ = sets.least(node, weights, anything)
-        arriving[node] -= (slack - 2 * a) // 2
+        weights[order[0]] += 2 * total
+        value, _ = sets.least([node], weights, anything)
+        arriving[node] -= value // 2 - total
     return arriving
 
 
-def _touching(links: DuplexLinks, capacity: Int64Array) -> Int64Array:
-    """Capacity of the links at every node."""
+def _touching(links: DuplexLinks, scale: int) -> Int64Array:
+    """Capacity of the links at every node, `scale`-fold."""
     total = np.zeros(links.num_nodes, np.int64)
-    np.add.at(total, links.low, capacity)
-    np.add.at(total, links.high, capacity)
+    np.add.at(total, links.low, links.capacity * scale)
+    np.add.at(total, links.high, links.capacity * scale)
     return total
 
 

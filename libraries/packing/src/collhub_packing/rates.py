@@ -30,10 +30,15 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """A rate in units of the graph, and the partition of the nodes between whose blocks no more fits."""
+    """A rate in units of the graph, and the partition of the compute nodes between whose blocks no more fits.
+
+    `sides`: for every block a set with its compute nodes and maybe switches; half the capacity that leaves all of them,
+    over the number of blocks less one, is the rate.
+    """
 
     value: Fraction
     blocks: tuple[tuple[int, ...], ...]
+    sides: tuple[tuple[int, ...], ...]
 
 
 def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
@@ -98,46 +103,58 @@ class SourcedNetwork:
 def strength(graph: CapacityGraph) -> Strength:
     """The most that undirected spanning trees carry (Nash-Williams, Tutte 1961): min c(E(P)) / (|P| - 1) over partitions P.
 
-    No all-reduce without reduction in the network is faster. Newton's iteration; each round finds the worst
-    partition by n least cuts (Dilworth truncation; Cunningham 1985). Raises `InputError` for networks with switches,
-    with links that differ by direction, and disconnected ones.
+    No all-reduce without reduction in the network is faster: of every element |P| - 1 messages at least go up and as
+    many down between the |P| blocks. With switches, P divides the compute nodes, and the sum of the blocks' least cuts
+    from all others takes the place of 2 c(E(P)). Newton's iteration; each round finds the worst partition
+    by one least cut per node (Dilworth truncation; Cunningham 1985). Raises `InputError` for links that
+    differ by direction and for disconnected networks.
     """
     _check(graph)
     links = DuplexLinks.of(graph)
-    blocks = [[node] for node in range(graph.num_nodes)]
-    rate = Fraction(int(links.capacity.sum()), len(blocks) - 1)
-    while rate:
-        worst, blocks_found = _worst_partition(links, rate)
-        if worst >= -2 * rate.numerator:
-            return Strength(rate, tuple(tuple(sorted(block)) for block in sorted(blocks)))
-        blocks = blocks_found
-        rate = Fraction(_capacity_between(links, blocks), len(blocks) - 1)
-    inside = min(blocks)
-    lost = min(set(range(graph.num_nodes)) - set(inside))
-    raise _unreachable(lost, tuple(sorted(inside)), graph)
+    rate = _between(graph, links, [[node] for node in range(graph.num_compute)])
+    while rate.value:
+        worst, blocks = _worst_partition(links, graph.num_compute, rate.value)
+        if worst >= -2 * rate.value.numerator:
+            return rate
+        rate = _between(graph, links, blocks)
+    inside, outside = rate.sides[0], rate.blocks[1]
+    raise _unreachable(outside[0], inside, graph)
 
 
-def _worst_partition(links: DuplexLinks, rate: Fraction) -> tuple[int, list[list[int]]]:
+def _worst_partition(links: DuplexLinks, num_compute: int, rate: Fraction) -> tuple[int, list[list[int]]]:
     """The partition P with least c(E(P)) - rate * |P|, and that value times twice the rate's denominator."""
     sets = LeastSets(links, rate.denominator)
     prices = np.zeros(links.num_nodes, np.int64)
-    allowed = np.zeros(links.num_nodes, np.bool_)
+    # Switches cost nothing and may be in any set.
+    allowed = np.arange(links.num_nodes) >= num_compute
     blocks: list[list[int]] = []
-    for node in range(links.num_nodes):
+    for node in range(num_compute):
         allowed[node] = True
-        value, members = sets.least(node, -prices, allowed)
+        value, members = sets.least([node], -prices, allowed)
         prices[node] = value - 2 * rate.numerator
         joined = [node, *(other for block in blocks if members[block].any() for other in block)]
         blocks = [block for block in blocks if not members[block].any()] + [joined]
     return int(prices.sum()), blocks
 
 
-def _capacity_between(links: DuplexLinks, blocks: list[list[int]]) -> int:
-    """Capacity of the links between different blocks."""
-    block_of = np.zeros(links.num_nodes, np.int64)
-    for index, block in enumerate(blocks):
-        block_of[block] = index
-    return int(links.capacity[block_of[links.low] != block_of[links.high]].sum())
+def _between(graph: CapacityGraph, links: DuplexLinks, blocks: list[list[int]]) -> Strength:
+    """The rate that a partition allows."""
+    ordered = sorted(sorted(block) for block in blocks)
+    sides = [_least_side(graph, links, block) for block in ordered] if graph.num_nodes > graph.num_compute else ordered
+    leaving = 0
+    for side in sides:
+        inside = np.zeros(graph.num_nodes, np.bool_)
+        inside[side] = True
+        leaving += _leaving(graph, inside)
+    return Strength(Fraction(leaving, 2 * (len(ordered) - 1)), tuple(map(tuple, ordered)), tuple(map(tuple, sides)))
+
+
+def _least_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
+    """A block with the switches that make the capacity that leaves it least."""
+    allowed = np.arange(graph.num_nodes) >= graph.num_compute
+    allowed[block] = True
+    _, side = LeastSets(links, 1).least(block, np.zeros(graph.num_nodes, np.int64), allowed)
+    return [int(node) for node in np.flatnonzero(side)]
 
 
 def _weakest_node(graph: CapacityGraph, weights: Int64Array) -> tuple[Fraction, BoolArray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from collhub_packing.graph import CapacityGraph
 from collhub_packing.trees import Tree
 from hub_core.diagnostics import InputError
 
-__all__ = ["DirectNetwork", "without_switches"]
+__all__ = ["DirectNetwork", "Spread", "direct", "without_switches"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -40,6 +41,23 @@ class DirectNetwork:
         return {node: [int(switched.row[arc]) for arc in self.routes[tree.arc[node]]] for node in hanging}
 
 
+def direct(graph: CapacityGraph) -> DirectNetwork:
+    """A network without switches as one whose routes are its arcs."""
+    return DirectNetwork(graph, tuple((arc,) for arc in range(graph.num_arcs)))
+
+
+class Spread(Enum):
+    """Where the traffic between the neighbours of a switch is spread evenly over all pairs of them.
+
+    Spread traffic needs more links and often more trees, but flatter ones. `WIDEST`: at switches that join compute nodes
+    alone and are the widest way out of each, such as those inside a machine.
+    """
+
+    NOWHERE = "nowhere"
+    WIDEST = "widest"
+    EVERYWHERE = "everywhere"
+
+
 class _Piece(NamedTuple):
     """Some capacity between two nodes that runs over one route."""
 
@@ -47,12 +65,11 @@ class _Piece(NamedTuple):
     route: _Route
 
 
-def without_switches(graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, spread: bool = True) -> DirectNetwork:
+def without_switches(graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, spread: Spread = Spread.NOWHERE) -> DirectNetwork:
     """Split off all switches such that `sent[v]` from every compute node v at once still reaches all others.
 
     Exact: one link through a switch and another one out of it become a link past it as far as every least cut allows,
-    with flows to all compute nodes kept and repaired. With `spread`, traffic of a neighbour is spread over all others as
-    evenly as possible, which keeps trees flat; else every pair takes as much as it can, which leaves fewer links.
+    with flows to all compute nodes kept and repaired. Where traffic is not spread, every pair takes as much as it can.
     Raises `InputError` where the demand does not fit, or a switch has more capacity out than in and needs both.
     """
     demand = np.asarray(sent, np.int64)
@@ -60,7 +77,8 @@ def without_switches(graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, 
     for arc, ends in enumerate(zip(graph.source.tolist(), graph.destination.tolist(), strict=True)):
         pieces[ends] = [_Piece(int(graph.capacity[arc]), (arc,))]
     for switch in _removal_order(graph):
-        _remove(switch, pieces, graph, demand, spread)
+        is_spread = spread is Spread.EVERYWHERE or (spread is Spread.WIDEST and _is_widest(switch, pieces, graph.num_compute))
+        _remove(switch, pieces, graph, demand, is_spread)
     ordered = sorted((ends, piece.route, piece.amount) for ends, found in pieces.items() for piece in found)
     routes = tuple(route for _, route, _ in ordered)
     direct = CapacityGraph(
@@ -87,11 +105,23 @@ def _removal_order(graph: CapacityGraph) -> list[int]:
     return sorted(range(graph.num_compute, graph.num_nodes), key=lambda switch: (distance[switch], switch))
 
 
-def _remove(switch: int, pieces: dict[_Pair, list[_Piece]], graph: CapacityGraph, demand: Int64Array, spread: bool) -> None:
+def _is_widest(switch: int, pieces: dict[_Pair, list[_Piece]], num_compute: int) -> bool:
+    """Whether the neighbours of a switch are compute nodes with at least half of their capacity to it."""
+    sent: Counter[int] = Counter()
+    to_switch: Counter[int] = Counter()
+    for (u, t), found in pieces.items():
+        amount = sum(piece.amount for piece in found)
+        sent[u] += amount
+        if t == switch:
+            to_switch[u] += amount
+    return all(u < num_compute and 2 * to_switch[u] >= sent[u] for u in to_switch)
+
+
+def _remove(switch: int, pieces: dict[_Pair, list[_Piece]], graph: CapacityGraph, demand: Int64Array, is_spread: bool) -> None:
     """Replace the links of one switch."""
     before = [u for u, w in sorted(pieces) if w == switch]
     behind = [t for w, t in sorted(pieces) if w == switch]
-    moved = _moved(switch, before, behind, pieces, graph, demand, spread)
+    moved = _moved(switch, before, behind, pieces, graph, demand, is_spread)
     for i, u in enumerate(before):
         for j, t in enumerate(behind):
             if moved[i, j]:
@@ -140,7 +170,7 @@ def _moved(
     pieces: dict[_Pair, list[_Piece]],
     graph: CapacityGraph,
     demand: Int64Array,
-    spread: bool,
+    is_spread: bool,
 ) -> Int64Array:
     """How much of every pair of neighbours becomes a direct link: int64[before, behind]."""
     from collhub_packing import kernels
@@ -168,16 +198,16 @@ def _moved(
     if not kernels.supply(junction, capacity):
         raise InputError("the demand does not fit into the network", code="no-room")
     moved = np.zeros((len(before), len(behind)), np.int64)
-    shares = _shares(before, behind, junction.before, junction.behind, spread)
+    shares = _shares(before, behind, junction.before, junction.behind, is_spread)
     kernels.split_off(junction, _orders(switch, before, behind, pieces), shares, moved)
     return moved
 
 
-def _shares(before: list[int], behind: list[int], enters: Int64Array, leaves: Int64Array, spread: bool) -> Int64Array:
+def _shares(before: list[int], behind: list[int], enters: Int64Array, leaves: Int64Array, is_spread: bool) -> Int64Array:
     """Limits of the rounds: an even share rounded down, rounded up, then none; turning back only at last."""
     is_other = np.asarray(before)[:, None] != np.asarray(behind)
     endless = np.full(is_other.shape, UNLIMITED, np.int64)
-    if not spread:
+    if not is_spread:
         return np.stack([endless * is_other, endless])
     weight = is_other * leaves
     total = np.maximum(weight.sum(axis=1, keepdims=True), 1)
