@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from collhub_tacos.arrival_log import ArrivalLog, identifier_type
 from collhub_tacos.network import Network
-from collhub_tacos.reach import unreachable
+from collhub_tacos.reach import hops_from, unreachable
 from collhub_tacos.translation import Translations, symmetric_all_gather
 from hub_core.diagnostics import InputError
 
@@ -26,6 +26,10 @@ _PAIRS_FOR_SEEDS = 5_000_000
 # Cursor moves of a slice: below a second on any machine, so that Ctrl-C and progress get through.
 _SLICE = 1 << 24
 _PERIOD_S = 0.2
+# Steps on one way through the network; more of them touch more memory than the caches hold.
+_WINDOW = 8
+# Where the latency is many times what a message takes, shorter steps would cost more than they bring.
+_MOST_LAG = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +52,7 @@ def fewest_steps(network: Network, origin: Int64Array) -> int:
 def memory_bytes(network: Network, num_chunks: int, seeds: int = 1, threads: int = 1) -> int:
     """What `best_all_gather` takes at its peak: logs, bit sets and used links of all logs that exist at once."""
     steps = -(-num_chunks // max(1, int(np.diff(network.indptr).min(initial=1))))
-    a_node = num_chunks * np.dtype(identifier_type(num_chunks)).itemsize + 8 * -(-num_chunks // 64) + 40
+    a_node = num_chunks * np.dtype(identifier_type(num_chunks)).itemsize + 8 * -(-num_chunks // 64) + 600
     one = network.num_npus * a_node + steps * -(-network.num_links // 8) + 8 * network.num_links
     return one * (1 if seeds == 1 else 1 + threads)
 
@@ -72,10 +76,10 @@ def all_gather(
     _check(network, step_ps, arrival)
     own = np.bincount(origin, minlength=network.num_npus).astype(np.int64)
     work = _Work(network, origin, own, -(-arrival // step_ps))
-    while work.num_open:
+    while not work.is_over:
         work.slice(seed)
         progress(work.fraction)
-    return ArrivalLog(network, step_ps, arrival, work.log, own, work.carried[: work.step])
+    return ArrivalLog(network, step_ps, arrival, work.log, own, work.carried)
 
 
 def best_all_gather(
@@ -111,9 +115,9 @@ def best_all_gather(
 
 
 def _step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
-    """The shortest steps, and the shortest ones of which one less lie between start and arrival."""
-    lag = -(-arrival_ps // busy_ps)
-    return [busy_ps] if lag == 1 or arrival_ps % busy_ps == 0 else [busy_ps, -(-arrival_ps // (lag - 1))]
+    """The shortest steps, and the shortest ones of which one less lie between start and arrival; of either at most 64."""
+    lags = sorted({min(-(-arrival_ps // busy_ps), _MOST_LAG), max(1, min(arrival_ps // busy_ps, _MOST_LAG))}, reverse=True)
+    return [max(busy_ps, -(-arrival_ps // lag)) for lag in lags]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,22 +213,29 @@ class _Work:
 
     def __init__(self, network: Network, origin: Int64Array, own: Int64Array, lag: int) -> None:
         # Importing numba takes a second.
-        from collhub_tacos.lockstep import Progress
+        from collhub_tacos.lockstep import Layers, Progress
 
         num_nodes, num_chunks = network.num_nodes, len(origin)
-        self._network, self._origin, self._own, self._lag = network, origin, own, lag
+        self._network, self._origin, self._own = network, origin, own
         self.log = np.zeros((num_nodes, num_chunks), identifier_type(num_chunks))
         have = np.zeros((num_nodes, -(-num_chunks // 64)), np.uint64)
         chunk = np.argsort(origin, kind="stable")
         node = origin[chunk]
         self.log[node, np.arange(num_chunks) - (np.cumsum(own) - own)[node]] = chunk
         np.bitwise_or.at(have, (node, chunk >> 6), np.uint64(1) << (chunk & 63).astype(np.uint64))
-        seen = np.tile(own, (lag, 1))
-        open_nodes = np.flatnonzero(own < num_chunks)
-        self.num_open, self.step = len(open_nodes), 0
-        self._state = Progress(self.log, have, own.copy(), seen, np.zeros(network.num_links, np.int64), open_nodes)
+        self._state = Progress(self.log, have, own.copy(), np.tile(own, (lag + 1, 1)), np.zeros(network.num_links, np.int64))
+        self._layers = Layers(*_layers(network))
+        self._window = max(_WINDOW, lag)
+        self._step, self.is_over = 0, False
         expected = fewest_steps(network, origin)
-        self.carried = np.zeros((expected + expected // 8 + 64, -(-network.num_links // 8)), np.uint8)
+        self._carried = np.zeros((expected + expected // 8 + 4 * self._window, -(-network.num_links // 8)), np.uint8)
+
+    @property
+    def carried(self) -> npt.NDArray[np.uint8]:
+        """The steps up to the last one with a transfer; the kernel ends with a window of empty ones."""
+        first = max(0, self._step - 2 * self._window)
+        used = np.flatnonzero(self._carried[first : self._step].any(axis=1))
+        return self._carried[: first + int(used[-1]) + 1 if len(used) else 0]
 
     @property
     def fraction(self) -> float:
@@ -236,21 +247,27 @@ class _Work:
         """Go on for some time. Raises `InputError` where a chunk cannot get further."""
         from collhub_tacos.lockstep import advance
 
-        if self.step == len(self.carried):
-            more = np.zeros((self.step // 2 + 1, self.carried.shape[1]), np.uint8)
-            self.carried = np.concatenate([self.carried, more])
-        first = self.step
-        self.step, self.num_open = advance(
-            self._network.indptr, self._network.source, self._state, self.carried, first, self.num_open, seed, _SLICE
+        if self._step + self._window > len(self._carried):
+            more = np.zeros((self._step // 2 + self._window, self._carried.shape[1]), np.uint8)
+            self._carried = np.concatenate([self._carried, more])
+        network = self._network
+        self._step, transfers = advance(
+            network.indptr, network.source, self._layers, self._state, self._carried, self._step, self._window, seed, _SLICE
         )
-        done = self.carried[max(0, self.step - self._lag) : self.step]
-        if self.num_open and self.step - first >= self._lag and not done.any():
-            raise self._unreachable()
+        self.is_over = not transfers
+        if self.is_over and np.any(self._state.filled < len(self._origin)):
+            raise self._unreachable(int(np.argmin(self._state.filled)))
 
-    def _unreachable(self) -> InputError:
-        node = int(self._state.open_nodes[0])
+    def _unreachable(self, node: int) -> InputError:
         missing = np.setdiff1d(np.arange(len(self._origin)), self.log[node, : self._state.filled[node]])
         return unreachable(self._network, int(self._origin[missing[0]]), node)
+
+
+def _layers(network: Network) -> tuple[Int64Array, Int64Array]:
+    """Nodes by their distance from node 0, links taken both ways, and where each distance begins."""
+    hops = hops_from(network, 0, both_ways=True)
+    nodes = np.argsort(hops, kind="stable")
+    return nodes, np.searchsorted(hops[nodes], np.arange(-1, int(hops.max()) + 2))
 
 
 def _check(network: Network, step_ps: int, arrival_ps: int) -> None:

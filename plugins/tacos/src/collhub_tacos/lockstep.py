@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from collhub_tacos.compiling import kernel, part
 
-__all__ = ["Progress", "advance", "advance_cells"]
+__all__ = ["Layers", "Progress", "advance", "advance_cells"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -21,8 +21,8 @@ class Progress(NamedTuple):
     """State of the kernel between two slices: all arrays change in place.
 
     `log`: [nodes, chunks]; `have`: uint64[nodes, words], a bit per chunk; `filled`: int64[nodes], entries of the log;
-    `seen`: int64[lag, nodes], entries that neighbours may take in steps of this number modulo the lag; `cursor`:
-    int64[links], next entry of the source's log; `open_nodes`: int64[nodes], incomplete nodes first.
+    `seen`: int64[lag + 1, nodes], `filled` at the end of each of the last steps, by its number modulo `lag + 1`;
+    `cursor`: int64[links], next entry of the source's log.
     """
 
     log: npt.NDArray[Any]
@@ -30,7 +30,13 @@ class Progress(NamedTuple):
     filled: Int64Array
     seen: Int64Array
     cursor: Int64Array
-    open_nodes: Int64Array
+
+
+class Layers(NamedTuple):
+    """Nodes in an order of which links join only neighbouring layers: layer i is `nodes[indptr[i]:indptr[i + 1]]`."""
+
+    nodes: Int64Array
+    indptr: Int64Array
 
 
 @part
@@ -46,65 +52,63 @@ def _turn(seed: int, step: int, node: int) -> int:
 def advance(
     indptr: Int64Array,
     source: Int64Array,
+    layers: Layers,
     state: Progress,
     carried: npt.NDArray[np.uint8],
     first_step: int,
-    num_open: int,
+    window: int,
     seed: int,
     budget: int,
 ) -> tuple[int, int]:
-    """Do steps from `first_step` on until all nodes are complete, `carried` is full or `budget` cursors have moved.
+    """Do windows of steps from `first_step` on until nothing moves, `carried` is full or `budget` cursors have moved.
 
-    Returns the next step and the number of incomplete nodes. With seed 0 a node asks its in-links in order, else from
-    a random one on. Entries of one step stand in the order of the links.
+    In a window, which lasts no less than the lag, layer i does a step when layer i + 1 has done the one before: it is at
+    most one step ahead and finds what was there. With seed 0 a node asks its in-links in order, else from a random one
+    on; entries of one step stand in the order of links. Returns the next step and the transfers of the last window.
     """
-    log, have, filled, seen, cursor, open_nodes = state
-    num_chunks = log.shape[1]
-    lag = seen.shape[0]
+    (log, have, filled, seen, cursor), (nodes, layer_start) = state, layers
+    num_chunks, slots, num_layers = log.shape[1], seen.shape[0], len(layer_start) - 1
+    moved, transfers, step = 0, 1, first_step
     taken = np.empty(max(1, np.max(indptr[1:] - indptr[:-1])), np.int64)
-    step = first_step
-    while num_open > 0 and step < carried.shape[0] and budget > 0:
-        visible = seen[step % lag]
-        still_open = 0
-        for place in range(num_open):
-            node = open_nodes[place]
-            first = indptr[node]
-            degree = indptr[node + 1] - first
-            known = have[node]
-            slot = _turn(seed, step, node) % degree if seed and degree else 0
-            for _ in range(degree):
-                link = first + slot
-                origin = source[link]
-                position, end = cursor[link], visible[origin]
-                entries = log[origin]
-                taken[slot] = -1
-                while position < end:
-                    chunk = np.int64(entries[position])
-                    position += 1
-                    bit = np.uint64(1) << np.uint64(chunk & 63)
-                    if not known[chunk >> 6] & bit:
-                        known[chunk >> 6] |= bit
-                        taken[slot] = chunk
-                        break
-                budget -= position - cursor[link]
-                cursor[link] = position
-                slot += 1
-                if slot == degree:
-                    slot = 0
-            end = filled[node]
-            for slot in range(degree):
-                if taken[slot] >= 0:
-                    log[node, end] = taken[slot]
-                    end += 1
-                    carried[step, (first + slot) >> 3] |= np.uint8(1 << ((first + slot) & 7))
-            filled[node] = end
-            if end < num_chunks:
-                open_nodes[still_open] = node
-                still_open += 1
-        num_open = still_open
-        visible[:] = filled
-        step += 1
-    return step, num_open
+    while transfers and step + window <= carried.shape[0] and moved <= budget:
+        transfers = 0
+        for front in range(num_layers + window - 1):
+            for now in range(step + max(0, front - num_layers + 1), step + min(window, front + 1)):
+                layer = front + step - now
+                new, old = now % slots, (now + 1) % slots
+                for place in range(layer_start[layer], layer_start[layer + 1]):
+                    node = nodes[place]
+                    end = filled[node]
+                    seen[new, node] = end
+                    if end == num_chunks:
+                        continue
+                    first = indptr[node]
+                    degree = indptr[node + 1] - first
+                    slot = _turn(seed, now, node) % degree if seed and degree else 0
+                    for _ in range(degree):
+                        link, other = first + slot, source[first + slot]
+                        position, last = cursor[link], seen[old, other]
+                        taken[slot] = -1
+                        while position < last:
+                            chunk = np.int64(log[other, position])
+                            position += 1
+                            bit = np.uint64(1) << np.uint64(chunk & 63)
+                            if not have[node, chunk >> 6] & bit:
+                                have[node, chunk >> 6] |= bit
+                                taken[slot] = chunk
+                                break
+                        moved += position - cursor[link]
+                        cursor[link] = position
+                        slot = slot + 1 if slot + 1 < degree else 0
+                    for slot in range(degree):
+                        if taken[slot] >= 0:
+                            log[node, end] = taken[slot]
+                            end += 1
+                            carried[now, (first + slot) >> 3] |= np.uint8(1 << ((first + slot) & 7))
+                    transfers += end - filled[node]
+                    filled[node] = seen[new, node] = end
+        step += window
+    return step, transfers
 
 
 @kernel
@@ -121,9 +125,11 @@ def advance_cells(shift: Int64Array, own: int, lag: int, seed: int) -> Int64Arra
     count, last_change = own, 0
     seen = np.full(lag, own)
     cursor = np.zeros(degree, np.int64)
-    taken = np.full((num_chunks + lag, degree), -1)
+    # Some chunk arrives within every lag; memory is taken only where it is written.
+    taken = np.empty((num_chunks * lag + 1, degree), np.int64)
     step = 0
-    while count < num_chunks and step < len(taken) and step - last_change <= lag:
+    while count < num_chunks and step - last_change <= lag:
+        taken[step] = -1
         end = seen[step % lag]
         slot = _turn(seed, step, 0) % degree if seed else 0
         for _ in range(degree):

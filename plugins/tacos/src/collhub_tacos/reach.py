@@ -12,16 +12,18 @@ from hub_core.rank_lists import format_ranks
 __all__ = ["hops_from", "unreachable"]
 
 
-def hops_from(network: Network, node: int) -> npt.NDArray[np.int64]:
-    """Links from `node` to every node, -1 where there is no way: int64[nodes]."""
+def hops_from(network: Network, node: int, *, both_ways: bool = False) -> npt.NDArray[np.int64]:
+    """Links from `node` to every node, -1 where there is no way: int64[nodes]. `both_ways`: links count backwards, too."""
     hops = np.full(network.num_nodes, -1, np.int64)
     hops[node] = 0
-    destination, distance = network.destination, 0
+    source, destination, distance = network.source, network.destination, 0
+    if both_ways:
+        source, destination = np.concatenate([source, destination]), np.concatenate([destination, source])
     reached = hops == 0
     while reached.any():
         distance += 1
         following = np.zeros(network.num_nodes, np.bool_)
-        following[destination[reached[network.source]]] = True
+        following[destination[reached[source]]] = True
         reached = following & (hops < 0)
         hops[reached] = distance
     return hops
