@@ -17,7 +17,7 @@ BoolArray = npt.NDArray[np.bool_]
 BitArray = npt.NDArray[np.uint8]
 
 # Bytes of reach tables that the search for the diameter goes through before it gives up: a few seconds.
-_MOST_WORK = 1 << 33
+_MOST_WORK = 1 << 32
 _TABLE_BYTES = 1 << 26
 
 
@@ -149,14 +149,30 @@ def diameter(topology: Topology) -> int | None:
     """
     if topology.dimensions:
         return sum(_DIAMETERS[dimension.kind](dimension.size) for dimension in topology.dimensions if dimension.size > 1)
-    width = max(1, min(_TABLE_BYTES // max(topology.num_links, 1), -(-topology.num_npus // 8)))
+    starts = _distinct_starts(topology)
+    width = max(1, min(_TABLE_BYTES // max(topology.num_nodes, 1), -(-len(starts) // 8)))
     longest, work = 0, _MOST_WORK
-    for first in range(0, topology.num_npus, 8 * width):
-        found = _farthest(topology, np.arange(first, min(first + 8 * width, topology.num_npus)), work)
+    for first in range(0, len(starts), 8 * width):
+        found = _farthest(topology, starts[first : first + 8 * width], work)
         if found is None:
             return None
         longest, work = max(longest, found[0]), work - found[1]
     return longest
+
+
+def _distinct_starts(topology: Topology) -> Int64Array:
+    """All NPUs, but two alone of those that have their links to one and the same node: the others are as far from all."""
+    order = np.lexsort((topology.destination, topology.source))
+    source, destination = topology.source[order], topology.destination[order]
+    is_new = np.append(True, (np.diff(source) != 0) | (np.diff(destination) != 0))[: len(source)]
+    source, destination = source[is_new], destination[is_new]
+    has_one = np.bincount(source, minlength=topology.num_nodes) == 1
+    leaf = (source < topology.num_npus) & has_one[source]
+    hub, leaves = destination[leaf], source[leaf]
+    by_hub = np.argsort(hub, kind="stable")
+    hub, leaves = hub[by_hub], leaves[by_hub]
+    is_third = np.append([False, False], hub[2:] == hub[:-2])[: len(hub)]
+    return np.setdiff1d(np.arange(topology.num_npus), leaves[is_third])
 
 
 _DIAMETERS: dict[DimensionKind, Callable[[int], int]] = {
@@ -169,21 +185,30 @@ _DIAMETERS: dict[DimensionKind, Callable[[int], int]] = {
 
 def _farthest(topology: Topology, starts: Int64Array, most_work: int) -> tuple[int, int] | None:
     """Links to the farthest NPU from any of `starts`, and the bytes looked at; None: not all are reached, or too much work."""
-    order = np.argsort(topology.destination, kind="stable")
-    tail = topology.source[order]
-    heads, first = np.unique(topology.destination[order], return_index=True)
+    turns = _in_turns(topology)
     reach: BitArray = np.zeros((topology.num_nodes, -(-len(starts) // 8)), np.uint8)
     place = np.arange(len(starts))
     reach[starts, place // 8] = 128 >> (place % 8)
     full = np.packbits(np.ones(len(starts), np.bool_))
     hops = work = 0
     while not np.array_equal(reach[: topology.num_npus], np.broadcast_to(full, (topology.num_npus, len(full)))):
-        work += tail.size * len(full)
-        if not len(tail) or work > most_work:
+        work += topology.num_links * len(full)
+        if work > most_work:
             return None
-        met = reach[heads] | np.bitwise_or.reduceat(reach[tail], first, axis=0)
-        if np.array_equal(met, reach[heads]):
+        before = reach.copy()
+        for tails, heads in turns:
+            reach[heads] |= before[tails]
+        if np.array_equal(before, reach):
             return None
-        reach[heads] = met
         hops += 1
     return hops, work
+
+
+def _in_turns(topology: Topology) -> list[tuple[Int64Array, Int64Array]]:
+    """The links as (tails, heads), in as many parts as the most links of a head, each head once in a part."""
+    order = np.argsort(topology.destination, kind="stable")
+    tails, heads = topology.source[order], topology.destination[order]
+    turn = np.arange(len(heads)) - np.searchsorted(heads, heads)
+    by_turn = np.argsort(turn, kind="stable")
+    ends = np.cumsum(np.bincount(turn))[:-1]
+    return list(zip(np.split(tails[by_turn], ends), np.split(heads[by_turn], ends), strict=True)) if len(heads) else []
