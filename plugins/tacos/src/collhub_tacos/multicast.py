@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
-from collhub_tacos.routing_plan import Plan, settled
 from collhub_tacos.schedule import Schedule
 
 __all__ = ["spread"]
@@ -43,12 +42,8 @@ def spread(
     best: Schedule | None = None
     for number in range(_ROUNDS):
         router.improve(Rules(steepness=4.0, depth_weight=0.5))
-        found = _in_time(router.plan(), times)
+        found = router.plan().farthest_first(times)
         best = found if best is None or found.time_ps < best.time_ps else best
         progress((number + 1) / _ROUNDS, "multicast")
     assert best is not None
     return best
-
-
-def _in_time(plan: Plan, times: LinkTimes) -> Schedule:
-    return settled(plan.scheduled(times, -plan.remaining(times), plan.turns()), times)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
-from collhub_tacos.routing_plan import settled
 from collhub_tacos.schedule import Schedule
 
 __all__ = ["route_all"]
@@ -38,9 +38,12 @@ def route_all(
     from collhub_tacos.routing_rounds import Router, Rules
 
     router = Router(network, times, origin, target, np.zeros(network.num_nodes, np.bool_), seed)
-    for number in range(_ROUNDS):
-        router.improve(Rules(), lambda fraction, done=number: progress((done + fraction) / (_ROUNDS + 1), "routing"))
-    plan = router.plan()
-    schedule = settled(plan.scheduled(times, -plan.remaining(times), plan.turns()), times)
+    for done in range(_ROUNDS):
+        router.improve(Rules(), partial(_report, progress, done))
+    schedule = router.plan().farthest_first(times)
     progress(1.0, "routing")
     return schedule
+
+
+def _report(progress: Callable[[float, str], None], done: int, fraction: float) -> None:
+    progress((done + fraction) / (_ROUNDS + 1), "routing")

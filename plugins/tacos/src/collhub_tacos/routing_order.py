@@ -17,6 +17,7 @@ __all__ = ["Events", "Jobs", "Lines", "remaining_times", "run"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Integer = int | np.int64
 
 
 class Jobs(NamedTuple):
@@ -44,7 +45,7 @@ class Lines(NamedTuple):
     """Links and what waits for them, int64 per link unless said otherwise.
 
     `busy`, `arrival`: times of one message. `is_busy`: bool. `first`, `last`: the line at a switch. `expected`: when the
-    messages that were sent so far will have left it. `waiting[begin[l]:begin[l] + count[l]]`: what its sender could
+    messages that were sent so far will have left it. `waiting[begin[l]:begin[l] + number[l]]`: what its sender could
     send; where the order is fixed, all that it will send, in order. `gone[begin[l]:begin[l] + sent[l]]`: what it has
     sent, of which the first `arrived[l]` have arrived. `window`: how many may be on their way. `is_touched`: bool,
     `touched`: links that may begin to send.
@@ -57,7 +58,7 @@ class Lines(NamedTuple):
     last: Int64Array
     expected: Int64Array
     begin: Int64Array
-    count: Int64Array
+    number: Int64Array
     waiting: Int64Array
     gone: Int64Array
     sent: Int64Array
@@ -94,7 +95,7 @@ def remaining_times(parent: Int64Array, arrival: Int64Array) -> Int64Array:
 
 
 @part
-def _push(events: Events, time: int, item: int) -> None:
+def _push(events: Events, time: Integer, item: Integer) -> None:
     times, sequences, items, counter = events
     hole = counter[_SIZE]
     sequence = counter[_NEXT]
@@ -109,9 +110,9 @@ def _push(events: Events, time: int, item: int) -> None:
 
 
 @part
-def _pop(events: Events) -> int:
+def _pop(events: Events) -> Integer:
     times, sequences, items, counter = events
-    top = items[0]
+    top: Integer = items[0]
     counter[_SIZE] -= 1
     size = counter[_SIZE]
     time, sequence, item = times[size], sequences[size], items[size]
@@ -131,7 +132,7 @@ def _pop(events: Events) -> int:
 
 
 @part
-def _transmit(link: int, transfer: int, lines: Lines, events: Events) -> None:
+def _transmit(link: Integer, transfer: Integer, lines: Lines, events: Events) -> None:
     now = events.counter[_NOW]
     lines.is_busy[link] = True
     _push(events, now + lines.arrival[link], 2 * transfer)
@@ -139,7 +140,7 @@ def _transmit(link: int, transfer: int, lines: Lines, events: Events) -> None:
 
 
 @part
-def _arrive(transfer: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -> None:
+def _arrive(transfer: Integer, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -> None:
     """Pass a message on to the next link of its path, or release what waits for it."""
     arc = jobs.arc[transfer]
     jobs.hop[transfer] += 1
@@ -160,13 +161,13 @@ def _arrive(transfer: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: b
         if jobs.unmet[child] == 0:
             link = jobs.path[jobs.path_indptr[jobs.arc[child]]]
             if not is_fixed:
-                lines.waiting[lines.begin[link] + lines.count[link]] = child
-                lines.count[link] += 1
+                lines.waiting[lines.begin[link] + lines.number[link]] = child
+                lines.number[link] += 1
             _attend(link, jobs, lines, events, is_fixed)
 
 
 @part
-def _forward(link: int, transfer: int, jobs: Jobs, lines: Lines, events: Events) -> None:
+def _forward(link: Integer, transfer: Integer, jobs: Jobs, lines: Lines, events: Events) -> None:
     if not lines.is_busy[link]:
         _transmit(link, transfer, lines, events)
     elif lines.first[link] < 0:
@@ -177,7 +178,7 @@ def _forward(link: int, transfer: int, jobs: Jobs, lines: Lines, events: Events)
 
 
 @part
-def _release(link: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -> None:
+def _release(link: Integer, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -> None:
     """Let the next message in line, or else the sender, use a link that got free."""
     lines.is_busy[link] = False
     transfer = lines.first[link]
@@ -190,7 +191,7 @@ def _release(link: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool
 
 
 @part
-def _attend(link: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -> None:
+def _attend(link: Integer, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -> None:
     """Let a sender send: at once where the order is fixed, as simulators do, else when all that is new now is known."""
     if is_fixed or lines.window[link] > 1:
         _send(link, jobs, lines, events, is_fixed)
@@ -201,7 +202,7 @@ def _attend(link: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool)
 
 
 @part
-def _send(link: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -> None:
+def _send(link: Integer, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -> None:
     turn, begin = lines.sent[link], lines.begin[link]
     if lines.is_busy[link]:
         return
@@ -219,11 +220,12 @@ def _send(link: int, jobs: Jobs, lines: Lines, events: Events, is_fixed: bool) -
 
 
 @part
-def _delay(transfer: int, jobs: Jobs, lines: Lines, now: int) -> int:
+def _delay(transfer: Integer, jobs: Jobs, lines: Lines, now: Integer) -> Integer:
     """How long a message that is sent now is expected to wait at switches."""
     arc = jobs.arc[transfer]
     first = jobs.path_indptr[arc]
-    time, delay = now, 0
+    time: Integer = now
+    delay: Integer = 0
     for position in range(first + 1, jobs.path_indptr[arc + 1]):
         time += lines.arrival[jobs.path[position - 1]]
         waiting = lines.expected[jobs.path[position]] - time
@@ -234,9 +236,9 @@ def _delay(transfer: int, jobs: Jobs, lines: Lines, now: int) -> int:
 
 
 @part
-def _book(transfer: int, jobs: Jobs, lines: Lines, now: int) -> None:
+def _book(transfer: Integer, jobs: Jobs, lines: Lines, now: Integer) -> None:
     arc = jobs.arc[transfer]
-    time = now
+    time: Integer = now
     for position in range(jobs.path_indptr[arc] + 1, jobs.path_indptr[arc + 1]):
         link = jobs.path[position]
         time = max(time + lines.arrival[jobs.path[position - 1]], lines.expected[link])
@@ -244,12 +246,13 @@ def _book(transfer: int, jobs: Jobs, lines: Lines, now: int) -> None:
 
 
 @part
-def _choice(link: int, jobs: Jobs, lines: Lines, now: int) -> int:
+def _choice(link: Integer, jobs: Jobs, lines: Lines, now: Integer) -> Integer:
     """Take out what a free link sends next: what waits least on its way, of these the smallest rank; -1 for nothing."""
-    begin, count = lines.begin[link], lines.count[link]
+    begin, count = lines.begin[link], lines.number[link]
     if count == 0:
         return -1
-    best, least = -1, np.int64(0)
+    best: Integer = -1
+    least: Integer = 0
     for place in range(begin, begin + count):
         transfer = lines.waiting[place]
         if best >= 0 and least == 0 and jobs.rank[transfer] > jobs.rank[lines.waiting[best]]:
@@ -257,22 +260,23 @@ def _choice(link: int, jobs: Jobs, lines: Lines, now: int) -> int:
         delay = _delay(transfer, jobs, lines, now)
         if best < 0 or delay < least or (delay == least and jobs.rank[transfer] < jobs.rank[lines.waiting[best]]):
             best, least = place, delay
-    transfer = lines.waiting[best]
-    lines.count[link] = count - 1
+    chosen: Integer = lines.waiting[best]
+    lines.number[link] = count - 1
     lines.waiting[best] = lines.waiting[begin + count - 1]
-    return transfer
+    return chosen
 
 
 @part
-def _next_in_order(link: int, jobs: Jobs, lines: Lines) -> int:
+def _next_in_order(link: Integer, jobs: Jobs, lines: Lines) -> Integer:
     place = lines.sent[link]
-    if place == lines.count[link] or jobs.unmet[lines.waiting[lines.begin[link] + place]] > 0:
+    if place == lines.number[link] or jobs.unmet[lines.waiting[lines.begin[link] + place]] > 0:
         return -1
-    return lines.waiting[lines.begin[link] + place]
+    transfer: Integer = lines.waiting[lines.begin[link] + place]
+    return transfer
 
 
 @kernel
-def run(jobs: Jobs, lines: Lines, events: Events, is_fixed: bool, budget: int) -> int:
+def run(jobs: Jobs, lines: Lines, events: Events, is_fixed: bool, budget: Integer) -> Integer:
     """Send until nothing is left or `budget` events have happened; return the number of transfers that have arrived.
 
     `is_fixed`: every link sends in the order of `lines.waiting`, each transfer as soon as it can. The first
@@ -294,4 +298,5 @@ def run(jobs: Jobs, lines: Lines, events: Events, is_fixed: bool, budget: int) -
                 _release(item >> 1, jobs, lines, events, is_fixed)
             else:
                 _arrive(item >> 1, jobs, lines, events, is_fixed)
-    return counter[_DONE]
+    done: Integer = counter[_DONE]
+    return done

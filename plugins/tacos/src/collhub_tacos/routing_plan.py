@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,9 @@ from collhub_tacos.schedule import Schedule
 from collhub_tacos.switches import PathNetwork, PathTimes
 from hub_core.diagnostics import InputError
 from hub_core.topology import Routes
+
+if TYPE_CHECKING:
+    from collhub_tacos.routing_order import Lines
 
 __all__ = ["Plan", "hops", "settled"]
 
@@ -46,30 +50,26 @@ class Plan:
     def __len__(self) -> int:
         return len(self.chunk)
 
-    def turns(self) -> Int64Array:
-        """How far the destination lies behind the source in the order of numbers, cyclically: all go round alike."""
-        network = self.network
-        return (network.destination[self.link] - network.source[self.link]) % max(network.num_nodes, 1)
+    def farthest_first(self, times: LinkTimes) -> Schedule:
+        """The schedule in which every free link sends what has farthest to go of what is there.
 
-    def remaining(self, times: LinkTimes) -> Int64Array:
-        """Picoseconds from the start of every transfer to the last arrival that depends on it, if none waits."""
-        from collhub_tacos.routing_order import remaining_times  # numba: imported when it is needed
-
-        remaining: Int64Array = remaining_times(self.parent, times.arrival[self.link])
-        return remaining
-
-    def scheduled(self, times: LinkTimes, *keys: Int64Array) -> Schedule:
-        """The schedule in which every free link sends, of what is there, what comes first by `keys` (smallest first).
-
-        Work-conserving: no link idles while its source has something for it. Of several messages that of least
-        waiting at switches is taken before `keys` count.
+        Farthest in time, with all that depends on it. Of equals all go round alike: what leads to the next node in the
+        order of numbers goes first. At switches what waits least on its way goes first of all. No link idles while its
+        source has something for it, but for the windows.
         """
+        # Imported here: numba takes a second.
+        from collhub_tacos.routing_order import remaining_times
+
+        network = self.network
+        remaining = remaining_times(self.parent, times.arrival[self.link])
+        way_round = (network.destination[self.link] - network.source[self.link]) % max(network.num_nodes, 1)
         rank = np.empty(len(self), np.int64)
-        rank[np.lexsort((np.arange(len(self)), *reversed(keys)))] = np.arange(len(self))
+        rank[np.lexsort((way_round, -remaining))] = np.arange(len(self))
         children = np.flatnonzero(self.parent >= 0)
         unmet = (self.parent >= 0).astype(np.int64)
-        start, finish = _in_time(self.network, times, self.link, (self.parent[children], children), unmet, rank, False)
-        return Schedule(self.network, self.chunk, self.link, start, finish, np.zeros(len(self), np.bool_))
+        start, finish = _in_time(network, times, self.link, (self.parent[children], children), unmet, rank, False)
+        schedule = Schedule(network, self.chunk, self.link, start, finish, np.zeros(len(self), np.bool_))
+        return settled(schedule, times) if isinstance(network, PathNetwork) else schedule
 
 
 def settled(schedule: Schedule, times: LinkTimes) -> Schedule:
@@ -95,9 +95,9 @@ def _waits(schedule: Schedule) -> tuple[Int64Array, Int64Array]:
     order = np.lexsort((is_start, np.concatenate([schedule.finish, schedule.start]), cell))
     arrivals = order[~is_start[order]]
     arrived = np.cumsum(~is_start[order])
-    first = (arrived - ~is_start[order])[np.searchsorted(cell[order], cell[order])]
+    first: Int64Array = (arrived - ~is_start[order])[np.searchsorted(cell[order], cell[order])]
     at_start = np.flatnonzero(is_start[order])
-    number = (arrived - first)[at_start]
+    number: Int64Array = (arrived - first)[at_start]
     within = np.arange(int(number.sum())) - np.repeat(np.cumsum(number) - number, number)
     return arrivals[np.repeat(first[at_start], number) + within], np.repeat(order[at_start] - count, number)
 
@@ -111,53 +111,67 @@ def _in_time(
     rank: Int64Array,
     is_fixed: bool,
 ) -> tuple[Int64Array, Int64Array]:
-    """Start and finish of every transfer. `waits`: (transfer, one that waits for it)."""
-    from collhub_tacos.routing_order import Events, Jobs, Lines, run  # numba: imported when it is needed
+    """Start and finish of every transfer. `waits`: (transfer, one that waits for it); `unmet`: for how many each one does."""
+    # Imported here: numba takes a second.
+    from collhub_tacos.routing_order import Events, Jobs, run
 
-    paths, single = hops(network, times)
-    count, links = len(link), len(single.busy)
-    first = paths.links[paths.indptr[link]]
-    jobs = Jobs(
-        link,
-        unmet.copy(),
-        *_grouped(*waits, count),
-        rank,
-        *(_filled(count, value) for value in (-1, -1, 0, -1)),
-        *_columns(paths),
-    )
-    window = np.ones(links, np.int64)
-    window[paths.links[paths.indptr[:-1]]] = windows_of_links(network, times)
-    by_link = np.lexsort((rank, first))
-    begin = np.concatenate([[0], np.cumsum(np.bincount(first, minlength=links))]).astype(np.int64)
-    at_hand = by_link if is_fixed else by_link[unmet[by_link] == 0]
-    number = np.bincount(first[at_hand], minlength=links).astype(np.int64)
-    waiting = by_link.copy()
-    if not is_fixed:
-        place = np.arange(len(at_hand)) - np.repeat(np.cumsum(number) - number, number)
-        waiting[begin[first[at_hand]] + place] = at_hand
-    touched = np.zeros(links, np.int64)
-    ready = np.flatnonzero(number)
-    touched[: len(ready)] = ready
-    lines = Lines(
-        single.busy, single.arrival, _filled(links, 0) > 0, _filled(links, -1), _filled(links, -1), _filled(links, 0),
-        begin, number, waiting, _filled(count, -1), _filled(links, 0), _filled(links, 0), window, number > 0, touched,
-    )  # fmt: skip
-    room = count + links + 1
-    events = Events(*(_filled(room, 0) for _ in range(3)), np.asarray([0, 0, 0, len(ready), 0], np.int64))
+    paths, _ = hops(network, times)
+    count = len(link)
+    room = (_filled(count, -1), _filled(count, -1), _filled(count, 0), _filled(count, -1))
+    jobs = Jobs(link, unmet.copy(), *_grouped(*waits, count), rank, *room, paths.indptr, paths.links)
+    lines, ready = _lines(network, times, link, unmet, rank, is_fixed)
+    size = count + len(lines.busy) + 1
+    events = Events(_filled(size, 0), _filled(size, 0), _filled(size, 0), np.asarray([0, 0, 0, ready, 0], np.int64))
     while run(jobs, lines, events, is_fixed, _SLICE) < count:
         if not (events.counter[0] or events.counter[3]):
-            raise InputError("a schedule in which transfers wait for one another cannot be timed", code="schedule-acausal")
+            raise InputError("transfers that wait for one another cannot be timed", code="schedule-acausal")
     return jobs.start, jobs.finish
+
+
+def _lines(
+    network: Network, times: LinkTimes, link: Int64Array, unmet: Int64Array, rank: Int64Array, is_fixed: bool
+) -> tuple[Lines, int]:
+    """The links before the first event, and how many of them may begin to send."""
+    from collhub_tacos.routing_order import Lines
+
+    paths, single = hops(network, times)
+    links = len(single.busy)
+    first = paths.links[paths.indptr[link]]
+    window = np.ones(links, np.int64)
+    window[paths.links[paths.indptr[:-1]]] = windows_of_links(network, times)
+    in_order = np.lexsort((rank, first))
+    begin = np.concatenate([[0], np.cumsum(np.bincount(first, minlength=links))]).astype(np.int64)
+    at_hand = in_order if is_fixed else in_order[unmet[in_order] == 0]
+    number = np.bincount(first[at_hand], minlength=links).astype(np.int64)
+    waiting = in_order.copy()
+    waiting[begin[first[at_hand]] + np.arange(len(at_hand)) - (np.cumsum(number) - number)[first[at_hand]]] = at_hand
+    ready = np.flatnonzero(number)
+    touched = np.zeros(links, np.int64)
+    touched[: len(ready)] = ready
+    lines = Lines(
+        busy=single.busy,
+        arrival=single.arrival,
+        is_busy=np.zeros(links, np.bool_),
+        first=_filled(links, -1),
+        last=_filled(links, -1),
+        expected=_filled(links, 0),
+        begin=begin,
+        number=number,
+        waiting=waiting,
+        gone=_filled(len(link), -1),
+        sent=_filled(links, 0),
+        arrived=_filled(links, 0),
+        window=window,
+        is_touched=number > 0,
+        touched=touched,
+    )
+    return lines, len(ready)
 
 
 def _grouped(key: Int64Array, value: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
     """Values by key as (indptr, values)."""
     indptr = np.concatenate([[0], np.cumsum(np.bincount(key, minlength=count))]).astype(np.int64)
     return indptr, value[np.argsort(key, kind="stable")]
-
-
-def _columns(paths: Routes) -> tuple[Int64Array, Int64Array]:
-    return np.ascontiguousarray(paths.indptr, np.int64), np.ascontiguousarray(paths.links, np.int64)
 
 
 def _filled(count: int, value: int) -> Int64Array:

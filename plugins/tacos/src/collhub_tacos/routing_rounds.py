@@ -72,7 +72,9 @@ class Router:
         room = max(len(self._arc), 4 * chunks) + nodes
         first, size = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
         arc, parent = np.zeros(room, np.int64), np.zeros(room, np.int64)
-        position, used, fullest = 0, 0, self.fullest_ps
+        position: int | np.int64 = 0
+        used: int | np.int64 = 0
+        fullest: int | np.int64 = self.fullest_ps
         weights = (rules.steepness, rules.depth_weight, rules.detour)
         while position < chunks:
             routing = Routing(*self._stated, self._first, self._size, self._arc, first, size, arc, parent)

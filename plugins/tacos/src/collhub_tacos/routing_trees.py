@@ -16,6 +16,7 @@ __all__ = ["Map", "Routing", "Search", "distances", "reroute"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
+Integer = int | np.int64
 
 
 class Map(NamedTuple):
@@ -75,7 +76,7 @@ class Search(NamedTuple):
 
 
 @part
-def _lower(search: Search, size: int, key: float, node: int) -> int:
+def _lower(search: Search, size: Integer, key: float, node: Integer) -> Integer:
     """Put a node on the heap, or give one that is there a smaller key; return the size of the heap."""
     keys, nodes, places = search.key, search.node, search.place
     hole = places[node]
@@ -92,10 +93,10 @@ def _lower(search: Search, size: int, key: float, node: int) -> int:
 
 
 @part
-def _pop(search: Search, size: int) -> int:
+def _pop(search: Search, size: Integer) -> Integer:
     """Take the node of the smallest key off a heap of `size`."""
     keys, nodes, places = search.key, search.node, search.place
-    top = nodes[0]
+    top: Integer = nodes[0]
     places[top] = -1
     size -= 1
     key, node = keys[size], nodes[size]
@@ -137,7 +138,7 @@ def distances(world: Map, in_indptr: Int64Array, targets: Int64Array, search: Se
 
 
 @part
-def _weigh(link: int, world: Map, routing: Routing, scale: float, steepness: float) -> None:
+def _weigh(link: Integer, world: Map, routing: Routing, scale: float, steepness: float) -> None:
     """A link costs its time, and more the closer its load is to that of the fullest link."""
     share = routing.load[link] * scale
     square = share * share
@@ -146,7 +147,7 @@ def _weigh(link: int, world: Map, routing: Routing, scale: float, steepness: flo
 
 
 @part
-def _load(arc: int, sign: int, world: Map, routing: Routing, scale: float, steepness: float) -> None:
+def _load(arc: Integer, sign: Integer, world: Map, routing: Routing, scale: float, steepness: float) -> None:
     for position in range(world.path_indptr[arc], world.path_indptr[arc + 1]):
         link = world.path[position]
         routing.load[link] += sign * world.busy[link]
@@ -154,9 +155,9 @@ def _load(arc: int, sign: int, world: Map, routing: Routing, scale: float, steep
 
 
 @part
-def _attach(chunk: int, mark: int, node: int, used: int, world: Map, routing: Routing, search: Search) -> int:
+def _attach(chunk: Integer, mark: Integer, node: Integer, used: Integer, world: Map, routing: Routing, search: Search) -> Integer:
     """Add the way from the tree to a node that was reached; return the number of its transfers."""
-    length = 0
+    length: Integer = 0
     while search.in_tree[node] != mark:
         search.trail[length] = node
         length += 1
@@ -174,8 +175,15 @@ def _attach(chunk: int, mark: int, node: int, used: int, world: Map, routing: Ro
 
 @part
 def _grow(
-    chunk: int, mark: int, count: int, depth_weight: float, detour: float, world: Map, routing: Routing, search: Search
-) -> int:
+    chunk: Integer,
+    mark: Integer,
+    count: Integer,
+    depth_weight: float,
+    detour: float,
+    world: Map,
+    routing: Routing,
+    search: Search,
+) -> Integer:
     """Grow the tree of a chunk until it has `count` targets; return its number of transfers."""
     origin, target = routing.origin[chunk], routing.target[chunk]
     row = routing.bound_row[target] if target >= 0 else -1
@@ -183,7 +191,7 @@ def _grow(
     search.cost[origin] = 0.0
     search.entry[origin] = -1
     size = _lower(search, 0, 0.0, origin)
-    used = 0
+    used: Integer = 0
     while size and count:
         node = _pop(search, size)
         size -= 1
@@ -219,18 +227,18 @@ def _grow(
 @kernel
 def reroute(
     order: Int64Array,
-    position: int,
-    round_number: int,
-    used: int,
-    fullest: int,
-    budget: int,
+    position: Integer,
+    round_number: Integer,
+    used: Integer,
+    fullest: Integer,
+    budget: Integer,
     steepness: float,
     depth_weight: float,
     detour: float,
     world: Map,
     routing: Routing,
     search: Search,
-) -> tuple[int, int, int]:
+) -> tuple[Integer, Integer, Integer]:
     """Route the chunks `order[position:]` anew, each with the load of all others, until `budget` transfers or no room is left.
 
     Returns the next position, the transfers in use and the largest load so far in this round.

@@ -20,7 +20,8 @@ def windows_of_links(network: Network, times: LinkTimes) -> Int64Array:
     _, which = np.unique(network.row, return_inverse=True)
     most = np.zeros(int(which.max(initial=-1)) + 1, np.int64)
     np.maximum.at(most, which, ahead)
-    return np.minimum(1 + most[which], _MOST_ON_THE_WAY)
+    window: Int64Array = np.minimum(1 + most[which], _MOST_ON_THE_WAY)
+    return window
 
 
 def windows(row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array) -> Int64Array:

@@ -137,8 +137,8 @@ def _without(links: Links, switch: int, degree: int) -> Links:
     one, other, share = (np.concatenate([*arrays, np.zeros(0, np.int64)]) for arrays in (entered, left, parts))
     bandwidth = np.minimum(links.bandwidth_bytes_per_s[one], links.bandwidth_bytes_per_s[other]) / np.maximum(share, 1)
     new = Links(links.source[one], links.destination[other], bandwidth, links.latency_s[one] + links.latency_s[other])
-    columns = (links.source, links.destination, links.bandwidth_bytes_per_s, links.latency_s)
-    return Links.joined([Links(*(column[kept] for column in columns)), new])
+    rest = Links(links.source[kept], links.destination[kept], links.bandwidth_bytes_per_s[kept], links.latency_s[kept])
+    return Links.joined([rest, new])
 
 
 def _merged(links: Links, num_nodes: int) -> Links:
@@ -147,4 +147,5 @@ def _merged(links: Links, num_nodes: int) -> Links:
     latency = np.zeros(len(key))
     np.maximum.at(latency, which, links.latency_s)
     source, destination = np.divmod(key, num_nodes)
-    return Links(source, destination, np.bincount(which, links.bandwidth_bytes_per_s, len(key)), latency)
+    bandwidth = np.bincount(which, links.bandwidth_bytes_per_s, len(key)).astype(np.float64)
+    return Links(source, destination, bandwidth, latency)
