@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_packing.flows import FlowNetwork
+from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
 from hub_core.diagnostics import InputError
 
@@ -75,7 +75,7 @@ class LeastSets:
             np.concatenate([links.low, links.high, source, nodes]),
             np.concatenate([links.high, links.low, nodes, sink]),
         )
-        self._links = np.tile(links.capacity * scale, 2)
+        self._links = np.tile(scaled(links.capacity, scale), 2)
         self._num_nodes = n
 
     def least(self, members: Sequence[int], weights: Int64Array, allowed: BoolArray) -> tuple[int, BoolArray]:

@@ -14,13 +14,29 @@ from hub_core.diagnostics import InputError
 if TYPE_CHECKING:
     from collhub_packing.kernels import Wires
 
-__all__ = ["UNLIMITED", "Cut", "FlowNetwork"]
+__all__ = ["UNLIMITED", "Cut", "FlowNetwork", "scaled"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 # Above every flow; sums of capacities stay below, so that no int64 overflows.
 UNLIMITED = 1 << 60
+
+
+# So many flows are made between two chances to be interrupted.
+_SINKS_PER_CALL = 256
+
+
+def scaled(values: Int64Array, factor: int) -> Int64Array:
+    """Values times a factor. Raises `InputError` where their sum would not stay below 2^60."""
+    if int(values.astype(object).sum()) * factor >= UNLIMITED:
+        raise InputError(
+            "the capacities are too fine: their least common unit makes them too large", cure=_ROUND, code="capacities"
+        )
+    return values * factor
+
+
+_ROUND = "round the bandwidths, for example to whole GB/s"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +86,7 @@ class FlowNetwork:
     def residual(self, capacity: Int64Array) -> Int64Array:
         """Capacities by wire, parallel arcs added up: what is left before anything flows."""
         if float(np.sum(capacity, dtype=np.float64)) >= UNLIMITED:
-            raise InputError("the capacities add up to 2^60 or more", cure="round the bandwidths", code="capacities")
+            raise InputError("the capacities add up to 2^60 or more", cure=_ROUND, code="capacities")
         wires = np.zeros(len(self.wires.head), np.int64)
         np.add.at(wires, self.place, capacity)
         return wires
@@ -97,6 +113,11 @@ class FlowNetwork:
         """
         from collhub_packing import kernels
 
-        goals = np.asarray(sinks, np.int64)
-        value, which, side = kernels.least_cut(self.wires, self.residual(capacity), source, goals, limit)
-        return None if which < 0 else Cut(int(value), int(goals[which]), side)
+        residual = self.residual(capacity)
+        least = None
+        for start in range(0, len(sinks), _SINKS_PER_CALL):
+            goals = np.asarray(sinks[start : start + _SINKS_PER_CALL], np.int64)
+            value, which, side = kernels.least_cut(self.wires, residual, source, goals, limit)
+            if which >= 0:
+                least, limit = Cut(int(value), int(goals[which]), side), int(value)
+        return least

@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from collhub_packing.flows import scaled
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.growth import pack_rooted_trees
 from collhub_packing.rates import Rate, SourcedNetwork, all_gather_rate
@@ -53,8 +54,8 @@ def all_gather_trees(
     rate = all_gather_rate(graph, weights)
     divisor = math.gcd(rate.value.numerator, *graph.capacity.tolist())
     times = Fraction(rate.value.denominator, divisor)
-    scaled = replace(graph, capacity=_floors(graph.capacity, times), unit=graph.unit / times)
-    return _packed(scaled, rate, share * (rate.value.numerator // divisor), spread, seeds, first_seed)
+    grown = replace(graph, capacity=_floors(graph.capacity, times), unit=graph.unit / times)
+    return _packed(grown, rate, scaled(share, rate.value.numerator // divisor), spread, seeds, first_seed)
 
 
 def fixed_rate(graph: CapacityGraph, per_root: int, weights: Sequence[int] | None = None) -> Fraction:
@@ -67,7 +68,7 @@ def fixed_rate(graph: CapacityGraph, per_root: int, weights: Sequence[int] | Non
     network = SourcedNetwork(graph)
 
     def suffices(times: Fraction) -> bool:
-        return network.shortage(_floors(graph.capacity, times), share * per_root) is None
+        return network.shortage(_floors(graph.capacity, times), scaled(share, per_root)) is None
 
     least = per_root / all_gather_rate(graph, weights).value
     most = least
@@ -101,12 +102,12 @@ def fixed_trees(
     value = fixed_rate(graph, per_root, weights)
     times = per_root / value
     floored = replace(graph, capacity=_floors(graph.capacity, times), unit=graph.unit / times)
-    return _packed(floored, Rate(value, ()), share * per_root, spread, seeds, first_seed)
+    return _packed(floored, Rate(value, ()), scaled(share, per_root), spread, seeds, first_seed)
 
 
 def _floors(capacity: Int64Array, times: Fraction) -> Int64Array:
     """Capacities `times` as large, rounded down."""
-    return np.asarray([value * times.numerator // times.denominator for value in capacity.tolist()], np.int64)
+    return scaled(capacity, times.numerator) // times.denominator
 
 
 def _packed(graph: CapacityGraph, rate: Rate, sent: Int64Array, spread: Spread, seeds: int, first_seed: int) -> MultirootPacking:

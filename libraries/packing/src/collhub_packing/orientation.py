@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_packing.duplex import DuplexLinks, LeastSets
-from collhub_packing.flows import FlowNetwork
+from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.growth import pack_arborescences
 from collhub_packing.rates import Strength, strength
@@ -68,7 +68,7 @@ def _packing(graph: CapacityGraph, found: Strength, spread: Spread, seed: int) -
     total = int(found.value * scale)
     if graph.num_nodes == graph.num_compute:
         opposite = DuplexLinks.of(graph).opposite(graph.num_arcs)
-        network = direct(replace(directed, capacity=graph.capacity * scale))
+        network = direct(replace(directed, capacity=scaled(graph.capacity, scale)))
         grown = pack_arborescences(directed, order[0], total, seeds=1, first_seed=seed)
     else:
         one_way = without_switches(directed, _sent(order[0], total, graph.num_compute), spread=spread)
@@ -115,7 +115,7 @@ def oriented(graph: CapacityGraph, rate: Strength, order: list[int]) -> tuple[Ca
     if np.any(_touching(links, scale)[graph.num_compute :] % 2):
         scale *= 2
     arriving = _arriving(links, order, int(rate.value * scale), scale)
-    capacity = links.capacity * scale
+    capacity = scaled(links.capacity, scale)
     up = _shared(links, capacity, arriving)
     directed = np.zeros(graph.num_arcs, np.int64)
     directed[links.up], directed[links.down] = up, capacity - up
@@ -141,8 +141,8 @@ def _arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> I
 def _touching(links: DuplexLinks, scale: int) -> Int64Array:
     """Capacity of the links at every node, `scale`-fold."""
     total = np.zeros(links.num_nodes, np.int64)
-    np.add.at(total, links.low, links.capacity * scale)
-    np.add.at(total, links.high, links.capacity * scale)
+    np.add.at(total, links.low, scaled(links.capacity, scale))
+    np.add.at(total, links.high, scaled(links.capacity, scale))
     return total
 
 

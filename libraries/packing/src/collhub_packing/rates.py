@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_packing.duplex import DuplexLinks, LeastSets
-from collhub_packing.flows import UNLIMITED, FlowNetwork
+from collhub_packing.flows import UNLIMITED, FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
 from hub_core.diagnostics import InputError
 
@@ -73,7 +73,7 @@ def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) 
     rate, side = _weakest_node(graph, share)
     network = SourcedNetwork(graph)
     while rate:
-        cut = network.shortage(graph.capacity * rate.denominator, share * rate.numerator)
+        cut = network.shortage(scaled(graph.capacity, rate.denominator), scaled(share, rate.numerator))
         if cut is None:
             return Rate(rate, tuple(int(v) for v in np.flatnonzero(side)))
         side = cut
