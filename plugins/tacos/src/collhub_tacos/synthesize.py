@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 
 from collhub_tacos.bounds import lower_bounds_ps
-from collhub_tacos.forms import FORMS, LADDERS, Candidate, Form
+from collhub_tacos.forms import FORMS, LADDERS, Candidate, Progress
 from collhub_tacos.network import Network
 from collhub_tacos.setting import Setting
 from collhub_tacos.switches import PathNetwork
 from hub_core.algorithm import JsonValue, Provenance
+from hub_core.collectives import CollectiveKind
 from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
 from hub_core.transfers import algorithm_of
@@ -35,7 +37,7 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     setting = Setting.of(request, options)
     if setting.collective.num_ranks == 1:
         raise UsageError("one rank has nothing to send", cure="let at least two ranks take part", code="one-rank")
-    best = _best(setting, request, FORMS[setting.collective.kind])
+    best = _best(setting)
     is_partial = setting.wanted is not None
     if is_partial:
         best.replay(setting.progress)
@@ -55,40 +57,74 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     if isinstance(setting.network, PathNetwork) and not is_partial and len(transfers) <= _MOST_JUDGED:
         time_ns = request.simulate(algorithm) or time_ns
     bounds = _bounds_ns(setting, best)
-    statistics = _statistics(setting, best)
+    statistics = _statistics(setting, request, best)
     record = _record(setting, statistics, time_ns, bounds)
     return SynthesisResult(
         replace(algorithm, extensions={_NAME: record}), time_ns, bounds, statistics, is_partial, is_replayed=is_partial
     )
 
 
-def _best(setting: Setting, request: SynthesisRequest, form: Form) -> Candidate:
-    """The fastest over the numbers of chunks. Ctrl-C ends the search; without a result it is raised again."""
+def _best(setting: Setting) -> Candidate:
+    """The fastest over forms and numbers of chunks. Ctrl-C ends the search; without a result it is raised again."""
     best: Candidate | None = None
+    searches = _searches(setting)
     try:
-        for candidate in _climb(setting, form):
-            if best is None or candidate.time_ps < best.time_ps:
-                best = candidate
+        for place, search in enumerate(searches):
+            for candidate in search(_part_of(setting.progress, place, len(searches))):
+                if best is None or candidate.time_ps < best.time_ps:
+                    best = candidate
+                if candidate.is_interrupted:
+                    return best
     except KeyboardInterrupt:
         if best is None:
             raise
+        return replace(best, is_interrupted=True)
     assert best is not None
     return best
 
 
-def _climb(setting: Setting, form: Form) -> Iterator[Candidate]:
+_Search = Callable[[Progress], Iterator[Candidate]]
+
+
+def _searches(setting: Setting) -> list[_Search]:
+    """The forms to try. Raises `UsageError` for a method that belongs to another collective."""
+    kind, method = setting.collective.kind, setting.method
+    if kind is not CollectiveKind.ALL_REDUCE:
+        if method != "auto":
+            message = f"the method {method} is a form of an all-reduce, not of {kind}"
+            raise UsageError(message, cure="leave -O method away", code="option-range")
+        return [partial(_climb, setting)]
+    # Imported here: numba takes a second.
+    from collhub_tacos.fused import fused, is_promising, latency, unsuitability
+
+    def on_many_trees(progress: Progress) -> Iterator[Candidate]:
+        if method == "fused" or is_promising(setting):
+            yield fused(setting, progress)
+
+    def on_one_tree(progress: Progress) -> Iterator[Candidate]:
+        yield latency(setting, progress)
+
+    forms: dict[str, _Search] = {"two-phase": partial(_climb, setting), "latency": on_one_tree, "fused": on_many_trees}
+    if method != "auto":
+        return [forms[method]]
+    has_trees = unsuitability(setting.network) is None and not setting.has_relays
+    return list(forms.values()) if has_trees else [forms["two-phase"]]
+
+
+def _climb(setting: Setting, progress: Progress) -> Iterator[Candidate]:
     """Candidates by growing number of chunks, until two in a row do not help."""
-    ladder = setting.candidates(LADDERS[setting.collective.kind])
+    kind = setting.collective.kind
+    ladder = setting.candidates(LADDERS[kind])
     times: list[int] = []
     for place, pieces in enumerate(ladder):
-        candidate = form(setting, pieces, _part_of(setting.progress, place, len(ladder)))
+        candidate = FORMS[kind](setting, pieces, _part_of(progress, place, len(ladder)))
         yield candidate
         times.append(candidate.time_ps)
-        if candidate.is_interrupted or (len(times) > 2 and min(times[-2:]) >= min(times[:-2])):
+        if len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
             return
 
 
-def _part_of(progress: Callable[[float, str], None], place: int, places: int) -> Callable[[float, str], None]:
+def _part_of(progress: Progress, place: int, places: int) -> Progress:
     return lambda fraction, what: progress((place + fraction) / places, what)
 
 
@@ -111,9 +147,11 @@ def _bounds_ns(setting: Setting, best: Candidate) -> dict[str, int]:
     return {name: bound // 1000 for name, bound in bounds.items()}
 
 
-def _statistics(setting: Setting, best: Candidate) -> dict[str, JsonValue]:
+def _statistics(setting: Setting, request: SynthesisRequest, best: Candidate) -> dict[str, JsonValue]:
     chunk_bytes = setting.chunk_bytes(best.collective.unit_count)
     found: dict[str, JsonValue] = {"form": best.form, "chunks": best.pieces, "chunk bytes": chunk_bytes, **best.details}
+    if setting.network.topology.name != request.topology.name:
+        found["judged on"] = setting.network.topology.name
     return found | ({"interrupted": True} if best.is_interrupted else {})
 
 
