@@ -10,7 +10,7 @@ import numpy.typing as npt
 from collhub_tacos.compiling import kernel
 from collhub_tacos.network import LinkTimes
 from collhub_tacos.routing_plan import settled
-from collhub_tacos.routing_windows import windows_of_links
+from collhub_tacos.routing_windows import released_at_once, windows_of_links
 from collhub_tacos.schedule import Schedule
 from collhub_tacos.switches import PathNetwork
 
@@ -38,7 +38,7 @@ def retimed(schedule: Schedule, times: LinkTimes) -> Schedule:
     at_source, at_destination = cell[: len(schedule)], cell[len(schedule) :]
     window = windows_of_links(network, times)
     first_turn = np.concatenate([[0], np.cumsum(np.bincount(schedule.link, minlength=network.num_links))]).astype(np.int64)
-    rules = (times.busy, times.arrival, window, first_turn)
+    rules = (times.busy, times.arrival, window, first_turn, released_at_once(network))
     start = _earliest(order, schedule.link, at_source, at_destination, len(cells), *rules)
     return replace(schedule, start=start, finish=start + times.arrival[schedule.link])
 
@@ -54,6 +54,7 @@ def _earliest(
     arrival: Int64Array,
     window: Int64Array,
     first_turn: Int64Array,
+    at_once: int,
 ) -> Int64Array:
     turn = np.zeros(len(busy), np.int64)
     ended = np.zeros(len(order), np.int64)
@@ -65,7 +66,7 @@ def _earliest(
         begin = max(free[used], present[at_source[transfer]])
         place, number = first_turn[used], turn[used]
         if number > 0:
-            begin = max(begin, ended[place + max(number - window[used], (number - 1) // 2)])
+            begin = max(begin, ended[place + max(number - window[used], (number - 1) // at_once)])
         ended[place + number] = begin + arrival[used]
         turn[used] = number + 1
         start[transfer] = begin

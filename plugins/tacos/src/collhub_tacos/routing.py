@@ -15,7 +15,7 @@ __all__ = ["route_all"]
 
 Int64Array = npt.NDArray[np.int64]
 
-_ROUNDS = 4
+_MOST_ROUNDS = 8
 
 
 def route_all(
@@ -28,22 +28,26 @@ def route_all(
 ) -> Schedule:
     """Bring chunk x from NPU `origin[x]` to NPU `target[x]`, over other NPUs where that helps; int64 per chunk.
 
-    Routes are chosen one chunk at a time, over links that cost more the fuller they are, and chosen anew in some rounds
-    with all others in view: the way of multicommodity flows by exponential lengths (Garg and Koenemann, 2007). Then
-    every free link sends what has farthest to go (Leung, Meyer auf der Heide and others call it farthest-to-go). Cost:
-    a search per chunk and round, guided by the distance that is left. `network`: of NPUs, or `switches.contracted`.
-    Raises `InputError` for a target that cannot be reached.
+    Routes are chosen one chunk at a time, over links that cost more the fuller they are, and chosen anew with all others
+    in view for as long as the fullest link gets emptier: after the multicommodity flows of Garg and Koenemann (SIAM J.
+    Comput. 37, 2007). Then every free link sends what has farthest to go (Andrews and others, JACM 48, 2001). Cost: a
+    search per chunk and round, guided by the distance that is left. `network`: of NPUs, or `switches.contracted`. Same
+    seed, same schedule. Raises `InputError` for a target that cannot be reached.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing_rounds import Router, Rules
 
     router = Router(network, times, origin, target, np.zeros(network.num_nodes, np.bool_), seed)
-    for done in range(_ROUNDS):
+    plan, least = router.plan(), 0
+    for done in range(_MOST_ROUNDS):
         router.improve(Rules(), partial(_report, progress, done))
-    schedule = router.plan().farthest_first(times)
+        if done and router.fullest_ps >= least:
+            break
+        plan, least = router.plan(), router.fullest_ps
+    schedule = plan.farthest_first(times)
     progress(1.0, "routing")
     return schedule
 
 
 def _report(progress: Callable[[float, str], None], done: int, fraction: float) -> None:
-    progress((done + fraction) / (_ROUNDS + 1), "routing")
+    progress((done + fraction) / (_MOST_ROUNDS + 1), "routing")

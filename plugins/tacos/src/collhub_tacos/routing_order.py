@@ -47,8 +47,8 @@ class Lines(NamedTuple):
     `busy`, `arrival`: times of one message. `is_busy`: bool. `first`, `last`: the line at a switch. `expected`: when the
     messages that were sent so far will have left it. `waiting[begin[l]:begin[l] + number[l]]`: what its sender could
     send; where the order is fixed, all that it will send, in order. `gone[begin[l]:begin[l] + sent[l]]`: what it has
-    sent, of which the first `arrived[l]` have arrived. `window`: how many may be on their way. `is_touched`: bool,
-    `touched`: links that may begin to send.
+    sent, of which the first `arrived[l]` have arrived. `window`: how many may be on their way, `at_once`: how
+    many may wait for the same one. `is_touched`: bool, `touched`: links that may begin to send.
     """
 
     busy: Int64Array
@@ -64,6 +64,7 @@ class Lines(NamedTuple):
     sent: Int64Array
     arrived: Int64Array
     window: Int64Array
+    at_once: Int64Array
     is_touched: BoolArray
     touched: Int64Array
 
@@ -206,7 +207,7 @@ def _send(link: Integer, jobs: Jobs, lines: Lines, events: Events, is_fixed: boo
     turn, begin = lines.sent[link], lines.begin[link]
     if lines.is_busy[link]:
         return
-    if lines.arrived[link] < min(turn, max(turn - lines.window[link], (turn - 1) // 2) + 1):
+    if lines.arrived[link] < min(turn, max(turn - lines.window[link], (turn - 1) // lines.at_once[link]) + 1):
         return
     now = events.counter[_NOW]
     transfer = _next_in_order(link, jobs, lines) if is_fixed else _choice(link, jobs, lines, now)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
-from collhub_tacos.routing_windows import windows_of_links
+from collhub_tacos.routing_windows import released_at_once, windows_of_links
 from collhub_tacos.schedule import Schedule
 from collhub_tacos.switches import PathNetwork, PathTimes
 from hub_core.diagnostics import InputError
@@ -162,6 +162,7 @@ def _lines(
         sent=_filled(links, 0),
         arrived=_filled(links, 0),
         window=window,
+        at_once=_filled(links, released_at_once(network)),
         is_touched=number > 0,
         touched=touched,
     )

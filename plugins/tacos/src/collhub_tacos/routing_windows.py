@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.switches import PathNetwork
 
-__all__ = ["windows", "windows_of_links"]
+__all__ = ["released_at_once", "windows", "windows_of_links"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -24,12 +25,23 @@ def windows_of_links(network: Network, times: LinkTimes) -> Int64Array:
     return window
 
 
-def windows(row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array) -> Int64Array:
-    """The window of every message: turn i of a link waits for turns 0 ... max(i - `window`, (i - 1) // 2), so for their last.
+def released_at_once(network: Network) -> int:
+    """How many messages of a link may wait for the same one.
 
-    `row`: link of every message, `window`: that of its link. Simulators start what becomes free in one instant in an
-    order of their own, that of a hash set in ASTRA-sim. So few messages of a link wait for the same one: in small
-    sets that order is the stated one. A link thus begins with one message, and doubles.
+    Simulators start what becomes free in one instant in an order of their own, that of a hash set in ASTRA-sim. In a set of
+    two it is the stated order, in one of a few neighbouring steps nearly always; paths over switches are so long
+    that the start would take too much time by two.
+    """
+    return 4 if isinstance(network, PathNetwork) else 2
+
+
+def windows(row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array, at_once: int) -> Int64Array:
+    """The window of every message: turn i of a link waits for turns 0 ... max(i - `window`, (i - 1) // `at_once`).
+
+    So it waits for the last of these to arrive: paths of one first link differ in length.
+
+    `row`: link of every message, `window`: that of its link. A link thus begins with one message, then has `at_once`
+    on their way, and so on up to its window.
     """
     if not len(row):
         return window
@@ -42,7 +54,7 @@ def windows(row: Int64Array, start: Int64Array, finish: Int64Array, window: Int6
     standing[by_finish] = place
     latest = by_finish[np.maximum.accumulate(standing)]
     turn = place - first
-    awaited = latest[first + np.maximum(np.maximum(turn - window[order], (turn - 1) // 2), 0)]
+    awaited = latest[first + np.maximum(np.maximum(turn - window[order], (turn - 1) // at_once), 0)]
     result = np.empty(len(row), np.int64)
     result[order] = np.where(turn > 0, place - awaited, 1)
     return result

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
-from collhub_tacos.routing_windows import windows, windows_of_links
+from collhub_tacos.routing_windows import released_at_once, windows, windows_of_links
 from hub_core.transfers import Transfers
 
 __all__ = ["Schedule"]
@@ -66,5 +66,5 @@ class Schedule:
             self.start,
             self.finish,
             self.reduces,
-            windows(row, self.start, self.finish, windows_of_links(network, times)[self.link]),
+            windows(row, self.start, self.finish, windows_of_links(network, times)[self.link], released_at_once(network)),
         )
