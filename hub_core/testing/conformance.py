@@ -20,7 +20,7 @@ from hub_core.plugins.contract import (
 )
 from hub_core.plugins.discovery import discover
 from hub_core.plugins.registry import Offer, PluginState, Registry
-from hub_core.testing import format_checks, loading_checks, work_checks
+from hub_core.testing import format_checks, loading_checks, synthesis_checks, work_checks
 from hub_core.testing.subject import Skip, Subject
 
 __all__ = ["CHECKS", "Check", "CheckResult", "Verdict", "check_plugin", "run_check"]
@@ -79,7 +79,7 @@ CHECKS: tuple[Check, ...] = tuple(
         (format_checks.losses_are_honest, (FormatWriter,)),
         (format_checks.formats_leave_the_system_alone, _FORMATS),
         (work_checks.simulators_simulate, (Simulator,)),
-        (work_checks.synthesizers_synthesize, (Synthesizer,)),
+        (synthesis_checks.synthesizers_synthesize, (Synthesizer,)),
         (work_checks.executors_compute, (Executor,)),
         (work_checks.passes_keep_the_promise, (AlgorithmPass,)),
         (work_checks.health_checks_answer, (HealthCheck,)),

@@ -1,11 +1,10 @@
-"""Checks on simulators, synthesizers, executors, passes and health checks."""
+"""Checks on simulators, executors, passes and health checks."""
 
 from __future__ import annotations
 
 import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -13,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm
-from hub_core.collectives import ROOTED, Collective, CollectiveKind
 from hub_core.diagnostics import HubError, PluginError
 from hub_core.plugins.contract import (
     AlgorithmPass,
@@ -24,18 +22,12 @@ from hub_core.plugins.contract import (
     PassReport,
     SimulationResult,
     Simulator,
-    SynthesisRequest,
-    SynthesisResult,
-    Synthesizer,
 )
 from hub_core.plugins.registry import Offer
-from hub_core.rank_lists import format_ranks
 from hub_core.testing.isolation import output_of
 from hub_core.testing.samples import all_samples
 from hub_core.testing.subject import Skip, Subject, call, title
 from hub_core.topologies import parse_topology
-from hub_core.topology import Occupancy
-from hub_core.transfers import collective_among
 from hub_core.verification import verify
 
 __all__ = [
@@ -43,13 +35,12 @@ __all__ = [
     "health_checks_answer",
     "passes_keep_the_promise",
     "simulators_simulate",
-    "synthesizers_synthesize",
     "work_is_silent",
 ]
 
 _RANKS = 4
 _COLLECTIVE_BYTES = 1 << 20
-_TOPOLOGIES = ("fully-connected:4", "ring:4", "switch:4", "mesh:2x2")
+_TOPOLOGY = "fully-connected:4"
 _SEED = 20240229
 _ELEMENTS_PER_UNIT = 3
 
@@ -77,24 +68,6 @@ def executors_compute(subject: Subject) -> Iterator[str | Skip]:
         for sample, (algorithm, result) in results.items():
             if problem := _execution_problem(algorithm, result):
                 yield f"{title(executor)}, sample {sample}: {problem}"
-
-
-def synthesizers_synthesize(subject: Subject) -> Iterator[str]:
-    """At least one collective on one small topology works; results are correct, above their bounds, the same in every run."""
-    for synthesizer in subject.offers(Synthesizer):
-        made = 0
-        for request in _requests():
-            try:
-                result = call(synthesizer, request)
-            except HubError:
-                continue
-            made += 1
-            again, part = call(synthesizer, request), call(synthesizer, replace(request, wanted=request.npus[:1]))
-            if problem := _synthesis_problem(request, result, again) or _part_problem(request, result, part):
-                what = f"{request.collective.kind} among NPUs {format_ranks(request.npus)} of {request.topology.name}"
-                yield f"{title(synthesizer)}, {what}: {problem}"
-        if not made:
-            yield f"{title(synthesizer)} refuses every collective on {', '.join(_TOPOLOGIES)}"
 
 
 def passes_keep_the_promise(subject: Subject) -> Iterator[str | Skip]:
@@ -154,7 +127,7 @@ def _results(
 
 
 def _simulate(simulator: Sampled, algorithm: Algorithm) -> SimulationResult:
-    result = call(simulator, algorithm, parse_topology(_TOPOLOGIES[0]), _COLLECTIVE_BYTES)
+    result = call(simulator, algorithm, parse_topology(_TOPOLOGY), _COLLECTIVE_BYTES)
     assert isinstance(result, SimulationResult), f"returned {type(result).__name__}, expected SimulationResult"
     return result
 
@@ -212,61 +185,3 @@ def _execution_problem(algorithm: Algorithm, result: ExecutionResult) -> str | N
 
 def _elements(unit: int) -> slice:
     return slice(unit * _ELEMENTS_PER_UNIT, (unit + 1) * _ELEMENTS_PER_UNIT)
-
-
-def _requests() -> Iterator[SynthesisRequest]:
-    """Every collective on every topology, and one between two NPUs that need others as relays."""
-    for kind in CollectiveKind:
-        if kind is not CollectiveKind.CUSTOM:
-            for topology in _TOPOLOGIES:
-                yield _request(kind, topology, range(_RANKS))
-    yield _request(CollectiveKind.ALL_GATHER, "ring:4", (0, 2))
-
-
-def _request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
-    collective = Collective(kind, len(npus), len(npus), root=0 if kind in ROOTED else None, in_place=True)
-    return SynthesisRequest(collective, parse_topology(topology), _COLLECTIVE_BYTES, tuple(npus), Occupancy.SERIALIZATION)
-
-
-def _synthesis_problem(request: SynthesisRequest, result: object, again: object) -> str | None:
-    if not isinstance(result, SynthesisResult) or not isinstance(again, SynthesisResult):
-        return f"returned {type(result).__name__}, expected SynthesisResult"
-    if problem := _promise_problem(request, result.algorithm):
-        return problem
-    if differences := result.algorithm.differences(again.algorithm):
-        return f"two runs differ in {', '.join(differences)}"
-    if type(result.time_ns) is not int or result.time_ns < 1:
-        return f"the time {result.time_ns!r} is no positive whole number of nanoseconds"
-    if early := [name for name, bound in sorted(result.bounds_ns.items()) if bound > result.time_ns]:
-        return f"the time {result.time_ns} ns is below the lower bound {early[0]!r}, {result.bounds_ns[early[0]]} ns"
-    if result.is_partial:
-        return "the result is partial, though all ranks are wanted"
-    report = verify(result.algorithm)
-    return None if report.ok else f"verification fails: {report.diagnostics[0]}"
-
-
-def _promise_problem(request: SynthesisRequest, algorithm: Algorithm) -> str | None:
-    wanted = collective_among(request.collective, request.npus, request.topology.num_npus)
-    made = algorithm.collective
-    if (made.kind, made.root, made.num_ranks) != (wanted.kind, wanted.root, wanted.num_ranks):
-        return f"made {made.kind} of {made.num_ranks} ranks, root {made.root}"
-    return None
-
-
-def _part_problem(request: SynthesisRequest, whole: object, part: object) -> str | None:
-    """What is wrong with the result for the first NPU alone; a synthesizer may also return the whole."""
-    assert isinstance(whole, SynthesisResult)
-    if not isinstance(part, SynthesisResult):
-        return f"for one wanted rank, returned {type(part).__name__}, expected SynthesisResult"
-    npu, steps = request.npus[0], part.algorithm.steps
-    if part.is_partial and np.any(steps.rank != npu):
-        return f"a partial result for rank {npu} holds steps of other ranks"
-    rows, own = (np.flatnonzero(table.rank == npu) for table in (whole.algorithm.steps, steps))
-    if len(rows) != len(own) or any(
-        not np.array_equal(getattr(whole.algorithm.steps, name)[rows], getattr(steps, name)[own]) for name in _COMPARED
-    ):
-        return f"for rank {npu} alone, its steps are others than in the whole"
-    return None
-
-
-_COMPARED = ("kind", "peer", "channel", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")

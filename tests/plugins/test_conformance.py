@@ -225,10 +225,10 @@ FAULTY_SYNTHESIS = {
         "return SynthesisResult(algorithm, 9, is_partial=bool(request.wanted))",
         "a partial result for rank 0 holds steps of other ranks",
     ),
-    "other than is wanted": (
+    "parts that lack steps": (
         "some = replace(algorithm, steps=EMPTY)\n"
         "    return SynthesisResult(some if request.wanted else algorithm, 9, is_partial=bool(request.wanted))",
-        "for rank 0 alone, its steps are others than in the whole",
+        "the steps made for each rank alone do not fit together",
     ),
 }
 
@@ -237,6 +237,25 @@ def test_synthesizer_is_held_to_the_request(make_plugin: MakePlugin) -> None:
     make_plugin("subject", SYNTHESIZER)
     assert _result("subject", "synthesizers-synthesize").details == ()
     assert _result("subject", "passes-keep-the-promise").verdict is Verdict.PASSED
+
+
+def test_synthesizer_of_parts_that_fit_together_passes(make_plugin: MakePlugin) -> None:
+    code = """
+def make(request, algorithm):
+    from dataclasses import replace
+    from hub_core.steps import COLUMN_DTYPES, StepTable
+    if request.wanted is None:
+        return SynthesisResult(algorithm, 9)
+    steps = algorithm.steps
+    rows = slice(*steps.rank_indptr[request.wanted[0] : request.wanted[0] + 2])
+    parents, children = steps.edges()
+    own = (children >= rows.start) & (children < rows.stop)
+    columns = {name: getattr(steps, name)[rows] for name in COLUMN_DTYPES}
+    part = StepTable.from_columns(4, columns, (parents[own] - rows.start, children[own] - rows.start))
+    return SynthesisResult(replace(algorithm, steps=part), 9, is_partial=True)
+"""
+    make_plugin("subject", SYNTHESIZER + code)
+    assert _result("subject", "synthesizers-synthesize").details == ()
 
 
 def test_synthesizer_that_refuses_everything_is_found(make_plugin: MakePlugin) -> None:
@@ -289,7 +308,7 @@ def test_core_conforms_to_its_own_kit() -> None:
 
 
 @pytest.mark.needs_plugins
-@pytest.mark.parametrize("name", ["msccl", "astra_sim"])
+@pytest.mark.parametrize("name", ["msccl", "astra_sim", "tacos"])
 def test_plugins_of_this_repository_conform(name: str) -> None:
     failed = [(r.check.name, r.details) for r in check_plugin(name) if r.verdict is Verdict.FAILED]
     assert failed == []

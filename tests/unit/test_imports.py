@@ -32,7 +32,7 @@ topologies
 timing transfers topology_facts
 topology_check
 topology_drawing
-verification document chakra topology_document
+verification document chakra topology_document certificates
 summary composition
 plugins.metadata plugins.registry plugins.border plugins.builtin
 plugins.options plugins.compatibility
