@@ -23,12 +23,15 @@ def mesh(width: int, height: int, x_gib: int, y_gib: int) -> Topology:
 def ring_full_switch(groups: int, degree: int = 1) -> Topology:
     """3D-RFS, 2 x 4 x `groups` NPUs: a link each way, four fully connected, and a switch unwound into one-way links.
 
-    NPU (i, j, k) is `(k * 4 + j) * 2 + i`; in the third dimension it sends to the next `degree` NPUs, cyclic.
+    NPU (i, j, k) is `(k * 4 + j) * 2 + i`; in the third dimension it sends to the next `degree` NPUs, cyclic. Groups are
+    the pairs of the first dimension and the boards of the first two.
     """
     source, destination, kinds = (np.asarray(column) for column in zip(*_links(groups, degree), strict=True))
     rate = np.asarray([_RATES[kind] / (degree if kind == "switch" else 1) for kind in kinds])
     links = Links(source.astype(np.int64), destination.astype(np.int64), rate, np.full(len(rate), _LATENCY_S))
-    return links.topology(f"3d-rfs 2x4x{groups}, degree {degree}", 8 * groups, 8 * groups)
+    crowds = {f"pair {pair}": (2 * pair, 2 * pair + 1) for pair in range(4 * groups)}
+    crowds |= {f"board {board}": tuple(range(8 * board, 8 * board + 8)) for board in range(groups)}
+    return links.topology(f"3d-rfs 2x4x{groups}, degree {degree}", 8 * groups, 8 * groups, groups=crowds)
 
 
 def _links(groups: int, degree: int) -> Iterator[tuple[int, int, str]]:

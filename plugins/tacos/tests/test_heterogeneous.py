@@ -84,7 +84,7 @@ def test_all_reduce_of_128_npus_meets_the_sum_of_both_phases() -> None:
     topology = tacos_networks.ring_full_switch(16)
     network, times, origin = problem(topology, 1)
     gathered = all_gather(network, times, origin)
-    turned = Network.of(transposed(topology))
+    turned = transposed(network)
     scattered = reversed_schedule(all_gather(turned, turned.link_times(MIB, Occupancy.ALPHA_BETA), origin), network)
     whole = gathered.after(scattered)
     assert replay(whole, times, origin) == gathered.time_ps + scattered.time_ps
@@ -198,7 +198,7 @@ def test_one_npu_needs_nothing() -> None:
 def test_npus_that_cannot_be_reached_are_named_with_the_cut() -> None:
     one_way = Links.uniform(np.asarray([0, 1, 1, 2, 3]), np.asarray([1, 0, 2, 3, 2]), 1e9, 0.0).topology("halves", 4, 4)
     network, times, origin = problem(one_way, 1)
-    with pytest.raises(InputError, match=r"halves: NPU 2 cannot reach NPU 0, no link leads out of NPUs 2,3;") as caught:
+    with pytest.raises(InputError, match=r"halves: NPU 2 cannot reach NPU 0: no link leaves NPUs 2,3;") as caught:
         best_all_gather(network, times, origin)
     assert caught.value.diagnostics[0].code == "disconnected"
 

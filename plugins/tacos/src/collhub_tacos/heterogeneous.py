@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.reach import unreachable
 from collhub_tacos.schedule import Schedule
 from collhub_tacos.seed_search import Best, best_of_seeds
 from hub_core.diagnostics import InputError
-from hub_core.rank_lists import format_ranks
 
 __all__ = ["all_gather", "best_all_gather", "fewest_ps", "find_all_gather"]
 
@@ -150,7 +150,9 @@ class _Work:
 
         self._waiting, self.missing = advance(self._links, self._state, self._origin, self._waiting, self.missing, _SLICE)
         if self.missing and not self._waiting:
-            _refuse_cut(self._network, self._origin, np.isinf(self._state.supply))
+            held = np.isinf(self._state.supply)
+            chunk = int(np.argmin(held.all(axis=0)))
+            raise unreachable(self._network, int(self._origin[chunk]), int(np.argmin(held[:, chunk])))
 
     def schedule(self) -> Schedule:
         """All transfers, by destination and arrival there."""
@@ -188,16 +190,3 @@ def _check(network: Network, times: LinkTimes, origin: Int64Array) -> None:
         raise InputError(f"topology {name}: a link is busy for longer than until the arrival", code="link-times")
     if np.any((origin < 0) | (origin >= network.num_npus)):
         raise InputError(f"topology {name}: a chunk starts outside NPUs 0..{network.num_npus - 1}", code="origin-range")
-
-
-def _refuse_cut(network: Network, origin: Int64Array, holders: npt.NDArray[np.bool_]) -> None:
-    """Name an NPU that a chunk cannot reach, and the NPUs that no link leaves."""
-    chunk = int(np.argmin(holders.all(axis=0)))
-    inside = holders[:, chunk]
-    lacking = int(np.argmin(inside))
-    raise InputError(
-        f"topology {network.topology.name}: NPU {int(origin[chunk])} cannot reach NPU {lacking}, "
-        f"no link leads out of NPUs {format_ranks(np.flatnonzero(inside).tolist())}",
-        cure="add links, or choose NPUs that reach one another",
-        code="disconnected",
-    )
