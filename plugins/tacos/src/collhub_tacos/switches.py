@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
 from hub_core.diagnostics import UsageError
-from hub_core.topology import Links, Occupancy, Routes, Topology
+from hub_core.topology import Links, Occupancy, Routes, Topology, link_times_ns
 
 __all__ = ["PathNetwork", "PathTimes", "contracted", "unwound"]
 
@@ -38,8 +38,14 @@ class PathNetwork(Network):
     paths: Routes
 
     def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> PathTimes:
-        """Times of a message of `chunk_bytes` on every arc while no other message is under way."""
-        hops = self.links.link_times(chunk_bytes, occupancy)
+        """Times of a message of `chunk_bytes` on every arc while no other message is under way.
+
+        In whole nanoseconds, as simulators count: fractions would decide who is first in line at a switch.
+        """
+        topology, row = self.topology, self.links.row
+        rates = (topology.bandwidth_bytes_per_s[row], topology.latency_ns[row])
+        busy, arrives = link_times_ns(*rates, np.full(len(row), chunk_bytes, np.int64), occupancy)
+        hops = LinkTimes(1000 * busy, 1000 * arrives)
         first = self.paths.links[self.paths.indptr[:-1]]
         arrival = np.add.reduceat(hops.arrival[self.paths.links], self.paths.indptr[:-1]) if len(first) else hops.arrival[:0]
         return PathTimes(hops.busy[first], arrival, hops)
