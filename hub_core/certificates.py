@@ -155,10 +155,10 @@ def spreading_rate(inside: Sequence[int], capacities: _Capacities, outward: bool
 
 
 def partition_rate(blocks: Sequence[Sequence[int]], capacities: _Capacities) -> Fraction:
-    """What an all-reduce can do between blocks: 2 (blocks - 1) messages of every element enter one of them.
+    """What an all-reduce can do between blocks of ranks: 2 (blocks - 1) messages of every element enter one of them.
 
-    For networks with equal links in both directions this is the bound of Nash-Williams and Tutte (1961). Nodes of no
-    block forward.
+    For networks with equal links in both directions this is the bound of Nash-Williams and Tutte (1961). A message that
+    enters a block's ranks enters every set of nodes which has these ranks and no others, so a block may have any switches.
     """
     entering = sum((spreading_rate(block, capacities, False) for block in blocks), Fraction(0))
     return entering / (2 * (len(blocks) - 1))
@@ -204,8 +204,8 @@ class _Claim:
         nodes, total = set(range(self.document["network"]["nodes"])), len(self.ranks)
         if self.kind is CollectiveKind.ALL_REDUCE:
             blocks = stated.get("blocks", [])
-            named = [node for block in blocks for node in block]
-            if len(blocks) < 2 or len(set(named)) < len(named) or not set(self.ranks) <= set(named) <= nodes:
+            named = sorted(node for block in blocks for node in block if node in self.ranks)
+            if len(blocks) < 2 or named != sorted(self.ranks) or not all(set(block) <= nodes for block in blocks):
                 raise _FlawError("bound", "the blocks are no partition of the ranks")
             if any(not set(block) & set(self.ranks) for block in blocks):
                 raise _FlawError("bound", "a block of the partition holds no rank")

@@ -1,38 +1,60 @@
-"""All-reduce: undirected trees at the strength of the network, up and down each at the same time."""
+"""All-reduce: trees that reduce upwards and broadcast downwards at the same time, without a barrier."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.orientation import all_reduce_trees
+from collhub_packing.orientation import AllReducePacking, all_reduce_packing
+from collhub_packing.splitting import Spread, direct
 
 from collhub_blink.fewest_all_reduce import fewest_all_reduce_trees
-from collhub_blink.packing import Bound, Packing, shallow_tree, unit_that_fits
+from collhub_blink.packing import Bound, Packing
+from collhub_blink.placing import placed
+from collhub_blink.shallow import shallow_packing, three_phase_packing
 from collhub_blink.task import Task
 
 __all__ = ["all_reduce_packings"]
 
 
 def all_reduce_packings(task: Task) -> list[Packing]:
-    """Fewest trees at the optimal rate; one tree, and one tree a rank, of least depth for small sizes."""
-    graph = task.network.graph
-    strength, grown = all_reduce_trees(graph, seeds=task.seeds, first_seed=task.seed)
-    scale = strength.value.denominator
-    scaled = replace(graph, capacity=graph.capacity * scale, unit=graph.unit / scale)
-    bound = Bound("partition", strength.value * graph.unit, blocks=tuple(map(task.network.named, strength.blocks)))
-    found = fewest_all_reduce_trees(scaled, strength.value.numerator, grown, task.budget)
-    return [
-        Packing("fewest trees", found.trees, scaled.unit, bound, found.lower_bound, found.reason),
-        *_shallow(graph, bound),
-    ]
+    """Packings at the optimal rate; for small sizes one tree, and one tree a rank, of least depth."""
+    optimal = [_fewest(task)] if task.network.is_direct else _switched(task)
+    bound = optimal[0].bound
+    shallow = shallow_packing(task, "a shallow tree a rank", range(task.network.graph.num_compute), bound)
+    centre = min(shallow.trees, key=lambda placed: (placed.tree.depth, int(placed.tree.depths().sum()), placed.tree.root))
+    rank = task.npus.index(centre.tree.root)
+    return [*optimal, shallow, shallow_packing(task, "one shallow tree", [rank], bound)]
 
 
-def _shallow(graph: CapacityGraph, bound: Bound) -> list[Packing]:
-    """One tree from the node that is nearest to all, and one from every node."""
-    trees = [shallow_tree(graph, root) for root in range(graph.num_compute)]
-    centre = min(trees, key=lambda tree: (tree.depth, int(tree.depths().sum()), tree.root))
-    return [
-        Packing(name, tuple(chosen), unit_that_fits(graph, chosen, True), bound)
-        for name, chosen in (("one shallow tree", [centre]), ("a shallow tree a rank", trees))
-    ]
+def _fewest(task: Task) -> Packing:
+    """Fewest trees at the strength of a network of duplex links."""
+    network = task.network
+    grown = all_reduce_packing(network.graph, seeds=task.seeds, first_seed=task.seed)
+    unit = network.graph.unit / grown.scale
+    scaled = replace(network.graph, capacity=network.graph.capacity * grown.scale, unit=unit)
+    found = fewest_all_reduce_trees(scaled, grown.strength.value.numerator, grown.trees, task.budget)
+    return Packing(
+        "fewest trees",
+        placed(network, found.trees, direct(scaled), scaled),
+        unit,
+        _bound(task, grown),
+        found.lower_bound,
+        found.reason,
+    )
+
+
+def _switched(task: Task) -> list[Packing]:
+    """Trees past the switches, which are split off in one way or another; and the three-phase plan of several machines."""
+    network = task.network
+    packings = []
+    for spread in (Spread.NOWHERE, Spread.EVERYWHERE):
+        found = all_reduce_packing(network.graph, spread=spread, seeds=task.seeds, first_seed=task.seed)
+        trees = placed(network, found.trees, found.network, network.graph)
+        packings.append(Packing("trees past the switches", trees, network.graph.unit / found.scale, _bound(task, found)))
+    plan = three_phase_packing(task, packings[0].bound)
+    return [*packings, plan] if plan is not None else packings
+
+
+def _bound(task: Task, found: AllReducePacking) -> Bound:
+    rate = found.strength.value * task.network.graph.unit
+    return Bound("partition", rate, blocks=tuple(map(task.network.named, found.strength.sides)))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import floor
 
-from collhub_packing.trees import Tree
-
 from collhub_blink.packing import Bound, Packing
+from collhub_blink.placing import PlacedTree
 from collhub_blink.task import Task
 from hub_core.algorithm import JsonValue
 from hub_core.certificates import SCHEMA, network_object
@@ -48,7 +46,7 @@ def certificate_of(task: Task, packing: Packing) -> dict[str, JsonValue]:
     if task.collective.root is not None:
         document["root"] = task.npus[task.root]
     if is_whole:
-        document["trees"] = [_tree_object(task, packing, number, tree) for number, tree in enumerate(packing.trees)]
+        document["trees"] = [_tree_object(packing, number, tree, topology.num_npus) for number, tree in enumerate(packing.trees)]
     return document
 
 
@@ -59,22 +57,16 @@ def _bound_object(bound: Bound) -> dict[str, JsonValue]:
     return {"kind": bound.kind, "rate": str(bound.rate), **side}
 
 
-def _tree_object(task: Task, packing: Packing, number: int, tree: Tree) -> dict[str, JsonValue]:
-    """A tree by NPUs."""
-    node_of = task.network.nodes
-    parents = [-1] * task.topology.num_npus
-    for rank, parent in enumerate(tree.parent[: task.network.graph.num_compute].tolist()):
-        if parent >= 0:
-            parents[int(node_of[rank])] = int(node_of[parent])
-    routes: Mapping[int, tuple[int, ...]] = packing.routes[number] if packing.routes else {}
+def _tree_object(packing: Packing, number: int, placed: PlacedTree, num_npus: int) -> dict[str, JsonValue]:
+    tree = placed.tree
     stated: dict[str, JsonValue] = {
-        "root": int(node_of[tree.root]),
+        "root": tree.root,
         "weight": str(packing.unit * tree.weight),
         "depth": tree.depth,
-        "parents": list(parents),
+        "parents": tree.parent[:num_npus].tolist(),
     }
-    if routes:
-        stated["routes"] = {str(int(node_of[node])): [int(node_of[stop]) for stop in stops] for node, stops in routes.items()}
+    if placed.stops:
+        stated["routes"] = {str(node): list(stops[1:-1]) for node, stops in sorted(placed.stops.items())}
     if packing.targets:
-        stated["target"] = int(node_of[packing.targets[number]])
+        stated["target"] = packing.targets[number]
     return stated

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collhub_packing.multiroot import all_gather_trees
+from collhub_packing.splitting import Spread
 
-import numpy as np
-from collhub_packing.growth import pack_rooted_trees
-from collhub_packing.rates import all_gather_rate
-
-from collhub_blink.network import transposed
-from collhub_blink.packing import Bound, Packing, shallow_tree, unit_that_fits
+from collhub_blink.packing import Bound, Packing
+from collhub_blink.placing import placed
+from collhub_blink.shallow import shallow_packing, three_phase_packing
 from collhub_blink.task import Task
-from hub_core.collectives import CollectiveKind
 
 __all__ = ["spread_packings"]
 
 
 def spread_packings(task: Task) -> list[Packing]:
-    """Packings for an all-gather, or with all links turned round a reduce-scatter; and one shallow tree a rank."""
-    graph = task.network.graph if task.collective.kind is CollectiveKind.ALL_GATHER else transposed(task.network.graph)
-    rate = all_gather_rate(graph)
-    ranks = graph.num_compute
-    bound = Bound("ingress-cut", rate.value * graph.unit * ranks, task.network.named(rate.cut))
-    scaled = replace(graph, capacity=graph.capacity * rate.value.denominator, unit=graph.unit / rate.value.denominator)
-    sent = np.full(ranks, rate.value.numerator, np.int64)
-    trees = pack_rooted_trees(scaled, sent, seeds=task.seeds, first_seed=task.seed)
-    shallow = [shallow_tree(graph, root) for root in range(ranks)]
-    return [
-        Packing("trees of every rank", tuple(trees), scaled.unit, bound, ranks, "every rank has a tree"),
-        Packing("a shallow tree a rank", tuple(shallow), unit_that_fits(graph, shallow), bound, ranks, "every rank has a tree"),
-    ]
+    """Packings for an all-gather, or with all links turned round a reduce-scatter; and shallow trees."""
+    network = task.oriented_network
+    ranks = network.graph.num_compute
+    packings = []
+    for spread in (Spread.NOWHERE,) if network.is_direct else (Spread.NOWHERE, Spread.EVERYWHERE):
+        found = all_gather_trees(network.graph, spread=spread, seeds=task.seeds, first_seed=task.seed)
+        bound = Bound("ingress-cut", found.rate.value * network.graph.unit * ranks, network.named(found.rate.cut))
+        trees = placed(network, found.trees, found.network, network.graph)
+        unit = found.network.graph.unit
+        packings.append(Packing("trees of every rank", trees, unit, bound, ranks, "every rank has a tree of its own"))
+    if not network.is_direct and (plan := three_phase_packing(task, packings[0].bound)):
+        packings.append(plan)
+    return [*packings, shallow_packing(task, "a shallow tree a rank", range(ranks), packings[0].bound)]

@@ -47,9 +47,21 @@ class Network:
         return cls(topology, CapacityGraph.of(renumbered), nodes)
 
     @property
+    def reversed(self) -> Network:
+        """All links turned round."""
+        topology = self.topology
+        turned = replace(topology, source=topology.destination, destination=topology.source)
+        return Network(turned, transposed(self.graph), self.nodes)
+
+    @property
     def is_direct(self) -> bool:
         """Whether all nodes take part."""
         return self.graph.num_compute == self.graph.num_nodes
+
+    @property
+    def is_switchless(self) -> bool:
+        """Whether all nodes are NPUs, so that every link's messages wait where they are sent."""
+        return self.topology.num_npus == self.topology.num_nodes
 
     def named(self, nodes: Sequence[int]) -> tuple[int, ...]:
         """Nodes of the graph as nodes of the topology, ascending."""

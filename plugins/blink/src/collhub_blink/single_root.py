@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.growth import pack_arborescences
-from collhub_packing.rates import Rate, broadcast_rate
+from collhub_packing.multiroot import all_gather_trees
+from collhub_packing.rates import broadcast_rate
+from collhub_packing.splitting import Spread, direct
 from collhub_packing.trees import Tree
 
 from collhub_blink.fewest import Fewest
 from collhub_blink.fewest_broadcast import fewest_broadcast_trees
-from collhub_blink.network import transposed
-from collhub_blink.packing import Bound, Packing, shallow_tree, unit_that_fits
+from collhub_blink.network import Network
+from collhub_blink.packing import Bound, Packing
+from collhub_blink.placing import placed
+from collhub_blink.shallow import shallow_packing
 from collhub_blink.task import Task
-from hub_core.collectives import CollectiveKind
 from hub_core.diagnostics import InputError
 
 __all__ = ["rooted_packings", "tree_front"]
@@ -24,17 +28,31 @@ _MOST_NODES_OF_A_FRONT = 24
 
 def rooted_packings(task: Task) -> list[Packing]:
     """Packings for a broadcast, or with all links turned round a reduce: fewest trees, the rest of the front, one tree."""
-    graph = task.network.graph if task.collective.kind is CollectiveKind.BROADCAST else transposed(task.network.graph)
-    rate = broadcast_rate(graph, task.root)
-    bound = Bound("cut", rate.value * graph.unit, task.network.named(rate.cut))
-    return [*_optimal(task, graph, rate, bound), _single(task, graph, bound)]
+    network = task.oriented_network
+    rate = broadcast_rate(network.graph, task.root)
+    bound = Bound("cut", rate.value * network.graph.unit, network.named(rate.cut))
+    optimal = _optimal(task, network, int(rate.value), bound) if network.is_direct else _switched(task, network, bound)
+    return [*optimal, shallow_packing(task, "one shallow tree", [task.root], bound)]
 
 
-def _optimal(task: Task, graph: CapacityGraph, rate: Rate, bound: Bound) -> Iterator[Packing]:
-    total = int(rate.value)
-    grown = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
-    for found in tree_front(task, graph, total, grown):
-        yield Packing("fewest trees", found.trees, graph.unit, bound, found.lower_bound, found.reason)
+def _optimal(task: Task, network: Network, total: int, bound: Bound) -> Iterator[Packing]:
+    grown = pack_arborescences(network.graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
+    for found in tree_front(task, network.graph, total, grown):
+        trees = placed(network, found.trees, direct(network.graph), network.graph)
+        yield Packing("fewest trees", trees, network.graph.unit, bound, found.lower_bound, found.reason)
+
+
+def _switched(task: Task, network: Network, bound: Bound) -> Iterator[Packing]:
+    """Trees in a network with switches: these are split off first, in one way or another."""
+    graph = network.graph
+    if task.depth is not None:
+        raise InputError("depth: trees of a stated depth are not searched in networks with switches", code="depth")
+    sent = np.zeros(graph.num_compute, np.int64)
+    sent[task.root] = 1
+    for spread in (Spread.NOWHERE, Spread.EVERYWHERE):
+        found = all_gather_trees(graph, sent.tolist(), spread=spread, seeds=task.seeds, first_seed=task.seed)
+        trees = placed(network, found.trees, found.network, graph)
+        yield Packing("trees past the switches", trees, found.network.graph.unit, bound)
 
 
 def tree_front(task: Task, graph: CapacityGraph, total: int, grown: Sequence[Tree]) -> list[Fewest]:
@@ -44,10 +62,8 @@ def tree_front(task: Task, graph: CapacityGraph, total: int, grown: Sequence[Tre
     `InputError` where there are none or none was found.
     """
     if task.depth is not None:
-        known = [tree for tree in grown if tree.depth <= task.depth]
-        found = fewest_broadcast_trees(
-            graph, task.root, total, known if len(known) == len(grown) else (), task.budget, task.depth
-        )
+        known = grown if _depth(grown) <= task.depth else ()
+        found = fewest_broadcast_trees(graph, task.root, total, known, task.budget, task.depth)
         if not found.trees:
             raise _too_shallow(task.depth, found)
         return [found]
@@ -75,10 +91,3 @@ def _too_shallow(depth: int, found: Fewest) -> InputError:
     if found.lower_bound > 1:
         message += f" ({found.reason})"
     return InputError(message, cure="allow more with -O depth=, or more search with -O time_limit=", code="depth")
-
-
-def _single(task: Task, graph: CapacityGraph, bound: Bound) -> Packing:
-    """One tree of least depth: the least latency, for small sizes."""
-    tree = shallow_tree(graph, task.root)
-    unit = unit_that_fits(graph, [tree])
-    return Packing("one shallow tree", (tree,), unit, bound)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-import numpy as np
-from collhub_packing.pipelining import Pipelining
-from collhub_packing.trees import Tree
-
 from collhub_blink.all_reduce import all_reduce_packings
 from collhub_blink.certificate import certificate_of, lower_bound_ns
-from collhub_blink.chunking import Chunked, best_chunks, chunk_counts
 from collhub_blink.multi_root import spread_packings
 from collhub_blink.packing import Packing
+from collhub_blink.schedules import Scheduled, coarser, schedule
 from collhub_blink.single_root import rooted_packings
 from collhub_blink.task import Task
 from hub_core.algorithm import Algorithm, JsonValue, Provenance
@@ -38,10 +34,12 @@ _PACKERS: Mapping[CollectiveKind, Callable[[Task], list[Packing]]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Made:
-    """A packing and its fastest schedule."""
+    """A packing, its schedule, and the time in nanoseconds; `is_interrupted`: the search was cut short."""
 
     packing: Packing
-    chunked: Chunked
+    scheduled: Scheduled
+    time_ns: int
+    is_interrupted: bool = False
 
 
 def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
@@ -51,74 +49,90 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     that cannot be reached, and sizes below a byte a chunk.
     """
     task = Task.of(request, options)
-    packings = _PACKERS[task.collective.kind](task)
-    best = _best(task, [packing for packing in packings if task.trees in ("auto", packing.method)] or packings)
-    time_ns = -(-best.chunked.pipeline.time_ps // 1000)
-    bounds = {"rate": lower_bound_ns(task, best.packing.bound)}
-    statistics = _statistics(task, packings, best)
-    algorithm = _algorithm(task, best, request.wanted, options, statistics)
-    return SynthesisResult(algorithm, time_ns, bounds, statistics, is_partial=request.wanted is not None)
-
-
-def _best(task: Task, packings: list[Packing]) -> _Made:
-    """The packing with the fastest schedule; the first of equals."""
-    best: _Made | None = None
-    for packing in packings:
-        if best is not None and task.collective_bytes * 10**12 / packing.rate >= best.chunked.pipeline.time_ps:
-            continue
-        found = _chunked(task, packing)
-        if found is not None and (best is None or found.pipeline.time_ps < best.chunked.pipeline.time_ps):
-            best = _Made(packing, found)
+    packings = _wanted(task, _PACKERS[task.collective.kind](task))
+    best = _best(_candidates(task, packings, request.simulate))
     if best is None:
         message = f"{task.collective_bytes} bytes are too few to be shared out among the trees"
         raise InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
+    statistics = _statistics(packings, best)
+    algorithm = _algorithm(task, best.packing, best.scheduled, request.wanted, options, statistics)
+    bounds = {best.packing.bound.kind: lower_bound_ns(task, best.packing.bound)}
+    return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None)
+
+
+def _wanted(task: Task, packings: list[Packing]) -> list[Packing]:
+    """The packings that the option `trees` allows."""
+    if task.trees == "auto":
+        return packings
+    return [packing for packing in packings if packing.is_shallow == (task.trees == "shallow")]
+
+
+def _best(candidates: Iterator[_Made]) -> _Made | None:
+    """The fastest; the first of equals. Ctrl-C ends the search, and passes where there is nothing yet."""
+    best: _Made | None = None
+    try:
+        for made in candidates:
+            if best is None or made.time_ns < best.time_ns:
+                best = made
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        return _Made(best.packing, best.scheduled, best.time_ns, True)
     return best
 
 
-def _chunked(task: Task, packing: Packing) -> Chunked | None:
-    weights = [tree.weight for tree in packing.trees]
-    trees = [_placed(task, tree) for tree in packing.trees]
-    pipelining = Pipelining.of(task.topology, trees, task.collective, task.collective_bytes, task.occupancy, list(task.npus))
-    if task.chunks is None:
-        return best_chunks(pipelining, weights)
-    return Chunked(task.chunks, pipelining.schedule(chunk_counts(weights, task.chunks)))
+def _candidates(task: Task, packings: Sequence[Packing], simulate: Callable[[Algorithm], int | None]) -> Iterator[_Made]:
+    """Every packing with its best number of chunks.
 
-
-def _placed(task: Task, tree: Tree) -> Tree:
-    """A tree over ranks as one over the nodes of the topology."""
-    nodes = task.network.nodes
-    parent = np.full(task.topology.num_nodes, -1, np.int64)
-    hanging = np.flatnonzero(tree.parent >= 0)
-    parent[nodes[hanging]] = nodes[tree.parent[hanging]]
-    return Tree(int(nodes[tree.root]), tree.weight, parent, np.full(len(parent), -1, np.int64))
+    Where messages meet at switches, their order there is not the schedule's to decide: the simulator tells the time, also
+    for larger chunks, of which fewer wait for each other.
+    """
+    least: int | None = None
+    for place, packing in enumerate(packings):
+        task.progress(place / len(packings), packing.method)
+        if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
+            continue
+        found = schedule(task, packing)
+        for scheduled in () if found is None else (found,) if task.network.is_switchless else coarser(task, packing, found):
+            time_ns = -(-scheduled.pipeline.time_ps // 1000)
+            if not task.network.is_switchless:
+                time_ns = simulate(_algorithm(task, packing, scheduled, None, {}, {})) or time_ns
+            least = time_ns if least is None else min(least, time_ns)
+            yield _Made(packing, scheduled, time_ns)
 
 
 def _algorithm(
-    task: Task, best: _Made, wanted: tuple[int, ...] | None, options: Options, statistics: Mapping[str, JsonValue]
+    task: Task,
+    packing: Packing,
+    scheduled: Scheduled,
+    wanted: tuple[int, ...] | None,
+    options: Options,
+    statistics: Mapping[str, JsonValue],
 ) -> Algorithm:
-    pipeline = best.chunked.pipeline
     given = {name: str(value) for name, value in options.items()}
     return algorithm_of(
-        pipeline.collective,
-        pipeline.chunks,
-        pipeline.transfers,
+        scheduled.pipeline.collective,
+        scheduled.pipeline.chunks,
+        scheduled.pipeline.transfers,
         npus=task.npus,
         num_npus=task.topology.num_npus,
         wanted=wanted,
         provenance=Provenance(_NAME, version(_NAME), task.topology.name, "", given),
         collective_bytes=task.collective_bytes,
-        extensions={_NAME: {**statistics, "certificate": certificate_of(task, best.packing)}},
+        extensions={_NAME: {**statistics, "certificate": certificate_of(task, packing)}},
     )
 
 
-def _statistics(task: Task, packings: list[Packing], best: _Made) -> dict[str, JsonValue]:
+def _statistics(packings: Sequence[Packing], best: _Made) -> dict[str, JsonValue]:
     packing = best.packing
-    return {
+    found: dict[str, JsonValue] = {
         "method": packing.method,
         "trees": len(packing.trees),
-        "trees proved": packing.status,
+        "fewest trees": packing.at_least if packing.status == "optimal" else f"at least {packing.at_least}",
         "depth": packing.depth,
-        "chunks": best.chunked.chunks,
+        "chunks": best.scheduled.chunks,
         "rate GB/s": float(packing.rate) / 1e9,
-        "bound GB/s": float(packing.bound.rate) / 1e9,
+        "best rate GB/s": float(packing.bound.rate) / 1e9,
+        "trees x depth": ", ".join(f"{len(packing.trees)} x {packing.depth}" for packing in packings if not packing.is_shallow),
     }
+    return found | ({"interrupted": True} if best.is_interrupted else {})

@@ -19,6 +19,7 @@ STEPS_PER_SECOND = 1_000_000
 
 _FROM_THE_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
 _TO_THE_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
+_INWARD = (*_TO_THE_ROOT, CollectiveKind.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +77,11 @@ class Task:
     def topology(self) -> Topology:
         """The network as the user knows it."""
         return self.network.topology
+
+    @property
+    def oriented_network(self) -> Network:
+        """The network in which data flows away from the roots: turned round where the collective reduces or collects."""
+        return self.network.reversed if self.collective.kind in _INWARD else self.network
 
     @property
     def root(self) -> int:

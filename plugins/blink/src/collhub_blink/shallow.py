@@ -1,0 +1,105 @@
+"""Trees for little data, where latency counts: few hops instead of the full rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from collhub_packing.graph import CapacityGraph
+from collhub_packing.trees import Tree
+
+from collhub_blink.network import Network
+from collhub_blink.packing import Bound, Packing
+from collhub_blink.placing import placed_along_routes, shallow_tree, unit_that_fits
+from collhub_blink.task import Task
+from hub_core.collectives import CollectiveKind
+
+__all__ = ["islands", "shallow_packing", "three_phase_packing"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+def shallow_packing(task: Task, method: str, roots: Sequence[int], bound: Bound) -> Packing:
+    """One tree of least depth from each of some ranks, all of one weight: behind a switch the one-hop trees of Blink."""
+    trees = [shallow_tree(task.network.graph, root) for root in roots]
+    return _along_routes(task, method, trees, bound)
+
+
+def three_phase_packing(task: Task, bound: Bound) -> Packing | None:
+    """Blink's plan for several machines, as trees: one tree a rank, over the ranks of its number in the other machines.
+
+    Reduce within machines, across, and broadcast within machines are then one pipeline. None where the network does not
+    fall into machines of one size.
+    """
+    blocks = next((found for found in islands(task.network.graph) if _are_machines(found)), None)
+    if blocks is None:
+        return None
+    inner = [_within(task.network.graph, block) for block in blocks]
+    trees = [_joined(task.network, blocks, inner, home, index) for home in range(len(blocks)) for index in range(len(blocks[0]))]
+    return _along_routes(task, "three phases", trees, bound)
+
+
+def _are_machines(blocks: list[tuple[int, ...]]) -> bool:
+    """Whether there are several blocks of one size above 1."""
+    return len(blocks) > 1 and {len(block) for block in blocks} == {len(blocks[0])} != {1}
+
+
+def _joined(network: Network, blocks: list[tuple[int, ...]], inner: list[dict[int, Tree]], home: int, index: int) -> Tree:
+    """The tree whose root is rank `index` of machine `home`."""
+    parent = np.full(network.graph.num_compute, -1, np.int64)
+    root = blocks[home][index]
+    for number, block in enumerate(blocks):
+        tree = inner[number][block[index]]
+        hanging = np.flatnonzero(tree.parent >= 0)
+        parent[hanging] = tree.parent[hanging]
+        if number != home:
+            parent[block[index]] = root
+    return Tree(root, 1, parent, np.full(len(parent), -1, np.int64))
+
+
+def _within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, Tree]:
+    """Shallow trees from every rank of a machine to the others of it."""
+    members = np.zeros(graph.num_compute, np.bool_)
+    members[list(block)] = True
+    trees = {}
+    for root in block:
+        tree = shallow_tree(graph, root)
+        trees[root] = Tree(root, 1, np.where(members, tree.parent, -1), tree.arc)
+    return trees
+
+
+def islands(graph: CapacityGraph) -> Iterator[list[tuple[int, ...]]]:
+    """Partitions of the ranks into those that are joined by links above one capacity or another: from wide to narrow.
+
+    The ranks of a machine are joined by wider links than machines are. Every rank alone comes first.
+    """
+    seen = set()
+    for width in [int(graph.capacity.max()) + 1, *np.unique(graph.capacity)[::-1].tolist()]:
+        part = _parts(graph, graph.capacity >= width)[: graph.num_compute]
+        blocks = [tuple(np.flatnonzero(part == number).tolist()) for number in np.unique(part)]
+        if tuple(blocks) not in seen:
+            seen.add(tuple(blocks))
+            yield blocks
+
+
+def _parts(graph: CapacityGraph, chosen: npt.NDArray[np.bool_]) -> Int64Array:
+    """The least node that each node is joined with by the chosen arcs, either way."""
+    part = np.arange(graph.num_nodes)
+    source, destination = graph.source[chosen], graph.destination[chosen]
+    while True:
+        least = part.copy()
+        np.minimum.at(least, destination, part[source])
+        np.minimum.at(least, source, part[destination])
+        if np.array_equal(least, part):
+            return part
+        part = least
+
+
+def _along_routes(task: Task, method: str, trees: Sequence[Tree], bound: Bound) -> Packing:
+    kind = task.collective.kind
+    placed = placed_along_routes(task.oriented_network, trees)
+    is_both = kind is CollectiveKind.ALL_REDUCE
+    unit = unit_that_fits(task.oriented_network.topology, placed, True, is_both)
+    at_least = len(trees) if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER) else 1
+    return Packing(method, placed, unit, bound, at_least, is_shallow=True)
