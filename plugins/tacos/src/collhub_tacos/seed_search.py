@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,7 +18,7 @@ _PERIOD_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Best(Generic[T]):
-    """The result of least cost, its seed, how many seeds were begun, and whether Ctrl-C cut the search."""
+    """The result of least cost, its seed, how many seeds were tried until the goal, and whether Ctrl-C cut the search."""
 
     result: T
     seed: int
@@ -54,6 +54,7 @@ class _Search(Generic[T]):
     ) -> None:
         self._attempt, self._cost, self._goal, self._progress, self._total = attempt, cost, goal, progress, total
         self._best: tuple[T, int] | None = None
+        self._tried = 0
         self._fractions: dict[int, float] = {}
         self._is_over = threading.Event()
 
@@ -62,30 +63,28 @@ class _Search(Generic[T]):
         is_interrupted = False
         try:
             for wave in waves:
-                self._run(wave)
-                if self._best is not None and self._cost(self._best[0]) <= self._goal:
+                # Later results of a wave do not count once the goal is reached: how many there are is a matter of threads.
+                if any(self._keep(result, seed) for seed, result in zip(wave, self._results(wave), strict=True)):
                     break
         except KeyboardInterrupt:
             if self._best is None:
                 raise
             is_interrupted = True
         assert self._best is not None
-        return Best(*self._best, len(self._fractions), is_interrupted)
+        return Best(*self._best, self._tried, is_interrupted)
 
-    def _run(self, wave: Sequence[int]) -> None:
+    def _results(self, wave: Sequence[int]) -> list[T]:
         if len(wave) == 1:
-            self._keep(self._attempt(wave[0], lambda fraction: self._report(wave[0], fraction)), wave[0])
-            return
+            return [self._attempt(wave[0], lambda fraction: self._report(wave[0], fraction))]
         with ThreadPoolExecutor(len(wave)) as pool:
             futures = [pool.submit(self._attempt, seed, self._reporter(seed)) for seed in wave]
             try:
-                while wait(futures, _PERIOD_S, FIRST_EXCEPTION).not_done:
+                while wait(futures, _PERIOD_S).not_done:
                     self._tell()
             except BaseException:
                 self._is_over.set()
                 raise
-        for seed, future in zip(wave, futures, strict=True):
-            self._keep(future.result(), seed)
+        return [future.result() for future in futures]
 
     def _reporter(self, seed: int) -> Report:
         """For another thread: only the first one calls the user's function."""
@@ -104,7 +103,11 @@ class _Search(Generic[T]):
     def _tell(self) -> None:
         self._progress(sum(list(self._fractions.values())) / self._total)
 
-    def _keep(self, result: T, seed: int) -> None:
+    def _keep(self, result: T, seed: int) -> bool:
+        """Count a result; whether the goal is reached."""
+        self._tried += 1
         self._fractions[seed] = 1.0
-        if self._best is None or self._cost(result) < self._cost(self._best[0]):
+        cost = self._cost(result)
+        if self._best is None or cost < self._cost(self._best[0]):
             self._best = (result, seed)
+        return cost <= self._goal
