@@ -361,10 +361,11 @@ class _Lowering:
         return slot, units
 
     def _turns(self) -> tuple[Int64Array, Int64Array]:
-        """Control edges that keep every link's order: on the message `window` turns before, and on what released the last one.
+        """Control edges that keep every link's order: on the message `window` turns before, and on the data of those since.
 
         A SEND ends when its message arrives, which is later than the link is free where the latency is not part of
-        the occupancy. So `window` messages are under way at once, and each waits for whatever its predecessor waited for.
+        the occupancy. So `window` messages are under way at once, and each waits for what its predecessor waited for,
+        and for what came last of all that those before waited for.
         """
         rows = np.flatnonzero(self._events.is_send)
         link = self._transfers.link[self._events.transfer[rows]]
@@ -377,20 +378,24 @@ class _Lowering:
         window = np.maximum(self._transfers.window[self._events.transfer[rows]], 1)
         turn = np.flatnonzero(place - window >= first)
         # Rows of a rank are in the order of time, and links do not share senders: the largest row is the last release.
-        released = np.maximum.accumulate(self._previous[rows] + first * (len(self._events) + 1)) - first * (len(self._events) + 1)
-        previous, follows = self._previous[rows], (place > first) & (window > 1)
-        held = np.flatnonzero(follows)
-        held = held[(released[held - 1] > previous[held]) | self._is_tied(released[held - 1], previous[held])]
-        tied = np.flatnonzero(follows)
-        tied = tied[self._is_tied(previous[tied - 1], previous[tied]) & (previous[tied - 1] != released[tied - 1])]
-        parents = np.concatenate([rows[place[turn] - window[turn]], released[held - 1], previous[tied - 1]])
-        return parents, np.concatenate([rows[turn], rows[held], rows[tied]])
+        last = np.maximum.accumulate(self._previous[rows] + first * (len(self._events) + 1)) - first * (len(self._events) + 1)
+        held = np.flatnonzero((place > first) & (window > 1))
+        parents, children = [rows[place[turn] - window[turn]]], [rows[turn]]
+        for waited in (self._previous[rows[held - 1]], last[held - 1]):
+            kept = self._is_recent(waited, rows[held], rows[np.maximum(held - window[held], first[held])])
+            parents.append(waited[kept])
+            children.append(rows[held[kept]])
+        return np.concatenate(parents), np.concatenate(children)
 
-    def _is_tied(self, one: Int64Array, other: Int64Array) -> BoolArray:
-        """Whether two arrivals (rows, -1 for none) come at the same time: simulators have an order of their own for them."""
-        finish = self._transfers.finish[self._events.transfer]
-        tied: BoolArray = (one >= 0) & (other >= 0) & (one != other) & (finish[one] == finish[other])
-        return tied
+    def _is_recent(self, arrival: Int64Array, send: Int64Array, bygone: Int64Array) -> BoolArray:
+        """Whether an arrival (row, -1 for none) is no condition of `send` yet, and later than the start of `bygone`.
+
+        One that is earlier than the data of `send` by the plan alone counts: simulators round.
+        """
+        finish = self._transfers.finish[self._events.transfer[arrival]]
+        start = self._transfers.start[self._events.transfer[bygone]]
+        recent: BoolArray = (arrival >= 0) & (arrival != self._previous[send]) & (finish >= start)
+        return recent
 
     def _copies(self) -> tuple[dict[str, npt.NDArray[np.generic]], tuple[Int64Array, Int64Array]]:
         """Copies of own chunks from INPUT to OUTPUT, neighbouring ones as one, behind all messages that read them."""
