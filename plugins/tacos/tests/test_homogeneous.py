@@ -270,3 +270,19 @@ def test_memory_is_known_beforehand() -> None:
     taken = log.log.nbytes + log.carried.nbytes
     assert taken < memory_bytes(network, 1024) < 1.5 * taken
     assert memory_bytes(network, 1024, seeds=20, threads=2) == 3 * memory_bytes(network, 1024)
+
+
+@pytest.mark.slow
+def test_more_than_65536_chunks_have_wider_numbers() -> None:
+    network = network_of("mesh:2x2")
+    origin = each(network, 16_385)
+    log = all_gather(network, STEP_PS, origin)
+    assert log.log.dtype == np.uint32
+    assert replay_log(log, times_of(network), origin) == fewest_steps(network, origin) * STEP_PS
+
+
+def test_where_latency_dominates_steps_are_not_shorter_than_they_need_be() -> None:
+    network = network_of("mesh:3x3")
+    found = best_all_gather(network, 20, each(network, 1), arrival_ps=500_000)
+    assert found.log.lag == 64
+    assert checked(found, each(network, 1), 20) < 4.5 * 500_000

@@ -27,7 +27,7 @@ _PAIRS_FOR_SEEDS = 5_000_000
 _SLICE = 1 << 24
 _PERIOD_S = 0.2
 # Steps on one way through the network; more of them touch more memory than the caches hold.
-_WINDOW = 8
+_WINDOW = 16
 # Where the latency is many times what a message takes, shorter steps would cost more than they bring.
 _MOST_LAG = 64
 

@@ -1,0 +1,155 @@
+"""All-gather where all links are alike: ours beside the bound, the release's algorithm and what was measured with the release.
+
+Every schedule of ours is replayed. `release.py` runs in the same process where it does not take long; its CPU time is a
+run's, ours is that of the whole search. Published: TACOS v1.3.0 on a shared 2-core machine, best of up to 20 runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import numba
+import numpy as np
+from collhub_tacos.bounds import lower_bounds_ps
+from collhub_tacos.homogeneous import Found, best_all_gather
+from collhub_tacos.network import Network
+from collhub_tacos.replay import replay_log
+from release import all_gather as release_all_gather
+
+from hub_core import Collective, CollectiveKind
+from hub_core.topologies import parse_topology
+from hub_core.topology import Occupancy
+
+GIB, MIB = 1 << 30, 1 << 20
+USUAL = "bandwidth=50GiB/s&latency=500ns"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network, chunks a node, bytes of the whole output, and what the release reached: us, and CPU seconds a run."""
+
+    topology: str
+    chunks: int
+    total: int
+    published_us: float
+    published_cpu_s: float | None = None
+
+
+def _table(text: str) -> list[Case]:
+    """Rows of network, chunks, us and CPU s, at 1 MiB a node."""
+    rows = [line.split() for line in text.strip().splitlines()]
+    npus = [parse_topology(network).num_npus for network, *_ in rows]
+    return [
+        Case(f"{network}?{USUAL}", int(chunks), n * MIB, float(us), float(cpu))
+        for n, (network, chunks, us, cpu) in zip(npus, rows, strict=True)
+    ]
+
+
+TESTS_OF_THE_RELEASE = [
+    Case(f"mesh:5x5?{USUAL}", 1, GIB, 9606.00),
+    Case("mesh:10x10?bandwidth=100GiB/s&latency=1us", 2, GIB, 5049.00),
+    Case("mesh:7x12?bandwidth=100GiB/s&latency=1us", 3, 4 * GIB, 19966.27),
+    Case(f"mesh:3x3x3?{USUAL}", 1, GIB, 6671.17),
+    Case(f"mesh:3x4x5?{USUAL}", 2, 2 * GIB, 13353.33),
+    Case(f"mesh:4x2x3?{USUAL}", 3, 3 * GIB, 19178.17),
+    Case(f"torus:3x3x3?{USUAL}", 1, GIB, 3706.20),
+    Case(f"torus:3x4x5?{USUAL}", 2, 2 * GIB, 6676.67),
+    Case(f"torus:4x2x3?{USUAL}", 3, 3 * GIB, 11673.67),
+]
+MEASURED = _table("""
+mesh:8x8 1 641.0 0.0074
+mesh:16x16 1 2564.0 0.573
+mesh:32x32 1 10256.0 69.5
+mesh:45x45 1 20271.6 682
+mesh:8x8 4 678.2 0.107
+mesh:16x16 4 2745.2 15.3
+torus:8x8 1 340.5 0.0019
+torus:16x16 1 1302.0 0.428
+torus:32x32 1 5168.1 57.7
+torus:8x8 4 344.5 0.072
+torus:16x16 4 1378.0 13.9
+torus:4x4x4 1 220.3 0.0041
+torus:6x6x6 1 721.1 0.184
+torus:8x8x8 1 1722.7 3.88
+torus:10x10x10 1 3345.2 56.5
+torus:4x4x4 4 226.1 0.057
+torus:6x6x6 4 775.1 7.22
+torus:8x8x8 4 1835.5 133
+mesh:4x4x4 1 420.7 0.0073
+mesh:6x6x6 1 1442.2 0.306
+mesh:8x8x8 1 3425.3 6.38
+mesh:10x10x10 1 6670.4 53.1
+mesh:4x4x4 4 452.2 0.058
+mesh:6x6x6 4 1544.9 4.28
+""")
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3, help="runs of ours, of which the median CPU time is shown")
+    parser.add_argument("--release-runs", type=int, default=20, help="seeds of the release's algorithm")
+    parser.add_argument("--release-work", type=float, default=4e6, help="most (chunk, node) pairs x nodes that it is run on")
+    arguments = parser.parse_args()
+    _versions()
+    for title, cases in (("Expected by the release's own tests", TESTS_OF_THE_RELEASE), ("1 MiB a node", MEASURED)):
+        print(f"\n{title}, {Occupancy.ALPHA_BETA}; bound = largest of all bounds; times in us")
+        head = f"{'network':<16}{'c':>2}{'bound':>10}{'ours':>10}{'/bound':>8}{'kernel':>10}{'CPU s':>9}"
+        print(f"{head} |{'release':>10}{'mean':>10}{'CPU s':>9} |{'published':>10}{'CPU s':>8}{'CPU ratio':>10}")
+        for case in cases:
+            _row(case, arguments.runs, arguments.release_runs, arguments.release_work)
+
+
+def _versions() -> None:
+    numbers = ", ".join(f"{name} {version(name)}" for name in ("collhub-tacos", "numba", "numpy"))
+    print(f"{numbers}, Python {platform.python_version()}, {numba.config.NUMBA_DEFAULT_NUM_THREADS} cores")
+    # Both kernels, the replay and the peer are compiled, or loaded, before anything is measured.
+    for text in ("line:3", "ring:3"):
+        found, _ = _measured(Network.of(parse_topology(text)), 1, np.arange(3), 1)
+        found.log.schedule()
+    release_all_gather(parse_topology("ring:3"), 1, 1, 0, causal=True)
+
+
+def _row(case: Case, runs: int, release_runs: int, release_work: float) -> None:
+    topology = parse_topology(case.topology)
+    network, npus = Network.of(topology), topology.num_npus
+    chunk_bytes = case.total // (npus * case.chunks)
+    times = network.link_times(chunk_bytes, Occupancy.ALPHA_BETA)
+    origin = np.tile(np.arange(npus), case.chunks)
+    found, cpu = _measured(network, int(times.busy[0]), origin, runs)
+    time_us = replay_log(found.log, times, origin) / 1e6
+    asked = Collective(CollectiveKind.ALL_GATHER, npus, npus * case.chunks)
+    bound_us = max(lower_bounds_ps(asked, network, np.arange(npus), chunk_bytes, Occupancy.ALPHA_BETA).values()) / 1e6
+    name, kernel = topology.name.partition("?")[0], "symmetric" if found.is_symmetric else "lockstep"
+    ours = f"{name:<16}{case.chunks:>2}{bound_us:>10.2f}{time_us:>10.2f}{time_us / bound_us:>8.4f}{kernel:>10}{cpu:>9.4f}"
+    peer = f"{'':>29}"
+    if npus * npus * npus * case.chunks <= release_work:
+        begin = time.process_time()
+        reached = [
+            release_all_gather(topology, chunk_bytes, case.chunks, seed, causal=True).time_us for seed in range(release_runs)
+        ]
+        seconds = (time.process_time() - begin) / release_runs
+        peer = f"{min(reached):>10.2f}{statistics.mean(reached):>10.2f}{seconds:>9.4f}"
+    published = f"{case.published_us:>10.2f}"
+    if case.published_cpu_s is not None:
+        published += f"{case.published_cpu_s:>8.3g}{case.published_cpu_s / cpu:>10.0f}"
+    print(f"{ours} |{peer} |{published}", flush=True)
+
+
+def _measured(network: Network, step_ps: int, origin: np.ndarray, runs: int) -> tuple[Found, float]:
+    """The result, and the median CPU seconds of the search."""
+    seconds = []
+    for _ in range(runs):
+        begin = time.process_time()
+        found = best_all_gather(network, step_ps, origin)
+        seconds.append(time.process_time() - begin)
+    return found, statistics.median(seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""One large all-gather: CPU seconds and peak memory of synthesis and of the replay of every transfer."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import time
+
+import numba
+import numpy as np
+from collhub_tacos.homogeneous import all_gather, fewest_steps, memory_bytes
+from collhub_tacos.network import Network
+from collhub_tacos.replay import replay_log
+
+from hub_core.topologies import parse_topology
+from hub_core.topology import Occupancy
+
+PUBLISHED = "40 000 NPUs: the paper states 2.52 h; by its growth, the released code would take 60 to 200 days and 210 GB"
+
+
+def main() -> None:
+    """Print what synthesis and replay took, beside the bound and the estimate of memory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topology", default="mesh:200x200?bandwidth=50GiB/s&latency=500ns")
+    parser.add_argument("--chunks", type=int, default=1, help="chunks an NPU, of 1 MiB together")
+    arguments = parser.parse_args()
+    _run("mesh:4x4?bandwidth=50GiB/s&latency=500ns", 1)
+    print(
+        f"numba {numba.__version__}, numpy {np.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, one used"
+    )
+    print(*_run(arguments.topology, arguments.chunks), PUBLISHED, sep="\n")
+
+
+def _run(text: str, chunks: int) -> list[str]:
+    network = Network.of(parse_topology(text))
+    times = network.link_times((1 << 20) // chunks, Occupancy.ALPHA_BETA)
+    origin = np.tile(np.arange(network.num_npus), chunks)
+    begin = time.process_time()
+    log = all_gather(network, int(times.busy[0]), origin)
+    synthesis = time.process_time()
+    peak = _peak_gb()
+    time_ps = replay_log(log, times, origin)
+    replay = time.process_time()
+    estimate = memory_bytes(network, len(origin)) / 1e9
+    return [
+        f"{text}, {chunks} chunks an NPU: {log.num_steps} steps, bound {fewest_steps(network, origin)}, {time_ps / 1e6:.2f} us",
+        f"synthesis {synthesis - begin:.1f} CPU s, peak {peak:.2f} GB of the process, {estimate:.2f} GB estimated for its arrays",
+        f"replay of all {log.num_transfers} transfers {replay - synthesis:.1f} CPU s, peak {_peak_gb():.2f} GB",
+    ]
+
+
+def _peak_gb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+if __name__ == "__main__":
+    main()
