@@ -360,8 +360,8 @@ def split_off(junction: Junction, order: Int64Array, shares: Int64Array, moved: 
     """Replace pairs of links (u, switch), (switch, t) by links (u, t), as much as leaves every sink its demand.
 
     Rounds r: pairs of neighbour i with `order[i, :]` in turn, at most `shares[r, i, j]` at a time. The amounts are
-    added to `moved`. No cut ever gains, so a last round without limit uses everything up (Frank 1992; Bang-Jensen,
-    Frank and Jackson 1995) where as much enters the switch as leaves it.
+    added to `moved`. No cut ever gains, so a last round without limit uses everything up (Bang-Jensen, Frank and
+    Jackson 1995) where as much enters the switches as leaves them.
     """
     room = _room(len(junction.wires.first) - 1)
     for shares_of_round in shares:
@@ -405,6 +405,8 @@ def _detour(junction: Junction, room: _Room, k: int, i: int, j: int, amount: int
     # Flow that has lost its link waits at the start of this link and lacks at its end.
     cut_link = enters if too_much_in > direct else leaves
     waiting = max(too_much_in, too_much_out) - direct
+    if waiting == 0:
+        return 0
     start, end = wires.head[wires.mate[cut_link]], wires.head[cut_link]
     waiting -= _augment(wires, residual, room, start, end, waiting)
     if waiting > 0:

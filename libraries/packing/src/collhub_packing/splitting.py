@@ -65,17 +65,21 @@ class _Piece(NamedTuple):
     route: _Route
 
 
+_Pieces = dict[_Pair, list[_Piece]]
+
+
 def without_switches(graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, spread: Spread = Spread.NOWHERE) -> DirectNetwork:
     """Split off all switches such that `sent[v]` from every compute node v at once still reaches all others.
 
     Exact: one link through a switch and another one out of it become a link past it as far as every least cut allows,
     with flows to all compute nodes kept and repaired. Where traffic is not spread, every pair takes as much as it can.
-    Raises `InputError` where the demand does not fit, or a switch has more capacity out than in and needs both.
+    Raises `InputError` where the demand does not fit, and rarely where more enters a switch than leaves it or less.
     """
     demand = np.asarray(sent, np.int64)
-    pieces: dict[_Pair, list[_Piece]] = {}
+    pieces: _Pieces = {}
     for arc, ends in enumerate(zip(graph.source.tolist(), graph.destination.tolist(), strict=True)):
-        pieces[ends] = [_Piece(int(graph.capacity[arc]), (arc,))]
+        if graph.capacity[arc]:
+            pieces[ends] = [_Piece(int(graph.capacity[arc]), (arc,))]
     for switch in _removal_order(graph):
         is_spread = spread is Spread.EVERYWHERE or (spread is Spread.WIDEST and _is_widest(switch, pieces, graph.num_compute))
         _remove(switch, pieces, graph, demand, is_spread)
@@ -105,7 +109,7 @@ def _removal_order(graph: CapacityGraph) -> list[int]:
     return sorted(range(graph.num_compute, graph.num_nodes), key=lambda switch: (distance[switch], switch))
 
 
-def _is_widest(switch: int, pieces: dict[_Pair, list[_Piece]], num_compute: int) -> bool:
+def _is_widest(switch: int, pieces: _Pieces, num_compute: int) -> bool:
     """Whether the neighbours of a switch are compute nodes with at least half of their capacity to it."""
     sent: Counter[int] = Counter()
     to_switch: Counter[int] = Counter()
@@ -117,25 +121,17 @@ def _is_widest(switch: int, pieces: dict[_Pair, list[_Piece]], num_compute: int)
     return all(u < num_compute and 2 * to_switch[u] >= sent[u] for u in to_switch)
 
 
-def _remove(switch: int, pieces: dict[_Pair, list[_Piece]], graph: CapacityGraph, demand: Int64Array, is_spread: bool) -> None:
+def _remove(switch: int, pieces: _Pieces, graph: CapacityGraph, demand: Int64Array, is_spread: bool) -> None:
     """Replace the links of one switch."""
     before = [u for u, w in sorted(pieces) if w == switch]
     behind = [t for w, t in sorted(pieces) if w == switch]
-    moved = _moved(switch, before, behind, pieces, graph, demand, is_spread)
-    for i, u in enumerate(before):
-        for j, t in enumerate(behind):
-            if moved[i, j]:
-                joined = _join(pieces[u, switch], pieces[switch, t], int(moved[i, j]))
-                if u != t:
-                    pieces[u, t] = _merged(pieces.get((u, t), []) + joined)
-    if any(piece.amount for u in before for piece in pieces[u, switch]) and any(
-        piece.amount for t in behind for piece in pieces[switch, t]
-    ):
-        raise InputError(
-            f"switch {switch}: as much must enter it as leaves it to be replaced by direct links",
-            cure="give its links one bandwidth for both directions",
-            code="unbalanced-switch",
-        )
+    if before and behind:
+        moved = _moved(switch, before, behind, pieces, graph, demand, is_spread)
+        for i, j in np.argwhere(moved).tolist():
+            u, t = before[i], behind[j]
+            joined = _join(pieces[u, switch], pieces[switch, t], int(moved[i, j]))
+            if u != t:
+                pieces[u, t] = _merged(pieces.get((u, t), []) + joined)
     for u in before:
         del pieces[u, switch]
     for t in behind:
@@ -167,7 +163,7 @@ def _moved(
     switch: int,
     before: list[int],
     behind: list[int],
-    pieces: dict[_Pair, list[_Piece]],
+    pieces: _Pieces,
     graph: CapacityGraph,
     demand: Int64Array,
     is_spread: bool,
@@ -176,31 +172,44 @@ def _moved(
     from collhub_packing import kernels
 
     ends = sorted({*pieces, *((u, t) for u in before for t in behind if u != t)})
-    compute = np.arange(graph.num_compute)
-    source = np.concatenate([[u for u, _ in ends], np.full(graph.num_compute, graph.num_nodes)]).astype(np.int64)
-    destination = np.concatenate([[t for _, t in ends], compute]).astype(np.int64)
-    held = [sum(piece.amount for piece in pieces.get(pair, ())) for pair in ends]
-    network = FlowNetwork.of(graph.num_nodes + 1, source, destination)
-    capacity = network.residual(np.concatenate([held, demand]).astype(np.int64))
+    network, capacity = _sourced(ends, pieces, graph, demand)
     place = {pair: int(network.place[index]) for index, pair in enumerate(ends)}
+    inward = np.asarray([place[u, switch] for u in before], np.int64)
+    outward = np.asarray([place[switch, t] for t in behind], np.int64)
     junction = kernels.Junction(
         network.wires,
         graph.num_nodes,
-        compute,
+        np.arange(graph.num_compute),
         int(demand.sum()),
-        np.asarray([place[u, switch] for u in before], np.int64),
-        np.asarray([place[switch, t] for t in behind], np.int64),
-        np.asarray([[place.get((u, t), -1) if u != t else -1 for t in behind] for u in before], np.int64),
-        capacity[[place[u, switch] for u in before]],
-        capacity[[place[switch, t] for t in behind]],
-        np.empty((len(compute), len(capacity)), np.int64),
+        inward,
+        outward,
+        np.asarray([[place.get((u, t), -1) for t in behind] for u in before], np.int64),
+        capacity[inward],
+        capacity[outward],
+        np.empty((graph.num_compute, len(capacity)), np.int64),
     )
     if not kernels.supply(junction, capacity):
         raise InputError("the demand does not fit into the network", code="no-room")
     moved = np.zeros((len(before), len(behind)), np.int64)
     shares = _shares(before, behind, junction.before, junction.behind, is_spread)
     kernels.split_off(junction, _orders(switch, before, behind, pieces), shares, moved)
+    if junction.before.any() and junction.behind.any():
+        raise InputError(
+            f"switch {switch}: its links differ by direction so that direct ones cannot replace them",
+            cure="give them one bandwidth both ways",
+            code="unbalanced-switch",
+        )
     return moved
+
+
+def _sourced(ends: list[_Pair], pieces: _Pieces, graph: CapacityGraph, demand: Int64Array) -> tuple[FlowNetwork, Int64Array]:
+    """The network of some pairs of nodes, with the source of all demand, and its capacities by wire."""
+    compute = np.arange(graph.num_compute)
+    source = np.concatenate([[u for u, _ in ends], np.full(graph.num_compute, graph.num_nodes)]).astype(np.int64)
+    destination = np.concatenate([[t for _, t in ends], compute]).astype(np.int64)
+    held = [sum(piece.amount for piece in pieces.get(pair, ())) for pair in ends]
+    network = FlowNetwork.of(graph.num_nodes + 1, source, destination)
+    return network, network.residual(np.concatenate([held, demand]).astype(np.int64))
 
 
 def _shares(before: list[int], behind: list[int], enters: Int64Array, leaves: Int64Array, is_spread: bool) -> Int64Array:
