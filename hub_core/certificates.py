@@ -227,6 +227,9 @@ class _Claim:
                 message = f"the trees put {_gb(load)} on the link {link[0]} -> {link[1]} of {_gb(capacity)}"
                 raise _FlawError("load", message)
         rate = sum((tree.weight for tree in trees), Fraction(0))
+        if self.kind in _SPREAD_BY_TARGET:
+            # The root's own part goes nowhere.
+            rate *= Fraction(len(self.ranks), len(self.ranks) - 1)
         self._check_parts(trees, rate)
         if algorithm is not None:
             self._check_traffic(trees, rate, algorithm)
@@ -238,7 +241,6 @@ class _Claim:
             return
         part: dict[int, Fraction] = dict.fromkeys(self.ranks, Fraction(0))
         for tree in trees:
-            # The root's own part of a scatter or gather goes nowhere.
             part[tree.served] += tree.weight
         if self.kind in _ROOTED:
             part[self.document["root"]] = rate / len(self.ranks)

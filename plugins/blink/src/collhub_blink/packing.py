@@ -48,8 +48,9 @@ class Packing:
 
     @property
     def rate(self) -> Fraction:
-        """Bytes of the collective per second that all trees carry."""
-        return self.unit * sum(self.weights)
+        """Bytes of the collective per second: what all trees carry, and the part that the root of a scatter keeps."""
+        served = len(set(self.targets))
+        return self.unit * sum(self.weights) * (Fraction(served + 1, served) if served else 1)
 
     @property
     def depth(self) -> int:

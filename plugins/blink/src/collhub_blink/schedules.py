@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 
-from collhub_packing.pipelining import Pipeline, Pipelining
+import numpy as np
+from collhub_packing.pipelining import Pipeline, Pipelining, Stream
+from collhub_packing.pipelining_operations import Operations, hanging, paths, turned_round
 
 from collhub_blink.packing import Packing
 from collhub_blink.task import Task
+from hub_core.collectives import CollectiveKind
 from hub_core.diagnostics import InputError
 
 __all__ = ["Scheduled", "chunk_counts", "coarser", "schedule"]
@@ -102,6 +106,11 @@ def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> S
 
 
 def _pipelining(task: Task, packing: Packing) -> Pipelining:
+    if packing.targets:
+        streams = tuple(_path_streams(task, packing))
+        operations = Operations.joined([stream.operations for stream in streams])
+        routes = task.topology.routes(operations.source, operations.destination)
+        return Pipelining(task.topology, task.collective, task.collective_bytes, task.occupancy, streams, operations, routes)
     return Pipelining.of(
         task.topology,
         [placed.tree for placed in packing.trees],
@@ -111,6 +120,21 @@ def _pipelining(task: Task, packing: Packing) -> Pipelining:
         list(task.npus),
         _stated_paths(task, packing),
     )
+
+
+def _path_streams(task: Task, packing: Packing) -> Iterator[Stream]:
+    """Every rank's share, cut in parts by the weights of its paths; the root's own goes nowhere."""
+    is_inward = task.collective.kind is CollectiveKind.GATHER
+    root = task.npus[task.root]
+    for rank, npu in enumerate(task.npus):
+        chosen = [tree for tree, target in enumerate(packing.targets) if target == npu] or [0]
+        total = sum(packing.weights[tree] for tree in chosen)
+        begin = Fraction(0)
+        for tree in chosen:
+            (operations,) = paths(hanging(packing.trees[tree].tree, np.asarray([npu])), np.asarray([npu]))
+            part = Fraction(packing.weights[tree], total)
+            yield Stream(tree, rank, begin, part, turned_round(operations) if is_inward and npu != root else operations)
+            begin += part
 
 
 def _stated_paths(task: Task, packing: Packing) -> list[dict[int, list[int]]] | None:

@@ -10,12 +10,14 @@ from collhub_blink.all_reduce import all_reduce_packings
 from collhub_blink.certificate import certificate_of, lower_bound_ns
 from collhub_blink.multi_root import spread_packings
 from collhub_blink.packing import Packing
+from collhub_blink.paths import path_packings
 from collhub_blink.schedules import Scheduled, coarser, schedule
 from collhub_blink.single_root import rooted_packings
 from collhub_blink.task import Task
 from hub_core.algorithm import Algorithm, JsonValue, Provenance
+from hub_core.bounds import lower_bound_ns as links_bound_ns
 from hub_core.collectives import CollectiveKind
-from hub_core.diagnostics import InputError
+from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
 from hub_core.transfers import algorithm_of
 
@@ -29,6 +31,8 @@ _PACKERS: Mapping[CollectiveKind, Callable[[Task], list[Packing]]] = {
     CollectiveKind.ALL_REDUCE: all_reduce_packings,
     CollectiveKind.ALL_GATHER: spread_packings,
     CollectiveKind.REDUCE_SCATTER: spread_packings,
+    CollectiveKind.SCATTER: path_packings,
+    CollectiveKind.GATHER: path_packings,
 }
 
 
@@ -56,15 +60,28 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
         raise InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
     statistics = _statistics(packings, best)
     algorithm = _algorithm(task, best.packing, best.scheduled, request.wanted, options, statistics)
-    bounds = {best.packing.bound.kind: lower_bound_ns(task, best.packing.bound)}
+    bounds = _bounds_ns(task, best.packing, request)
     return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None)
+
+
+def _bounds_ns(task: Task, packing: Packing, request: SynthesisRequest) -> dict[str, int]:
+    """The bound of the certificate, and what latencies and single ranks' links add."""
+    bounds = {packing.bound.kind: lower_bound_ns(task, packing.bound)}
+    if task.npus == tuple(range(task.topology.num_npus)):
+        links = links_bound_ns(request.collective, task.topology, task.collective_bytes)
+        bounds |= {} if links is None else {"links": int(links)}
+    return bounds
 
 
 def _wanted(task: Task, packings: list[Packing]) -> list[Packing]:
     """The packings that the option `trees` allows."""
     if task.trees == "auto":
         return packings
-    return [packing for packing in packings if packing.is_shallow == (task.trees == "shallow")]
+    chosen = [packing for packing in packings if packing.is_shallow == (task.trees == "shallow")]
+    if not chosen:
+        raise UsageError(f"there are no {task.trees} trees for a {task.collective.kind}", cure="leave the option trees out")
+    fewest = min(len(packing.trees) for packing in chosen)
+    return chosen if task.trees == "shallow" else [packing for packing in chosen if len(packing.trees) == fewest]
 
 
 def _best(candidates: Iterator[_Made]) -> _Made | None:
