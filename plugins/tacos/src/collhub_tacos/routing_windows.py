@@ -29,10 +29,13 @@ def released_at_once(network: Network) -> int:
     """How many messages of a link may wait for the same one.
 
     Simulators start what becomes free in one instant in an order of their own, that of a hash set in ASTRA-sim. In a set of
-    two it is the stated order, in one of a few neighbouring steps nearly always; paths over switches are so long
-    that the start would take too much time by two.
+    two it is the stated order, and in a set of few steps that stand close together, as where an NPU has one link alone:
+    there the paths are long, and the start would take too much time by two.
     """
-    return 4 if isinstance(network, PathNetwork) else 2
+    if not isinstance(network, PathNetwork):
+        return 2
+    sender = np.unique(network.source * (int(network.row.max(initial=0)) + 1) + network.row)
+    return 4 if len(sender) <= network.num_npus else 2
 
 
 def windows(row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array, at_once: int) -> Int64Array:
