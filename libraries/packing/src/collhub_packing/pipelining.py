@@ -135,7 +135,9 @@ class Pipelining:
         shares = self.collective.num_ranks if self.collective.kind in _SPLIT_BY_RANK else 1
         if any(part * self.collective_bytes < shares for part in parts):
             cure = "choose a larger size, or fewer chunks"
-            raise InputError(f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks", cure=cure, code="size-too-small")
+            raise InputError(
+                f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks", cure=cure, code="size-too-small"
+            )
         collective = replace(self.collective, unit_count=shares * share_units)
         whole = Chunks.cut(collective, [share_units])
         units = np.asarray([int(part * share_units) for part in parts], np.int64)

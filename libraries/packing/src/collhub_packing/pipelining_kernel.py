@@ -17,7 +17,6 @@ __all__ = ["Program", "State", "advance", "begin", "state_of"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-Integer = int | np.int64
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -133,7 +132,7 @@ def begin(program: Program, state: State) -> None:
 
 
 @_entry
-def advance(budget: Integer, program: Program, state: State) -> bool:
+def advance(budget: int, program: Program, state: State) -> bool:
     """Let about `budget` events happen, all of one instant before any link takes its next message; False at the end."""
     while state.counter[_EVENTS] > 0 and budget > 0:
         now = state.event_time[0]
@@ -148,14 +147,14 @@ def advance(budget: Integer, program: Program, state: State) -> bool:
 
 
 @_compiled
-def _operation(message: Integer, stream: Integer, program: Program) -> Integer:
+def _operation(message: int, stream: int, program: Program) -> int:
     first = program.stream_operation[stream]
     width = program.stream_operation[stream + 1] - first
-    return first + (message - program.stream_message[stream]) % width
+    return int(first + (message - program.stream_message[stream]) % width)
 
 
 @_compiled
-def _happen(item: Integer, now: Integer, touched: Integer, program: Program, state: State) -> Integer:
+def _happen(item: int, now: int, touched: int, program: Program, state: State) -> int:
     """A link becomes free (its number), or a message arrives at the end of a link (its number behind those of links)."""
     num_links = len(state.is_free)
     if item < num_links:
@@ -177,7 +176,7 @@ def _happen(item: Integer, now: Integer, touched: Integer, program: Program, sta
 
 
 @_compiled
-def _line_up(message: Integer, touched: Integer, program: Program, state: State) -> Integer:
+def _line_up(message: int, touched: int, program: Program, state: State) -> int:
     """Put a message in the line of its next link; by turn and then by what lies before it."""
     stream = state.stream[message]
     operation = _operation(message, stream, program)
@@ -196,7 +195,7 @@ def _line_up(message: Integer, touched: Integer, program: Program, state: State)
 
 
 @_compiled
-def _touch(link: Integer, touched: Integer, state: State) -> Integer:
+def _touch(link: int, touched: int, state: State) -> int:
     if state.is_touched[link]:
         return touched
     state.is_touched[link] = True
@@ -205,7 +204,7 @@ def _touch(link: Integer, touched: Integer, state: State) -> Integer:
 
 
 @_compiled
-def _dispatch(now: Integer, touched: Integer, program: Program, state: State) -> None:
+def _dispatch(now: int, touched: int, program: Program, state: State) -> None:
     """Every touched link that is free takes the first message of its line."""
     num_links = len(state.is_free)
     for position in range(touched):
@@ -233,7 +232,7 @@ def _dispatch(now: Integer, touched: Integer, program: Program, state: State) ->
 
 
 @_compiled
-def _push(keys: Int64Array, items: Int64Array, first: Integer, size: Integer, key: Integer, item: Integer) -> None:
+def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, item: int) -> None:
     hole = size
     while hole > 0:
         parent = (hole - 1) >> 1
@@ -247,7 +246,7 @@ def _push(keys: Int64Array, items: Int64Array, first: Integer, size: Integer, ke
 
 
 @_compiled
-def _pop(keys: Int64Array, items: Int64Array, first: Integer, size: Integer) -> Integer:
+def _pop(keys: Int64Array, items: Int64Array, first: int, size: int) -> int:
     top = items[first]
     last = first + size - 1
     key, item = keys[last], items[last]
@@ -266,4 +265,4 @@ def _pop(keys: Int64Array, items: Int64Array, first: Integer, size: Integer) -> 
         child = first + 2 * (child - first) + 1
     keys[hole] = key
     items[hole] = item
-    return top
+    return int(top)

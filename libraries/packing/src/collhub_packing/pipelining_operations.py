@@ -123,4 +123,6 @@ def _path(tree: Hanging, target: int) -> Operations:
 def turned_round(path: Operations) -> Operations:
     """The same path from its target to the root."""
     remaining = len(path) + 1 - path.remaining
-    return replace(path, source=path.destination, destination=path.source, remaining=remaining, before=path.after, after=path.before)
+    return replace(
+        path, source=path.destination, destination=path.source, remaining=remaining, before=path.after, after=path.before
+    )

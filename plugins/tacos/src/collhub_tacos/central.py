@@ -1,0 +1,57 @@
+"""A spanning tree of about least depth: shortest paths from the middle of a network."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from collhub_packing.trees import Tree
+
+from collhub_tacos.network import LinkTimes, Network
+
+__all__ = ["central_tree"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_LANDMARKS = 16
+_UNREACHED = np.iinfo(np.int64).max // 4
+
+
+def central_tree(network: Network, times: LinkTimes, members: Int64Array) -> Tree:
+    """Shortest paths by `times.arrival` from the node whose farthest member is nearest; links are the arcs.
+
+    The middle is found by distances to at most 16 members, each as far as can be from those before: exact on lines,
+    meshes and trees, where these are ends and corners. For networks of NPUs with duplex links, in which all members are
+    connected.
+    """
+    landmarks = [int(members[0])]
+    distance = _distances(network, times.arrival, landmarks)
+    while len(landmarks) < min(_LANDMARKS, len(members)):
+        landmarks.append(int(members[np.argmax(distance[:, members].min(axis=0))]))
+        distance = np.concatenate([distance, _distances(network, times.arrival, landmarks[-1:])])
+    root = int(np.lexsort((distance.sum(axis=0), distance.max(axis=0)))[0])
+    return _shortest_paths(network, times.arrival, root)
+
+
+def _shortest_paths(network: Network, weight: Int64Array, root: int) -> Tree:
+    """Of several last links on shortest paths to a node the first one is taken."""
+    distance = _distances(network, weight, [root])[0]
+    tight = np.flatnonzero(distance[network.source] + weight == distance[network.destination])
+    nodes, first = np.unique(network.destination[tight], return_index=True)
+    arc, parent = np.full(network.num_nodes, -1, np.int64), np.full(network.num_nodes, -1, np.int64)
+    arc[nodes] = tight[first]
+    parent[nodes] = network.source[tight[first]]
+    parent[root] = arc[root] = -1
+    return Tree(root, 1, parent, arc)
+
+
+def _distances(network: Network, weight: Int64Array, origins: list[int]) -> Int64Array:
+    """Sum of weights on shortest paths from every origin to every node, by relaxing all links at once (Bellman-Ford)."""
+    distance = np.full((len(origins), network.num_nodes), _UNREACHED, np.int64)
+    distance[np.arange(len(origins)), origins] = 0
+    nodes = np.flatnonzero(np.diff(network.indptr))
+    while True:
+        through = np.minimum.reduceat(distance[:, network.source] + weight, network.indptr[nodes], axis=1)
+        shorter = np.minimum(distance[:, nodes], through)
+        if np.array_equal(shorter, distance[:, nodes]):
+            return distance
+        distance[:, nodes] = shorter
