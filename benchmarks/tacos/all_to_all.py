@@ -26,6 +26,7 @@ from hub_core.topology import Occupancy
 from hub_core.transfers import Chunks, Transfers, algorithm_of
 
 TORI = ("torus:8x8", "torus:4x4x4", "torus:8x8x8")
+_WIDTHS = (9, 8, 8, 8, 7, 8, 7, 9, 8)
 CONSTANTS = "?bandwidth=50GiB/s&latency=500ns"
 
 
@@ -40,7 +41,8 @@ def main() -> None:
     versions = f"collhub-tacos {version('collhub-tacos')}, numpy {np.__version__}, numba {numba.__version__}"
     print(f"{versions}, Python {platform.python_version()}, {arguments.occupancy}, {arguments.chunk} bytes a pair")
     print(
-        f"{'network':<14}{'hops':>9}{'bound':>8}{'ours':>8}{'simul.':>8}{'ratio':>7}{'direct':>8}{'ratio':>7}{'first s':>9}{'next s':>8}"
+    titles = zip(("hops", "bound", "ours", "simul.", "ratio", "direct", "ratio", "first s", "next s"), _WIDTHS, strict=True)
+    print(f"{'network':<14}{''.join(title.rjust(width) for title, width in titles)}")
     )
     for text in arguments.tori:
         _row(parse_topology(text + CONSTANTS), text, arguments.chunk, arguments.occupancy, arguments.runs)
