@@ -40,10 +40,8 @@ def main() -> None:
     arguments = parser.parse_args()
     versions = f"collhub-tacos {version('collhub-tacos')}, numpy {np.__version__}, numba {numba.__version__}"
     print(f"{versions}, Python {platform.python_version()}, {arguments.occupancy}, {arguments.chunk} bytes a pair")
-    print(
     titles = zip(("hops", "bound", "ours", "simul.", "ratio", "direct", "ratio", "first s", "next s"), _WIDTHS, strict=True)
     print(f"{'network':<14}{''.join(title.rjust(width) for title, width in titles)}")
-    )
     for text in arguments.tori:
         _row(parse_topology(text + CONSTANTS), text, arguments.chunk, arguments.occupancy, arguments.runs)
 
