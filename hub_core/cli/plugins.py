@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import json_flag
+from hub_core.cli.groups import CommandGroup
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 from hub_core.cli.plugin_report import plugin_object, report
 from hub_core.cli.session import Session
-from hub_core.diagnostics import ExitCode, PluginError, UsageError
+from hub_core.diagnostics import ExitCode, PluginError
 from hub_core.plugins.contract import HealthCheck, Option
-from hub_core.plugins.registry import KINDS, Offer, Plugin, PluginState, closest, name_of
+from hub_core.plugins.registry import KINDS, Offer, Plugin, PluginState, name_of
 
 if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
@@ -24,17 +25,7 @@ __all__ = ["plugins"]
 _INSTALLED = ("name", "distribution", "version", "status")
 
 
-class _Group(click.Group):
-    """A group that names the closest command for a misspelt one."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands and not args[0].startswith("-"):
-            cure = closest(args[0], self.commands) or f"use one of {', '.join(self.commands)}"
-            raise UsageError(f"there is no command 'plugins {args[0]}'", cure=cure, code="unknown-command")
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_Group)
+@click.group(cls=CommandGroup)
 def plugins() -> None:
     """List, show, check, make and install plugins."""
 

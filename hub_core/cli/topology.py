@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import from_option, json_flag, output_option
+from hub_core.cli.groups import CommandGroup
 from hub_core.cli.output import diagnostic_object, print_diagnostic, print_json, print_note, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.topology_facts import facts_object, link_objects, print_facts, print_links
 from hub_core.cli.writing import check_stdout
-from hub_core.diagnostics import ExitCode, Severity, UsageError
-from hub_core.plugins.registry import closest
+from hub_core.diagnostics import ExitCode, Severity
 from hub_core.units import format_time, parse_size
 
 if TYPE_CHECKING:
@@ -25,17 +25,7 @@ __all__ = ["topology"]
 _ARGUMENT = click.argument("text", metavar="T")
 
 
-class _Group(click.Group):
-    """A group that names the closest command for a misspelt one."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands and not args[0].startswith("-"):
-            cure = closest(args[0], self.commands) or f"use one of {', '.join(self.commands)}"
-            raise UsageError(f"there is no command 'topology {args[0]}'", cure=cure, code="unknown-command")
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_Group)
+@click.group(cls=CommandGroup)
 def topology() -> None:
     """Show, check, draw and convert networks.
 
