@@ -167,6 +167,28 @@ def test_no_link_waits_while_it_could_carry_something(task: tuple[Network, LinkT
             assert not np.any(useful & (earliest < until) & (earliest + times.arrival[link] < have[destination]))
 
 
+@settings(max_examples=60)
+@given(networks(), st.integers(0, 3), st.data())
+def test_relays_get_only_what_they_pass_on(task: tuple[Network, LinkTimes, Int64Array], seed: int, data: st.DataObject) -> None:
+    network, times, origin = task
+    members = data.draw(st.sets(st.integers(0, network.num_npus - 1), min_size=1))
+    needed = np.isin(np.arange(network.num_npus), sorted(members))
+    schedule = all_gather(network, times, origin, seed, needed=needed)
+    chunk, npu = np.meshgrid(np.arange(len(origin)), sorted(members))
+    assert replay(schedule, times, origin, (chunk.ravel(), npu.ravel())) >= fewest_ps(network, times, origin, needed)
+    sent = set(zip(network.source[schedule.link].tolist(), schedule.chunk.tolist(), strict=True))
+    got = zip(network.destination[schedule.link].tolist(), schedule.chunk.tolist(), strict=True)
+    assert all(node in members or (node, piece) in sent for node, piece in got)
+
+
+def test_a_broadcast_is_within_a_tenth_of_what_the_root_can_send() -> None:
+    network, times, _ = problem(parse_topology("mesh:4x4?bandwidth=50GB/s&latency=500ns"), 1, chunk_bytes=1 << 18)
+    chunks = np.zeros(256, np.int64)
+    schedule = best_all_gather(network, times, chunks, seeds=4)
+    # NPU 0 is a corner with two out-links, and each chunk goes once over one of them at least.
+    assert replay(schedule, times, chunks) < 1.1 * 128 * int(times.arrival[0])
+
+
 def test_the_result_depends_on_neither_threads_nor_repetition() -> None:
     network, times, origin = problem(tacos_networks.mesh(5, 5, 16, 73), 1)
     found = [find_all_gather(network, times, origin, seeds=7, first_seed=3, threads=threads) for threads in (1, 2, 5)]
@@ -201,6 +223,15 @@ def test_npus_that_cannot_be_reached_are_named_with_the_cut() -> None:
     with pytest.raises(InputError, match=r"halves: NPU 2 cannot reach NPU 0: no link leaves NPUs 2,3;") as caught:
         best_all_gather(network, times, origin)
     assert caught.value.diagnostics[0].code == "disconnected"
+
+
+def test_only_members_must_be_reached() -> None:
+    one_way = Links.uniform(np.asarray([0, 1, 1]), np.asarray([1, 0, 2]), 1e9, 0.0).topology("tail", 3, 3)
+    network, times, _ = problem(one_way, 1)
+    origin, group = np.asarray([0, 1]), np.asarray([True, True, False])
+    assert len(best_all_gather(network, times, origin, needed=group)) == 2
+    with pytest.raises(InputError, match="NPU 2 cannot reach NPU 0"):
+        best_all_gather(network, times, np.asarray([0, 1, 2]), needed=group)
 
 
 def test_switches_are_refused() -> None:

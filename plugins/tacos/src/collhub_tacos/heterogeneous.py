@@ -1,4 +1,4 @@
-"""All-gather where links differ: causal events in picoseconds, every chunk brought once to every NPU, the best of many seeds."""
+"""All-gather and broadcast on any links: causal events in picoseconds, every chunk brought once, the best of many seeds."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hub_core.diagnostics import InputError
 __all__ = ["all_gather", "best_all_gather", "fewest_ps", "find_all_gather"]
 
 Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 _DEFAULT_SEEDS = 20
 # Looks at chunks per slice: a tenth of a second, so that Ctrl-C and progress get through.
@@ -30,8 +31,11 @@ def all_gather(
     origin: Int64Array,
     seed: int = 0,
     progress: Callable[[float], None] = lambda fraction: None,
+    needed: BoolArray | None = None,
 ) -> Schedule:
-    """Bring every chunk to all NPUs, each once; chunk x starts at NPU `origin[x]`.
+    """Bring every chunk to all NPUs, each once; chunk x starts at NPU `origin[x]`, which may be the same for many.
+
+    `needed`: bool per NPU, who must get the chunks, default all; others get no more than what they pass on.
 
     Links take turns in the order in which they deliver. A message carries what its source had when it left and its
     destination lacks when it arrives: of such chunks the one that the in-neighbours of the destination could give least
@@ -41,11 +45,12 @@ def all_gather(
     Raises `InputError` for a network with switches or one in which a chunk cannot get everywhere.
     """
     _check(network, times, origin)
-    work = _Work(network, times, origin, seed)
+    members = np.ones(network.num_npus, np.bool_) if needed is None else needed[: network.num_npus]
+    work = _Work(network, times, origin, seed, members)
     while work.missing:
         work.slice()
         progress(work.fraction)
-    return work.schedule()
+    return work.schedule() if members.all() else _pruned(work.schedule(), members, len(origin))
 
 
 def best_all_gather(
@@ -56,9 +61,10 @@ def best_all_gather(
     first_seed: int = 0,
     threads: int = 0,
     progress: Callable[[float, str], None] = lambda fraction, what: None,
+    needed: BoolArray | None = None,
 ) -> Schedule:
     """The schedule that `find_all_gather` finds."""
-    return find_all_gather(network, times, origin, seeds, first_seed, threads, progress).result
+    return find_all_gather(network, times, origin, seeds, first_seed, threads, progress, needed).result
 
 
 def find_all_gather(
@@ -69,6 +75,7 @@ def find_all_gather(
     first_seed: int = 0,
     threads: int = 0,
     progress: Callable[[float, str], None] = lambda fraction, what: None,
+    needed: BoolArray | None = None,
 ) -> Best[Schedule]:
     """The fastest all-gather over `seeds` seeds from `first_seed` on; the first of equally fast ones.
 
@@ -77,32 +84,35 @@ def find_all_gather(
     """
     _check(network, times, origin)
     return best_of_seeds(
-        lambda seed, report: all_gather(network, times, origin, seed, report),
+        lambda seed, report: all_gather(network, times, origin, seed, report, needed),
         lambda schedule: schedule.time_ps,
         range(first_seed, first_seed + max(1, seeds)),
-        goal=fewest_ps(network, times, origin),
+        goal=fewest_ps(network, times, origin, needed),
         threads=threads or os.cpu_count() or 1,
         progress=lambda fraction: progress(fraction, "all-gather"),
     )
 
 
-def fewest_ps(network: Network, times: LinkTimes, origin: Int64Array) -> int:
+def fewest_ps(network: Network, times: LinkTimes, origin: Int64Array, needed: BoolArray | None = None) -> int:
     """No all-gather is faster: the least time in which the in-links of every NPU can deliver what it lacks, each alone.
 
-    Exact in whole messages, by bisection; int64 picoseconds.
+    Exact in whole messages, by bisection; int64 picoseconds. `needed` as in `all_gather`.
     """
-    nodes = np.flatnonzero(np.diff(network.indptr)[: network.num_npus])
+    has_links = np.diff(network.indptr)[: network.num_npus] > 0
+    nodes = np.flatnonzero(has_links if needed is None else has_links & needed[: network.num_npus])
     if not len(nodes):
         return 0
     lacking = len(origin) - np.bincount(origin, minlength=network.num_npus)[nodes]
-    busy, arrival = np.maximum(times.busy, 1), np.maximum(times.arrival, 1)
+    degree = np.diff(network.indptr)[nodes]
+    first, owner = np.cumsum(degree) - degree, np.repeat(np.arange(len(nodes)), degree)
+    links = np.arange(len(owner)) + np.repeat(network.indptr[nodes] - first, degree)
+    busy, arrival = np.maximum(times.busy[links], 1), np.maximum(times.arrival[links], 1)
     low = np.zeros(len(nodes), np.int64)
-    high = np.maximum.reduceat(arrival + busy * len(origin), network.indptr[nodes])
-    owner = np.repeat(np.arange(len(nodes)), np.diff(network.indptr)[nodes])
+    high = np.maximum.reduceat(arrival + busy * len(origin), first)
     while np.any(low < high):
         middle = (low + high) // 2
         delivered = np.maximum((middle[owner] - arrival) // busy + 1, 0)
-        is_enough = np.add.reduceat(delivered, network.indptr[nodes]) >= lacking
+        is_enough = np.add.reduceat(delivered, first) >= lacking
         low, high = np.where(is_enough, low, middle + 1), np.where(is_enough, middle, high)
     return int(low.max())
 
@@ -110,20 +120,20 @@ def fewest_ps(network: Network, times: LinkTimes, origin: Int64Array) -> int:
 class _Work:
     """An all-gather under way: the arrays of the kernel and how far it is."""
 
-    def __init__(self, network: Network, times: LinkTimes, origin: Int64Array, seed: int) -> None:
+    def __init__(self, network: Network, times: LinkTimes, origin: Int64Array, seed: int, needed: BoolArray) -> None:
         # Importing numba takes a second.
         from collhub_tacos.heterogeneous_kernel import Links, State
 
         shape, num_links = (network.num_npus, len(origin)), network.num_links
-        self._network, self._origin = network, origin
-        self.missing = self._total = len(origin) * (network.num_npus - 1)
+        self._network, self._origin, self._needed = network, origin, needed
+        self.missing = self._total = len(origin) * int(needed.sum()) - int(needed[origin].sum())
         self._waiting = 0
         busy, arrival = np.maximum(times.busy, 1), np.maximum(times.arrival, 1)
         rate = (busy.min(initial=_LONGEST_PS) / busy).astype(np.float32)
         supply, turn = _variant(seed, shape, num_links, float(rate.min(initial=1.0)))
         out_links = np.argsort(network.source, kind="stable")
         out_indptr = np.searchsorted(network.source[out_links], np.arange(network.num_npus + 1))
-        self._links = Links(network.source, network.destination, times.busy, arrival, rate, turn, out_indptr, out_links)
+        self._links = Links(network.source, network.destination, busy, arrival, rate, turn, out_indptr, out_links)
         start, finish, first, known, heap = np.zeros((5, num_links), np.int64)
         self._state = State(
             supply,
@@ -148,9 +158,11 @@ class _Work:
         """Go on for some time. Raises `InputError` where a chunk cannot get further."""
         from collhub_tacos.heterogeneous_kernel import advance
 
-        self._waiting, self.missing = advance(self._links, self._state, self._origin, self._waiting, self.missing, _SLICE)
+        self._waiting, self.missing = advance(
+            self._links, self._state, self._origin, self._needed, self._waiting, self.missing, _SLICE
+        )
         if self.missing and not self._waiting:
-            held = np.isinf(self._state.supply)
+            held = np.isinf(self._state.supply) | ~self._needed[:, None]
             chunk = int(np.argmin(held.all(axis=0)))
             raise unreachable(self._network, int(self._origin[chunk]), int(np.argmin(held[:, chunk])))
 
@@ -161,6 +173,23 @@ class _Work:
         finish = self._state.when[is_transfer]
         chunk = self._state.log[is_transfer].astype(np.int64)
         return Schedule(self._network, chunk, link, finish - self._links.arrival[link], finish, np.zeros(len(link), np.bool_))
+
+
+def _pruned(schedule: Schedule, needed: BoolArray, num_chunks: int) -> Schedule:
+    """Without what neither its destination needs nor anyone gets from there."""
+    network = schedule.network
+    source, destination = network.source[schedule.link], network.destination[schedule.link]
+    brought_by = np.full((network.num_npus, num_chunks), -1, np.int64)
+    brought_by[destination, schedule.chunk] = np.arange(len(schedule))
+    before = brought_by[source, schedule.chunk]
+    is_kept = needed[destination]
+    behind = np.flatnonzero(is_kept)
+    while len(behind):
+        behind = np.unique(before[behind])
+        behind = behind[(behind >= 0) & ~is_kept[behind]]
+        is_kept[behind] = True
+    chunk, link = schedule.chunk[is_kept], schedule.link[is_kept]
+    return Schedule(network, chunk, link, schedule.start[is_kept], schedule.finish[is_kept], schedule.reduces[is_kept])
 
 
 def _variant(seed: int, shape: tuple[int, int], num_links: int, least_rate: float) -> tuple[npt.NDArray[np.float32], Int64Array]:

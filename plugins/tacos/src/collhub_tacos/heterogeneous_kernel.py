@@ -64,11 +64,13 @@ class State(NamedTuple):
 
 
 @kernel
-def advance(links: Links, state: State, origin: Int64Array, waiting: int, missing: int, budget: int) -> tuple[int, int]:
-    """Deliver until nothing is `missing`, no link is `waiting` or `budget` chunks were looked at; returns the first two.
+def advance(
+    links: Links, state: State, origin: Int64Array, needed: npt.NDArray[np.bool_], waiting: int, missing: int, budget: int
+) -> tuple[int, int]:
+    """Deliver until nothing is `missing`, no link is `waiting` or `budget` chunks were looked at; returns `waiting`, `missing`.
 
-    `missing`: chunks to deliver, over all nodes; `waiting`: links in the heap. Where `state.filled` is 0 everywhere, every
-    chunk is put at its origin first.
+    `missing`: chunks to deliver, over all nodes that are `needed`; `waiting`: links in the heap. Where `state.filled` is 0
+    everywhere, every chunk is put at its origin first.
     """
     source, destination, busy, arrival, rate, turn, out_indptr, out_links = links
     supply, log, via, when, filled, start, finish, first, known, is_idle, heap = state
@@ -103,7 +105,8 @@ def advance(links: Links, state: State, origin: Int64Array, waiting: int, missin
                     finish[link] = start[link] + arrival[link]
                     waiting = _push(heap, waiting, finish, turn, link)
                 continue
-            missing -= 1
+            if needed[node]:
+                missing -= 1
             start[link] += busy[link]
             finish[link] = start[link] + arrival[link]
             waiting = _push(heap, waiting, finish, turn, link)
