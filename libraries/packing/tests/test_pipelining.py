@@ -6,14 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from collhub_packing.pipelining import Pipeline, Pipelining
+from collhub_packing.pipelining_counts import best_chunks, by_multiplicative_increase, fitted_chunks
+from collhub_packing.trees import Tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelining_reference import plain_schedule
 
 import hub_core
-from collhub_packing.pipelining import Pipeline, Pipelining
-from collhub_packing.pipelining_counts import best_chunks, by_multiplicative_increase, fitted_chunks
-from collhub_packing.trees import Tree
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology, verify
 from hub_core.topology import Occupancy
 from hub_core.transfers import algorithm_of
@@ -81,7 +81,8 @@ def test_simulated_time_is_the_planned_time(kind: CollectiveKind, occupancy: Occ
     simulated = hub_core.simulate(algorithm, topology, SIZE, options={"occupancy": str(occupancy)}).time_ns
     # The simulator truncates every message to whole nanoseconds, and a reduction takes one.
     longest = int(np.bincount(pipeline.transfers.link).max()) + 10
-    assert simulated is not None and abs(simulated - pipeline.time_ps / 1000) <= longest
+    assert simulated is not None
+    assert abs(simulated - pipeline.time_ps / 1000) <= longest
 
 
 @settings(max_examples=25)

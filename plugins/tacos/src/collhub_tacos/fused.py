@@ -36,6 +36,7 @@ _TRIAL_MESSAGES = 1 << 15
 _LEAST_S = 20e-9
 _MOST_SEEDS = 8
 _NODES_FOR_ALL_SEEDS = 256
+_MOST_NODES = 1024
 
 
 def unsuitability(network: Network) -> str | None:
@@ -48,10 +49,17 @@ def unsuitability(network: Network) -> str | None:
 
 
 def is_promising(setting: Setting) -> bool:
-    """Whether trees can carry more than a reduce-scatter and then an all-gather, by the weakest NPU; not so on tori."""
+    """Whether trees can carry more than a reduce-scatter and then an all-gather, by the weakest NPU; not so on tori.
+
+    False as well where the data has less than a byte per chunk, or where packing trees takes minutes.
+    """
     graph = CapacityGraph.of(setting.network.topology)
+    if graph.num_compute > _MOST_NODES:
+        return False
+    rate = strength(graph).value
     weakest = int(np.bincount(graph.destination, graph.capacity, graph.num_nodes).min())
-    return 2 * (graph.num_compute - 1) * strength(graph).value > graph.num_compute * weakest
+    is_faster = 2 * (graph.num_compute - 1) * rate > graph.num_compute * weakest
+    return is_faster and setting.collective_bytes >= rate.numerator
 
 
 def fused(setting: Setting, progress: Progress) -> Candidate:
