@@ -81,18 +81,17 @@ def _circles(topology: Topology, level: Int64Array) -> Points:
     outer = circle(topology.num_npus)
     radius = float(np.hypot(*outer[0]))
     inner = [np.flatnonzero(level == height) for height in range(1, int(level.max()) + 1)]
-    needed = [float(np.hypot(*circle(len(nodes))[0])) for nodes in inner]
+    needed = [len(nodes) * _SWITCH_WIDTH / (2 * np.pi) for nodes in inner]
     # The outer circles leave room for the inner ones.
     radius = max([radius, *(size + _LAYER_HEIGHT * (height + 1) for height, size in enumerate(needed))])
-    places = np.zeros((topology.num_nodes, 2))
-    places[: topology.num_npus] = circle(topology.num_npus, radius)
-    turn = np.zeros(topology.num_nodes)
-    turn[: topology.num_npus] = np.arange(topology.num_npus) / topology.num_npus
-    for height, nodes in enumerate(inner):
-        is_centre = len(nodes) == 1 and height == len(inner) - 1
-        ordered = nodes[np.argsort(_centres(topology, turn, level)[nodes], kind="stable")]
-        turn[ordered] = (np.arange(len(ordered)) + 0.5) / len(ordered)
-        reach = 0.0 if is_centre else radius - _LAYER_HEIGHT * (height + 1)
-        angle = 2 * np.pi * turn[ordered]
-        places[ordered] = reach * np.stack([np.sin(angle), -np.cos(angle)], axis=1)
+    places, turn = np.zeros((topology.num_nodes, 2)), np.zeros(topology.num_nodes)
+    for height in range(len(inner) + 1):
+        nodes = np.flatnonzero(level == height)
+        if height:
+            nodes = nodes[np.argsort(_centres(topology, turn, level)[nodes], kind="stable")]
+        # Every circle begins half a place from the top, so that equal shares of two circles stand side by side.
+        turn[nodes] = (np.arange(len(nodes)) + 0.5 * bool(inner)) / len(nodes)
+        is_centre = len(nodes) == 1 and height == len(inner)
+        reach, angle = 0.0 if is_centre else radius - _LAYER_HEIGHT * height, 2 * np.pi * turn[nodes]
+        places[nodes] = reach * np.stack([np.sin(angle), -np.cos(angle)], axis=1)
     return places
