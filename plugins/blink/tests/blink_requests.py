@@ -1,0 +1,59 @@
+"""Requests that the tests share, and what every result must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import hub_core
+from hub_core import pipeline
+from hub_core.certificates import CertificateReport, check_certificate, find_certificate
+from hub_core.collectives import Collective, CollectiveKind
+from hub_core.plugins.contract import SynthesisResult
+from hub_core.topologies import parse_topology
+from hub_core.topology import Occupancy, Topology
+
+KINDS = ("broadcast", "reduce", "all-reduce", "all-gather", "reduce-scatter", "scatter", "gather")
+MIB = 1 << 20
+_ROOTED = ("broadcast", "reduce", "scatter", "gather")
+_WHOLE = ("broadcast", "reduce", "all-reduce")
+
+
+def synthesized(
+    kind: str,
+    topology: Topology | str,
+    size: int = MIB,
+    *,
+    root: int = 0,
+    npus: Sequence[int] | None = None,
+    occupancy: str = "serialization",
+    wanted: Sequence[int] | None = None,
+    **options: object,
+) -> SynthesisResult:
+    """What blink makes; with `npus` all others may relay."""
+    network = parse_topology(topology) if isinstance(topology, str) else topology
+    ranks = network.num_npus if npus is None else len(npus)
+    units = 1 if kind in _WHOLE else ranks
+    collective = Collective(CollectiveKind(kind), ranks, units, root=root if kind in _ROOTED else None, in_place=True)
+    given = {name: str(value) for name, value in options.items()}
+    return pipeline.synthesize(
+        collective, network, size, name="blink", options=given, npus=npus, occupancy=Occupancy(occupancy), wanted=wanted
+    )
+
+
+def checked(result: SynthesisResult, topology: Topology | str) -> CertificateReport:
+    """Verify contents and certificate; return the recomputed rates."""
+    network = parse_topology(topology) if isinstance(topology, str) else topology
+    assert hub_core.verify(result.algorithm).ok
+    certificate = find_certificate(result.algorithm)
+    assert certificate is not None
+    report = check_certificate(certificate, result.algorithm, network)
+    assert report.diagnostics == ()
+    return report
+
+
+def certificate_of(result: SynthesisResult) -> dict[str, Any]:
+    """The certificate that a result carries."""
+    found = find_certificate(result.algorithm)
+    assert found is not None
+    return found
