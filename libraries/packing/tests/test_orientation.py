@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -42,6 +43,26 @@ def test_trees_past_switches_reach_the_strength_too(graph, spread):
     sent = check_trees(packing.network.graph, packing.trees, both_ways=True)
     assert sum(sent.values()) == packing.strength.value * packing.scale
     check_routes(packing.network, packing.trees, graph, Fraction(packing.scale), both_ways=True)
+
+
+@settings(max_examples=40)
+@given(duplex_graphs(most_nodes=5, switches=2), st.integers(1, 4))
+def test_a_coarser_scale_gives_the_best_rate_below_the_strength(graph, scale):
+    if strength(graph).value * scale < 1:
+        with pytest.raises(InputError, match="above the rate"):
+            all_reduce_packing(graph, scale=scale, seeds=1)
+        return
+    packing = all_reduce_packing(graph, scale=scale, seeds=1)
+    assert packing.scale in (scale, 2 * scale)
+    assert packing.rate == Fraction(math.floor(packing.strength.value * packing.scale), packing.scale)
+    check_trees(packing.network.graph, packing.trees, both_ways=True)
+    check_routes(packing.network, packing.trees, graph, Fraction(packing.scale), both_ways=True)
+
+
+def test_whole_links_make_few_trees_of_an_eight_gpu_machine():
+    packing = all_reduce_packing(graph_of("dgx1v"), scale=1)
+    assert packing.rate == 3
+    assert len(packing.trees) <= 3
 
 
 @pytest.mark.parametrize(

@@ -10,4 +10,6 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 
 def test_the_example_runs():
     (example,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-    exec(compile(example, str(README), "exec"), {})
+    names: dict[str, object] = {}
+    exec(compile(example, str(README), "exec"), names)
+    assert len(names["trees"]) == 4

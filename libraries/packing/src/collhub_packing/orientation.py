@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,7 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllReducePacking:
-    """Trees of an all-reduce at the strength of a network, of weight `scale` times the strength together.
+    """Trees of an all-reduce, of weight `scale` times the strength together, or the whole number below.
 
     The trees are made of arcs of `network`, whose graph's unit is 1 / `scale` of the given one's; the arcs of each of
     its links run over the same physical links, so that reduce and broadcast fit together.
@@ -33,6 +35,11 @@ class AllReducePacking:
     scale: int
     network: DirectNetwork
     trees: list[Tree]
+
+    @property
+    def rate(self) -> Fraction:
+        """What the trees carry together, in units of the graph given."""
+        return Fraction(sum(tree.weight for tree in self.trees), self.scale)
 
 
 def all_reduce_trees(graph: CapacityGraph, *, seeds: int = 8, first_seed: int = 0) -> tuple[Strength, list[Tree]]:
@@ -50,22 +57,30 @@ def all_reduce_trees(graph: CapacityGraph, *, seeds: int = 8, first_seed: int = 
 
 
 def all_reduce_packing(
-    graph: CapacityGraph, *, spread: Spread = Spread.NOWHERE, seeds: int = 8, first_seed: int = 0
+    graph: CapacityGraph,
+    *,
+    spread: Spread = Spread.NOWHERE,
+    scale: int | None = None,
+    seeds: int = 8,
+    first_seed: int = 0,
 ) -> AllReducePacking:
     """As `all_reduce_trees`, also with switches, which are split off (`without_switches`) once the links are oriented.
 
-    Half of the capacity of a switch leads into it, so what enters can leave; the strength is reached there too.
+    Half of the capacity of a switch leads into it, so what enters can leave; the strength is reached there too. Weights
+    are multiples of 1 / `scale`, of twice that where a switch has an odd capacity to halve. The default is the
+    least scale at which the rate is the strength; a lesser one gives the best rate below, with fewer trees.
     """
     found = strength(graph)
-    packings = [_packing(graph, found, spread, seed) for seed in range(first_seed, first_seed + max(1, seeds))]
+    wanted = found.value.denominator if scale is None else scale
+    packings = [_packing(graph, found, wanted, spread, seed) for seed in range(first_seed, first_seed + max(1, seeds))]
     return min(packings, key=lambda packing: (len(packing.trees), sum(t.weight * t.depth for t in packing.trees)))
 
 
-def _packing(graph: CapacityGraph, found: Strength, spread: Spread, seed: int) -> AllReducePacking:
+def _packing(graph: CapacityGraph, found: Strength, wanted: int, spread: Spread, seed: int) -> AllReducePacking:
     """The packing of one random orientation."""
     order = [int(node) for node in np.random.default_rng(seed).permutation(graph.num_compute)]
-    directed, scale = oriented(graph, found, order)
-    total = int(found.value * scale)
+    directed, scale = oriented(graph, found, order, wanted)
+    total = math.floor(found.value * scale)
     if graph.num_nodes == graph.num_compute:
         opposite = DuplexLinks.of(graph).opposite(graph.num_arcs)
         network = direct(replace(directed, capacity=scaled(graph.capacity, scale)))
@@ -100,21 +115,24 @@ def _both_ways(one_way: DirectNetwork, opposite: Int64Array, graph: CapacityGrap
     return DirectNetwork(both, one_way.routes + back), np.concatenate([number + len(number), number])
 
 
-def oriented(graph: CapacityGraph, rate: Strength, order: list[int]) -> tuple[CapacityGraph, int]:
+def oriented(graph: CapacityGraph, rate: Strength, order: list[int], wanted: int | None = None) -> tuple[CapacityGraph, int]:
     """Share the capacity of every link, `scale`-fold, between its directions, so that the rate reaches all from `order[0]`.
 
-    The scale, also returned, is the strength's denominator, or twice that where a switch has an odd capacity to halve. The
-    capacity into every set of nodes depends on the capacity into single nodes alone, so it is lowered node
-    by node, in `order` from its end, as far as every set allows: one least cut each; the links follow by one flow
-    (Frank 1980). Any order of the compute nodes is right; each may give other trees.
+    The scale, also returned, is `wanted`, by default the strength's denominator, or twice that where a switch has an odd
+    capacity to halve; the rate is the strength times the scale, rounded down. The capacity into every set of nodes
+    depends on the capacity into single nodes alone, so it is lowered node by node, in `order` from its end, as far as every set
+    allows: one least cut each; the links follow by one flow (Frank 1980). Any order of the compute nodes is right;
+    each may give other trees.
     """
     if sorted(order) != list(range(graph.num_compute)):
         raise InputError("the order must name every compute node once")
     links = DuplexLinks.of(graph)
-    scale = rate.value.denominator
+    scale = rate.value.denominator if wanted is None else wanted
+    if scale < 1 or math.floor(rate.value * scale) < 1:
+        raise InputError(f"weights that are multiples of 1/{scale} are above the rate of {rate.value}", code="scale")
     if np.any(_touching(links, scale)[graph.num_compute :] % 2):
         scale *= 2
-    arriving = _arriving(links, order, int(rate.value * scale), scale)
+    arriving = _arriving(links, order, math.floor(rate.value * scale), scale)
     capacity = scaled(links.capacity, scale)
     up = _shared(links, capacity, arriving)
     directed = np.zeros(graph.num_arcs, np.int64)
