@@ -23,8 +23,8 @@ __all__ = ["synthesize"]
 _NAME = "collhub-tacos"
 # What the step table and the work on it take for one transfer.
 _BYTES_A_TRANSFER = 640
-# Messages that reach a switch in one instant leave it in an order of the simulator's own: where they may, the time is
-# asked of the simulator, for schedules of up to so many transfers.
+# Transfers up to which the whole is put in time even where the steps of some ranks are wanted alone. Up to it, too, the
+# simulator is asked where messages meet at switches: those of one instant leave in an order of its own.
 _MOST_JUDGED = 1_000_000
 
 
@@ -42,7 +42,8 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     if is_partial:
         best.replay(setting.progress)
     _check_memory(setting, best.num_transfers)
-    transfers = best.transfers(setting.wanted)
+    is_whole = not is_partial or best.num_transfers <= _MOST_JUDGED
+    transfers = best.transfers(None if is_whole else setting.wanted)
     algorithm = algorithm_of(
         best.collective,
         best.chunks,
@@ -53,7 +54,7 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
         provenance=Provenance(_NAME, version(_NAME), request.topology.name, "", _given(options)),
         collective_bytes=setting.collective_bytes,
     )
-    time_ns = _ns(best.time_ps if is_partial else int(transfers.finish.max(initial=0)))
+    time_ns = _ns(int(transfers.finish.max(initial=0)) if is_whole else best.time_ps)
     if isinstance(setting.network, PathNetwork) and not is_partial and len(transfers) <= _MOST_JUDGED:
         time_ns = request.simulate(algorithm) or time_ns
     bounds = _bounds_ns(setting, best)
