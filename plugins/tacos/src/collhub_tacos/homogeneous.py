@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +12,7 @@ import numpy.typing as npt
 from collhub_tacos.arrival_log import ArrivalLog, identifier_type
 from collhub_tacos.network import Network
 from collhub_tacos.reach import hops_from, unreachable
+from collhub_tacos.seed_search import best_of_seeds
 from collhub_tacos.translation import Translations, symmetric_all_gather
 from hub_core.diagnostics import InputError
 
@@ -25,7 +24,6 @@ _MOST_SEEDS = 20
 _PAIRS_FOR_SEEDS = 5_000_000
 # Cursor moves of a slice: below a second on any machine, so that Ctrl-C and progress get through.
 _SLICE = 1 << 24
-_PERIOD_S = 0.2
 # Steps on one way through the network; more of them touch more memory than the caches hold.
 _WINDOW = 16
 # Where the latency is many times what a message takes, shorter steps would cost more than they bring.
@@ -103,15 +101,29 @@ def best_all_gather(
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
     number = seeds or max(1, min(_MOST_SEEDS, _PAIRS_FOR_SEEDS // max(1, network.num_links * len(origin))))
-    translations = Translations.of(network, origin)
     fewest = fewest_steps(network, origin)
-    attempts = [
-        _Attempt(network, origin, step, arrival, seed, maps, (max(fewest, 1) - 1) * step + arrival)
-        for maps in ([translations, None] if translations is not None else [None])
-        for seed in range(first_seed, first_seed + number)
-        for step in _step_lengths(step_ps, arrival)
-    ]
-    return _Search(attempts, progress).best(threads or os.cpu_count() or 1)
+    best: Found | None = None
+    try:
+        for run in _runs(network, origin, step_ps, arrival, is_quick=number > 1):
+            if best is None or run.bound_ps(fewest) < best.log.time_ps:
+                found = run.best(range(first_seed, first_seed + number), fewest, threads, progress)
+                best = found if best is None or found.log.time_ps < best.log.time_ps else best
+                if found.is_interrupted:
+                    raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        return replace(best, is_interrupted=True)
+    assert best is not None
+    return best
+
+
+def _runs(network: Network, origin: Int64Array, step_ps: int, arrival_ps: int, *, is_quick: bool) -> list[_Run]:
+    """One node's part for all, where that can be, then all nodes each for itself, if that is quick or the only way."""
+    translations = Translations.of(network, origin)
+    kernels = [None] if translations is None else [translations, None] if is_quick else [translations]
+    steps = _step_lengths(step_ps, arrival_ps)
+    return [_Run(network, origin, step, arrival_ps, kernel) for kernel in kernels for step in steps]
 
 
 def _step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
@@ -121,91 +133,34 @@ def _step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Attempt:
-    """One run of a kernel. `bound_ps`: it takes no less."""
+class _Run:
+    """One kernel with steps of one length, on any number of seeds."""
 
     network: Network
     origin: Int64Array
     step_ps: int
     arrival_ps: int
-    seed: int
     translations: Translations | None
-    bound_ps: int
 
-    def run(self, report: Callable[[float], None]) -> Found:
+    def bound_ps(self, fewest: int) -> int:
+        """No seed is faster, if nothing takes less than the fewest steps."""
+        return (max(fewest, 1) - 1) * self.step_ps + self.arrival_ps
+
+    def best(self, seeds: Sequence[int], fewest: int, threads: int, progress: Callable[[float, str], None]) -> Found:
+        found = best_of_seeds(
+            self._log,
+            lambda log: log.num_steps,
+            seeds,
+            goal=fewest,
+            threads=threads or os.cpu_count() or 1,
+            progress=lambda fraction: progress(fraction, "all-gather"),
+        )
+        return Found(found.result, found.seed, self.translations is not None, found.is_interrupted)
+
+    def _log(self, seed: int, report: Callable[[float], None]) -> ArrivalLog:
         if self.translations is not None:
-            log = symmetric_all_gather(self.network, self.translations, self.step_ps, self.arrival_ps, self.origin, self.seed)
-        else:
-            log = all_gather(self.network, self.step_ps, self.origin, self.seed, arrival_ps=self.arrival_ps, progress=report)
-        return Found(log, self.seed, self.translations is not None)
-
-
-class _AbandonedError(Exception):
-    """The search has ended; what still runs is not needed."""
-
-
-class _Search:
-    """Run attempts, the first one alone, because most often it is enough; then as many at once as there are threads."""
-
-    def __init__(self, attempts: Sequence[_Attempt], progress: Callable[[float, str], None]) -> None:
-        self._attempts, self._progress = attempts, progress
-        self._best: Found | None = None
-        self._is_over = threading.Event()
-        self._fractions: dict[_Attempt, float] = {}
-
-    def best(self, threads: int) -> Found:
-        waiting = list(self._attempts)
-        try:
-            while waiting:
-                size = threads if self._best is not None else 1
-                self._run(waiting[:size])
-                waiting = [attempt for attempt in waiting[size:] if self._may_win(attempt)]
-        except KeyboardInterrupt:
-            if self._best is None:
-                raise
-            return replace(self._best, is_interrupted=True)
-        assert self._best is not None
-        return self._best
-
-    def _may_win(self, attempt: _Attempt) -> bool:
-        return self._best is None or attempt.bound_ps < self._best.log.time_ps
-
-    def _run(self, wave: Sequence[_Attempt]) -> None:
-        if len(wave) == 1:
-            self._keep(wave[0].run(lambda fraction: self._show(wave[0], fraction)))
-            return
-        with ThreadPoolExecutor(len(wave)) as pool:
-            futures = [pool.submit(attempt.run, self._reporter(attempt)) for attempt in wave]
-            try:
-                self._watch(futures)
-            finally:
-                self._is_over.set()
-        self._is_over.clear()
-        for future in futures:
-            self._keep(future.result())
-
-    def _watch(self, futures: Sequence[Future[Found]]) -> None:
-        waiting = set(futures)
-        while waiting:
-            _, waiting = wait(waiting, _PERIOD_S)
-            self._show()
-
-    def _reporter(self, attempt: _Attempt) -> Callable[[float], None]:
-        def report(fraction: float) -> None:
-            if self._is_over.is_set():
-                raise _AbandonedError
-            self._fractions[attempt] = fraction
-
-        return report
-
-    def _show(self, attempt: _Attempt | None = None, fraction: float = 0.0) -> None:
-        if attempt is not None:
-            self._fractions[attempt] = fraction
-        self._progress(sum(list(self._fractions.values())) / len(self._attempts), "all-gather")
-
-    def _keep(self, found: Found) -> None:
-        if self._best is None or found.log.time_ps < self._best.log.time_ps:
-            self._best = found
+            return symmetric_all_gather(self.network, self.translations, self.step_ps, self.arrival_ps, self.origin, seed)
+        return all_gather(self.network, self.step_ps, self.origin, seed, arrival_ps=self.arrival_ps, progress=report)
 
 
 class _Work:

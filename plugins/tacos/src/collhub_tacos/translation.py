@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.arrival_log import ArrivalLog, Identifiers, identifier_type
-from collhub_tacos.network import Network
+from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.reach import unreachable
 
 __all__ = ["Translations", "symmetric_all_gather"]
@@ -17,6 +19,7 @@ __all__ = ["Translations", "symmetric_all_gather"]
 Int64Array = npt.NDArray[np.int64]
 
 _CELLS_AT_ONCE = 1 << 22
+_MOST_SHAPES = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,21 +35,33 @@ class Translations:
     in_link: Int64Array
 
     @classmethod
-    def of(cls, network: Network, origin: Int64Array) -> Translations | None:
-        """The translations by the dimensions of a regular network, or along one circle; None where neither holds.
+    def of(cls, network: Network, origin: Int64Array, times: LinkTimes | None = None) -> Translations | None:
+        """The translations that keep links, numbers of chunks and, where given, the times of links; None for none.
 
-        Nor are there any where nodes start with different numbers of chunks.
+        Tried are the stated dimensions of a regular network, and every way to number the nodes in dimensions.
         """
         degrees, own = np.diff(network.indptr), np.bincount(origin, minlength=network.num_nodes)
         if not network.num_links or np.any(degrees != degrees[0]) or np.any(own != own[0]):
             return None
-        sizes = tuple(dimension.size for dimension in network.topology.dimensions)
-        tried = (_invariance(network, moduli) for moduli in (sizes, (network.num_npus,)) if math.prod(moduli) == network.num_npus)
+        stated = tuple(dimension.size for dimension in network.topology.dimensions)
+        shapes = (shape for shape in (stated, *_shapes(network.num_npus)) if math.prod(shape) == network.num_npus)
+        tried = (_invariance(network, shape, times) for shape in islice(shapes, _MOST_SHAPES))
         return next((found for found in tried if found is not None), None)
 
     def minus(self, nodes: Int64Array, offsets: Int64Array) -> Int64Array:
         """`nodes` less `offsets`, digit by digit; arrays that numpy can broadcast."""
         return _difference(nodes, offsets, self.moduli)
+
+    def source_of(self, offset: int) -> int:
+        """The node whose chunks come to node 0 over `offset`."""
+        return int(_difference(np.zeros(1, np.int64), np.asarray([offset]), self.moduli)[0])
+
+    def cell_shift(self, own: int) -> Int64Array:
+        """int64[degree, cells]: cell `g * own + r` is chunk r of the node that lies g back; at the source of an in-link
+        it is the cell of column g, here the one that stands there."""
+        cells = np.arange(len(self.in_link) * own)
+        back = _difference(np.zeros(1, np.int64), self.difference, self.moduli)
+        return self.minus(cells // own, back[:, None]) * own + cells % own
 
 
 def _difference(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) -> Int64Array:
@@ -57,14 +72,31 @@ def _difference(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) ->
     return result
 
 
-def _invariance(network: Network, moduli: tuple[int, ...]) -> Translations | None:
-    nodes = np.arange(network.num_npus)
-    difference = _difference(nodes[:, None], network.source.reshape(len(nodes), -1), moduli)
-    order = np.argsort(difference, axis=1, kind="stable")
-    in_order = np.take_along_axis(difference, order, axis=1)
-    if np.any(in_order != in_order[0]):
+def _shapes(num_nodes: int) -> Iterator[tuple[int, ...]]:
+    """All sizes of dimensions, each at least 2, whose product is `num_nodes`; fewest dimensions first where they begin alike."""
+    if num_nodes > 1:
+        yield (num_nodes,)
+    for first in range(2, num_nodes // 2 + 1):
+        if num_nodes % first == 0:
+            yield from ((first, *rest) for rest in _shapes(num_nodes // first))
+
+
+def _invariance(network: Network, moduli: tuple[int, ...], times: LinkTimes | None) -> Translations | None:
+    num_nodes = network.num_npus
+    source = network.source.reshape(num_nodes, -1)
+    # Most shapes fail at some of a few nodes, which is much faster to see.
+    few = np.unique(np.linspace(0, num_nodes - 1, 5, dtype=np.int64))
+    if not _is_alike(np.sort(_difference(few[:, None], source[few], moduli), axis=1)):
         return None
-    return Translations(moduli, in_order[0], network.indptr[:-1, None] + order)
+    difference = _difference(np.arange(num_nodes)[:, None], source, moduli)
+    order = np.argsort(difference, axis=1, kind="stable")
+    in_order, in_link = np.take_along_axis(difference, order, axis=1), network.indptr[:-1, None] + order
+    columns = [in_order] if times is None else [in_order, times.busy[in_link], times.arrival[in_link]]
+    return Translations(moduli, in_order[0], in_link) if all(map(_is_alike, columns)) else None
+
+
+def _is_alike(rows: Int64Array) -> bool:
+    return bool(np.all(rows == rows[0]))
 
 
 def symmetric_all_gather(
@@ -80,14 +112,10 @@ def symmetric_all_gather(
 
     num_nodes = network.num_npus
     own = len(origin) // num_nodes
-    cells = np.arange(len(origin))
-    zero = _difference(np.zeros(1, np.int64), translations.difference, translations.moduli)
-    shift = translations.minus(cells // own, zero[:, None]) * own + cells % own
-    taken = advance_cells(shift, own, -(-arrival_ps // busy_ps), seed)
-    missing = np.setdiff1d(cells[own:], taken[taken >= 0])
+    taken = advance_cells(translations.cell_shift(own), own, -(-arrival_ps // busy_ps), seed)
+    missing = np.setdiff1d(np.arange(own, len(origin)), taken[taken >= 0])
     if len(missing):
-        source = translations.minus(np.zeros(1, np.int64), missing[:1] // own)
-        raise unreachable(network, int(source[0]), 0)
+        raise unreachable(network, translations.source_of(int(missing[0]) // own), 0)
     counts = np.full(num_nodes, own, np.int64)
     log = _moved_log(translations, taken, np.argsort(origin, kind="stable").reshape(num_nodes, own))
     return ArrivalLog(network, busy_ps, arrival_ps, log, counts, _moved_bits(network, translations, taken))
