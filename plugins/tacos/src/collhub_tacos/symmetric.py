@@ -69,19 +69,29 @@ class _Work:
         self._shift = translations.cell_shift(self._own)[self._order]
 
     def part(self, seed: int) -> Part:
-        """Start and in-link of all chunks; what slow links brought last is left to faster ones until that helps no more."""
-        # Importing numba takes a second.
-        from collhub_tacos.symmetric_kernel import NEVER, deliver_cells
+        """Start and in-link of all chunks.
 
+        A link that is free before its message arrives may do better to wait for what comes then, so both are tried.
+        """
         urgency = np.random.default_rng(seed).random(len(self._origin)) if seed else np.zeros(len(self._origin))
+        holds = [self._busy] if np.array_equal(self._busy, self._arrival) else [self._busy, self._arrival]
+        return min((self._part(urgency, hold) for hold in holds), key=self.time_ps)
+
+    def _part(self, urgency: npt.NDArray[np.float64], hold: Int64Array) -> Part:
+        """What slow links would bring last is left to faster ones, until that helps no more."""
+        # Importing numba takes a second.
+        from collhub_tacos.symmetric_kernel import NEVER, deliver_cells, retime_cells
+
         tier = np.searchsorted(self._arrival, self._arrival)
         best, latest = None, NEVER
         for _ in range(_MOST_ROUNDS):
-            start, link = deliver_cells(self._shift, self._busy, self._arrival, tier, self._own, urgency, latest)
+            start, link = deliver_cells(self._shift, hold, self._arrival, tier, self._own, urgency, latest)
             if np.any(start == NEVER):
                 break
-            best = (start, link)
-            latest = self.time_ps(best) - 1
+            found = (retime_cells(self._shift, self._busy, self._arrival, start, link), link)
+            if best is None or self.time_ps(found) < self.time_ps(best):
+                best = found
+            latest = self.time_ps((start, link)) - 1
         if best is None:
             offset = int(np.argmax(start == NEVER)) // self._own
             raise unreachable(self._network, self._translations.source_of(offset), 0)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from collhub_tacos.compiling import kernel, part
 
-__all__ = ["NEVER", "deliver_cells"]
+__all__ = ["NEVER", "deliver_cells", "retime_cells"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -110,3 +110,23 @@ def _choose(
             least, chosen = score, chunk
     num_waiting[slot] = kept
     return chosen
+
+
+@kernel
+def retime_cells(shift: Int64Array, busy: Int64Array, arrival: Int64Array, start: Int64Array, link: Int64Array) -> Int64Array:
+    """Starts as early as the order on every in-link allows: int64[chunks]; `link` is -1 for chunks that are there before."""
+    degree, num_chunks = shift.shape
+    came_from = np.full(num_chunks, -1)
+    for slot in range(degree):
+        for chunk in range(num_chunks):
+            if link[shift[slot, chunk]] == slot:
+                came_from[shift[slot, chunk]] = chunk
+    free, earliest = np.zeros(degree, np.int64), np.zeros(num_chunks, np.int64)
+    for chunk in np.argsort(start, kind="mergesort"):
+        slot = link[chunk]
+        if slot >= 0:
+            other = came_from[chunk]
+            there = earliest[other] + arrival[link[other]] if link[other] >= 0 else 0
+            earliest[chunk] = max(free[slot], there)
+            free[slot] = earliest[chunk] + busy[slot]
+    return earliest
