@@ -28,6 +28,7 @@ def synthesized(
     npus: Sequence[int] | None = None,
     occupancy: str = "serialization",
     wanted: Sequence[int] | None = None,
+    backend: str = "analytical",
     **options: object,
 ) -> SynthesisResult:
     """What blink makes; with `npus` all others may relay."""
@@ -37,7 +38,15 @@ def synthesized(
     collective = Collective(CollectiveKind(kind), ranks, units, root=root if kind in _ROOTED else None, in_place=True)
     given = {name: str(value) for name, value in options.items()}
     return pipeline.synthesize(
-        collective, network, size, name="blink", options=given, npus=npus, occupancy=Occupancy(occupancy), wanted=wanted
+        collective,
+        network,
+        size,
+        name="blink",
+        options=given,
+        npus=npus,
+        occupancy=Occupancy(occupancy),
+        wanted=wanted,
+        backend=backend,
     )
 
 

@@ -28,7 +28,7 @@ BLINK = Synthesizer(
         Option(
             "time_limit",
             OptionType.FLOAT,
-            60.0,
+            10.0,
             "seconds for proofs of fewest trees, counted as a million search steps each so that results repeat",
         ),
     ),

@@ -16,6 +16,7 @@ from collhub_blink.packing import Packing
 from collhub_blink.task import Task
 from hub_core.collectives import CollectiveKind
 from hub_core.diagnostics import InputError
+from hub_core.topology import Occupancy
 
 __all__ = ["Scheduled", "chunk_counts", "coarser", "schedule"]
 
@@ -24,6 +25,8 @@ _MOST_MESSAGES = 1 << 20
 # Twice the chunks are twice the steps of the algorithm: worth a gain of one part in so many, no less.
 _WORTHWHILE_PART = 100
 _COARSER = 4
+# As many messages of one link may be on their way at once, see `hub_core.transfers.Transfers.window`.
+_MOST_ON_THE_WAY = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,12 +100,26 @@ def _is_worthwhile(best: Scheduled, found: Scheduled) -> bool:
 
 def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> Scheduled | None:
     counts = chunk_counts(weights, chunks)
-    if chunks > 1 and sum(counts[stream.tree] * len(stream.operations) for stream in pipelining.streams) > _MOST_MESSAGES:
+    if chunks > 1 and not _is_sensible(pipelining, counts):
         return None
     try:
         return Scheduled(chunks, pipelining.schedule(counts))
     except InputError:
         return None
+
+
+def _is_sensible(pipelining: Pipelining, counts: Sequence[int]) -> bool:
+    """Whether messages are not too many, and so large that a link need not have more on their way than it may."""
+    streams = pipelining.streams
+    if sum(counts[stream.tree] * len(stream.operations) for stream in streams) > _MOST_MESSAGES:
+        return False
+    if pipelining.occupancy is Occupancy.ALPHA_BETA:
+        return True
+    topology = pipelining.topology
+    waiting = float((topology.bandwidth_bytes_per_s * topology.latency_s).max(initial=0.0))
+    shares = pipelining.collective.num_ranks if pipelining.collective.units_per_rank < pipelining.collective.unit_count else 1
+    smallest = min(stream.part / counts[stream.tree] for stream in streams) * pipelining.collective_bytes / shares
+    return smallest * (_MOST_ON_THE_WAY - 1) >= waiting
 
 
 def _pipelining(task: Task, packing: Packing) -> Pipelining:

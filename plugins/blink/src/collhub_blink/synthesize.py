@@ -24,6 +24,7 @@ from hub_core.transfers import algorithm_of
 __all__ = ["synthesize"]
 
 _NAME = "collhub-blink"
+_MOST_SIMULATED = 1 << 19
 
 _PACKERS: Mapping[CollectiveKind, Callable[[Task], list[Packing]]] = {
     CollectiveKind.BROADCAST: rooted_packings,
@@ -99,10 +100,10 @@ def _best(candidates: Iterator[_Made]) -> _Made | None:
 
 
 def _candidates(task: Task, packings: Sequence[Packing], simulate: Callable[[Algorithm], int | None]) -> Iterator[_Made]:
-    """Every packing with its best number of chunks.
+    """Every packing with its best number of chunks, unless its rate alone makes it slower than what there is.
 
-    Where messages meet at switches, their order there is not the schedule's to decide: the simulator tells the time, also
-    for larger chunks, of which fewer wait for each other.
+    Where messages meet at switches, their order there is not the schedule's to decide: larger chunks, of which fewer wait
+    for each other, are tried as well.
     """
     least: int | None = None
     for place, packing in enumerate(packings):
@@ -111,11 +112,17 @@ def _candidates(task: Task, packings: Sequence[Packing], simulate: Callable[[Alg
             continue
         found = schedule(task, packing)
         for scheduled in () if found is None else (found,) if task.network.is_switchless else coarser(task, packing, found):
-            time_ns = -(-scheduled.pipeline.time_ps // 1000)
-            if not task.network.is_switchless:
-                time_ns = simulate(_algorithm(task, packing, scheduled, None, {}, {})) or time_ns
+            time_ns = _time_ns(task, packing, scheduled, simulate)
             least = time_ns if least is None else min(least, time_ns)
             yield _Made(packing, scheduled, time_ns)
+
+
+def _time_ns(task: Task, packing: Packing, scheduled: Scheduled, simulate: Callable[[Algorithm], int | None]) -> int:
+    """The simulator's time, the schedule's own where there is none, or where it would take long."""
+    own = -(-scheduled.pipeline.time_ps // 1000)
+    if len(scheduled.pipeline.transfers) > _MOST_SIMULATED:
+        return own
+    return simulate(_algorithm(task, packing, scheduled, None, {}, {})) or own
 
 
 def _algorithm(
