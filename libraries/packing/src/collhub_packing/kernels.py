@@ -49,7 +49,7 @@ class Wires(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """Room to work in: int64 per node. `level`: distance from the source at the last search, -1 if not reached."""
+    """Room to work in: int64 per node. `level`: distance to the sink at the last search, -1 if not reached."""
 
     level: Int64Array
     turn: Int64Array
@@ -69,24 +69,42 @@ def _room(num_nodes: int) -> _Room:
 
 @_compiled
 def _search(wires: Wires, residual: Int64Array, room: _Room, source: int, sink: int) -> bool:
-    """Find the distances from the source, until the sink is found; a sink that is the source never is."""
+    """Find the distances to the sink, until the source is found; a source that is the sink never is."""
     level, queue = room.level, room.queue
     level[:] = -1
-    level[source] = 0
-    queue[0] = source
+    level[sink] = 0
+    queue[0] = sink
     done, found = 0, 1
     while done < found:
         node = queue[done]
         done += 1
         for wire in range(wires.first[node], wires.first[node + 1]):
-            head = wires.head[wire]
-            if residual[wire] > 0 and level[head] < 0:
-                level[head] = level[node] + 1
-                if head == sink:
+            before = wires.head[wire]
+            if level[before] < 0 and residual[wires.mate[wire]] > 0:
+                level[before] = level[node] + 1
+                if before == source:
                     return True
-                queue[found] = head
+                queue[found] = before
                 found += 1
     return False
+
+
+@_compiled
+def _reach_from(wires: Wires, residual: Int64Array, room: _Room, source: int, side: BoolArray) -> None:
+    """Mark the nodes that can be reached from the source."""
+    side[:] = False
+    side[source] = True
+    room.queue[0] = source
+    done, found = 0, 1
+    while done < found:
+        node = room.queue[done]
+        done += 1
+        for wire in range(wires.first[node], wires.first[node + 1]):
+            head = wires.head[wire]
+            if residual[wire] > 0 and not side[head]:
+                side[head] = True
+                room.queue[found] = head
+                found += 1
 
 
 @_compiled
@@ -107,10 +125,11 @@ def _push(wires: Wires, residual: Int64Array, trail: Int64Array, length: int, mo
 
 @_compiled
 def _advance(wires: Wires, residual: Int64Array, room: _Room, node: int) -> int:
-    """The next wire of a node that leads one level on, -1 if none is left."""
+    """The next wire of a node that leads one level nearer to the sink, -1 if none is left."""
+    nearer = room.level[node] - 1
     while room.turn[node] < wires.first[node + 1]:
         wire = int(room.turn[node])
-        if residual[wire] > 0 and room.level[wires.head[wire]] == room.level[node] + 1:
+        if residual[wire] > 0 and room.level[wires.head[wire]] == nearer:
             return wire
         room.turn[node] += 1
     return -1
@@ -143,7 +162,10 @@ def _block(wires: Wires, residual: Int64Array, room: _Room, source: int, sink: i
 
 @_compiled
 def _augment(wires: Wires, residual: Int64Array, room: _Room, source: int, sink: int, limit: int) -> int:
-    """Increase a flow by at most `limit` (Dinic 1970); below it, `room.level` marks the source side of a least cut."""
+    """Increase a flow by at most `limit` (Dinic 1970).
+
+    Searched from the sink, so that only paths that end there are followed, and a full cut near the sink is found at once.
+    """
     pushed = 0
     while pushed < limit and _search(wires, residual, room, source, sink):
         pushed += _block(wires, residual, room, source, sink, limit - pushed)
@@ -170,7 +192,7 @@ def least_cut(wires: Wires, capacity: Int64Array, source: int, sinks: Int64Array
         value = _augment(wires, residual, room, source, sinks[place], least)
         if value < least:
             least, which = value, place
-            side[:] = room.level >= 0
+            _reach_from(wires, residual, room, source, side)
     return least, which, side
 
 
