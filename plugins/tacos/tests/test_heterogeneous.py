@@ -152,7 +152,8 @@ def test_a_network_slower_by_a_factor_takes_longer_by_that_factor(
 @settings(max_examples=30)
 @given(networks(), st.integers(0, 3))
 def test_no_link_waits_while_it_could_carry_something(task: tuple[Network, LinkTimes, Int64Array], seed: int) -> None:
-    network, times, origin = task
+    network, latencies, origin = task
+    times = LinkTimes(latencies.arrival, latencies.arrival)
     schedule = all_gather(network, times, origin, seed)
     have = np.full((network.num_npus, len(origin)), np.iinfo(np.int64).max)
     have[origin, np.arange(len(origin))] = 0
@@ -210,6 +211,17 @@ def test_with_serialization_messages_follow_one_another_during_the_latency() -> 
     topology = parse_topology("ring:2?bandwidth=1GB/s&latency=100us")
     network, times, origin = problem(topology, 4, Occupancy.SERIALIZATION, chunk_bytes=1000)
     assert all_gather(network, times, origin).time_ps == (4 * 1 + 100) * 1_000_000
+
+
+@pytest.mark.parametrize("case", ["4x4 16/73, 1", "8x8 16/73, 1", "3D-RFS 2x4x8, 1", "3D-RFS 2x4x16, 1", "3D-RFS 2x4x8, 4"])
+def test_links_that_are_free_earlier_make_no_schedule_slower(case: str) -> None:
+    topology, pieces = PUBLISHED[case][:2]
+    found = []
+    for occupancy in Occupancy:
+        network, times, origin = problem(topology, pieces, occupancy)
+        found.append(replay(best_all_gather(network, times, origin, seeds=2), times, origin))
+    serialized, alpha_beta = found
+    assert serialized <= alpha_beta
 
 
 def test_one_npu_needs_nothing() -> None:

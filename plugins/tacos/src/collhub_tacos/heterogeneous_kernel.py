@@ -28,7 +28,8 @@ _EVENT = 32
 class Links(NamedTuple):
     """The network: per link `source`, `destination`, `busy`, `arrival` (ps), `rate` (relative) and `turn` (rank in ties).
 
-    The out-links of node v are `out_links[out_indptr[v]:out_indptr[v + 1]]`.
+    `patience`: ps by which a message may leave later for a rarer chunk. The out-links of node v are
+    `out_links[out_indptr[v]:out_indptr[v + 1]]`.
     """
 
     source: Int64Array
@@ -37,6 +38,7 @@ class Links(NamedTuple):
     arrival: Int64Array
     rate: Float32Array
     turn: Int64Array
+    patience: Int64Array
     out_indptr: Int64Array
     out_links: Int64Array
 
@@ -47,7 +49,8 @@ class State(NamedTuple):
     `supply`: float32[nodes, chunks], the rate at which in-neighbours could give a chunk, infinite where it is there;
     `log`, `via`, `when`: [nodes, chunks], chunks in order of arrival, the link and the time; `filled`: int64[nodes].
     Per link: `start`, `finish` of its next message; `first`, `known`: entries of the source's log before `first` are at
-    the destination, those before `known` left the source in time; `is_idle`. `heap`: links with a message, by finish.
+    the destination, those before `known` left the source in time; `is_idle`; `has_waited` for a rarer chunk. `heap`: links
+    with a message, by finish.
     """
 
     supply: Float32Array
@@ -60,6 +63,7 @@ class State(NamedTuple):
     first: Int64Array
     known: Int64Array
     is_idle: npt.NDArray[np.bool_]
+    has_waited: npt.NDArray[np.bool_]
     heap: Int64Array
 
 
@@ -72,8 +76,8 @@ def advance(
     `missing`: chunks to deliver, over all nodes that are `needed`; `waiting`: links in the heap. Where `state.filled` is 0
     everywhere, every chunk is put at its origin first.
     """
-    source, destination, busy, arrival, rate, turn, out_indptr, out_links = links
-    supply, log, via, when, filled, start, finish, first, known, is_idle, heap = state
+    source, destination, busy, arrival, rate, turn, patience, out_indptr, out_links = links
+    supply, log, via, when, filled, start, finish, first, known, is_idle, has_waited, heap = state
     to_place = len(origin) if not filled.any() else 0
     while to_place > 0 or (waiting > 0 and missing > 0 and budget > 0):
         if to_place > 0:
@@ -93,8 +97,20 @@ def advance(
                 latest += 1
             known[link] = latest
             budget -= latest - entry + _EVENT
-            chunk = _rarest(supply[node], log[origin_node], entry, latest)
-            if chunk < 0:
+            best = _rarest(supply[node], log[origin_node], entry, latest)
+            if patience[link] > 0 and not has_waited[link]:
+                soon = latest
+                while soon < end and when[origin_node, soon] <= start[link] + patience[link]:
+                    soon += 1
+                later = _rarest(supply[node], log[origin_node], latest, soon)
+                if later >= 0 and (best < 0 or supply[node, log[origin_node, later]] < supply[node, log[origin_node, best]]):
+                    has_waited[link] = True
+                    start[link] = when[origin_node, later]
+                    finish[link] = start[link] + arrival[link]
+                    waiting = _push(heap, waiting, finish, turn, link)
+                    continue
+            has_waited[link] = False
+            if best < 0:
                 # Nothing that left in time is of use: leave later, with the first chunk that is.
                 while latest < end and supply[node, log[origin_node, latest]] == _HELD:
                     latest += 1
@@ -105,6 +121,7 @@ def advance(
                     finish[link] = start[link] + arrival[link]
                     waiting = _push(heap, waiting, finish, turn, link)
                 continue
+            chunk = int(log[origin_node, best])
             if needed[node]:
                 missing -= 1
             start[link] += busy[link]
@@ -128,12 +145,12 @@ def advance(
 
 @part
 def _rarest(supply: Float32Array, log: Int32Array, first: int, end: int) -> int:
-    """Of the chunks in a part of a log the one of least supply, the earliest of several; -1 where all are held."""
+    """The entry of a part of a log whose chunk has the least supply, the first of several; -1 where all are held."""
     best, least = -1, _HELD
     for entry in range(first, end):
-        chunk = log[entry]
-        if supply[chunk] < least:
-            best, least = chunk, supply[chunk]
+        offered = supply[log[entry]]
+        if offered < least:
+            best, least = entry, offered
     return best
 
 
