@@ -50,7 +50,7 @@ def _switched(task: Task) -> list[Packing]:
     for spread in (Spread.NOWHERE, Spread.EVERYWHERE):
         found = all_reduce_packing(network.graph, spread=spread, seeds=task.seeds, first_seed=task.seed)
         trees = placed(network, found.trees, found.network, network.graph)
-        packings.append(Packing("trees past the switches", trees, network.graph.unit / found.scale, _bound(task, found)))
+        packings.append(Packing("trees through forwarders", trees, network.graph.unit / found.scale, _bound(task, found)))
     plan = three_phase_packing(task, packings[0].bound)
     return [*packings, plan] if plan is not None else packings
 

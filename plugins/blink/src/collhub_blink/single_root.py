@@ -52,7 +52,7 @@ def _switched(task: Task, network: Network, bound: Bound) -> Iterator[Packing]:
     for spread in (Spread.NOWHERE, Spread.EVERYWHERE):
         found = all_gather_trees(graph, sent.tolist(), spread=spread, seeds=task.seeds, first_seed=task.seed)
         trees = placed(network, found.trees, found.network, graph)
-        yield Packing("trees past the switches", trees, found.network.graph.unit, bound)
+        yield Packing("trees through forwarders", trees, found.network.graph.unit, bound)
 
 
 def tree_front(task: Task, graph: CapacityGraph, total: int, grown: Sequence[Tree]) -> list[Fewest]:
