@@ -73,7 +73,7 @@ def without_switches(graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, 
 
     Exact: one link through a switch and another one out of it become a link past it as far as every least cut allows,
     with flows to all compute nodes kept and repaired. Where traffic is not spread, every pair takes as much as it can.
-    Raises `InputError` where the demand does not fit, and rarely where more enters a switch than leaves it or less.
+    Raises `InputError` where the demand does not fit, and for some switches whose links differ by direction.
     """
     demand = np.asarray(sent, np.int64)
     pieces: _Pieces = {}
@@ -85,7 +85,7 @@ def without_switches(graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, 
         _remove(switch, pieces, graph, demand, is_spread)
     ordered = sorted((ends, piece.route, piece.amount) for ends, found in pieces.items() for piece in found)
     routes = tuple(route for _, route, _ in ordered)
-    direct = CapacityGraph(
+    replaced = CapacityGraph(
         graph.num_compute,
         graph.num_compute,
         np.asarray([ends[0] for ends, _, _ in ordered], np.int64),
@@ -94,7 +94,7 @@ def without_switches(graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, 
         graph.row[[route[0] for route in routes]],
         graph.unit,
     )
-    return DirectNetwork(direct, routes)
+    return DirectNetwork(replaced, routes)
 
 
 def _removal_order(graph: CapacityGraph) -> list[int]:
