@@ -71,8 +71,9 @@ def test_all_gather_of_a_mesh_is_within_a_step_of_the_bound() -> None:
 
 def test_broadcast_is_pipelined() -> None:
     # 32 chunks leave the corner over two links, the last one still has 14 hops to go: at least 29 steps.
-    assert steps("mesh:8x8", [0] * 32, list(range(64)), seeds=3) <= 38
-    assert steps("ring:8", [0] * 32, list(range(8)), seeds=3) <= 32 + 7
+    assert steps("mesh:8x8", [0] * 32, list(range(64)), seeds=3) <= 35
+    # Both ways round a ring: 16 chunks each, the last one has at most 7 hops to go.
+    assert steps("ring:8", [0] * 32, list(range(8)), seeds=3) <= 22
 
 
 def test_group_uses_links_of_others() -> None:

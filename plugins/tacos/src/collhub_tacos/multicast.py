@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.routing_rules import EVERYONE, Rules
 from collhub_tacos.schedule import Schedule
 
 __all__ = ["spread"]
@@ -15,7 +16,8 @@ __all__ = ["spread"]
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-_ROUNDS = 8
+# Shallow trees first, which are fast for few chunks; then trees that fill links evenly, which are fast for many.
+_ROUNDS = (Rules(steepness=1.0, depth_weight=0.9, slack=1.1),) * 7 + (Rules(steepness=4.0, depth_weight=0.5, slack=1.0),) * 7
 
 
 def spread(
@@ -35,15 +37,15 @@ def spread(
     that names a node that cannot be reached and the cut.
     """
     # Imported here: numba takes a second.
-    from collhub_tacos.routing_rounds import EVERYONE, Router, Rules
+    from collhub_tacos.routing_rounds import Router
 
     members = needed[: network.num_nodes]
     router = Router(network, times, origin, np.full(len(origin), EVERYONE), members, seed)
     best: Schedule | None = None
-    for number in range(_ROUNDS):
-        router.improve(Rules(steepness=4.0, depth_weight=0.5))
+    for number, rules in enumerate(_ROUNDS):
+        router.improve(rules)
         found = router.plan().farthest_first(times)
         best = found if best is None or found.time_ps < best.time_ps else best
-        progress((number + 1) / _ROUNDS, "multicast")
+        progress((number + 1) / len(_ROUNDS), "multicast")
     assert best is not None
     return best

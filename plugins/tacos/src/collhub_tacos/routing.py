@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
+from collhub_tacos.routing_rules import Rules
 from collhub_tacos.schedule import Schedule
 
 __all__ = ["route_all"]
@@ -35,7 +36,7 @@ def route_all(
     seed, same schedule. Raises `InputError` for a target that cannot be reached.
     """
     # Imported here: numba takes a second.
-    from collhub_tacos.routing_rounds import Router, Rules
+    from collhub_tacos.routing_rounds import Router
 
     router = Router(network, times, origin, target, np.zeros(network.num_nodes, np.bool_), seed)
     plan, least = router.plan(), 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,31 +10,16 @@ import numpy.typing as npt
 from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.reach import hops_from, unreachable
 from collhub_tacos.routing_plan import Plan, hops
+from collhub_tacos.routing_rules import EVERYONE, Rules
 from collhub_tacos.routing_trees import Map, Routing, Search, distances, reroute
 
-__all__ = ["EVERYONE", "Router", "Rules"]
+__all__ = ["Router"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-EVERYONE = -1
-"""As a target: all nodes that are needed."""
-
 # Transfers between two looks at Ctrl-C: at most a second.
 _SLICE = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What a route costs: the time of its links, times `1 + steepness * u^8` where a link's load is u of the largest.
-
-    `depth_weight`: what a transfer deep in a tree counts when the tree grows on from there, 0: nothing, 1: as much as when
-    it was reached. `detour`: the distance that is left counts this much in the search; above 1 it finds shorter ways faster.
-    """
-
-    steepness: float = 1.0
-    depth_weight: float = 0.0
-    detour: float = 1.0
 
 
 class Router:
@@ -56,6 +40,7 @@ class Router:
         load, cost = np.zeros(len(single.busy), np.int64), single.arrival.astype(np.float64)
         self._stated = (origin, target, np.ascontiguousarray(needed), bound, row, load, cost)
         self._load = load
+        self._least_ps = _least_load_ps(network, times, origin, needed)
         self._first, self._size = np.zeros(len(origin), np.int64), np.zeros(len(origin), np.int64)
         self._arc, self._parent = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._rounds = 0
@@ -75,11 +60,12 @@ class Router:
         position: int | np.int64 = 0
         used: int | np.int64 = 0
         fullest: int | np.int64 = self.fullest_ps
-        weights = (rules.steepness, rules.depth_weight, rules.detour)
+        aim = int(rules.slack * self._least_ps)
+        weights = (rules.steepness, rules.depth_weight)
         while position < chunks:
             routing = Routing(*self._stated, self._first, self._size, self._arc, first, size, arc, parent)
             position, used, fullest = reroute(
-                order, position, self._rounds, used, fullest, _SLICE, *weights, self._map, routing, self._search
+                order, position, self._rounds, used, fullest, _SLICE, aim, *weights, self._map, routing, self._search
             )
             if used + nodes > len(arc):
                 arc, parent = (np.concatenate([column, np.zeros(len(column) + nodes, np.int64)]) for column in (arc, parent))
@@ -105,6 +91,23 @@ class Router:
             reached = hops_from(self._network, source) >= 0
             if np.any(needed & ~reached):
                 raise unreachable(self._network, source, int(np.argmax(needed & ~reached)))
+
+
+def _least_load_ps(network: Network, times: LinkTimes, origin: Int64Array, needed: BoolArray) -> int:
+    """A bound for the fullest link where all chunks go to all `needed` nodes: some node's ingress or egress, or all links."""
+    paths, single = hops(network, times)
+    rate, nodes = 1.0 / np.maximum(single.busy, 1), network.num_nodes
+
+    def of_nodes(node: Int64Array, link: Int64Array) -> npt.NDArray[np.float64]:
+        ends = np.unique(np.stack([node, link]), axis=1)
+        return np.maximum(np.bincount(ends[0], rate[ends[1]], nodes), 1e-30)
+
+    own = np.bincount(origin, minlength=nodes)
+    lacking = int(needed.sum()) - needed
+    ingress = np.where(needed, len(origin) - own, 0) / of_nodes(network.destination, paths.links[paths.indptr[1:] - 1])
+    egress = np.where(lacking > 0, own, 0) / of_nodes(network.source, paths.links[paths.indptr[:-1]])
+    total = float((own * lacking).sum()) / max(float(rate[np.unique(paths.links)].sum()), 1e-30)
+    return int(max(ingress.max(), egress.max(), total))
 
 
 def _map_of(network: Network, times: LinkTimes) -> tuple[Map, LinkTimes]:

@@ -139,7 +139,7 @@ def distances(world: Map, in_indptr: Int64Array, targets: Int64Array, search: Se
 
 @part
 def _weigh(link: Integer, world: Map, routing: Routing, scale: float, steepness: float) -> None:
-    """A link costs its time, and more the closer its load is to that of the fullest link."""
+    """A link costs its time, and more the closer its load is to the one that others are compared to, `1 / scale`."""
     share = routing.load[link] * scale
     square = share * share
     fourth = square * square
@@ -179,7 +179,6 @@ def _grow(
     mark: Integer,
     count: Integer,
     depth_weight: float,
-    detour: float,
     world: Map,
     routing: Routing,
     search: Search,
@@ -218,7 +217,7 @@ def _grow(
                 search.stamp[head] = mark
                 search.cost[head] = cost
                 search.arc[head] = arc
-                size = _lower(search, size, cost + (detour * routing.bound[row, head] if row >= 0 else 0.0), head)
+                size = _lower(search, size, cost + (routing.bound[row, head] if row >= 0 else 0.0), head)
     for slot in range(size):
         search.place[search.node[slot]] = -1
     return used
@@ -232,16 +231,17 @@ def reroute(
     used: Integer,
     fullest: Integer,
     budget: Integer,
+    aim: Integer,
     steepness: float,
     depth_weight: float,
-    detour: float,
     world: Map,
     routing: Routing,
     search: Search,
 ) -> tuple[Integer, Integer, Integer]:
     """Route the chunks `order[position:]` anew, each with the load of all others, until `budget` transfers or no room is left.
 
-    Returns the next position, the transfers in use and the largest load so far in this round.
+    `aim`: the load to which others are compared, 0: the largest so far. Returns the next position, the transfers in use
+    and the largest load so far in this round.
     """
     nodes = len(search.cost)
     everyone = 0
@@ -250,14 +250,14 @@ def reroute(
     stop = used + budget
     while position < len(order) and used < stop and used + nodes <= len(routing.new_arc):
         chunk = order[position]
-        scale = 1.0 / max(fullest, 1)
+        scale = 1.0 / max(aim if aim > 0 else fullest, 1)
         first = routing.old_first[chunk]
         for place in range(first, first + routing.old_size[chunk]):
             _load(routing.old_arc[place], -1, world, routing, scale, steepness)
         target = routing.target[chunk]
         count = everyone - routing.needed[routing.origin[chunk]] if target < 0 else int(target != routing.origin[chunk])
         routing.new_first[chunk] = used
-        size = _grow(chunk, round_number * len(order) + position + 1, count, depth_weight, detour, world, routing, search)
+        size = _grow(chunk, round_number * len(order) + position + 1, count, depth_weight, world, routing, search)
         routing.new_size[chunk] = size
         for place in range(used, used + size):
             arc = routing.new_arc[place]

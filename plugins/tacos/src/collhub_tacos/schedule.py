@@ -44,15 +44,20 @@ class Schedule:
         """The transfers from or to `nodes` alone."""
         source, destination = self.network.source[self.link], self.network.destination[self.link]
         rows = np.flatnonzero(np.isin(source, nodes) | np.isin(destination, nodes))
-        columns = (self.chunk, self.link, self.start, self.finish, self.reduces)
-        return Schedule(self.network, *(column[rows] for column in columns))
+        times = self.start[rows], self.finish[rows]
+        return Schedule(self.network, self.chunk[rows], self.link[rows], *times, self.reduces[rows])
 
     def after(self, other: Schedule, end_ps: int | None = None) -> Schedule:
         """`other`, then this one; `end_ps`: when the whole of which `other` is a part ends, default its own time."""
         end = other.time_ps if end_ps is None else end_ps
-        columns = {name: np.concatenate([getattr(other, name), getattr(self, name)]) for name in ("chunk", "link", "reduces")}
-        start, finish = np.concatenate([other.start, end + self.start]), np.concatenate([other.finish, end + self.finish])
-        return replace(self, start=start, finish=finish, **columns)
+        return replace(
+            self,
+            chunk=np.concatenate([other.chunk, self.chunk]),
+            link=np.concatenate([other.link, self.link]),
+            start=np.concatenate([other.start, end + self.start]),
+            finish=np.concatenate([other.finish, end + self.finish]),
+            reduces=np.concatenate([other.reduces, self.reduces]),
+        )
 
     def transfers(self, times: LinkTimes) -> Transfers:
         """The columns that the core makes an algorithm of."""
