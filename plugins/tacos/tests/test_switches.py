@@ -8,6 +8,7 @@ from collhub_tacos.multicast import spread
 from collhub_tacos.network import Network
 from collhub_tacos.retiming import retimed
 from collhub_tacos.routing import route_all
+from collhub_tacos.routing_windows import windows
 from collhub_tacos.schedule import Schedule
 from collhub_tacos.switches import PathNetwork, contracted, unwound
 from hypothesis import given
@@ -141,3 +142,17 @@ def test_links_of_two_switches_between_the_same_npus_add_up() -> None:
 def test_negative_degree_is_refused() -> None:
     with pytest.raises(UsageError, match="a switch cannot be unwound to degree -1"):
         unwound(parse_topology("switch:4"), -1)
+
+
+def test_link_begins_with_one_message_and_ends_at_its_window() -> None:
+    # Ten messages of one link, each 1 long, that take 4: after the first two doublings four are under way.
+    turn = np.arange(10, dtype=np.int64)
+    found = windows(np.zeros(10, np.int64), turn, turn + 4, np.full(10, 4), 2)
+    assert (turn - found).tolist() == [-1, 0, 0, 1, 1, 2, 2, 3, 4, 5]
+
+
+def test_message_waits_for_the_last_to_arrive_of_all_before_its_window() -> None:
+    # The first message goes far, the second one does not: nobody may wait for the second one alone.
+    row, start = np.zeros(5, np.int64), np.arange(5, dtype=np.int64)
+    found = windows(row, start, np.asarray([20, 3, 4, 5, 6]), np.full(5, 2), 4)
+    assert (start - found).tolist() == [-1, 0, 0, 0, 0]
