@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,10 @@ import numpy.typing as npt
 from collhub_tacos.arrival_log import ArrivalLog
 from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.schedule import Schedule
+from collhub_tacos.seed_search import best_of_seeds
 from collhub_tacos.setting import Setting
 from collhub_tacos.switches import PathNetwork
+from collhub_tacos.translation import Translations
 from hub_core.diagnostics import InputError
 
 __all__ = ["Spread", "spread_out"]
@@ -21,7 +24,10 @@ Int64Array = npt.NDArray[np.int64]
 Progress = Callable[[float, str], None]
 
 _MOST_SEEDS = 20
+# Numbers of (link, chunk) pairs, by which the cost of a kernel goes, and of transfers.
 _PAIRS_FOR_SEEDS = 400_000
+_PAIRS_FOR_SYMMETRY = 20_000_000
+_TRANSFERS_TO_RETIME = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,27 +75,71 @@ class Spread:
 
 
 def spread_out(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
-    """Bring chunk x from NPU `origin[x]` to all members of the setting.
+    """Bring chunk x from NPU `origin[x]` to all members of the setting, by the kernels that fit, the fastest kept.
 
-    Where all NPUs start with something and all need everything, it is an all-gather: in lockstep where all links are
-    alike, else by events. Everything else, and networks with switches, is multicast. Raises `InputError` for a network
-    that does not connect those who must be.
+    Raises `InputError` for a network that does not connect those who must be, and for a log beyond the setting's memory.
     """
-    if isinstance(network, PathNetwork) or setting.has_relays or len(np.unique(origin)) < network.num_npus:
-        return _multicast(setting, network, times, origin, progress)
-    if np.all(times.busy == times.busy[:1]) and np.all(times.arrival == times.arrival[:1]):
-        return _in_lockstep(setting, network, times, origin, progress)
+    best: Spread | None = None
+    try:
+        for kernel in _kernels(setting, network, times, origin):
+            found = kernel(setting, network, times, origin, progress)
+            best = found if best is None or found.time_ps < best.time_ps else best
+            if found.is_interrupted:
+                break
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        return replace(best, is_interrupted=True)
+    assert best is not None
+    return best
+
+
+_Kernel = Callable[[Setting, Network, LinkTimes, Int64Array, Progress], Spread]
+
+
+def _kernels(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array) -> Iterator[_Kernel]:
+    """Switches: trees on loaded links. An all-gather of all NPUs on links that are alike: lockstep, whose log stays small.
+
+    Everything else: events; and one node's part for all, where the network looks alike from every node.
+    """
+    if isinstance(network, PathNetwork):
+        yield _on_trees
+        return
+    is_everywhere = not setting.has_relays and len(np.unique(origin)) == network.num_npus
+    is_uniform = bool(np.all(times.busy == times.busy[:1]) and np.all(times.arrival == times.arrival[:1]))
+    if is_everywhere and is_uniform:
+        yield _in_lockstep
+        if times.is_uniform:
+            return
+    pairs = network.num_links * len(origin)
+    if is_everywhere and pairs <= _PAIRS_FOR_SYMMETRY:
+        translations = Translations.of(network, origin, times)
+        if translations is not None:
+            yield partial(_symmetric, translations)
+    if not (is_everywhere and is_uniform) or pairs <= _PAIRS_FOR_SEEDS:
+        yield _by_events
+
+
+def _symmetric(
+    translations: Translations, setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress
+) -> Spread:
     # Imported here and below: numba takes a second.
-    from collhub_tacos.heterogeneous import best_all_gather
+    from collhub_tacos.heterogeneous import fewest_ps
+    from collhub_tacos.symmetric import find_all_gather
 
-    number = setting.seeds or default_seeds(network.num_links * len(origin))
-    schedule = best_all_gather(network, times, origin, number, setting.seed, setting.threads, progress)
-    return Spread(schedule, times, origin, setting.members, "events", setting.seed)
+    goal = fewest_ps(network, times, origin)
+    found = find_all_gather(network, translations, times, origin, setting.seeds or _MOST_SEEDS, setting.seed, goal, progress)
+    return Spread(found.result, times, origin, setting.members, "symmetric", found.seed, found.is_interrupted)
 
 
-def default_seeds(pairs: int) -> int:
-    """How many seeds are worth their time, by the number of (link, chunk) pairs."""
-    return max(1, min(_MOST_SEEDS, _PAIRS_FOR_SEEDS // max(1, pairs)))
+def _by_events(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
+    from collhub_tacos.heterogeneous import find_all_gather
+
+    needed = np.zeros(network.num_nodes, np.bool_)
+    needed[setting.members] = True
+    number = setting.seeds or _default_seeds(network.num_links * len(origin))
+    found = find_all_gather(network, times, origin, number, setting.seed, setting.threads, progress, needed)
+    return Spread(found.result, times, origin, setting.members, "events", found.seed, found.is_interrupted)
 
 
 def _in_lockstep(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
@@ -110,25 +160,31 @@ def _in_lockstep(setting: Setting, network: Network, times: LinkTimes, origin: I
         progress=progress,
     )
     kernel = "symmetric" if found.is_symmetric else "lockstep"
-    return Spread(found.log, times, origin, setting.members, kernel, found.seed, found.is_interrupted)
+    spread = Spread(found.log, times, origin, setting.members, kernel, found.seed, found.is_interrupted)
+    if times.is_uniform or spread.num_transfers > _TRANSFERS_TO_RETIME:
+        return spread
+    from collhub_tacos.retiming import retimed
+
+    return replace(spread, made=retimed(spread.schedule(), times))
 
 
-def _multicast(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
+def _on_trees(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
     from collhub_tacos.multicast import spread
 
     needed = np.zeros(network.num_nodes, np.bool_)
     needed[setting.members] = True
-    number = setting.seeds or default_seeds(network.num_links * len(origin))
-    best: Spread | None = None
-    try:
-        for tried, seed in enumerate(range(setting.seed, setting.seed + number)):
-            schedule = spread(network, times, origin, needed, seed)
-            if best is None or schedule.time_ps < best.time_ps:
-                best = Spread(schedule, times, origin, setting.members, "multicast", seed)
-            progress((tried + 1) / number, "multicast")
-    except KeyboardInterrupt:
-        if best is None:
-            raise
-        return replace(best, is_interrupted=True)
-    assert best is not None
-    return best
+    number = setting.seeds or _default_seeds(network.num_links * len(origin))
+    found = best_of_seeds(
+        lambda seed, report: spread(network, times, origin, needed, seed, lambda fraction, what: report(fraction)),
+        lambda schedule: schedule.time_ps,
+        range(setting.seed, setting.seed + number),
+        goal=0,
+        threads=setting.threads,
+        progress=lambda fraction: progress(fraction, "multicast"),
+    )
+    return Spread(found.result, times, origin, setting.members, "trees", found.seed, found.is_interrupted)
+
+
+def _default_seeds(pairs: int) -> int:
+    """How many seeds are worth their time, by the number of (link, chunk) pairs."""
+    return max(1, min(_MOST_SEEDS, _PAIRS_FOR_SEEDS // max(1, pairs)))

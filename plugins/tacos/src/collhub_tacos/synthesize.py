@@ -12,19 +12,20 @@ from collhub_tacos.forms import FORMS, LADDERS, Candidate, Progress
 from collhub_tacos.network import Network
 from collhub_tacos.setting import Setting
 from collhub_tacos.switches import PathNetwork
-from hub_core.algorithm import JsonValue, Provenance
+from hub_core.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.collectives import CollectiveKind
 from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
-from hub_core.transfers import algorithm_of
+from hub_core.topology import Occupancy
+from hub_core.transfers import Transfers, algorithm_of
 
 __all__ = ["synthesize"]
 
 _NAME = "collhub-tacos"
 # What the step table and the work on it take for one transfer.
 _BYTES_A_TRANSFER = 640
-# Transfers up to which the whole is put in time even where the steps of some ranks are wanted alone. Up to it, too, the
-# simulator is asked where messages meet at switches: those of one instant leave in an order of its own.
+# Transfers up to which the whole is put in time even where the steps of some ranks are wanted alone, and up to which the
+# simulator is asked.
 _MOST_JUDGED = 1_000_000
 
 
@@ -37,51 +38,77 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     setting = Setting.of(request, options)
     if setting.collective.num_ranks == 1:
         raise UsageError("one rank has nothing to send", cure="let at least two ranks take part", code="one-rank")
-    best = _best(setting)
+    best = _best(setting, request)
     is_partial = setting.wanted is not None
     if is_partial:
         best.replay(setting.progress)
     _check_memory(setting, best.num_transfers)
     is_whole = not is_partial or best.num_transfers <= _MOST_JUDGED
     transfers = best.transfers(None if is_whole else setting.wanted)
-    algorithm = algorithm_of(
-        best.collective,
-        best.chunks,
-        transfers,
-        npus=setting.members.tolist(),
-        num_npus=setting.network.num_npus,
-        wanted=setting.wanted,
-        provenance=Provenance(_NAME, version(_NAME), request.topology.name, "", _given(options)),
-        collective_bytes=setting.collective_bytes,
-    )
+    algorithm = _algorithm(setting, best, transfers, setting.wanted)
     time_ns = _ns(int(transfers.finish.max(initial=0)) if is_whole else best.time_ps)
-    if isinstance(setting.network, PathNetwork) and not is_partial and len(transfers) <= _MOST_JUDGED:
-        time_ns = request.simulate(algorithm) or time_ns
+    if not is_partial:
+        time_ns = _judged_ns(setting, request, algorithm) or time_ns
     bounds = _bounds_ns(setting, best)
     statistics = _statistics(setting, request, best)
     record = _record(setting, statistics, time_ns, bounds)
-    return SynthesisResult(
-        replace(algorithm, extensions={_NAME: record}), time_ns, bounds, statistics, is_partial, is_replayed=is_partial
+    provenance = Provenance(_NAME, version(_NAME), request.topology.name, "", _given(options))
+    algorithm = replace(algorithm, provenance=provenance, extensions={_NAME: record})
+    return SynthesisResult(algorithm, time_ns, bounds, statistics, is_partial, is_replayed=is_partial)
+
+
+def _algorithm(setting: Setting, candidate: Candidate, transfers: Transfers, wanted: tuple[int, ...] | None) -> Algorithm:
+    return algorithm_of(
+        candidate.collective,
+        candidate.chunks,
+        transfers,
+        npus=setting.members.tolist(),
+        num_npus=setting.network.num_npus,
+        wanted=wanted,
+        collective_bytes=setting.collective_bytes,
     )
 
 
-def _best(setting: Setting) -> Candidate:
+def _judged_ns(setting: Setting, request: SynthesisRequest, algorithm: Algorithm) -> int | None:
+    """The simulator's time where the order of what happens in one instant counts, and the own one may differ.
+
+    That is where links are free before messages arrive, and where messages meet at switches.
+    """
+    is_own_exact = setting.occupancy is Occupancy.ALPHA_BETA and not isinstance(setting.network, PathNetwork)
+    is_other_network = setting.network.topology.name != request.topology.name
+    if is_own_exact or is_other_network or len(algorithm.steps) > 2 * _MOST_JUDGED:
+        return None
+    return request.simulate(algorithm)
+
+
+def _best(setting: Setting, request: SynthesisRequest) -> Candidate:
     """The fastest over forms and numbers of chunks. Ctrl-C ends the search; without a result it is raised again."""
-    best: Candidate | None = None
+    best: dict[str, Candidate] = {}
+    is_interrupted = False
     searches = _searches(setting)
     try:
         for place, search in enumerate(searches):
             for candidate in search(_part_of(setting.progress, place, len(searches))):
-                if best is None or candidate.time_ps < best.time_ps:
-                    best = candidate
-                if candidate.is_interrupted:
-                    return best
+                if candidate.form not in best or candidate.time_ps < best[candidate.form].time_ps:
+                    best[candidate.form] = candidate
+                is_interrupted |= candidate.is_interrupted
+            if is_interrupted:
+                break
     except KeyboardInterrupt:
-        if best is None:
+        if not best:
             raise
-        return replace(best, is_interrupted=True)
-    assert best is not None
-    return best
+        is_interrupted = True
+    fastest = min(best.values(), key=lambda candidate: _time_ns(setting, request, candidate, is_alone=len(best) == 1))
+    return replace(fastest, is_interrupted=is_interrupted)
+
+
+def _time_ns(setting: Setting, request: SynthesisRequest, candidate: Candidate, *, is_alone: bool) -> int:
+    """What a form takes beside others, by the simulator where its word counts more."""
+    if is_alone or candidate.num_transfers > _MOST_JUDGED:
+        return _ns(candidate.time_ps)
+    transfers = candidate.transfers(None)
+    own = _ns(int(transfers.finish.max(initial=0)))
+    return _judged_ns(setting, request, _algorithm(setting, candidate, transfers, None)) or own
 
 
 _Search = Callable[[Progress], Iterator[Candidate]]
