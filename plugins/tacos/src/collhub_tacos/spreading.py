@@ -26,6 +26,7 @@ Progress = Callable[[float, str], None]
 _MOST_SEEDS = 20
 # Numbers of (link, chunk) pairs, by which the cost of a kernel goes, and of transfers.
 _PAIRS_FOR_SEEDS = 400_000
+_PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS = 40_000, 4
 _PAIRS_FOR_SYMMETRY = 20_000_000
 _TRANSFERS_TO_RETIME = 2_000_000
 
@@ -173,7 +174,7 @@ def _on_trees(setting: Setting, network: Network, times: LinkTimes, origin: Int6
 
     needed = np.zeros(network.num_nodes, np.bool_)
     needed[setting.members] = True
-    number = setting.seeds or _default_seeds(network.num_links * len(origin))
+    number = setting.seeds or max(1, min(_MOST_TREE_SEEDS, _PAIRS_FOR_TREE_SEEDS // (network.num_links * len(origin))))
     found = best_of_seeds(
         lambda seed, report: spread(network, times, origin, needed, seed, lambda fraction, what: report(fraction)),
         lambda schedule: schedule.time_ps,
