@@ -202,7 +202,7 @@ class _Claim:
         """The rate that the stated cut or partition allows."""
         stated = self.document["bound"]
         nodes, total = set(range(self.document["network"]["nodes"])), len(self.ranks)
-        if self.kind is CollectiveKind.ALL_REDUCE:
+        if stated["kind"] == "partition" and self.kind is CollectiveKind.ALL_REDUCE:
             blocks = stated.get("blocks", [])
             named = sorted(node for block in blocks for node in block if node in self.ranks)
             if len(blocks) < 2 or named != sorted(self.ranks) or not all(set(block) <= nodes for block in blocks):
@@ -219,14 +219,14 @@ class _Claim:
 
     def carried(self, algorithm: Algorithm | None) -> Fraction:
         """The rate that the trees carry together; every link has room for them, every rank gets its part."""
-        trees = [_Branches.of(tree, self) for tree in self.document["trees"]]
+        trees = [branches for tree in self.document["trees"] for branches in _Branches.of(tree, self)]
         loads = _loads(trees)
         for link, load in sorted(loads.items()):
             capacity = self.capacities.get(link, Fraction(0))
             if load > capacity:
                 message = f"the trees put {_gb(load)} on the link {link[0]} -> {link[1]} of {_gb(capacity)}"
                 raise _FlawError("load", message)
-        rate = sum((tree.weight for tree in trees), Fraction(0))
+        rate = sum((Fraction(tree["weight"]) for tree in self.document["trees"]), Fraction(0))
         if self.kind in _SPREAD_BY_TARGET:
             # The root's own part goes nowhere.
             rate *= Fraction(len(self.ranks), len(self.ranks) - 1)
@@ -289,6 +289,7 @@ class _Claim:
 
 
 _ROOTED = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER})
+_WHOLE = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.ALL_REDUCE})
 _COLLECTING = frozenset({CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.REDUCE_SCATTER})
 _SPLIT = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.GATHER, CollectiveKind.SCATTER})
 _SPREAD_BY_TARGET = frozenset({CollectiveKind.GATHER, CollectiveKind.SCATTER})
@@ -296,14 +297,14 @@ _SPREAD_BY_TARGET = frozenset({CollectiveKind.GATHER, CollectiveKind.SCATTER})
 
 def _shares(kind: CollectiveKind, total: int, inside: int, outside: int) -> Fraction:
     """Bytes of the collective per byte that must cross a cut with so many of its ranks inside and outside."""
-    if kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE):
+    if kind in _WHOLE:
         return Fraction(1)
     return Fraction(total, outside if kind in _SPREAD_BY_TARGET else inside)
 
 
 @dataclass(frozen=True, slots=True)
 class _Branches:
-    """One tree: `parents` by NPU, the nodes that it passes between, and `served`: the rank whose part it carries alone."""
+    """A tree, one way or both: `parents` by NPU, the nodes between, and `served`: the rank whose part it carries alone."""
 
     weight: Fraction
     parents: Mapping[int, int]
@@ -314,29 +315,34 @@ class _Branches:
     npus: int
 
     @classmethod
-    def of(cls, stated: JsonObject, claim: _Claim) -> _Branches:
-        """Check that it is a tree which reaches whom it must."""
+    def of(cls, stated: JsonObject, claim: _Claim) -> list[_Branches]:
+        """One, or where the way up is another, two; each checked to be a tree which reaches whom it must."""
         root, kind = stated["root"], claim.kind
-        parents = {node: parent for node, parent in enumerate(stated["parents"]) if parent >= 0}
         targets = [stated["target"]] if kind in _SPREAD_BY_TARGET and "target" in stated else claim.ranks
         if kind in _ROOTED and root != claim.document["root"]:
             raise _FlawError("tree", f"a tree is rooted at {root}, not at the root {claim.document['root']}")
-        if root not in claim.ranks or root in parents or not set(targets) <= set(claim.ranks):
-            raise _FlawError("tree", f"the tree of root {root} does not start at its root, or leads to no rank")
-        for node in (*targets, *parents):
-            _check_path(node, root, parents)
-        is_reduced = kind in _COLLECTING
-        routes = {int(node): route for node, route in stated.get("routes", {}).items()}
+        if root not in claim.ranks or not set(targets) <= set(claim.ranks):
+            raise _FlawError("tree", f"the tree of root {root} starts at no rank, or leads to none")
         served: int = stated["target"] if kind in _SPREAD_BY_TARGET and "target" in stated else root
-        return cls(
-            Fraction(stated["weight"]),
-            parents,
-            routes,
-            not is_reduced,
-            is_reduced or kind is CollectiveKind.ALL_REDUCE,
-            served,
-            claim.document["network"]["npus"],
-        )
+        has_own_way_up = kind is CollectiveKind.ALL_REDUCE and "up" in stated
+        ways = [
+            (stated, kind not in _COLLECTING, kind in _COLLECTING or (kind is CollectiveKind.ALL_REDUCE and not has_own_way_up))
+        ]
+        if has_own_way_up:
+            ways.append((stated["up"], False, True))
+        return [cls._way(way, stated, is_down, is_up, served, targets, claim) for way, is_down, is_up in ways]
+
+    @classmethod
+    def _way(
+        cls, way: JsonObject, stated: JsonObject, is_down: bool, is_up: bool, served: int, targets: Sequence[int], claim: _Claim
+    ) -> _Branches:
+        parents = {node: parent for node, parent in enumerate(way["parents"]) if parent >= 0}
+        if stated["root"] in parents:
+            raise _FlawError("tree", f"the root {stated['root']} of a tree hangs on another node")
+        for node in (*targets, *parents):
+            _check_path(node, stated["root"], parents)
+        routes = {int(node): route for node, route in way.get("routes", {}).items()}
+        return cls(Fraction(stated["weight"]), parents, routes, is_down, is_up, served, claim.document["network"]["npus"])
 
     def hops(self) -> Iterator[_Link]:
         """Messages between NPUs: switches do not count as stops."""

@@ -117,6 +117,25 @@ def test_a_star_all_reduce_is_bounded_by_what_enters_the_ranks() -> None:
     assert partition_rate([[0], [1], [2]], capacities) == Fraction(30, 4)
 
 
+def test_a_cut_bounds_an_all_reduce_too() -> None:
+    by_cut = copy.deepcopy(CORRECT["all-reduce"])
+    by_cut["bound"] = {"kind": "cut", "nodes": [0], "rate": str(10 * GB)}
+    assert check_certificate(by_cut).is_optimal
+
+
+def test_the_way_up_of_an_all_reduce_may_be_another_tree() -> None:
+    circle = Topology("circle", 3, 3, np.asarray([0, 1, 2]), np.asarray([1, 2, 0]), np.full(3, 1e10), np.zeros(3))
+    trees = [
+        tree(root, 5 * GB // 2, [-1 if node == root else (node + 2) % 3 for node in range(3)])
+        | {"up": {"parents": [-1 if node == root else (node + 1) % 3 for node in range(3)]}}
+        for root in range(3)
+    ]
+    document = certificate("all-reduce", circle, str(15 * GB // 2), {"kind": "partition", "blocks": [[0], [1], [2]]}, trees)
+    assert check_certificate(document).is_optimal
+    del document["trees"][0]["up"]
+    assert codes(document) == ["certificate-load"]
+
+
 def test_the_algorithm_must_send_what_the_trees_send() -> None:
     assert codes(CORRECT["broadcast"], chain_broadcast()) == []
     other = copy.deepcopy(AT_A_SWITCH)

@@ -160,6 +160,23 @@ def one_way(*links: tuple[int, int], npus: int = 3) -> Topology:
     return Topology("one way", npus, npus, source.copy(), destination.copy(), np.full(len(links), 1e9), np.zeros(len(links)))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_may_differ_by_direction(kind: str) -> None:
+    circle = one_way((0, 1), (1, 2), (2, 3), (3, 0), npus=4)
+    made = synthesized(kind, circle, chunks=4)
+    assert checked(made, circle).is_optimal
+
+
+def test_an_all_reduce_without_duplex_links_tells_how_far_it_is_from_the_bound() -> None:
+    rates = parse_topology("dgx1v").bandwidth_bytes_per_s.copy()
+    rates[::3] *= 0.6
+    uneven = replace(parse_topology("dgx1v"), bandwidth_bytes_per_s=rates)
+    report = checked(synthesized("all-reduce", uneven, chunks=4), uneven)
+    assert report.rate is not None
+    assert report.bound is not None
+    assert report.rate <= report.bound
+
+
 def test_a_rank_that_cannot_be_reached_is_named_with_the_cut() -> None:
     with pytest.raises(InputError, match="NPU 2 cannot be reached from NPU 0: no link leaves the nodes 0, 1"):
         synthesized("broadcast", one_way((0, 1), (1, 0), (2, 0)))

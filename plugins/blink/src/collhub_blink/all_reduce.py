@@ -7,6 +7,7 @@ from dataclasses import replace
 from collhub_packing.orientation import AllReducePacking, all_reduce_packing
 from collhub_packing.splitting import Spread, direct
 
+from collhub_blink.directed_all_reduce import directed_packing
 from collhub_blink.fewest_all_reduce import fewest_all_reduce_trees
 from collhub_blink.packing import Bound, Packing
 from collhub_blink.placing import placed
@@ -18,6 +19,8 @@ __all__ = ["all_reduce_packings"]
 
 def all_reduce_packings(task: Task) -> list[Packing]:
     """Packings at the optimal rate; for small sizes one tree, and one tree a rank, of least depth."""
+    if not task.network.is_duplex:
+        return [directed_packing(task)]
     optimal = [_fewest(task)] if task.network.is_direct else _switched(task)
     bound = optimal[0].bound
     shallow = shallow_packing(task, "a shallow tree a rank", range(task.network.graph.num_compute), bound)

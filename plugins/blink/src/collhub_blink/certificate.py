@@ -62,11 +62,18 @@ def _tree_object(packing: Packing, number: int, placed: PlacedTree, num_npus: in
     stated: dict[str, JsonValue] = {
         "root": tree.root,
         "weight": str(packing.unit * tree.weight),
-        "depth": tree.depth,
-        "parents": tree.parent[:num_npus].tolist(),
+        "depth": placed.depth,
     }
-    if placed.stops:
-        stated["routes"] = {str(node): list(stops[1:-1]) for node, stops in sorted(placed.stops.items())}
+    stated |= _ways(placed, num_npus)
+    if placed.up is not None:
+        stated["up"] = _ways(placed.up, num_npus)
     if packing.targets:
         stated["target"] = packing.targets[number]
+    return stated
+
+
+def _ways(placed: PlacedTree, num_npus: int) -> dict[str, JsonValue]:
+    stated: dict[str, JsonValue] = {"parents": placed.tree.parent[:num_npus].tolist()}
+    if placed.stops:
+        stated["routes"] = {str(node): list(stops[1:-1]) for node, stops in sorted(placed.stops.items())}
     return stated

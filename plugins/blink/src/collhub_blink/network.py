@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from collhub_packing.duplex import DuplexLinks
 from collhub_packing.graph import CapacityGraph
 
 from hub_core.diagnostics import InputError
@@ -57,6 +58,15 @@ class Network:
     def is_direct(self) -> bool:
         """Whether all nodes take part."""
         return self.graph.num_compute == self.graph.num_nodes
+
+    @property
+    def is_duplex(self) -> bool:
+        """Whether every link has one back with the same bandwidth."""
+        try:
+            DuplexLinks.of(self.graph)
+        except InputError:
+            return False
+        return True
 
     @property
     def is_switchless(self) -> bool:

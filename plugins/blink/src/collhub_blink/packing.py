@@ -55,7 +55,7 @@ class Packing:
     @property
     def depth(self) -> int:
         """Hops of the deepest tree."""
-        return max(placed.tree.depth for placed in self.trees)
+        return max(placed.depth for placed in self.trees)
 
     @property
     def is_optimal(self) -> bool:

@@ -23,15 +23,24 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedTree:
-    """A tree over the nodes of the topology; `stops[v]`: the nodes from v's parent to v, both included, where there are more."""
+    """A tree over the nodes of the topology; `stops[v]`: the nodes from v's parent to v, both included, where there are more.
+
+    `up`: another tree of this root, of the links turned round, on which an all-reduce is reduced; None for the same way back.
+    """
 
     tree: Tree
     stops: Mapping[int, tuple[int, ...]]
+    up: PlacedTree | None = None
 
     @property
     def weight(self) -> int:
         """As in the packing."""
         return self.tree.weight
+
+    @property
+    def depth(self) -> int:
+        """Most hops of one way."""
+        return max(self.tree.depth, 0 if self.up is None else self.up.depth)
 
     def paths(self) -> list[tuple[int, ...]]:
         """Nodes of every way from a parent to its child."""
@@ -104,12 +113,13 @@ def shallow_tree(graph: CapacityGraph, root: int) -> Tree:
     return Tree(root, 1, parent[: graph.num_compute], np.full(graph.num_compute, -1, np.int64))
 
 
-def unit_that_fits(topology: Topology, trees: Sequence[PlacedTree], is_down: bool, is_up: bool) -> Fraction:
-    """Bytes per second and weight for which all links have room: the trees load their links, the opposite ones, or both."""
+def unit_that_fits(topology: Topology, trees: Sequence[PlacedTree], is_up: bool) -> Fraction:
+    """Bytes per second and weight for which all links have room; trees load their links, and on the way up the opposite ones."""
     load: dict[tuple[int, int], int] = {}
     for tree in trees:
-        for path in tree.paths():
-            for pair in ([*pairwise(path)] if is_down else []) + ([*pairwise(path[::-1])] if is_up else []):
+        upward = (tree.up or tree).paths() if is_up else []
+        for path in [*tree.paths(), *(path[::-1] for path in upward)]:
+            for pair in pairwise(path):
                 load[pair] = load.get(pair, 0) + tree.weight
     capacity: dict[tuple[int, int], Fraction] = {}
     for link in topology.links():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 from collhub_packing.pipelining import Pipeline, Pipelining, Stream
-from collhub_packing.pipelining_operations import Operations, hanging, paths, turned_round
+from collhub_packing.pipelining_operations import Operations, broadcast, hanging, paths, reduction, turned_round
 
 from collhub_blink.packing import Packing
+from collhub_blink.placing import PlacedTree
 from collhub_blink.task import Task
 from hub_core.collectives import CollectiveKind
 from hub_core.diagnostics import InputError
@@ -123,8 +124,8 @@ def _is_sensible(pipelining: Pipelining, counts: Sequence[int]) -> bool:
 
 
 def _pipelining(task: Task, packing: Packing) -> Pipelining:
-    if packing.targets:
-        streams = tuple(_path_streams(task, packing))
+    if packing.targets or packing.trees[0].up is not None:
+        streams = tuple(_path_streams(task, packing) if packing.targets else _directed_streams(packing))
         operations = Operations.joined([stream.operations for stream in streams])
         routes = task.topology.routes(operations.source, operations.destination)
         return Pipelining(task.topology, task.collective, task.collective_bytes, task.occupancy, streams, operations, routes)
@@ -152,6 +153,31 @@ def _path_streams(task: Task, packing: Packing) -> Iterator[Stream]:
             part = Fraction(packing.weights[tree], total)
             yield Stream(tree, rank, begin, part, turned_round(operations) if is_inward and npu != root else operations)
             begin += part
+
+
+def _directed_streams(packing: Packing) -> Iterator[Stream]:
+    """Every tree's part of the data: up one way, and as soon as a chunk is whole, down the other."""
+    total = sum(packing.weights)
+    begin = Fraction(0)
+    for number, placed in enumerate(packing.trees):
+        assert placed.up is not None
+        part = Fraction(placed.weight, total)
+        yield Stream(number, 0, begin, part, _there_and_back(placed, placed.up))
+        begin += part
+
+
+def _there_and_back(placed: PlacedTree, upward: PlacedTree) -> Operations:
+    npus = np.flatnonzero(placed.tree.depths() >= 0)
+    up, down = (
+        reduction(hanging(upward.tree, np.flatnonzero(upward.tree.depths() >= 0))),
+        broadcast(hanging(placed.tree, npus)),
+    )
+    up = replace(up, remaining=up.remaining + int(down.remaining.max(initial=0)))
+    both = Operations.joined([up, down])
+    arriving = np.flatnonzero(up.destination == placed.tree.root)
+    leaving = len(up) + np.flatnonzero(down.source == placed.tree.root)
+    before, after = np.repeat(arriving, len(leaving)), np.tile(leaving, len(arriving))
+    return replace(both, before=np.concatenate([both.before, before]), after=np.concatenate([both.after, after]))
 
 
 def _stated_paths(task: Task, packing: Packing) -> list[dict[int, list[int]]] | None:

@@ -99,7 +99,6 @@ def _parts(graph: CapacityGraph, chosen: npt.NDArray[np.bool_]) -> Int64Array:
 def _along_routes(task: Task, method: str, trees: Sequence[Tree], bound: Bound) -> Packing:
     kind = task.collective.kind
     placed = placed_along_routes(task.oriented_network, trees)
-    is_both = kind is CollectiveKind.ALL_REDUCE
-    unit = unit_that_fits(task.oriented_network.topology, placed, True, is_both)
+    unit = unit_that_fits(task.oriented_network.topology, placed, kind is CollectiveKind.ALL_REDUCE)
     at_least = len(trees) if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER) else 1
     return Packing(method, placed, unit, bound, at_least, is_shallow=True)

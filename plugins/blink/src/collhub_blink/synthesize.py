@@ -21,7 +21,7 @@ from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
 from hub_core.transfers import algorithm_of
 
-__all__ = ["synthesize"]
+__all__ = ["packings_of", "synthesize"]
 
 _NAME = "collhub-blink"
 _MOST_SIMULATED = 1 << 19
@@ -54,7 +54,7 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     that cannot be reached, and sizes below a byte a chunk.
     """
     task = Task.of(request, options)
-    packings = _wanted(task, _PACKERS[task.collective.kind](task))
+    packings = _wanted(task, packings_of(task))
     best = _best(_candidates(task, packings, request.simulate))
     if best is None:
         message = f"{task.collective_bytes} bytes are too few to be shared out among the trees"
@@ -63,6 +63,11 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     algorithm = _algorithm(task, best.packing, best.scheduled, request.wanted, options, statistics)
     bounds = _bounds_ns(task, best.packing, request)
     return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None)
+
+
+def packings_of(task: Task) -> list[Packing]:
+    """All packings for a task, those at the optimal rate first."""
+    return _PACKERS[task.collective.kind](task)
 
 
 def _bounds_ns(task: Task, packing: Packing, request: SynthesisRequest) -> dict[str, int]:

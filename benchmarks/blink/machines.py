@@ -1,0 +1,107 @@
+"""Packings on machines with switches and on several of them: rates, proofs, trees and CPU seconds, beside ForestColl's.
+
+    python benchmarks/blink/machines.py [--simulate 268435456] [MACHINE ...]
+
+Per machine and collective: the rate of the packing with the fewest trees among those at the optimal rate, whether the core
+confirms that it is the best, trees and depth, and CPU seconds of all packings together (kernels are loaded before).
+`forestcoll`: trees of its public code (arXiv 2402.06787; measured 2026-11, all-gather). With --simulate also the fastest
+algorithm for that size: by which packing, and its part of the best rate in simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+
+import numpy as np
+from collhub_blink.certificate import certificate_of
+from collhub_blink.packing import Packing
+from collhub_blink.synthesize import packings_of
+from collhub_blink.task import Task
+
+import hub_core
+from hub_core import pipeline
+from hub_core.certificates import check_certificate
+from hub_core.collectives import Collective, CollectiveKind
+from hub_core.plugins.contract import SynthesisRequest
+from hub_core.topology import Occupancy, Topology
+
+MACHINES = {
+    "dgx1v": 22,
+    "dgx1p": 15,
+    "mi250": 30,
+    "dgx2": 16,
+    "dgx-a100": 8,
+    "dgx-a100:2": 43,
+    "dgx-a100:4": 32,
+    "mi250:2": 141,
+    "dgx-h100": 8,
+    "rail:2x8": 24,
+    "dgx-h100:2": 29,
+    "dgx-h100:4": 91,
+    "dgx-h100:8": 64,
+}
+KINDS = (CollectiveKind.BROADCAST, CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE)
+OPTIONS = {"chunks": "auto", "trees": "auto", "depth": 0, "seed": 0, "seeds": 4, "time_limit": 2.0}
+WHOLE = (CollectiveKind.BROADCAST, CollectiveKind.ALL_REDUCE)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("machines", nargs="*", default=list(MACHINES))
+    parser.add_argument("--simulate", type=int, metavar="BYTES", help="also synthesize for this size and simulate")
+    arguments = parser.parse_args()
+    print(f"Python {platform.python_version()}, numpy {np.__version__}, options {OPTIONS}")
+    for warm in KINDS:
+        for machine in ("dgx1p", "rail:2x2"):
+            _packed(hub_core.read_topology(machine), warm, 1 << 28)
+    more = "  simulated" if arguments.simulate else ""
+    head = f"{'machine':12} {'ranks':>5} {'collective':12} {'rate GB/s':>12} {'proved':>6} {'trees':>5} {'at least':>8} "
+    print(head + f"{'forestcoll':>10} {'depth':>5} {'CPU s':>6}" + more)
+    for machine in arguments.machines:
+        topology = hub_core.read_topology(machine)
+        for kind in KINDS:
+            print(_line(machine, topology, kind) + (_simulated(topology, kind, arguments.simulate) if more else ""), flush=True)
+
+
+def _line(machine: str, topology: Topology, kind: CollectiveKind) -> str:
+    start = time.process_time()
+    task, packings = _packed(topology, kind, 1 << 28)
+    seconds = time.process_time() - start
+    best = min((packing for packing in packings if packing.is_optimal), key=lambda packing: len(packing.trees))
+    report = check_certificate(certificate_of(task, best), None, topology)
+    peer = str(MACHINES.get(machine, "")) if kind is CollectiveKind.ALL_GATHER else ""
+    proved = "yes" if report.is_optimal else "no"
+    return (
+        f"{machine:12} {topology.num_npus:5} {kind!s:12} {float(best.rate) / 1e9:12.2f} {proved:>6} "
+        f"{len(best.trees):5} {best.at_least:8} {peer:>10} {best.depth:5} {seconds:6.2f}"
+    )
+
+
+def _packed(topology: Topology, kind: CollectiveKind, size: int) -> tuple[Task, list[Packing]]:
+    collective = _collective(topology, kind)
+    request = SynthesisRequest(collective, topology, size, tuple(range(topology.num_npus)), Occupancy.SERIALIZATION)
+    task = Task.of(request, OPTIONS)
+    return task, packings_of(task)
+
+
+def _collective(topology: Topology, kind: CollectiveKind) -> Collective:
+    root = 0 if kind is CollectiveKind.BROADCAST else None
+    return Collective(kind, topology.num_npus, 1 if kind in WHOLE else topology.num_npus, root=root, in_place=True)
+
+
+def _simulated(topology: Topology, kind: CollectiveKind, size: int) -> str:
+    start = time.process_time()
+    made = pipeline.synthesize(_collective(topology, kind), topology, size, name="blink")
+    seconds = time.process_time() - start
+    time_ns = hub_core.simulate(made.algorithm, topology, size).time_ns
+    assert time_ns is not None
+    bound = float(str(made.statistics["best rate GB/s"]))
+    part = size / time_ns / bound
+    return f"  {size / time_ns:8.2f} GB/s, {part:6.1%} of the best, {made.statistics['method']}, {seconds:.1f} CPU s"
+
+
+if __name__ == "__main__":
+    main()
