@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from collhub_packing.trees import Tree
 
+from collhub_blink.weights import Budget
+
 __all__ = ["Fewest", "search_counts"]
 
 
@@ -38,18 +40,25 @@ def search_counts(
     reason: str,
     attempt: Callable[[int], tuple[tuple[Tree, ...] | None, bool]],
     counts: Iterable[int],
+    budget: Budget,
 ) -> Fewest:
     """Try numbers of trees upwards from `bound` until one is found, or the search gives up and the known trees stand.
 
-    `attempt(count)`: the trees, or None and whether there are none for sure.
+    `attempt(count)`: the trees, or None and whether there are none for sure. Ctrl-C is giving up; without known trees it
+    is raised again.
     """
-    for count in counts:
-        if known and count >= len(known):
-            break
-        found, is_proved = attempt(count)
-        if found is not None:
-            return Fewest(found, bound, reason)
-        if not is_proved:
-            return Fewest(known, bound, reason)
-        bound, reason = count + 1, f"no packing of {count} trees, by exhaustive search"
+    try:
+        for count in counts:
+            if known and count >= len(known):
+                break
+            found, is_proved = attempt(count)
+            if found is not None:
+                return Fewest(found, bound, reason)
+            if not is_proved:
+                break
+            bound, reason = count + 1, f"no packing of {count} trees, by exhaustive search"
+    except KeyboardInterrupt:
+        if not known:
+            raise
+        budget.is_interrupted = True
     return Fewest(known, bound, reason)

@@ -60,7 +60,7 @@ def fewest_all_reduce_trees(graph: CapacityGraph, total: int, known: Sequence[Tr
         found, is_proved = first_found(weight_vectors(total, count, widest), partial(_search, parts), budget)
         return None if found is None else tuple(_tree(graph, links, *chosen) for chosen in found), is_proved
 
-    return search_counts(tuple(known), bound, reason, attempt, range(bound, total + 1))
+    return search_counts(tuple(known), bound, reason, attempt, range(bound, total + 1), budget)
 
 
 def _tree(graph: CapacityGraph, links: DuplexLinks, chosen: Int64Array, weight: int) -> Tree:

@@ -59,7 +59,7 @@ def fewest_broadcast_trees(
         vectors = weight_vectors(total, count, widest_tree(graph, root))
         return first_found(vectors, lambda weights: _search(graph, root, weights, depth), budget)
 
-    return search_counts(tuple(known), bound, reason, attempt, range(bound, total + 1))
+    return search_counts(tuple(known), bound, reason, attempt, range(bound, total + 1), budget)
 
 
 @dataclass(slots=True, eq=False)

@@ -68,11 +68,15 @@ def tree_front(task: Task, graph: CapacityGraph, total: int, grown: Sequence[Tre
             raise _too_shallow(task.depth, found)
         return [found]
     front = [fewest_broadcast_trees(graph, task.root, total, grown, task.budget)]
-    if graph.num_nodes > _MOST_NODES_OF_A_FRONT:
+    if graph.num_nodes > _MOST_NODES_OF_A_FRONT or task.budget.is_interrupted:
         return front
     depth = _depth(front[0].trees) - 1
     while depth > 0:
-        found = fewest_broadcast_trees(graph, task.root, total, (), task.budget, depth)
+        try:
+            found = fewest_broadcast_trees(graph, task.root, total, (), task.budget, depth)
+        except KeyboardInterrupt:
+            task.budget.is_interrupted = True
+            break
         if not found.trees:
             break
         if len(found.trees) == len(front[-1].trees):

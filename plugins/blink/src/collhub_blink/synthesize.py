@@ -59,7 +59,7 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     if best is None:
         message = f"{task.collective_bytes} bytes are too few to be shared out among the trees"
         raise InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
-    statistics = _statistics(packings, best)
+    statistics = _statistics(task, packings, best)
     algorithm = _algorithm(task, best.packing, best.scheduled, request.wanted, options, statistics)
     bounds = _bounds_ns(task, best.packing, request)
     return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None)
@@ -111,7 +111,7 @@ def _candidates(task: Task, packings: Sequence[Packing], simulate: Callable[[Alg
     for each other, are tried as well.
     """
     least: int | None = None
-    for place, packing in enumerate(packings):
+    for place, packing in enumerate(packings[:1] if task.budget.is_interrupted else packings):
         task.progress(place / len(packings), packing.method)
         if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
             continue
@@ -152,7 +152,7 @@ def _algorithm(
     )
 
 
-def _statistics(packings: Sequence[Packing], best: _Made) -> dict[str, JsonValue]:
+def _statistics(task: Task, packings: Sequence[Packing], best: _Made) -> dict[str, JsonValue]:
     packing = best.packing
     found: dict[str, JsonValue] = {
         "method": packing.method,
@@ -164,4 +164,4 @@ def _statistics(packings: Sequence[Packing], best: _Made) -> dict[str, JsonValue
         "best rate GB/s": float(packing.bound.rate) / 1e9,
         "trees x depth": ", ".join(f"{len(packing.trees)} x {packing.depth}" for packing in packings if not packing.is_shallow),
     }
-    return found | ({"interrupted": True} if best.is_interrupted else {})
+    return found | ({"interrupted": True} if best.is_interrupted or task.budget.is_interrupted else {})

@@ -32,9 +32,13 @@ class Search(Protocol[Found]):
 
 @dataclass(slots=True)
 class Budget:
-    """Search steps that are left. Steps, not seconds: the same request then has the same outcome on any machine."""
+    """Search steps that are left. Steps, not seconds: the same request then has the same outcome on any machine.
+
+    `is_interrupted`: Ctrl-C ended the search.
+    """
 
     steps: int
+    is_interrupted: bool = False
 
     def take(self, wanted: int) -> int:
         """At most `wanted` of what is left."""
