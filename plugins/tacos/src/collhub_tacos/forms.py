@@ -41,7 +41,7 @@ LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
 class Candidate:
     """A possible answer. `transfers(nodes)`: all of them, or those that touch some nodes; `details`: for the user.
 
-    `replay(progress)`: check the whole on the synthesizer's own arrays, where not all steps are made.
+    `replay(progress)`: check the whole on the synthesizer's own arrays, where not all steps are made; False where it cannot.
     """
 
     form: str
@@ -51,7 +51,7 @@ class Candidate:
     num_transfers: int
     time_ps: int
     transfers: Callable[[Nodes], Transfers]
-    replay: Callable[[Progress], None]
+    replay: Callable[[Progress], bool]
     details: Mapping[str, JsonValue] = field(default_factory=dict)
     is_interrupted: bool = False
 
@@ -81,10 +81,9 @@ class _Phases:
             schedule = retimed(schedule, self.times)
         return schedule.transfers(self.times)
 
-    def replay(self, progress: Progress) -> None:
+    def replay(self, progress: Progress) -> bool:
         """Check every spreading; reversed, it is right where it is right forwards."""
-        for spread in dict.fromkeys(self.spreads):
-            spread.replay(progress)
+        return all(spread.replay(progress) for spread in dict.fromkeys(self.spreads))
 
 
 def _candidate(form: str, pieces: int, parts: tuple[Collective, Chunks], phases: _Phases) -> Candidate:

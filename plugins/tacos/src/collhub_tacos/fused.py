@@ -184,12 +184,13 @@ def _touching(transfers: Transfers, nodes: Nodes) -> Transfers:
     return Transfers(*(getattr(transfers, column.name)[kept] for column in fields(transfers)))
 
 
-def _verify(pipeline: Pipeline, setting: Setting) -> None:
-    """Raise `InputError` where the whole is not right."""
+def _verify(pipeline: Pipeline, setting: Setting) -> bool:
+    """True; raises `InputError` where the whole is not right."""
     members, num_npus = setting.members.tolist(), setting.network.num_npus
     report = verify(algorithm_of(pipeline.collective, pipeline.chunks, pipeline.transfers, npus=members, num_npus=num_npus))
     if not report.ok:
         raise InputError(f"invalid schedule: {report.diagnostics[0]}", code="invalid-schedule")
+    return True
 
 
 def _packings(setting: Setting, progress: Progress) -> Iterator[_Packing]:

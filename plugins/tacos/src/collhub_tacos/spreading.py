@@ -62,17 +62,22 @@ class Spread:
             return self.made.schedule(nodes)
         return self.made if nodes is None else self.made.touching(nodes)
 
-    def replay(self, progress: Progress) -> None:
-        """Check it on its own arrays, without expanding a log. Raises `InputError` that names the first offence."""
+    def replay(self, progress: Progress) -> bool:
+        """Check it on its own arrays, without expanding a log; False where there is no way: at switches, and for routes.
+
+        Raises `InputError` that names the first offence.
+        """
         # Imported here: numba takes a second.
         from collhub_tacos.replay import replay, replay_log
 
         if isinstance(self.made, ArrivalLog):
             replay_log(self.made, self.times, self.origin, lambda fraction: progress(fraction, "replaying"))
-        elif self.needed is not None:
-            chunk = np.arange(len(self.origin))
-            wanted = (np.repeat(chunk, len(self.needed)), np.tile(self.needed, len(chunk)))
-            replay(self.made, self.times, self.origin, wanted)
+            return True
+        if self.needed is None or isinstance(self.made.network, PathNetwork):
+            return False
+        chunk = np.arange(len(self.origin))
+        replay(self.made, self.times, self.origin, (np.repeat(chunk, len(self.needed)), np.tile(self.needed, len(chunk))))
+        return True
 
 
 def spread_out(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:

@@ -18,6 +18,7 @@ from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
 from hub_core.topology import Occupancy
 from hub_core.transfers import Transfers, algorithm_of
+from hub_core.verification import verify
 
 __all__ = ["synthesize"]
 
@@ -40,11 +41,10 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
         raise UsageError("one rank has nothing to send", cure="let at least two ranks take part", code="one-rank")
     best = _best(setting, request)
     is_partial = setting.wanted is not None
-    if is_partial:
-        best.replay(setting.progress)
     _check_memory(setting, best.num_transfers)
     is_whole = not is_partial or best.num_transfers <= _MOST_JUDGED
     transfers = best.transfers(None if is_whole else setting.wanted)
+    is_replayed = is_partial and _is_right(setting, best, transfers if is_whole else None)
     algorithm = _algorithm(setting, best, transfers, setting.wanted)
     time_ns = _ns(int(transfers.finish.max(initial=0)) if is_whole else best.time_ps)
     if not is_partial:
@@ -54,7 +54,20 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     record = _record(setting, statistics, time_ns, bounds)
     provenance = Provenance(_NAME, version(_NAME), request.topology.name, "", _given(options))
     algorithm = replace(algorithm, provenance=provenance, extensions={_NAME: record})
-    return SynthesisResult(algorithm, time_ns, bounds, statistics, is_partial, is_replayed=is_partial)
+    return SynthesisResult(algorithm, time_ns, bounds, statistics, is_partial, is_replayed)
+
+
+def _is_right(setting: Setting, best: Candidate, transfers: Transfers | None) -> bool:
+    """Check the whole: by the core where all `transfers` are at hand, else on the synthesizer's own arrays.
+
+    False where neither can be. Raises `InputError` for what is wrong.
+    """
+    if transfers is None:
+        return best.replay(setting.progress)
+    report = verify(_algorithm(setting, best, transfers, None))
+    if not report.ok:
+        raise InputError(f"invalid schedule: {report.diagnostics[0]}", code="invalid-schedule")
+    return True
 
 
 def _algorithm(setting: Setting, candidate: Candidate, transfers: Transfers, wanted: tuple[int, ...] | None) -> Algorithm:
