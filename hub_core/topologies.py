@@ -15,10 +15,10 @@ from hub_core.diagnostics import UsageError
 from hub_core.machines import DGX1P, DGX1V, DGX1V_SMI, Lanes, direct_machine, mi250, nic_cluster, nvswitch_cluster, pcie_dgx1
 from hub_core.rank_lists import parse_ranks
 from hub_core.switched_topologies import Constants, dragonfly, fat_tree, rail
-from hub_core.topology import Dimension, DimensionKind, Links, Topology
+from hub_core.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Links, Topology
 from hub_core.units import parse_bandwidth, parse_time
 
-__all__ = ["BUILDERS", "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES", "grid", "parse_topology"]
+__all__ = ["BUILDERS", "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES", "grid", "parse_topology", "side_by_side"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -118,13 +118,46 @@ def parse_topology(text: str) -> Topology:
     One value of bandwidth or latency holds for all dimensions, a comma-separated list states one each.
     Several regular dimensions are joined by `*`: `ring:4*switch:2`, or by `-` with the sizes behind:
     `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. `npus=0,2,4-7` keeps these NPUs alone, renumbered in
-    that order. Raises `UsageError` naming the closest builder.
+    that order. `dgx1v+dgx1-pcie` puts networks on the same NPUs, one plane each (`side_by_side`). Raises `UsageError`
+    naming the closest builder.
     """
     if len(text) > MAX_TEXT:
         raise UsageError(f"topology {text[:40]!r}...: more than {MAX_TEXT} characters", cure="write a topology file")
+    parts = PLANE_SEPARATOR.split(text)
+    return _parsed(text) if len(parts) == 1 else side_by_side(text, [_parsed(part) for part in parts])
+
+
+def _parsed(text: str) -> Topology:
     request = _Request(text)
     topology = _built(request)
     return topology if request.npus is None else topology.subset(request.npus)
+
+
+def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
+    """Several networks of one plane on the same NPUs: part i becomes plane i, its switches follow those before it.
+
+    Names of NPUs and groups are those of the first part that has them. Parts without links make no plane. Raises
+    `UsageError` for parts of different numbers of NPUs.
+    """
+    npus = parts[0].num_npus
+    for part in parts:
+        if part.num_npus != npus:
+            message = f"topology {name!r}: {parts[0].name} has {npus} NPUs, {part.name} has {part.num_npus}"
+            cure = "join networks of as many NPUs by +, with npus=... for each of them"
+            raise UsageError(message, cure=cure, code="invalid-topology-text")
+    nodes, links = npus, []
+    names = [parts[0].node_name(npu) for npu in range(npus)]
+    for number, part in enumerate([part for part in parts if part.num_links] or parts[:1]):
+        source, destination = (np.where(end < npus, end, end - npus + nodes) for end in (part.source, part.destination))
+        plane = np.full(part.num_links, number, np.int64)
+        links.append(Links(source, destination, part.bandwidth_bytes_per_s, part.latency_s, plane))
+        nodes += part.num_nodes - npus
+        for switch in range(npus, part.num_nodes):
+            stated = part.node_names[switch] if part.node_names else f"switch {len(names) - npus}"
+            names.append(f"{stated} of plane {number}" if stated in names else stated)
+    groups = {group: members for part in reversed(parts) for group, members in part.groups.items()}
+    has_names = any(part.node_names for part in parts)
+    return Links.joined(links).topology(name, npus, nodes, node_names=tuple(names) if has_names else (), groups=groups)
 
 
 def _without_npus(text: str) -> str:

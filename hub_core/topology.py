@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,10 +15,13 @@ import numpy.typing as npt
 from hub_core.diagnostics import InputError, UsageError
 from hub_core.rank_lists import format_ranks
 
-__all__ = ["Dimension", "DimensionKind", "Link", "Links", "Occupancy", "Routes", "Topology", "link_times_ns"]
+__all__ = ["PLANE_SEPARATOR", "Dimension", "DimensionKind", "Link", "Links", "Occupancy", "Routes", "Topology", "link_times_ns"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
+
+# In a text such as `dgx1v+dgx1-pcie`, and not in a number such as 1e+9.
+PLANE_SEPARATOR = re.compile(r"\+(?=[A-Za-z])")
 
 
 class Occupancy(StrEnum):
@@ -62,12 +66,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
-    """Directed links as columns of equal length, while a topology is being built."""
+    """Directed links as columns of equal length, while a topology is being built; without `plane`, all on plane 0."""
 
     source: Int64Array
     destination: Int64Array
     bandwidth_bytes_per_s: Float64Array
     latency_s: Float64Array
+    plane: Int64Array | None = None
 
     @classmethod
     def uniform(cls, source: Int64Array, destination: Int64Array, bandwidth_bytes_per_s: float, latency_s: float) -> Links:
@@ -79,7 +84,8 @@ class Links:
     def joined(cls, parts: Sequence[Links]) -> Links:
         """All links of all parts, in order."""
         columns = ("source", "destination", "bandwidth_bytes_per_s", "latency_s")
-        return cls(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns))
+        planes = [np.zeros(len(part.source), np.int64) if part.plane is None else part.plane for part in parts]
+        return cls(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns), np.concatenate(planes))
 
     def topology(
         self,
@@ -105,6 +111,7 @@ class Links:
             dimensions,
             node_names,
             groups or {},
+            None if self.plane is None else self.plane[rows],
         )
 
 
@@ -122,7 +129,9 @@ class Topology:
 
     `source`, `destination`: int64 node ids; `bandwidth_bytes_per_s` > 0 and `latency_s` >= 0: float64. The
     order of the links decides ties in routing. `dimensions` describes a regular network, empty otherwise.
-    `node_names`: one per node or empty. `groups`: named lists of NPUs.
+    `node_names`: one per node or empty. `groups`: named lists of NPUs. `plane`: int64, by default 0: links of one
+    number are a network of their own on the same NPUs, numbered from 0 without a gap. A message on channel c takes links of
+    plane c modulo `num_planes` alone.
     """
 
     name: str
@@ -135,17 +144,20 @@ class Topology:
     dimensions: tuple[Dimension, ...] = ()
     node_names: tuple[str, ...] = ()
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    plane: Int64Array = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        if self.plane is None:
+            object.__setattr__(self, "plane", np.zeros(len(self.source), np.int64))
         if reason := self._defect():
             raise InputError(f"topology {self.name}: {reason}", code="invalid-topology")
-        for column in (self.source, self.destination, self.bandwidth_bytes_per_s, self.latency_s):
+        for column in (self.source, self.destination, self.bandwidth_bytes_per_s, self.latency_s, self.plane):
             column.flags.writeable = False
 
     def _defect(self) -> str | None:
         if not 1 <= self.num_npus <= self.num_nodes:
             return "needs at least one NPU"
-        columns = (self.source, self.destination, self.bandwidth_bytes_per_s, self.latency_s)
+        columns = (self.source, self.destination, self.bandwidth_bytes_per_s, self.latency_s, self.plane)
         if len({len(column) for column in columns}) != 1:
             return "link columns differ in length"
         ends = np.concatenate([self.source, self.destination])
@@ -157,7 +169,13 @@ class Topology:
             return "a link's bandwidth is not positive and finite"
         if not np.all((self.latency_s >= 0) & np.isfinite(self.latency_s)):
             return "a link's latency is negative or not finite"
-        return self._labels_defect()
+        return self._planes_defect() or self._labels_defect()
+
+    def _planes_defect(self) -> str | None:
+        planes = np.unique(self.plane)
+        if not np.array_equal(planes, np.arange(len(planes))):
+            return f"its planes are not numbered from 0 without a gap, but {', '.join(map(str, planes[:8].tolist()))}"
+        return "dimensions describe one network, not several planes" if len(planes) > 1 and self.dimensions else None
 
     def _labels_defect(self) -> str | None:
         if self.node_names and len(self.node_names) != self.num_nodes:
@@ -174,7 +192,8 @@ class Topology:
     def subset(self, npus: Sequence[int]) -> Topology:
         """The network of these NPUs alone, NPU `npus[i]` numbered i, with all switches and the links that are left.
 
-        Raises `UsageError` for an NPU that is named twice or does not exist.
+        Planes stay, less those of which no link is left: the others close up. Raises `UsageError` for an NPU that is
+        named twice or does not exist.
         """
         chosen = np.asarray(npus, np.int64)
         outside = [npu for npu in npus if not 0 <= npu < self.num_npus]
@@ -187,7 +206,7 @@ class Topology:
         rows = np.flatnonzero((number[self.source] >= 0) & (number[self.destination] >= 0))
         groups = {name: tuple(int(number[npu]) for npu in members) for name, members in self.groups.items()}
         return Topology(
-            f"{self.name}{'&' if '?' in self.name else '?'}npus={format_ranks(npus)}",
+            self._name_of_subset(format_ranks(npus)),
             len(chosen),
             len(kept),
             number[self.source[rows]],
@@ -197,6 +216,39 @@ class Topology:
             (),
             tuple(self.node_names[node] for node in kept) if self.node_names else (),
             {name: members for name, members in groups.items() if min(members, default=0) >= 0},
+            np.unique(self.plane[rows], return_inverse=True)[1].astype(np.int64),
+        )
+
+    def _name_of_subset(self, npus: str) -> str:
+        parts = PLANE_SEPARATOR.split(self.name) if self.num_planes > 1 else [self.name]
+        return "+".join(f"{part}{'&' if '?' in part else '?'}npus={npus}" for part in parts)
+
+    @property
+    def num_planes(self) -> int:
+        """Number of planes, at least 1."""
+        return int(self.plane.max(initial=0)) + 1
+
+    def on_plane(self, plane: int) -> Topology:
+        """The network of one plane alone; nodes keep their numbers, and switches behind the last that it uses are left out.
+
+        Its links are those of the plane, in order: row i is the i-th of `flatnonzero(plane == p)`.
+        """
+        if self.num_planes == 1 and plane == 0:
+            return self
+        rows = np.flatnonzero(self.plane == plane)
+        source, destination = self.source[rows], self.destination[rows]
+        nodes = max(self.num_npus, int(source.max(initial=0)) + 1, int(destination.max(initial=0)) + 1)
+        return Topology(
+            f"{self.name}, plane {plane}",
+            self.num_npus,
+            nodes,
+            source,
+            destination,
+            self.bandwidth_bytes_per_s[rows],
+            self.latency_s[rows],
+            (),
+            self.node_names[:nodes],
+            self.groups,
         )
 
     @property
@@ -225,8 +277,8 @@ class Topology:
             return self.node_names[node]
         return str(node) if node < self.num_npus else f"switch {node - self.num_npus}"
 
-    def routes(self, sources: Int64Array, destinations: Int64Array) -> Routes:
-        """Shortest paths by number of links for pairs of nodes, int64[pairs] each.
+    def routes(self, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None = None) -> Routes:
+        """Shortest paths by number of links for pairs of nodes, int64[pairs] each, on the planes of `channels` (default 0).
 
         Ties: an NPU takes the first link in link order that lies on a shortest path; on a ring whose links are
         listed clockwise first, opposite nodes are thus reached clockwise, as in ASTRA-sim. A switch spreads: the
@@ -236,21 +288,24 @@ class Topology:
         for many destinations at once. Raises `InputError` naming a pair without a path.
         """
         sources, destinations = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
+        if self.num_planes > 1:
+            return self._routes_by_plane(sources, destinations, channels)
         direct = self._direct_links(sources, destinations)
         distant = np.flatnonzero((direct < 0) & (sources != destinations))
-        length = (direct >= 0).astype(np.int64)
-        found = [(distant[:0], Routes(np.zeros(1, np.int64), np.zeros(0, np.int64)))]
+        near = np.flatnonzero(direct >= 0)
+        found = [(near, Routes(np.arange(len(near) + 1), direct[near]))]
         if len(distant):
             found += _distant_routes(self, sources, destinations, distant)
-        for pairs, routes in found:
-            length[pairs] = np.diff(routes.indptr)
-        indptr = np.concatenate([[0], np.cumsum(length)])
-        links = np.empty(int(indptr[-1]), np.int64)
-        links[indptr[:-1][direct >= 0]] = direct[direct >= 0]
-        for pairs, routes in found:
-            within = np.arange(len(routes.links)) - np.repeat(routes.indptr[:-1], length[pairs])
-            links[np.repeat(indptr[pairs], length[pairs]) + within] = routes.links
-        return Routes(indptr, links)
+        return _joined_routes(len(sources), found)
+
+    def _routes_by_plane(self, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None) -> Routes:
+        wanted = np.zeros(len(sources), np.int64) if channels is None else np.asarray(channels, np.int64) % self.num_planes
+        found = []
+        for plane in np.unique(wanted).tolist():
+            pairs, rows = np.flatnonzero(wanted == plane), np.flatnonzero(self.plane == plane)
+            routes = self.on_plane(plane).routes(sources[pairs], destinations[pairs])
+            found.append((pairs, Routes(routes.indptr, rows[routes.links])))
+        return _joined_routes(len(sources), found)
 
     def _direct_links(self, sources: Int64Array, destinations: Int64Array) -> Int64Array:
         """First link in link order from each source to its destination, -1 where they are no neighbours."""
@@ -264,6 +319,19 @@ class Topology:
 
 # Cells of the (destination, node or link) tables that one step of the search holds in memory.
 _SEARCH_CELLS = 1 << 22
+
+
+def _joined_routes(count: int, found: Sequence[tuple[Int64Array, Routes]]) -> Routes:
+    """Routes of `count` pairs; every part has those of some pairs, and pairs in no part have an empty one."""
+    length = np.zeros(count, np.int64)
+    for pairs, routes in found:
+        length[pairs] = np.diff(routes.indptr)
+    indptr = np.concatenate([[0], np.cumsum(length)])
+    links = np.empty(int(indptr[-1]), np.int64)
+    for pairs, routes in found:
+        within = np.arange(len(routes.links)) - np.repeat(routes.indptr[:-1], length[pairs])
+        links[np.repeat(indptr[pairs], length[pairs]) + within] = routes.links
+    return Routes(indptr, links)
 
 
 def _distant_routes(

@@ -21,19 +21,20 @@ _NAMED_NODES = 8
 
 
 class Pairs:
-    """The links by ordered pair of nodes: int64 columns `source`, `destination`, `count`; sums of bandwidth, least latency.
+    """The links by plane and ordered pair of nodes: int64 columns `source`, `destination`, `count`; sums of bandwidth, least latency.
 
     `back`: the row of the way back, -1 where there is none.
     """
 
     def __init__(self, topology: Topology) -> None:
-        key = topology.source * topology.num_nodes + topology.destination
+        square = topology.num_nodes**2
+        key = topology.plane * square + topology.source * topology.num_nodes + topology.destination
         keys, row, self.count = np.unique(key, return_inverse=True, return_counts=True)
-        self.source, self.destination = np.divmod(keys, topology.num_nodes)
+        self.source, self.destination = np.divmod(keys % square, topology.num_nodes)
         self.bandwidth_bytes_per_s = np.bincount(row, topology.bandwidth_bytes_per_s, len(keys)).astype(np.float64)
         self.latency_s = np.full(len(keys), np.inf)
         np.minimum.at(self.latency_s, row, topology.latency_s)
-        wanted = self.destination * topology.num_nodes + self.source
+        wanted = keys // square * square + self.destination * topology.num_nodes + self.source
         place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
         self.back = np.where(keys[place] == wanted, place, -1) if len(keys) else place
 

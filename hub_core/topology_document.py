@@ -22,11 +22,11 @@ __all__ = ["SCHEMA", "read", "topology_from_json", "topology_to_json"]
 SCHEMA = "collhub/topology-1"
 _SCHEMA_FILE = "topology-1.json"
 _CONSTANT_KEYS = {"bandwidth", "bandwidth_bytes_per_s", "latency", "latency_s"}
-_LINK_KEYS = {"from", "to", "duplex", *_CONSTANT_KEYS}
+_LINK_KEYS = {"from", "to", "duplex", "plane", *_CONSTANT_KEYS}
 
 _LARGEST = 1e18
 
-_Row = tuple[int, int, float, float]
+_Row = tuple[int, int, float, float, int]
 
 
 _Result = TypeVar("_Result")
@@ -78,7 +78,8 @@ def topology_to_json(topology: Topology) -> bytes:
             "latency_s": _number(link.latency_s),
             "to": link.destination,
         }
-        for link in topology.links()
+        | ({"plane": plane} if topology.num_planes > 1 else {})
+        for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True)
     )
     body = ",\n".join(f'  "{key}": {parts[key]}' for key in sorted(parts))
     return f"{{\n{body}\n}}\n".encode("ascii")
@@ -188,10 +189,10 @@ def _links(entries: list[object], nodes: _Nodes) -> Links:
         except (_DefectError, UsageError) as error:
             message = error.message if isinstance(error, _DefectError) else str(error)
             raise _DefectError(message, f"$.links[{index}]") from None
-    sources, destinations, rates, latencies = zip(*rows, strict=True) if rows else ((), (), (), ())
-    ends = np.asarray([sources, destinations], np.int64)
+    sources, destinations, rates, latencies, planes = zip(*rows, strict=True) if rows else ((), (), (), (), ())
+    whole = np.asarray([sources, destinations, planes], np.int64)
     constants = np.asarray([rates, latencies], np.float64)
-    return Links(ends[0], ends[1], constants[0], constants[1])
+    return Links(whole[0], whole[1], constants[0], constants[1], whole[2])
 
 
 def _link_rows(entry: object, nodes: _Nodes) -> list[_Row]:
@@ -208,8 +209,11 @@ def _link_rows(entry: object, nodes: _Nodes) -> list[_Row]:
     duplex = entry.get("duplex", False)
     if type(duplex) is not bool:
         raise _DefectError(f"duplex: expected true or false, got {TYPE_NAMES[type(duplex)]}")
-    there = (source, destination, *constants)
-    return [there, (destination, source, *constants)] if duplex else [there]
+    plane = entry.get("plane", 0)
+    if type(plane) is not int or not 0 <= plane < MAX_LINKS:
+        raise _DefectError("plane: expected a number from 0 on")
+    there = (source, destination, *constants, plane)
+    return [there, (destination, source, *constants, plane)] if duplex else [there]
 
 
 def _constants(entry: JsonObject) -> tuple[float, float]:
@@ -238,7 +242,7 @@ def _quantity(entry: JsonObject, text_key: str, number_key: str, parse: Callable
 
 
 def _links_of(topology: Topology) -> Links:
-    return Links(topology.source, topology.destination, topology.bandwidth_bytes_per_s, topology.latency_s)
+    return Links(topology.source, topology.destination, topology.bandwidth_bytes_per_s, topology.latency_s, topology.plane)
 
 
 def _is_same_network(one: Topology, other: Topology) -> bool:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from hub_core.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.collectives import ALL_RANKS, Buffer, Collective, CollectiveKind, Contributions, CustomContract
 from hub_core.diagnostics import InputError
-from hub_core.steps import StepKind, StepTable
+from hub_core.steps import COLUMN_DEFAULTS, StepKind, StepTable
 
-__all__ = ["Chunks", "Transfers", "algorithm_of", "collective_among"]
+__all__ = ["Chunks", "Transfers", "algorithm_of", "collective_among", "link_channels"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -87,7 +87,8 @@ class Transfers:
     `start`, `finish`: int64 times in any one unit; only their order counts. Transfers with one value of `link` take
     turns in the order of `start` (the first link of the route; ids of the caller's choice). `reduces`: the chunk is
     added to what the destination has, else it replaces it. `window`: how many messages of the link may be on
-    their way at once, int64 per transfer.
+    their way at once, int64 per transfer. `channel`: int64 per transfer, or None for `link_channels`; transfers between
+    two NPUs on one channel arrive in the order in which they were sent.
     """
 
     chunk: Int64Array
@@ -98,6 +99,7 @@ class Transfers:
     finish: Int64Array
     reduces: BoolArray
     window: Int64Array
+    channel: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.chunk)
@@ -161,10 +163,13 @@ def algorithm_of(
     provenance: Provenance | None = None,
     collective_bytes: int | None = None,
     extensions: Mapping[str, JsonValue] | None = None,
+    startup_ns: Sequence[int] = (),
 ) -> Algorithm:
     """The algorithm that performs `transfers`: rank v is NPU v, ranks outside `npus` only relay.
 
-    Every transfer becomes a SEND and a RECV or RECV_REDUCE, on channel k where its link is the k-th between its ends.
+    Every transfer becomes a SEND and a RECV or RECV_REDUCE, on its stated channel, or channel k where its link is the
+    k-th between its ends. `startup_ns[p]`: time until plane p of the topology can be used, that is, channels c with
+    c % len(startup_ns) == p: a COMPUTE step of that time precedes the sends there that wait for no data.
     What a rank forwards it reads where it arrived: in OUTPUT where the rank needs it, else in SCRATCH. A SEND has a
     data dependency on the arrival of what it sends, and a control dependency on the message `window` turns before it
     on its link. A rank that needs what it has itself copies it last. With `wanted`, only the steps of these ranks are
@@ -175,7 +180,7 @@ def algorithm_of(
     members = np.arange(collective.num_ranks) if npus is None else np.asarray(npus, np.int64)
     total = int(members.max()) + 1 if num_npus is None else num_npus
     events = _Events.of(transfers, wanted)
-    lowering = _Lowering(_Placement(collective, chunks, members, total), transfers, events)
+    lowering = _Lowering(_Placement(collective, chunks, members, total), transfers, events, startup_ns)
     columns, data, control = lowering.columns()
     if collective.kind is CollectiveKind.ALL_TO_ALL:
         collective = replace(collective, in_place=False, out_of_place=True)
@@ -253,7 +258,7 @@ class _Placement:
         return self.members[giver[chunk]], chunk
 
 
-def _channels(transfers: Transfers) -> Int64Array:
+def link_channels(transfers: Transfers) -> Int64Array:
     """Per transfer, the number of its link among those between its ends: messages overtake one another on different links."""
     if not len(transfers):
         return transfers.link
@@ -285,8 +290,11 @@ def _turns_within(keys: Int64Array) -> Int64Array:
 class _Lowering:
     """Turn events into rows of a step table."""
 
-    def __init__(self, placement: _Placement, transfers: Transfers, events: _Events) -> None:
+    def __init__(self, placement: _Placement, transfers: Transfers, events: _Events, startup_ns: Sequence[int]) -> None:
         self._placement, self._transfers, self._events = placement, transfers, events
+        self._startup_ns = np.asarray(startup_ns, np.int64)
+        channel = link_channels(transfers) if transfers.channel is None else transfers.channel
+        self._channel = channel[events.transfer]
         self._chunk = transfers.chunk[events.transfer]
         self._needs = placement.needs(events.rank, self._chunk)
         self._previous = self._last_arrivals()
@@ -313,14 +321,16 @@ class _Lowering:
             "src_offset": np.where(reads, source_offset, 0),
             "dst_buffer": np.where(is_send, Buffer.UNKNOWN, place),
             "dst_offset": np.where(is_send, 0, offset),
-            "channel": _channels(self._transfers)[events.transfer],
+            "channel": self._channel,
             "count": chunks.count[chunk],
+            "duration_ns": np.full(len(chunk), -1),
         }
         rows = np.flatnonzero(has_value)
         copies, copy_control = self._copies()
-        control = [np.concatenate(pair) for pair in zip(self._turns(), copy_control, strict=True)]
-        joined = {name: np.concatenate([column, copies[name]]) for name, column in columns.items()}
-        return joined, (self._previous[rows], rows), (control[0], control[1])
+        startups, startup_control = self._startups(len(chunk) + len(copies["rank"]))
+        parents, children = zip(self._turns(), copy_control, startup_control, strict=True)
+        joined = {name: np.concatenate([column, copies[name], startups[name]]) for name, column in columns.items()}
+        return joined, (self._previous[rows], rows), (np.concatenate(parents), np.concatenate(children))
 
     def _last_arrivals(self) -> Int64Array:
         """Per event, the row of the last arrival of its chunk at its rank before it, or -1."""
@@ -420,8 +430,29 @@ class _Lowering:
             "dst_offset": target[head],
             "channel": np.zeros(len(head), np.int64),
             "count": np.bincount(run, count, len(head)).astype(np.int64),
+            "duration_ns": np.full(len(head), -1),
         }
         return columns, self._reads_before(npu, chunk, len(events) + run)
+
+    def _startups(self, first_row: int) -> tuple[dict[str, npt.NDArray[np.generic]], tuple[Int64Array, Int64Array]]:
+        """A COMPUTE per rank and plane that starts up, and control edges to the sends there that wait for no data."""
+        planes = max(len(self._startup_ns), 1)
+        plane = self._channel % planes
+        waits = self._startup_ns[plane] > 0 if len(self._startup_ns) else np.zeros(len(plane), np.bool_)
+        sends = np.flatnonzero(self._events.is_send & (self._previous < 0) & waits)
+        distinct, startup = np.unique(self._events.rank[sends] * planes + plane[sends], return_inverse=True)
+        rank, of_plane = np.divmod(distinct, planes)
+        columns: dict[str, npt.NDArray[np.generic]] = {
+            name: np.full(len(rank), COLUMN_DEFAULTS[name])
+            for name in ("peer", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")
+        }
+        columns |= {
+            "rank": rank,
+            "kind": np.full(len(rank), StepKind.COMPUTE),
+            "channel": np.zeros(len(rank), np.int64),
+            "duration_ns": self._startup_ns[of_plane] if len(rank) else np.zeros(0, np.int64),
+        }
+        return columns, (first_row + startup.astype(np.int64), sends)
 
     def _reads_before(self, npu: Int64Array, chunk: Int64Array, copy: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Control edges from the sends of own chunks to the copies of these."""

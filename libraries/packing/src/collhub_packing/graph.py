@@ -39,11 +39,12 @@ class CapacityGraph:
     def of(cls, topology: Topology) -> CapacityGraph:
         """The network with bandwidths scaled to the least integers; each stands for its shortest decimal text.
 
-        Of parallel links the first in link order stands, as simulators use no other. Raises `InputError` where the
-        bandwidths have no common unit in which all are below 2^40.
+        Of parallel links the first in link order stands, as simulators use no other. Those of different planes add up,
+        which gives the rate that no algorithm over all planes exceeds: trees are packed on `Topology.on_plane`. Raises
+        `InputError` where the bandwidths have no common unit in which all are below 2^40.
         """
         key = topology.source * topology.num_nodes + topology.destination
-        _, row = np.unique(key, return_index=True)
+        _, row = np.unique(topology.plane * topology.num_nodes**2 + key, return_index=True)
         row = row.astype(np.int64)
         values, which = np.unique(topology.bandwidth_bytes_per_s[row], return_inverse=True)
         exact = [Fraction(repr(float(value))) for value in values]
@@ -57,12 +58,17 @@ class CapacityGraph:
                 cure="round them, for example to whole GB/s",
                 code="capacities",
             )
+        capacity = np.asarray(scaled, np.int64)[which.ravel()] if scaled else np.zeros(0, np.int64)
+        _, first, pair = np.unique(key[row], return_index=True, return_inverse=True)
+        total = np.zeros(len(first), np.int64)
+        np.add.at(total, pair.ravel(), capacity)
+        row = row[first]
         return cls(
             topology.num_nodes,
             topology.num_npus,
             topology.source[row],
             topology.destination[row],
-            np.asarray(scaled, np.int64)[which.ravel()] if scaled else np.zeros(0, np.int64),
+            total,
             row,
             Fraction(divisor, denominator),
         )

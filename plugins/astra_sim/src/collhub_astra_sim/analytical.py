@@ -54,7 +54,8 @@ def simulate(algorithm: Algorithm, topology: Topology, collective_bytes: int, op
             algorithm.steps.location(row, algorithm.provenance.source_name or None) if row >= 0 else _node_location(nodes, node)
         )
 
-    times = simulate_nodes(nodes, topology, model, durations, locate)
+    channel = np.where(nodes.step >= 0, algorithm.steps.channel[nodes.step], 0) if len(algorithm.steps) else None
+    times = simulate_nodes(nodes, topology, model, durations, locate, channel)
     start, end = _step_times(nodes, times, len(algorithm.steps))
     return SimulationResult(times.rank_finish_ns, start, end, times.link_loads, times.diagnostics)
 
@@ -65,11 +66,13 @@ def simulate_nodes(
     model: Model | None = None,
     duration_ns: Int64Array | None = None,
     locate: Callable[[int], Location] | None = None,
+    channel: Int64Array | None = None,
 ) -> NodeTimes:
     """Simulate the nodes of a set of traces as they stand.
 
     `duration_ns`: int64 per node, at least 1 at COMP nodes; by default as stated. `locate` tells where a node
-    stands, for messages; by default its rank and its position there. Raises `InputError` as `simulate`.
+    stands, for messages; by default its rank and its position there. `channel`: int64 per node, by default 0; it
+    matters on topologies of several planes alone. Raises `InputError` as `simulate`.
     """
     # The modules that import numba take a second to import.
     from collhub_astra_sim.findings import findings
@@ -79,7 +82,7 @@ def simulate_nodes(
     model = model or Model()
     place = locate or (lambda node: _node_location(nodes, node))
     durations = stated_durations_ns(nodes) if duration_ns is None else duration_ns
-    world = world_of(nodes, durations, topology, model, place)
+    world = world_of(nodes, durations, topology, model, place, channel)
     has_event_at_zero = run(world, Parents(nodes.data_indptr, nodes.data_indices, nodes.control_indptr, nodes.control_indices))
     finish = tuple(time if time >= 0 else None for time in world.rank["finish"][:-1].tolist())
     loads = _link_loads(topology, world.link["bytes"], world.link["busy_ns"]) if model.is_congestion_aware else ()

@@ -69,6 +69,8 @@ def _obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array)
     """Why links cannot be written as private links of equal speed, or None."""
     if not topology.num_links:
         return "it has no links"
+    if topology.num_planes > 1:
+        return f"it has {topology.num_planes} planes, and ASTRA-sim routes all messages over one network"
     for values, unit, name in (
         (topology.bandwidth_bytes_per_s / 1e9, "GB/s", "bandwidth"),
         (topology.latency_ns, "ns", "latency"),

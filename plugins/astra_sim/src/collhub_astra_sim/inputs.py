@@ -32,14 +32,16 @@ def rank_of_nodes(nodes: NodeTable) -> npt.NDArray[np.int32]:
     return np.repeat(np.arange(nodes.num_ranks, dtype=np.int32), np.diff(nodes.rank_indptr))
 
 
-def world_of(nodes: NodeTable, duration_ns: Int64Array, topology: Topology, model: Model, locate: Locate) -> World:
-    """The state before the start. Raises `InputError` for what cannot be simulated, at the place that `locate` gives."""
+def world_of(
+    nodes: NodeTable, duration_ns: Int64Array, topology: Topology, model: Model, locate: Locate, channel: Int64Array | None = None
+) -> World:
+    """The state before the start; `channel` (int64 per node) chooses the plane of a message. Raises `InputError` for what cannot be simulated, at the place that `locate` gives."""
     rank = rank_of_nodes(nodes)
     _check(nodes, rank, topology, locate)
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
     sizes, size_class = np.unique(nodes.size, return_inverse=True)
-    pairs, pair_of_send = np.unique(_pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks), return_inverse=True)
-    network = network_between(topology, pairs // nodes.num_ranks, pairs % nodes.num_ranks, sizes, model)
+    pairs, planes, pair_of_send = _pairs(nodes, rank, sends, topology.num_planes, channel)
+    network = network_between(topology, pairs // nodes.num_ranks, pairs % nodes.num_ranks, sizes, model, planes)
     if max(len(nodes), len(network.routes.links)) >= _MOST_ROWS:
         raise InputError(f"more than {_MOST_ROWS - 1} nodes or hops", cure="simulate fewer ranks", code="too-large")
     hops = np.diff(network.routes.indptr)[pair_of_send]
@@ -58,6 +60,16 @@ def world_of(nodes: NodeTable, duration_ns: Int64Array, topology: Topology, mode
     node["hop"][sends] = network.routes.indptr[:-1][pair_of_send]
     node["last_hop"][sends] = network.routes.indptr[1:][pair_of_send] - 1
     return _world(nodes, node, key_records, network, model)
+
+
+def _pairs(
+    nodes: NodeTable, rank: npt.NDArray[np.int32], sends: Int64Array, num_planes: int, channel: Int64Array | None
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """(codes of the pairs of ranks that talk, their planes, and which of them every send is of)."""
+    plane = np.zeros(len(sends), np.int64) if channel is None else channel[sends] % num_planes
+    square = nodes.num_ranks**2
+    codes, of_send = np.unique(plane * square + _pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks), return_inverse=True)
+    return codes % square, codes // square, of_send
 
 
 def _world(nodes: NodeTable, node: Records, key: Records, network: Network, model: Model) -> World:

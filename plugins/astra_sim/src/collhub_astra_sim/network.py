@@ -36,18 +36,23 @@ class Network:
 
 
 def network_between(
-    topology: Topology, sources: Int64Array, destinations: Int64Array, sizes: Int64Array, model: Model
+    topology: Topology,
+    sources: Int64Array,
+    destinations: Int64Array,
+    sizes: Int64Array,
+    model: Model,
+    channels: Int64Array | None = None,
 ) -> Network:
-    """Route the pairs of NPUs and tabulate the times of messages of `sizes` bytes on the links in use.
+    """Route the pairs of NPUs, on the planes of `channels`, and tabulate the times of messages of `sizes` bytes on the links in use.
 
     Congestion-unaware, every pair has a private link of its own. Raises `InputError` where a pair has no path, or
     a time does not fit.
     """
     if not model.is_congestion_aware:
-        bandwidth, latency_ns = _private_links(topology, sources, destinations)
+        bandwidth, latency_ns = _private_links(topology, sources, destinations, channels)
         pairs = np.arange(len(sources) + 1, dtype=np.int64)
         return _network(Routes(pairs, pairs[:-1]), bandwidth, latency_ns, sizes, model)
-    routes = topology.routes(sources, destinations)
+    routes = topology.routes(sources, destinations, channels)
     return _network(routes, topology.bandwidth_bytes_per_s, topology.latency_ns, sizes, model)
 
 
@@ -79,7 +84,9 @@ def _times(
     return busy_ns, arrival_ns
 
 
-def _private_links(topology: Topology, sources: Int64Array, destinations: Int64Array) -> tuple[Float64Array, Float64Array]:
+def _private_links(
+    topology: Topology, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None
+) -> tuple[Float64Array, Float64Array]:
     """(bandwidth, latency in ns) between pairs of NPUs when messages never wait.
 
     Regular networks: the hops in the first dimension in which the pair differs, and nothing for the further ones,
@@ -88,7 +95,7 @@ def _private_links(topology: Topology, sources: Int64Array, destinations: Int64A
     """
     if topology.dimensions:
         return _first_dimension(topology.dimensions, sources, destinations)
-    routes = topology.routes(sources, destinations)
+    routes = topology.routes(sources, destinations, channels)
     if not len(sources):
         return np.zeros(0), np.zeros(0)
     bandwidth = np.minimum.reduceat(topology.bandwidth_bytes_per_s[routes.links], routes.indptr[:-1])

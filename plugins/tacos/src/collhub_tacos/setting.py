@@ -52,8 +52,11 @@ class Setting:
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: Options) -> Setting:
-        """Check the options. Raises `UsageError` for numbers outside their range."""
+        """Check the options. Raises `UsageError` for numbers outside their range, and for networks of several planes."""
         topology = request.topology
+        if topology.num_planes > 1:
+            message = f"topology {topology.name}: tacos makes algorithms for one plane, not for {topology.num_planes}"
+            raise UsageError(message, cure="name one of the networks alone, or use blink", code="planes-unsupported")
         if options["switches"] == "unwind":
             topology = unwound(topology, _whole(options, "degree", 0, topology.num_nodes))
         seeds, threads = _whole(options, "seeds", 0, _MOST_SEEDS), _whole(options, "threads", 0, 1024)
