@@ -73,8 +73,10 @@ class _FlawError(Exception):
 
 def network_object(topology: Topology, with_links: bool = True) -> dict[str, JsonValue]:
     """The `network` of a certificate: name, counts, SHA-256 of the links and, on demand, the links themselves."""
+    has_planes = topology.num_planes > 1
     links: list[JsonValue] = [
-        [link.source, link.destination, str(_exact(link.bandwidth_bytes_per_s))] for link in topology.links()
+        [link.source, link.destination, str(_exact(link.bandwidth_bytes_per_s)), *([plane] if has_planes else [])]
+        for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True)
     ]
     head: dict[str, JsonValue] = {"npus": topology.num_npus, "nodes": topology.num_nodes}
     digest = hashlib.sha256(json.dumps({**head, "links": links}, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
@@ -125,8 +127,8 @@ def _attempt(compute: Callable[[], Fraction], found: list[Diagnostic]) -> Fracti
         return None
 
 
-def _capacities(certificate: JsonObject, topology: Topology | None) -> dict[_Link, Fraction]:
-    """Bytes per second between neighbours; of parallel links the first stands."""
+def _capacities(certificate: JsonObject, topology: Topology | None) -> list[dict[_Link, Fraction]]:
+    """Per plane, bytes per second between neighbours; of parallel links the first stands."""
     stated = certificate["network"]
     if topology is not None:
         if network_object(topology, False)["sha256"] != stated["sha256"]:
@@ -137,10 +139,22 @@ def _capacities(certificate: JsonObject, topology: Topology | None) -> dict[_Lin
         raise _FlawError(
             "topology", f"the certificate does not state the links of {stated['name']}", "name the network with --topology"
         )
-    capacities: dict[_Link, Fraction] = {}
-    for source, destination, bandwidth in stated["links"]:
-        capacities.setdefault((source, destination), Fraction(bandwidth))
-    return capacities
+    planes: list[dict[_Link, Fraction]] = [{}]
+    for source, destination, bandwidth, *plane in stated["links"]:
+        if sum(plane) > len(planes):
+            raise _FlawError("topology", "its planes are not numbered in order")
+        planes += [{}] if sum(plane) == len(planes) else []
+        planes[sum(plane)].setdefault((source, destination), Fraction(bandwidth))
+    return planes
+
+
+def _united(planes: Sequence[_Capacities]) -> dict[_Link, Fraction]:
+    """What all planes have together between neighbours."""
+    total: dict[_Link, Fraction] = {}
+    for plane in planes:
+        for link, capacity in plane.items():
+            total[link] = total.get(link, Fraction(0)) + capacity
+    return total
 
 
 def spreading_rate(inside: Sequence[int], capacities: _Capacities, outward: bool) -> Fraction:
@@ -166,10 +180,10 @@ def partition_rate(blocks: Sequence[Sequence[int]], capacities: _Capacities) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A certificate whose form is right, and the network that it is about."""
+    """A certificate whose form is right, and the network that it is about, plane by plane."""
 
     document: JsonObject
-    capacities: _Capacities
+    planes: Sequence[_Capacities]
 
     @property
     def kind(self) -> CollectiveKind:
@@ -199,8 +213,22 @@ class _Claim:
             )
 
     def bound(self) -> Fraction:
-        """The rate that the stated cut or partition allows."""
-        stated = self.document["bound"]
+        """The rate that the stated cut or partition allows; those of single planes are held against what they claim."""
+        for plane, stated in self.carrying().items():
+            if self._bound(stated["bound"], self.planes[plane]) != Fraction(stated["bound"]["rate"]):
+                raise _FlawError("bound", f"the bound of plane {plane} is not {_gb(Fraction(stated['bound']['rate']))} as claimed")
+        return self._bound(self.document["bound"], _united(self.planes))
+
+    def carrying(self) -> dict[int, JsonObject]:
+        """What is stated of every plane that carries anything; nothing where the network is one plane."""
+        if len(self.planes) == 1:
+            return {}
+        stated = {entry["plane"]: entry for entry in self.document.get("planes", [])}
+        if sum(Fraction(entry["share"]) for entry in stated.values()) != 1 or not set(stated) <= set(range(len(self.planes))):
+            raise _FlawError("planes", "the planes of the network do not share all data")
+        return stated
+
+    def _bound(self, stated: JsonObject, capacities: _Capacities) -> Fraction:
         nodes, total = set(range(self.document["network"]["nodes"])), len(self.ranks)
         if stated["kind"] == "partition" and self.kind is CollectiveKind.ALL_REDUCE:
             blocks = stated.get("blocks", [])
@@ -209,30 +237,48 @@ class _Claim:
                 raise _FlawError("bound", "the blocks are no partition of the ranks")
             if any(not set(block) & set(self.ranks) for block in blocks):
                 raise _FlawError("bound", "a block of the partition holds no rank")
-            return partition_rate(blocks, self.capacities)
+            return partition_rate(blocks, capacities)
         cut = set(stated.get("nodes", []))
         inside, outside = len(cut & set(self.ranks)), len(set(self.ranks) - cut)
         if not cut <= nodes or not inside or not outside or (self.kind in _ROOTED and self.document["root"] not in cut):
             raise _FlawError("bound", "the cut does not part the ranks as it must")
-        across = spreading_rate(sorted(cut), self.capacities, self.kind not in _COLLECTING)
+        across = spreading_rate(sorted(cut), capacities, self.kind not in _COLLECTING)
         return across * _shares(self.kind, total, inside, outside)
 
     def carried(self, algorithm: Algorithm | None) -> Fraction:
         """The rate that the trees carry together; every link has room for them, every rank gets its part."""
-        trees = [branches for tree in self.document["trees"] for branches in _Branches.of(tree, self)]
-        loads = _loads(trees)
-        for link, load in sorted(loads.items()):
-            capacity = self.capacities.get(link, Fraction(0))
+        carrying = self.carrying()
+        total = Fraction(0)
+        for plane, capacities in enumerate(self.planes):
+            stated = [tree for tree in self.document["trees"] if tree.get("plane", 0) == plane]
+            if not stated and len(self.planes) > 1 and plane not in carrying:
+                continue
+            trees = [branches for tree in stated for branches in _Branches.of(tree, self)]
+            rate = self._rate(stated, trees, capacities)
+            entry = carrying.get(plane, {"share": "1", "rate": str(rate)})
+            if Fraction(entry["rate"]) != rate or (carrying and plane not in carrying):
+                raise _FlawError("planes", f"the trees of plane {plane} carry {_gb(rate)}, not what is claimed")
+            if algorithm is not None:
+                self._check_traffic(trees, Fraction(entry["share"]) / rate, _moved(algorithm, plane, len(self.planes)))
+            total += rate
+        if any(tree.get("plane", 0) >= len(self.planes) for tree in self.document["trees"]):
+            raise _FlawError("planes", "a tree is on a plane that the network does not have")
+        return total
+
+    def _rate(self, stated: Sequence[JsonObject], trees: Sequence[_Branches], capacities: _Capacities) -> Fraction:
+        """The rate of the trees of one plane."""
+        for link, load in sorted(_loads(trees).items()):
+            capacity = capacities.get(link, Fraction(0))
             if load > capacity:
                 message = f"the trees put {_gb(load)} on the link {link[0]} -> {link[1]} of {_gb(capacity)}"
                 raise _FlawError("load", message)
-        rate = sum((Fraction(tree["weight"]) for tree in self.document["trees"]), Fraction(0))
+        rate = sum((Fraction(tree["weight"]) for tree in stated), Fraction(0))
+        if not rate:
+            raise _FlawError("rate", "the trees carry nothing")
         if self.kind in _SPREAD_BY_TARGET:
             # The root's own part goes nowhere.
             rate *= Fraction(len(self.ranks), len(self.ranks) - 1)
         self._check_parts(trees, rate)
-        if algorithm is not None:
-            self._check_traffic(trees, rate, algorithm)
         return rate
 
     def _check_parts(self, trees: Sequence[_Branches], rate: Fraction) -> None:
@@ -250,21 +296,12 @@ class _Claim:
                     "parts", f"the trees carry {_gb(carried)} for NPU {rank}, not a {len(self.ranks)}th of {_gb(rate)}"
                 )
 
-    def _check_traffic(self, trees: Sequence[_Branches], rate: Fraction, algorithm: Algorithm) -> None:
+    def _check_traffic(self, trees: Sequence[_Branches], data_per_rate: Fraction, moved: Mapping[_Link, Fraction]) -> None:
         """What the algorithm sends between two NPUs must be what the trees send there."""
-        steps, units = algorithm.steps, algorithm.collective.unit_count
-        sends = np.flatnonzero(steps.kind == StepKind.SEND)
-        pairs, inverse = np.unique(steps.rank[sends].astype(np.int64) << 32 | steps.peer[sends], return_inverse=True)
-        sent = np.zeros(len(pairs), np.int64)
-        np.add.at(sent, inverse, steps.count[sends])
-        moved = {
-            (int(pair >> 32), int(pair & 0xFFFFFFFF)): Fraction(int(count), units)
-            for pair, count in zip(pairs, sent, strict=True)
-        }
         planned: dict[_Link, Fraction] = {}
         for tree in trees:
             for hop in tree.hops():
-                planned[hop] = planned.get(hop, Fraction(0)) + tree.weight / rate
+                planned[hop] = planned.get(hop, Fraction(0)) + tree.weight * data_per_rate
         for pair in sorted(moved.keys() | planned.keys()):
             if moved.get(pair) != planned.get(pair):
                 raise _FlawError(
@@ -286,6 +323,18 @@ class _Claim:
             raise _FlawError("bound", f"the trees carry {_gb(rate)}, more than the bound of {_gb(bound)}: one of them is wrong")
         if document["is_optimal"] and rate is not None and bound is not None and rate != bound:
             raise _FlawError("optimal", f"claimed to be optimal, but {_gb(rate)} is less than the bound of {_gb(bound)}")
+
+
+def _moved(algorithm: Algorithm, plane: int, num_planes: int) -> dict[_Link, Fraction]:
+    """The part of the data that an algorithm sends between two ranks on the channels of a plane."""
+    steps, units = algorithm.steps, algorithm.collective.unit_count
+    sends = np.flatnonzero((steps.kind == StepKind.SEND) & (steps.channel % num_planes == plane))
+    pairs, inverse = np.unique(steps.rank[sends].astype(np.int64) << 32 | steps.peer[sends], return_inverse=True)
+    sent = np.zeros(len(pairs), np.int64)
+    np.add.at(sent, inverse, steps.count[sends])
+    return {
+        (int(pair >> 32), int(pair & 0xFFFFFFFF)): Fraction(int(count), units) for pair, count in zip(pairs, sent, strict=True)
+    }
 
 
 _ROOTED = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
 from math import floor
 
 from collhub_blink.packing import Bound, Packing
 from collhub_blink.placing import PlacedTree
+from collhub_blink.planes import Share
 from collhub_blink.task import Task
 from hub_core.algorithm import JsonValue
 from hub_core.certificates import SCHEMA, network_object
 
-__all__ = ["certificate_of", "lower_bound_ns"]
+__all__ = ["certificate_of", "certificate_of_planes", "lower_bound_ns"]
 
 # Parents and links that a certificate states; every rank's file holds a copy.
 _MOST_NUMBERS = 1 << 15
@@ -23,31 +26,69 @@ def lower_bound_ns(task: Task, bound: Bound) -> int:
 
 def certificate_of(task: Task, packing: Packing) -> dict[str, JsonValue]:
     """The document `collhub/certificate-1`; trees and links are left out where they would be long."""
-    topology, bound = task.topology, packing.bound
-    is_whole = len(packing.trees) * topology.num_npus <= _MOST_NUMBERS
+    document = _head(task, packing.bound, packing.rate)
+    document["tree_count"] = {
+        "trees": len(packing.trees),
+        "at_least": packing.at_least,
+        "unit": str(packing.unit),
+        "status": packing.status,
+        "reason": packing.reason,
+    }
+    if _is_whole(task, [packing]):
+        document["trees"] = [*_tree_objects(task, packing)]
+    return document
+
+
+def certificate_of_planes(task: Task, shares: Sequence[Share], bound: Bound) -> dict[str, JsonValue]:
+    """The same for trees on several planes: `bound` is that of all links, and the rate the sum of the planes' rates."""
+    packings = [share.packing for share in shares]
+    document = _head(task, bound, sum((packing.rate for packing in packings), Fraction(0)))
+    document["tree_count"] = {
+        "trees": sum(len(packing.trees) for packing in packings),
+        "at_least": 1,
+        "status": "feasible",
+        "reason": "a packing has a tree",
+    }
+    document["planes"] = [
+        {
+            "plane": share.plane.number,
+            "share": str(share.part),
+            "rate": str(share.packing.rate),
+            "bound": _bound_object(share.packing.bound),
+        }
+        for share in shares
+    ]
+    if _is_whole(task, packings):
+        document["trees"] = [
+            {**tree, "plane": share.plane.number} for share in shares for tree in _tree_objects(task, share.packing)
+        ]
+    return document
+
+
+def _head(task: Task, bound: Bound, rate: Fraction) -> dict[str, JsonValue]:
+    topology = task.topology
     document: dict[str, JsonValue] = {
         "schema": SCHEMA,
         "collective": str(task.collective.kind),
         "ranks": list(task.npus),
         "network": network_object(topology, topology.num_links <= _MOST_NUMBERS // 4),
         "collective_bytes": task.collective_bytes,
-        "rate": str(packing.rate),
+        "rate": str(rate),
         "bound": _bound_object(bound),
-        "is_optimal": packing.is_optimal,
+        "is_optimal": rate == bound.rate,
         "lower_bound_ns": lower_bound_ns(task, bound),
-        "tree_count": {
-            "trees": len(packing.trees),
-            "at_least": packing.at_least,
-            "unit": str(packing.unit),
-            "status": packing.status,
-            "reason": packing.reason,
-        },
     }
     if task.collective.root is not None:
         document["root"] = task.npus[task.root]
-    if is_whole:
-        document["trees"] = [_tree_object(packing, number, tree, topology.num_npus) for number, tree in enumerate(packing.trees)]
     return document
+
+
+def _is_whole(task: Task, packings: Sequence[Packing]) -> bool:
+    return sum(len(packing.trees) for packing in packings) * task.topology.num_npus <= _MOST_NUMBERS
+
+
+def _tree_objects(task: Task, packing: Packing) -> list[dict[str, JsonValue]]:
+    return [_tree_object(packing, number, tree, task.topology.num_npus) for number, tree in enumerate(packing.trees)]
 
 
 def _bound_object(bound: Bound) -> dict[str, JsonValue]:

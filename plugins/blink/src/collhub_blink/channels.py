@@ -1,7 +1,8 @@
-"""Divide data between two channels that run side by side, one of which needs a set-up time first."""
+"""Divide data among channels that run side by side, each usable after a set-up time of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hub_core.diagnostics import UsageError
@@ -26,20 +27,32 @@ class Channel:
         return self.setup_s + share_bytes / self.rate_bytes_per_s if share_bytes else 0.0
 
 
-def balanced_shares(size_bytes: float, one: Channel, other: Channel) -> tuple[float, float]:
-    """Bytes for both channels such that they end together; all for the quicker one where the other starts too late.
+def balanced_shares(size_bytes: float, *channels: Channel) -> tuple[float, ...]:
+    """Bytes for every channel such that those with a share end together, and no other is ready before that.
 
-    Where only `other` needs a set-up T, its share is max(0, (B * b2 - T * b1 * b2) / (b1 + b2)) (Blink, section 3.5), so
-    it helps above B = T * b1.
+    Channels are taken in the order of their set-up times while they are ready before the others end. Of two where only
+    the second needs a set-up T, its share is max(0, (B * b2 - T * b1 * b2) / (b1 + b2)) (Blink, section 3.5), so it helps
+    above B = T * b1.
     """
-    rate, other_rate = one.rate_bytes_per_s, other.rate_bytes_per_s
-    late = other.setup_s - one.setup_s
-    share = (size_bytes * other_rate - late * rate * other_rate) / (rate + other_rate)
-    share = min(max(share, 0.0), size_bytes)
-    return size_bytes - share, share
+    rate = head_start = 0.0
+    chosen: list[int] = []
+    start_s = min(channel.setup_s for channel in channels)
+    late_s = [channel.setup_s - start_s for channel in channels]
+    for number in sorted(range(len(channels)), key=late_s.__getitem__):
+        if chosen and late_s[number] * rate >= size_bytes + head_start:
+            break
+        chosen.append(number)
+        rate += channels[number].rate_bytes_per_s
+        head_start += channels[number].rate_bytes_per_s * late_s[number]
+    end_s = (size_bytes + head_start) / rate
+    shares = [0.0] * len(channels)
+    for number in chosen[1:]:
+        shares[number] = min(max((end_s - late_s[number]) * channels[number].rate_bytes_per_s, 0.0), size_bytes)
+    shares[chosen[0]] = max(size_bytes - sum(shares), 0.0)
+    return tuple(shares)
 
 
-def combined_rate(size_bytes: float, one: Channel, other: Channel) -> float:
-    """Bytes per second of both channels with balanced shares."""
-    shares = balanced_shares(size_bytes, one, other)
-    return size_bytes / max(one.time_s(shares[0]), other.time_s(shares[1]))
+def combined_rate(size_bytes: float, *channels: Channel) -> float:
+    """Bytes per second of all channels with balanced shares."""
+    shares: Sequence[float] = balanced_shares(size_bytes, *channels)
+    return size_bytes / max(channel.time_s(share) for channel, share in zip(channels, shares, strict=True))

@@ -16,7 +16,7 @@ from collhub_blink.shallow import islands
 from collhub_blink.task import Task
 from hub_core.certificates import partition_rate
 
-__all__ = ["directed_packing"]
+__all__ = ["directed_bound", "directed_packing"]
 
 
 def directed_packing(task: Task) -> Packing:
@@ -25,7 +25,7 @@ def directed_packing(task: Task) -> Packing:
     down, up = _trees(task, network), _trees(task, network.reversed)
     pairs = tuple(pair for root in task.npus for pair in _pairs(down[root], up[root]))
     unit = unit_that_fits(network.topology, pairs, True)
-    return Packing("trees for each direction", pairs, unit, _bound(network))
+    return Packing("trees for each direction", pairs, unit, directed_bound(network))
 
 
 def _trees(task: Task, network: Network) -> dict[int, list[PlacedTree]]:
@@ -49,11 +49,11 @@ def _pairs(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterator[Pla
         first, second = first + (not left[0][first]), second + (not left[1][second])
 
 
-def _bound(network: Network) -> Bound:
+def directed_bound(network: Network) -> Bound:
     """The least bound by partitions into ranks and machines, and by the least cut, which all data must cross either way."""
-    capacities: dict[tuple[int, int], Fraction] = {}
-    for link in network.topology.links():
-        capacities.setdefault((link.source, link.destination), Fraction(repr(link.bandwidth_bytes_per_s)))
+    graph, nodes_of = network.graph, network.nodes
+    ends = zip(nodes_of[graph.source].tolist(), nodes_of[graph.destination].tolist(), strict=True)
+    capacities = {pair: capacity * graph.unit for pair, capacity in zip(ends, graph.capacity.tolist(), strict=True)}
     blocks = [tuple(map(network.named, found)) for found in islands(network.graph) if len(found) > 1]
     bounds = [Bound("partition", partition_rate(found, capacities), blocks=found) for found in blocks]
     out, into = broadcast_rate(network.graph, 0), broadcast_rate(network.reversed.graph, 0)

@@ -18,7 +18,7 @@ from collhub_blink.packing import Bound, Packing
 from collhub_blink.placing import PlacedTree
 from collhub_blink.task import Task
 
-__all__ = ["path_packings"]
+__all__ = ["path_bound", "path_packings"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -28,14 +28,24 @@ def path_packings(task: Task) -> list[Packing]:
     network = task.oriented_network
     graph, ranks = network.graph, network.graph.num_compute
     flow = _best_flow(graph, task.root)
-    # A unit of every rank's rate is as many units of the collective's as there are ranks.
-    bound = Bound("cut", flow.rate * graph.unit * ranks, network.named(flow.cut))
+    bound = _bound(network, flow)
     paths = sorted(_paths(graph, flow, task.root), key=lambda path: (path[0][-1], -path[1], path[0]))
     trees = tuple(_placed(network, path, weight) for path, weight in paths)
     targets = tuple(int(network.nodes[path[-1]]) for path, _ in paths)
     # What a path carries for its rank is that part of the collective's rate; the root's own part goes nowhere.
     unit = graph.unit * flow.rate / flow.need
     return [Packing("paths to every rank", trees, unit, bound, ranks - 1, "every rank but the root needs a path", targets)]
+
+
+def path_bound(task: Task) -> Bound:
+    """What no scatter or gather exceeds."""
+    network = task.oriented_network
+    return _bound(network, _best_flow(network.graph, task.root))
+
+
+def _bound(network: Network, flow: _Flow) -> Bound:
+    # A unit of every rank's rate is as many units of the collective's as there are ranks.
+    return Bound("cut", flow.rate * network.graph.unit * network.graph.num_compute, network.named(flow.cut))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,6 +23,12 @@ BLINK = Synthesizer(
             ("auto", "fewest", "shallow"),
         ),
         Option("depth", OptionType.INT, 0, "most hops of a tree at the optimal rate of a broadcast or reduce (0: any)"),
+        Option(
+            "setup",
+            OptionType.TEXT,
+            "0ns",
+            "time until a plane of the topology can be used: 0ns, or one per plane such as 0ns,2ms",
+        ),
         Option("seed", OptionType.INT, 0, "first seed of the tree growth; the same seed gives the same bytes"),
         Option("seeds", OptionType.INT, 8, "random orders in which trees are grown; the fewest trees stand"),
         Option(

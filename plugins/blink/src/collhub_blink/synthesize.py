@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
+from collhub_packing.pipelining import Pipeline
+
 from collhub_blink.all_reduce import all_reduce_packings
-from collhub_blink.certificate import certificate_of, lower_bound_ns
+from collhub_blink.certificate import certificate_of, certificate_of_planes, lower_bound_ns
 from collhub_blink.multi_root import spread_packings
-from collhub_blink.packing import Packing
+from collhub_blink.packing import Bound, Packing
 from collhub_blink.paths import path_packings
-from collhub_blink.schedules import Scheduled, coarser, schedule
+from collhub_blink.planes import Divided, divided, planes_of
+from collhub_blink.schedules import Scheduled
+from collhub_blink.search import Made, fastest
 from collhub_blink.single_root import rooted_packings
 from collhub_blink.task import Task
+from collhub_blink.union import union_bound
 from hub_core.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.bounds import lower_bound_ns as links_bound_ns
 from hub_core.collectives import CollectiveKind
@@ -37,32 +41,58 @@ _PACKERS: Mapping[CollectiveKind, Callable[[Task], list[Packing]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Made:
-    """A packing, its schedule, and the time in nanoseconds; `is_interrupted`: the search was cut short."""
-
-    packing: Packing
-    scheduled: Scheduled
-    time_ns: int
-    is_interrupted: bool = False
-
-
 def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     """The fastest algorithm on trees that was found for a request; see `plugin.BLINK` for the options.
 
     Raises `UsageError` for options that do not fit, and `InputError` for collectives that do not run on trees, ranks
     that cannot be reached, and sizes below a byte a chunk.
     """
+    if request.topology.num_planes > 1:
+        return _synthesize_on_planes(request, options)
+    if str(options["setup"]) != "0ns":
+        raise UsageError("option setup: the topology has one plane alone", cure="join networks by +, as in dgx1v+dgx1-pcie")
     task = Task.of(request, options)
     packings = _wanted(task, packings_of(task))
-    best = _best(_candidates(task, packings, request.simulate))
+
+    def judge(packing: Packing, scheduled: Scheduled) -> int:
+        named = {"certificate": certificate_of(task, packing)}
+        return _time_ns(scheduled.pipeline, lambda: _algorithm(task, scheduled.pipeline, None, {}, named), request.simulate)
+
+    best = fastest(task, packings, judge)
     if best is None:
-        message = f"{task.collective_bytes} bytes are too few to be shared out among the trees"
-        raise InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
+        raise _too_small(task)
     statistics = _statistics(task, packings, best)
-    algorithm = _algorithm(task, best.packing, best.scheduled, request.wanted, options, statistics)
-    bounds = _bounds_ns(task, best.packing, request)
+    extension = {**statistics, "certificate": certificate_of(task, best.packing)}
+    algorithm = _algorithm(task, best.scheduled.pipeline, request.wanted, options, extension)
+    bounds = _bounds_ns(task, best.packing.bound, request)
     return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None)
+
+
+def _synthesize_on_planes(request: SynthesisRequest, options: Options) -> SynthesisResult:
+    """One algorithm over several planes, which share the data."""
+    planes = planes_of(request, options, lambda task: _wanted(task, packings_of(task)))
+    whole = Task.of(request, options)
+    startup_ns = [0] * request.topology.num_planes
+    for plane in planes:
+        startup_ns[plane.number] = plane.startup_ns
+
+    def simulate(pipeline: Pipeline) -> int:
+        return _time_ns(pipeline, lambda: _algorithm(whole, pipeline, None, {}, {}, startup_ns), request.simulate)
+
+    best = divided(planes, whole, simulate)
+    if best is None:
+        raise _too_small(whole)
+    bound = union_bound(whole)
+    statistics = _statistics_of_planes(best, bound)
+    extension = {**statistics, "certificate": certificate_of_planes(whole, best.shares, bound)}
+    algorithm = _algorithm(whole, best.pipeline, request.wanted, options, extension, startup_ns)
+    bounds = _bounds_ns(whole, bound, request)
+    return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None)
+
+
+def _too_small(task: Task) -> InputError:
+    message = f"{task.collective_bytes} bytes are too few to be shared out among the trees"
+    return InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
 
 
 def packings_of(task: Task) -> list[Packing]:
@@ -70,9 +100,9 @@ def packings_of(task: Task) -> list[Packing]:
     return _PACKERS[task.collective.kind](task)
 
 
-def _bounds_ns(task: Task, packing: Packing, request: SynthesisRequest) -> dict[str, int]:
+def _bounds_ns(task: Task, bound: Bound, request: SynthesisRequest) -> dict[str, int]:
     """The bound of the certificate, and what latencies and single ranks' links add."""
-    bounds = {packing.bound.kind: lower_bound_ns(task, packing.bound)}
+    bounds = {bound.kind: lower_bound_ns(task, bound)}
     if task.npus == tuple(range(task.topology.num_npus)):
         links = links_bound_ns(request.collective, task.topology, task.collective_bytes)
         bounds |= {} if links is None else {"links": int(links)}
@@ -90,69 +120,51 @@ def _wanted(task: Task, packings: list[Packing]) -> list[Packing]:
     return chosen if task.trees == "shallow" else [packing for packing in chosen if len(packing.trees) == fewest]
 
 
-def _best(candidates: Iterator[_Made]) -> _Made | None:
-    """The fastest; the first of equals. Ctrl-C ends the search, and passes where there is nothing yet."""
-    best: _Made | None = None
-    try:
-        for made in candidates:
-            if best is None or made.time_ns < best.time_ns:
-                best = made
-    except KeyboardInterrupt:
-        if best is None:
-            raise
-        return _Made(best.packing, best.scheduled, best.time_ns, True)
-    return best
-
-
-def _candidates(task: Task, packings: Sequence[Packing], simulate: Callable[[Algorithm], int | None]) -> Iterator[_Made]:
-    """Every packing with its best number of chunks, unless its rate alone makes it slower than what there is.
-
-    Where messages meet at switches, their order there is not the schedule's to decide: larger chunks, of which fewer wait
-    for each other, are tried as well.
-    """
-    least: int | None = None
-    for place, packing in enumerate(packings[:1] if task.budget.is_interrupted else packings):
-        task.progress(place / len(packings), packing.method)
-        if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
-            continue
-        found = schedule(task, packing)
-        for scheduled in () if found is None else (found,) if task.network.is_switchless else coarser(task, packing, found):
-            time_ns = _time_ns(task, packing, scheduled, simulate)
-            least = time_ns if least is None else min(least, time_ns)
-            yield _Made(packing, scheduled, time_ns)
-
-
-def _time_ns(task: Task, packing: Packing, scheduled: Scheduled, simulate: Callable[[Algorithm], int | None]) -> int:
+def _time_ns(pipeline: Pipeline, algorithm: Callable[[], Algorithm], simulate: Callable[[Algorithm], int | None]) -> int:
     """The simulator's time, the schedule's own where there is none, or where it would take long."""
-    own = -(-scheduled.pipeline.time_ps // 1000)
-    if len(scheduled.pipeline.transfers) > _MOST_SIMULATED:
-        return own
-    return simulate(_algorithm(task, packing, scheduled, None, {}, {})) or own
+    own = -(-pipeline.time_ps // 1000)
+    return own if len(pipeline.transfers) > _MOST_SIMULATED else simulate(algorithm()) or own
 
 
 def _algorithm(
     task: Task,
-    packing: Packing,
-    scheduled: Scheduled,
+    pipeline: Pipeline,
     wanted: tuple[int, ...] | None,
     options: Options,
-    statistics: Mapping[str, JsonValue],
+    extension: Mapping[str, JsonValue],
+    startup_ns: Sequence[int] = (),
 ) -> Algorithm:
     given = {name: str(value) for name, value in options.items()}
     return algorithm_of(
-        scheduled.pipeline.collective,
-        scheduled.pipeline.chunks,
-        scheduled.pipeline.transfers,
+        pipeline.collective,
+        pipeline.chunks,
+        pipeline.transfers,
         npus=task.npus,
         num_npus=task.topology.num_npus,
         wanted=wanted,
         provenance=Provenance(_NAME, version(_NAME), task.topology.name, "", given),
         collective_bytes=task.collective_bytes,
-        extensions={_NAME: {**statistics, "certificate": certificate_of(task, packing)}},
+        extensions={_NAME: dict(extension)},
+        startup_ns=startup_ns,
     )
 
 
-def _statistics(task: Task, packings: Sequence[Packing], best: _Made) -> dict[str, JsonValue]:
+def _statistics_of_planes(best: Divided, bound: Bound) -> dict[str, JsonValue]:
+    """As for one plane, a value per plane that carries anything; the rate is the sum, the best rate that of all links."""
+    packings = [share.packing for share in best.shares]
+    found: dict[str, JsonValue] = {
+        "method": "; ".join(f"plane {share.plane.number}: {share.packing.method}" for share in best.shares),
+        "share %": ", ".join(f"{float(100 * share.part):.4g}" for share in best.shares),
+        "trees": ", ".join(str(len(packing.trees)) for packing in packings),
+        "depth": ", ".join(str(packing.depth) for packing in packings),
+        "chunks": ", ".join(str(share.scheduled.chunks) for share in best.shares),
+        "rate GB/s": ", ".join(f"{float(packing.rate) / 1e9:.6g}" for packing in packings),
+        "best rate GB/s": float(bound.rate) / 1e9,
+    }
+    return found | ({"interrupted": True} if best.is_interrupted else {})
+
+
+def _statistics(task: Task, packings: Sequence[Packing], best: Made) -> dict[str, JsonValue]:
     packing = best.packing
     found: dict[str, JsonValue] = {
         "method": packing.method,

@@ -1,0 +1,54 @@
+"""What no algorithm exceeds that may use all planes of a topology, in whatever way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from collhub_packing.rates import all_gather_rate, broadcast_rate, strength
+
+from collhub_blink.directed_all_reduce import directed_bound
+from collhub_blink.packing import Bound
+from collhub_blink.paths import path_bound
+from collhub_blink.task import Task
+from hub_core.collectives import CollectiveKind
+
+__all__ = ["union_bound"]
+
+
+def union_bound(task: Task) -> Bound:
+    """The least cut or partition of the network in which the links of all planes add up.
+
+    It is at least the sum of the planes' own bounds, and more where cuts of different places limit the planes.
+    """
+    return _BOUNDS[task.collective.kind](task)
+
+
+def _rooted(task: Task) -> Bound:
+    network = task.oriented_network
+    rate = broadcast_rate(network.graph, task.root)
+    return Bound("cut", rate.value * network.graph.unit, network.named(rate.cut))
+
+
+def _spread(task: Task) -> Bound:
+    network = task.oriented_network
+    rate = all_gather_rate(network.graph)
+    return Bound("ingress-cut", rate.value * network.graph.unit * network.graph.num_compute, network.named(rate.cut))
+
+
+def _all_reduce(task: Task) -> Bound:
+    network = task.network
+    if not network.is_duplex:
+        return directed_bound(network)
+    found = strength(network.graph)
+    return Bound("partition", found.value * network.graph.unit, blocks=tuple(map(network.named, found.sides)))
+
+
+_BOUNDS: Mapping[CollectiveKind, Callable[[Task], Bound]] = {
+    CollectiveKind.BROADCAST: _rooted,
+    CollectiveKind.REDUCE: _rooted,
+    CollectiveKind.ALL_REDUCE: _all_reduce,
+    CollectiveKind.ALL_GATHER: _spread,
+    CollectiveKind.REDUCE_SCATTER: _spread,
+    CollectiveKind.SCATTER: path_bound,
+    CollectiveKind.GATHER: path_bound,
+}
