@@ -216,7 +216,9 @@ class _Claim:
         """The rate that the stated cut or partition allows; those of single planes are held against what they claim."""
         for plane, stated in self.carrying().items():
             if self._bound(stated["bound"], self.planes[plane]) != Fraction(stated["bound"]["rate"]):
-                raise _FlawError("bound", f"the bound of plane {plane} is not {_gb(Fraction(stated['bound']['rate']))} as claimed")
+                raise _FlawError(
+                    "bound", f"the bound of plane {plane} is not {_gb(Fraction(stated['bound']['rate']))} as claimed"
+                )
         return self._bound(self.document["bound"], _united(self.planes))
 
     def carrying(self) -> dict[int, JsonObject]:

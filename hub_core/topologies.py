@@ -18,7 +18,16 @@ from hub_core.switched_topologies import Constants, dragonfly, fat_tree, rail
 from hub_core.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Links, Topology
 from hub_core.units import parse_bandwidth, parse_time
 
-__all__ = ["BUILDERS", "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES", "grid", "parse_topology", "side_by_side"]
+__all__ = [
+    "BUILDERS",
+    "DEFAULT_BANDWIDTH_BYTES_PER_S",
+    "DEFAULT_LATENCY_S",
+    "MAX_LINKS",
+    "MAX_NODES",
+    "grid",
+    "parse_topology",
+    "side_by_side",
+]
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NoReturn
 
@@ -85,7 +85,8 @@ class Links:
         """All links of all parts, in order."""
         columns = ("source", "destination", "bandwidth_bytes_per_s", "latency_s")
         planes = [np.zeros(len(part.source), np.int64) if part.plane is None else part.plane for part in parts]
-        return cls(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns), np.concatenate(planes))
+        joined = (np.concatenate([getattr(part, column) for part in parts]) for column in columns)
+        return replace(cls(*joined), plane=np.concatenate(planes))
 
     def topology(
         self,
@@ -111,7 +112,7 @@ class Links:
             dimensions,
             node_names,
             groups or {},
-            None if self.plane is None else self.plane[rows],
+            (np.zeros(len(self.source), np.int64) if self.plane is None else self.plane)[rows],
         )
 
 

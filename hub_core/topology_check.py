@@ -21,8 +21,9 @@ _NAMED_NODES = 8
 
 
 class Pairs:
-    """The links by plane and ordered pair of nodes: int64 columns `source`, `destination`, `count`; sums of bandwidth, least latency.
+    """The links by plane and ordered pair of nodes, as columns of equal length.
 
+    `source`, `destination`, `count`: int64; then sums of bandwidth, and the least latency.
     `back`: the row of the way back, -1 where there is none.
     """
 

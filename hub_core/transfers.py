@@ -302,7 +302,7 @@ class _Lowering:
         self._slot, self.scratch_units = self._scratch()
 
     def columns(self) -> tuple[dict[str, npt.NDArray[np.generic]], tuple[Int64Array, Int64Array], tuple[Int64Array, Int64Array]]:
-        """All columns of the table, the data and the control edges; own chunks are copied behind the messages."""
+        """All columns of the table, the data and the control edges: start-ups, messages, copies of own chunks."""
         events, chunks, chunk = self._events, self._placement.chunks, self._chunk
         is_send, has_value = events.is_send, self._previous >= 0
         is_member = self._placement.has_before(events.rank, chunk)
@@ -327,10 +327,13 @@ class _Lowering:
         }
         rows = np.flatnonzero(has_value)
         copies, copy_control = self._copies()
-        startups, startup_control = self._startups(len(chunk) + len(copies["rank"]))
-        parents, children = zip(self._turns(), copy_control, startup_control, strict=True)
-        joined = {name: np.concatenate([column, copies[name], startups[name]]) for name, column in columns.items()}
-        return joined, (self._previous[rows], rows), (np.concatenate(parents), np.concatenate(children))
+        startups, startup, started = self._startups()
+        first = len(startups["rank"])
+        # In front, so that messages on a channel stay in the order of time.
+        joined = {name: np.concatenate([startups[name], column, copies[name]]) for name, column in columns.items()}
+        edges = [first + np.concatenate(pair) for pair in zip(self._turns(), copy_control, strict=True)]
+        control = np.concatenate([edges[0], startup]), np.concatenate([edges[1], first + started])
+        return joined, (first + self._previous[rows], first + rows), control
 
     def _last_arrivals(self) -> Int64Array:
         """Per event, the row of the last arrival of its chunk at its rank before it, or -1."""
@@ -434,8 +437,8 @@ class _Lowering:
         }
         return columns, self._reads_before(npu, chunk, len(events) + run)
 
-    def _startups(self, first_row: int) -> tuple[dict[str, npt.NDArray[np.generic]], tuple[Int64Array, Int64Array]]:
-        """A COMPUTE per rank and plane that starts up, and control edges to the sends there that wait for no data."""
+    def _startups(self) -> tuple[dict[str, npt.NDArray[np.generic]], Int64Array, Int64Array]:
+        """A COMPUTE per rank and plane that starts up, and edges from these to the sends there that wait for no data."""
         planes = max(len(self._startup_ns), 1)
         plane = self._channel % planes
         waits = self._startup_ns[plane] > 0 if len(self._startup_ns) else np.zeros(len(plane), np.bool_)
@@ -452,7 +455,7 @@ class _Lowering:
             "channel": np.zeros(len(rank), np.int64),
             "duration_ns": self._startup_ns[of_plane] if len(rank) else np.zeros(0, np.int64),
         }
-        return columns, (first_row + startup.astype(np.int64), sends)
+        return columns, startup.astype(np.int64), sends
 
     def _reads_before(self, npu: Int64Array, chunk: Int64Array, copy: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Control edges from the sends of own chunks to the copies of these."""

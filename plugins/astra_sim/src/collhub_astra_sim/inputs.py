@@ -35,7 +35,10 @@ def rank_of_nodes(nodes: NodeTable) -> npt.NDArray[np.int32]:
 def world_of(
     nodes: NodeTable, duration_ns: Int64Array, topology: Topology, model: Model, locate: Locate, channel: Int64Array | None = None
 ) -> World:
-    """The state before the start; `channel` (int64 per node) chooses the plane of a message. Raises `InputError` for what cannot be simulated, at the place that `locate` gives."""
+    """The state before the start; `channel` (int64 per node) chooses the plane of a message.
+
+    Raises `InputError` for what cannot be simulated, at the place that `locate` gives.
+    """
     rank = rank_of_nodes(nodes)
     _check(nodes, rank, topology, locate)
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)

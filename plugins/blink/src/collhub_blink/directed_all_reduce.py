@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 from collhub_packing.multiroot import all_gather_trees
 from collhub_packing.rates import broadcast_rate

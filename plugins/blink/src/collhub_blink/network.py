@@ -30,7 +30,7 @@ class Network:
 
     @classmethod
     def of(cls, topology: Topology, npus: Sequence[int]) -> Network:
-        """Rank r runs on `npus[r]`; of several planes, the links add up. Raises `InputError` for bandwidths without a common unit."""
+        """Rank r runs on `npus[r]`; links of several planes add up. Raises `InputError` for bandwidths without a common unit."""
         ranks = np.asarray(npus, np.int64)
         others = np.setdiff1d(np.arange(topology.num_nodes), ranks)
         nodes = np.concatenate([ranks, others])

@@ -24,8 +24,11 @@ from hub_core.units import parse_time
 
 __all__ = ["Divided", "Plane", "Share", "divided", "planes_of"]
 
-# Shares are whole multiples of so small a part of the data.
-_PARTS = 1 << 12
+# Shares to begin with are fractions of a denominator up to this; later ones differ by so much of themselves from the
+# balance, if that takes no more than so many units of the whole for a unit of the smallest chunks.
+_FINEST = 1 << 12
+_TOLERANCE = 1 / 400
+_MOST_UNITS = 64
 _ROUNDS = 3
 
 _Columns = TypeVar("_Columns", Chunks, Transfers)
@@ -48,8 +51,17 @@ class Share:
 
     plane: Plane
     part: Fraction
-    packing: Packing
-    scheduled: Scheduled
+    made: Made
+
+    @property
+    def packing(self) -> Packing:
+        """The trees."""
+        return self.made.packing
+
+    @property
+    def units(self) -> int:
+        """Units into which the schedule of the plane alone divides a share of the collective."""
+        return self.made.scheduled.pipeline.collective.units_per_rank
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,75 +125,105 @@ def divided(planes: Sequence[Plane], whole: Task, simulate: Simulate) -> Divided
 def _divisions(planes: Sequence[Plane], whole: Task, simulate: Simulate) -> Iterator[Divided]:
     """All data on the plane that is fastest for it, then shares by rate and start-up, which measured times correct.
 
-    What a plane takes longer than its bytes at its rate - the latencies, and the filling of the pipeline - counts as
-    start-up the next time.
+    A plane's rate is at first that of its trees, and then what it carried in the measured time: the latencies, and the
+    filling of the pipeline, lower it.
     """
     size = whole.collective_bytes
     channels = [Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9) for plane in planes]
     quickest = min(range(len(planes)), key=lambda place: channels[place].time_s(size))
-    made: list[Made | None] = [None] * len(planes)
-    parts = [Fraction(int(place == quickest)) for place in range(len(planes))]
-    for number in range(1 + _ROUNDS):
-        for place, plane in enumerate(planes):
-            made[place] = _made(plane, parts[place], made[place] if number > 1 else None, simulate)
-        shares = [
-            Share(plane, part, found.packing, found.scheduled)
-            for plane, part, found in zip(planes, parts, made, strict=True)
-            if found is not None
-        ]
-        if sum(share.part for share in shares) < 1:
+    if (alone := _made(planes[quickest], Fraction(1), simulate)) is None:
+        return
+    yield _division(whole, [Share(planes[quickest], Fraction(1), alone)], simulate)
+    parts = [Fraction(share / size).limit_denominator(_FINEST) for share in balanced_shares(size, *channels)]
+    made = [_made(plane, part, simulate) for plane, part in zip(planes, parts, strict=True)]
+    for _ in range(_ROUNDS):
+        shares = _shares(planes, parts, made)
+        if len(shares) < 2:
             return
-        pipeline = _joined(whole.collective, shares)
-        yield Divided(tuple(shares), pipeline, simulate(pipeline), any(found.is_interrupted for found in made if found))
-        if number:
-            channels = [_measured(found, part * size) or channel for channel, found, part in zip(channels, made, parts, strict=True)]
-        previous, parts = parts, _parts(size, channels)
-        if parts == previous:
-            return
+        planes = [share.plane for share in shares]
+        balance = balanced_shares(size, *(_measured(share, size) for share in shares))
+        parts = _in_common_units(balance, [share.units for share in shares])
+        made = [_again(share, part, simulate) for share, part in zip(shares, parts, strict=True)]
+        if len(again := _shares(planes, parts, made)) == len(planes):
+            yield _division(whole, again, simulate)
 
 
-def _made(plane: Plane, part: Fraction, known: Made | None, simulate: Simulate) -> Made | None:
-    """The fastest way to carry a part on one plane, with the packing and the number of chunks of `known` if given."""
-    task = replace(plane.task, collective_bytes=math.floor(plane.task.collective_bytes * part))
-    if not task.collective_bytes:
+def _shares(planes: Sequence[Plane], parts: Sequence[Fraction], made: Sequence[Made | None]) -> list[Share]:
+    """The shares of the planes that can carry theirs."""
+    found = zip(planes, parts, made, strict=True)
+    return [Share(plane, part, each) for plane, part, each in found if each is not None]
+
+
+def _division(whole: Task, shares: Sequence[Share], simulate: Simulate) -> Divided:
+    pipeline = _joined(whole.collective, shares)
+    return Divided(tuple(shares), pipeline, simulate(pipeline), any(share.made.is_interrupted for share in shares))
+
+
+def _made(plane: Plane, part: Fraction, simulate: Simulate) -> Made | None:
+    """The fastest way to carry a part on one plane."""
+    task = _task_of(plane, part)
+    if task is None:
         return None
 
     def judge(packing: Packing, scheduled: Scheduled) -> int:
-        return simulate(_joined(task.collective, [Share(plane, part, packing, scheduled)]))
+        return simulate(_joined(task.collective, [Share(plane, part, Made(packing, scheduled, 0))]))
 
-    if known is None:
-        return fastest(task, plane.packings, judge)
-    scheduled = schedule(replace(task, chunks=known.scheduled.chunks), known.packing)
-    return None if scheduled is None else Made(known.packing, scheduled, judge(known.packing, scheduled))
+    return fastest(task, plane.packings, judge)
 
 
-def _measured(made: Made | None, share_bytes: Fraction) -> Channel | None:
-    if made is None:
+def _again(share: Share, part: Fraction, simulate: Simulate) -> Made | None:
+    """Another part on the same plane, with the packing and the number of chunks of a known one."""
+    task = _task_of(share.plane, part)
+    chunks = share.made.scheduled.chunks
+    scheduled = None if task is None else schedule(replace(task, chunks=chunks), share.packing)
+    if task is None or scheduled is None:
         return None
-    rate = float(made.packing.rate)
-    return Channel(rate, max(0.0, made.time_ns / 1e9 - float(share_bytes) / rate))
+    made = Made(share.packing, scheduled, 0, share.made.is_interrupted)
+    return replace(made, time_ns=simulate(_joined(task.collective, [Share(share.plane, part, made)])))
 
 
-def _parts(size: int, channels: Sequence[Channel]) -> list[Fraction]:
-    """Balanced shares as parts of the data, rounded; the largest takes what is left."""
-    shares = balanced_shares(size, *channels)
-    parts = [Fraction(round(share * _PARTS / size), _PARTS) for share in shares]
-    largest = parts.index(max(parts))
-    parts[largest] += 1 - sum(parts)
+def _task_of(plane: Plane, part: Fraction) -> Task | None:
+    """The task of carrying a part, None for less than a byte."""
+    size = math.floor(plane.task.collective_bytes * part)
+    return replace(plane.task, collective_bytes=size) if size else None
+
+
+def _measured(share: Share, size: int) -> Channel:
+    """The rate at which a plane carried its share once it had started."""
+    startup_ns = share.plane.startup_ns
+    return Channel(float(share.part * size) * 1e9 / max(1, share.made.time_ns - startup_ns), startup_ns / 1e9)
+
+
+def _in_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Fraction]:
+    """About these shares, as parts of the data, such that few units of the whole make a unit of each.
+
+    `units`: of how many units the share of each plane consists. The effort of whoever checks contents grows with the
+    number of units of the whole.
+    """
+    width = [share / count for share, count in zip(shares, units, strict=True)]
+    least = min((each for each in width if each), default=1.0)
+    for base in range(1, _MOST_UNITS + 1):
+        scales = [round(base * each / least) for each in width]
+        total = sum(scale * count for scale, count in zip(scales, units, strict=True))
+        parts = [Fraction(scale * count, total) for scale, count in zip(scales, units, strict=True)]
+        if all(abs(part * sum(shares) - share) <= _TOLERANCE * share for part, share in zip(parts, shares, strict=True)):
+            break
     return parts
 
 
 def _joined(collective: Collective, shares: Sequence[Share]) -> Pipeline:
     """One schedule of all shares, in whole units: every share of the collective is cut at the same places, plane by plane."""
-    pipelines = [share.scheduled.pipeline for share in shares]
-    ratios = [share.part / pipeline.collective.units_per_rank for share, pipeline in zip(shares, pipelines, strict=True)]
+    pipelines = [share.made.scheduled.pipeline for share in shares]
+    ratios = [share.part / share.units for share in shares]
     units = math.lcm(*(ratio.denominator for ratio in ratios))
     ranks = pipelines[0].collective.unit_count // pipelines[0].collective.units_per_rank
     begin = Fraction(0)
-    chunks, transfers, time_ps = [], [], 0
+    chunks: list[Chunks] = []
+    transfers: list[Transfers] = []
+    time_ps = 0
     for share, pipeline, ratio in zip(shares, pipelines, ratios, strict=True):
         moved = _moved(pipeline, int(begin * units), int(ratio * units), units)
-        transfers.append(_on_plane(pipeline.transfers, share.plane, sum(map(len, chunks))))
+        transfers.append(_on_plane(pipeline.transfers, share.plane, sum(len(before) for before in chunks)))
         chunks.append(moved)
         begin += share.part
         time_ps = max(time_ps, pipeline.time_ps + share.plane.startup_ns * 1000)

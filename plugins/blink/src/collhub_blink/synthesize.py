@@ -157,7 +157,7 @@ def _statistics_of_planes(best: Divided, bound: Bound) -> dict[str, JsonValue]:
         "share %": ", ".join(f"{float(100 * share.part):.4g}" for share in best.shares),
         "trees": ", ".join(str(len(packing.trees)) for packing in packings),
         "depth": ", ".join(str(packing.depth) for packing in packings),
-        "chunks": ", ".join(str(share.scheduled.chunks) for share in best.shares),
+        "chunks": ", ".join(str(share.made.scheduled.chunks) for share in best.shares),
         "rate GB/s": ", ".join(f"{float(packing.rate) / 1e9:.6g}" for packing in packings),
         "best rate GB/s": float(bound.rate) / 1e9,
     }
