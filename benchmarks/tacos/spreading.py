@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from collhub_tacos.bounds import lower_bounds_ps
-from collhub_tacos.heterogeneous import best_all_gather
+from collhub_tacos.heterogeneous import find_all_gather
 from collhub_tacos.multicast import spread
 from collhub_tacos.network import Network
 from collhub_tacos.replay import replay
@@ -88,7 +88,7 @@ def _row(case: Case, seeds: int) -> None:
         return min(found, key=lambda schedule: schedule.time_ps)
 
     found, cells = [], ""
-    for synthesize in (lambda: best_all_gather(network, times, case.origin, seeds, needed=needed), by_trees):
+    for synthesize in (lambda: find_all_gather(network, times, case.origin, seeds, needed=needed).result, by_trees):
         schedule, seconds = _timed(synthesize)
         found.append(replay(schedule, times, case.origin, wanted) / 1e6)
         cells += f"{found[-1]:>10.2f}{len(schedule):>11}{seconds:>8.3f}"

@@ -63,7 +63,7 @@ def verify(
     """
     if runtime is not None:
         others = {"--from": source_format, "--expect": expect, "--root": root, "--fifo-capacity": fifo_capacity}
-        _check_alone({**others, "--certificate": is_certified or None})
+        _check_alone({**others, "--certificate": is_certified or None, "--topology": topology_text})
         return report_load(session, source, runtime, assignments, as_json)
     if fifo_units is not None and fifo_capacity is None:
         raise UsageError("--fifo-units has no meaning without --fifo-capacity", cure="give both")

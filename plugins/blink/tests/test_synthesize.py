@@ -130,6 +130,17 @@ def test_others_relay_for_those_who_take_part(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_relays_serve_all_whose_paths_meet_there(kind: str) -> None:
+    made = synthesized(kind, "rail:2x4", npus=(0, 5, 2), chunks=4, trees="fewest")
+    assert checked(made, "rail:2x4").is_optimal
+
+
+def test_messages_of_one_pair_take_one_route_and_so_arrive_in_order() -> None:
+    # Its trees pass from one NPU to another by two routes; on both at once, messages would overtake each other.
+    checked(synthesized("all-reduce", "dragonfly:2,1,1", 64 * MIB, chunks=32, trees="fewest"), "dragonfly:2,1,1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_same_request_gives_the_same_bytes(kind: str) -> None:
     contents = [
         b"".join(a.content() for a in write_document(synthesized(kind, "dgx1v").algorithm, {}).artifacts) for _ in range(2)

@@ -9,9 +9,25 @@ import numpy as np
 from hub_core.topologies import parse_topology
 from hub_core.topology import Links, Topology
 
-_GIB = 1 << 30
+GIB = 1 << 30
 _LATENCY_S = 0.5e-6
-_RATES = {"ring": 200 * _GIB, "full": 100 / 3 * _GIB, "switch": 50 * _GIB}
+_RATES = {"ring": 200 * GIB, "full": 100 / 3 * GIB, "switch": 50 * GIB}
+
+# specs/tacos.md 9.1: network, chunks a node, total bytes, microseconds: what the tests of TACOS v1.3.0 expect, and the bound.
+TESTS_OF_THE_RELEASE = [
+    ("mesh:5x5?bandwidth=50GiB/s&latency=500ns", 1, GIB, 9606.00),
+    ("mesh:10x10?bandwidth=100GiB/s&latency=1us", 2, GIB, 5049.00),
+    ("mesh:7x12?bandwidth=100GiB/s&latency=1us", 3, 4 * GIB, 19966.27),
+    ("mesh:5x5?bandwidth=50GiB/s,75GiB/s&latency=500ns", 1, GIB, 8005.00),
+    ("mesh:8x5?bandwidth=80GiB/s,35GiB/s&latency=1us", 2, GIB, 8595.43),
+    ("mesh:7x10?bandwidth=16GiB/s,73GiB/s&latency=1.5us", 3, 4 * GIB, 44612.47),
+    ("mesh:3x3x3?bandwidth=50GiB/s&latency=500ns", 1, GIB, 6671.17),
+    ("mesh:3x4x5?bandwidth=50GiB/s&latency=500ns", 2, 2 * GIB, 13353.33),
+    ("mesh:4x2x3?bandwidth=50GiB/s&latency=500ns", 3, 3 * GIB, 19178.17),
+    ("torus:3x3x3?bandwidth=50GiB/s&latency=500ns", 1, GIB, 3706.20),
+    ("torus:3x4x5?bandwidth=50GiB/s&latency=500ns", 2, 2 * GIB, 6676.67),
+    ("torus:4x2x3?bandwidth=50GiB/s&latency=500ns", 3, 3 * GIB, 11673.67),
+]
 
 
 def mesh(width: int, height: int, x_gib: int, y_gib: int) -> Topology:

@@ -10,12 +10,12 @@ from collhub_tacos.homogeneous import best_all_gather
 from collhub_tacos.network import Network
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tacos_networks import mesh, ring_full_switch
+from tacos_networks import TESTS_OF_THE_RELEASE, mesh, ring_full_switch
 
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology
 from hub_core.topology import Links, Occupancy
 
-GIB, MIB = 1 << 30, 1 << 20
+MIB = 1 << 20
 ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER)
 KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
 OPPOSITES = [
@@ -50,21 +50,6 @@ def largest_us(topology: Topology | str, chunks: int, total: int) -> float:
     return max(found["ingress"], found["diameter"]) / 1e6
 
 
-# specs/tacos.md 9.1: network, chunks a node, total bytes, bound in microseconds.
-TESTS_OF_THE_RELEASE = [
-    ("mesh:5x5?bandwidth=50GiB/s&latency=500ns", 1, GIB, 9606.00),
-    ("mesh:10x10?bandwidth=100GiB/s&latency=1us", 2, GIB, 5049.00),
-    ("mesh:7x12?bandwidth=100GiB/s&latency=1us", 3, 4 * GIB, 19966.27),
-    ("mesh:5x5?bandwidth=50GiB/s,75GiB/s&latency=500ns", 1, GIB, 8005.00),
-    ("mesh:8x5?bandwidth=80GiB/s,35GiB/s&latency=1us", 2, GIB, 8595.43),
-    ("mesh:7x10?bandwidth=16GiB/s,73GiB/s&latency=1.5us", 3, 4 * GIB, 44612.47),
-    ("mesh:3x3x3?bandwidth=50GiB/s&latency=500ns", 1, GIB, 6671.17),
-    ("mesh:3x4x5?bandwidth=50GiB/s&latency=500ns", 2, 2 * GIB, 13353.33),
-    ("mesh:4x2x3?bandwidth=50GiB/s&latency=500ns", 3, 3 * GIB, 19178.17),
-    ("torus:3x3x3?bandwidth=50GiB/s&latency=500ns", 1, GIB, 3706.20),
-    ("torus:3x4x5?bandwidth=50GiB/s&latency=500ns", 2, 2 * GIB, 6676.67),
-    ("torus:4x2x3?bandwidth=50GiB/s&latency=500ns", 3, 3 * GIB, 11673.67),
-]
 # specs/tacos.md 9.2, 1 MiB a node: chunks a node, microseconds.
 HOMOGENEOUS = [
     ("mesh:8x8", 1, 641.0),

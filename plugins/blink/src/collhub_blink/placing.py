@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -65,14 +65,23 @@ def _placed(network: Network, tree: Tree, direct: DirectNetwork, graph: Capacity
     ranks = np.argsort(tree.depths(), kind="stable")
     for rank in ranks[tree.parent[ranks] >= 0].tolist():
         path = [int(nodes[tree.parent[rank]]), *nodes[graph.destination[list(direct.routes[tree.arc[rank]])]].tolist()]
-        places = [place for place, node in enumerate(path) if node < topology.num_npus]
-        for first, last in pairwise(places):
-            if path[last] not in has_chunk:
-                has_chunk.add(path[last])
-                parent[path[last]] = path[first]
-                if last > first + 1:
-                    stops[path[last]] = tuple(path[first : last + 1])
+        for stop in _new_stops(path, has_chunk, topology.num_npus):
+            has_chunk.add(stop[-1])
+            parent[stop[-1]] = stop[0]
+            if len(stop) > 2:
+                stops[stop[-1]] = stop
     return PlacedTree(Tree(int(nodes[tree.root]), tree.weight, parent, np.full(len(parent), -1, np.int64)), stops)
+
+
+def _new_stops(path: Sequence[int], has_chunk: set[int], num_npus: int) -> Iterator[tuple[int, ...]]:
+    """The path from its last NPU that has a chunk on, from NPU to NPU, without circles."""
+    places = [place for place, node in enumerate(path) if node < num_npus]
+    last_of = {path[place]: place for place in places}
+    here = max(place for place in places if path[place] in has_chunk)
+    while path[here] != path[-1]:
+        there = next(place for place in places if place > here)
+        yield tuple(path[here : there + 1])
+        here = last_of[path[there]]
 
 
 def placed_along_routes(network: Network, trees: Sequence[Tree]) -> tuple[PlacedTree, ...]:

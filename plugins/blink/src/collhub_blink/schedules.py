@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 from collhub_packing.pipelining import Pipeline, Pipelining, Stream
@@ -124,6 +123,7 @@ def _is_sensible(pipelining: Pipelining, counts: Sequence[int]) -> bool:
 
 
 def _pipelining(task: Task, packing: Packing) -> Pipelining:
+    """Messages go by `Topology.routes`, one route a pair, as everywhere in the hub; a packing's own may be others."""
     if packing.targets or packing.trees[0].up is not None:
         streams = tuple(_path_streams(task, packing) if packing.targets else _directed_streams(packing))
         operations = Operations.joined([stream.operations for stream in streams])
@@ -136,7 +136,6 @@ def _pipelining(task: Task, packing: Packing) -> Pipelining:
         task.collective_bytes,
         task.occupancy,
         list(task.npus),
-        _stated_paths(task, packing),
     )
 
 
@@ -178,20 +177,3 @@ def _there_and_back(placed: PlacedTree, upward: PlacedTree) -> Operations:
     leaving = len(up) + np.flatnonzero(down.source == placed.tree.root)
     before, after = np.repeat(arriving, len(leaving)), np.tile(leaving, len(arriving))
     return replace(both, before=np.concatenate([both.before, before]), after=np.concatenate([both.after, after]))
-
-
-def _stated_paths(task: Task, packing: Packing) -> list[dict[int, list[int]]] | None:
-    """Rows of the links from parents to children that are no neighbours, where these links exist both ways."""
-    if not any(placed.stops for placed in packing.trees):
-        return None
-    row_of: dict[tuple[int, int], int] = {}
-    for row, ends in enumerate(zip(task.topology.source.tolist(), task.topology.destination.tolist(), strict=True)):
-        row_of.setdefault(ends, row)
-    return [
-        {
-            node: [row_of[pair] for pair in pairwise(stops)]
-            for node, stops in placed.stops.items()
-            if all(pair in row_of and pair[::-1] in row_of for pair in pairwise(stops))
-        }
-        for placed in packing.trees
-    ]

@@ -14,7 +14,7 @@ from collhub_tacos.schedule import Schedule
 from collhub_tacos.seed_search import Best, best_of_seeds
 from hub_core.diagnostics import InputError
 
-__all__ = ["all_gather", "best_all_gather", "fewest_ps", "find_all_gather"]
+__all__ = ["all_gather", "fewest_ps", "find_all_gather"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -61,20 +61,6 @@ def all_gather(
         best = made if best is None or made.time_ps < best.time_ps else best
     assert best is not None
     return best if members.all() else _pruned(best, members, len(origin))
-
-
-def best_all_gather(
-    network: Network,
-    times: LinkTimes,
-    origin: Int64Array,
-    seeds: int = _DEFAULT_SEEDS,
-    first_seed: int = 0,
-    threads: int = 0,
-    progress: Callable[[float, str], None] = lambda fraction, what: None,
-    needed: BoolArray | None = None,
-) -> Schedule:
-    """The schedule that `find_all_gather` finds."""
-    return find_all_gather(network, times, origin, seeds, first_seed, threads, progress, needed).result
 
 
 def find_all_gather(
