@@ -90,6 +90,7 @@ def test_algorithm_between_neighbours_on_uniform_links_is_written_as_fully_conne
         ("line:4", "from NPU 3 to NPU 0, which are no neighbours"),
         ("dgx1v", "its links differ in bandwidth \\(25 to 50 GB/s\\)"),
         ("torus:4x2?latency=1ns,2ns", "its links differ in latency \\(1 to 2 ns\\)"),
+        ("fc:4+fc:4", "it has 2 planes"),
         ("fat-tree:4", "from NPU 0 to NPU 1, which are no neighbours"),
     ],
 )

@@ -14,7 +14,7 @@ from collhub_tacos.switches import PathNetwork, contracted, unwound
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core import Collective, CollectiveKind, Topology, UsageError, parse_topology, simulate, verify
+from hub_core import Collective, CollectiveKind, Topology, UsageError, parse_topology, pipeline, simulate, verify
 from hub_core.topology import Links, Occupancy
 from hub_core.transfers import Chunks, algorithm_of
 
@@ -137,6 +137,12 @@ def test_links_of_two_switches_between_the_same_npus_add_up() -> None:
     topology = Links.uniform(ends[:, 0], ends[:, 1], 10e9, 1e-6).topology("two paths", 2, 4)
     forward = next(link for link in unwound(topology).links() if link.source == 0)
     assert (forward.bandwidth_bytes_per_s, forward.latency_s) == (20e9, 2e-6)
+
+
+def test_several_planes_are_refused() -> None:
+    collective = Collective(CollectiveKind.BROADCAST, 2, 1, root=0, in_place=True)
+    with pytest.raises(UsageError, match="tacos makes algorithms for one plane, not for 2"):
+        pipeline.synthesize(collective, parse_topology("fc:2+fc:2"), 1 << 20, name="tacos")
 
 
 def test_negative_degree_is_refused() -> None:

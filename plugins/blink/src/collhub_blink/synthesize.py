@@ -161,7 +161,8 @@ def _statistics_of_planes(best: Divided, bound: Bound) -> dict[str, JsonValue]:
         "rate GB/s": ", ".join(f"{float(packing.rate) / 1e9:.6g}" for packing in packings),
         "best rate GB/s": float(bound.rate) / 1e9,
     }
-    return found | ({"interrupted": True} if best.is_interrupted else {})
+    is_interrupted = best.is_interrupted or any(share.plane.task.budget.is_interrupted for share in best.shares)
+    return found | ({"interrupted": True} if is_interrupted else {})
 
 
 def _statistics(task: Task, packings: Sequence[Packing], best: Made) -> dict[str, JsonValue]:
