@@ -6,6 +6,7 @@ import itertools
 from fractions import Fraction
 
 import pytest
+from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import all_gather_rate, broadcast_rate, strength
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from packing_checks import (
 )
 
 from hub_core.diagnostics import InputError
+from hub_core.topologies import parse_topology
 
 
 @given(directed_graphs())
@@ -158,3 +160,9 @@ def test_one_node_has_no_rate():
 def test_weights_that_say_nothing_are_refused(weights):
     with pytest.raises(InputError, match="weights"):
         all_gather_rate(graph_from(2, [(0, 1, 1), (1, 0, 1)]), weights)
+
+
+def test_links_of_several_planes_add_up_exactly() -> None:
+    graph = CapacityGraph.of(parse_topology("fc:3?bandwidth=0.1GB/s+switch:3?bandwidth=0.2GB/s+fc:3?bandwidth=0.7GB/s"))
+    assert graph.num_arcs == 6 + 6
+    assert broadcast_rate(graph, 0).value * graph.unit == Fraction(18, 10) * 10**9
