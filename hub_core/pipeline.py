@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,12 +15,15 @@ import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm
 from hub_core.artifacts import Content, destination, name_defect
-from hub_core.collectives import Collective
+from hub_core.collectives import Collective, ReduceOp
 from hub_core.detection import may_be_topology_file, reader_for, writer_for
 from hub_core.diagnostics import Diagnostic, HubError, PluginError, UsageError
+from hub_core.execution.data import averaged, background, checked_inputs
+from hub_core.execution.levels import levelled_program
 from hub_core.losses import Loss, LossPolicy, apply_policy
 from hub_core.plugins.border import blamed_on
 from hub_core.plugins.contract import (
+    ExecutionRequest,
     ExecutionResult,
     Executor,
     FormatReader,
@@ -259,16 +262,43 @@ def execute(
     algorithm: Algorithm,
     inputs: Sequence[npt.NDArray[np.generic]],
     *,
-    name: str,
+    name: str = "numpy",
+    in_place: bool | None = None,
+    reduce_op: ReduceOp | None = None,
+    repeats: int = 1,
+    warmups: int = 0,
+    timeout_s: float = 60.0,
+    wants_step_times: bool = False,
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> ExecutionResult:
-    """Run an algorithm on real data, one input array a rank, with the executor `name`; inputs stay as they are."""
+    """Run an algorithm on real data, one array a rank that fills its INPUT, with the executor `name`; inputs stay as they are.
+
+    `in_place`: default out of place where the algorithm claims that. `reduce_op`: default that of the collective; an
+    average is a sum that is divided behind the timed part. Raises `InputError` for what cannot run (see
+    `hub_core.execution.levels`), `UsageError` for inputs of wrong sizes.
+    """
     executor = (registry or discover()).find(Executor, name)
-    views = tuple(array.view() for array in inputs)
-    for view in views:
-        view.flags.writeable = False
-    return _work(executor, ExecutionResult, algorithm, views, _bound(executor, options))
+    bound = _bound(executor, options)
+    op = reduce_op or algorithm.collective.reduce_op
+    mode = not algorithm.collective.out_of_place if in_place is None else in_place
+    program = levelled_program(algorithm, mode)
+    fill = background(inputs[0].dtype, op)
+    request = ExecutionRequest(
+        algorithm,
+        program,
+        checked_inputs(algorithm.collective, program, inputs, fill),
+        ReduceOp.SUM if op is ReduceOp.AVG else op,
+        fill,
+        repeats,
+        warmups,
+        timeout_s,
+        wants_step_times,
+    )
+    result = _work(executor, ExecutionResult, request, bound)
+    if len(result.outputs) != algorithm.num_ranks:
+        raise PluginError(f"{executor.plugin}: {name} returned {len(result.outputs)} outputs for {algorithm.num_ranks} ranks")
+    return replace(result, outputs=averaged(algorithm.collective, result.outputs)) if op is ReduceOp.AVG else result
 
 
 def check_load(

@@ -171,12 +171,12 @@ import numpy as np
 def collhub_consumers():
     return [Executor("exec", "adds all inputs", f"{__name__}:execute")]
 
-def execute(algorithm, inputs, options):
+def execute(request, options):
     from hub_core import CollectiveKind, InputError
-    if algorithm.collective.kind is not CollectiveKind.ALL_REDUCE:
+    if request.algorithm.collective.kind is not CollectiveKind.ALL_REDUCE:
         raise InputError("all-reduce only")
-    total = sum(inputs) + ERROR
-    return ExecutionResult(tuple(total for _ in inputs))
+    total = sum(request.inputs) + ERROR
+    return ExecutionResult(tuple(total for _ in request.inputs))
 """
 
 

@@ -32,7 +32,7 @@ timing transfers topology_facts
 topology_check
 topology_drawing
 verification document chakra topology_document
-summary composition
+summary composition execution
 plugins.metadata plugins.registry plugins.border plugins.builtin
 plugins.options plugins.compatibility
 plugins.descriptions
