@@ -18,9 +18,12 @@ __all__ = [
     "background",
     "block_elements",
     "checked_inputs",
+    "divided",
     "element_type",
     "exact_inputs",
+    "is_floating",
     "random_inputs",
+    "rounding_unit",
     "significand_bits",
 ]
 
@@ -61,6 +64,11 @@ def significand_bits(dtype: np.dtype[Any]) -> int:
     if not is_floating(dtype):
         return 8 * dtype.itemsize - 1
     return {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}[dtype.name]
+
+
+def rounding_unit(dtype: np.dtype[Any]) -> float:
+    """The largest relative error of one rounding; 0 for integers."""
+    return 2.0 ** -significand_bits(dtype) if is_floating(dtype) else 0.0
 
 
 def block_elements(program: LevelledProgram, collective_bytes: int, dtype: np.dtype[Any]) -> int:
@@ -148,7 +156,7 @@ def averaged(collective: Collective, outputs: Sequence[npt.NDArray[np.generic]])
         return _averaged_by_unit(collective, outputs)
     if collective.kind not in REDUCING:
         return tuple(outputs)
-    return tuple(_divided(output, collective.num_ranks) for output in outputs)
+    return tuple(divided(output, collective.num_ranks) for output in outputs)
 
 
 def _averaged_by_unit(collective: Collective, outputs: Sequence[npt.NDArray[np.generic]]) -> tuple[npt.NDArray[np.generic], ...]:
@@ -159,11 +167,12 @@ def _averaged_by_unit(collective: Collective, outputs: Sequence[npt.NDArray[np.g
     for rank, (output, units) in enumerate(zip(outputs, collective.output_units().tolist(), strict=True)):
         mine = (expected.rank == rank) & (expected.offset >= 0) & (expected.offset < units)
         divisor = np.maximum(np.bincount(expected.offset[mine], weights[mine], units), 1).astype(np.int64)
-        found.append(_divided(output, np.repeat(divisor, output.size // max(units, 1))))
+        found.append(divided(output, np.repeat(divisor, output.size // max(units, 1))))
     return tuple(found)
 
 
-def _divided(values: Array, divisor: int | npt.NDArray[np.int64]) -> Array:
+def divided(values: Array, divisor: int | npt.NDArray[np.int64]) -> Array:
+    """`values` by `divisor` in their own dtype; integers are rounded towards zero."""
     if not is_floating(values.dtype):
         quotient: Array = np.sign(values) * (np.abs(values) // divisor)
         return quotient.astype(values.dtype)

@@ -13,6 +13,9 @@ COLLHUB_PLUGIN_API = API_VERSION
 _JSON = Format("json", "canonical JSON document of an algorithm", (".json",), rb'"collhub/algorithm-\d+"')
 _TOPOLOGY_JSON = Format("topology-json", "JSON document of a topology", (".json",), rb'"collhub/topology-\d+"')
 _NUMPY = Executor("numpy", "all ranks in one process, on numpy arrays", "hub_core.execution.numpy_executor:execute")
+_SHARED_MEMORY = Executor(
+    "shared-memory", "one process a rank, on shared memory of this machine", "hub_core.execution.shared_memory:execute"
+)
 
 
 @hookimpl
@@ -24,7 +27,7 @@ def collhub_producers() -> Sequence[FormatReader]:
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | Executor]:
     """Writers of the canonical forms, and executors on this machine's memory."""
-    return [CHAKRA_WRITER, FormatWriter(_JSON, "hub_core.document:write"), _NUMPY]
+    return [CHAKRA_WRITER, FormatWriter(_JSON, "hub_core.document:write"), _NUMPY, _SHARED_MEMORY]
 
 
 @hookimpl
