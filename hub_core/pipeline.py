@@ -19,7 +19,7 @@ from hub_core.collectives import Collective, ReduceOp
 from hub_core.detection import may_be_topology_file, reader_for, writer_for
 from hub_core.diagnostics import Diagnostic, HubError, PluginError, UsageError
 from hub_core.execution.data import averaged, background, checked_inputs
-from hub_core.execution.levels import levelled_program
+from hub_core.execution.levels import LevelledProgram, levelled_program
 from hub_core.losses import Loss, LossPolicy, apply_policy
 from hub_core.plugins.border import blamed_on
 from hub_core.plugins.contract import (
@@ -264,6 +264,7 @@ def execute(
     *,
     name: str = "numpy",
     in_place: bool | None = None,
+    program: LevelledProgram | None = None,
     reduce_op: ReduceOp | None = None,
     repeats: int = 1,
     warmups: int = 0,
@@ -274,15 +275,16 @@ def execute(
 ) -> ExecutionResult:
     """Run an algorithm on real data, one array a rank that fills its INPUT, with the executor `name`; inputs stay as they are.
 
-    `in_place`: default out of place where the algorithm claims that. `reduce_op`: default that of the collective; an
+    `in_place`: default out of place where the algorithm claims that. `program`: what `levelled_program` made of the
+    algorithm, which then decides whether in place. `reduce_op`: default that of the collective; an
     average is a sum that is divided behind the timed part. Raises `InputError` for what cannot run (see
     `hub_core.execution.levels`), `UsageError` for inputs of wrong sizes.
     """
     executor = (registry or discover()).find(Executor, name)
     bound = _bound(executor, options)
     op = reduce_op or algorithm.collective.reduce_op
-    mode = not algorithm.collective.out_of_place if in_place is None else in_place
-    program = levelled_program(algorithm, mode)
+    if program is None:
+        program = levelled_program(algorithm, not algorithm.collective.out_of_place if in_place is None else in_place)
     fill = background(inputs[0].dtype, op)
     request = ExecutionRequest(
         algorithm,

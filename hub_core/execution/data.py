@@ -21,6 +21,7 @@ __all__ = [
     "divided",
     "element_type",
     "exact_inputs",
+    "is_exact",
     "is_floating",
     "random_inputs",
     "rounding_unit",
@@ -83,6 +84,11 @@ def block_elements(program: LevelledProgram, collective_bytes: int, dtype: np.dt
         cure=f"use a multiple of {step} bytes, for example {' or '.join(sizes)}",
         code="indivisible-size",
     )
+
+
+def is_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:
+    """Whether the results of `exact_inputs` are exact: sums of too many ranks are not."""
+    return op not in (ReduceOp.SUM, ReduceOp.AVG) or num_ranks < 1 << significand_bits(dtype)
 
 
 def exact_inputs(program: LevelledProgram, elements: int, dtype: np.dtype[Any], op: ReduceOp) -> tuple[Array, ...]:

@@ -112,6 +112,7 @@ class _Team:
 
     def await_all(self) -> None:
         """Wait until every rank has reported. Raises `InputError` with all positions when one died or time is up."""
+        self._check_time()
         for _ in self._processes:
             while not self._board.ready.acquire(True, _POLL_S):
                 self._check()
@@ -122,6 +123,9 @@ class _Team:
             failure = "" if self._board.failures.empty() else f": {self._board.failures.get()}"
             what = f"the process of rank {dead[0]} ended with status {self._processes[dead[0]].exitcode}{failure}"
             raise self._stopped("rank-died", what, set(dead))
+        self._check_time()
+
+    def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
             what = f"the ranks have not ended after {self._request.timeout_s:g} s"
             raise self._stopped("deadlock" if self._is_still() else "timeout", what, set())
