@@ -121,7 +121,9 @@ class _Team:
         dead = [rank for rank, process in enumerate(self._processes) if process.exitcode not in (None, 0)]
         if dead:
             failure = "" if self._board.failures.empty() else f": {self._board.failures.get()}"
-            what = f"the process of rank {dead[0]} ended with status {self._processes[dead[0]].exitcode}{failure}"
+            status = self._processes[dead[0]].exitcode or 0
+            how = f"by signal {-status}" if status < 0 else f"with status {status}"
+            what = f"the process of rank {dead[0]} ended {how}{failure}"
             raise self._stopped("rank-died", what, set(dead))
         self._check_time()
 
