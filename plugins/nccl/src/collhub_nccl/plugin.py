@@ -1,0 +1,50 @@
+"""What this distribution offers to the hub: readers of what NCCL, RCCL and nvidia-smi say of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugins.contract import Format, Option, OptionType, TopologyReader
+from hub_core.plugins.hookspecs import hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+# The keys of `profiles.PROFILES`, which is imported only by the readers.
+_GPUS = ("v100", "t4", "a100", "a10", "l40", "h100", "h200", "b200", "b300", "mi250x", "mi300x")
+# Comments may stand before the root.
+_XML_SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--(?s:.*?)-->\s*)*<system[\s/>]"
+
+_OPTIONS = (
+    Option("profile", OptionType.TEXT, None, "the GPU, which supplies what the file does not say of NVLink or xGMI", _GPUS),
+    Option("latency", OptionType.TEXT, "500ns", "latency of every link for which the file states none"),
+    Option("cpu_bandwidth", OptionType.TEXT, None, "bandwidth between two CPUs, as 22GB/s, instead of the derived one"),
+    Option("net_bandwidth", OptionType.TEXT, None, "bandwidth of every network card, as 400Gbit/s, instead of the stated one"),
+    Option("nodes", OptionType.INT, 1, "number of such machines, joined by a network"),
+    Option(
+        "fabric",
+        OptionType.TEXT,
+        "nonblocking",
+        "the network: one switch for all ports, or one for the k-th ports of all machines",
+        ("nonblocking", "rail"),
+    ),
+)
+
+TOPOLOGY_XML = TopologyReader(
+    Format("nccl-topology", "machines as NCCL and RCCL describe them in XML", (".xml",), _XML_SIGNATURE),
+    "collhub_nccl.topology_xml:read",
+    (*_OPTIONS, Option("gpus", OptionType.TEXT, None, "bus ids of GPUs, as 00:16.0,00:17.0, where no class tells them")),
+    samples="collhub_nccl.samples:xml_samples",
+)
+
+NVIDIA_SMI = TopologyReader(
+    Format("nvidia-smi", "text of nvidia-smi topo -m", (".txt",), rb"(?m)^[^\S\n]*(?:\x1b\[[0-9;]*m)*\s*GPU0[^\S\n]"),
+    "collhub_nccl.nvidia_smi:read",
+    (*_OPTIONS, Option("pci_bandwidth", OptionType.TEXT, None, "bandwidth of PCI links, as 24GB/s (default: the profile's)")),
+    samples="collhub_nccl.samples:text_samples",
+)
+
+
+@hookimpl
+def collhub_topologies() -> Sequence[TopologyReader]:
+    """Describe the readers."""
+    return [TOPOLOGY_XML, NVIDIA_SMI]
