@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.collectives import REDUCING, Collective, ReduceOp
+from hub_core.collectives import REDUCING, Buffer, Collective, ReduceOp
 from hub_core.diagnostics import PluginError, UsageError
 from hub_core.execution.program import LevelledProgram
+from hub_core.units import format_bytes
 
 __all__ = [
     "DTYPE_NAMES",
     "averaged",
     "background",
     "block_elements",
+    "check_memory",
     "checked_inputs",
     "divided",
     "element_type",
@@ -91,6 +94,16 @@ def is_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:
     return op not in (ReduceOp.SUM, ReduceOp.AVG) or num_ranks < 1 << significand_bits(dtype)
 
 
+def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) -> None:
+    """Raise `UsageError` where inputs and the memory of all ranks are more than this machine has."""
+    blocks = program.layout.total + int(program.layout.size[:, Buffer.INPUT].sum())
+    needed = blocks * elements * dtype.itemsize
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else needed
+    if needed > available:
+        message = f"{program.num_ranks} ranks need {format_bytes(needed)} of memory, this machine has {format_bytes(available)}"
+        raise UsageError(message, cure="use a smaller size", code="too-large")
+
+
 def exact_inputs(program: LevelledProgram, elements: int, dtype: np.dtype[Any], op: ReduceOp) -> tuple[Array, ...]:
     """One input a rank, small whole numbers whose reduction over all ranks is exact in any order, so that results are bitwise.
 
@@ -119,7 +132,8 @@ def _exact_tile(rng: np.random.Generator, rank: int, op: ReduceOp, largest: int)
 
 
 def _tiled(program: LevelledProgram, elements: int, dtype: np.dtype[Any], tile: Any) -> tuple[Array, ...]:
-    sizes = (program.layout.size[:, 0] * elements).tolist()
+    check_memory(program, elements, dtype)
+    sizes = (program.layout.size[:, Buffer.INPUT] * elements).tolist()
     made = (tile(np.random.default_rng([_SEED, rank]), rank) for rank in range(program.num_ranks))
     return tuple(np.resize(values.astype(dtype), size) for values, size in zip(made, sizes, strict=True))
 
@@ -141,7 +155,7 @@ def checked_inputs(
     """Read-only views of inputs that fit the program; where a rank's INPUT is undefined, `fill`. Raises `UsageError`."""
     if len(inputs) != program.num_ranks:
         raise UsageError(f"{len(inputs)} inputs are given for {program.num_ranks} ranks", cure="give one array a rank")
-    blocks = program.layout.size[:, 0].tolist()
+    blocks = program.layout.size[:, Buffer.INPUT].tolist()
     elements = max(array.size // size for array, size in zip(inputs, blocks, strict=True) if size)
     for rank, (array, size) in enumerate(zip(inputs, blocks, strict=True)):
         if array.size != size * elements or not elements:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.collectives import Buffer, ReduceOp
+from hub_core.execution.data import check_memory
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.plugins.contract import ExecutionRequest
 
@@ -48,8 +49,10 @@ def elements_of_block(request: ExecutionRequest) -> int:
 
 
 def flat_size(request: ExecutionRequest) -> int:
-    """Elements of the flat array."""
-    return request.program.layout.total * elements_of_block(request)
+    """Elements of the flat array. Raises `UsageError` where this machine has not that much memory."""
+    elements = elements_of_block(request)
+    check_memory(request.program, elements, request.inputs[0].dtype)
+    return request.program.layout.total * elements
 
 
 def find_moves(program: LevelledProgram, elements: int) -> Moves:

@@ -84,6 +84,7 @@ def test_a_collective_without_stated_result_is_run_and_not_judged(collhub, save,
     [
         (["--size", "1000B"], 2, "1000 bytes are not a whole number of float32 elements in each of 4 chunks; use a multiple"),
         (["--size", "4B"], 2, "for example 16B"),
+        (["--size", "64TiB"], 2, "4 ranks need 576 TiB of memory, this machine has"),
         ([], 2, "states no size; give one, for example --size 1MiB"),
         (["--size", "1KiB", "--dtype", "int8"], 2, "dtype 'int8' is not known; use one of float16"),
         (["--size", "1KiB", "--op", "mean"], 2, "there is no reduction 'mean'; use one of sum, prod"),

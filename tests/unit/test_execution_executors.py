@@ -200,7 +200,8 @@ def test_a_rank_that_dies_ends_the_others_at_once() -> None:
     standing = shifted(levelled_program(algorithm, in_place=True), RecordKind.SEND)
 
     def kill() -> None:
-        while len(multiprocessing.active_children()) < 4:
+        deadline = time.monotonic() + 20
+        while len(multiprocessing.active_children()) < 4 and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.3)
         victim = next(child for child in multiprocessing.active_children() if child.name == "collhub rank 2")
@@ -238,7 +239,7 @@ def tell():
     while len(multiprocessing.active_children()) < 4:
         time.sleep(0.01)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-threading.Thread(target=tell).start()
+threading.Thread(target=tell, daemon=True).start()
 inputs = [np.ones(1 << 18, np.float32)] * 4
 pipeline.execute(ring_all_reduce(4), inputs, name="shared-memory", repeats=10**6, timeout_s=600)
 """
