@@ -1,10 +1,10 @@
-"""What this distribution offers to the hub: readers of what NCCL, RCCL and nvidia-smi say of a machine."""
+"""What this distribution offers to the hub: programs and rings for NCCL, readers of what NCCL, RCCL and nvidia-smi say of machines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugins.contract import Format, Option, OptionType, TopologyReader
+from hub_core.plugins.contract import Format, FormatWriter, Layout, Option, OptionType, TopologyReader
 from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
@@ -42,6 +42,26 @@ NVIDIA_SMI = TopologyReader(
     (*_OPTIONS, Option("pci_bandwidth", OptionType.TEXT, None, "bandwidth of PCI links, as 24GB/s (default: the profile's)")),
     samples="collhub_nccl.samples:text_samples",
 )
+
+PROGRAM = FormatWriter(
+    Format("nccl", "a folder with a program for NCCL: schedule tables, runtime, builds, CPU test double", (), layout=Layout.FOLDER),
+    "collhub_nccl.emit:write",
+    (
+        Option(
+            "mode",
+            OptionType.TEXT,
+            None,
+            "calls that the program serves; out of place where the algorithm is right for both",
+            ("in-place", "out-of-place"),
+        ),
+    ),
+)
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[FormatWriter]:
+    """Describe the writers."""
+    return [PROGRAM]
 
 
 @hookimpl

@@ -16,10 +16,15 @@ namespace collhub {
 constexpr std::int64_t kLargestValue = 250;
 constexpr int kDoublingRanks = 8;
 
-// Whether sums over all ranks are exact.
+// Whole numbers up to this one are exact, and so are sums of so many ranks with values of 0 and 1.
+template <class T>
+constexpr std::int64_t largest_exact() {
+  return std::int64_t{1} << std::min(Element<T>::kDigits, 62);
+}
+
 template <class T>
 bool is_exact(int ranks, const std::string& op) {
-  return (op != "sum" && op != "avg") || Element<T>::kDigits >= 31 || ranks < 1 << Element<T>::kDigits;
+  return (op != "sum" && op != "avg") || ranks < largest_exact<T>();
 }
 
 // Element `index` of the INPUT of a rank. Products are powers of two with signs.
@@ -30,8 +35,7 @@ T value(int rank, std::size_t index, int ranks, const std::string& op) {
     const std::int64_t size = rank < kDoublingRanks ? 1 + static_cast<std::int64_t>(mixed % 251 & 1) : 1;
     return Rounded<T>::of(static_cast<decltype(widened(T()))>(mixed % 239 & 1 ? -size : size));
   }
-  const std::int64_t sums = Element<T>::kDigits >= 31 ? kLargestValue : (std::int64_t{1} << Element<T>::kDigits) / ranks;
-  const std::int64_t largest = std::max<std::int64_t>(1, std::min(kLargestValue, sums));
+  const std::int64_t largest = std::max<std::int64_t>(1, std::min(kLargestValue, largest_exact<T>() / ranks));
   return Rounded<T>::of(static_cast<decltype(widened(T()))>(mixed % (largest + 1)));
 }
 
