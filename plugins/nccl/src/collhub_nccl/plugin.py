@@ -12,7 +12,7 @@ COLLHUB_PLUGIN_API = (1, 0)
 # The keys of `profiles.PROFILES`, which is imported only by the readers.
 _GPUS = ("v100", "t4", "a100", "a10", "l40", "h100", "h200", "b200", "b300", "mi250x", "mi300x")
 # Comments may stand before the root.
-_XML_SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--(?s:.*?)-->\s*)*<system[\s/>]"
+_XML_SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?><!--(?s:.*?)-->\s*)*+<system[\s/>]"
 
 _OPTIONS = (
     Option("profile", OptionType.TEXT, None, "the GPU, which supplies what the file does not say of NVLink or xGMI", _GPUS),
@@ -44,7 +44,9 @@ NVIDIA_SMI = TopologyReader(
 )
 
 PROGRAM = FormatWriter(
-    Format("nccl", "a folder with a program for NCCL: schedule tables, runtime, builds, CPU test double", (), layout=Layout.FOLDER),
+    Format(
+        "nccl", "a folder with a program for NCCL: schedule tables, runtime, builds, CPU test double", (), layout=Layout.FOLDER
+    ),
     "collhub_nccl.emit:write",
     (
         Option(
