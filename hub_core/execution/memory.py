@@ -14,7 +14,18 @@ from hub_core.execution.data import check_memory
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.plugins.contract import ExecutionRequest
 
-__all__ = ["REDUCTIONS", "Moves", "Reduction", "elements_of_block", "fill", "find_moves", "flat_size", "output_of", "step_times"]
+__all__ = [
+    "REDUCTIONS",
+    "Moves",
+    "Reduction",
+    "elements_of_block",
+    "fill",
+    "find_moves",
+    "flat_size",
+    "fused_reductions",
+    "output_of",
+    "step_times",
+]
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
@@ -63,6 +74,27 @@ def find_moves(program: LevelledProgram, elements: int) -> Moves:
     sender[program.message[send]] = source[send]
     source[receive] = sender[program.message[receive]]
     return Moves(source * elements, destination * elements, program.count * elements, program.kind == RecordKind.REDUCE)
+
+
+def fused_reductions(request: ExecutionRequest) -> Int64Array:
+    """Per RECV the REDUCE that empties the slot which the RECV fills, -1 where there is none or in another level.
+
+    Both serve one step, and nothing else reads the slot, so that a message may be reduced straight out of the sender's
+    memory. It may be done before the other messages of the level are there: the step writes nothing that these touch.
+    """
+    program, algorithm = request.program, request.algorithm
+    receive = np.full(len(algorithm.steps), -1, np.int64)
+    receives = np.flatnonzero(program.kind == RecordKind.RECV)
+    receive[program.row[receives]] = receives
+    reductions = np.flatnonzero(program.kind == RecordKind.REDUCE)
+    partner = receive[program.row[reductions]]
+    own_scratch = algorithm.scratch_units[program.rank[reductions]] // program.block_units
+    fits = (partner >= 0) & (program.level[partner] == program.level[reductions])
+    fits &= (program.src_buffer[reductions] == Buffer.SCRATCH) & (program.dst_buffer[partner] == Buffer.SCRATCH)
+    fits &= (program.src_offset[reductions] == program.dst_offset[partner]) & (program.src_offset[reductions] >= own_scratch)
+    fused = np.full(len(program), -1, np.int64)
+    fused[partner[fits]] = reductions[fits]
+    return fused
 
 
 def fill(memory: Array, request: ExecutionRequest, rank: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.execution.memory import REDUCTIONS, elements_of_block, fill, find_moves
+from hub_core.execution.memory import REDUCTIONS, elements_of_block, fill, find_moves, fused_reductions
 from hub_core.execution.program import RecordKind
 from hub_core.plugins.contract import ExecutionRequest
 
@@ -57,10 +57,11 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """One end of a message: its record, the rendezvous, and what a receiver writes and reads."""
+    """One end of a message: its record, the rendezvous, and what a receiver writes and reads, reducing or not."""
 
     record: int
     pair: Pair
+    reduces: bool
     written: Array
     read: Array
 
@@ -133,23 +134,21 @@ class _Worker:
                     self.acquire(send.pair.received)
                     _note(times, 1, send.record)
                 for local in level.local:
-                    self._do(local, times)
+                    self._move(local, times)
 
     def _receive(self, receive: _Message, times: npt.NDArray[np.int64] | None) -> None:
         self._board.at[self._rank] = receive.record
         self.acquire(receive.pair.posted)
-        _note(times, 0, receive.record)
-        receive.written[:] = receive.read
-        _note(times, 1, receive.record)
+        self._move(receive, times)
         receive.pair.received.release()
 
-    def _do(self, local: _Local, times: npt.NDArray[np.int64] | None) -> None:
-        _note(times, 0, local.record)
-        if local.reduces:
-            self._reduction(local.written, local.read, local.written)
+    def _move(self, record: _Message | _Local, times: npt.NDArray[np.int64] | None) -> None:
+        _note(times, 0, record.record)
+        if record.reduces:
+            self._reduction(record.written, record.read, record.written)
         else:
-            local.written[:] = local.read
-        _note(times, 1, local.record)
+            record.written[:] = record.read
+        _note(times, 1, record.record)
 
 
 def _note(times: npt.NDArray[np.int64] | None, side: int, record: int) -> None:
@@ -160,21 +159,25 @@ def _note(times: npt.NDArray[np.int64] | None, side: int, record: int) -> None:
 def _levels(request: ExecutionRequest, board: Board, rank: int) -> Iterator[_Level]:
     """The levels of a rank, in order; those without records are left out."""
     program, memory = request.program, board.memory
-    moves = find_moves(program, elements_of_block(request))
+    moves, fused = find_moves(program, elements_of_block(request)), fused_reductions(request)
+    is_fused = np.zeros(len(program), np.bool_)
+    is_fused[fused[fused >= 0]] = True
     first, last = program.rank_indptr[rank : rank + 2].tolist()
     borders = np.flatnonzero(np.diff(program.level[first:last], prepend=-1)) + first
+
+    def region(start: npt.NDArray[np.int64], record: int) -> Array:
+        return memory[int(start[record]) : int(start[record] + moves.length[record])]
+
     for low, high in pairwise([*borders.tolist(), last]):
         level = _Level([], [], [])
         for record in range(low, high):
-            read, written = (
-                memory[start : start + int(moves.length[record])]
-                for start in (int(moves.source[record]), int(moves.destination[record]))
-            )
-            kind, peer = program.kind[record], int(program.peer[record])
+            kind, peer, read = program.kind[record], int(program.peer[record]), region(moves.source, record)
             if kind == RecordKind.SEND:
-                level.sends.append(_Message(record, board.pairs[rank, peer], written, read))
+                level.sends.append(_Message(record, board.pairs[rank, peer], False, read, read))
             elif kind == RecordKind.RECV:
-                level.receives.append(_Message(record, board.pairs[peer, rank], written, read))
-            else:
-                level.local.append(_Local(record, kind == RecordKind.REDUCE, written, read))
+                reduction = int(fused[record])
+                written = region(moves.destination, record if reduction < 0 else reduction)
+                level.receives.append(_Message(record, board.pairs[peer, rank], reduction >= 0, written, read))
+            elif not is_fused[record]:
+                level.local.append(_Local(record, kind == RecordKind.REDUCE, region(moves.destination, record), read))
         yield level

@@ -32,7 +32,8 @@ _POLL_S = 0.05
 
 def execute(request: ExecutionRequest, options: Options) -> ExecutionResult:
     """Run the program with true concurrency: a receiver waits for the sender's post, copies straight out of its memory, and
-    acknowledges; a sender goes on when all its messages are acknowledged.
+    acknowledges; a sender goes on when all its messages are acknowledged. What a message is only reduced with is reduced on
+    the way, without a copy in scratch.
 
     Nothing has a name: when the processes end, however they end, no shared memory and no semaphore is left.
     """
