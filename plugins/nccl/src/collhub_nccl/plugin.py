@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub: programs and rings for NCCL, readers of what NCCL, RCCL and nvidia-smi say of machines."""
+"""What this distribution offers to the hub: programs and rings for NCCL, machines as NCCL and nvidia-smi see them."""
 
 from __future__ import annotations
 
@@ -59,11 +59,29 @@ PROGRAM = FormatWriter(
     ),
 )
 
+RINGS = FormatWriter(
+    # No suffix: .xml says nothing of the kind of XML that is wanted.
+    Format("nccl-graph", "rings within a node as XML for NCCL_GRAPH_FILE", ()),
+    "collhub_nccl.graph_xml:write",
+    (
+        Option("gpus", OptionType.TEXT, None, "device number of every rank in its node, as 0,2,1,3 (default: rank r has r)"),
+        Option("copies", OptionType.INT, 1, "channels for each ring"),
+        Option("speed", OptionType.FLOAT, 20.0, "bandwidth of one channel in GB/s, by which NCCL chooses between algorithms"),
+        Option(
+            "type",
+            OptionType.TEXT,
+            "NVL",
+            "the farthest kind of path between neighbours, by which NCCL chooses its protocol",
+            ("NVL", "NVB", "PIX", "PXB", "PHB", "SYS"),
+        ),
+    ),
+)
+
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter]:
     """Describe the writers."""
-    return [PROGRAM]
+    return [PROGRAM, RINGS]
 
 
 @hookimpl
