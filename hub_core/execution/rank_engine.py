@@ -106,7 +106,6 @@ class _Bound(Generic[V]):
 
     sends: list[Post[V]]
     receives: list[Post[V]]
-    exchanges: list[tuple[V, V]]
     moves: list[tuple[Move, V, V]]
 
 
@@ -134,11 +133,8 @@ def run_task(task: RankTask, engine: Engine[V], log: RankLog) -> Array:
 
 def _bound(level: Level, engine: Engine[V]) -> _Bound[V]:
     sends, receives = ([Post(end, engine.part(end.start, end.length)) for end in ends] for ends in (level.sends, level.receives))
-    exchanges = [
-        (engine.part(receive.start, receive.length), engine.part(send.start, send.length)) for send, receive in level.exchanges
-    ]
     moves = [(move, engine.part(move.destination, move.length), engine.part(move.source, move.length)) for move in level.moves]
-    return _Bound(sends, receives, exchanges, moves)
+    return _Bound(sends, receives, moves)
 
 
 def _run_level(
@@ -152,8 +148,6 @@ def _run_level(
     for post in posted:
         _note(times, 0, post.message.record - first)
     waiting = engine.post(level.sends, level.receives) if posted else ()
-    for destination, source in level.exchanges:
-        engine.copy(destination, source)
     for post, work in zip(posted, waiting, strict=True):
         at[0] = post.message.record
         work.wait()

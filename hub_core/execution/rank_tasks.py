@@ -45,14 +45,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Messages to post at once and to wait for, then local records in their order.
-
-    `exchanges`: pairs (send, receive) of messages of the rank to itself, which no transport need carry.
-    """
+    """Messages to post at once and to wait for, then local records in their order. No message goes to the own rank."""
 
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
-    exchanges: tuple[tuple[Message, Message], ...]
     moves: tuple[Move, ...]
 
 
@@ -89,13 +85,9 @@ class RankPlan:
         found: dict[RecordKind, list[int]] = {kind: [] for kind in RecordKind}
         for row in rows:
             found[RecordKind(int(self.kind[row]))].append(row)
-        sends = [self._message(row, self.source) for row in found[RecordKind.SEND]]
-        receives = [self._message(row, self.destination) for row in found[RecordKind.RECV]]
-        own_sends, own_receives = ([end for end in ends if end.peer == self.rank] for ends in (sends, receives))
         return Level(
-            tuple(end for end in sends if end.peer != self.rank),
-            tuple(end for end in receives if end.peer != self.rank),
-            tuple(zip(own_sends, own_receives, strict=True)),
+            tuple(self._message(row, self.source) for row in found[RecordKind.SEND]),
+            tuple(self._message(row, self.destination) for row in found[RecordKind.RECV]),
             tuple(self._move(row) for row in rows if self.kind[row] >= RecordKind.COPY),
         )
 

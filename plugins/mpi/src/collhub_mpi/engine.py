@@ -56,7 +56,7 @@ class MpiEngine:
     def reduce(self, destination: Array, source: Array) -> None:
         """destination := destination op source."""
         with np.errstate(all="ignore"):
-            self._reduction(destination, source, destination)
+            self._reduction(destination, source, out=destination)
 
     def finish(self) -> None:
         """Nothing is only queued."""

@@ -16,16 +16,16 @@ from hub_core.execution.job_folder import FAILED, Job, serve_rank
 from hub_core.execution.rank_engine import RankLog, run_task
 from hub_core.execution.rank_tasks import Array, RankTask
 
-__all__ = ["join", "main"]
+__all__ = ["BACKENDS", "join", "main"]
 
-_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 def main() -> int:
     """Fork all ranks, and end as soon as one has failed: the launcher ends the others."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--device", choices=list(_BACKENDS), default="cpu")
+    parser.add_argument("--device", choices=list(BACKENDS), default="cpu")
     parser.add_argument("--batch", action="store_true")
     wish = parser.parse_args()
     torch.set_num_threads(1)
