@@ -289,7 +289,7 @@ def test_core_conforms_to_its_own_kit() -> None:
 
 
 @pytest.mark.needs_plugins
-@pytest.mark.parametrize("name", ["msccl", "astra_sim"])
+@pytest.mark.parametrize("name", ["msccl", "astra_sim", "goal", "nccl"])
 def test_plugins_of_this_repository_conform(name: str) -> None:
     failed = [(r.check.name, r.details) for r in check_plugin(name) if r.verdict is Verdict.FAILED]
     assert failed == []
