@@ -46,6 +46,7 @@ class _Wish(TypedDict):
     repeats: int
     warmups: int
     timeout_s: float
+    timeline_out: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class _Trial:
 @click.option("--repeats", type=click.IntRange(1, 10000), default=5, show_default=True, help="Timed runs.")
 @click.option("--warmups", type=click.IntRange(0, 10000), default=1, show_default=True, help="Runs before them.")
 @click.option("--timeout", "timeout_s", type=_SECONDS, default=60.0, show_default=True, help="Seconds to give up after.")
+@click.option("--timeline", "timeline_out", metavar="FILE", help="Also write a Chrome trace of one more run.")
 @from_option
 @option_pairs
 @json_flag
@@ -122,6 +124,10 @@ def run(
     algorithm = read_opened(opened, source_options(session, opened, given["reader"]))
     size = _size(opened.name, algorithm, wish["size_text"])
     trial = _trial(session, algorithm, size, wish, given["executor"])
+    if wish["timeline_out"] is not None:
+        from hub_core.cli.timeline_file import write_timeline
+
+        write_timeline(algorithm, size, trial.result, wish["timeline_out"])
     findings = [*_remarks(trial), *trial.result.diagnostics, *trial.judgement.diagnostics]
     if as_json:
         print_json(_document(opened.name, wish["executor"], trial, findings))
@@ -168,6 +174,7 @@ def _trial(session: Session, algorithm: Algorithm, size: int, wish: _Wish, optio
             repeats=wish["repeats"],
             warmups=wish["warmups"],
             timeout_s=wish["timeout_s"],
+            wants_step_times=wish["timeline_out"] is not None,
             options=options,
         )
     with progress("checking"):

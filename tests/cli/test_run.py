@@ -130,6 +130,14 @@ def test_bus_bandwidth_is_that_of_nccl_tests(kind: str, root: int | None, factor
     assert bus_bandwidth(Collective(CollectiveKind(kind), 4, 4, root), 100, 2.0) == factor * 50
 
 
+@pytest.mark.parametrize("executor", ["numpy", "shared-memory"])
+def test_the_timeline_has_a_slice_a_step(collhub, ring: Path, tmp_path: Path, executor: str) -> None:
+    out = tmp_path / "run.json"
+    assert collhub("run", ring, "--size", "4KiB", "--executor", executor, "--timeline", out).code == 0
+    events = json.loads(out.read_bytes())["traceEvents"]
+    assert sum(event["ph"] == "X" for event in events) == 4 * 12
+
+
 def test_executors_are_listed(collhub) -> None:
     names = [item["name"] for item in collhub("formats", "--json").report()["formats"] if item["does"] == "run"]
     assert {"numpy", "shared-memory"} <= set(names)

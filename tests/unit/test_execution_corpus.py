@@ -12,12 +12,13 @@ import pytest
 import hub_core
 from hub_core import pipeline
 from hub_core.algorithm import Algorithm
-from hub_core.collectives import ReduceOp
-from hub_core.diagnostics import InputError
+from hub_core.collectives import Collective, CollectiveKind, ReduceOp
+from hub_core.diagnostics import HubError, InputError
 from hub_core.execution.data import exact_inputs
 from hub_core.execution.judgement import Comparison, judge
 from hub_core.execution.levels import levelled_program
 from hub_core.execution.rendezvous import is_well_levelled
+from hub_core.plugins.contract import Synthesizer
 from hub_core.plugins.registry import Registry
 from hub_core.verification import ModeReport, verify
 
@@ -103,3 +104,20 @@ def test_processes_give_the_same_bits_as_one_thread(corpus: Path, name: str | No
         for executor in ("numpy", "shared-memory")
     ]
     assert all(np.array_equal(*pair, equal_nan=True) for pair in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "all-to-all", "broadcast"])
+def test_what_synthesizers_make_gives_what_it_promises(kind: str) -> None:
+    topology = hub_core.parse_topology("torus:3x2")
+    collective = Collective(CollectiveKind(kind), 6, 6, root=0 if kind == "broadcast" else None)
+    made = 0
+    for synthesizer in _registry().all(Synthesizer):
+        try:
+            result = pipeline.synthesize(collective, topology, 6 << 10, name=synthesizer.name, registry=_registry())
+        except HubError:
+            continue
+        made += 1
+        for dtype in DTYPES:
+            assert _executed(result.algorithm, not result.algorithm.collective.out_of_place, dtype) == (True, "bitwise")
+    if not made:
+        pytest.skip("no synthesizer is installed that makes this collective")
