@@ -229,5 +229,20 @@ def test_a_profile_for_another_number_of_gpus_is_refused() -> None:
         read_text(machine(gpu("01", 0), gpu("02", 1)), profile="v100")
 
 
+@pytest.mark.parametrize(("name", "lanes"), [("v100", 6), ("mi250x", 7)])
+def test_the_pairs_of_a_profile_use_all_lanes_of_every_gpu(name: str, lanes: int) -> None:
+    total = [0] * 8
+    for one, other, count in PROFILES[name].wiring.lanes(8):
+        total[one] += count
+        total[other] += count
+    assert total == [lanes] * 8
+
+
+def test_dies_of_the_mi250x_profile_are_joined_as_in_a_real_dump(corpus: Path) -> None:
+    real = read_text((corpus / "nccl-topology" / "rccl-topo_8p_90a.xml").read_text())
+    pairs = {(link.source, link.destination) for link in real.links() if link.source < link.destination < real.num_npus}
+    assert pairs == set(PROFILES["mi250x"].wiring.pairs)
+
+
 def test_the_plugin_lists_the_profiles() -> None:
     assert next(option for option in TOPOLOGY_XML.options if option.name == "profile").choices == tuple(PROFILES)

@@ -41,12 +41,12 @@ class Profile:
     wiring: Wiring = Wiring()
 
 
-# The hybrid cube mesh of a DGX-1 in CUDA's numbering (NVIDIA DGX-1 with Tesla V100 system architecture, figure 4).
+# The hybrid cube mesh of a DGX-1 with V100, numbered as nvidia-smi does it there: six links a GPU.
 _DGX1V = {
     (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
     (2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
 }  # fmt: skip
-# Eight dies on four packages of a Frontier node: four lanes in a package (OLCF Frontier user guide, node diagram).
+# Eight dies on four packages, as in a Frontier node: four lanes within a package, seven a die.
 _MI250X = {
     (0, 1): 4, (2, 3): 4, (4, 5): 4, (6, 7): 4, (0, 2): 1, (4, 6): 1, (1, 5): 1, (3, 7): 1,
     (0, 6): 2, (2, 4): 2, (1, 3): 2, (5, 7): 2,
