@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import threaded_ranks as threads
 
 from hub_core.algorithm import Algorithm
 from hub_core.collectives import ReduceOp
 from hub_core.diagnostics import InputError, PluginError, UsageError
 from hub_core.execution.data import background, checked_inputs, exact_inputs
 from hub_core.execution.judgement import judge
-from hub_core.execution.levels import LevelledProgram, RecordKind, levelled_program
+from hub_core.execution.levels import LevelledProgram, levelled_program
 from hub_core.execution.rank_engine import RankLog, run_task
 from hub_core.execution.rank_tasks import rank_tasks
 from hub_core.plugins.contract import ExecutionRequest
+from hub_core.testing.planted import without_send
 from hub_core.testing.samples import all_samples, ring_all_reduce
 
 pytest.importorskip("fcntl", reason="launching ranks needs locks on files as Unix has them")
@@ -34,14 +35,6 @@ from hub_core.execution.started_ranks import Report, Trial, add_arguments, run_r
 
 PROGRAM = Path(__file__).with_name("threaded_ranks.py")
 SAMPLES = all_samples(4)
-
-if TYPE_CHECKING:
-    from tests.unit import threaded_ranks as threads
-else:
-    specification = importlib.util.spec_from_file_location("threaded_ranks", PROGRAM)
-    threads = importlib.util.module_from_spec(specification)
-    sys.modules["threaded_ranks"] = threads
-    specification.loader.exec_module(threads)
 
 
 def request_for(algorithm: Algorithm, in_place: bool, program: LevelledProgram | None = None, **more: Any) -> ExecutionRequest:
@@ -66,16 +59,6 @@ def in_threads(request: ExecutionRequest) -> list[object]:
 
 def threaded(request: ExecutionRequest, *more: str) -> Any:
     return launch(request, lambda folder: [sys.executable, str(PROGRAM), str(folder), *more])
-
-
-def without_send(algorithm: Algorithm, message: int) -> LevelledProgram:
-    """A program in which one message is never sent."""
-    program = levelled_program(algorithm, True)
-    kept = ~((program.kind == RecordKind.SEND) & (program.message == message))
-    names = [f.name for f in fields(program) if len(np.atleast_1d(getattr(program, f.name))) == len(program)]
-    columns = {name: getattr(program, name)[kept] for name in names if name != "layout"}
-    ends = np.cumsum(np.bincount(program.rank[kept], minlength=program.num_ranks))
-    return replace(program, **columns, rank_indptr=np.concatenate([[0], ends]))
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -119,7 +102,7 @@ def test_a_deadlock_ends_in_time_with_the_position_of_every_rank() -> None:
     algorithm = ring_all_reduce(4)
     start = time.monotonic()
     with pytest.raises(InputError) as caught:
-        threaded(request_for(algorithm, True, without_send(algorithm, 0), timeout_s=2.0))
+        threaded(request_for(algorithm, True, without_send(levelled_program(algorithm, True)), timeout_s=2.0))
     assert time.monotonic() - start < 10
     codes = [found.code for found in caught.value.diagnostics]
     assert (codes[0], set(codes[1:])) == ("deadlock", {"blocked"})
@@ -226,7 +209,7 @@ def test_started_ranks_get_data_from_rank_0_and_are_judged_there(sample: str, wo
 
 def test_a_started_rank_that_is_late_says_where_it_stands() -> None:
     algorithm = ring_all_reduce(4)
-    trial = replace(Trial.of(algorithm, wish("--size", "1KiB"), 4), program=without_send(algorithm, 0))
+    trial = replace(Trial.of(algorithm, wish("--size", "1KiB"), 4), program=without_send(levelled_program(algorithm, True)))
     world, said, are_late = threads.World(4), [], threading.Barrier(5)
 
     def late(found: Any) -> None:

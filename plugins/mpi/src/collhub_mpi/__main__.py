@@ -28,12 +28,12 @@ class _Wire:
     @property
     def rank(self) -> int:
         """Of this process."""
-        return self.world.rank
+        return int(self.world.rank)
 
     @property
     def num_ranks(self) -> int:
         """Number of processes."""
-        return self.world.size
+        return int(self.world.size)
 
     def send(self, array: Array, peer: int) -> None:
         """Send bytes."""
