@@ -20,6 +20,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.queues import SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +111,7 @@ def gloo_times(num_ranks: int, size: int, repeats: int) -> Sequence[float]:
     return [max(end for _, end in run) - min(start for start, _ in run) for run in zip(*spans, strict=True)]
 
 
-def gloo_rank(rank, num_ranks, size, repeats, meeting, results):  # type: ignore[no-untyped-def]
+def gloo_rank(rank: int, num_ranks: int, size: int, repeats: int, meeting: str, results: SimpleQueue[Any]) -> None:
     """One rank of `gloo_times`."""
     import torch
     from torch import distributed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import multiprocessing
 import time
@@ -90,12 +89,7 @@ def _board(request: ExecutionRequest, context: ForkContext) -> Board:
 
 def _shared(elements: int, dtype: np.dtype[Any]) -> Array:
     """Zeros in memory that forked processes share."""
-    memory = mmap.mmap(-1, max(1, elements * dtype.itemsize))
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        # Linux gives shared memory large pages only on request; with small ones copies take up to twice as long.
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, dtype, elements)
+    return np.frombuffer(mmap.mmap(-1, max(1, elements * dtype.itemsize)), dtype, elements)
 
 
 class _Team:
