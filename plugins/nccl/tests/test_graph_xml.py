@@ -18,6 +18,8 @@ from hub_core.plugins.contract import OptionValue
 from hub_core.steps import StepKind, StepTableBuilder
 from hub_core.testing import samples
 
+IN, OUT = Buffer.INPUT, Buffer.OUTPUT
+
 
 def text_of(algorithm: Algorithm, **options: OptionValue) -> str:
     (artifact,) = write(algorithm, options).artifacts
@@ -30,17 +32,17 @@ def gather_round(rings: Sequence[Sequence[int]]) -> Algorithm:
     builder = StepTableBuilder(n)
     last: dict[tuple[int, int], int] = {}
     for rank in range(n):
-        values = {"src_buffer": Buffer.INPUT, "dst_buffer": Buffer.OUTPUT, "dst_offset": rank * k, "count": k}
-        copy = builder.add(rank, StepKind.COPY, **values)
+        copy = builder.add(rank, StepKind.COPY, src_buffer=IN, dst_buffer=OUT, dst_offset=rank * k, count=k)
         last.update({(rank, rank * k + j): copy for j in range(k)})
     for hop in range(n - 1):
         for j, ring in enumerate(rings):
             for place, rank in enumerate(ring):
                 unit, peer = ring[(place - hop) % n] * k + j, ring[(place + 1) % n]
-                source = {"src_buffer": Buffer.OUTPUT, "src_offset": unit}
-                target = {"dst_buffer": Buffer.OUTPUT, "dst_offset": unit}
-                builder.add(rank, StepKind.SEND, peer=peer, channel=j, count=1, data=[last[rank, unit]], **source)
-                last[peer, unit] = builder.add(peer, StepKind.RECV, peer=rank, channel=j, count=1, **target)
+                given, message = [last[rank, unit]], {"channel": j, "count": 1}
+                builder.add(rank, StepKind.SEND, data=given, control=(), peer=peer, src_buffer=OUT, src_offset=unit, **message)
+                last[peer, unit] = builder.add(
+                    peer, StepKind.RECV, data=(), control=(), peer=rank, dst_buffer=OUT, dst_offset=unit, **message
+                )
     collective = Collective(CollectiveKind.ALL_GATHER, n, n * k)
     return Algorithm(collective, builder.build(), np.zeros(n, np.int64))
 
