@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from graph_reader import read_rings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hub_core
 from hub_core.algorithm import Algorithm
 from hub_core.collectives import Buffer, Collective, CollectiveKind
 from hub_core.diagnostics import HubError, InputError, UsageError
@@ -67,6 +69,12 @@ def test_rings_in_any_order_of_ranks_are_read_back(orders: list[list[int]]) -> N
             text_of(gather_round(rings))
     else:
         assert read_rings(text_of(gather_round(rings))) == [list(ring) for ring in different]
+
+
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize("name", ["az_allreduce_a100_ring_8_4_1_ll128", "mt_allgather_ring_8_4_2_ll128"])
+def test_rings_of_the_corpus_are_recognised(corpus: Path, name: str) -> None:
+    assert read_rings(text_of(hub_core.read(corpus / "msccl" / f"{name}.xml"))) == [list(range(8))]
 
 
 def test_devices_are_hexadecimal_and_may_be_named() -> None:

@@ -20,6 +20,7 @@ import collhub_nccl
 import numpy as np
 import pytest
 from collhub_nccl.emit import write
+from collhub_nccl.health import check
 from collhub_nccl.schedule_tables import schedule_cpp, schedule_json
 from emitted import link, make, missing_tools, run, tables, write_fixed
 
@@ -224,6 +225,20 @@ def test_program_is_written_for_the_mode_that_is_asked_for() -> None:
         schedule = {artifact.name: artifact.content() for artifact in _written(algorithm, mode).artifacts}["schedule.json"]
         facts[mode] = json.loads(schedule)["in_place"]
     assert facts == {"in-place": True, "out-of-place": False}
+
+
+def test_build_without_nvcc_says_what_works_instead(ring: Path) -> None:
+    command = ["make", "-s", "NVCC=no-such-nvcc", "collhub_program"]
+    done = subprocess.run(command, cwd=ring, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "run 'make double' for the CPU" in done.stdout
+
+
+def test_doctor_says_what_can_be_built(tmp_path: Path) -> None:
+    (tmp_path / "g++").write_text("")
+    (tmp_path / "g++").chmod(0o755)
+    lines = check({"PATH": str(tmp_path)})
+    assert [(line.subject, "not found" in line.details) for line in lines] == [("g++", False), ("nvcc", True)]
 
 
 def test_mode_that_the_algorithm_does_not_serve_is_refused() -> None:

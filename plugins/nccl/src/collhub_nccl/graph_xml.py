@@ -33,8 +33,8 @@ def write(algorithm: Algorithm, options: Options) -> WriteResult:
 
 
 def _equal_rings(algorithm: Algorithm) -> list[Ring]:
-    parts = rings_of(algorithm)
     _refuse_wrong(algorithm)
+    parts = rings_of(algorithm)
     if len(set(parts.values())) > 1:
         shares = ", ".join(map(str, parts.values()))
         message = f"not equal rings: they carry {shares} parts of the buffer, NCCL gives all channels the same share"

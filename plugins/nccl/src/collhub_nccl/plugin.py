@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugins.contract import Format, FormatWriter, Layout, Option, OptionType, TopologyReader
+from hub_core.plugins.contract import Format, FormatWriter, HealthCheck, Layout, Option, OptionType, TopologyReader
 from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
@@ -88,3 +88,9 @@ def collhub_consumers() -> Sequence[FormatWriter]:
 def collhub_topologies() -> Sequence[TopologyReader]:
     """Describe the readers."""
     return [TOPOLOGY_XML, NVIDIA_SMI]
+
+
+@hookimpl
+def collhub_health_checks() -> Sequence[HealthCheck]:
+    """Describe the check of the compilers."""
+    return [HealthCheck("nccl", "collhub_nccl.health:check")]
