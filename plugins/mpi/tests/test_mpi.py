@@ -155,5 +155,11 @@ def test_open_mpi_is_told_to_take_more_ranks_than_cores(tmp_path: Path, monkeypa
 
 def test_doctor_tells_whether_mpi_is_there() -> None:
     first = health.check({})[0]
-    assert first.is_healthy == HAS_MPI
-    assert HAS_MPI or "collhub-mpi[mpich]" in first.cure
+    assert first.is_healthy
+    assert ("collhub-mpi[mpich]" in first.details) != HAS_MPI
+
+
+def test_doctor_tells_of_mpi4py_without_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collhub_mpi.health.version", lambda name: "4.1.2")
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    assert [line.is_healthy for line in health.check({})] == [True, False]
