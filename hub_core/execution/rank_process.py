@@ -41,7 +41,7 @@ class Board:
 
     `memory`: the flat memory of all ranks. `at`: per rank the record for which it waits, -1 when it is done.
     `starts`, `ends`: float64[runs, ranks], seconds of the common clock. `record_times`: int64[2, records], start and end in
-    ns. `ready` counts ranks that wait for `go`.
+    ns. `ready` counts ranks that wait for `go`. `starter`: the process that started the ranks and watches them.
     """
 
     memory: Array
@@ -53,6 +53,7 @@ class Board:
     ready: Semaphore
     go: list[Semaphore]
     failures: SimpleQueue[str]
+    starter: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,14 @@ class _Worker:
     """A rank at work."""
 
     def __init__(self, request: ExecutionRequest, board: Board, rank: int) -> None:
-        self._board, self._rank, self._parent = board, rank, os.getppid()
+        self._board, self._rank = board, rank
         self._reduction = REDUCTIONS[request.reduce_op]
         self._levels = list(_levels(request, board, rank))
 
     def acquire(self, semaphore: Semaphore) -> None:
         """Wait, but not beyond the life of the process that started this one."""
         while not semaphore.acquire(True, _LOOK_FOR_PARENT_S):
-            if os.getppid() != self._parent:
+            if os.getppid() != self._board.starter:
                 os._exit(_FAILED)
 
     def run(self, is_timed: bool) -> None:

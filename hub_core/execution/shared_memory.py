@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
+import os
 import time
 import warnings
 from multiprocessing.context import ForkContext, ForkProcess
@@ -84,6 +85,7 @@ def _board(request: ExecutionRequest, context: ForkContext) -> Board:
         ready=context.Semaphore(0),
         go=[context.Semaphore(0) for _ in range(ranks)],
         failures=context.SimpleQueue(),
+        starter=os.getpid(),
     )
 
 
