@@ -84,7 +84,7 @@ def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> 
     for destination, source, length, reduces in moves:
         written = memory[destination : destination + length]
         if reduces:
-            reduction(written, memory[source : source + length], written)
+            reduction(written, memory[source : source + length], out=written)
         else:
             written[:] = memory[source : source + length]
 

@@ -146,7 +146,7 @@ class _Worker:
     def _move(self, record: _Message | _Local, times: npt.NDArray[np.int64] | None) -> None:
         _note(times, 0, record.record)
         if record.reduces:
-            self._reduction(record.written, record.read, record.written)
+            self._reduction(record.written, record.read, out=record.written)
         else:
             record.written[:] = record.read
         _note(times, 1, record.record)

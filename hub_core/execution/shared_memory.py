@@ -80,13 +80,19 @@ def _board(request: ExecutionRequest, context: ForkContext) -> Board:
         at=_shared(ranks, np.dtype(np.int64)),
         starts=_shared(runs * ranks, np.dtype(np.float64)).reshape(runs, ranks),
         ends=_shared(runs * ranks, np.dtype(np.float64)).reshape(runs, ranks),
-        record_times=_shared(2 * len(program), np.dtype(np.int64)).reshape(2, -1),
+        record_times=_untimed(len(program) if request.wants_step_times else 0),
         pairs={(source, destination): Pair(context.Semaphore(0), context.Semaphore(0)) for source, destination in ends},
         ready=context.Semaphore(0),
         go=[context.Semaphore(0) for _ in range(ranks)],
         failures=context.SimpleQueue(),
         starter=os.getpid(),
     )
+
+
+def _untimed(records: int) -> Array:
+    times = _shared(2 * records, np.dtype(np.int64)).reshape(2, -1)
+    times.fill(-1)
+    return times
 
 
 def _shared(elements: int, dtype: np.dtype[Any]) -> Array:
