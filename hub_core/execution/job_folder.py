@@ -55,11 +55,11 @@ class Job:
 
     folder: Path
 
-    def write(self, request: ExecutionRequest, tasks_of: Callable[[ExecutionRequest], Any] = rank_tasks) -> IO[bytes]:
+    def write(self, request: ExecutionRequest) -> IO[bytes]:
         """Write the tasks and blank logs; return the open lifeline, which must be closed last."""
         lifeline = open(self.folder / _LIFELINE, "wb")  # noqa: SIM115
         fcntl.flock(lifeline, fcntl.LOCK_EX)
-        for task in tasks_of(request):
+        for task in rank_tasks(request):
             (self.folder / f"task.{task.plan.rank}").write_bytes(pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
         ranks, records = request.program.num_ranks, len(request.program)
         runs = request.warmups + request.repeats + int(request.wants_step_times)

@@ -72,7 +72,7 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     "all-to-all": lambda: samples.direct_all_to_all(5),
     "staged-all-to-all": lambda: samples.staged_all_to_all(4),
     "custom": lambda: samples.shift_to_next(3),
-    "tacos": lambda: synthesized("tacos", "mesh:2x3?bandwidth=50GiB/s&latency=500ns", CollectiveKind.ALL_REDUCE),
+    "tacos": lambda: synthesized("tacos", "mesh:2x2?bandwidth=50GiB/s&latency=500ns", CollectiveKind.ALL_GATHER),
     "blink": lambda: synthesized("blink", "dgx1v", CollectiveKind.BROADCAST),
 }
 
@@ -277,7 +277,7 @@ class Wires:
             (source, target): queue.Queue() for source in range(num_ranks) for target in range(num_ranks)
         }
 
-    def calls(self, module: ModuleType, rank: int) -> Any:
+    def calls(self, module: ModuleType, rank: int, copied: Callable[[Any], Any] = np.copy) -> Any:
         pending: list[tuple[Any, int]] = []
 
         @contextmanager
@@ -288,7 +288,7 @@ class Wires:
             pending.clear()
 
         return module.Calls(
-            lambda region, peer: self.queues[rank, peer].put(region.copy()),
+            lambda region, peer: self.queues[rank, peer].put(copied(region)),
             lambda region, peer: pending.append((region, peer)),
             group,
             np.copyto,
@@ -316,6 +316,32 @@ def test_python_entry_runs_the_same_records() -> None:
         thread.join(60)
     for memory in memories:
         np.testing.assert_array_equal(memory.region(module.OUTPUT, 0, n), sum(given))
+
+
+def test_python_entry_gets_what_the_collective_defines_on_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    module, n, block = entry(), 4, 5
+    schedule = json.loads(schedule_json(tables(samples.ring_all_reduce(n))))
+    for dtype, op in [("float16", "sum"), ("int32", "prod"), ("bfloat16", "max"), ("int64", "avg"), ("float32", "min")]:
+        wires, reduce = Wires(n), module.reductions(torch)[op]
+        memories, threads = [], []
+        for rank, layout in enumerate(schedule["memory"]):
+            memory = torch.zeros(layout["total"] * block, dtype=getattr(torch, dtype))
+            memories.append(module.Buffers(memory, layout["begin"], block))
+            memories[rank].region(module.INPUT, 0, n).copy_(module.values(torch, rank, n * block, n, dtype, op))
+            calls = wires.calls(module, rank, torch.clone)
+            calls = replace(calls, copy=lambda target, source: target.copy_(source), reduce=reduce)
+            threads.append(threading.Thread(target=module.run_records, args=(schedule["records"][rank], memories[rank], calls)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        for rank, memory in enumerate(memories):
+            output = memory.region(module.OUTPUT, 0, n)
+            if op == "avg":
+                module.divide(output, n)
+            for place, unit in module.promised(torch, schedule, rank, block, dtype, op):
+                assert torch.equal(output[place], unit), (dtype, op, rank)
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ struct Message {
   const void* source;
   std::size_t count;
   ncclDataType_t type;
+  bool is_taken = false;  // a receiver reads the source
   bool is_done = false;
 };
 
@@ -118,13 +119,13 @@ class Exchange {
     while (!is_done()) {
       ncclResult_t result = ncclSuccess;
       if (receive_one(lock, result)) {
-        if (result != ncclSuccess) return stop(result);
+        if (result != ncclSuccess) return stop(lock, result);
         continue;
       }
       if (is_done()) break;
-      if (world_.has_failed) return stop(fail(ncclRemoteError, "another rank failed while " + waiting()));
+      if (world_.has_failed) return stop(lock, fail(ncclRemoteError, "another rank failed while " + waiting()));
       if (world_.changed.wait_until(lock, deadline) == std::cv_status::timeout && !can_go_on())
-        return stop(fail(ncclTimeout, "deadlock: " + waiting()));
+        return stop(lock, fail(ncclTimeout, "deadlock: " + waiting()));
     }
     return ncclSuccess;
   }
@@ -132,12 +133,23 @@ class Exchange {
  private:
   ncclResult_t failed(ncclResult_t result) {
     std::unique_lock<std::mutex> lock(world_.mutex);
-    return stop(result);
+    return stop(lock, result);
   }
 
-  ncclResult_t stop(ncclResult_t result) {
+  // The caller may free its memory at once: what nobody reads yet is withdrawn, what is being read is awaited.
+  ncclResult_t stop(std::unique_lock<std::mutex>& lock, ncclResult_t result) {
     world_.has_failed = true;
+    for (const Operation& operation : operations_) {
+      if (!operation.message) continue;
+      auto& queue = world_.queues[{rank_, operation.peer}];
+      queue.erase(std::remove(queue.begin(), queue.end(), operation.message), queue.end());
+    }
     world_.changed.notify_all();
+    world_.changed.wait(lock, [this] {
+      return std::none_of(operations_.begin(), operations_.end(), [](const Operation& operation) {
+        return operation.message && operation.message->is_taken && !operation.message->is_done;
+      });
+    });
     return result;
   }
 
@@ -201,6 +213,7 @@ class Exchange {
                                           (message->type != operation->type ? " elements of another type" : ""));
       return true;
     }
+    message->is_taken = true;
     lock.unlock();
     std::memcpy(operation->memory, message->source, operation->count * bytes_of(operation->type));
     lock.lock();
@@ -245,8 +258,8 @@ ncclResult_t post(Operation operation) {
   return group_depth ? ncclSuccess : run_group();
 }
 
-// Waits for all ranks; false where one failed or never came.
-bool meet(World& world) {
+// Waits for all ranks; false where one failed or never came, unless they are known to come.
+bool meet(World& world, bool will_come = false) {
   std::unique_lock<std::mutex> lock(world.mutex);
   const long generation = world.generation;
   if (++world.arrived == world.ranks) {
@@ -256,7 +269,8 @@ bool meet(World& world) {
     return true;
   }
   const auto is_over = [&] { return world.generation != generation || world.has_failed; };
-  world.changed.wait_for(lock, time_limit(), is_over);
+  if (will_come) world.changed.wait(lock, [&] { return world.generation != generation; });
+  else world.changed.wait_for(lock, time_limit(), is_over);
   return world.generation != generation;
 }
 
@@ -268,7 +282,7 @@ ncclResult_t collective(ncclComm* communicator, Share share, std::size_t target_
   std::vector<char> result(target_bytes);
   if (!meet(world)) return fail(ncclTimeout, "deadlock: not all ranks called the collective");
   compute(world, communicator->rank, result.data());
-  if (!meet(world)) return fail(ncclTimeout, "deadlock: not all ranks ended the collective");
+  meet(world, true);
   if (share.target) std::memcpy(share.target, result.data(), target_bytes);
   return ncclSuccess;
 }
