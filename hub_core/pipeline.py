@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,12 +15,15 @@ import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm
 from hub_core.artifacts import Content, destination, name_defect
-from hub_core.collectives import Collective
+from hub_core.collectives import Collective, ReduceOp
 from hub_core.detection import may_be_topology_file, reader_for, writer_for
 from hub_core.diagnostics import Diagnostic, HubError, PluginError, UsageError
+from hub_core.execution.data import averaged, background, checked_inputs
+from hub_core.execution.levels import LevelledProgram, levelled_program
 from hub_core.losses import Loss, LossPolicy, apply_policy
 from hub_core.plugins.border import blamed_on
 from hub_core.plugins.contract import (
+    ExecutionRequest,
     ExecutionResult,
     Executor,
     FormatReader,
@@ -46,6 +49,7 @@ from hub_core.plugins.descriptions import reference_of
 from hub_core.plugins.discovery import discover
 from hub_core.plugins.options import OptionText, bind_options
 from hub_core.plugins.registry import KINDS, Offer, Plugin, Provided, Registry
+from hub_core.rank_lists import parse_ranks
 from hub_core.sources import STANDARD_STREAM, open_input
 from hub_core.topologies import BUILDERS, parse_topology
 from hub_core.topology import Occupancy, Topology
@@ -126,15 +130,36 @@ def read_topology(
     registry: Registry | None = None,
     report: Report = log_diagnostic,
 ) -> Topology:
-    """Build the topology that a text such as `torus:4x4` or a file names; a builder's name goes before a file's."""
+    """Build the topology that a text such as `torus:4x4` or a file names; a builder's name goes before a file's.
+
+    Behind a file, options of its reader may stand as in `machine.xml?profile=h100&nodes=2`, and `npus=0-3` for a part of it.
+    """
     text = os.fspath(text_or_path)
     registry = registry or discover()
+    path, stated = _with_query(text)
     if format is None and text != STANDARD_STREAM:
         is_builder = re.split(r"[:?*]", text)[0] in BUILDERS
-        if is_builder or not (os.path.lexists(text) or may_be_topology_file(text, registry)):
+        if is_builder or not (os.path.lexists(path) or may_be_topology_file(path, registry)):
             return parse_topology(text)
-    source, reader = _open(text, TopologyReader, format, registry, report)
-    return _work(reader, Topology, source, _bound(reader, options))
+    npus = stated.pop("npus", None)
+    source, reader = _open(path, TopologyReader, format, registry, report)
+    topology = _work(reader, Topology, source, _bound(reader, {**stated, **(options or {})}))
+    if npus is not None:
+        topology = topology.subset(parse_ranks(npus))
+    return topology if path == text else replace(topology, name=text)
+
+
+def _with_query(text: str) -> tuple[str, dict[str, str]]:
+    """The file that a text names, and the `key=value` pairs behind it; a file whose name has a `?` stays as it is."""
+    path, mark, query = text.partition("?")
+    if not mark or os.path.lexists(text) or not os.path.lexists(path):
+        return text, {}
+    pairs = [item.partition("=") for item in filter(None, query.split("&"))]
+    if wrong := [key for key, equals, _ in pairs if not (key and equals)]:
+        raise UsageError(f"topology {text!r}: {wrong[0]!r} is not KEY=VALUE", cure="write for example FILE?nodes=2&latency=1us")
+    if len({key for key, _, _ in pairs}) < len(pairs):
+        raise UsageError(f"topology {text!r}: a key is stated twice", cure="state each option once")
+    return path, {key: value for key, _, value in pairs}
 
 
 def write(
@@ -259,16 +284,45 @@ def execute(
     algorithm: Algorithm,
     inputs: Sequence[npt.NDArray[np.generic]],
     *,
-    name: str,
+    name: str = "numpy",
+    in_place: bool | None = None,
+    program: LevelledProgram | None = None,
+    reduce_op: ReduceOp | None = None,
+    repeats: int = 1,
+    warmups: int = 0,
+    timeout_s: float = 60.0,
+    wants_step_times: bool = False,
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> ExecutionResult:
-    """Run an algorithm on real data, one input array a rank, with the executor `name`; inputs stay as they are."""
+    """Run an algorithm on real data, one array a rank that fills its INPUT, with the executor `name`; inputs stay as they are.
+
+    `in_place`: default out of place where the algorithm claims that. `program`: what `levelled_program` made of the
+    algorithm, which then decides whether in place. `reduce_op`: default that of the collective; an
+    average is a sum that is divided behind the timed part. Raises `InputError` for what cannot run (see
+    `hub_core.execution.levels`), `UsageError` for inputs of wrong sizes.
+    """
     executor = (registry or discover()).find(Executor, name)
-    views = tuple(array.view() for array in inputs)
-    for view in views:
-        view.flags.writeable = False
-    return _work(executor, ExecutionResult, algorithm, views, _bound(executor, options))
+    bound = _bound(executor, options)
+    op = reduce_op or algorithm.collective.reduce_op
+    if program is None:
+        program = levelled_program(algorithm, not algorithm.collective.out_of_place if in_place is None else in_place)
+    fill = background(inputs[0].dtype, op)
+    request = ExecutionRequest(
+        algorithm,
+        program,
+        checked_inputs(algorithm.collective, program, inputs, fill),
+        ReduceOp.SUM if op is ReduceOp.AVG else op,
+        fill,
+        repeats,
+        warmups,
+        timeout_s,
+        wants_step_times,
+    )
+    result = _work(executor, ExecutionResult, request, bound)
+    if len(result.outputs) != algorithm.num_ranks:
+        raise PluginError(f"{executor.plugin}: {name} returned {len(result.outputs)} outputs for {algorithm.num_ranks} ranks")
+    return replace(result, outputs=averaged(algorithm.collective, result.outputs)) if op is ReduceOp.AVG else result
 
 
 def check_load(

@@ -81,7 +81,7 @@ def option_pairs(function: Command) -> Command:
         metavar="KEY=VALUE",
         multiple=True,
         callback=_parsed_pairs,
-        help="Option of a reader, writer or simulator (repeatable; `collhub formats --json` lists them).",
+        help="Option of a reader, writer, simulator or executor (repeatable; `collhub formats --json` lists them).",
     )(function)
 
 

@@ -1,4 +1,4 @@
-"""`collhub formats`: what can be read, written, synthesized and simulated with, by which plugin, and with which options."""
+"""`collhub formats`: what can be read, written, synthesized, simulated and run with, by which plugin, and with which options."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hub_core.cli.plugin_report import option_object
 from hub_core.cli.session import Session
 from hub_core.diagnostics import UsageError
 from hub_core.plugins.contract import (
+    Executor,
     Format,
     FormatReader,
     FormatWriter,
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["formats"]
 
+_LAST = {"simulate": 1, "run": 2}
 _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER: "folder"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way into or out of the hub: what it does, what does it, and the format or simulator that it is."""
+    """One way into or out of the hub: what it does, what does it, and the format, simulator or executor that it is."""
 
     name: str
     does: str
@@ -52,9 +54,9 @@ class _Way:
 @json_flag
 @click.pass_obj
 def formats(session: Session, name: str | None, as_json: bool) -> None:
-    """List the formats, synthesizers and simulators, or show NAME with its options."""
+    """List the formats, synthesizers, simulators and executors, or show NAME with its options."""
     registry = session.registry()
-    ways = sorted(_ways(registry), key=lambda way: (way.format is None, way.does == "simulate", way.name, way.does))
+    ways = sorted(_ways(registry), key=lambda way: (way.format is None, _LAST.get(way.does, 0), way.name, way.does))
     if name is not None:
         ways = [way for way in ways if way.name == name] or _unknown(name, ways)
     if as_json:
@@ -79,6 +81,8 @@ def _ways(registry: Registry) -> Iterable[_Way]:
         yield _Way(maker.name, "synthesize", "", maker.plugin.name, maker.offer.description, maker.offer.options)
     for found in registry.all(Simulator):
         yield _Way(found.name, "simulate", "", found.plugin.name, found.offer.description, found.offer.options)
+    for runner in registry.all(Executor):
+        yield _Way(runner.name, "run", "", runner.plugin.name, runner.offer.description, runner.offer.options)
 
 
 def _format_way(
@@ -132,4 +136,4 @@ def _text_of(default: OptionValue) -> str:
 def _unknown(name: str, ways: list[_Way]) -> list[_Way]:
     known = sorted({way.name for way in ways})
     cure = closest(name, known) or f"known: {', '.join(known)}"
-    raise UsageError(f"there is no format or simulator {name!r}", cure=cure, code="unknown-name")
+    raise UsageError(f"there is no format, simulator or executor {name!r}", cure=cure, code="unknown-name")

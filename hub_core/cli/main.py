@@ -34,13 +34,14 @@ class _Entry:
 
 COMMANDS = {
     "demo": _Entry("hub_core.cli.demo:demo", "Verify, convert and simulate three shipped algorithms."),
-    "formats": _Entry("hub_core.cli.formats:formats", "List the formats, synthesizers and simulators."),
+    "formats": _Entry("hub_core.cli.formats:formats", "List the formats, synthesizers, simulators and executors."),
     "inspect": _Entry("hub_core.cli.inspect:inspect", "Say what a file is: collective, steps, links, critical path."),
     "verify": _Entry("hub_core.cli.verify:verify", "Check matching, deadlock, races and contents."),
     "convert": _Entry("hub_core.cli.convert:convert", "Read one format, write another, list what is lost."),
     "compose": _Entry("hub_core.cli.compose:compose", "Join algorithms: in sequence, replicated, on other ranks."),
     "synthesize": _Entry("hub_core.cli.synthesize:synthesize", "Make an algorithm for a collective on a topology."),
     "simulate": _Entry("hub_core.cli.simulate:simulate", "Time an algorithm on a topology for a size."),
+    "run": _Entry("hub_core.cli.run:run", "Run an algorithm on real data and check the result."),
     "topology": _Entry("hub_core.cli.topology:topology", "Show, check, draw and convert a network."),
     "plugins": _Entry("hub_core.cli.plugins:plugins", "List, show, check, make and install plugins."),
     "doctor": _Entry("hub_core.cli.doctor:doctor", "Report on the installation and its plugins."),

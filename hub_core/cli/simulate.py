@@ -12,11 +12,12 @@ from hub_core.cli.output import diagnostic_object, print_diagnostic, print_field
 from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
 from hub_core.cli.step_times import write_step_times
+from hub_core.cli.timeline_file import write_timeline
 from hub_core.diagnostics import ExitCode, UsageError
 from hub_core.units import format_bytes, format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hub_core.algorithm import Algorithm, JsonValue
     from hub_core.plugins.contract import LinkLoad
@@ -37,6 +38,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
 @click.option("--size", "size_text", metavar="S", help="1MiB, or 1MiB..1GiB by doubling (default: the size that IN states).")
 @click.option("--backend", metavar="NAME", default="analytical", show_default=True, help="The simulator.")
 @click.option("--steps", "steps_out", metavar="FILE", help="Also write start and end of every step as CSV.")
+@click.option("--timeline", "timeline_out", metavar="FILE", help="Also write a Chrome trace, for ui.perfetto.dev.")
 @from_option
 @option_pairs
 @json_flag
@@ -48,6 +50,7 @@ def simulate(
     size_text: str | None,
     backend: str,
     steps_out: str | None,
+    timeline_out: str | None,
     source_format: str | None,
     assignments: Assignments,
     as_json: bool,
@@ -60,8 +63,8 @@ def simulate(
     from hub_core.plugins.contract import Simulator
 
     sizes = None if size_text is None else parse_sizes(size_text)
-    if steps_out is not None and sizes is not None and len(sizes) > 1:
-        raise UsageError("--steps wants one size", cure="give for example --size 1MiB")
+    if sizes is not None and len(sizes) > 1:
+        _refuse_files({"--steps": steps_out, "--timeline": timeline_out})
     registry = session.registry()
     simulator = registry.find(Simulator, backend)
     topology = pipeline.read_topology(topology_text, registry=registry, report=print_diagnostic)
@@ -74,6 +77,8 @@ def simulate(
     ]
     if steps_out is not None:
         write_step_times(algorithm.steps, timings[0].result, steps_out)
+    if timeline_out is not None:
+        write_timeline(algorithm, timings[0].collective_bytes, timings[0].result, timeline_out)
     if as_json:
         print_json(_document(opened.name, topology, backend, timings))
     elif len(timings) == 1:
@@ -105,6 +110,12 @@ def _timing(session: Session, algorithm: Algorithm, topology: Topology, size: in
     with progress(f"simulating {format_bytes(size)}"):
         result = pipeline.simulate(algorithm, topology, size, backend=backend, options=options, registry=session.registry())
     return judged(algorithm, topology, size, result)
+
+
+def _refuse_files(given: Mapping[str, str | None]) -> None:
+    """Raise `UsageError` for files of one run where there are several."""
+    if named := [option for option, out in given.items() if out is not None]:
+        raise UsageError(f"{named[0]} wants one size", cure="give for example --size 1MiB")
 
 
 def _stated_size(name: str, algorithm: Algorithm) -> tuple[int, ...]:

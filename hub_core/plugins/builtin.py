@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hub_core.chakra.formats import CHAKRA_READER, CHAKRA_WRITER
-from hub_core.plugins.contract import API_VERSION, Format, FormatReader, FormatWriter, Source, TopologyReader
+from hub_core.plugins.contract import API_VERSION, Executor, Format, FormatReader, FormatWriter, Source, TopologyReader
 from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = API_VERSION
 
 _JSON = Format("json", "canonical JSON document of an algorithm", (".json",), rb'"collhub/algorithm-\d+"')
 _TOPOLOGY_JSON = Format("topology-json", "JSON document of a topology", (".json",), rb'"collhub/topology-\d+"')
+_NUMPY = Executor("numpy", "all ranks in one process, on numpy arrays", "hub_core.execution.numpy_executor:execute")
+_SHARED_MEMORY = Executor(
+    "shared-memory", "one process a rank, on shared memory of this machine", "hub_core.execution.shared_memory:execute"
+)
 
 
 @hookimpl
@@ -21,9 +25,9 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 
 @hookimpl
-def collhub_consumers() -> Sequence[FormatWriter]:
-    """Writers of the canonical forms."""
-    return [CHAKRA_WRITER, FormatWriter(_JSON, "hub_core.document:write")]
+def collhub_consumers() -> Sequence[FormatWriter | Executor]:
+    """Writers of the canonical forms, and executors on this machine's memory."""
+    return [CHAKRA_WRITER, FormatWriter(_JSON, "hub_core.document:write"), _NUMPY, _SHARED_MEMORY]
 
 
 @hookimpl

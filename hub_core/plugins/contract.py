@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from hub_core.algorithm import Algorithm, JsonValue
-    from hub_core.collectives import Collective
+    from hub_core.collectives import Collective, ReduceOp
+    from hub_core.execution.program import LevelledProgram
     from hub_core.topology import Occupancy, Topology
 
 __all__ = [
     "API_VERSION",
     "AlgorithmPass",
     "Artifact",
+    "ExecutionRequest",
     "ExecutionResult",
     "Executor",
     "Format",
@@ -217,11 +219,50 @@ class SimulationResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutionRequest:
+    """What an executor is asked for: to run a levelled program on real data, once or several times.
+
+    `program`: the records of every rank, which are all that runs; `algorithm`: what they were made from. `inputs`: one
+    read-only array a rank, which fills INPUT: its size is that of INPUT in blocks times the elements of a block, the same
+    for all ranks; all of one dtype. `reduce_op`: never `avg`, which is asked for as a sum that the core divides. Before
+    every run all memory but INPUT holds `background`, a value that shows in a result where it is read, and INPUT holds the
+    inputs; where a rank's INPUT is not defined before the collective, it holds the background too. `warmups`: runs before
+    the timed ones. `timeout_s`: when to give up and say where every rank stands. `wants_step_times`: whether the last run
+    is to be timed step by step.
+    """
+
+    algorithm: Algorithm
+    program: LevelledProgram
+    inputs: tuple[npt.NDArray[np.generic], ...]
+    reduce_op: ReduceOp
+    background: np.generic
+    repeats: int = 1
+    warmups: int = 0
+    timeout_s: float = 60.0
+    wants_step_times: bool = False
+
+    @property
+    def in_place(self) -> bool:
+        """Whether INPUT and OUTPUT share memory as the collective defines."""
+        return self.program.in_place
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """Outcome of an execution on real data: one output array per rank, and the time of each repeat in seconds."""
+    """Outcome of an execution on real data.
+
+    `outputs`: OUTPUT of every rank after the last run. `repeat_times_s`: of each timed run, from the first rank's start to
+    the last rank's end; moving inputs into place does not count. `native_times_s`: the same for the library's own
+    collective on the same data in the same session, empty where it has none. `step_start_ns`, `step_end_ns`: int64 per row
+    of the step table, from the start of the last run, -1 for rows that do nothing, or None where the executor does not tell.
+    """
 
     outputs: tuple[npt.NDArray[np.generic], ...]
     repeat_times_s: tuple[float, ...] = ()
+    native_times_s: tuple[float, ...] = ()
+    step_start_ns: npt.NDArray[np.int64] | None = None
+    step_end_ns: npt.NDArray[np.int64] | None = None
+    diagnostics: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +427,11 @@ class Simulator:
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """Consumer: `execute(algorithm, inputs, options) -> ExecutionResult` on real data, one input array per rank."""
+    """Consumer: `execute(request, options) -> ExecutionResult` on real data; it starts and ends its own processes.
+
+    What is missing (a library, a launcher, a device) is a `PluginError` that says how to get it; a deadlock, or a rank that
+    ends early, is an `InputError` with one diagnostic a rank, and leaves no process and no shared memory behind.
+    """
 
     name: str
     description: str

@@ -12,9 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm
+from hub_core.collectives import ReduceOp
 from hub_core.diagnostics import HubError, PluginError
+from hub_core.execution.data import background, checked_inputs
+from hub_core.execution.levels import levelled_program
 from hub_core.plugins.contract import (
     AlgorithmPass,
+    ExecutionRequest,
     ExecutionResult,
     Executor,
     HealthCheck,
@@ -149,7 +153,11 @@ def _simulation_problem(algorithm: Algorithm, result: SimulationResult, again: S
 
 
 def _execute(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
-    result = call(executor, algorithm, _inputs(algorithm))
+    collective, inputs = algorithm.collective, _inputs(algorithm)
+    program = levelled_program(algorithm, in_place=not collective.out_of_place)
+    fill = background(inputs[0].dtype, collective.reduce_op)
+    given = checked_inputs(collective, program, inputs, fill)
+    result = call(executor, ExecutionRequest(algorithm, program, given, ReduceOp.SUM, fill))
     assert isinstance(result, ExecutionResult), f"returned {type(result).__name__}, expected ExecutionResult"
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,16 @@ def test_messages_in_bytes_of_an_unknown_collective_have_no_bandwidth(collhub, c
     report = collhub("simulate", trace, "--topology", "ring:8?bandwidth=50GiB/s&latency=500ns", "--json").report()
     # The finishing time that ASTRA-sim 518bd51 printed for its shipped sample.
     assert (report["time_ns"], report["algorithm_bandwidth_bytes_per_s"]) == (90174, None)
+
+
+def test_a_timeline_is_a_chrome_trace_of_the_simulated_steps(collhub, ring: Path, tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+    assert collhub("simulate", ring, "--topology", RING, "--size", "1MiB", "--timeline", out).code == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    assert max(event["ts"] + event["dur"] for event in events if event["ph"] == "X") == RING_NS / 1000
+    assert sum(event["ph"] == "s" for event in events) == 24
+
+
+def test_a_timeline_wants_one_size(collhub, ring: Path, tmp_path: Path) -> None:
+    run = collhub("simulate", ring, "--topology", RING, "--size", "1MiB..2MiB", "--timeline", tmp_path / "trace.json")
+    assert (run.code, "--timeline wants one size" in run.error_lines[0]) == (2, True)

@@ -171,12 +171,12 @@ import numpy as np
 def collhub_consumers():
     return [Executor("exec", "adds all inputs", f"{__name__}:execute")]
 
-def execute(algorithm, inputs, options):
+def execute(request, options):
     from hub_core import CollectiveKind, InputError
-    if algorithm.collective.kind is not CollectiveKind.ALL_REDUCE:
+    if request.algorithm.collective.kind is not CollectiveKind.ALL_REDUCE:
         raise InputError("all-reduce only")
-    total = sum(inputs) + ERROR
-    return ExecutionResult(tuple(total for _ in inputs))
+    total = sum(request.inputs) + ERROR
+    return ExecutionResult(tuple(total for _ in request.inputs))
 """
 
 
@@ -308,7 +308,7 @@ def test_core_conforms_to_its_own_kit() -> None:
 
 
 @pytest.mark.needs_plugins
-@pytest.mark.parametrize("name", ["msccl", "astra_sim", "tacos", "blink"])
+@pytest.mark.parametrize("name", ["msccl", "astra_sim", "tacos", "blink", "goal", "nccl"])
 def test_plugins_of_this_repository_conform(name: str) -> None:
     failed = [(r.check.name, r.details) for r in check_plugin(name) if r.verdict is Verdict.FAILED]
     assert failed == []

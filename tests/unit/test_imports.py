@@ -33,7 +33,7 @@ timing transfers topology_facts
 topology_check
 topology_drawing
 verification document chakra topology_document certificates
-summary composition
+summary composition execution timeline
 plugins.metadata plugins.registry plugins.border plugins.builtin
 plugins.options plugins.compatibility
 plugins.descriptions

@@ -17,6 +17,7 @@ from hub_core.pipeline import check_health, execute, synthesize
 from hub_core.plugins import contract
 from hub_core.plugins.contract import (
     Artifact,
+    ExecutionRequest,
     ExecutionResult,
     Executor,
     Format,
@@ -318,9 +319,9 @@ def test_simulator_without_a_choice_of_link_models_judges_its_own_alone(offering
 
 
 def test_executor_cannot_change_its_inputs(offering: Offering) -> None:
-    def work(algorithm: hub_core.Algorithm, inputs: tuple[Any, ...], options: Options) -> ExecutionResult:
-        inputs[0][0] = 1
-        return ExecutionResult(inputs)
+    def work(request: ExecutionRequest, options: Options) -> ExecutionResult:
+        request.inputs[0][0] = 1  # type: ignore[call-overload]
+        return ExecutionResult(request.inputs)
 
     inputs = [np.zeros(4, np.float32) for _ in range(4)]
     with pytest.raises(PluginError, match="read-only"):

@@ -60,7 +60,8 @@ FOLDER = FormatWriter(
         Option("group", OptionType.TEXT, None, "the NPUs that the ranks run on, ascending, as 1,3 (default: the first ones)"),
         Option("npus", OptionType.INT, None, "NPUs of the world where no topology is given (default: as many as needed)"),
         Option("name", OptionType.TEXT, None, "name of the algorithm's traces (default: the collective)"),
-        *CHAKRA_WRITER.options,
+        # A folder runs as a whole: all ranks are in it.
+        *(option for option in CHAKRA_WRITER.options if option.name != "ranks"),
     ),
 )
 

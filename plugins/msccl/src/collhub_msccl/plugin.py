@@ -10,7 +10,7 @@ from hub_core.plugins.hookspecs import hookimpl
 COLLHUB_PLUGIN_API = (1, 0)
 
 # Other kinds of XML live beside this one (NCCL topologies start with <system>): the root element decides.
-_SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--(?s:.*?)-->\s*)*<algo[\s/>]"
+_SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?><!--(?s:.*?)-->\s*)*+<algo[\s/>]"
 
 _XML = Format("msccl-xml", "MSCCL-IR XML, the programs of the MSCCL runtimes", (".xml",), _SIGNATURE)
 _READER = FormatReader(

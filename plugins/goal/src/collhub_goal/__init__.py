@@ -1,0 +1,1 @@
+"""GOAL schedules for Collective Hub; see `plugin` for what it offers."""

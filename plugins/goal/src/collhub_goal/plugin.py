@@ -1,0 +1,43 @@
+"""What this distribution offers to the hub: GOAL, the schedules of LogGOPSim, ATLAHS and htsim, written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Option, OptionType
+from hub_core.plugins.hookspecs import hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+_SIGNATURE = rb"\A(?>\s|//[^\n]*\n|/\*(?s:.*?)\*/)*+num_ranks[ \t]+[0-9]"
+_GOAL = Format("goal", "GOAL schedules, the text that LogGOPSim's and ATLAHS's txt2bin takes", (".goal",), _SIGNATURE)
+
+_WRITER = FormatWriter(
+    _GOAL,
+    "collhub_goal.write:write",
+    (
+        Option("size", OptionType.SIZE, None, "size of the collective (default: the size that the algorithm states)"),
+        Option(
+            "cpu",
+            OptionType.TEXT,
+            "lane",
+            "what the number of the cpu is taken from; one cpu does one thing at a time",
+            ("lane", "none"),
+        ),
+        Option("nic", OptionType.TEXT, "none", "what the number of the nic is taken from", ("channel", "none")),
+        Option("reduce_bandwidth", OptionType.TEXT, None, "bytes reduced per second, as 200GB/s; not given: 1 ns each"),
+        Option("copy_bandwidth", OptionType.TEXT, None, "bytes copied per second, as 1TB/s; not given: 1 ns each"),
+    ),
+)
+
+
+@hookimpl
+def collhub_producers() -> Sequence[FormatReader]:
+    """Describe the reader."""
+    return [FormatReader(_GOAL, "collhub_goal.read:read", samples="collhub_goal.read:samples")]
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[FormatWriter]:
+    """Describe the writer."""
+    return [_WRITER]

@@ -1,0 +1,1 @@
+"""NCCL and RCCL for Collective Hub; see `plugin` for what it offers."""

@@ -1,0 +1,69 @@
+"""Emitted folders for tests: written, built for the CPU, run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from collhub_nccl.emit import fixed_files
+from collhub_nccl.schedule_tables import Tables, schedule_cpp, tables_of
+
+from hub_core.algorithm import Algorithm
+from hub_core.execution.levels import levelled_program
+
+SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of the emitted program: its exit status, its report (None where it printed none), its standard error."""
+
+    status: int
+    report: dict[str, object] | None
+    errors: str
+
+
+def missing_tools() -> str | None:
+    """Why nothing can be built here."""
+    missing = [name for name in ("g++", "make") if shutil.which(name) is None]
+    return f"{' and '.join(missing)} not found" if missing else None
+
+
+def tables(algorithm: Algorithm, in_place: bool | None = None) -> Tables:
+    """The tables of an algorithm."""
+    mode = not algorithm.collective.out_of_place if in_place is None else in_place
+    return tables_of(algorithm, levelled_program(algorithm, mode))
+
+
+def write_fixed(folder: Path) -> None:
+    """Write the files that are the same for all algorithms."""
+    for artifact in fixed_files():
+        path = folder / artifact.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(artifact.content())
+
+
+def make(folder: Path, *arguments: str) -> None:
+    """Build what the arguments name, without optimisation."""
+    command = ["make", "-s", "CXXFLAGS=-O0", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def link(folder: Path, stated: Tables) -> None:
+    """Build the program of another schedule; `folder` holds the objects that are the same for all."""
+    (folder / "schedule.cpp").write_text(schedule_cpp(stated), encoding="ascii")
+    # The clock of files may be too coarse for make to see the change.
+    (folder / "schedule.o").unlink(missing_ok=True)
+    make(folder, "double")
+
+
+def run(folder: Path, *arguments: str, limit_s: float = 20) -> Run:
+    """Run the program; a message waits at most `limit_s` seconds for its partner."""
+    command = ["./collhub_double", "--repeats", "1", "--warmups", "0", *arguments]
+    environment = {"COLLHUB_DOUBLE_TIMEOUT_S": str(limit_s)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return Run(done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr)
