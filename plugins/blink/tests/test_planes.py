@@ -151,6 +151,12 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
     assert hub_core.verify(made.algorithm).ok
 
 
+@pytest.mark.parametrize("chunks", ["auto", 8])
+@pytest.mark.parametrize("size", [8, 100, 5000])
+def test_data_too_small_to_share_stays_on_one_plane(size: int, chunks: str | int) -> None:
+    assert checked(synthesized("broadcast", PAIR, size, chunks=chunks), PAIR).rate is not None
+
+
 def test_too_little_data_is_refused() -> None:
     with pytest.raises(InputError, match="too few"):
         synthesized("broadcast", PAIR, 3, chunks=8)

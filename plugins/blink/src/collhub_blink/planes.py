@@ -119,6 +119,10 @@ def divided(planes: Sequence[Plane], whole: Task, simulate: Simulate) -> Divided
         if best is None:
             raise
         return replace(best, is_interrupted=True)
+    except InputError as error:
+        # A share may be too small for the stated chunks where all data on one plane, which came first, is not.
+        if best is None or error.diagnostics[0].code != "size-too-small":
+            raise
     return best
 
 
