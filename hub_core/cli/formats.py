@@ -136,4 +136,4 @@ def _text_of(default: OptionValue) -> str:
 def _unknown(name: str, ways: list[_Way]) -> list[_Way]:
     known = sorted({way.name for way in ways})
     cure = closest(name, known) or f"known: {', '.join(known)}"
-    raise UsageError(f"there is no format, simulator or executor {name!r}", cure=cure, code="unknown-name")
+    raise UsageError(f"there is no format, synthesizer, simulator or executor {name!r}", cure=cure, code="unknown-name")

@@ -11,6 +11,8 @@ def test_the_core_alone_reads_and_writes_its_canonical_forms(collhub) -> None:
         ("chakra", "write"),
         ("json", "read"),
         ("json", "write"),
+        ("numpy", "run"),
+        ("shared-memory", "run"),
         ("topology-json", "read topology"),
     }
 
@@ -18,7 +20,7 @@ def test_the_core_alone_reads_and_writes_its_canonical_forms(collhub) -> None:
 def test_one_row_a_format_says_what_can_be_done_with_it(collhub) -> None:
     run = collhub("--no-plugins", "formats")
     rows = [line.split("  ")[0] for line in run.out.splitlines()]
-    assert rows == ["name", "chakra", "json", "topology-json"]
+    assert rows == ["name", "chakra", "json", "topology-json", "numpy", "shared-memory"]
     assert "read, write" in run.out
 
 
@@ -36,7 +38,10 @@ def test_a_name_shows_the_options(collhub) -> None:
 
 def test_a_misspelt_name_gets_the_closest(collhub) -> None:
     run = collhub("formats", "jsno")
-    assert (run.code, run.error_lines) == (2, ["error: there is no format or simulator 'jsno'; did you mean 'json'?"])
+    assert (run.code, run.error_lines) == (
+        2,
+        ["error: there is no format, synthesizer, simulator or executor 'jsno'; did you mean 'json'?"],
+    )
 
 
 def test_a_misspelt_plugin_to_disable_is_refused(collhub) -> None:
