@@ -21,10 +21,11 @@ from hub_core.topology import Occupancy
 __all__ = ["Scheduled", "chunk_counts", "coarser", "schedule"]
 
 _MOST_CHUNKS = 1 << 14
-_MOST_MESSAGES = 1 << 20
+# Where messages meet at switches, the simulator has to time every schedule that counts.
+_MOST_MESSAGES, _MOST_MESSAGES_THROUGH_SWITCHES = 1 << 20, 1 << 17
 # Twice the chunks are twice the steps of the algorithm: worth a gain of one part in so many, no less.
 _WORTHWHILE_PART = 100
-_COARSER = 4
+_COARSER = 3
 # As many messages of one link may be on their way at once, see `hub_core.transfers.Transfers.window`.
 _MOST_ON_THE_WAY = 12
 
@@ -37,8 +38,10 @@ class Scheduled:
     pipeline: Pipeline
 
 
-def schedule(task: Task, packing: Packing) -> Scheduled | None:
+def schedule(task: Task, packing: Packing, near: int = 1) -> Scheduled | None:
     """The schedule with the stated number of chunks, or with the best one; None where the data is too small to share out.
+
+    `near`: a number of chunks that is good for another packing; the search begins at a quarter of it.
 
     Multiplicative increase as Blink's (Wang et al., MLSys 2020, section 4), judged by the schedule itself, while the time
     falls by a hundredth; then the numbers half way to the neighbours. Ctrl-C ends the search; without a schedule it is
@@ -49,7 +52,7 @@ def schedule(task: Task, packing: Packing) -> Scheduled | None:
         return Scheduled(task.chunks, pipelining.schedule(chunk_counts(packing.weights, task.chunks)))
     best: Scheduled | None = None
     try:
-        for found in _search(pipelining, packing.weights):
+        for found in _search(pipelining, packing.weights, max(1, near // 4)):
             if best is None or _is_worthwhile(best, found):
                 best = found
     except KeyboardInterrupt:
@@ -59,7 +62,7 @@ def schedule(task: Task, packing: Packing) -> Scheduled | None:
 
 
 def coarser(task: Task, packing: Packing, found: Scheduled) -> Iterator[Scheduled]:
-    """A schedule, and those with a half, a quarter, an eighth of its chunks, unless their number is stated."""
+    """A schedule, and those with a half and a quarter of its chunks, unless their number is stated."""
     yield found
     pipelining = _pipelining(task, packing)
     for chunks in [found.chunks >> halvings for halvings in range(1, _COARSER)] if task.chunks is None else ():
@@ -77,15 +80,19 @@ def chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
     return [1 << max(0, round(math.log2(chunks * weight / widest))) for weight in weights]
 
 
-def _search(pipelining: Pipelining, weights: Sequence[int]) -> Iterator[Scheduled]:
+def _search(pipelining: Pipelining, weights: Sequence[int], first: int) -> Iterator[Scheduled]:
+    """Twice the chunks while that helps, else half as long as that does; then between the best and its neighbours."""
     best: Scheduled | None = None
-    chunks, failures = 1, 0
-    while chunks <= _MOST_CHUNKS and failures < 2 and (found := _scheduled(pipelining, weights, chunks)) is not None:
-        yield found
-        failures += 1
-        if best is None or _is_worthwhile(best, found):
-            best, failures = found, 0
-        chunks *= 2
+    for is_upward in (True, False):
+        chunks, failures = first if is_upward else first // 2, 0
+        while 0 < chunks <= _MOST_CHUNKS and failures < 2 and (found := _scheduled(pipelining, weights, chunks)) is not None:
+            yield found
+            failures += 1
+            if best is None or _is_worthwhile(best, found):
+                best, failures = found, 0
+            chunks = chunks * 2 if is_upward else chunks // 2
+        if best is not None and best.chunks > first:
+            break
     if best is not None and best.chunks > 1:
         for between in (best.chunks * 3 // 4, best.chunks * 3 // 2):
             if (found := _scheduled(pipelining, weights, between)) is not None:
@@ -111,7 +118,9 @@ def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> S
 def _is_sensible(pipelining: Pipelining, counts: Sequence[int]) -> bool:
     """Whether messages are not too many, and so large that a link need not have more on their way than it may."""
     streams = pipelining.streams
-    if sum(counts[stream.tree] * len(stream.operations) for stream in streams) > _MOST_MESSAGES:
+    has_switches = pipelining.topology.num_nodes > pipelining.topology.num_npus
+    most = _MOST_MESSAGES_THROUGH_SWITCHES if has_switches else _MOST_MESSAGES
+    if sum(counts[stream.tree] * len(stream.operations) for stream in streams) > most:
         return False
     if pipelining.occupancy is Occupancy.ALPHA_BETA:
         return True

@@ -49,11 +49,13 @@ def _candidates(task: Task, packings: Sequence[Packing], judge: Judge) -> Iterat
     for each other, are tried as well.
     """
     least: int | None = None
+    near = 1
     for place, packing in enumerate(packings[:1] if task.budget.is_interrupted else packings):
         task.progress(place / len(packings), packing.method)
         if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
             continue
-        found = schedule(task, packing)
+        found = schedule(task, packing, near)
+        near = near if found is None else found.chunks
         for scheduled in () if found is None else (found,) if task.network.is_switchless else coarser(task, packing, found):
             time_ns = judge(packing, scheduled)
             least = time_ns if least is None else min(least, time_ns)
