@@ -128,6 +128,7 @@ def _sent(channels: list[int], startup_ns: tuple[int, ...] = ()) -> Algorithm:
     return algorithm_of(collective, Chunks.cut(collective, [1] * count), transfers, startup_ns=startup_ns)
 
 
+@pytest.mark.needs_plugins
 def test_simulated_messages_take_the_plane_of_their_channel() -> None:
     both = parse_topology(PAIR)
     times = [
@@ -137,6 +138,7 @@ def test_simulated_messages_take_the_plane_of_their_channel() -> None:
     assert times == [20_000, 100_000, 20_000, 100_000, 100_000]
 
 
+@pytest.mark.needs_plugins
 def test_the_lower_bound_holds_on_planes() -> None:
     both = parse_topology(PAIR)
     algorithm = _sent([0, 0, 0, 0, 0, 1])
@@ -147,6 +149,7 @@ def test_the_lower_bound_holds_on_planes() -> None:
     assert bound == time_ns == 100_000
 
 
+@pytest.mark.needs_plugins
 def test_a_plane_starts_up_once_a_rank_before_its_first_messages() -> None:
     algorithm = _sent([0, 1, 1, 3], (0, 500_000))
     assert hub_core.verify(algorithm).ok
