@@ -104,6 +104,12 @@ class Transfers:
     def __len__(self) -> int:
         return len(self.chunk)
 
+    def touching(self, npus: Sequence[int]) -> Transfers:
+        """Those that start or end at one of `npus`."""
+        rows = np.flatnonzero(np.isin(self.source, npus) | np.isin(self.destination, npus))
+        columns = (self.chunk, self.source, self.destination, self.link, self.start, self.finish, self.reduces, self.window)
+        return Transfers(*(column[rows] for column in columns), None if self.channel is None else self.channel[rows])
+
 
 def collective_among(collective: Collective, npus: Sequence[int], num_npus: int) -> Collective:
     """The same promise made by rank `npus[r]` of `num_npus` instead of rank r; custom unless all take part in order.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from collhub_packing.graph import CapacityGraph
@@ -19,14 +19,14 @@ from collhub_packing.rates import Strength, strength
 from collhub_packing.trees import Tree
 
 from collhub_tacos.central import central_tree
-from collhub_tacos.forms import Candidate, Nodes, Progress
+from collhub_tacos.forms import Candidate, Progress
 from collhub_tacos.network import Network
 from collhub_tacos.reversal import is_duplex
 from collhub_tacos.setting import Setting
 from hub_core.algorithm import JsonValue
 from hub_core.diagnostics import InputError
 from hub_core.topology import Occupancy, Topology
-from hub_core.transfers import Transfers, algorithm_of
+from hub_core.transfers import algorithm_of
 from hub_core.verification import verify
 
 __all__ = ["fused", "is_promising", "latency", "unsuitability"]
@@ -169,19 +169,11 @@ def _candidate(
         pipeline.chunks,
         len(pipeline.transfers),
         pipeline.time_ps,
-        lambda nodes: _touching(pipeline.transfers, nodes),
+        lambda nodes: pipeline.transfers if nodes is None else pipeline.transfers.touching(nodes),
         lambda progress: _verify(pipeline, setting),
         packing.details,
         is_interrupted,
     )
-
-
-def _touching(transfers: Transfers, nodes: Nodes) -> Transfers:
-    """Those of the transfers that start or end at one of some nodes; all for None."""
-    if nodes is None:
-        return transfers
-    kept = np.isin(transfers.source, nodes) | np.isin(transfers.destination, nodes)
-    return Transfers(*(getattr(transfers, column.name)[kept] for column in fields(transfers)))
 
 
 def _verify(pipeline: Pipeline, setting: Setting) -> bool:
