@@ -107,8 +107,17 @@ class Transfers:
     def touching(self, npus: Sequence[int]) -> Transfers:
         """Those that start or end at one of `npus`."""
         rows = np.flatnonzero(np.isin(self.source, npus) | np.isin(self.destination, npus))
-        columns = (self.chunk, self.source, self.destination, self.link, self.start, self.finish, self.reduces, self.window)
-        return Transfers(*(column[rows] for column in columns), None if self.channel is None else self.channel[rows])
+        return Transfers(
+            self.chunk[rows],
+            self.source[rows],
+            self.destination[rows],
+            self.link[rows],
+            self.start[rows],
+            self.finish[rows],
+            self.reduces[rows],
+            self.window[rows],
+            None if self.channel is None else self.channel[rows],
+        )
 
 
 def collective_among(collective: Collective, npus: Sequence[int], num_npus: int) -> Collective:
