@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import queue
+import re
 import shutil
 import subprocess
 import sys
@@ -142,7 +143,8 @@ def test_sends_and_receives_in_groups_of_their_own_deadlock_and_every_rank_is_na
     link(folder, replace(stated, records=records))
     found = run(folder, limit_s=0.5)
     assert (found.status, found.report) == (3, None)
-    assert "deadlock: rank 0 waits: the send to rank 1" in found.errors
+    # The first rank whose time is up speaks for all.
+    assert re.search(r"deadlock: rank \d waits: the send to rank \d", found.errors)
     assert all(f"rank {rank} stands at level 2" in found.errors for rank in range(4))
 
 

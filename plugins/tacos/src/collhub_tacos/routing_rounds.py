@@ -38,7 +38,9 @@ class Router:
         bound = distances(self._map, network.indptr, targets, self._search)
         self._check_reach(origin, target, needed, bound, row)
         load, cost = np.zeros(len(single.busy), np.int64), single.arrival.astype(np.float64)
-        self._stated = (origin, target, np.ascontiguousarray(needed), bound, row, load, cost)
+        # Compiled code may not be given columns of a wider array: numba 0.59 takes them for arrays without gaps.
+        origin, target, needed = np.ascontiguousarray(origin), np.ascontiguousarray(target), np.ascontiguousarray(needed)
+        self._stated = (origin, target, needed, bound, row, load, cost)
         self._load = load
         self._least_ps = _least_load_ps(network, times, origin, needed)
         self._first, self._size = np.zeros(len(origin), np.int64), np.zeros(len(origin), np.int64)
