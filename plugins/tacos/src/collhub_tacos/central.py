@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from collhub_packing.trees import Tree
 
+from collhub_tacos.distances import Ways
 from collhub_tacos.network import LinkTimes, Network
 
 __all__ = ["central_tree"]
@@ -13,7 +14,6 @@ __all__ = ["central_tree"]
 Int64Array = npt.NDArray[np.int64]
 
 _LANDMARKS = 16
-_UNREACHED = np.iinfo(np.int64).max // 4
 
 
 def central_tree(network: Network, times: LinkTimes, members: Int64Array) -> Tree:
@@ -23,18 +23,18 @@ def central_tree(network: Network, times: LinkTimes, members: Int64Array) -> Tre
     meshes and trees, where these are ends and corners. For networks of NPUs with duplex links, in which all members are
     connected.
     """
-    landmarks = [int(members[0])]
-    distance = _distances(network, times.arrival, landmarks)
+    ways = Ways(network.num_nodes, network.source, network.destination, times.arrival)
+    landmarks = members[:1]
+    distance = ways.lengths(landmarks)
     while len(landmarks) < min(_LANDMARKS, len(members)):
-        landmarks.append(int(members[np.argmax(distance[:, members].min(axis=0))]))
-        distance = np.concatenate([distance, _distances(network, times.arrival, landmarks[-1:])])
+        landmarks = np.append(landmarks, members[np.argmax(distance[:, members].min(axis=0))])
+        distance = np.concatenate([distance, ways.lengths(landmarks[-1:])])
     root = int(np.lexsort((distance.sum(axis=0), distance.max(axis=0)))[0])
-    return _shortest_paths(network, times.arrival, root)
+    return _shortest_paths(network, times.arrival, ways.lengths(np.asarray([root]))[0], root)
 
 
-def _shortest_paths(network: Network, weight: Int64Array, root: int) -> Tree:
+def _shortest_paths(network: Network, weight: Int64Array, distance: Int64Array, root: int) -> Tree:
     """Of several last links on shortest paths to a node the first one is taken."""
-    distance = _distances(network, weight, [root])[0]
     tight = np.flatnonzero(distance[network.source] + weight == distance[network.destination])
     nodes, first = np.unique(network.destination[tight], return_index=True)
     arc, parent = np.full(network.num_nodes, -1, np.int64), np.full(network.num_nodes, -1, np.int64)
@@ -42,16 +42,3 @@ def _shortest_paths(network: Network, weight: Int64Array, root: int) -> Tree:
     parent[nodes] = network.source[tight[first]]
     parent[root] = arc[root] = -1
     return Tree(root, 1, parent, arc)
-
-
-def _distances(network: Network, weight: Int64Array, origins: list[int]) -> Int64Array:
-    """Sum of weights on shortest paths from every origin to every node, by relaxing all links at once (Bellman-Ford)."""
-    distance = np.full((len(origins), network.num_nodes), _UNREACHED, np.int64)
-    distance[np.arange(len(origins)), origins] = 0
-    nodes = np.flatnonzero(np.diff(network.indptr))
-    while True:
-        through = np.minimum.reduceat(distance[:, network.source] + weight, network.indptr[nodes], axis=1)
-        shorter = np.minimum(distance[:, nodes], through)
-        if np.array_equal(shorter, distance[:, nodes]):
-            return distance
-        distance[:, nodes] = shorter

@@ -11,7 +11,7 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.translation import Translations
 from hub_core.collectives import Collective, CollectiveKind
 
-__all__ = ["diameter_ps", "total_hops"]
+__all__ = ["Ways", "diameter_ps", "total_hops"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -23,7 +23,7 @@ _FROM_ROOT = frozenset({CollectiveKind.BROADCAST, CollectiveKind.SCATTER})
 _TO_ROOT = frozenset({CollectiveKind.REDUCE, CollectiveKind.GATHER})
 
 
-class _Ways:
+class Ways:
     """Shortest ways on weighted links, from any nodes to all."""
 
     def __init__(self, num_nodes: int, source: Int64Array, destination: Int64Array, weight: Int64Array) -> None:
@@ -58,7 +58,7 @@ def diameter_ps(collective: Collective, network: Network, members: Int64Array, t
     """
     forward = (network.source, network.destination)
     source, destination = forward[::-1] if collective.kind in _TO_ROOT else forward
-    ways = _Ways(network.num_nodes, source, destination, times.arrival)
+    ways = Ways(network.num_nodes, source, destination, times.arrival)
     if collective.kind in _FROM_ROOT | _TO_ROOT:
         assert collective.root is not None
         return _longest(ways.lengths(members[[collective.root]])[:, members])
@@ -78,7 +78,7 @@ def _longest(length: Int64Array) -> int:
 
 def total_hops(network: Network, members: Int64Array) -> int:
     """Links on the shortest ways between all ordered pairs of members, in sum."""
-    ways = _Ways(network.num_nodes, network.source, network.destination, np.ones(network.num_links, np.int64))
+    ways = Ways(network.num_nodes, network.source, network.destination, np.ones(network.num_links, np.int64))
     sources = members
     if len(members) == network.num_nodes and Translations.of(network, members) is not None:
         sources = members[:1]

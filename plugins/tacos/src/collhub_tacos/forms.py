@@ -109,7 +109,7 @@ def _spread(setting: Setting, pieces: int, progress: Progress) -> Candidate:
     """All-gather and broadcast."""
     collective, chunks = setting.cut(pieces)
     times = setting.link_times(collective.unit_count)
-    found = spread_out(setting, setting.network, times, _origins(setting, chunks.origin), progress)
+    found = spread_out(setting, setting.network, times, setting.members[chunks.origin], progress)
     return _candidate("spread", pieces, (collective, chunks), _Phases(setting.network, times, (found,)))
 
 
@@ -117,7 +117,7 @@ def _collect(setting: Setting, pieces: int, progress: Progress) -> Candidate:
     """Reduce-scatter and reduce: the opposite collective on the transposed network, reversed."""
     collective, chunks = setting.cut(pieces)
     times = setting.link_times(collective.unit_count)
-    found = _on_transpose(setting, times, collective.unit_count, _origins(setting, chunks.target), progress)
+    found = _on_transpose(setting, times, collective.unit_count, setting.members[chunks.target], progress)
     return _candidate("reversed", pieces, (collective, chunks), _Phases(setting.network, times, (found,), is_first_reversed=True))
 
 
@@ -126,7 +126,7 @@ def _two_phase(setting: Setting, pieces: int, progress: Progress) -> Candidate:
     n = setting.collective.num_ranks
     collective, chunks = setting.cut(pieces * n)
     times = setting.link_times(collective.unit_count)
-    origin = _origins(setting, np.repeat(np.arange(n), pieces))
+    origin = setting.members[np.repeat(np.arange(n), pieces)]
     gathered = spread_out(setting, setting.network, times, origin, progress)
     scattered = gathered
     if not is_duplex(setting.network, times):
@@ -159,10 +159,6 @@ FORMS: Mapping[CollectiveKind, Form] = {
     CollectiveKind.SCATTER: _route,
     CollectiveKind.GATHER: _route,
 }
-
-
-def _origins(setting: Setting, ranks: Int64Array) -> Int64Array:
-    return setting.members[ranks]
 
 
 def _on_transpose(setting: Setting, times: LinkTimes, unit_count: int, origin: Int64Array, progress: Progress) -> Spread:

@@ -81,14 +81,8 @@ class Setting:
         """Whether there are NPUs that do not take part, or take part under another number."""
         return list(self.members) != list(range(self.network.num_npus))
 
-    def with_kind(self, kind: CollectiveKind, root: int | None = None) -> Setting:
-        """The same for another collective of the same ranks."""
-        n = self.collective.num_ranks
-        units = 1 if kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE) else n
-        return replace(self, collective=replace(self.collective, kind=kind, root=root, unit_count=units))
-
-    def cut(self, pieces: int) -> tuple[Collective, Chunks]:
-        """The collective with every share cut in `pieces` equal ones. Raises `UsageError` where a chunk has no byte."""
+    def units(self, pieces: int) -> int:
+        """Units of the whole with `pieces` in a share. Raises `UsageError` where a unit has no byte."""
         kind, n = self.collective.kind, self.collective.num_ranks
         is_split = kind not in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
         units = pieces * n if is_split else pieces
@@ -98,7 +92,11 @@ class Setting:
                 cure=f"choose a larger size, or at most {max(1, self.collective_bytes * pieces // units)} chunks a share",
                 code="size-too-small",
             )
-        collective = replace(self.collective, unit_count=units)
+        return units
+
+    def cut(self, pieces: int) -> tuple[Collective, Chunks]:
+        """The collective with every share cut in `pieces` equal ones. Raises like `units`."""
+        collective = replace(self.collective, unit_count=self.units(pieces))
         return collective, Chunks.cut(collective, np.ones(pieces, np.int64))
 
     def chunk_bytes(self, unit_count: int) -> int:

@@ -141,8 +141,7 @@ def _symmetric(
 def _by_events(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
     from collhub_tacos.heterogeneous import find_all_gather
 
-    needed = np.zeros(network.num_nodes, np.bool_)
-    needed[setting.members] = True
+    needed = _members_of(setting, network)
     number = setting.seeds or _default_seeds(network.num_links * len(origin))
     found = find_all_gather(network, times, origin, number, setting.seed, setting.threads, progress, needed)
     return Spread(found.result, times, origin, setting.members, "events", found.seed, found.is_interrupted)
@@ -177,8 +176,7 @@ def _in_lockstep(setting: Setting, network: Network, times: LinkTimes, origin: I
 def _on_trees(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
     from collhub_tacos.multicast import spread
 
-    needed = np.zeros(network.num_nodes, np.bool_)
-    needed[setting.members] = True
+    needed = _members_of(setting, network)
     number = setting.seeds or max(1, min(_MOST_TREE_SEEDS, _PAIRS_FOR_TREE_SEEDS // (network.num_links * len(origin))))
     found = best_of_seeds(
         lambda seed, report: spread(network, times, origin, needed, seed, lambda fraction, what: report(fraction)),
@@ -189,6 +187,13 @@ def _on_trees(setting: Setting, network: Network, times: LinkTimes, origin: Int6
         progress=lambda fraction: progress(fraction, "multicast"),
     )
     return Spread(found.result, times, origin, setting.members, "trees", found.seed, found.is_interrupted)
+
+
+def _members_of(setting: Setting, network: Network) -> npt.NDArray[np.bool_]:
+    """Who takes part: bool per node."""
+    is_member = np.zeros(network.num_nodes, np.bool_)
+    is_member[setting.members] = True
+    return is_member
 
 
 def _default_seeds(pairs: int) -> int:

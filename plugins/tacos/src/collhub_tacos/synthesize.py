@@ -39,6 +39,7 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     setting = Setting.of(request, options)
     if setting.collective.num_ranks == 1:
         raise UsageError("one rank has nothing to send", cure="let at least two ranks take part", code="one-rank")
+    _check_memory(setting, _fewest_transfers(setting))
     best = _best(setting, request)
     is_partial = setting.wanted is not None
     _check_memory(setting, best.num_transfers)
@@ -167,6 +168,14 @@ def _climb(setting: Setting, progress: Progress) -> Iterator[Candidate]:
 
 def _part_of(progress: Progress, place: int, places: int) -> Progress:
     return lambda fraction, what: progress((place + fraction) / places, what)
+
+
+def _fewest_transfers(setting: Setting) -> int:
+    """What any schedule has at least, with the stated chunks or one a share: a transfer to each rank that lacks a unit."""
+    pieces = setting.pieces or 1
+    units, others = setting.units(pieces), setting.collective.num_ranks - 1
+    has_one_end = setting.collective.kind in (CollectiveKind.GATHER, CollectiveKind.SCATTER)
+    return others * (pieces if has_one_end else units)
 
 
 def _check_memory(setting: Setting, num_transfers: int) -> None:
