@@ -32,7 +32,11 @@ from hub_core.execution.data import block_elements, exact_inputs
 from hub_core.execution.judgement import judge
 from hub_core.execution.levels import levelled_program
 from hub_core.plugins.discovery import discover
-from hub_core.testing.samples import all_pairs_all_reduce, halving_doubling_all_reduce, ring_all_reduce
+from hub_core.testing.samples import (
+    all_pairs_all_reduce,
+    halving_doubling_all_reduce,
+    ring_all_reduce,
+)
 
 MIB = 1 << 20
 REPEATS = 7
@@ -55,9 +59,21 @@ class Line:
 def executed(algorithm: Algorithm, size: int, name: str, repeats: int) -> Sequence[float]:
     """Times of the repeats; the result is checked."""
     program = levelled_program(algorithm, in_place=True)
-    inputs = exact_inputs(program, block_elements(program, size, np.dtype(np.float32)), np.dtype(np.float32), ReduceOp.SUM)
+    inputs = exact_inputs(
+        program,
+        block_elements(program, size, np.dtype(np.float32)),
+        np.dtype(np.float32),
+        ReduceOp.SUM,
+    )
     result = pipeline.execute(
-        algorithm, inputs, name=name, program=program, repeats=repeats, warmups=1, timeout_s=600, registry=REGISTRY
+        algorithm,
+        inputs,
+        name=name,
+        program=program,
+        repeats=repeats,
+        warmups=1,
+        timeout_s=600,
+        registry=REGISTRY,
     )
     assert judge(algorithm.collective, inputs, result.outputs, ReduceOp.SUM, True).is_right
     return result.repeat_times_s
@@ -80,7 +96,10 @@ def bare_ring(num_ranks: int, size: int) -> Callable[[], float]:
                 np.add(chunk, slots[rank], out=chunk)
         for turn in range(num_ranks - 1):
             for rank in ranks:
-                np.copyto(vectors[rank][(rank - turn) % num_ranks], vectors[rank - 1][(rank - turn) % num_ranks])
+                np.copyto(
+                    vectors[rank][(rank - turn) % num_ranks],
+                    vectors[rank - 1][(rank - turn) % num_ranks],
+                )
         return time.perf_counter() - start
 
     return run
@@ -102,22 +121,31 @@ def gloo_times(num_ranks: int, size: int, repeats: int) -> Sequence[float]:
     with tempfile.TemporaryDirectory() as folder:
         results = context.SimpleQueue()
         arguments = (num_ranks, size, repeats, os.path.join(folder, "meet"), results)
-        processes = [context.Process(target=gloo_rank, args=(rank, *arguments)) for rank in range(num_ranks)]
+        processes = [
+            context.Process(target=gloo_rank, args=(rank, *arguments)) for rank in range(num_ranks)
+        ]
         for process in processes:
             process.start()
         spans = [results.get() for _ in processes]
         for process in processes:
             process.join()
-    return [max(end for _, end in run) - min(start for start, _ in run) for run in zip(*spans, strict=True)]
+    return [
+        max(end for _, end in run) - min(start for start, _ in run)
+        for run in zip(*spans, strict=True)
+    ]
 
 
-def gloo_rank(rank: int, num_ranks: int, size: int, repeats: int, meeting: str, results: SimpleQueue[Any]) -> None:
+def gloo_rank(
+    rank: int, num_ranks: int, size: int, repeats: int, meeting: str, results: SimpleQueue[Any]
+) -> None:
     """One rank of `gloo_times`."""
     import torch
     from torch import distributed
 
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=num_ranks)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=num_ranks
+    )
     tensor, spans = torch.ones(size // 4), []
     for _ in range(repeats + 1):
         distributed.barrier()
@@ -132,31 +160,64 @@ def shared(size: int, has_torch: bool) -> Line:
     """`shared-memory` beside gloo, or beside `numpy` where torch is not installed."""
     start = time.process_time()
     ours = executed(ring_all_reduce(8), size, "shared-memory", REPEATS)
-    theirs = gloo_times(8, size, REPEATS) if has_torch else executed(ring_all_reduce(8), size, "numpy", REPEATS)
-    return Line("shared-memory ring", 8, size, ours, "gloo" if has_torch else "numpy", theirs, time.process_time() - start)
+    theirs = (
+        gloo_times(8, size, REPEATS)
+        if has_torch
+        else executed(ring_all_reduce(8), size, "numpy", REPEATS)
+    )
+    return Line(
+        "shared-memory ring",
+        8,
+        size,
+        ours,
+        "gloo" if has_torch else "numpy",
+        theirs,
+        time.process_time() - start,
+    )
 
 
 def other(name: str, algorithm: Algorithm, size: int) -> Line:
     """`numpy` beside `shared-memory` on another algorithm."""
     start = time.process_time()
-    ours, theirs = (executed(algorithm, size, executor, REPEATS) for executor in ("numpy", "shared-memory"))
-    return Line(f"numpy {name}", algorithm.num_ranks, size, ours, "shared-memory", theirs, time.process_time() - start)
+    ours, theirs = (
+        executed(algorithm, size, executor, REPEATS) for executor in ("numpy", "shared-memory")
+    )
+    return Line(
+        f"numpy {name}",
+        algorithm.num_ranks,
+        size,
+        ours,
+        "shared-memory",
+        theirs,
+        time.process_time() - start,
+    )
 
 
 def print_line(line: Line) -> None:
     ours, theirs = statistics.median(line.times_s), statistics.median(line.against_s)
     size = f"{line.size // MIB} MiB" if line.size >= MIB else f"{line.size // 1024} KiB"
-    cells = (f"{line.what:24}{line.ranks:6}{size:>9}{1e3 * ours:12.2f} ms", f"{line.against:>14}{1e3 * theirs:12.2f} ms")
-    print(*cells, f"{ours / theirs:8.2f}{min(line.times_s) * 1e3:12.2f} ms{line.cpu_s:8.1f}", flush=True)
+    cells = (
+        f"{line.what:24}{line.ranks:6}{size:>9}{1e3 * ours:12.2f} ms",
+        f"{line.against:>14}{1e3 * theirs:12.2f} ms",
+    )
+    print(
+        *cells,
+        f"{ours / theirs:8.2f}{min(line.times_s) * 1e3:12.2f} ms{line.cpu_s:8.1f}",
+        flush=True,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--large", action="store_true", help="also 64 ranks of 64 MiB")
-    parser.add_argument("--without-torch", action="store_true", help="leave out torch's own all-reduce")
+    parser.add_argument(
+        "--without-torch", action="store_true", help="leave out torch's own all-reduce"
+    )
     arguments = parser.parse_args()
     has_torch = importlib.util.find_spec("torch") is not None and not arguments.without_torch
-    print(f"Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    )
     print(
         f"{'executor':24}{'ranks':>6}{'size':>9}{'median':>15} {'against':>14}{'median':>15}{'ratio':>9}{'best':>15}{'CPU s':>8}"
     )
@@ -165,7 +226,10 @@ def main() -> None:
         print_line(against_bare(num_ranks, size))
     for size in (1024, MIB, 64 * MIB):
         print_line(shared(size, has_torch))
-    for name, algorithm in (("halving-doubling", halving_doubling_all_reduce(8)), ("all pairs", all_pairs_all_reduce(8))):
+    for name, algorithm in (
+        ("halving-doubling", halving_doubling_all_reduce(8)),
+        ("all pairs", all_pairs_all_reduce(8)),
+    ):
         for size in (MIB, 64 * MIB):
             print_line(other(name, algorithm, size))
 

@@ -26,8 +26,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[32, _BOUND_RANKS])
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
-    print(f"collhub {__version__}, numpy {np.__version__}, Python {platform.python_version()}, median of {arguments.runs} runs")
-    print(f"{'runtime':<10}{'ranks':>6}{'steps':>8}{'blocks':>8}{'MB':>7}{'CPU s':>8}{'of the bound':>14}")
+    print(
+        f"collhub {__version__}, numpy {np.__version__}, Python {platform.python_version()}, median of {arguments.runs} runs"
+    )
+    print(
+        f"{'runtime':<10}{'ranks':>6}{'steps':>8}{'blocks':>8}{'MB':>7}{'CPU s':>8}{'of the bound':>14}"
+    )
     for ranks in arguments.ranks:
         for runtime in _RUNTIMES:
             _measure(ranks, runtime, arguments.runs)
@@ -46,7 +50,9 @@ def _measure(ranks: int, runtime: str, runs: int) -> None:
     median = statistics.median(times)
     bound = f"{median / _BOUND_S:>13.0%}" if ranks == _BOUND_RANKS else ""
     steps, blocks = content.count(b"<step "), content.count(b"<tb ")
-    print(f"{runtime:<10}{ranks:>6}{steps:>8}{blocks:>8}{len(content) / 1e6:>7.1f}{median:>8.2f}{bound:>14}".rstrip())
+    print(
+        f"{runtime:<10}{ranks:>6}{steps:>8}{blocks:>8}{len(content) / 1e6:>7.1f}{median:>8.2f}{bound:>14}".rstrip()
+    )
 
 
 if __name__ == "__main__":

@@ -51,8 +51,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     versions = f"numpy {np.__version__}, Python {platform.python_version()}"
-    print(f"collhub {__version__}, {versions}, median of {arguments.runs} runs; CPU seconds, the program's process included")
-    print(f"{'ranks':>6}{'instances':>11}{'steps':>9}{'read':>8}{'verify':>8}{'write':>8}{'public tools':>14}")
+    print(
+        f"collhub {__version__}, {versions}, median of {arguments.runs} runs; CPU seconds, the program's process included"
+    )
+    print(
+        f"{'ranks':>6}{'instances':>11}{'steps':>9}{'read':>8}{'verify':>8}{'write':>8}{'public tools':>14}"
+    )
     for ranks in arguments.ranks:
         _measure(ranks, arguments.instances, arguments.runs)
 

@@ -21,7 +21,12 @@ from hub_core.version import __version__
 
 # CPU seconds of the published converter for the same file and ranks, and its bytes on disk: specification of the
 # paper's converter, collectiveapi 718cafd, 2-core x86, best of 2-3 runs, interpreter start included.
-_PUBLISHED = {16: (0.110, 2_040_928), 32: (0.160, 15_849_568), 64: (0.810, 125_082_368), 128: (5.790, 997_060_736)}
+_PUBLISHED = {
+    16: (0.110, 2_040_928),
+    32: (0.160, 15_849_568),
+    64: (0.810, 125_082_368),
+    128: (5.790, 997_060_736),
+}
 
 
 def main() -> None:
@@ -30,7 +35,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[16, 32, 64, 128])
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
-    print(f"collhub {__version__}, numpy {np.__version__}, Python {platform.python_version()}, median of {arguments.runs} runs")
+    print(
+        f"collhub {__version__}, numpy {np.__version__}, Python {platform.python_version()}, median of {arguments.runs} runs"
+    )
     heads = ("XML MB", "read s", "write s", "whole s", "peak MB", "out MB", "published s", "its MB")
     print(f"{'ranks':>6}{'nodes':>8}" + "".join(f"{head:>12}" for head in heads))
     for ranks in arguments.ranks:
@@ -44,7 +51,16 @@ def _measure(ranks: int, folder: Path, runs: int) -> None:
     algorithm = hub_core.read(source)
     read = _median(runs, lambda: hub_core.read(source))
     write = _median(runs, lambda: _write(algorithm, folder / "parts" / "ring"))
-    command = [sys.executable, "-m", "hub_core.cli.main", "convert", str(source), "-o", str(folder / "whole" / "ring"), "--force"]
+    command = [
+        sys.executable,
+        "-m",
+        "hub_core.cli.main",
+        "convert",
+        str(source),
+        "-o",
+        str(folder / "whole" / "ring"),
+        "--force",
+    ]
     whole, peak = zip(*(_run(command) for _ in range(runs)), strict=True)
     out = sum(path.stat().st_size for path in (folder / "whole").iterdir())
     published, published_bytes = _PUBLISHED.get(ranks, (float("nan"), float("nan")))
@@ -89,12 +105,19 @@ def ring_xml(ranks: int) -> str:
     ]
     for rank in range(ranks):
         lines.append(f'  <gpu id="{rank}" i_chunks="{ranks}" o_chunks="0" s_chunks="0">')
-        lines.append(f'    <tb id="0" send="{(rank + 1) % ranks}" recv="{(rank - 1) % ranks}" chan="0">')
+        lines.append(
+            f'    <tb id="0" send="{(rank + 1) % ranks}" recv="{(rank - 1) % ranks}" chan="0">'
+        )
         for half in range(2 * (ranks - 1)):
-            for number, kind in ((2 * half, "s"), (2 * half + 1, "rrc" if half < ranks - 1 else "r")):
+            for number, kind in (
+                (2 * half, "s"),
+                (2 * half + 1, "rrc" if half < ranks - 1 else "r"),
+            ):
                 chunk = (rank - half - number % 2) % ranks
                 place = f'srcbuf="i" srcoff="{chunk}" dstbuf="i" dstoff="{chunk}" cnt="1"'
-                lines.append(f'      <step s="{number}" type="{kind}" {place} depid="-1" deps="-1" hasdep="0"/>')
+                lines.append(
+                    f'      <step s="{number}" type="{kind}" {place} depid="-1" deps="-1" hasdep="0"/>'
+                )
         lines += ["    </tb>", "  </gpu>"]
     return "\n".join([*lines, "</algo>", ""])
 

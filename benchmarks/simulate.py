@@ -34,14 +34,20 @@ def main() -> None:
     """Print one row a measurement: what, ranks, nodes, median CPU seconds, microseconds a node, simulated time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=sorted(MEASURED))
-    parser.add_argument("--plain-ranks", type=int, default=32, help="ranks of the comparison with plain Python")
+    parser.add_argument(
+        "--plain-ranks", type=int, default=32, help="ranks of the comparison with plain Python"
+    )
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     versions = f"collhub {__version__}, numba {numba.__version__}, numpy {np.__version__}, Python {platform.python_version()}"
-    print(f"{versions}, median of {arguments.runs} runs, ring all-reduce of 64 MiB, congestion-aware")
+    print(
+        f"{versions}, median of {arguments.runs} runs, ring all-reduce of 64 MiB, congestion-aware"
+    )
     start = time.process_time()
     simulate(ring_all_reduce(4), parse_topology("ring:4"), BYTES, {})
-    print(f"first call, which loads or compiles the kernel: {time.process_time() - start:.1f} CPU s")
+    print(
+        f"first call, which loads or compiles the kernel: {time.process_time() - start:.1f} CPU s"
+    )
     print(f"{'what':<28}{'ranks':>7}{'nodes':>10}{'CPU s':>9}{'us/node':>9}{'time ns':>12}")
     _compare_with_plain(arguments.plain_ranks, arguments.runs)
     for ranks in arguments.ranks:
@@ -49,7 +55,9 @@ def main() -> None:
     _run_binary(min(arguments.ranks))
 
 
-def _row(what: str, ranks: int, run: Callable[[], int | None], runs: int) -> tuple[float, int | None]:
+def _row(
+    what: str, ranks: int, run: Callable[[], int | None], runs: int
+) -> tuple[float, int | None]:
     """Print a measurement; return its median CPU seconds and the simulated time."""
     seconds = []
     for _ in range(runs):
@@ -57,14 +65,19 @@ def _row(what: str, ranks: int, run: Callable[[], int | None], runs: int) -> tup
         time_ns = run()
         seconds.append(time.process_time() - start)
     median, nodes = statistics.median(seconds), 5 * ranks * (ranks - 1)
-    print(f"{what:<28}{ranks:>7}{nodes:>10}{median:>9.3f}{median / nodes * 1e6:>9.2f}{time_ns!s:>12}", flush=True)
+    print(
+        f"{what:<28}{ranks:>7}{nodes:>10}{median:>9.3f}{median / nodes * 1e6:>9.2f}{time_ns!s:>12}",
+        flush=True,
+    )
     return median, time_ns
 
 
 def _measure_ring(ranks: int, runs: int) -> None:
     algorithm = ring_all_reduce(ranks)
     topology = parse_topology(f"ring:{ranks}?{CONSTANTS}")
-    median, time_ns = _row("analytical", ranks, lambda: simulate(algorithm, topology, BYTES, {}).time_ns, runs)
+    median, time_ns = _row(
+        "analytical", ranks, lambda: simulate(algorithm, topology, BYTES, {}).time_ns, runs
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     expected, seconds = MEASURED.get(ranks, (time_ns, None))
     if time_ns != expected:
@@ -79,10 +92,23 @@ def _compare_with_plain(ranks: int, runs: int) -> None:
     graphs, plain = _test_module("trace_graphs"), _test_module("spec_simulator")
     graph = graphs.ring_all_reduce(ranks, BYTES)
     table, topology = graph.table(), parse_topology(f"ring:{ranks}?{CONSTANTS}")
-    links = {(link.source, link.destination): (link.bandwidth_bytes_per_s / 1e9, 500.0) for link in topology.links()}
-    ours = _row("analytical", ranks, lambda: max(filter(None, simulate_nodes(table, topology).rank_finish_ns)), runs)
+    links = {
+        (link.source, link.destination): (link.bandwidth_bytes_per_s / 1e9, 500.0)
+        for link in topology.links()
+    }
+    ours = _row(
+        "analytical",
+        ranks,
+        lambda: max(filter(None, simulate_nodes(table, topology).rank_finish_ns)),
+        runs,
+    )
     simulator = plain.SpecSimulator
-    theirs = _row("plain Python, same model", ranks, lambda: max(simulator(graph, links, lambda a, b: [a, b]).run()), runs)
+    theirs = _row(
+        "plain Python, same model",
+        ranks,
+        lambda: max(simulator(graph, links, lambda a, b: [a, b]).run()),
+        runs,
+    )
     if ours[1] != theirs[1]:
         raise SystemExit("the two disagree")
     print(f"  equal; plain Python takes {theirs[0] / ours[0]:.0f} times as long")
@@ -103,11 +129,15 @@ def _run_binary(ranks: int) -> None:
         return
     topology = parse_topology(f"ring:{ranks}?{CONSTANTS}")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    time_ns = hub_core.simulate(ring_all_reduce(ranks), topology, BYTES, backend="astra-sim", options={"binary": binary}).time_ns
+    time_ns = hub_core.simulate(
+        ring_all_reduce(ranks), topology, BYTES, backend="astra-sim", options={"binary": binary}
+    ).time_ns
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     nodes = 5 * ranks * (ranks - 1)
-    print(f"{'ASTRA-sim, this machine':<28}{ranks:>7}{nodes:>10}{seconds:>9.3f}{seconds / nodes * 1e6:>9.2f}{time_ns!s:>12}")
+    print(
+        f"{'ASTRA-sim, this machine':<28}{ranks:>7}{nodes:>10}{seconds:>9.3f}{seconds / nodes * 1e6:>9.2f}{time_ns!s:>12}"
+    )
 
 
 if __name__ == "__main__":

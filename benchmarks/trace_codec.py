@@ -39,7 +39,9 @@ def main() -> None:
     for ranks in arguments.ranks:
         with tempfile.TemporaryDirectory() as folder:
             _compare(ring_all_reduce(ranks), Path(folder), arguments.runs)
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB, the step tables included")
+    print(
+        f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB, the step tables included"
+    )
 
 
 def _compare(algorithm: Algorithm, folder: Path, runs: int) -> None:
@@ -50,13 +52,29 @@ def _compare(algorithm: Algorithm, folder: Path, runs: int) -> None:
     total = sum(path.stat().st_size for path in folder.iterdir())
     contents = [(folder / f"x.{rank}.et").read_bytes() for rank in range(_LOOP_RANKS)]
     rows = [_decode_loop(content) for content in contents]
-    _measure("write, protobuf loop", _LOOP_RANKS, part, runs, lambda: _check_loop(rows, contents), ours)
+    _measure(
+        "write, protobuf loop", _LOOP_RANKS, part, runs, lambda: _check_loop(rows, contents), ours
+    )
     ours = _measure("read", ranks, nodes, runs, lambda: _read(algorithm, folder))
-    _measure("read, protobuf loop", _LOOP_RANKS, part, runs, lambda: [_decode_loop(content) for content in contents], ours)
+    _measure(
+        "read, protobuf loop",
+        _LOOP_RANKS,
+        part,
+        runs,
+        lambda: [_decode_loop(content) for content in contents],
+        ours,
+    )
     print(f"{total / 1e6:.1f} MB on disk, {total / nodes:.0f} bytes a node")
 
 
-def _measure(what: str, ranks: int, nodes: int, runs: int, run: Callable[[], object], ours: float | None = None) -> float:
+def _measure(
+    what: str,
+    ranks: int,
+    nodes: int,
+    runs: int,
+    run: Callable[[], object],
+    ours: float | None = None,
+) -> float:
     times = []
     for _ in range(runs):
         start = time.process_time()
@@ -75,7 +93,9 @@ def _write(algorithm: Algorithm, folder: Path) -> None:
 
 def _read(algorithm: Algorithm, folder: Path) -> None:
     names = [f"x.{rank}.et" for rank in range(algorithm.num_ranks)]
-    parts = tuple(SourcePart(name, (folder / name).read_bytes, rank) for rank, name in enumerate(names))
+    parts = tuple(
+        SourcePart(name, (folder / name).read_bytes, rank) for rank, name in enumerate(names)
+    )
     if algorithm.differences(read(Source("x", parts), {})):
         raise SystemExit("what was read is not what was written")
 
@@ -94,7 +114,9 @@ def _decode_loop(content: bytes) -> list[_Row]:
         for attribute in node.attr:
             kind = attribute.WhichOneof("value")
             value = getattr(attribute, kind)
-            attributes.append((attribute.name, kind, list(value.values) if kind.endswith("_list") else value))
+            attributes.append(
+                (attribute.name, kind, list(value.values) if kind.endswith("_list") else value)
+            )
         rows.append((node.id, node.name, node.type, list(node.data_deps), attributes))
     return rows
 

@@ -29,15 +29,21 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[128, 1024])
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
-    print(f"collhub {__version__}, numpy {np.__version__}, Python {platform.python_version()}, median of {arguments.runs} runs")
+    print(
+        f"collhub {__version__}, numpy {np.__version__}, Python {platform.python_version()}, median of {arguments.runs} runs"
+    )
     print(f"{'what':<34}{'ranks':>7}{'steps':>10}{'CPU s':>9}{'us/step':>9}")
     for ranks in sorted({_INTERPRETED_RANKS, *arguments.ranks}):
         algorithm = ring_all_reduce(ranks)
         ours = _measure("verify, both modes, all checks", algorithm, _verify, arguments.runs)
         if ranks == _INTERPRETED_RANKS:
             plain = _measure("plain interpreter, one mode", algorithm, _interpret, arguments.runs)
-            print(f"the interpreter, which finds no races and judges one mode, takes {plain / ours:.1f} times as long")
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB, the step tables included")
+            print(
+                f"the interpreter, which finds no races and judges one mode, takes {plain / ours:.1f} times as long"
+            )
+    print(
+        f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB, the step tables included"
+    )
 
 
 def _measure(what: str, algorithm: Algorithm, run: Callable[[Algorithm], bool], runs: int) -> float:
@@ -49,7 +55,9 @@ def _measure(what: str, algorithm: Algorithm, run: Callable[[Algorithm], bool], 
         if not is_right:
             raise SystemExit(f"{what} found the ring wrong")
     median, steps = statistics.median(times), len(algorithm.steps)
-    print(f"{what:<34}{algorithm.num_ranks:>7}{steps:>10}{median:>9.3f}{median / steps * 1e6:>9.2f}")
+    print(
+        f"{what:<34}{algorithm.num_ranks:>7}{steps:>10}{median:>9.3f}{median / steps * 1e6:>9.2f}"
+    )
     return median
 
 
@@ -71,7 +79,9 @@ def _interpret(algorithm: Algorithm) -> bool:
             before = position[rank]
             position[rank] = _run_rank(rank, programs[rank], before, memory[rank], queues)
             is_moving |= position[rank] > before
-    done = all(position[rank] == len(programs[rank]) for rank in range(n)) and not any(queues.values())
+    done = all(position[rank] == len(programs[rank]) for rank in range(n)) and not any(
+        queues.values()
+    )
     wanted = [Counter({(rank, unit): 1 for rank in range(n)}) for unit in range(n)]
     return done and all(cells == wanted for cells in memory)
 
@@ -104,7 +114,15 @@ def _programs(algorithm: Algorithm) -> list[list[tuple[int, int, int, int]]]:
     if not bool(np.all(np.minimum(steps.src_buffer, steps.dst_buffer) == Buffer.OUTPUT)):
         raise SystemExit("this interpreter knows OUTPUT only")
     unit = np.where(steps.sends, steps.src_offset, steps.dst_offset)
-    rows = list(zip(steps.kind.tolist(), steps.peer.tolist(), steps.channel.tolist(), unit.tolist(), strict=True))
+    rows = list(
+        zip(
+            steps.kind.tolist(),
+            steps.peer.tolist(),
+            steps.channel.tolist(),
+            unit.tolist(),
+            strict=True,
+        )
+    )
     borders = steps.rank_indptr.tolist()
     return [rows[start:stop] for start, stop in pairwise(borders)]
 

@@ -12,7 +12,9 @@ NODES = 2
 _LIMITS = 'minBytes="0" maxBytes="134217728"'
 
 
-def step(type: str, src: str, dst: str, wait: tuple[int, int] | None = None, flag: bool = False) -> str:
+def step(
+    type: str, src: str, dst: str, wait: tuple[int, int] | None = None, flag: bool = False
+) -> str:
     """One step on one chunk; `src` and `dst` such as `i3`; `wait`: (thread block, step); `flag`: others wait for it."""
     depid, deps = wait or (-1, -1)
     return (
@@ -41,7 +43,9 @@ def program(header: str, sizes: str, ranks: Iterable[list[list[str]]]) -> str:
 def ring_all_reduce() -> str:
     """Reduce-scatter and all-gather around a ring, in place, with fused receives and sends; one thread block a rank."""
     header = 'name="ring_all_reduce_8" proto="LL128" coll="allreduce" inplace="1" outofplace="0"'
-    return program(header, f'i_chunks="{RANKS}" o_chunks="0" s_chunks="0"', map(_ring_blocks, range(RANKS)))
+    return program(
+        header, f'i_chunks="{RANKS}" o_chunks="0" s_chunks="0"', map(_ring_blocks, range(RANKS))
+    )
 
 
 def _ring_blocks(rank: int) -> list[list[str]]:
@@ -49,8 +53,16 @@ def _ring_blocks(rank: int) -> list[list[str]]:
         chunk = f"i{(rank - behind) % RANKS}"
         return step(type, chunk, chunk)
 
-    steps = [both("s", 0), *(both("rrcs", behind) for behind in range(1, RANKS - 1)), both("rrc", RANKS - 1)]
-    steps += [both("s", RANKS - 1), *(both("rcs", behind) for behind in range(RANKS, 2 * RANKS - 2)), both("r", 2 * RANKS - 2)]
+    steps = [
+        both("s", 0),
+        *(both("rrcs", behind) for behind in range(1, RANKS - 1)),
+        both("rrc", RANKS - 1),
+    ]
+    steps += [
+        both("s", RANKS - 1),
+        *(both("rcs", behind) for behind in range(RANKS, 2 * RANKS - 2)),
+        both("r", 2 * RANKS - 2),
+    ]
     return [block(steps, (rank + 1) % RANKS, (rank - 1) % RANKS)]
 
 
@@ -77,7 +89,10 @@ def _all_pairs_blocks(rank: int) -> list[list[str]]:
         blocks.append(block(steps, peer, peer))
     # All peers must have sent before the first reduction: one dependency a step, and nops for the others.
     nops = [step("nop", "i0", "o0", wait=(number, 1)) for number in range(len(peers) - 1)]
-    sums = [step("re", f"s{number}", own, flag=number == len(peers) - 1) for number in range(1, len(peers))]
+    sums = [
+        step("re", f"s{number}", own, flag=number == len(peers) - 1)
+        for number in range(1, len(peers))
+    ]
     first = step("re", "s0", own, wait=(len(peers) - 1, 1))
     return [*blocks, block([step("cpy", f"i{rank}", own), *nops, first, *sums])]
 
@@ -85,7 +100,11 @@ def _all_pairs_blocks(rank: int) -> list[list[str]]:
 def hierarchical_all_gather() -> str:
     """Ranks exchange chunks with their counterparts on the other node, then all-to-all within the node; out of place."""
     header = 'name="hierarchical_all_gather_8" proto="Simple" coll="allgather" inplace="0" outofplace="1"'
-    return program(header, f'i_chunks="1" o_chunks="{RANKS}" s_chunks="0"', map(_hierarchical_blocks, range(RANKS)))
+    return program(
+        header,
+        f'i_chunks="1" o_chunks="{RANKS}" s_chunks="0"',
+        map(_hierarchical_blocks, range(RANKS)),
+    )
 
 
 def _hierarchical_blocks(rank: int) -> list[list[str]]:

@@ -7,9 +7,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hub_core.algorithm import Algorithm, Provenance
-    from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
+    from hub_core.collectives import (
+        Buffer,
+        Collective,
+        CollectiveKind,
+        Contributions,
+        CustomContract,
+        ReduceOp,
+    )
     from hub_core.composition import embed, relabel, replicate, rescale, sequential
-    from hub_core.diagnostics import Diagnostic, HubError, InputError, Location, LossyError, PluginError, UsageError
+    from hub_core.diagnostics import (
+        Diagnostic,
+        HubError,
+        InputError,
+        Location,
+        LossyError,
+        PluginError,
+        UsageError,
+    )
     from hub_core.losses import Loss, LossPolicy
     from hub_core.pipeline import Written, read, read_topology, simulate, write
     from hub_core.plugins.contract import SimulationResult
@@ -62,9 +77,24 @@ __all__ = [
 
 _HOMES = {
     "hub_core.algorithm": ("Algorithm", "Provenance"),
-    "hub_core.collectives": ("Buffer", "Collective", "CollectiveKind", "Contributions", "CustomContract", "ReduceOp"),
+    "hub_core.collectives": (
+        "Buffer",
+        "Collective",
+        "CollectiveKind",
+        "Contributions",
+        "CustomContract",
+        "ReduceOp",
+    ),
     "hub_core.composition": ("embed", "relabel", "replicate", "rescale", "sequential"),
-    "hub_core.diagnostics": ("Diagnostic", "HubError", "InputError", "Location", "LossyError", "PluginError", "UsageError"),
+    "hub_core.diagnostics": (
+        "Diagnostic",
+        "HubError",
+        "InputError",
+        "Location",
+        "LossyError",
+        "PluginError",
+        "UsageError",
+    ),
     "hub_core.losses": ("Loss", "LossPolicy"),
     "hub_core.pipeline": ("Written", "read", "read_topology", "simulate", "write"),
     "hub_core.plugins.contract": ("SimulationResult",),

@@ -12,8 +12,6 @@ from hub_core.collectives import Buffer, Collective
 from hub_core.diagnostics import InputError
 from hub_core.steps import StepKind, StepTable
 
-__all__ = ["Algorithm", "JsonValue", "Provenance", "message_bytes"]
-
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 
 
@@ -55,8 +53,14 @@ class Algorithm:
     extensions: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.steps.num_ranks != self.collective.num_ranks or len(self.scratch_units) != self.collective.num_ranks:
-            raise InputError("collective, steps and scratch_units disagree on the number of ranks", code="rank-count")
+        if (
+            self.steps.num_ranks != self.collective.num_ranks
+            or len(self.scratch_units) != self.collective.num_ranks
+        ):
+            raise InputError(
+                "collective, steps and scratch_units disagree on the number of ranks",
+                code="rank-count",
+            )
         self.scratch_units.flags.writeable = False
 
     @property
@@ -70,7 +74,9 @@ class Algorithm:
         steps = self.steps
         reads = steps.is_kind(StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
         writes = steps.is_kind(StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
-        unknown = (reads & (steps.src_buffer == Buffer.UNKNOWN)) | (writes & (steps.dst_buffer == Buffer.UNKNOWN))
+        unknown = (reads & (steps.src_buffer == Buffer.UNKNOWN)) | (
+            writes & (steps.dst_buffer == Buffer.UNKNOWN)
+        )
         return not bool(np.any(unknown))
 
     def differences(self, other: Algorithm) -> list[str]:
@@ -84,7 +90,9 @@ class Algorithm:
         return found + _collective_differences(self.collective, other.collective)
 
 
-def message_bytes(collective_bytes: int, unit_count: int, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def message_bytes(
+    collective_bytes: int, unit_count: int, counts: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """Bytes of messages of `counts` units: ceil(count * collective_bytes / unit_count), exact for large products.
 
     Unit k of a buffer is bytes [k * S // U, (k + 1) * S // U). Where U does not divide S, `count` consecutive
@@ -93,11 +101,17 @@ def message_bytes(collective_bytes: int, unit_count: int, counts: npt.NDArray[np
     whole, rest = divmod(collective_bytes, unit_count)
     if rest * int(counts.max(initial=0)) < 2**62:
         return counts * np.int64(whole) + -(-counts * np.int64(rest) // np.int64(unit_count))
-    return np.asarray([-(-int(count) * collective_bytes // unit_count) for count in counts], np.int64)
+    return np.asarray(
+        [-(-int(count) * collective_bytes // unit_count) for count in counts], np.int64
+    )
 
 
 def _collective_differences(one: Collective, other: Collective) -> list[str]:
-    found = [f.name for f in fields(one) if f.name != "contract" and getattr(one, f.name) != getattr(other, f.name)]
+    found = [
+        f.name
+        for f in fields(one)
+        if f.name != "contract" and getattr(one, f.name) != getattr(other, f.name)
+    ]
     if not _same_arrays(one.contract, other.contract):
         found.append("contract")
     return found

@@ -18,8 +18,6 @@ from hub_core.diagnostics import UsageError
 from hub_core.plugins.contract import Format, Layout
 from hub_core.sources import STANDARD_STREAM, rank_files, set_prefix
 
-__all__ = ["Content", "Destination", "destination", "name_defect"]
-
 _SAFE_NAMES = {
     Layout.FILE: re.compile(r"\Z"),
     Layout.PREFIX: re.compile(r"\.[^/\\\0]+\Z"),
@@ -66,7 +64,10 @@ class Destination:
             return (self.place,)
         folder = self.place if self.layout is Layout.FOLDER else self.place.parent
         with _new_folder(folder), _scratch_folder(folder) as scratch:
-            moves = [(_stage(content, scratch, number), self._target(content.name)) for number, content in enumerate(contents)]
+            moves = [
+                (_stage(content, scratch, number), self._target(content.name))
+                for number, content in enumerate(contents)
+            ]
             targets = tuple(target for _, target in moves)
             with _write_errors():
                 _move_all(moves, self._stale(targets), scratch)
@@ -83,7 +84,11 @@ class Destination:
         if self.layout is Layout.FOLDER:
             return self.place / name
         # A link keeps pointing to the file that it names.
-        return Path(os.path.realpath(self.place)) if self.layout is Layout.FILE else self.place.with_name(self.place.name + name)
+        return (
+            Path(os.path.realpath(self.place))
+            if self.layout is Layout.FILE
+            else self.place.with_name(self.place.name + name)
+        )
 
     def _stale(self, targets: Sequence[Path]) -> list[Path]:
         """Files of an older set under the same prefix that the new one does not replace."""
@@ -92,7 +97,9 @@ class Destination:
         stale = sorted(set(rank_files(self.place, self.suffixes)) - set(targets))
         if stale and not self.force:
             others = f"{stale[0]}{f' and {len(stale) - 1} more' if len(stale) > 1 else ''}"
-            raise _refusal(f"{self.place} names another set of rank files already, of which {others} would stay")
+            raise _refusal(
+                f"{self.place} names another set of rank files already, of which {others} would stay"
+            )
         return stale
 
 
@@ -106,14 +113,22 @@ def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> 
     text = os.fspath(out)
     if text == STANDARD_STREAM:
         if format.layout is not Layout.FILE:
-            raise UsageError(f"format {format.name} is several files; they cannot go to standard output", cure="name a path")
+            raise UsageError(
+                f"format {format.name} is several files; they cannot go to standard output",
+                cure="name a path",
+            )
         return Destination(None, format.layout, format.suffixes, force)
     if not text or "\0" in text:
         raise UsageError(f"{text!r} is not a path", cure="name a path for the output")
-    place = set_prefix(Path(text), format.suffixes) if format.layout is Layout.PREFIX else Path(text)
+    place = (
+        set_prefix(Path(text), format.suffixes) if format.layout is Layout.PREFIX else Path(text)
+    )
     with _write_errors():
         if format.layout is not Layout.FOLDER and place.is_dir():
-            raise UsageError(f"{place} is a folder", cure=f"name a file or prefix in it, such as {place / 'algorithm'}")
+            raise UsageError(
+                f"{place} is a folder",
+                cure=f"name a file or prefix in it, such as {place / 'algorithm'}",
+            )
         if format.layout is Layout.FOLDER and place.is_dir() and any(place.iterdir()) and not force:
             raise _refusal(f"the folder {place} is not empty")
     return Destination(place, format.layout, format.suffixes, force)
@@ -213,8 +228,14 @@ def _write_errors() -> Iterator[None]:
     except OSError as error:
         place = error.filename2 or error.filename or "output"
         cure = "choose a place that can be written"
-        raise UsageError(f"{place} cannot be written: {error.strerror or error}", cure=cure, code="unwritable-output") from None
+        raise UsageError(
+            f"{place} cannot be written: {error.strerror or error}",
+            cure=cure,
+            code="unwritable-output",
+        ) from None
 
 
 def _refusal(what: str) -> UsageError:
-    return UsageError(what, cure="choose another place, or overwrite with --force", code="output-exists")
+    return UsageError(
+        what, cure="choose another place, or overwrite with --force", code="output-exists"
+    )

@@ -9,15 +9,15 @@ from hub_core.collectives import Collective, CollectiveKind
 from hub_core.diagnostics import InputError
 from hub_core.topology import Topology
 
-__all__ = ["lower_bound_ns"]
-
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
 _Traffic = tuple[Float64Array, Float64Array, float]
 
 
-def lower_bound_ns(collective: Collective, topology: Topology, collective_bytes: int) -> float | None:
+def lower_bound_ns(
+    collective: Collective, topology: Topology, collective_bytes: int
+) -> float | None:
     """A whole number of nanoseconds that no algorithm can beat, or None for custom collectives.
 
     The largest of: bytes that a rank must receive (send) through its incoming (outgoing) links; bytes that all
@@ -74,7 +74,9 @@ def _traffic(collective: Collective, size: float) -> _Traffic | None:
     return table.get(kind)
 
 
-def _distinct_needs(topology: Topology, delay: Float64Array, ends: Int64Array, needs: Float64Array) -> list[tuple[int, float]]:
+def _distinct_needs(
+    topology: Topology, delay: Float64Array, ends: Int64Array, needs: Float64Array
+) -> list[tuple[int, float]]:
     """(rank, need) for ranks with a need, one of those that agree in need, sum of rates and sum of delays."""
     weights = (topology.bandwidth_bytes_per_s, delay)
     columns = [np.bincount(ends, weight, topology.num_nodes)[: len(needs)] for weight in weights]
@@ -82,7 +84,9 @@ def _distinct_needs(topology: Topology, delay: Float64Array, ends: Int64Array, n
     return [(int(rank), float(needs[rank])) for rank in first if needs[rank] > 0]
 
 
-def _fill_time(topology: Topology, delay: Float64Array, mask: npt.NDArray[np.bool_], need: float) -> float:
+def _fill_time(
+    topology: Topology, delay: Float64Array, mask: npt.NDArray[np.bool_], need: float
+) -> float:
     """Least time in which the links of `mask` can carry `need` bytes when each starts after its delay."""
     if need <= 0:
         return 0.0
@@ -100,16 +104,27 @@ def _fill_time(topology: Topology, delay: Float64Array, mask: npt.NDArray[np.boo
 def _latency_bound(collective: Collective, topology: Topology) -> float:
     """The largest least latency from the root (to it, where it collects), or from two ranks far apart."""
     to_root = collective.kind in (CollectiveKind.REDUCE, CollectiveKind.GATHER)
-    tail, head = (topology.destination, topology.source) if to_root else (topology.source, topology.destination)
+    tail, head = (
+        (topology.destination, topology.source)
+        if to_root
+        else (topology.source, topology.destination)
+    )
     nodes = np.arange(topology.num_nodes)
-    latencies = _latencies(topology, nodes == (collective.root or 0), tail, head)[: collective.num_ranks]
+    latencies = _latencies(topology, nodes == (collective.root or 0), tail, head)[
+        : collective.num_ranks
+    ]
     if collective.root is None:
         # Everyone must hear of everyone: the rank that is farthest away is a better place to start from.
-        latencies = np.maximum(latencies, _latencies(topology, nodes == np.argmax(latencies), tail, head)[: len(latencies)])
+        latencies = np.maximum(
+            latencies,
+            _latencies(topology, nodes == np.argmax(latencies), tail, head)[: len(latencies)],
+        )
     return float(latencies.max())
 
 
-def _latencies(topology: Topology, start: npt.NDArray[np.bool_], tail: Int64Array, head: Int64Array) -> Float64Array:
+def _latencies(
+    topology: Topology, start: npt.NDArray[np.bool_], tail: Int64Array, head: Int64Array
+) -> Float64Array:
     """Least sum of latencies from the nodes of `start` to every node over links tail -> head (Bellman and Ford)."""
     best = np.where(start, 0.0, np.inf)
     while True:

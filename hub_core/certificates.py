@@ -23,16 +23,6 @@ from hub_core.steps import StepKind
 from hub_core.strict_json import JsonObject
 from hub_core.topology import Topology
 
-__all__ = [
-    "SCHEMA",
-    "CertificateReport",
-    "check_certificate",
-    "find_certificate",
-    "network_object",
-    "partition_rate",
-    "spreading_rate",
-]
-
 SCHEMA = "collhub/certificate-1"
 _SCHEMA_FILE = "certificate-1.json"
 _KEY = "certificate"
@@ -75,12 +65,24 @@ def network_object(topology: Topology, with_links: bool = True) -> dict[str, Jso
     """The `network` of a certificate: name, counts, SHA-256 of the links and, on demand, the links themselves."""
     has_planes = topology.num_planes > 1
     links: list[JsonValue] = [
-        [link.source, link.destination, str(_exact(link.bandwidth_bytes_per_s)), *([plane] if has_planes else [])]
+        [
+            link.source,
+            link.destination,
+            str(_exact(link.bandwidth_bytes_per_s)),
+            *([plane] if has_planes else []),
+        ]
         for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True)
     ]
     head: dict[str, JsonValue] = {"npus": topology.num_npus, "nodes": topology.num_nodes}
-    digest = hashlib.sha256(json.dumps({**head, "links": links}, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    return {"name": topology.name, **head, "sha256": digest, **({"links": links} if with_links else {})}
+    digest = hashlib.sha256(
+        json.dumps({**head, "links": links}, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
+    return {
+        "name": topology.name,
+        **head,
+        "sha256": digest,
+        **({"links": links} if with_links else {}),
+    }
 
 
 def find_certificate(algorithm: Algorithm) -> JsonObject | None:
@@ -101,7 +103,11 @@ def check_certificate(
     what the algorithm sends over every link must be what the trees send. Nothing is trusted but the topology.
     """
     if violation := first_violation(certificate, _SCHEMA_FILE):
-        return CertificateReport(None, None, (Diagnostic("certificate-form", f"certificate: {violation[0]}: {violation[1]}"),))
+        return CertificateReport(
+            None,
+            None,
+            (Diagnostic("certificate-form", f"certificate: {violation[0]}: {violation[1]}"),),
+        )
     found: list[Diagnostic] = []
     rate = bound = None
     try:
@@ -133,11 +139,17 @@ def _capacities(certificate: JsonObject, topology: Topology | None) -> list[dict
     if topology is not None:
         if network_object(topology, False)["sha256"] != stated["sha256"]:
             cure = "give the topology for which the algorithm was made"
-            raise _FlawError("topology", f"the certificate is for {stated['name']}, not for {topology.name}", cure)
+            raise _FlawError(
+                "topology",
+                f"the certificate is for {stated['name']}, not for {topology.name}",
+                cure,
+            )
         stated = network_object(topology)
     if "links" not in stated:
         raise _FlawError(
-            "topology", f"the certificate does not state the links of {stated['name']}", "name the network with --topology"
+            "topology",
+            f"the certificate does not state the links of {stated['name']}",
+            "name the network with --topology",
         )
     planes: list[dict[_Link, Fraction]] = [{}]
     for source, destination, bandwidth, *plane in stated["links"]:
@@ -199,7 +211,9 @@ class _Claim:
         """Refuse ranks that are no NPUs, and a certificate for another collective."""
         document, npus = self.document, self.document["network"]["npus"]
         if len(set(self.ranks)) < len(self.ranks) or max(self.ranks) >= npus or len(self.ranks) < 2:
-            raise _FlawError("ranks", f"the ranks are not two or more different NPUs of 0..{npus - 1}")
+            raise _FlawError(
+                "ranks", f"the ranks are not two or more different NPUs of 0..{npus - 1}"
+            )
         if self.kind in _ROOTED and document.get("root") not in self.ranks:
             raise _FlawError("ranks", f"the root {document.get('root')} is none of the ranks")
         if algorithm is None:
@@ -209,15 +223,19 @@ class _Claim:
         is_same = is_same and (made.root is None or made.root == document.get("root"))
         if not is_same and made.kind is not CollectiveKind.CUSTOM:
             raise _FlawError(
-                "collective", f"the certificate is for {self.kind} of {len(self.ranks)} ranks, the algorithm is {made.kind}"
+                "collective",
+                f"the certificate is for {self.kind} of {len(self.ranks)} ranks, the algorithm is {made.kind}",
             )
 
     def bound(self) -> Fraction:
         """The rate that the stated cut or partition allows; those of single planes are held against what they claim."""
         for plane, stated in self.carrying().items():
-            if self._bound(stated["bound"], self.planes[plane]) != Fraction(stated["bound"]["rate"]):
+            if self._bound(stated["bound"], self.planes[plane]) != Fraction(
+                stated["bound"]["rate"]
+            ):
                 raise _FlawError(
-                    "bound", f"the bound of plane {plane} is not {_gb(Fraction(stated['bound']['rate']))} as claimed"
+                    "bound",
+                    f"the bound of plane {plane} is not {_gb(Fraction(stated['bound']['rate']))} as claimed",
                 )
         return self._bound(self.document["bound"], _united(self.planes))
 
@@ -226,7 +244,9 @@ class _Claim:
         if len(self.planes) == 1:
             return {}
         stated = {entry["plane"]: entry for entry in self.document.get("planes", [])}
-        if sum(Fraction(entry["share"]) for entry in stated.values()) != 1 or not set(stated) <= set(range(len(self.planes))):
+        if sum(Fraction(entry["share"]) for entry in stated.values()) != 1 or not set(
+            stated
+        ) <= set(range(len(self.planes))):
             raise _FlawError("planes", "the planes of the network do not share all data")
         return stated
 
@@ -235,14 +255,23 @@ class _Claim:
         if stated["kind"] == "partition" and self.kind is CollectiveKind.ALL_REDUCE:
             blocks = stated.get("blocks", [])
             named = sorted(node for block in blocks for node in block if node in self.ranks)
-            if len(blocks) < 2 or named != sorted(self.ranks) or not all(set(block) <= nodes for block in blocks):
+            if (
+                len(blocks) < 2
+                or named != sorted(self.ranks)
+                or not all(set(block) <= nodes for block in blocks)
+            ):
                 raise _FlawError("bound", "the blocks are no partition of the ranks")
             if any(not set(block) & set(self.ranks) for block in blocks):
                 raise _FlawError("bound", "a block of the partition holds no rank")
             return partition_rate(blocks, capacities)
         cut = set(stated.get("nodes", []))
         inside, outside = len(cut & set(self.ranks)), len(set(self.ranks) - cut)
-        if not cut <= nodes or not inside or not outside or (self.kind in _ROOTED and self.document["root"] not in cut):
+        if (
+            not cut <= nodes
+            or not inside
+            or not outside
+            or (self.kind in _ROOTED and self.document["root"] not in cut)
+        ):
             raise _FlawError("bound", "the cut does not part the ranks as it must")
         across = spreading_rate(sorted(cut), capacities, self.kind not in _COLLECTING)
         return across * _shares(self.kind, total, inside, outside)
@@ -259,15 +288,23 @@ class _Claim:
             rate = self._rate(stated, trees, capacities)
             entry = carrying.get(plane, {"share": "1", "rate": str(rate)})
             if Fraction(entry["rate"]) != rate or (carrying and plane not in carrying):
-                raise _FlawError("planes", f"the trees of plane {plane} carry {_gb(rate)}, not what is claimed")
+                raise _FlawError(
+                    "planes", f"the trees of plane {plane} carry {_gb(rate)}, not what is claimed"
+                )
             if algorithm is not None:
-                self._check_traffic(trees, Fraction(entry["share"]) / rate, _moved(algorithm, plane, len(self.planes)))
+                self._check_traffic(
+                    trees,
+                    Fraction(entry["share"]) / rate,
+                    _moved(algorithm, plane, len(self.planes)),
+                )
             total += rate
         if any(tree.get("plane", 0) >= len(self.planes) for tree in self.document["trees"]):
             raise _FlawError("planes", "a tree is on a plane that the network does not have")
         return total
 
-    def _rate(self, stated: Sequence[JsonObject], trees: Sequence[_Branches], capacities: _Capacities) -> Fraction:
+    def _rate(
+        self, stated: Sequence[JsonObject], trees: Sequence[_Branches], capacities: _Capacities
+    ) -> Fraction:
         """The rate of the trees of one plane."""
         for link, load in sorted(_loads(trees).items()):
             capacity = capacities.get(link, Fraction(0))
@@ -295,10 +332,13 @@ class _Claim:
         for rank, carried in part.items():
             if carried * len(self.ranks) != rate:
                 raise _FlawError(
-                    "parts", f"the trees carry {_gb(carried)} for NPU {rank}, not a {len(self.ranks)}th of {_gb(rate)}"
+                    "parts",
+                    f"the trees carry {_gb(carried)} for NPU {rank}, not a {len(self.ranks)}th of {_gb(rate)}",
                 )
 
-    def _check_traffic(self, trees: Sequence[_Branches], data_per_rate: Fraction, moved: Mapping[_Link, Fraction]) -> None:
+    def _check_traffic(
+        self, trees: Sequence[_Branches], data_per_rate: Fraction, moved: Mapping[_Link, Fraction]
+    ) -> None:
         """What the algorithm sends between two NPUs must be what the trees send there."""
         planned: dict[_Link, Fraction] = {}
         for tree in trees:
@@ -307,42 +347,69 @@ class _Claim:
         for pair in sorted(moved.keys() | planned.keys()):
             if moved.get(pair) != planned.get(pair):
                 raise _FlawError(
-                    "traffic", f"the algorithm does not send what the trees say from rank {pair[0]} to rank {pair[1]}"
+                    "traffic",
+                    f"the algorithm does not send what the trees say from rank {pair[0]} to rank {pair[1]}",
                 )
 
     def compare(self, rate: Fraction | None, bound: Fraction | None) -> None:
         """Hold the stated numbers against the recomputed ones."""
         document = self.document
-        stated = {"rate": (Fraction(document["rate"]), rate), "bound": (Fraction(document["bound"]["rate"]), bound)}
+        stated = {
+            "rate": (Fraction(document["rate"]), rate),
+            "bound": (Fraction(document["bound"]["rate"]), bound),
+        }
         for name, (claimed, computed) in stated.items():
             if computed is not None and claimed != computed:
-                raise _FlawError(name, f"the {name} is {_gb(computed)}, not {_gb(claimed)} as claimed")
+                raise _FlawError(
+                    name, f"the {name} is {_gb(computed)}, not {_gb(claimed)} as claimed"
+                )
         if rate is not None and document["tree_count"]["trees"] != len(document["trees"]):
             raise _FlawError(
-                "trees", f"{len(document['trees'])} trees are stated, not {document['tree_count']['trees']} as claimed"
+                "trees",
+                f"{len(document['trees'])} trees are stated, not {document['tree_count']['trees']} as claimed",
             )
         if rate is not None and bound is not None and rate > bound:
-            raise _FlawError("bound", f"the trees carry {_gb(rate)}, more than the bound of {_gb(bound)}: one of them is wrong")
+            raise _FlawError(
+                "bound",
+                f"the trees carry {_gb(rate)}, more than the bound of {_gb(bound)}: one of them is wrong",
+            )
         if document["is_optimal"] and rate is not None and bound is not None and rate != bound:
-            raise _FlawError("optimal", f"claimed to be optimal, but {_gb(rate)} is less than the bound of {_gb(bound)}")
+            raise _FlawError(
+                "optimal",
+                f"claimed to be optimal, but {_gb(rate)} is less than the bound of {_gb(bound)}",
+            )
 
 
 def _moved(algorithm: Algorithm, plane: int, num_planes: int) -> dict[_Link, Fraction]:
     """The part of the data that an algorithm sends between two ranks on the channels of a plane."""
     steps, units = algorithm.steps, algorithm.collective.unit_count
     sends = np.flatnonzero((steps.kind == StepKind.SEND) & (steps.channel % num_planes == plane))
-    pairs, inverse = np.unique(steps.rank[sends].astype(np.int64) << 32 | steps.peer[sends], return_inverse=True)
+    pairs, inverse = np.unique(
+        steps.rank[sends].astype(np.int64) << 32 | steps.peer[sends], return_inverse=True
+    )
     sent = np.zeros(len(pairs), np.int64)
     np.add.at(sent, inverse, steps.count[sends])
     return {
-        (int(pair >> 32), int(pair & 0xFFFFFFFF)): Fraction(int(count), units) for pair, count in zip(pairs, sent, strict=True)
+        (int(pair >> 32), int(pair & 0xFFFFFFFF)): Fraction(int(count), units)
+        for pair, count in zip(pairs, sent, strict=True)
     }
 
 
-_ROOTED = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER})
+_ROOTED = frozenset(
+    {CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER}
+)
 _WHOLE = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.ALL_REDUCE})
-_COLLECTING = frozenset({CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.REDUCE_SCATTER})
-_SPLIT = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.GATHER, CollectiveKind.SCATTER})
+_COLLECTING = frozenset(
+    {CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.REDUCE_SCATTER}
+)
+_SPLIT = frozenset(
+    {
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.GATHER,
+        CollectiveKind.SCATTER,
+    }
+)
 _SPREAD_BY_TARGET = frozenset({CollectiveKind.GATHER, CollectiveKind.SCATTER})
 
 
@@ -369,23 +436,41 @@ class _Branches:
     def of(cls, stated: JsonObject, claim: _Claim) -> list[_Branches]:
         """One, or where the way up is another, two; each checked to be a tree which reaches whom it must."""
         root, kind = stated["root"], claim.kind
-        targets = [stated["target"]] if kind in _SPREAD_BY_TARGET and "target" in stated else claim.ranks
+        targets = (
+            [stated["target"]] if kind in _SPREAD_BY_TARGET and "target" in stated else claim.ranks
+        )
         if kind in _ROOTED and root != claim.document["root"]:
-            raise _FlawError("tree", f"a tree is rooted at {root}, not at the root {claim.document['root']}")
+            raise _FlawError(
+                "tree", f"a tree is rooted at {root}, not at the root {claim.document['root']}"
+            )
         if root not in claim.ranks or not set(targets) <= set(claim.ranks):
             raise _FlawError("tree", f"the tree of root {root} starts at no rank, or leads to none")
         served: int = stated["target"] if kind in _SPREAD_BY_TARGET and "target" in stated else root
         has_own_way_up = kind is CollectiveKind.ALL_REDUCE and "up" in stated
         ways = [
-            (stated, kind not in _COLLECTING, kind in _COLLECTING or (kind is CollectiveKind.ALL_REDUCE and not has_own_way_up))
+            (
+                stated,
+                kind not in _COLLECTING,
+                kind in _COLLECTING or (kind is CollectiveKind.ALL_REDUCE and not has_own_way_up),
+            )
         ]
         if has_own_way_up:
             ways.append((stated["up"], False, True))
-        return [cls._way(way, stated, is_down, is_up, served, targets, claim) for way, is_down, is_up in ways]
+        return [
+            cls._way(way, stated, is_down, is_up, served, targets, claim)
+            for way, is_down, is_up in ways
+        ]
 
     @classmethod
     def _way(
-        cls, way: JsonObject, stated: JsonObject, is_down: bool, is_up: bool, served: int, targets: Sequence[int], claim: _Claim
+        cls,
+        way: JsonObject,
+        stated: JsonObject,
+        is_down: bool,
+        is_up: bool,
+        served: int,
+        targets: Sequence[int],
+        claim: _Claim,
     ) -> _Branches:
         parents = {node: parent for node, parent in enumerate(way["parents"]) if parent >= 0}
         if stated["root"] in parents:
@@ -393,7 +478,15 @@ class _Branches:
         for node in (*targets, *parents):
             _check_path(node, stated["root"], parents)
         routes = {int(node): route for node, route in way.get("routes", {}).items()}
-        return cls(Fraction(stated["weight"]), parents, routes, is_down, is_up, served, claim.document["network"]["npus"])
+        return cls(
+            Fraction(stated["weight"]),
+            parents,
+            routes,
+            is_down,
+            is_up,
+            served,
+            claim.document["network"]["npus"],
+        )
 
     def hops(self) -> Iterator[_Link]:
         """Messages between NPUs: switches do not count as stops."""

@@ -10,17 +10,6 @@ import numpy.typing as npt
 
 from hub_core.diagnostics import InputError
 
-__all__ = [
-    "MAX_RANKS",
-    "Buffer",
-    "Collective",
-    "CollectiveKind",
-    "Contributions",
-    "CustomContract",
-    "MemoryLayout",
-    "ReduceOp",
-]
-
 Int64Array = npt.NDArray[np.int64]
 
 MAX_RANKS = 1 << 20
@@ -61,8 +50,12 @@ class Buffer(IntEnum):
     UNKNOWN = 3
 
 
-ROOTED = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER})
-REDUCING = frozenset({CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE})
+ROOTED = frozenset(
+    {CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER}
+)
+REDUCING = frozenset(
+    {CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE}
+)
 _SPLIT_BY_RANK = frozenset(
     {
         CollectiveKind.ALL_GATHER,
@@ -141,7 +134,9 @@ class Collective:
 
     def __post_init__(self) -> None:
         if reason := self._defect():
-            raise InputError(f"{self.kind} of {self.num_ranks} ranks: {reason}", code="invalid-collective")
+            raise InputError(
+                f"{self.kind} of {self.num_ranks} ranks: {reason}", code="invalid-collective"
+            )
 
     def _defect(self) -> str | None:
         if not 1 <= self.num_ranks <= MAX_RANKS:
@@ -202,7 +197,11 @@ class Collective:
         """What must lie where after the collective; None for a custom collective that states nothing."""
         if self.contract is not None:
             return self.contract.expected
-        rank, offset = _cells(self.output_units() if self.kind is not CollectiveKind.REDUCE else self._at_root(self.unit_count))
+        rank, offset = _cells(
+            self.output_units()
+            if self.kind is not CollectiveKind.REDUCE
+            else self._at_root(self.unit_count)
+        )
         source_rank, source_unit = self._origin(rank, offset)
         return Contributions(rank, offset, source_rank, source_unit)
 
@@ -226,7 +225,9 @@ class Collective:
         all-gather, gather: INPUT is the rank's part of OUTPUT; reduce-scatter, scatter: OUTPUT is the rank's
         part of INPUT; gather, scatter: at the root only; all others: one buffer.
         """
-        size = np.stack([self.input_units(), self.output_units(), np.asarray(scratch_units, np.int64)], axis=1)
+        size = np.stack(
+            [self.input_units(), self.output_units(), np.asarray(scratch_units, np.int64)], axis=1
+        )
         ranks = np.arange(self.num_ranks, dtype=np.int64)
         shift = np.zeros((self.num_ranks, 3), np.int64)
         if in_place:
@@ -234,7 +235,11 @@ class Collective:
             apart = np.zeros(self.num_ranks, np.bool_)
             if self.kind in (CollectiveKind.GATHER, CollectiveKind.SCATTER):
                 apart = ranks != self.root
-            small = Buffer.INPUT if self.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER) else Buffer.OUTPUT
+            small = (
+                Buffer.INPUT
+                if self.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
+                else Buffer.OUTPUT
+            )
             if self.kind in _SPLIT_BY_RANK and self.kind is not CollectiveKind.ALL_TO_ALL:
                 shift[:, small] = ranks * self.units_per_rank
         else:

@@ -12,8 +12,6 @@ from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Topolo
 from hub_core.plugins.registry import KINDS, Offer, Provided, Registry
 from hub_core.sources import Input, may_read
 
-__all__ = ["may_be_topology_file", "reader_for", "writer_for"]
-
 CANONICAL_FORMAT = "chakra"
 R = TypeVar("R", FormatReader, TopologyReader)
 
@@ -30,7 +28,9 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
     if len(named) == 1:
         return named[0]
-    fitting = [provided for provided in named or able if _has_signature(opened.head, provided.offer.format)]
+    fitting = [
+        provided for provided in named or able if _has_signature(opened.head, provided.offer.format)
+    ]
     if len(fitting) == 1:
         return fitting[0]
     raise _undecided(opened, fitting or named, KINDS[kind], registry)
@@ -45,14 +45,18 @@ def writer_for(out: str, registry: Registry) -> Provided[FormatWriter]:
     if not named and not PurePath(out).suffix and out != "-":
         return registry.find(FormatWriter, CANONICAL_FORMAT)
     known = sorted({suffix for provided in writers for suffix in provided.offer.format.suffixes})
-    message = f"{out!r} may be {_names(named)}" if named else f"the name {out!r} does not tell the format"
+    message = (
+        f"{out!r} may be {_names(named)}" if named else f"the name {out!r} does not tell the format"
+    )
     cure = f"name the format with --to; suffixes that do: {', '.join(known)}"
     raise UsageError(message, cure=cure, code="undecided-format")
 
 
 def may_be_topology_file(text: str, registry: Registry) -> bool:
     """Whether a text that names no existing file looks like one: a path with folders, or a known suffix."""
-    return "/" in text or any(_has_suffix(text, provided.offer.format) for provided in registry.all(TopologyReader))
+    return "/" in text or any(
+        _has_suffix(text, provided.offer.format) for provided in registry.all(TopologyReader)
+    )
 
 
 def _has_suffix(name: str, format: Format) -> bool:
@@ -63,15 +67,25 @@ def _has_signature(head: bytes, format: Format) -> bool:
     return bool(format.signature) and re.search(format.signature, head) is not None
 
 
-def _undecided(opened: Input, candidates: Sequence[Provided[Offer]], noun: str, registry: Registry) -> HubError:
+def _undecided(
+    opened: Input, candidates: Sequence[Provided[Offer]], noun: str, registry: Registry
+) -> HubError:
     place = Location(opened.source.name)
     if candidates:
         return InputError(
-            f"may be {_names(candidates)}", location=place, cure="name the format with --from", code="ambiguous-format"
+            f"may be {_names(candidates)}",
+            location=place,
+            cure="name the format with --from",
+            code="ambiguous-format",
         )
     message = f"no {noun} claims it, neither by its name nor by its first bytes"
     if hint := registry.unavailable_hint():
-        return PluginError(f"{message}; {hint}", location=place, cure="see 'collhub plugins list'", code="not-available")
+        return PluginError(
+            f"{message}; {hint}",
+            location=place,
+            cure="see 'collhub plugins list'",
+            code="not-available",
+        )
     cure = "name the format with --from; 'collhub formats' lists them"
     return InputError(message, location=place, cure=cure, code="unknown-format")
 

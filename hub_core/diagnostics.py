@@ -6,18 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
-__all__ = [
-    "Diagnostic",
-    "ExitCode",
-    "HubError",
-    "InputError",
-    "Location",
-    "LossyError",
-    "PluginError",
-    "Severity",
-    "UsageError",
-]
-
 
 class ExitCode(IntEnum):
     """Exit statuses of the `collhub` program."""
@@ -59,7 +47,11 @@ class Location:
         parts = [place] if place else []
         if self.byte is not None:
             parts.append(f"byte {self.byte}")
-        within = [f"{name} {value}" for name, value in (("rank", self.rank), ("step", self.step)) if value is not None]
+        within = [
+            f"{name} {value}"
+            for name, value in (("rank", self.rank), ("step", self.step))
+            if value is not None
+        ]
         if within:
             parts.append(", ".join(within))
         return ": ".join(parts)
@@ -97,7 +89,11 @@ class HubError(Exception):
     ) -> None:
         found: tuple[Diagnostic, ...]
         if isinstance(message, str):
-            found = (Diagnostic(code or self.default_code, message, Severity.ERROR, location or Location(), cure),)
+            found = (
+                Diagnostic(
+                    code or self.default_code, message, Severity.ERROR, location or Location(), cure
+                ),
+            )
         elif isinstance(message, Diagnostic):
             found = (message,)
         else:

@@ -11,14 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
+from hub_core.collectives import (
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    ReduceOp,
+)
 from hub_core.diagnostics import InputError, Location
 from hub_core.plugins.contract import Artifact, Options, Source, WriteResult
 from hub_core.schema_check import TYPE_NAMES, first_violation
 from hub_core.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepKind, StepTable
 from hub_core.strict_json import MAX_DEPTH, JsonObject, is_too_deep, parse_object
-
-__all__ = ["SCHEMA", "read", "write"]
 
 SCHEMA = "collhub/algorithm-1"
 _SCHEMA_FILE = "algorithm-1.json"
@@ -30,7 +35,14 @@ _BUFFER_NAMES = {buffer.name.lower(): int(buffer) for buffer in Buffer}
 _NAMED_COLUMNS = {"kind": _KIND_NAMES, "src_buffer": _BUFFER_NAMES, "dst_buffer": _BUFFER_NAMES}
 _REQUIRED_COLUMNS = ("rank", "kind")
 # Offsets outside the buffers can be written down, so that verification can say where they are.
-_LEAST = {"peer": -1, "src_offset": -(2**63), "dst_offset": -(2**63), "lane": -1, "duration_ns": -1, "source_line": -1}
+_LEAST = {
+    "peer": -1,
+    "src_offset": -(2**63),
+    "dst_offset": -(2**63),
+    "lane": -1,
+    "duration_ns": -1,
+    "source_line": -1,
+}
 _CONTRACT_ROWS = ("rank", "offset", "source_rank", "source_unit")
 
 
@@ -61,7 +73,10 @@ def _document_text(algorithm: Algorithm) -> str:
         "extensions": dict(algorithm.extensions),
     }
     lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]
-    columns = [f'    "{name}": {json.dumps(value, separators=(",", ":"))}' for name, value in _columns(algorithm.steps)]
+    columns = [
+        f'    "{name}": {json.dumps(value, separators=(",", ":"))}'
+        for name, value in _columns(algorithm.steps)
+    ]
     return "\n".join(["{", *lines, '  "steps": {', ",\n".join(columns), "  }", "}", ""])
 
 
@@ -69,12 +84,16 @@ def _json(name: str, value: object) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"the algorithm's {name} cannot be written as JSON: {error}", code="not-json") from None
+        raise InputError(
+            f"the algorithm's {name} cannot be written as JSON: {error}", code="not-json"
+        ) from None
 
 
 def _collective_object(collective: Collective) -> dict[str, JsonValue]:
     contract = collective.contract
-    stated: dict[str, JsonValue] = {} if contract is None else {"contract": _contract_object(contract)}
+    stated: dict[str, JsonValue] = (
+        {} if contract is None else {"contract": _contract_object(contract)}
+    )
     return {
         "kind": str(collective.kind),
         "num_ranks": collective.num_ranks,
@@ -89,7 +108,11 @@ def _collective_object(collective: Collective) -> dict[str, JsonValue]:
 
 def _contract_object(contract: CustomContract) -> dict[str, JsonValue]:
     expected = contract.expected
-    rows = None if expected is None else {name: getattr(expected, name).tolist() for name in _CONTRACT_ROWS}
+    rows = (
+        None
+        if expected is None
+        else {name: getattr(expected, name).tolist() for name in _CONTRACT_ROWS}
+    )
     return {
         "input_units": contract.input_units.tolist(),
         "output_units": contract.output_units.tolist(),
@@ -134,15 +157,21 @@ class _Document:
         try:
             collective = self._collective(root["collective"])
             steps = self._steps(root["steps"], num_ranks)
-            return Algorithm(collective, steps, scratch, provenance, root["collective_bytes"], root["extensions"])
+            return Algorithm(
+                collective, steps, scratch, provenance, root["collective_bytes"], root["extensions"]
+            )
         except InputError as error:
             finding = error.diagnostics[0]
             if finding.location.file:
                 raise
-            raise InputError(finding.message, location=Location(self._file), cure=finding.cure, code=finding.code) from None
+            raise InputError(
+                finding.message, location=Location(self._file), cure=finding.cure, code=finding.code
+            ) from None
 
     def _fail(self, message: str, path: str, cure: str = "") -> NoReturn:
-        raise InputError(f"{path}: {message}", location=Location(self._file), cure=cure, code="invalid-json")
+        raise InputError(
+            f"{path}: {message}", location=Location(self._file), cure=cure, code="invalid-json"
+        )
 
     def _check_schema(self) -> None:
         """Hold everything but the long arrays against the schema; those are checked as columns, a thousand times faster."""
@@ -158,9 +187,17 @@ class _Document:
         if name == SCHEMA:
             return
         if isinstance(name, str) and name.startswith("collhub/algorithm-"):
-            self._fail(f"the schema is {name[:80]!r}, this version reads {SCHEMA!r}", "$.schema", cure="upgrade collhub")
+            self._fail(
+                f"the schema is {name[:80]!r}, this version reads {SCHEMA!r}",
+                "$.schema",
+                cure="upgrade collhub",
+            )
         found = "there is none" if name is None else f"got {str(name)[:80]!r}"
-        self._fail(f"expected {SCHEMA!r}, {found}", "$.schema", cure="name the format with --from; 'collhub formats' lists them")
+        self._fail(
+            f"expected {SCHEMA!r}, {found}",
+            "$.schema",
+            cure="name the format with --from; 'collhub formats' lists them",
+        )
 
     def _collective(self, stated: JsonObject) -> Collective:
         contract = stated.get("contract")
@@ -177,14 +214,19 @@ class _Document:
 
     def _contract(self, stated: JsonObject, num_ranks: int) -> CustomContract:
         path = "$.collective.contract"
-        sizes = [self._integers(stated[name], f"{path}.{name}", num_ranks, 0, 2**62) for name in ("input_units", "output_units")]
+        sizes = [
+            self._integers(stated[name], f"{path}.{name}", num_ranks, 0, 2**62)
+            for name in ("input_units", "output_units")
+        ]
         defined = self._typed(stated["defined"], f"{path}.defined", num_ranks, bool)
         expected = None
         if (rows := stated["expected"]) is not None:
             length = len(rows["rank"])
             limits = {"rank": (0, num_ranks - 1), "source_rank": (-1, num_ranks - 1)}
             columns = [
-                self._integers(rows[name], f"{path}.expected.{name}", length, *limits.get(name, (0, 2**62)))
+                self._integers(
+                    rows[name], f"{path}.expected.{name}", length, *limits.get(name, (0, 2**62))
+                )
                 for name in _CONTRACT_ROWS
             ]
             expected = Contributions(*columns)
@@ -202,10 +244,14 @@ class _Document:
                 continue
             most = num_ranks - 1 if name == "rank" else int(np.iinfo(dtype).max)  # type: ignore[type-var]
             columns[name] = self._integers(stated[name], path, rows, _LEAST.get(name, 0), most)
-        edges = [self._edges(stated.get(name), f"$.steps.{name}", rows) for name in ("data", "control")]
+        edges = [
+            self._edges(stated.get(name), f"$.steps.{name}", rows) for name in ("data", "control")
+        ]
         return StepTable.from_columns(num_ranks, columns, edges[0], edges[1], self._file)
 
-    def _edges(self, lists: list[list[int]] | None, path: str, rows: int) -> tuple[Int64Array, Int64Array]:
+    def _edges(
+        self, lists: list[list[int]] | None, path: str, rows: int
+    ) -> tuple[Int64Array, Int64Array]:
         """(parent rows, child rows) of the list of parents that every row has."""
         if lists is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -214,17 +260,25 @@ class _Document:
         if flat and not (set(map(type, flat)) == {int} and min(flat) >= 0 and max(flat) < rows):
             for row, parents in enumerate(lists):
                 self._integers(parents, f"{path}[{row}]", len(parents), 0, rows - 1)
-        return np.asarray(flat, np.int64), np.repeat(np.arange(rows), np.fromiter(map(len, lists), np.int64, rows))
+        return np.asarray(flat, np.int64), np.repeat(
+            np.arange(rows), np.fromiter(map(len, lists), np.int64, rows)
+        )
 
-    def _names(self, values: list[object], path: str, rows: int, names: Mapping[str, int]) -> npt.NDArray[np.uint8]:
+    def _names(
+        self, values: list[object], path: str, rows: int, names: Mapping[str, int]
+    ) -> npt.NDArray[np.uint8]:
         self._typed(values, path, rows, str)
         try:
             return np.fromiter(map(names.__getitem__, values), np.uint8, rows)  # type: ignore[arg-type]
         except KeyError:
             row = next(row for row, value in enumerate(values) if value not in names)
-            self._fail(f"{str(values[row])[:40]!r} is not one of {', '.join(names)}", f"{path}[{row}]")
+            self._fail(
+                f"{str(values[row])[:40]!r} is not one of {', '.join(names)}", f"{path}[{row}]"
+            )
 
-    def _integers(self, values: list[Any], path: str, length: int, least: int, most: int) -> Int64Array:
+    def _integers(
+        self, values: list[Any], path: str, length: int, least: int, most: int
+    ) -> Int64Array:
         self._typed(values, path, length, int)
         if length and not (least <= min(values) and max(values) <= most):
             row = next(row for row, value in enumerate(values) if not least <= value <= most)
@@ -237,7 +291,10 @@ class _Document:
             self._fail(f"{length} entries were expected, there are {len(values)}", path)
         if not set(map(type, values)) <= {expected}:
             row = next(row for row, value in enumerate(values) if type(value) is not expected)
-            self._fail(f"expected {TYPE_NAMES[expected]}, got {TYPE_NAMES[type(values[row])]}", f"{path}[{row}]")
+            self._fail(
+                f"expected {TYPE_NAMES[expected]}, got {TYPE_NAMES[type(values[row])]}",
+                f"{path}[{row}]",
+            )
         return values
 
 
@@ -257,4 +314,8 @@ def _without_arrays(value: object, path: str) -> object:
         return [] if path in _ARRAYS else value
     if not isinstance(value, dict):
         return value
-    return {} if path == "$.extensions" else {key: _without_arrays(inner, f"{path}.{key}") for key, inner in value.items()}
+    return (
+        {}
+        if path == "$.extensions"
+        else {key: _without_arrays(inner, f"{path}.{key}") for key, inner in value.items()}
+    )

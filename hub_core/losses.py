@@ -8,8 +8,6 @@ from enum import StrEnum
 
 from hub_core.diagnostics import Diagnostic, LossyError
 
-__all__ = ["Loss", "LossPolicy", "apply_policy"]
-
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -38,4 +36,6 @@ class LossPolicy(StrEnum):
 def apply_policy(losses: Sequence[Loss], policy: LossPolicy) -> None:
     """Raise `LossyError` with every loss where `policy` is REFUSE and there is one; else do nothing."""
     if losses and policy is LossPolicy.REFUSE:
-        raise LossyError([Diagnostic("lossy", f"refused, the conversion loses: {loss}") for loss in losses])
+        raise LossyError(
+            [Diagnostic("lossy", f"refused, the conversion loses: {loss}") for loss in losses]
+        )

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from hub_core.switched_topologies import Constants, joined_levels, span
 from hub_core.topology import Links, Topology
 
-__all__ = ["DGX1P", "DGX1V", "DGX1V_SMI", "Lanes", "direct_machine", "mi250", "nic_cluster", "nvswitch_cluster", "pcie_dgx1"]
-
 Int64Array = npt.NDArray[np.int64]
 Lanes = Mapping[tuple[int, int], int]
 """Number of lanes each way between two GPUs, the lower one first."""
@@ -46,11 +44,16 @@ def mi250(name: str, machines: int, constants: Constants) -> Topology:
         return direct_machine(name, _MI250, 16, constants)
     npus = machines * 16
     node = np.arange(npus, dtype=np.int64)
-    within, network = _direct(_MI250, machines, 16, constants[0]), _both_ways(node, np.full(npus, npus), constants[1])
+    within, network = (
+        _direct(_MI250, machines, 16, constants[0]),
+        _both_ways(node, np.full(npus, npus), constants[1]),
+    )
     links = Links.joined([within, network])
     order = np.argsort(links.source, kind="stable")
     names = (*map(str, range(npus)), "network")
-    return links.topology(name, npus, npus + 1, order=order, node_names=names, groups=_machines(machines, 16))
+    return links.topology(
+        name, npus, npus + 1, order=order, node_names=names, groups=_machines(machines, 16)
+    )
 
 
 def nvswitch_cluster(name: str, machines: int, gpus: int, constants: Constants) -> Topology:
@@ -73,7 +76,9 @@ def nic_cluster(name: str, machines: int, gpus: int, constants: Constants) -> To
     levels = ((npu, npus + npu // gpus), (npu, nic), (nic, network))
     nics = [f"nic {machine}.{index}" for machine, index in np.ndindex(machines, gpus)]
     names = [*_nvswitches(machines), *nics, "network 0", "network 1"]
-    return joined_levels(name, npus, names, levels, [*constants, constants[1]], _machines(machines, gpus))
+    return joined_levels(
+        name, npus, names, levels, [*constants, constants[1]], _machines(machines, gpus)
+    )
 
 
 def pcie_dgx1(name: str, constants: Constants) -> Topology:
@@ -86,11 +91,18 @@ def pcie_dgx1(name: str, constants: Constants) -> Topology:
 
 def _direct(lanes: Lanes, machines: int, gpus: int, constant: tuple[float, float]) -> Links:
     """The links within all machines, machine by machine, by their ends."""
-    both = sorted([*((*pair, count) for pair, count in lanes.items()), *((b, a, count) for (a, b), count in lanes.items())])
+    both = sorted(
+        [
+            *((*pair, count) for pair, count in lanes.items()),
+            *((b, a, count) for (a, b), count in lanes.items()),
+        ]
+    )
     source, destination, count = np.asarray(both, np.int64).T
     first = np.repeat(np.arange(machines, dtype=np.int64) * gpus, len(both))
     rates, latencies = np.tile(constant[0] * count, machines), np.full(len(first), constant[1])
-    return Links(first + np.tile(source, machines), first + np.tile(destination, machines), rates, latencies)
+    return Links(
+        first + np.tile(source, machines), first + np.tile(destination, machines), rates, latencies
+    )
 
 
 def _both_ways(low: Int64Array, high: Int64Array, constant: tuple[float, float]) -> Links:

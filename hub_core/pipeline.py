@@ -54,20 +54,6 @@ from hub_core.sources import STANDARD_STREAM, open_input
 from hub_core.topologies import BUILDERS, parse_topology
 from hub_core.topology import Occupancy, Topology
 
-__all__ = [
-    "OpenedAlgorithm",
-    "Written",
-    "check_health",
-    "check_load",
-    "execute",
-    "open_algorithm",
-    "read",
-    "read_topology",
-    "simulate",
-    "synthesize",
-    "write",
-]
-
 PathText = str | os.PathLike[str]
 Report = Callable[[Diagnostic], None]
 R = TypeVar("R", FormatReader, TopologyReader)
@@ -100,7 +86,11 @@ class OpenedAlgorithm:
 
 
 def open_algorithm(
-    path: PathText, *, format: str | None = None, registry: Registry | None = None, report: Report = log_diagnostic
+    path: PathText,
+    *,
+    format: str | None = None,
+    registry: Registry | None = None,
+    report: Report = log_diagnostic,
 ) -> OpenedAlgorithm:
     """Open what `read` would read, and find its reader."""
     return OpenedAlgorithm(*_open(path, FormatReader, format, registry or discover(), report))
@@ -156,7 +146,10 @@ def _with_query(text: str) -> tuple[str, dict[str, str]]:
         return text, {}
     pairs = [item.partition("=") for item in filter(None, query.split("&"))]
     if wrong := [key for key, equals, _ in pairs if not (key and equals)]:
-        raise UsageError(f"topology {text!r}: {wrong[0]!r} is not KEY=VALUE", cure="write for example FILE?nodes=2&latency=1us")
+        raise UsageError(
+            f"topology {text!r}: {wrong[0]!r} is not KEY=VALUE",
+            cure="write for example FILE?nodes=2&latency=1us",
+        )
     if len({key for key, _, _ in pairs}) < len(pairs):
         raise UsageError(f"topology {text!r}: a key is stated twice", cure="state each option once")
     return path, {key: value for key, _, value in pairs}
@@ -180,7 +173,9 @@ def write(
     """
     registry = registry or discover()
     text = os.fspath(out)
-    writer = registry.find(FormatWriter, format) if format is not None else writer_for(text, registry)
+    writer = (
+        registry.find(FormatWriter, format) if format is not None else writer_for(text, registry)
+    )
     place = destination(text, writer.offer.format, force=force)
     result = _work(writer, WriteResult, algorithm, _bound(writer, options))
     losses = _losses(writer, result)
@@ -199,12 +194,26 @@ def simulate(
 ) -> SimulationResult:
     """Time an algorithm for a collective of `collective_bytes` on a topology with the simulator `backend`."""
     if collective_bytes < 1:
-        raise UsageError(f"a collective of {collective_bytes} bytes moves nothing", cure="state a size, such as 1MiB")
+        raise UsageError(
+            f"a collective of {collective_bytes} bytes moves nothing",
+            cure="state a size, such as 1MiB",
+        )
     if topology.num_npus < algorithm.num_ranks:
         message = f"topology {topology.name} has {topology.num_npus} NPUs, the algorithm {algorithm.num_ranks} ranks"
-        raise UsageError(message, cure="choose a topology with at least one NPU a rank", code="topology-too-small")
+        raise UsageError(
+            message,
+            cure="choose a topology with at least one NPU a rank",
+            code="topology-too-small",
+        )
     simulator = (registry or discover()).find(Simulator, backend)
-    result = _work(simulator, SimulationResult, algorithm, topology, collective_bytes, _bound(simulator, options))
+    result = _work(
+        simulator,
+        SimulationResult,
+        algorithm,
+        topology,
+        collective_bytes,
+        _bound(simulator, options),
+    )
     if len(result.rank_finish_ns) != algorithm.num_ranks:
         raise PluginError(
             f"{simulator.plugin}: {backend} returned {len(result.rank_finish_ns)} times for {algorithm.num_ranks} ranks"
@@ -250,22 +259,40 @@ def synthesize(
 
 
 def _check_synthesis(
-    collective: Collective, topology: Topology, collective_bytes: int, npus: Sequence[int], wanted: Sequence[int] | None
+    collective: Collective,
+    topology: Topology,
+    collective_bytes: int,
+    npus: Sequence[int],
+    wanted: Sequence[int] | None,
 ) -> None:
     if collective_bytes < 1:
-        raise UsageError(f"a collective of {collective_bytes} bytes moves nothing", cure="state a size, such as 1MiB")
+        raise UsageError(
+            f"a collective of {collective_bytes} bytes moves nothing",
+            cure="state a size, such as 1MiB",
+        )
     if len(npus) != collective.num_ranks:
-        raise UsageError(f"{len(npus)} NPUs are named for {collective.num_ranks} ranks", cure="name one NPU a rank")
+        raise UsageError(
+            f"{len(npus)} NPUs are named for {collective.num_ranks} ranks",
+            cure="name one NPU a rank",
+        )
     for npu in (*npus, *(wanted or ())):
         if not 0 <= npu < topology.num_npus:
             message = f"topology {topology.name} has no NPU {npu}"
-            raise UsageError(message, cure=f"name NPUs of 0..{topology.num_npus - 1}", code="npu-range")
+            raise UsageError(
+                message, cure=f"name NPUs of 0..{topology.num_npus - 1}", code="npu-range"
+            )
     if len(set(npus)) < len(npus):
-        raise UsageError("an NPU is named for two ranks", cure="name each NPU once", code="npu-range")
+        raise UsageError(
+            "an NPU is named for two ranks", cure="name each NPU once", code="npu-range"
+        )
 
 
 def _judge(
-    topology: Topology, collective_bytes: int, occupancy: Occupancy, backend: str, registry: Registry
+    topology: Topology,
+    collective_bytes: int,
+    occupancy: Occupancy,
+    backend: str,
+    registry: Registry,
 ) -> Callable[[Algorithm], int | None]:
     """The simulator as a synthesizer may use it; it answers None where the simulator is missing or has no such link model."""
     found = [provided.offer for provided in registry.all(Simulator) if provided.name == backend]
@@ -275,7 +302,14 @@ def _judge(
     options = {"occupancy": str(occupancy)} if has_choice else {}
 
     def time_ns(algorithm: Algorithm) -> int | None:
-        return simulate(algorithm, topology, collective_bytes, backend=backend, options=options, registry=registry).time_ns
+        return simulate(
+            algorithm,
+            topology,
+            collective_bytes,
+            backend=backend,
+            options=options,
+            registry=registry,
+        ).time_ns
 
     return time_ns
 
@@ -306,7 +340,9 @@ def execute(
     bound = _bound(executor, options)
     op = reduce_op or algorithm.collective.reduce_op
     if program is None:
-        program = levelled_program(algorithm, not algorithm.collective.out_of_place if in_place is None else in_place)
+        program = levelled_program(
+            algorithm, not algorithm.collective.out_of_place if in_place is None else in_place
+        )
     fill = background(inputs[0].dtype, op)
     request = ExecutionRequest(
         algorithm,
@@ -321,8 +357,14 @@ def execute(
     )
     result = _work(executor, ExecutionResult, request, bound)
     if len(result.outputs) != algorithm.num_ranks:
-        raise PluginError(f"{executor.plugin}: {name} returned {len(result.outputs)} outputs for {algorithm.num_ranks} ranks")
-    return replace(result, outputs=averaged(algorithm.collective, result.outputs)) if op is ReduceOp.AVG else result
+        raise PluginError(
+            f"{executor.plugin}: {name} returned {len(result.outputs)} outputs for {algorithm.num_ranks} ranks"
+        )
+    return (
+        replace(result, outputs=averaged(algorithm.collective, result.outputs))
+        if op is ReduceOp.AVG
+        else result
+    )
 
 
 def check_load(
@@ -344,12 +386,22 @@ def check_load(
 def check_health(registry: Registry) -> list[tuple[Plugin, HealthLine]]:
     """Run every plugin's health checks; one that fails becomes an unhealthy line."""
     environment = dict(os.environ)
-    return [(check.plugin, line) for check in registry.all(HealthCheck) for line in _health_lines(check, environment)]
+    return [
+        (check.plugin, line)
+        for check in registry.all(HealthCheck)
+        for line in _health_lines(check, environment)
+    ]
 
 
-def _open(path: PathText, kind: type[R], format: str | None, registry: Registry, report: Report) -> tuple[Source, Provided[R]]:
+def _open(
+    path: PathText, kind: type[R], format: str | None, registry: Registry, report: Report
+) -> tuple[Source, Provided[R]]:
     chosen = registry.find(kind, format) if format is not None else None
-    formats = [chosen.offer.format] if chosen else [provided.offer.format for provided in registry.all(kind)]
+    formats = (
+        [chosen.offer.format]
+        if chosen
+        else [provided.offer.format for provided in registry.all(kind)]
+    )
     opened = open_input(path, formats, report)
     return opened.source, chosen or reader_for(opened, kind, registry)
 
@@ -373,11 +425,18 @@ def _work(provided: Provided[Offer], returns: type[T], *arguments: object) -> T:
 
 def _blamed(provided: Provided[Offer]) -> AbstractContextManager[None]:
     # A failure of the core itself is no plugin's: it stays what it is, a bug.
-    return nullcontext() if provided.plugin.is_core else blamed_on(str(provided.plugin), reference_of(provided.offer))
+    return (
+        nullcontext()
+        if provided.plugin.is_core
+        else blamed_on(str(provided.plugin), reference_of(provided.offer))
+    )
 
 
 def _misfit(provided: Provided[Offer], what: str) -> PluginError:
-    return PluginError(f"{provided.plugin}: {reference_of(provided.offer)} {what}", cure="report it to the plugin's authors")
+    return PluginError(
+        f"{provided.plugin}: {reference_of(provided.offer)} {what}",
+        cure="report it to the plugin's authors",
+    )
 
 
 def _losses(writer: Provided[FormatWriter], result: WriteResult) -> tuple[Loss, ...]:
@@ -403,7 +462,10 @@ def _contents(writer: Provided[FormatWriter], result: WriteResult) -> Iterator[C
         if reason := name_defect(artifact.name, layout) or _repetition(artifact.name, seen, layout):
             raise _misfit(writer, f"returned an artifact whose name {reason}")
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise _misfit(writer, f"returned an artifact whose content is {type(data).__name__}, expected bytes")
+            raise _misfit(
+                writer,
+                f"returned an artifact whose content is {type(data).__name__}, expected bytes",
+            )
         yield Content(artifact.name, bytes(data), artifact.executable)
     if not seen:
         raise _misfit(writer, "returned no artifact")
@@ -411,7 +473,11 @@ def _contents(writer: Provided[FormatWriter], result: WriteResult) -> Iterator[C
 
 def _repetition(name: str, seen: set[str], layout: Layout) -> str | None:
     if name in seen:
-        return "comes twice" if layout is not Layout.FILE else "comes twice, though the format is one file"
+        return (
+            "comes twice"
+            if layout is not Layout.FILE
+            else "comes twice, though the format is one file"
+        )
     seen.add(name)
     return None
 
@@ -419,7 +485,9 @@ def _repetition(name: str, seen: set[str], layout: Layout) -> str | None:
 def _health_lines(check: Provided[HealthCheck], environment: Mapping[str, str]) -> list[HealthLine]:
     try:
         found = _work(check, object, environment)
-        if not isinstance(found, list | tuple) or not all(isinstance(line, HealthLine) for line in found):
+        if not isinstance(found, list | tuple) or not all(
+            isinstance(line, HealthLine) for line in found
+        ):
             raise _misfit(check, f"returned {type(found).__name__}, expected a list of HealthLine")
         return list(found)
     except HubError as error:

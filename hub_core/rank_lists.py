@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from hub_core.diagnostics import UsageError
 
-__all__ = ["format_ranks", "parse_ranks"]
-
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _MOST_RANKS = 1 << 20
 
@@ -20,11 +18,19 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         match = _PART.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if match is None or last < first or last - first >= _MOST_RANKS:
-            raise UsageError(f"{text[:80]!r} is not a list of ranks", cure="write for example 0,2,4-7", code="invalid-ranks")
+            raise UsageError(
+                f"{text[:80]!r} is not a list of ranks",
+                cure="write for example 0,2,4-7",
+                code="invalid-ranks",
+            )
         ranks.extend(range(first, last + 1))
     if len(set(ranks)) < len(ranks):
         doubled = next(rank for rank in ranks if ranks.count(rank) > 1)
-        raise UsageError(f"rank {doubled} stands more than once in {text[:80]!r}", cure="name each once", code="invalid-ranks")
+        raise UsageError(
+            f"rank {doubled} stands more than once in {text[:80]!r}",
+            cure="name each once",
+            code="invalid-ranks",
+        )
     return tuple(ranks)
 
 

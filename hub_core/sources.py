@@ -17,8 +17,6 @@ from typing import BinaryIO, NamedTuple
 from hub_core.diagnostics import Diagnostic, InputError, Location
 from hub_core.plugins.contract import Format, Layout, Source, SourcePart
 
-__all__ = ["STANDARD_STREAM", "Input", "may_read", "open_input", "rank_files", "set_prefix"]
-
 STANDARD_STREAM = "-"
 HEAD_BYTES = 4096
 MAX_FILE_BYTES = 4 << 30
@@ -85,12 +83,16 @@ def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
 
 def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
     """The files `PREFIX.<rank><suffix>` that exist, by rank."""
-    return [member.file for member in _members(prefix.parent, suffixes) if member.prefix == prefix.name]
+    return [
+        member.file for member in _members(prefix.parent, suffixes) if member.prefix == prefix.name
+    ]
 
 
 def _find_set(place: Path, formats: Sequence[Format]) -> list[_Member]:
     """The rank files that a prefix, a member or a folder names, by rank; empty where it names no set."""
-    suffixes = sorted({suffix for f in formats if f.layout is Layout.PREFIX for suffix in f.suffixes})
+    suffixes = sorted(
+        {suffix for f in formats if f.layout is Layout.PREFIX for suffix in f.suffixes}
+    )
     if not suffixes or (place.is_file() and not place.name.endswith(tuple(suffixes))):
         return []
     siblings = [] if place.name in ("", "..") else _members(place.parent, suffixes)
@@ -103,20 +105,29 @@ def _find_set(place: Path, formats: Sequence[Format]) -> list[_Member]:
 
 def _members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
     """Every file of a folder that has a rank in its name, by rank."""
-    pattern = re.compile(rf"(?P<prefix>.+)\.(?P<rank>0|[1-9][0-9]{{0,6}})(?P<suffix>{_any_of(suffixes)})\Z", re.DOTALL)
+    pattern = re.compile(
+        rf"(?P<prefix>.+)\.(?P<rank>0|[1-9][0-9]{{0,6}})(?P<suffix>{_any_of(suffixes)})\Z",
+        re.DOTALL,
+    )
     try:
         names = os.listdir(folder)
     except (OSError, ValueError):
         return []
     matches = filter(None, map(pattern.match, names))
-    return sorted(_Member(int(m["rank"]), folder / m.string, m["prefix"], m["suffix"]) for m in matches)
+    return sorted(
+        _Member(int(m["rank"]), folder / m.string, m["prefix"], m["suffix"]) for m in matches
+    )
 
 
 def _only_set(place: Path, members: list[_Member]) -> list[_Member]:
     sets = sorted({(member.prefix, member.suffix) for member in members})
     if len(sets) > 1:
-        names = ", ".join(str(members[0].file.parent / f"{prefix}.0{suffix}") for prefix, suffix in sets[:6])
-        raise _fault(str(place), f"names {len(sets)} sets of rank files", f"name one by a member: {names}")
+        names = ", ".join(
+            str(members[0].file.parent / f"{prefix}.0{suffix}") for prefix, suffix in sets[:6]
+        )
+        raise _fault(
+            str(place), f"names {len(sets)} sets of rank files", f"name one by a member: {names}"
+        )
     return members
 
 
@@ -134,13 +145,27 @@ def _single(place: Path, report: Report) -> Input:
 
 def _folder(place: Path, formats: Sequence[Format], report: Report) -> Input:
     if not any(format.layout is Layout.FOLDER for format in formats):
-        raise _fault(str(place), "is a folder without rank files", "name one file, or a set of rank files by its prefix")
-    found = itertools.islice((file for file in place.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1)
+        raise _fault(
+            str(place),
+            "is a folder without rank files",
+            "name one file, or a set of rank files by its prefix",
+        )
+    found = itertools.islice(
+        (file for file in place.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1
+    )
     files = sorted(found)
     if len(files) > MAX_FOLDER_FILES:
-        raise _fault(str(place), f"holds more than {MAX_FOLDER_FILES} files", "name a folder with fewer files")
+        raise _fault(
+            str(place),
+            f"holds more than {MAX_FOLDER_FILES} files",
+            "name a folder with fewer files",
+        )
     if not files:
-        raise _fault(str(place), "is a folder without files", "name one file, or a set of rank files by its prefix")
+        raise _fault(
+            str(place),
+            "is a folder without files",
+            "name one file, or a set of rank files by its prefix",
+        )
     return Input(Source(str(place), tuple(map(_part, files)), report), b"", Layout.FOLDER)
 
 
@@ -160,7 +185,11 @@ def _load(file: Path) -> bytes:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 return _bounded(opened, name, b"")
             if os.fstat(opened.fileno()).st_size > MAX_FILE_BYTES:
-                raise _fault(name, f"is larger than {MAX_FILE_BYTES >> 30} GiB", "split it, or name another file")
+                raise _fault(
+                    name,
+                    f"is larger than {MAX_FILE_BYTES >> 30} GiB",
+                    "split it, or name another file",
+                )
             content = opened.read()
         except OSError as error:
             raise _unreadable(name, error) from None
@@ -197,7 +226,11 @@ def _bounded(file: BinaryIO, name: str, head: bytes) -> bytes:
     while chunk := file.read(_CHUNK_BYTES):
         content.write(chunk)
         if content.tell() > MAX_STREAM_BYTES:
-            raise _fault(name, f"gives more than {MAX_STREAM_BYTES >> 30} GiB", "save it as a file and name that")
+            raise _fault(
+                name,
+                f"gives more than {MAX_STREAM_BYTES >> 30} GiB",
+                "save it as a file and name that",
+            )
     return content.getvalue()
 
 
@@ -216,7 +249,9 @@ def _check_head(name: str, head: bytes) -> None:
         raise _fault(name, "is empty", "name a file with content")
     # A file of zeros, however large, is refused before it is read into memory.
     if len(head) == HEAD_BYTES and not any(head):
-        raise _fault(name, f"begins with {HEAD_BYTES} zero bytes, as no format does", "write the file again")
+        raise _fault(
+            name, f"begins with {HEAD_BYTES} zero bytes, as no format does", "write the file again"
+        )
 
 
 def _open(file: Path) -> BinaryIO:

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from hub_core.collectives import Buffer
 from hub_core.diagnostics import InputError, Location
 
-__all__ = ["COLUMN_DEFAULTS", "COLUMN_DTYPES", "StepKind", "StepTable", "StepTableBuilder"]
-
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 
@@ -57,7 +55,11 @@ COLUMN_DEFAULTS: Mapping[str, int] = {
     "duration_ns": -1,
     "source_line": -1,
 }
-_LAST_VALUES: Mapping[str, int] = {"kind": StepKind.COMPUTE, "src_buffer": Buffer.UNKNOWN, "dst_buffer": Buffer.UNKNOWN}
+_LAST_VALUES: Mapping[str, int] = {
+    "kind": StepKind.COMPUTE,
+    "src_buffer": Buffer.UNKNOWN,
+    "dst_buffer": Buffer.UNKNOWN,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,20 +132,35 @@ class StepTable:
     def location(self, row: int, file: str | None = None) -> Location:
         """Where a row stands, for messages."""
         line = int(self.source_line[row])
-        return Location(file, line if line >= 0 else None, None, int(self.rank[row]), self.step_of(row))
+        return Location(
+            file, line if line >= 0 else None, None, int(self.rank[row]), self.step_of(row)
+        )
 
     def edges(self) -> tuple[Int64Array, Int64Array]:
         """All dependencies, data and control together, as (parent row, child row), without repetition."""
         keys = [
             np.repeat(np.arange(len(self)), np.diff(indptr)) * len(self) + indices
-            for indptr, indices in ((self.data_indptr, self.data_indices), (self.control_indptr, self.control_indices))
+            for indptr, indices in (
+                (self.data_indptr, self.data_indices),
+                (self.control_indptr, self.control_indices),
+            )
         ]
-        merged = keys[0] if not len(keys[1]) else keys[1] if not len(keys[0]) else np.union1d(keys[0], keys[1])
+        merged = (
+            keys[0]
+            if not len(keys[1])
+            else keys[1]
+            if not len(keys[0])
+            else np.union1d(keys[0], keys[1])
+        )
         return merged % max(len(self), 1), merged // max(len(self), 1)
 
     def differences(self, other: StepTable) -> list[str]:
         """Names of the columns that differ; empty for equal tables."""
-        return [f.name for f in fields(self) if not np.array_equal(getattr(self, f.name), getattr(other, f.name))]
+        return [
+            f.name
+            for f in fields(self)
+            if not np.array_equal(getattr(self, f.name), getattr(other, f.name))
+        ]
 
     @classmethod
     def from_columns(
@@ -166,7 +183,11 @@ class StepTable:
         rank = table["rank"]
         rows = len(rank)
         if rows and not (int(rank.min()) >= 0 and int(rank.max()) < num_ranks):
-            raise InputError(f"a step names a rank outside 0..{num_ranks - 1}", location=Location(file), code="rank-range")
+            raise InputError(
+                f"a step names a rank outside 0..{num_ranks - 1}",
+                location=Location(file),
+                code="rank-range",
+            )
         edges = [(np.asarray(p, np.int64), np.asarray(c, np.int64)) for p, c in (data, control)]
         _check_edges(rank, table["source_line"], edges, file)
         order = None if bool(np.all(rank[1:] >= rank[:-1])) else np.argsort(rank, kind="stable")
@@ -175,7 +196,9 @@ class StepTable:
         indptr = np.searchsorted(table["rank"], np.arange(num_ranks + 1)).astype(np.int64)
         if any(bool(np.any(p >= c)) for p, c in edges):
             table, edges = _reordered(table, edges, _topological_order(table, edges, indptr, file))
-        (data_indptr, data_indices), (control_indptr, control_indices) = (_csr(p, c, rows) for p, c in edges)
+        (data_indptr, data_indices), (control_indptr, control_indices) = (
+            _csr(p, c, rows) for p, c in edges
+        )
         return cls(
             **table,
             rank_indptr=indptr,
@@ -192,9 +215,20 @@ class StepTableBuilder:
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
         self._columns: dict[str, list[int]] = {name: [] for name in COLUMN_DTYPES}
-        self._edges: dict[str, tuple[list[int], list[int]]] = {"data": ([], []), "control": ([], [])}
+        self._edges: dict[str, tuple[list[int], list[int]]] = {
+            "data": ([], []),
+            "control": ([], []),
+        }
 
-    def add(self, rank: int, kind: StepKind, *, data: Iterable[int] = (), control: Iterable[int] = (), **values: int) -> int:
+    def add(
+        self,
+        rank: int,
+        kind: StepKind,
+        *,
+        data: Iterable[int] = (),
+        control: Iterable[int] = (),
+        **values: int,
+    ) -> int:
         """Append a step; `values` are columns of `StepTable`, missing ones take their defaults."""
         handle = len(self._columns["rank"])
         row = {**COLUMN_DEFAULTS, **values, "rank": rank, "kind": kind}
@@ -210,7 +244,9 @@ class StepTableBuilder:
 
     def build(self, file: str | None = None) -> StepTable:
         """Return the table. Raises `InputError` as `StepTable.from_columns`, with `file` in it."""
-        return StepTable.from_columns(self._num_ranks, self._columns, self._edges["data"], self._edges["control"], file)
+        return StepTable.from_columns(
+            self._num_ranks, self._columns, self._edges["data"], self._edges["control"], file
+        )
 
 
 def _typed_columns(columns: Mapping[str, npt.ArrayLike], file: str | None) -> dict[str, Array]:
@@ -224,29 +260,49 @@ def _typed_columns(columns: Mapping[str, npt.ArrayLike], file: str | None) -> di
         wide = np.asarray(given)
         wide = wide.astype(np.int64) if not wide.size else wide
         if len(wide) != rows:
-            raise InputError(f"column {name} has {len(wide)} rows, rank has {rows}", location=Location(file))
+            raise InputError(
+                f"column {name} has {len(wide)} rows, rank has {rows}", location=Location(file)
+            )
         limits = np.iinfo(dtype)  # type: ignore[type-var]
         low, high = (0, _LAST_VALUES[name]) if name in _LAST_VALUES else (limits.min, limits.max)
         is_checked = wide.dtype != dtype or name in _LAST_VALUES
         if wide.size and is_checked and not (low <= int(wide.min()) and int(wide.max()) <= high):
-            raise InputError(f"column {name} holds a value outside {low}..{high}", location=Location(file))
+            raise InputError(
+                f"column {name} holds a value outside {low}..{high}", location=Location(file)
+            )
         # A copy of what is not already ours, so that later changes by the caller cannot reach the table.
         table[name] = wide.astype(dtype, copy=wide.flags.writeable or wide.dtype != dtype)
     return table
 
 
-def _check_edges(rank: Array, source_line: Array, edges: Sequence[tuple[Int64Array, Int64Array]], file: str | None) -> None:
+def _check_edges(
+    rank: Array,
+    source_line: Array,
+    edges: Sequence[tuple[Int64Array, Int64Array]],
+    file: str | None,
+) -> None:
     for parents, children in edges:
         if not len(parents):
             continue
-        low, high = min(int(parents.min()), int(children.min())), max(int(parents.max()), int(children.max()))
+        low, high = (
+            min(int(parents.min()), int(children.min())),
+            max(int(parents.max()), int(children.max())),
+        )
         if low < 0 or high >= len(rank):
-            raise InputError("a dependency names a step that does not exist", location=Location(file), code="dangling")
+            raise InputError(
+                "a dependency names a step that does not exist",
+                location=Location(file),
+                code="dangling",
+            )
         crossing = np.flatnonzero(rank[parents] != rank[children])
         if len(crossing):
             child = int(children[crossing[0]])
             place = Location(file, int(source_line[child]), None, int(rank[child]))
-            raise InputError("a dependency names a step of another rank", location=place, code="crossing-dependency")
+            raise InputError(
+                "a dependency names a step of another rank",
+                location=place,
+                code="crossing-dependency",
+            )
 
 
 def _reordered(
@@ -259,7 +315,10 @@ def _reordered(
 
 
 def _topological_order(
-    table: dict[str, Array], edges: Sequence[tuple[Int64Array, Int64Array]], indptr: Int64Array, file: str | None
+    table: dict[str, Array],
+    edges: Sequence[tuple[Int64Array, Int64Array]],
+    indptr: Int64Array,
+    file: str | None,
 ) -> Int64Array:
     """Order the rows of every rank with a forward dependency; the earliest ready row of the given order goes first."""
     parents = np.concatenate([p for p, _ in edges])
@@ -270,7 +329,11 @@ def _topological_order(
     for rank in np.unique(table["rank"][children[parents >= children]]).tolist():
         start, stop = int(indptr[rank]), int(indptr[rank + 1])
         low, high = np.searchsorted(children, [start, stop])
-        local = _rank_order(stop - start, (parents[low:high] - start).tolist(), (children[low:high] - start).tolist())
+        local = _rank_order(
+            stop - start,
+            (parents[low:high] - start).tolist(),
+            (children[low:high] - start).tolist(),
+        )
         if len(local) < stop - start:
             stuck = start + min(set(range(stop - start)) - set(local))
             place = Location(file, int(table["source_line"][stuck]), None, int(rank), stuck - start)

@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 from hub_core.diagnostics import InputError, Location
 
-__all__ = ["MAX_DEPTH", "JsonObject", "is_too_deep", "parse_object"]
-
 MAX_DEPTH = 64
 
 JsonObject = dict[str, Any]
@@ -28,9 +26,17 @@ def parse_object(content: bytes, file: str) -> JsonObject:
     if not start and not content.strip(b" \t\r\n"):
         _fail(file, "the file is empty, a JSON document was expected")
     if start[:1] != b"{":
-        _fail(file, "this is not a JSON object", cure="see 'collhub formats', or name the format with --from")
+        _fail(
+            file,
+            "this is not a JSON object",
+            cure="see 'collhub formats', or name the format with --from",
+        )
     try:
-        root: JsonObject = json.loads(content.decode("utf-8"), object_pairs_hook=_unique_object, parse_constant=_refuse_constant)
+        root: JsonObject = json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_unique_object,
+            parse_constant=_refuse_constant,
+        )
         if _SURROGATE.search(content):
             json.dumps(root, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
@@ -42,7 +48,10 @@ def parse_object(content: bytes, file: str) -> JsonObject:
     except RecursionError:
         _fail(file, f"values are nested deeper than {MAX_DEPTH} levels")
     except ValueError as error:  # ours, and integers of more digits than Python converts
-        _fail(file, str(error) if isinstance(error, _RefusedError) else "an integer has too many digits")
+        _fail(
+            file,
+            str(error) if isinstance(error, _RefusedError) else "an integer has too many digits",
+        )
     return root
 
 
@@ -51,7 +60,11 @@ def is_too_deep(value: object) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
         holders = [holder for holder in level if isinstance(holder, dict | list)]
-        level = [child for holder in holders for child in (holder.values() if isinstance(holder, dict) else holder)]
+        level = [
+            child
+            for holder in holders
+            for child in (holder.values() if isinstance(holder, dict) else holder)
+        ]
     return bool(level)
 
 

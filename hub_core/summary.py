@@ -11,8 +11,6 @@ from hub_core.algorithm import Algorithm, message_bytes
 from hub_core.chakra.nodes import message_tags
 from hub_core.steps import StepKind, StepTable
 
-__all__ = ["CriticalPath", "Traffic", "critical_path", "kind_counts", "traffic"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -55,7 +53,9 @@ def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
     if collective_bytes is not None:
         sizes = message_bytes(collective_bytes, algorithm.collective.unit_count, steps.count[sends])
         sent_bytes = _sums(entry, sizes, len(distinct))
-    return Traffic(distinct >> 32, distinct & 0xFFFFFFFF, messages.astype(np.int64), units, sent_bytes)
+    return Traffic(
+        distinct >> 32, distinct & 0xFFFFFFFF, messages.astype(np.int64), units, sent_bytes
+    )
 
 
 def critical_path(steps: StepTable) -> CriticalPath | None:
@@ -74,7 +74,9 @@ def critical_path(steps: StepTable) -> CriticalPath | None:
     while len(frontier):
         levels, done = levels + 1, done + len(frontier)
         width = first_child[frontier + 1] - first_child[frontier]
-        edges = np.repeat(first_child[frontier] - np.cumsum(width) + width, width) + np.arange(int(width.sum()))
+        edges = np.repeat(first_child[frontier] - np.cumsum(width) + width, width) + np.arange(
+            int(width.sum())
+        )
         reached = child[edges]
         np.maximum.at(messages, reached, np.repeat(messages[frontier], width) + is_message[edges])
         np.subtract.at(waits_for, reached, 1)
@@ -94,10 +96,14 @@ def _matches(steps: StepTable) -> tuple[Int64Array, Int64Array]:
     """Rows of SENDs and of the receives that take their messages."""
     tags = message_tags(steps).astype(np.int64)
     send, receive = np.flatnonzero(steps.sends), np.flatnonzero(steps.receives)
-    pairs = np.concatenate([_pair(steps.rank[send], steps.peer[send]), _pair(steps.peer[receive], steps.rank[receive])])
+    pairs = np.concatenate(
+        [_pair(steps.rank[send], steps.peer[send]), _pair(steps.peer[receive], steps.rank[receive])]
+    )
     pair_number = np.unique(pairs, return_inverse=True)[1]
     keys = pair_number << 31 | tags[np.concatenate([send, receive])]
-    _, at_send, at_receive = np.intersect1d(keys[: len(send)], keys[len(send) :], assume_unique=True, return_indices=True)
+    _, at_send, at_receive = np.intersect1d(
+        keys[: len(send)], keys[len(send) :], assume_unique=True, return_indices=True
+    )
     return send[at_send], receive[at_receive]
 
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from hub_core.topology import Links, Topology
 
-__all__ = ["Constants", "dragonfly", "fat_tree", "joined_levels", "rail", "span"]
-
 Int64Array = npt.NDArray[np.int64]
 Constants = Sequence[tuple[float, float]]
 """(bandwidth in bytes/s, latency in s) of every class of links."""
@@ -34,13 +32,19 @@ def fat_tree(name: str, ports: int, constants: Constants) -> Topology:
         (edge + pod * half + lower, aggregation + pod * half + upper),
         (aggregation + pod * half + lower, core + lower * half + upper),
     )
-    names = [f"{level} {pod_of}.{place}" for level in ("edge", "aggregation") for pod_of, place in np.ndindex(ports, half)]
+    names = [
+        f"{level} {pod_of}.{place}"
+        for level in ("edge", "aggregation")
+        for pod_of, place in np.ndindex(ports, half)
+    ]
     names += [f"core {index}" for index in range(half * half)]
     pods = {f"pod {index}": span(index, half * half) for index in range(ports)}
     return joined_levels(name, hosts, names, levels, constants, pods)
 
 
-def dragonfly(name: str, routers: int, hosts: int, global_links: int, constants: Constants) -> Topology:
+def dragonfly(
+    name: str, routers: int, hosts: int, global_links: int, constants: Constants
+) -> Topology:
     """The largest dragonfly (Kim, Dally, Scott, Abts, ISCA 2008) of groups of a = `routers` fully joined routers.
 
     Every router has p = `hosts` NPUs and h = `global_links` links to other groups: g = a * h + 1 groups, a * p * g
@@ -51,7 +55,9 @@ def dragonfly(name: str, routers: int, hosts: int, global_links: int, constants:
     groups = routers * global_links + 1
     npus = groups * routers * hosts
     host = np.arange(npus, dtype=np.int64)
-    group, one, other = (axis.ravel() for axis in np.indices((groups, routers, routers), dtype=np.int64))
+    group, one, other = (
+        axis.ravel() for axis in np.indices((groups, routers, routers), dtype=np.int64)
+    )
     is_local = one < other
     here, port = (axis.ravel() for axis in np.indices((groups, groups - 1), dtype=np.int64))
     there = (here + port + 1) % groups
@@ -79,7 +85,9 @@ def rail(name: str, nodes: int, gpus: int, constants: Constants) -> Topology:
     npus = nodes * gpus
     npu = np.arange(npus, dtype=np.int64)
     levels = ((npu, npus + npu // gpus), (npu, npus + nodes + npu % gpus))
-    names = [f"nvswitch {node}" for node in range(nodes)] + [f"rail {index}" for index in range(gpus)]
+    names = [f"nvswitch {node}" for node in range(nodes)] + [
+        f"rail {index}" for index in range(gpus)
+    ]
     members = {f"node {node}": span(node, gpus) for node in range(nodes)}
     return joined_levels(name, npus, names, levels, constants, members)
 
@@ -105,4 +113,6 @@ def joined_levels(
     links = Links.joined(parts)
     order = np.argsort(links.source, kind="stable")
     names = (*(str(npu) for npu in range(npus)), *switch_names)
-    return links.topology(name, npus, npus + len(switch_names), order=order, node_names=names, groups=groups)
+    return links.topology(
+        name, npus, npus + len(switch_names), order=order, node_names=names, groups=groups
+    )

@@ -21,8 +21,6 @@ from hub_core.steps import StepKind, StepTable
 from hub_core.verification.matching import match_messages
 from hub_core.verification.report import Findings
 
-__all__ = ["MAX_EVENTS", "MAX_RANKS", "Timeline", "timeline"]
-
 MAX_RANKS = 1000
 MAX_EVENTS = 200_000
 _SUMMARY_GROUPS = 100
@@ -58,7 +56,9 @@ class Timeline:
     is_summary: bool
 
 
-def timeline(algorithm: Algorithm, collective_bytes: int, start_ns: Int64Array, end_ns: Int64Array) -> Timeline:
+def timeline(
+    algorithm: Algorithm, collective_bytes: int, start_ns: Int64Array, end_ns: Int64Array
+) -> Timeline:
     """A process for every rank with tracks for sends, receives and local work, and an arrow for every message.
 
     `start_ns`, `end_ns`: int64 per row of the step table, -1 where a step never started (it is left out) or never
@@ -68,7 +68,10 @@ def timeline(algorithm: Algorithm, collective_bytes: int, start_ns: Int64Array, 
     """
     steps = algorithm.steps
     if len(start_ns) != len(steps) or len(end_ns) != len(steps):
-        raise InputError(f"{len(start_ns)} starts and {len(end_ns)} ends were given for {len(steps)} steps", code="step-times")
+        raise InputError(
+            f"{len(start_ns)} starts and {len(end_ns)} ends were given for {len(steps)} steps",
+            code="step-times",
+        )
     rows = np.flatnonzero(start_ns >= 0)
     last = max(int(end_ns.max(initial=0)), int(start_ns.max(initial=0)))
     end = np.where(end_ns < 0, last, np.maximum(end_ns, start_ns))
@@ -77,7 +80,9 @@ def timeline(algorithm: Algorithm, collective_bytes: int, start_ns: Int64Array, 
     if algorithm.num_ranks > MAX_RANKS or events > MAX_EVENTS:
         return Timeline(_document(_summary(steps, rows, start_ns, end, last)), is_summary=True)
     sizes = message_bytes(collective_bytes, algorithm.collective.unit_count, steps.count)
-    return Timeline(_document(_details(_run(steps, rows, start_ns, end_ns, end), sizes)), is_summary=False)
+    return Timeline(
+        _document(_details(_run(steps, rows, start_ns, end_ns, end), sizes)), is_summary=False
+    )
 
 
 def _document(events: Iterator[Event]) -> Iterator[bytes]:
@@ -104,7 +109,9 @@ class _Run:
     is_endless: npt.NDArray[np.bool_]
 
 
-def _run(steps: StepTable, rows: Int64Array, start: Int64Array, stated_end: Int64Array, end: Int64Array) -> _Run:
+def _run(
+    steps: StepTable, rows: Int64Array, start: Int64Array, stated_end: Int64Array, end: Int64Array
+) -> _Run:
     pairs = match_messages(steps, Findings())
     both = (start[pairs.send] >= 0) & (start[pairs.receive] >= 0)
     send, receive = pairs.send[both], pairs.receive[both]
@@ -160,8 +167,20 @@ def _track_kinds(steps: StepTable) -> Int64Array:
 def _names(steps: StepTable, rows: Int64Array, track: Int64Array) -> Iterator[Event]:
     """Names and order of processes and threads."""
     for rank in range(steps.num_ranks):
-        yield {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}}
+        yield {
+            "ph": "M",
+            "name": "process_name",
+            "pid": rank,
+            "tid": 0,
+            "args": {"name": f"rank {rank}"},
+        }
+        yield {
+            "ph": "M",
+            "name": "process_sort_index",
+            "pid": rank,
+            "tid": 0,
+            "args": {"sort_index": rank},
+        }
     used = np.unique(np.stack([steps.rank[rows].astype(np.int64), track[rows]]), axis=1)
     for rank, thread in used.T.tolist():
         number, kind = divmod(thread, len(_TRACKS))
@@ -169,14 +188,22 @@ def _names(steps: StepTable, rows: Int64Array, track: Int64Array) -> Iterator[Ev
         yield {"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": name}}
         # All sends stand above all receives, and these above local work.
         order = kind * len(rows) + number
-        yield {"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": thread, "args": {"sort_index": order}}
+        yield {
+            "ph": "M",
+            "name": "thread_sort_index",
+            "pid": rank,
+            "tid": thread,
+            "args": {"sort_index": order},
+        }
 
 
 def _slices(run: _Run, track: Int64Array, sizes: Int64Array) -> Iterator[Event]:
     steps, order = run.steps, run.rows[np.argsort(run.shown[run.rows], kind="stable")]
     whole = (steps.rank, steps.kind, steps.peer, track, run.shown, run.end)
     columns = (order, *(column[order] for column in whole))
-    for row, rank, kind, peer, thread, begin, stop in zip(*(column.tolist() for column in columns), strict=True):
+    for row, rank, kind, peer, thread, begin, stop in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         yield {
             "ph": "X",
             "name": _NAMES[StepKind(kind)].format(peer),
@@ -192,7 +219,11 @@ def _slices(run: _Run, track: Int64Array, sizes: Int64Array) -> Iterator[Event]:
 def _arguments(run: _Run, row: int, size: int) -> dict[str, str | int | float]:
     steps = run.steps
     known: dict[str, str | int | float] = {"step": steps.step_of(row), "bytes": size}
-    stated = (("channel", steps.channel, 1), ("lane", steps.lane, 0), ("line", steps.source_line, 0))
+    stated = (
+        ("channel", steps.channel, 1),
+        ("lane", steps.lane, 0),
+        ("line", steps.source_line, 0),
+    )
     known |= {name: int(column[row]) for name, column, least in stated if column[row] >= least}
     if waited := int(run.shown[row] - run.start[row]):
         known["waited_us"] = _micros(waited)
@@ -210,19 +241,36 @@ def _arrows(run: _Run, track: Int64Array) -> Sequence[Iterator[Event]]:
 
 
 def _ends(
-    steps: StepTable, track: Int64Array, ids: Int64Array, rows: Int64Array, time: Int64Array, head: dict[str, str]
+    steps: StepTable,
+    track: Int64Array,
+    ids: Int64Array,
+    rows: Int64Array,
+    time: Int64Array,
+    head: dict[str, str],
 ) -> Iterator[Event]:
     order = np.argsort(time, kind="stable")
     columns = (ids[order], steps.rank[rows[order]], track[rows[order]], time[order])
     for number, rank, thread, when in zip(*(column.tolist() for column in columns), strict=True):
-        yield {**head, "id": number, "cat": "message", "name": "message", "pid": rank, "tid": thread, "ts": _micros(when)}
+        yield {
+            **head,
+            "id": number,
+            "cat": "message",
+            "name": "message",
+            "pid": rank,
+            "tid": thread,
+            "ts": _micros(when),
+        }
 
 
-def _summary(steps: StepTable, rows: Int64Array, start: Int64Array, end: Int64Array, last: int) -> Iterator[Event]:
+def _summary(
+    steps: StepTable, rows: Int64Array, start: Int64Array, end: Int64Array, last: int
+) -> Iterator[Event]:
     """For groups of consecutive ranks, how many steps run at a time on average in each of some hundred intervals."""
     groups = min(steps.num_ranks, _SUMMARY_GROUPS)
     members = np.array_split(np.arange(steps.num_ranks), groups)
-    edges = np.unique(np.linspace(0, max(last, 1), min(_SUMMARY_INTERVALS, max(last, 1)) + 1).astype(np.int64))
+    edges = np.unique(
+        np.linspace(0, max(last, 1), min(_SUMMARY_INTERVALS, max(last, 1)) + 1).astype(np.int64)
+    )
     kinds = _track_kinds(steps)
     busy = np.zeros((groups, len(_TRACKS), len(edges) - 1))
     for group, ranks in enumerate(members):
@@ -230,18 +278,37 @@ def _summary(steps: StepTable, rows: Int64Array, start: Int64Array, end: Int64Ar
         own = rows[slice(*bounds)]
         for track in range(len(_TRACKS)):
             chosen = own[kinds[own] == track]
-            busy[group, track] = np.diff(_elapsed(start[chosen], edges) - _elapsed(end[chosen], edges)) / np.diff(edges)
+            busy[group, track] = np.diff(
+                _elapsed(start[chosen], edges) - _elapsed(end[chosen], edges)
+            ) / np.diff(edges)
     for group, ranks in enumerate(members):
-        name = f"ranks {format_ranks(ranks.tolist())}" if len(ranks) > 1 else f"rank {int(ranks[0])}"
+        name = (
+            f"ranks {format_ranks(ranks.tolist())}" if len(ranks) > 1 else f"rank {int(ranks[0])}"
+        )
         yield {"ph": "M", "name": "process_name", "pid": group, "tid": 0, "args": {"name": name}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": group, "tid": 0, "args": {"sort_index": group}}
+        yield {
+            "ph": "M",
+            "name": "process_sort_index",
+            "pid": group,
+            "tid": 0,
+            "args": {"sort_index": group},
+        }
     for interval, edge in enumerate(edges.tolist()):
         for group in range(groups):
-            values = busy[group, :, interval] if interval < len(edges) - 1 else np.zeros(len(_TRACKS))
+            values = (
+                busy[group, :, interval] if interval < len(edges) - 1 else np.zeros(len(_TRACKS))
+            )
             args: dict[str, str | int | float] = {
                 name: round(value, 3) for name, value in zip(_TRACKS, values.tolist(), strict=True)
             }
-            yield {"ph": "C", "name": "steps that run", "pid": group, "tid": 0, "ts": _micros(edge), "args": args}
+            yield {
+                "ph": "C",
+                "name": "steps that run",
+                "pid": group,
+                "tid": 0,
+                "ts": _micros(edge),
+                "args": args,
+            }
 
 
 def _elapsed(times: Int64Array, edges: Int64Array) -> npt.NDArray[np.float64]:

@@ -11,8 +11,6 @@ from hub_core.collectives import CollectiveKind
 from hub_core.plugins.contract import SimulationResult
 from hub_core.topology import Topology
 
-__all__ = ["Timing", "judged"]
-
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -34,7 +32,11 @@ class Timing:
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
         """Algorithm bandwidth, size by time; None where a rank never finishes or the size is not known."""
-        return self.collective_bytes / self.time_ns * 1e9 if self.time_ns and self.is_size_known else None
+        return (
+            self.collective_bytes / self.time_ns * 1e9
+            if self.time_ns and self.is_size_known
+            else None
+        )
 
     @property
     def ratio_to_bound(self) -> float | None:
@@ -42,8 +44,15 @@ class Timing:
         return self.time_ns / self.bound_ns if self.time_ns is not None and self.bound_ns else None
 
 
-def judged(algorithm: Algorithm, topology: Topology, collective_bytes: int, result: SimulationResult) -> Timing:
+def judged(
+    algorithm: Algorithm, topology: Topology, collective_bytes: int, result: SimulationResult
+) -> Timing:
     """Put a result beside the lower bound of the algorithm's collective on the topology."""
     bound = lower_bound_ns(algorithm.collective, topology, collective_bytes)
     is_known = algorithm.collective.kind is not CollectiveKind.CUSTOM or algorithm.has_contents
-    return Timing(collective_bytes, result, bound if bound is not None and math.isfinite(bound) else None, is_known)
+    return Timing(
+        collective_bytes,
+        result,
+        bound if bound is not None and math.isfinite(bound) else None,
+        is_known,
+    )

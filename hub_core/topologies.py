@@ -12,22 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.diagnostics import UsageError
-from hub_core.machines import DGX1P, DGX1V, DGX1V_SMI, Lanes, direct_machine, mi250, nic_cluster, nvswitch_cluster, pcie_dgx1
+from hub_core.machines import (
+    DGX1P,
+    DGX1V,
+    DGX1V_SMI,
+    Lanes,
+    direct_machine,
+    mi250,
+    nic_cluster,
+    nvswitch_cluster,
+    pcie_dgx1,
+)
 from hub_core.rank_lists import parse_ranks
 from hub_core.switched_topologies import Constants, dragonfly, fat_tree, rail
 from hub_core.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Links, Topology
 from hub_core.units import parse_bandwidth, parse_time
-
-__all__ = [
-    "BUILDERS",
-    "DEFAULT_BANDWIDTH_BYTES_PER_S",
-    "DEFAULT_LATENCY_S",
-    "MAX_LINKS",
-    "MAX_NODES",
-    "grid",
-    "parse_topology",
-    "side_by_side",
-]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -68,21 +67,32 @@ class _Request:
         for item in filter(None, query.split("&")):
             key, _, value = item.partition("=")
             if key not in ("bandwidth", "latency", "npus"):
-                raise self.error(f"unknown key {key!r}", "use bandwidth=..., latency=... and npus=...")
+                raise self.error(
+                    f"unknown key {key!r}", "use bandwidth=..., latency=... and npus=..."
+                )
             if key in stated:
-                raise self.error(f"{key} is stated twice", "separate the values of several dimensions by commas")
+                raise self.error(
+                    f"{key} is stated twice", "separate the values of several dimensions by commas"
+                )
             stated[key] = value.split(",")
         return stated
 
     def error(self, message: str, cure: str) -> UsageError:
         """An error that names the topology."""
-        return UsageError(f"topology {self.text!r}: {message}", cure=cure, code="invalid-topology-text")
+        return UsageError(
+            f"topology {self.text!r}: {message}", cure=cure, code="invalid-topology-text"
+        )
 
-    def sizes(self, text: str | None = None, separator: str = "x", example: str = "") -> tuple[int, ...]:
+    def sizes(
+        self, text: str | None = None, separator: str = "x", example: str = ""
+    ) -> tuple[int, ...]:
         """Sizes such as `8x8`. Raises `UsageError` unless each is a whole number of at least 1."""
         argument = self.argument if text is None else text
         parts = argument.split(separator)
-        if not all(part.isascii() and part.isdecimal() and len(part) <= 7 and int(part) >= 1 for part in parts):
+        if not all(
+            part.isascii() and part.isdecimal() and len(part) <= 7 and int(part) >= 1
+            for part in parts
+        ):
             wrong = f"{argument!r} is not a size" if argument else "the size is missing"
             raise self.error(wrong, f"write for example {example or self.name + ':8'}")
         return tuple(int(part) for part in parts)
@@ -92,7 +102,8 @@ class _Request:
         found = self.sizes(None, separator, example)
         if len(found) != count:
             raise self.error(
-                f"{len(found)} numbers where {count} were expected", f"write for example {example or self.name + ':8'}"
+                f"{len(found)} numbers where {count} were expected",
+                f"write for example {example or self.name + ':8'}",
             )
         return found
 
@@ -106,7 +117,10 @@ class _Request:
         return count
 
     def per_dimension(
-        self, count: int, default_bandwidths: Sequence[float] = (DEFAULT_BANDWIDTH_BYTES_PER_S,), what: str = "dimensions"
+        self,
+        count: int,
+        default_bandwidths: Sequence[float] = (DEFAULT_BANDWIDTH_BYTES_PER_S,),
+        what: str = "dimensions",
     ) -> list[tuple[float, float]]:
         """(bandwidth, latency) of each dimension, or whatever `what` counts; one stated value holds for all."""
         columns = []
@@ -116,7 +130,9 @@ class _Request:
         ):
             stated = values or tuple(defaults)
             if len(stated) not in (1, count):
-                raise self.error(f"{len(stated)} {name} for {count} {what}", f"state one value, or {count}")
+                raise self.error(
+                    f"{len(stated)} {name} for {count} {what}", f"state one value, or {count}"
+                )
             columns.append(stated * count if len(stated) == 1 else stated)
         return list(zip(*columns, strict=True))
 
@@ -131,9 +147,14 @@ def parse_topology(text: str) -> Topology:
     naming the closest builder.
     """
     if len(text) > MAX_TEXT:
-        raise UsageError(f"topology {text[:40]!r}...: more than {MAX_TEXT} characters", cure="write a topology file")
+        raise UsageError(
+            f"topology {text[:40]!r}...: more than {MAX_TEXT} characters",
+            cure="write a topology file",
+        )
     parts = PLANE_SEPARATOR.split(text)
-    return _parsed(text) if len(parts) == 1 else side_by_side(text, [_parsed(part) for part in parts])
+    return (
+        _parsed(text) if len(parts) == 1 else side_by_side(text, [_parsed(part) for part in parts])
+    )
 
 
 def _parsed(text: str) -> Topology:
@@ -157,7 +178,9 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
     nodes, links = npus, []
     names = [parts[0].node_name(npu) for npu in range(npus)]
     for number, part in enumerate([part for part in parts if part.num_links] or parts[:1]):
-        source, destination = (np.where(end < npus, end, end - npus + nodes) for end in (part.source, part.destination))
+        source, destination = (
+            np.where(end < npus, end, end - npus + nodes) for end in (part.source, part.destination)
+        )
         plane = np.full(part.num_links, number, np.int64)
         links.append(Links(source, destination, part.bandwidth_bytes_per_s, part.latency_s, plane))
         nodes += part.num_nodes - npus
@@ -166,7 +189,9 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
             names.append(f"{stated} of plane {number}" if stated in names else stated)
     groups = {group: members for part in reversed(parts) for group, members in part.groups.items()}
     has_names = any(part.node_names for part in parts)
-    return Links.joined(links).topology(name, npus, nodes, node_names=tuple(names) if has_names else (), groups=groups)
+    return Links.joined(links).topology(
+        name, npus, nodes, node_names=tuple(names) if has_names else (), groups=groups
+    )
 
 
 def _without_npus(text: str) -> str:
@@ -183,11 +208,17 @@ def _built(request: _Request) -> Topology:
     kinds = request.name.split("-")
     if len(kinds) > 1 and all(kind in _DIMENSIONS for kind in kinds):
         sizes = request.parameters(len(kinds), "x", f"{request.name}:{'x'.join('4' * len(kinds))}")
-        return _product(request, [(kind, str(size)) for kind, size in zip(kinds, sizes, strict=True)])
+        return _product(
+            request, [(kind, str(size)) for kind, size in zip(kinds, sizes, strict=True)]
+        )
     builder = BUILDERS.get(request.name)
     if builder is None:
         close = difflib.get_close_matches(request.name, BUILDERS, 1, 0.5)
-        hint = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(sorted(BUILDERS))}, or a file"
+        hint = (
+            f"did you mean {close[0]!r}?"
+            if close
+            else f"use one of {', '.join(sorted(BUILDERS))}, or a file"
+        )
         raise UsageError(f"unknown topology {request.name!r}", cure=hint, code="unknown-topology")
     return builder(request)
 
@@ -202,12 +233,19 @@ def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
     npus = math.prod(sizes)
     links = sum(npus * _links_per_npu(dimension) for dimension in dimensions)
     if npus > MAX_NODES or links > MAX_LINKS:
-        raise UsageError(f"topology {name!r} is too large", cure=f"stay below {MAX_NODES} NPUs and {MAX_LINKS} links")
+        raise UsageError(
+            f"topology {name!r} is too large",
+            cure=f"stay below {MAX_NODES} NPUs and {MAX_LINKS} links",
+        )
     parts: list[Links] = []
     nodes = npus
-    for dimension, stride in zip(dimensions, itertools.accumulate([1, *sizes], operator.mul), strict=False):
+    for dimension, stride in zip(
+        dimensions, itertools.accumulate([1, *sizes], operator.mul), strict=False
+    ):
         source, destination = _dimension_links(dimension, stride, npus, nodes)
-        parts.append(Links.uniform(source, destination, dimension.bandwidth_bytes_per_s, dimension.latency_s))
+        parts.append(
+            Links.uniform(source, destination, dimension.bandwidth_bytes_per_s, dimension.latency_s)
+        )
         nodes = max(nodes, int(source.max(initial=0)) + 1)
     joined = Links.joined(parts)
     order = np.argsort(np.minimum(joined.source, npus), kind="stable")
@@ -221,7 +259,9 @@ def _links_per_npu(dimension: Dimension) -> int:
     return others if dimension.kind is DimensionKind.FULLY_CONNECTED else min(2, others)
 
 
-def _dimension_links(dimension: Dimension, stride: int, npus: int, first_switch: int) -> tuple[Int64Array, Int64Array]:
+def _dimension_links(
+    dimension: Dimension, stride: int, npus: int, first_switch: int
+) -> tuple[Int64Array, Int64Array]:
     node = np.arange(npus, dtype=np.int64)
     here = node // stride % dimension.size
     if dimension.kind is DimensionKind.SWITCH:
@@ -249,10 +289,17 @@ def _regular(kind: DimensionKind, max_dimensions: int = MAX_DIMENSIONS) -> _Buil
     def build(request: _Request) -> Topology:
         sizes = request.sizes()
         if len(sizes) > max_dimensions:
-            cure = f"join dimensions by *, as in {request.name}:4*{request.name}:4" if max_dimensions == 1 else "use fewer"
+            cure = (
+                f"join dimensions by *, as in {request.name}:4*{request.name}:4"
+                if max_dimensions == 1
+                else "use fewer"
+            )
             raise request.error(f"{len(sizes)} dimensions where {max_dimensions} can be", cure)
         constants = request.per_dimension(len(sizes))
-        return grid(request.text, [Dimension(kind, n, *pair) for n, pair in zip(sizes, constants, strict=True)])
+        return grid(
+            request.text,
+            [Dimension(kind, n, *pair) for n, pair in zip(sizes, constants, strict=True)],
+        )
 
     return build
 
@@ -272,10 +319,15 @@ def _product(request: _Request, factors: Sequence[tuple[str, ...]]) -> Topology:
     dimensions = []
     for (name, *argument), pair in zip(factors, constants, strict=True):
         if name not in _DIMENSIONS:
-            raise request.error(f"{name!r} is no dimension", f"join {', '.join(sorted(_DIMENSIONS))} by *")
+            raise request.error(
+                f"{name!r} is no dimension", f"join {', '.join(sorted(_DIMENSIONS))} by *"
+            )
         sizes = request.sizes("".join(argument), example="ring:4*switch:2")
         if len(sizes) > 1:
-            raise request.error(f"{name}:{argument[0]} is more than one dimension", "write one size a factor: ring:4*ring:4")
+            raise request.error(
+                f"{name}:{argument[0]} is more than one dimension",
+                "write one size a factor: ring:4*ring:4",
+            )
         dimensions.append(Dimension(_DIMENSIONS[name], sizes[0], *pair))
     return grid(request.text, dimensions)
 
@@ -297,7 +349,11 @@ def _nvswitch(gpus: int, bandwidth_per_gpu: float) -> _Builder:
     return build
 
 
-def _dgx(bandwidth_per_gpu: float, nic_bandwidth: float, join: Callable[[str, int, int, Constants], Topology]) -> _Builder:
+def _dgx(
+    bandwidth_per_gpu: float,
+    nic_bandwidth: float,
+    join: Callable[[str, int, int, Constants], Topology],
+) -> _Builder:
     def build(request: _Request) -> Topology:
         machines = request.machines(8)
         if machines == 1:
@@ -311,7 +367,11 @@ def _dgx(bandwidth_per_gpu: float, nic_bandwidth: float, join: Callable[[str, in
 
 def _mi250(request: _Request) -> Topology:
     machines = request.machines(16)
-    return mi250(request.text, machines, request.per_dimension(min(machines, 2), (50e9, 16e9)[:machines], _CLASSES))
+    return mi250(
+        request.text,
+        machines,
+        request.per_dimension(min(machines, 2), (50e9, 16e9)[:machines], _CLASSES),
+    )
 
 
 def _pcie(request: _Request) -> Topology:
@@ -322,7 +382,9 @@ def _pcie(request: _Request) -> Topology:
 def _fat_tree(request: _Request) -> Topology:
     (ports,) = request.parameters(1, "x", "fat-tree:4 for 16 NPUs")
     if ports % 2 or ports > 64:
-        raise request.error(f"{ports} ports a switch are not an even number in 2..64", "fat-tree:4 has 16 NPUs")
+        raise request.error(
+            f"{ports} ports a switch are not an even number in 2..64", "fat-tree:4 has 16 NPUs"
+        )
     return fat_tree(request.text, ports, request.per_dimension(3, what="levels of links"))
 
 
@@ -330,9 +392,14 @@ def _dragonfly(request: _Request) -> Topology:
     example = "dragonfly:4,2,2 for 72 NPUs"
     routers, hosts, global_links = request.parameters(3, ",", example)
     groups = routers * global_links + 1
-    if max(routers, hosts, groups) > MAX_NODES or groups * routers * max(hosts, routers, global_links) > MAX_NODES:
+    if (
+        max(routers, hosts, groups) > MAX_NODES
+        or groups * routers * max(hosts, routers, global_links) > MAX_NODES
+    ):
         raise request.error("too large", f"write for example {example}")
-    return dragonfly(request.text, routers, hosts, global_links, request.per_dimension(3, what=_CLASSES))
+    return dragonfly(
+        request.text, routers, hosts, global_links, request.per_dimension(3, what=_CLASSES)
+    )
 
 
 def _rail(request: _Request) -> Topology:

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from hub_core.diagnostics import InputError, UsageError
 from hub_core.rank_lists import format_ranks
 
-__all__ = ["PLANE_SEPARATOR", "Dimension", "DimensionKind", "Link", "Links", "Occupancy", "Routes", "Topology", "link_times_ns"]
-
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
@@ -75,7 +73,13 @@ class Links:
     plane: Int64Array | None = None
 
     @classmethod
-    def uniform(cls, source: Int64Array, destination: Int64Array, bandwidth_bytes_per_s: float, latency_s: float) -> Links:
+    def uniform(
+        cls,
+        source: Int64Array,
+        destination: Int64Array,
+        bandwidth_bytes_per_s: float,
+        latency_s: float,
+    ) -> Links:
         """Links that differ in their ends only."""
         rates = np.full(len(source), bandwidth_bytes_per_s, np.float64)
         return cls(source, destination, rates, np.full(len(source), latency_s, np.float64))
@@ -84,7 +88,10 @@ class Links:
     def joined(cls, parts: Sequence[Links]) -> Links:
         """All links of all parts, in order."""
         columns = ("source", "destination", "bandwidth_bytes_per_s", "latency_s")
-        planes = [np.zeros(len(part.source), np.int64) if part.plane is None else part.plane for part in parts]
+        planes = [
+            np.zeros(len(part.source), np.int64) if part.plane is None else part.plane
+            for part in parts
+        ]
         joined = (np.concatenate([getattr(part, column) for part in parts]) for column in columns)
         return replace(cls(*joined), plane=np.concatenate(planes))
 
@@ -152,13 +159,25 @@ class Topology:
             object.__setattr__(self, "plane", np.zeros(len(self.source), np.int64))
         if reason := self._defect():
             raise InputError(f"topology {self.name}: {reason}", code="invalid-topology")
-        for column in (self.source, self.destination, self.bandwidth_bytes_per_s, self.latency_s, self.plane):
+        for column in (
+            self.source,
+            self.destination,
+            self.bandwidth_bytes_per_s,
+            self.latency_s,
+            self.plane,
+        ):
             column.flags.writeable = False
 
     def _defect(self) -> str | None:
         if not 1 <= self.num_npus <= self.num_nodes:
             return "needs at least one NPU"
-        columns = (self.source, self.destination, self.bandwidth_bytes_per_s, self.latency_s, self.plane)
+        columns = (
+            self.source,
+            self.destination,
+            self.bandwidth_bytes_per_s,
+            self.latency_s,
+            self.plane,
+        )
         if len({len(column) for column in columns}) != 1:
             return "link columns differ in length"
         ends = np.concatenate([self.source, self.destination])
@@ -176,7 +195,11 @@ class Topology:
         planes = np.unique(self.plane)
         if not np.array_equal(planes, np.arange(len(planes))):
             return f"its planes are not numbered from 0 without a gap, but {', '.join(map(str, planes[:8].tolist()))}"
-        return "dimensions describe one network, not several planes" if len(planes) > 1 and self.dimensions else None
+        return (
+            "dimensions describe one network, not several planes"
+            if len(planes) > 1 and self.dimensions
+            else None
+        )
 
     def _labels_defect(self) -> str | None:
         if self.node_names and len(self.node_names) != self.num_nodes:
@@ -184,9 +207,14 @@ class Topology:
         if len(set(self.node_names)) != len(self.node_names):
             return f"two nodes are named {next(name for name in self.node_names if self.node_names.count(name) > 1)!r}"
         for group, members in self.groups.items():
-            if len(set(members)) != len(members) or not all(0 <= member < self.num_npus for member in members):
+            if len(set(members)) != len(members) or not all(
+                0 <= member < self.num_npus for member in members
+            ):
                 return f"group {group!r} names an NPU twice, or one outside 0..{self.num_npus - 1}"
-        if self.dimensions and math.prod(dimension.size for dimension in self.dimensions) != self.num_npus:
+        if (
+            self.dimensions
+            and math.prod(dimension.size for dimension in self.dimensions) != self.num_npus
+        ):
             return f"the dimensions do not multiply to {self.num_npus} NPUs"
         return None
 
@@ -199,13 +227,24 @@ class Topology:
         chosen = np.asarray(npus, np.int64)
         outside = [npu for npu in npus if not 0 <= npu < self.num_npus]
         if outside or not npus or len(set(npus)) < len(npus):
-            wrong = f"NPU {outside[0]} is not in 0..{self.num_npus - 1}" if outside else "a subset names no NPU, or one twice"
-            raise UsageError(f"topology {self.name}: {wrong}", cure="name each NPU once, as 0,2,4-7", code="invalid-subset")
+            wrong = (
+                f"NPU {outside[0]} is not in 0..{self.num_npus - 1}"
+                if outside
+                else "a subset names no NPU, or one twice"
+            )
+            raise UsageError(
+                f"topology {self.name}: {wrong}",
+                cure="name each NPU once, as 0,2,4-7",
+                code="invalid-subset",
+            )
         kept = np.concatenate([chosen, np.arange(self.num_npus, self.num_nodes)])
         number = np.full(self.num_nodes, -1, np.int64)
         number[kept] = np.arange(len(kept))
         rows = np.flatnonzero((number[self.source] >= 0) & (number[self.destination] >= 0))
-        groups = {name: tuple(int(number[npu]) for npu in members) for name, members in self.groups.items()}
+        groups = {
+            name: tuple(int(number[npu]) for npu in members)
+            for name, members in self.groups.items()
+        }
         return Topology(
             self._name_of_subset(format_ranks(npus)),
             len(chosen),
@@ -238,7 +277,9 @@ class Topology:
             return self
         rows = np.flatnonzero(self.plane == plane)
         source, destination = self.source[rows], self.destination[rows]
-        nodes = max(self.num_npus, int(source.max(initial=0)) + 1, int(destination.max(initial=0)) + 1)
+        nodes = max(
+            self.num_npus, int(source.max(initial=0)) + 1, int(destination.max(initial=0)) + 1
+        )
         return Topology(
             f"{self.name}, plane {plane}",
             self.num_npus,
@@ -278,7 +319,9 @@ class Topology:
             return self.node_names[node]
         return str(node) if node < self.num_npus else f"switch {node - self.num_npus}"
 
-    def routes(self, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None = None) -> Routes:
+    def routes(
+        self, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None = None
+    ) -> Routes:
         """Shortest paths by number of links for pairs of nodes, int64[pairs] each, on the planes of `channels` (default 0).
 
         Ties: an NPU takes the first link in link order that lies on a shortest path; on a ring whose links are
@@ -299,8 +342,14 @@ class Topology:
             found += _distant_routes(self, sources, destinations, distant)
         return _joined_routes(len(sources), found)
 
-    def _routes_by_plane(self, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None) -> Routes:
-        wanted = np.zeros(len(sources), np.int64) if channels is None else np.asarray(channels, np.int64) % self.num_planes
+    def _routes_by_plane(
+        self, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None
+    ) -> Routes:
+        wanted = (
+            np.zeros(len(sources), np.int64)
+            if channels is None
+            else np.asarray(channels, np.int64) % self.num_planes
+        )
         found = []
         for plane in np.unique(wanted).tolist():
             pairs, rows = np.flatnonzero(wanted == plane), np.flatnonzero(self.plane == plane)
@@ -393,15 +442,21 @@ class _Search:
         while frontier.any():
             hops += 1
             reached = np.zeros_like(frontier)
-            reached[:, self._tails] = np.logical_or.reduceat(frontier[:, self._head], self._starts, axis=1)
+            reached[:, self._tails] = np.logical_or.reduceat(
+                frontier[:, self._head], self._starts, axis=1
+            )
             frontier = reached & (distance < 0)
             distance[frontier] = hops
         return distance
 
-    def _useful_links(self, distance: npt.NDArray[np.int32]) -> tuple[Int64Array, Int64Array, Int64Array]:
+    def _useful_links(
+        self, distance: npt.NDArray[np.int32]
+    ) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Links on shortest paths, per goal and source, as (links, count[goal, node], start[goal, node])."""
         tail = np.repeat(self._tails, np.diff(np.append(self._starts, len(self._head))))
-        is_useful = (distance[:, self._head] >= 0) & (distance[:, self._head] == distance[:, tail] - 1)
+        is_useful = (distance[:, self._head] >= 0) & (
+            distance[:, self._head] == distance[:, tail] - 1
+        )
         count = np.zeros(distance.shape, np.int64)
         count[:, self._tails] = np.add.reduceat(is_useful, self._starts, axis=1, dtype=np.int64)
         start = np.cumsum(count).reshape(count.shape) - count

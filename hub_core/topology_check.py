@@ -12,8 +12,6 @@ from hub_core.rank_lists import format_ranks
 from hub_core.topology import Topology
 from hub_core.topology_facts import reached
 
-__all__ = ["Pairs", "check_topology"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -32,7 +30,9 @@ class Pairs:
         key = topology.plane * square + topology.source * topology.num_nodes + topology.destination
         keys, row, self.count = np.unique(key, return_inverse=True, return_counts=True)
         self.source, self.destination = np.divmod(keys % square, topology.num_nodes)
-        self.bandwidth_bytes_per_s = np.bincount(row, topology.bandwidth_bytes_per_s, len(keys)).astype(np.float64)
+        self.bandwidth_bytes_per_s = np.bincount(
+            row, topology.bandwidth_bytes_per_s, len(keys)
+        ).astype(np.float64)
         self.latency_s = np.full(len(keys), np.inf)
         np.minimum.at(self.latency_s, row, topology.latency_s)
         wanted = keys // square * square + self.destination * topology.num_nodes + self.source
@@ -45,13 +45,20 @@ class Pairs:
     def differs_from_back(self) -> BoolArray:
         """Whether the way back exists with another bandwidth or latency."""
         rates, latencies = self.bandwidth_bytes_per_s, self.latency_s
-        differs: BoolArray = (self.back >= 0) & ((rates != rates[self.back]) | (latencies != latencies[self.back]))
+        differs: BoolArray = (self.back >= 0) & (
+            (rates != rates[self.back]) | (latencies != latencies[self.back])
+        )
         return differs
 
 
 def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
     """All findings: an error where NPUs do not reach one another, notes on what is legal but often a slip."""
-    return (*_lonely(topology), *_unreachable(topology), *_odd_links(topology), *_idle_switches(topology))
+    return (
+        *_lonely(topology),
+        *_unreachable(topology),
+        *_odd_links(topology),
+        *_idle_switches(topology),
+    )
 
 
 def _lonely(topology: Topology) -> Iterator[Diagnostic]:
@@ -97,7 +104,10 @@ def _odd_links(topology: Topology) -> Iterator[Diagnostic]:
         rows = np.flatnonzero(is_odd)
         if len(rows):
             plural = "1 connection is" if len(rows) == 1 else f"{len(rows)} connections are"
-            ends = " to ".join(topology.node_name(int(column[rows[0]])) for column in (pairs.source, pairs.destination))
+            ends = " to ".join(
+                topology.node_name(int(column[rows[0]]))
+                for column in (pairs.source, pairs.destination)
+            )
             yield Diagnostic(code, f"{text.format(plural)} from {ends}", Severity.NOTE)
 
 
@@ -108,7 +118,9 @@ def _idle_switches(topology: Topology) -> Iterator[Diagnostic]:
     if len(idle):
         verb = "lacks" if len(idle) == 1 else "lack"
         yield Diagnostic(
-            "idle-switch", f"{_nodes(topology, idle)} {verb} links in or links out, so nothing passes", Severity.NOTE
+            "idle-switch",
+            f"{_nodes(topology, idle)} {verb} links in or links out, so nothing passes",
+            Severity.NOTE,
         )
 
 

@@ -17,8 +17,6 @@ from hub_core.topologies import MAX_LINKS, MAX_NODES, grid
 from hub_core.topology import Dimension, DimensionKind, Links, Topology
 from hub_core.units import parse_bandwidth, parse_time
 
-__all__ = ["SCHEMA", "read", "topology_from_json", "topology_to_json"]
-
 SCHEMA = "collhub/topology-1"
 _SCHEMA_FILE = "topology-1.json"
 _CONSTANT_KEYS = {"bandwidth", "bandwidth_bytes_per_s", "latency", "latency_s"}
@@ -50,7 +48,12 @@ def topology_from_json(source: Source) -> Topology:
     """Build the topology that a document describes. Raises `InputError` naming the line or the `$.path`."""
     root = parse_object(source.content(), source.name)
     if root.get("schema") != SCHEMA:
-        _fail(source.name, "$.schema", f"this is not a {SCHEMA} document", f'state "schema": "{SCHEMA}"')
+        _fail(
+            source.name,
+            "$.schema",
+            f"this is not a {SCHEMA} document",
+            f'state "schema": "{SCHEMA}"',
+        )
     # Links have their own check: a million of them would take a general validator minutes.
     links = root.pop("links") if isinstance(root.get("links"), list) else None
     if violation := first_violation(root, _SCHEMA_FILE):
@@ -64,13 +67,19 @@ def topology_from_json(source: Source) -> Topology:
 def topology_to_json(topology: Topology) -> bytes:
     """The canonical document: sorted keys, one line a link, bytes/s and s; equal topologies give equal bytes."""
     npus, names = topology.num_npus, list(topology.node_names)
-    parts = {"schema": _compact(SCHEMA), "name": _compact(topology.name), "npus": _compact(names[:npus] or npus)}
+    parts = {
+        "schema": _compact(SCHEMA),
+        "name": _compact(topology.name),
+        "npus": _compact(names[:npus] or npus),
+    }
     if topology.num_nodes > npus:
         parts["switches"] = _compact(names[npus:] or topology.num_nodes - npus)
     if topology.dimensions:
         parts["dimensions"] = _lines(map(_dimension_object, topology.dimensions))
     if topology.groups:
-        parts["groups"] = _compact({name: list(members) for name, members in topology.groups.items()})
+        parts["groups"] = _compact(
+            {name: list(members) for name, members in topology.groups.items()}
+        )
     parts["links"] = _lines(
         {
             "bandwidth_bytes_per_s": _number(link.bandwidth_bytes_per_s),
@@ -86,7 +95,10 @@ def topology_to_json(topology: Topology) -> bytes:
 
 
 def _dimension_object(dimension: Dimension) -> JsonObject:
-    constants = {"bandwidth_bytes_per_s": _number(dimension.bandwidth_bytes_per_s), "latency_s": _number(dimension.latency_s)}
+    constants = {
+        "bandwidth_bytes_per_s": _number(dimension.bandwidth_bytes_per_s),
+        "latency_s": _number(dimension.latency_s),
+    }
     return {"kind": str(dimension.kind), "size": dimension.size, **constants}
 
 
@@ -121,29 +133,48 @@ class _Nodes:
         if type(node) is not int:
             raise _DefectError(f"expected a node's number or name, got {TYPE_NAMES[type(value)]}")
         if not 0 <= node < limit:
-            raise _DefectError(f"node {value if node < 2**63 else '2^63 or more'} is not in 0..{limit - 1}")
+            raise _DefectError(
+                f"node {value if node < 2**63 else '2^63 or more'} is not in 0..{limit - 1}"
+            )
         return node
 
 
 def _topology(file: str, root: JsonObject, links: list[object] | None) -> Topology:
     nodes = _nodes(root)
     name = root.get("name", file)
-    dimensions = tuple(_at(f"$.dimensions[{row}]", _dimension, entry) for row, entry in enumerate(root.get("dimensions", [])))
+    dimensions = tuple(
+        _at(f"$.dimensions[{row}]", _dimension, entry)
+        for row, entry in enumerate(root.get("dimensions", []))
+    )
     regular = _at("$.dimensions", grid, name, dimensions) if dimensions else None
     if links is None and regular is None:
         raise _DefectError("links are missing", "$", "state links, or dimensions")
-    found = _links_of(regular) if links is None and regular is not None else _links(links or [], nodes)
-    groups = {group: _members(group, members, nodes) for group, members in root.get("groups", {}).items()}
+    found = (
+        _links_of(regular) if links is None and regular is not None else _links(links or [], nodes)
+    )
+    groups = {
+        group: _members(group, members, nodes) for group, members in root.get("groups", {}).items()
+    }
     topology = _at("$", _built, name, found, nodes, dimensions, groups)
     if regular is not None and not _is_same_network(regular, topology):
-        raise _DefectError("these are not the nodes and links that are stated", "$.dimensions", "leave dimensions out")
+        raise _DefectError(
+            "these are not the nodes and links that are stated",
+            "$.dimensions",
+            "leave dimensions out",
+        )
     return topology
 
 
 def _built(
-    name: str, links: Links, nodes: _Nodes, dimensions: tuple[Dimension, ...], groups: Mapping[str, tuple[int, ...]]
+    name: str,
+    links: Links,
+    nodes: _Nodes,
+    dimensions: tuple[Dimension, ...],
+    groups: Mapping[str, tuple[int, ...]],
 ) -> Topology:
-    return links.topology(name, nodes.npus, nodes.count, dimensions=dimensions, node_names=nodes.names, groups=groups)
+    return links.topology(
+        name, nodes.npus, nodes.count, dimensions=dimensions, node_names=nodes.names, groups=groups
+    )
 
 
 def _at(path: str, build: Callable[..., _Result], *arguments: object) -> _Result:
@@ -159,20 +190,31 @@ def _at(path: str, build: Callable[..., _Result], *arguments: object) -> _Result
 
 def _nodes(root: JsonObject) -> _Nodes:
     npus, switches = root["npus"], root.get("switches", 0)
-    npu_count, switch_count = (len(value) if isinstance(value, list) else value for value in (npus, switches))
+    npu_count, switch_count = (
+        len(value) if isinstance(value, list) else value for value in (npus, switches)
+    )
     if npu_count > MAX_NODES:
         raise _DefectError(f"{npu_count} NPUs are more than {MAX_NODES}", "$.npus")
     if not (isinstance(npus, list) or isinstance(switches, list)):
         return _Nodes(npu_count, npu_count + switch_count, (), {})
     names = [
         *(npus if isinstance(npus, list) else map(str, range(npus))),
-        *(switches if isinstance(switches, list) else (f"switch {index}" for index in range(switches))),
+        *(
+            switches
+            if isinstance(switches, list)
+            else (f"switch {index}" for index in range(switches))
+        ),
     ]
-    return _Nodes(npu_count, len(names), tuple(names), {name: node for node, name in enumerate(names)})
+    return _Nodes(
+        npu_count, len(names), tuple(names), {name: node for node, name in enumerate(names)}
+    )
 
 
 def _members(group: str, members: list[object], nodes: _Nodes) -> tuple[int, ...]:
-    return tuple(_at(f"$.groups.{group}[{row}]", nodes.number, member, nodes.npus) for row, member in enumerate(members))
+    return tuple(
+        _at(f"$.groups.{group}[{row}]", nodes.number, member, nodes.npus)
+        for row, member in enumerate(members)
+    )
 
 
 def _dimension(entry: JsonObject) -> Dimension:
@@ -189,7 +231,9 @@ def _links(entries: list[object], nodes: _Nodes) -> Links:
         except (_DefectError, UsageError) as error:
             message = error.message if isinstance(error, _DefectError) else str(error)
             raise _DefectError(message, f"$.links[{index}]") from None
-    sources, destinations, rates, latencies, planes = zip(*rows, strict=True) if rows else ((), (), (), (), ())
+    sources, destinations, rates, latencies, planes = (
+        zip(*rows, strict=True) if rows else ((), (), (), (), ())
+    )
     whole = np.asarray([sources, destinations, planes], np.int64)
     constants = np.asarray([rates, latencies], np.float64)
     return Links(whole[0], whole[1], constants[0], constants[1], whole[2])
@@ -227,9 +271,13 @@ def _constants(entry: JsonObject) -> tuple[float, float]:
     return bandwidth, latency
 
 
-def _quantity(entry: JsonObject, text_key: str, number_key: str, parse: Callable[[str], float]) -> float:
+def _quantity(
+    entry: JsonObject, text_key: str, number_key: str, parse: Callable[[str], float]
+) -> float:
     if (text_key in entry) == (number_key in entry):
-        raise _DefectError(f"exactly one of {text_key!r} (text with a unit) and {number_key!r} (number) is needed")
+        raise _DefectError(
+            f"exactly one of {text_key!r} (text with a unit) and {number_key!r} (number) is needed"
+        )
     if number_key not in entry:
         text = entry[text_key]
         if not isinstance(text, str):
@@ -242,12 +290,22 @@ def _quantity(entry: JsonObject, text_key: str, number_key: str, parse: Callable
 
 
 def _links_of(topology: Topology) -> Links:
-    return Links(topology.source, topology.destination, topology.bandwidth_bytes_per_s, topology.latency_s, topology.plane)
+    return Links(
+        topology.source,
+        topology.destination,
+        topology.bandwidth_bytes_per_s,
+        topology.latency_s,
+        topology.plane,
+    )
 
 
 def _is_same_network(one: Topology, other: Topology) -> bool:
     """Whether nodes and links agree, in whatever order the links stand."""
-    if (one.num_npus, one.num_nodes, one.num_links) != (other.num_npus, other.num_nodes, other.num_links):
+    if (one.num_npus, one.num_nodes, one.num_links) != (
+        other.num_npus,
+        other.num_nodes,
+        other.num_links,
+    ):
         return False
     columns = []
     for topology in (one, other):
@@ -257,4 +315,6 @@ def _is_same_network(one: Topology, other: Topology) -> bool:
 
 
 def _fail(file: str, path: str, message: str, cure: str = "") -> NoReturn:
-    raise InputError(f"{path}: {message}", location=Location(file), cure=cure, code="invalid-topology")
+    raise InputError(
+        f"{path}: {message}", location=Location(file), cure=cure, code="invalid-topology"
+    )

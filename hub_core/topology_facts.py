@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from hub_core.topology import DimensionKind, Topology
 
-__all__ = ["Facts", "HalfCut", "LinkClass", "Span", "diameter", "facts_of", "half_cuts", "link_classes", "reached", "spans"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 BitArray = npt.NDArray[np.uint8]
@@ -67,22 +65,41 @@ class Facts:
 
 def facts_of(topology: Topology) -> Facts:
     """All facts of a network."""
-    return Facts(tuple(link_classes(topology)), spans(topology), tuple(half_cuts(topology)), diameter(topology))
+    return Facts(
+        tuple(link_classes(topology)),
+        spans(topology),
+        tuple(half_cuts(topology)),
+        diameter(topology),
+    )
 
 
 def link_classes(topology: Topology) -> list[LinkClass]:
     """All classes, those of most links first, then by the kinds of their ends and by falling bandwidth."""
     if not topology.num_links:
         return []
-    ends = [(column >= topology.num_npus).astype(np.float64) for column in (topology.source, topology.destination)]
+    ends = [
+        (column >= topology.num_npus).astype(np.float64)
+        for column in (topology.source, topology.destination)
+    ]
     rows = np.stack([*ends, topology.bandwidth_bytes_per_s, topology.latency_s])
     distinct, counts = np.unique(rows, axis=1, return_counts=True)
     kinds = ("NPU", "switch")
     found = [
         LinkClass(kinds[int(source)], kinds[int(destination)], bandwidth, latency, count)
-        for (source, destination, bandwidth, latency), count in zip(distinct.T.tolist(), counts.tolist(), strict=True)
+        for (source, destination, bandwidth, latency), count in zip(
+            distinct.T.tolist(), counts.tolist(), strict=True
+        )
     ]
-    return sorted(found, key=lambda one: (-one.count, one.source, one.destination, -one.bandwidth_bytes_per_s, one.latency_s))
+    return sorted(
+        found,
+        key=lambda one: (
+            -one.count,
+            one.source,
+            one.destination,
+            -one.bandwidth_bytes_per_s,
+            one.latency_s,
+        ),
+    )
 
 
 def spans(topology: Topology) -> dict[str, dict[str, Span]]:
@@ -92,11 +109,18 @@ def spans(topology: Topology) -> dict[str, dict[str, Span]]:
     columns = {
         "links_out": np.bincount(topology.source, minlength=nodes),
         "links_in": np.bincount(topology.destination, minlength=nodes),
-        "bandwidth_out_bytes_per_s": np.bincount(topology.source, topology.bandwidth_bytes_per_s, nodes),
-        "bandwidth_in_bytes_per_s": np.bincount(topology.destination, topology.bandwidth_bytes_per_s, nodes),
+        "bandwidth_out_bytes_per_s": np.bincount(
+            topology.source, topology.bandwidth_bytes_per_s, nodes
+        ),
+        "bandwidth_in_bytes_per_s": np.bincount(
+            topology.destination, topology.bandwidth_bytes_per_s, nodes
+        ),
     }
     return {
-        kind: {name: Span(column[rows].min().item(), column[rows].max().item()) for name, column in columns.items()}
+        kind: {
+            name: Span(column[rows].min().item(), column[rows].max().item())
+            for name, column in columns.items()
+        }
         for kind, rows in kinds.items()
         if rows.start < rows.stop
     }
@@ -116,16 +140,24 @@ def _half_cut(topology: Topology, index: int, stride: int, size: int) -> HalfCut
     is_upper = np.zeros(topology.num_nodes, np.bool_)
     is_upper[: topology.num_npus] = np.arange(topology.num_npus) // stride % size >= size // 2
     to_switch = topology.destination >= topology.num_npus
-    np.logical_or.at(is_upper, topology.destination[to_switch], is_upper[topology.source[to_switch]])
+    np.logical_or.at(
+        is_upper, topology.destination[to_switch], is_upper[topology.source[to_switch]]
+    )
     source, destination = is_upper[topology.source], is_upper[topology.destination]
     up, down = ~source & destination, source & ~destination
     rates = topology.bandwidth_bytes_per_s
-    return HalfCut(index, int(up.sum()), int(down.sum()), float(rates[up].sum()), float(rates[down].sum()))
+    return HalfCut(
+        index, int(up.sum()), int(down.sum()), float(rates[up].sum()), float(rates[down].sum())
+    )
 
 
 def reached(topology: Topology, start: int, backwards: bool = False) -> BoolArray:
     """Which nodes a node reaches over links, itself included; `backwards`: which nodes reach it."""
-    tail, head = (topology.destination, topology.source) if backwards else (topology.source, topology.destination)
+    tail, head = (
+        (topology.destination, topology.source)
+        if backwards
+        else (topology.source, topology.destination)
+    )
     order = np.argsort(tail, kind="stable")
     head = head[order]
     first = np.searchsorted(tail[order], np.arange(topology.num_nodes + 1))
@@ -148,7 +180,11 @@ def diameter(topology: Topology) -> int | None:
     would take more than some seconds.
     """
     if topology.dimensions:
-        return sum(_DIAMETERS[dimension.kind](dimension.size) for dimension in topology.dimensions if dimension.size > 1)
+        return sum(
+            _DIAMETERS[dimension.kind](dimension.size)
+            for dimension in topology.dimensions
+            if dimension.size > 1
+        )
     starts = _distinct_starts(topology)
     width = max(1, min(_TABLE_BYTES // max(topology.num_nodes, 1), -(-len(starts) // 8)))
     longest, work = 0, _MOST_WORK
@@ -191,7 +227,9 @@ def _farthest(topology: Topology, starts: Int64Array, most_work: int) -> tuple[i
     reach[starts, place // 8] = 128 >> (place % 8)
     full = np.packbits(np.ones(len(starts), np.bool_))
     hops = work = 0
-    while not np.array_equal(reach[: topology.num_npus], np.broadcast_to(full, (topology.num_npus, len(full)))):
+    while not np.array_equal(
+        reach[: topology.num_npus], np.broadcast_to(full, (topology.num_npus, len(full)))
+    ):
         work += topology.num_links * len(full)
         if work > most_work:
             return None
@@ -211,4 +249,8 @@ def _in_turns(topology: Topology) -> list[tuple[Int64Array, Int64Array]]:
     turn = np.arange(len(heads)) - np.searchsorted(heads, heads)
     by_turn = np.argsort(turn, kind="stable")
     ends = np.cumsum(np.bincount(turn))[:-1]
-    return list(zip(np.split(tails[by_turn], ends), np.split(heads[by_turn], ends), strict=True)) if len(heads) else []
+    return (
+        list(zip(np.split(tails[by_turn], ends), np.split(heads[by_turn], ends), strict=True))
+        if len(heads)
+        else []
+    )

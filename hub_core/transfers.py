@@ -9,11 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.collectives import ALL_RANKS, Buffer, Collective, CollectiveKind, Contributions, CustomContract
+from hub_core.collectives import (
+    ALL_RANKS,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+)
 from hub_core.diagnostics import InputError
 from hub_core.steps import COLUMN_DEFAULTS, StepKind, StepTable
-
-__all__ = ["Chunks", "Transfers", "algorithm_of", "collective_among", "link_channels"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -48,13 +53,21 @@ class Chunks:
         """
         sizes = np.asarray(sizes, np.int64)
         if int(sizes.sum()) != collective.units_per_rank or (len(sizes) and int(sizes.min()) < 1):
-            raise InputError(f"pieces of {int(sizes.sum())} units do not make a share of {collective.units_per_rank}")
+            raise InputError(
+                f"pieces of {int(sizes.sum())} units do not make a share of {collective.units_per_rank}"
+            )
         n, kind, share = collective.num_ranks, collective.kind, collective.units_per_rank
         is_split = share * n == collective.unit_count and kind not in _WHOLE
-        shares = np.arange(n * n if kind is CollectiveKind.ALL_TO_ALL else n if is_split else 1, dtype=np.int64)
-        giver, taker = np.divmod(shares, n) if kind is CollectiveKind.ALL_TO_ALL else (shares, shares)
+        shares = np.arange(
+            n * n if kind is CollectiveKind.ALL_TO_ALL else n if is_split else 1, dtype=np.int64
+        )
+        giver, taker = (
+            np.divmod(shares, n) if kind is CollectiveKind.ALL_TO_ALL else (shares, shares)
+        )
         everyone = np.full(len(shares), ALL_RANKS, np.int64)
-        root = np.full(len(shares), _NOWHERE if collective.root is None else collective.root, np.int64)
+        root = np.full(
+            len(shares), _NOWHERE if collective.root is None else collective.root, np.int64
+        )
         nothing = np.zeros(len(shares), np.int64)
         origin, input_share, output_share, target = {
             CollectiveKind.ALL_REDUCE: (everyone, nothing, nothing, everyone),
@@ -129,7 +142,11 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
     if list(npus) == list(range(num_npus)):
         return collective
     place = np.asarray(npus, np.int64)
-    inputs, outputs, defined = np.zeros(num_npus, np.int64), np.zeros(num_npus, np.int64), np.zeros(num_npus, np.bool_)
+    inputs, outputs, defined = (
+        np.zeros(num_npus, np.int64),
+        np.zeros(num_npus, np.int64),
+        np.zeros(num_npus, np.bool_),
+    )
     inputs[place], outputs[place], defined[place] = (
         collective.input_units(),
         collective.output_units(),
@@ -142,7 +159,9 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
         inputs,
         outputs,
         defined,
-        Contributions(place[expected.rank], expected.offset, place[expected.source_rank], expected.source_unit),
+        Contributions(
+            place[expected.rank], expected.offset, place[expected.source_rank], expected.source_unit
+        ),
     )
     return replace(
         collective,
@@ -195,7 +214,9 @@ def algorithm_of(
     members = np.arange(collective.num_ranks) if npus is None else np.asarray(npus, np.int64)
     total = int(members.max()) + 1 if num_npus is None else num_npus
     events = _Events.of(transfers, wanted)
-    lowering = _Lowering(_Placement(collective, chunks, members, total), transfers, events, startup_ns)
+    lowering = _Lowering(
+        _Placement(collective, chunks, members, total), transfers, events, startup_ns
+    )
     columns, data, control = lowering.columns()
     if collective.kind is CollectiveKind.ALL_TO_ALL:
         collective = replace(collective, in_place=False, out_of_place=True)
@@ -305,7 +326,13 @@ def _turns_within(keys: Int64Array) -> Int64Array:
 class _Lowering:
     """Turn events into rows of a step table."""
 
-    def __init__(self, placement: _Placement, transfers: Transfers, events: _Events, startup_ns: Sequence[int]) -> None:
+    def __init__(
+        self,
+        placement: _Placement,
+        transfers: Transfers,
+        events: _Events,
+        startup_ns: Sequence[int],
+    ) -> None:
         self._placement, self._transfers, self._events = placement, transfers, events
         self._startup_ns = np.asarray(startup_ns, np.int64)
         channel = link_channels(transfers) if transfers.channel is None else transfers.channel
@@ -316,7 +343,13 @@ class _Lowering:
         self._check_holdings()
         self._slot, self.scratch_units = self._scratch()
 
-    def columns(self) -> tuple[dict[str, npt.NDArray[np.generic]], tuple[Int64Array, Int64Array], tuple[Int64Array, Int64Array]]:
+    def columns(
+        self,
+    ) -> tuple[
+        dict[str, npt.NDArray[np.generic]],
+        tuple[Int64Array, Int64Array],
+        tuple[Int64Array, Int64Array],
+    ]:
         """All columns of the table, the data and the control edges: start-ups, messages, copies of own chunks."""
         events, chunks, chunk = self._events, self._placement.chunks, self._chunk
         is_send, has_value = events.is_send, self._previous >= 0
@@ -327,10 +360,16 @@ class _Lowering:
         source_buffer = np.where(has_value, place, Buffer.INPUT)
         source_offset = np.where(has_value, offset, chunks.input_offset[chunk])
         reads = is_send | adds
-        peer = np.where(is_send, self._transfers.destination[events.transfer], self._transfers.source[events.transfer])
+        peer = np.where(
+            is_send,
+            self._transfers.destination[events.transfer],
+            self._transfers.source[events.transfer],
+        )
         columns: dict[str, npt.NDArray[np.generic]] = {
             "rank": events.rank,
-            "kind": np.where(is_send, StepKind.SEND, np.where(adds, StepKind.RECV_REDUCE, StepKind.RECV)),
+            "kind": np.where(
+                is_send, StepKind.SEND, np.where(adds, StepKind.RECV_REDUCE, StepKind.RECV)
+            ),
             "peer": peer,
             "src_buffer": np.where(reads, source_buffer, Buffer.UNKNOWN),
             "src_offset": np.where(reads, source_offset, 0),
@@ -345,8 +384,13 @@ class _Lowering:
         startups, startup, started = self._startups()
         first = len(startups["rank"])
         # In front, so that messages on a channel stay in the order of time.
-        joined = {name: np.concatenate([startups[name], column, copies[name]]) for name, column in columns.items()}
-        edges = [first + np.concatenate(pair) for pair in zip(self._turns(), copy_control, strict=True)]
+        joined = {
+            name: np.concatenate([startups[name], column, copies[name]])
+            for name, column in columns.items()
+        }
+        edges = [
+            first + np.concatenate(pair) for pair in zip(self._turns(), copy_control, strict=True)
+        ]
         control = np.concatenate([edges[0], startup]), np.concatenate([edges[1], first + started])
         return joined, (first + self._previous[rows], first + rows), control
 
@@ -357,8 +401,14 @@ class _Lowering:
         order = np.argsort(key, kind="stable")
         ordered = key[order]
         place = np.arange(len(order))
-        first = np.maximum.accumulate(np.where(np.append(True, ordered[1:] != ordered[:-1])[: len(order)], place, 0))
-        arrival = np.maximum.accumulate(np.where(events.is_send[order], -1, place)) if len(order) else place
+        first = np.maximum.accumulate(
+            np.where(np.append(True, ordered[1:] != ordered[:-1])[: len(order)], place, 0)
+        )
+        arrival = (
+            np.maximum.accumulate(np.where(events.is_send[order], -1, place))
+            if len(order)
+            else place
+        )
         before = np.append(-1, arrival[:-1])[: len(order)]
         previous = np.empty(len(order), np.int64)
         previous[order] = np.where(before >= first, order[before], -1)
@@ -366,7 +416,11 @@ class _Lowering:
 
     def _check_holdings(self) -> None:
         events = self._events
-        lacks = events.is_send & (self._previous < 0) & ~self._placement.has_before(events.rank, self._chunk)
+        lacks = (
+            events.is_send
+            & (self._previous < 0)
+            & ~self._placement.has_before(events.rank, self._chunk)
+        )
         if np.any(lacks):
             row = int(np.argmax(lacks))
             npu, start = int(events.rank[row]), int(self._transfers.start[events.transfer[row]])
@@ -406,11 +460,15 @@ class _Lowering:
         window = np.maximum(self._transfers.window[self._events.transfer[rows]], 1)
         turn = np.flatnonzero(place - window >= first)
         # Rows of a rank are in the order of time, and links do not share senders: the largest row is the last release.
-        last = np.maximum.accumulate(self._previous[rows] + first * (len(self._events) + 1)) - first * (len(self._events) + 1)
+        last = np.maximum.accumulate(
+            self._previous[rows] + first * (len(self._events) + 1)
+        ) - first * (len(self._events) + 1)
         held = np.flatnonzero((place > first) & (window > 1))
         parents, children = [rows[place[turn] - window[turn]]], [rows[turn]]
         for waited in (self._previous[rows[held - 1]], last[held - 1]):
-            kept = self._is_recent(waited, rows[held], rows[np.maximum(held - window[held], first[held])])
+            kept = self._is_recent(
+                waited, rows[held], rows[np.maximum(held - window[held], first[held])]
+            )
             parents.append(waited[kept])
             children.append(rows[held[kept]])
         return np.concatenate(parents), np.concatenate(children)
@@ -434,8 +492,16 @@ class _Lowering:
             npu, chunk = npu[is_wanted], chunk[is_wanted]
         order = np.lexsort((chunks.input_offset[chunk], npu))
         npu, chunk = npu[order], chunk[order]
-        source, target, count = chunks.input_offset[chunk], chunks.output_offset[chunk], chunks.count[chunk]
-        joins = (npu[1:] == npu[:-1]) & (source[1:] == (source + count)[:-1]) & (target[1:] == (target + count)[:-1])
+        source, target, count = (
+            chunks.input_offset[chunk],
+            chunks.output_offset[chunk],
+            chunks.count[chunk],
+        )
+        joins = (
+            (npu[1:] == npu[:-1])
+            & (source[1:] == (source + count)[:-1])
+            & (target[1:] == (target + count)[:-1])
+        )
         run = np.cumsum(np.append(True, ~joins)[: len(npu)]) - 1
         head = np.flatnonzero(np.append(True, ~joins)[: len(npu)])
         columns: dict[str, npt.NDArray[np.generic]] = {
@@ -456,9 +522,13 @@ class _Lowering:
         """A COMPUTE per rank and plane that starts up, and edges from these to the sends there that wait for no data."""
         planes = max(len(self._startup_ns), 1)
         plane = self._channel % planes
-        waits = self._startup_ns[plane] > 0 if len(self._startup_ns) else np.zeros(len(plane), np.bool_)
+        waits = (
+            self._startup_ns[plane] > 0 if len(self._startup_ns) else np.zeros(len(plane), np.bool_)
+        )
         sends = np.flatnonzero(self._events.is_send & (self._previous < 0) & waits)
-        distinct, startup = np.unique(self._events.rank[sends] * planes + plane[sends], return_inverse=True)
+        distinct, startup = np.unique(
+            self._events.rank[sends] * planes + plane[sends], return_inverse=True
+        )
         rank, of_plane = np.divmod(distinct, planes)
         columns: dict[str, npt.NDArray[np.generic]] = {
             name: np.full(len(rank), COLUMN_DEFAULTS[name])
@@ -472,7 +542,9 @@ class _Lowering:
         }
         return columns, startup.astype(np.int64), sends
 
-    def _reads_before(self, npu: Int64Array, chunk: Int64Array, copy: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def _reads_before(
+        self, npu: Int64Array, chunk: Int64Array, copy: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
         """Control edges from the sends of own chunks to the copies of these."""
         events, num_chunks = self._events, max(len(self._placement.chunks), 1)
         sends = np.flatnonzero(events.is_send & (self._previous < 0))

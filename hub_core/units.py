@@ -7,9 +7,17 @@ from fractions import Fraction
 
 from hub_core.diagnostics import UsageError
 
-__all__ = ["format_bandwidth", "format_bytes", "format_time", "parse_bandwidth", "parse_size", "parse_time"]
-
-_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BYTES = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
 _BITS = {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
@@ -24,7 +32,10 @@ def parse_size(text: str) -> int:
         size = Fraction(number) * _BYTES[unit]
         if size.denominator == 1 and size <= _LARGEST_SIZE:
             return int(size)
-    raise UsageError(f"size {text!r} is not a positive whole number of bytes up to 2^62", cure="write for example 1MiB")
+    raise UsageError(
+        f"size {text!r} is not a positive whole number of bytes up to 2^62",
+        cure="write for example 1MiB",
+    )
 
 
 def parse_bandwidth(text: str) -> float:
@@ -33,7 +44,9 @@ def parse_bandwidth(text: str) -> float:
     number, unit = _split(text, units, "bandwidth", "50GB/s")
     rate = float(number) * units[unit]
     if not 0 < rate < 1e18:
-        raise UsageError(f"bandwidth {text!r} is not positive and finite", cure="write for example 50GB/s")
+        raise UsageError(
+            f"bandwidth {text!r} is not positive and finite", cure="write for example 50GB/s"
+        )
     return rate
 
 
@@ -71,13 +84,19 @@ def format_time(nanoseconds: float) -> str:
     return f"{nanoseconds:.0f} ns"
 
 
-def _split(text: str, units: dict[str, float] | dict[str, int], what: str, example: str) -> tuple[str, str]:
+def _split(
+    text: str, units: dict[str, float] | dict[str, int], what: str, example: str
+) -> tuple[str, str]:
     """The number, still as text, and its unit."""
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:
-        raise UsageError(f"{what} {text[:64]!r} is not a number with a unit", cure=f"write for example {example}")
+        raise UsageError(
+            f"{what} {text[:64]!r} is not a number with a unit", cure=f"write for example {example}"
+        )
     number, unit = match.groups()
     if unit not in units:
         named = f"has the unknown unit {unit!r}" if unit else "has no unit"
-        raise UsageError(f"{what} {text!r} {named}", cure=f"use one of {', '.join(units)}, for example {example}")
+        raise UsageError(
+            f"{what} {text!r} {named}", cure=f"use one of {', '.join(units)}, for example {example}"
+        )
     return number, unit

@@ -52,17 +52,25 @@ class Row:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=1 << 28, help="bytes of the simulated collectives")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--size", type=int, default=1 << 28, help="bytes of the simulated collectives"
+    )
     parser.add_argument("--rates-only", action="store_true", help="leave the simulations out")
     arguments = parser.parse_args()
     print(f"Python {platform.python_version()}, numpy {np.__version__}, {arguments.size} bytes")
-    _row(hub_core.read_topology("dgx1p"), AllocationClass((0, 1, 2), 1), 20e9)  # compiles or loads the kernels
+    _row(
+        hub_core.read_topology("dgx1p"), AllocationClass((0, 1, 2), 1), 20e9
+    )  # compiles or loads the kernels
     for machine, link in MACHINES.items():
         topology = hub_core.read_topology(machine)
         start = time.process_time()
         classes = allocation_classes(topology, range(3, 9))
-        print(f"\n{machine}: {len(classes)} classes, enumerated in {time.process_time() - start:.2f} s of CPU")
+        print(
+            f"\n{machine}: {len(classes)} classes, enumerated in {time.process_time() - start:.2f} s of CPU"
+        )
         rows = [_row(topology, found, link) for found in classes]
         _print_rates(rows)
         if not arguments.rates_only:
@@ -73,7 +81,10 @@ def _row(topology: Topology, found: AllocationClass, link: float) -> Row:
     start = time.process_time()
     graph = CapacityGraph.of(topology.subset(found.npus))
     rates = [broadcast_rate(graph, root).value for root in range(graph.num_compute)]
-    trees = [fewest_broadcast_trees(graph, root, int(rate), (), Budget(BUDGET)) for root, rate in enumerate(rates)]
+    trees = [
+        fewest_broadcast_trees(graph, root, int(rate), (), Budget(BUDGET))
+        for root, rate in enumerate(rates)
+    ]
     tau = strength(graph).value
     scaled = replace(graph, capacity=graph.capacity * tau.denominator)
     all_reduce = fewest_all_reduce_trees(scaled, tau.numerator, (), Budget(BUDGET))
@@ -82,7 +93,9 @@ def _row(topology: Topology, found: AllocationClass, link: float) -> Row:
 
 
 def _print_rates(rows: list[Row]) -> None:
-    print(f"{'GPUs':18} {'sets':>4} {'bcast':>5} {'trees':>6} {'AR':>5} {'trees':>5} {'proved':>6} {'CPU s':>6}")
+    print(
+        f"{'GPUs':18} {'sets':>4} {'bcast':>5} {'trees':>6} {'AR':>5} {'trees':>5} {'proved':>6} {'CPU s':>6}"
+    )
     for row in rows:
         counts = ",".join(map(str, sorted({len(found.trees) for found in row.broadcast_trees})))
         is_proved = all(found.is_proved for found in (*row.broadcast_trees, row.all_reduce_trees))
@@ -95,25 +108,37 @@ def _print_rates(rows: list[Row]) -> None:
 
 def _print_simulated(topology: Topology, rows: list[Row], link: float, size: int) -> None:
     compared = f"{'of rate':>7} {'by ring':>7}"
-    print(f"\nsimulated\n{'GPUs':18} {'rings':>5} | {'broadcast GB/s':>14} {compared} | {'all-reduce GB/s':>15} {compared}")
-    ratios: dict[CollectiveKind, list[float]] = {CollectiveKind.BROADCAST: [], CollectiveKind.ALL_REDUCE: []}
+    print(
+        f"\nsimulated\n{'GPUs':18} {'rings':>5} | {'broadcast GB/s':>14} {compared} | {'all-reduce GB/s':>15} {compared}"
+    )
+    ratios: dict[CollectiveKind, list[float]] = {
+        CollectiveKind.BROADCAST: [],
+        CollectiveKind.ALL_REDUCE: [],
+    }
     parts: list[float] = []
     for row in rows:
         network = topology.subset(row.found.npus)
         rings = _most_rings(network, link)
         cells = []
-        for kind, rate in ((CollectiveKind.BROADCAST, row.broadcast), (CollectiveKind.ALL_REDUCE, row.all_reduce)):
+        for kind, rate in (
+            (CollectiveKind.BROADCAST, row.broadcast),
+            (CollectiveKind.ALL_REDUCE, row.all_reduce),
+        ):
             reached = size / _simulated_s(kind, network, size)
             ratio = reached / _ring_bytes_per_s(kind, len(row.found.npus), rings, link)
             part = reached / (float(rate) * link)
             ratios[kind].append(ratio)
             parts.append(part)
-            cells.append(f"{reached / 1e9:{14 + (kind is CollectiveKind.ALL_REDUCE)}.2f} {part:7.1%} {ratio:7.2f}")
+            cells.append(
+                f"{reached / 1e9:{14 + (kind is CollectiveKind.ALL_REDUCE)}.2f} {part:7.1%} {ratio:7.2f}"
+            )
         print(f"{' '.join(map(str, row.found.npus)):18} {rings:5} | {' | '.join(cells)}")
     print(f"least part of the certified rate: {min(parts):.1%}")
     for kind, found in ratios.items():
         mean = math.exp(sum(map(math.log, found)) / len(found))
-        print(f"{kind} by the best rings: up to {max(found):.2f}, geometric mean {mean:.2f}, least {min(found):.2f}")
+        print(
+            f"{kind} by the best rings: up to {max(found):.2f}, geometric mean {mean:.2f}, least {min(found):.2f}"
+        )
 
 
 def _simulated_s(kind: CollectiveKind, network: Topology, size: int) -> float:
@@ -134,7 +159,9 @@ def _most_rings(network: Topology, link: float) -> int:
     """Most directed Hamiltonian cycles that fit on the links, each taking one lane of a link."""
     lanes = {
         (int(tail), int(head)): round(rate / link)
-        for tail, head, rate in zip(network.source, network.destination, network.bandwidth_bytes_per_s, strict=True)
+        for tail, head, rate in zip(
+            network.source, network.destination, network.bandwidth_bytes_per_s, strict=True
+        )
     }
     cycles = [(0, *order, 0) for order in permutations(range(1, network.num_npus))]
     fitting = [cycle for cycle in cycles if all(pair in lanes for pair in pairwise(cycle))]
@@ -146,7 +173,12 @@ def _most_rings(network: Topology, link: float) -> int:
         for pair in pairwise(cycle):
             uses[place[pair], column] += 1
     limits = LinearConstraint(uses, ub=np.asarray(list(lanes.values()), np.float64))
-    found = milp(-np.ones(len(fitting)), constraints=limits, integrality=np.ones(len(fitting)), bounds=Bounds(0, np.inf))
+    found = milp(
+        -np.ones(len(fitting)),
+        constraints=limits,
+        integrality=np.ones(len(fitting)),
+        bounds=Bounds(0, np.inf),
+    )
     return round(-found.fun)
 
 

@@ -49,9 +49,13 @@ WHOLE = (CollectiveKind.BROADCAST, CollectiveKind.ALL_REDUCE)
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("machines", nargs="*", default=list(MACHINES))
-    parser.add_argument("--simulate", type=int, metavar="BYTES", help="also synthesize for this size and simulate")
+    parser.add_argument(
+        "--simulate", type=int, metavar="BYTES", help="also synthesize for this size and simulate"
+    )
     arguments = parser.parse_args()
     print(f"Python {platform.python_version()}, numpy {np.__version__}, options {OPTIONS}")
     for warm in KINDS:
@@ -63,14 +67,21 @@ def main() -> None:
     for machine in arguments.machines:
         topology = hub_core.read_topology(machine)
         for kind in KINDS:
-            print(_line(machine, topology, kind) + (_simulated(topology, kind, arguments.simulate) if more else ""), flush=True)
+            print(
+                _line(machine, topology, kind)
+                + (_simulated(topology, kind, arguments.simulate) if more else ""),
+                flush=True,
+            )
 
 
 def _line(machine: str, topology: Topology, kind: CollectiveKind) -> str:
     start = time.process_time()
     task, packings = _packed(topology, kind, 1 << 28)
     seconds = time.process_time() - start
-    best = min((packing for packing in packings if packing.is_optimal), key=lambda packing: len(packing.trees))
+    best = min(
+        (packing for packing in packings if packing.is_optimal),
+        key=lambda packing: len(packing.trees),
+    )
     report = check_certificate(certificate_of(task, best), None, topology)
     peer = str(MACHINES.get(machine, "")) if kind is CollectiveKind.ALL_GATHER else ""
     proved = "yes" if report.is_optimal else "no"
@@ -82,14 +93,18 @@ def _line(machine: str, topology: Topology, kind: CollectiveKind) -> str:
 
 def _packed(topology: Topology, kind: CollectiveKind, size: int) -> tuple[Task, list[Packing]]:
     collective = _collective(topology, kind)
-    request = SynthesisRequest(collective, topology, size, tuple(range(topology.num_npus)), Occupancy.SERIALIZATION)
+    request = SynthesisRequest(
+        collective, topology, size, tuple(range(topology.num_npus)), Occupancy.SERIALIZATION
+    )
     task = Task.of(request, OPTIONS)
     return task, packings_of(task)
 
 
 def _collective(topology: Topology, kind: CollectiveKind) -> Collective:
     root = 0 if kind is CollectiveKind.BROADCAST else None
-    return Collective(kind, topology.num_npus, 1 if kind in WHOLE else topology.num_npus, root=root, in_place=True)
+    return Collective(
+        kind, topology.num_npus, 1 if kind in WHOLE else topology.num_npus, root=root, in_place=True
+    )
 
 
 def _simulated(topology: Topology, kind: CollectiveKind, size: int) -> str:

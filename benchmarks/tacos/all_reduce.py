@@ -25,7 +25,11 @@ SMALL = ("mesh:8x8", "torus:8x8", "mesh:5x5x5")
 SIZES = (1000, 10_000, 100_000, 1_000_000, 10_000_000)
 FORMS = ("two-phase", "fused", "latency")
 # GB/s at 1 GB, links of 50 GB/s and 0.2 us, as published for PipeComm: its solver, TE-CCL, TACCL.
-PUBLISHED = {"mesh:4x4": (73.4, 50.4, 34.6), "mesh:5x5": (73.1, 52.0, 29.7), "mesh:6x6": (73.0, 44.4, 29.0)}
+PUBLISHED = {
+    "mesh:4x4": (73.4, 50.4, 34.6),
+    "mesh:5x5": (73.1, 52.0, 29.7),
+    "mesh:6x6": (73.0, 44.4, 29.0),
+}
 # GB/s that the project asks for; times the bound of two phases for the last.
 BARS = {"mesh:4x4": 77.0, "mesh:5x5": 79.0, "mesh:6x6": 79.5, "mesh:8x8": 82.0}
 CUBE, CUBE_RATIO = "mesh:5x5x5", 1.45
@@ -61,7 +65,9 @@ def main() -> None:
     """Print three tables: 1 GB, small sizes, and how fast the pipelines fill."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="+", default=LARGE)
-    parser.add_argument("--occupancies", nargs="+", default=[str(occupancy) for occupancy in Occupancy])
+    parser.add_argument(
+        "--occupancies", nargs="+", default=[str(occupancy) for occupancy in Occupancy]
+    )
     arguments = parser.parse_args()
     versions = f"collhub {__version__}, numba {numba.__version__}, numpy {np.__version__}, Python {platform.python_version()}"
     print(f"{versions}; links of 50 GB/s and 0.2 us; all times simulated by `analytical`")
@@ -69,21 +75,31 @@ def main() -> None:
     for text in arguments.occupancies:
         print_large(arguments.networks, Occupancy(text))
     for text in arguments.occupancies:
-        print_small([network for network in SMALL if network in arguments.networks], Occupancy(text))
+        print_small(
+            [network for network in SMALL if network in arguments.networks], Occupancy(text)
+        )
     print_fill([row for row in FILL if row[0] in arguments.networks])
 
 
-def measure(network: str, size: int, occupancy: Occupancy, method: str, **options: object) -> Measured:
+def measure(
+    network: str, size: int, occupancy: Occupancy, method: str, **options: object
+) -> Measured:
     """Synthesize and simulate."""
     topology = parse_topology(network + CONSTANTS)
     collective = Collective(CollectiveKind.ALL_REDUCE, topology.num_npus, 1, in_place=True)
     given = {"method": method, **{name: str(value) for name, value in options.items()}}
     start = time.process_time()
-    result = pipeline.synthesize(collective, topology, size, name="tacos", options=given, occupancy=occupancy)
+    result = pipeline.synthesize(
+        collective, topology, size, name="tacos", options=given, occupancy=occupancy
+    )
     spent = time.process_time() - start
-    simulated = hub_core.simulate(result.algorithm, topology, size, options={"occupancy": str(occupancy)}).time_ns
+    simulated = hub_core.simulate(
+        result.algorithm, topology, size, options={"occupancy": str(occupancy)}
+    ).time_ns
     assert simulated is not None
-    return Measured(str(result.statistics["form"]), result.algorithm.collective.unit_count, simulated, spent)
+    return Measured(
+        str(result.statistics["form"]), result.algorithm.collective.unit_count, simulated, spent
+    )
 
 
 def bounds(topology: Topology) -> tuple[float, float]:
@@ -102,19 +118,29 @@ def print_large(networks: list[str], occupancy: Occupancy) -> None:
     for network in networks:
         two_phases, trees = bounds(parse_topology(network + CONSTANTS))
         found = [measure(network, GIGABYTE, occupancy, method) for method in ("two-phase", "fused")]
-        cells = "".join(f"{f'{GIGABYTE / one.simulated_ns:.1f} ({one.chunks}, {one.cpu_s:.1f})':>22}" for one in found)
+        cells = "".join(
+            f"{f'{GIGABYTE / one.simulated_ns:.1f} ({one.chunks}, {one.cpu_s:.1f})':>22}"
+            for one in found
+        )
         bar = BARS.get(network, CUBE_RATIO * two_phases if network == CUBE else 0.0)
         best = max(GIGABYTE / one.simulated_ns for one in found)
         verdict = f"{bar:>8.1f}" if bar else f"{'-':>8}"
         peers = ", ".join(f"{value:.1f}" for value in PUBLISHED.get(network, ())) or "-"
         missed = "  BELOW THE BAR" if best < bar else ""
-        print(f"{network:<13}{cells}{two_phases:>13.1f}{trees:>12.1f}{verdict}  {peers}{missed}", flush=True)
+        print(
+            f"{network:<13}{cells}{two_phases:>13.1f}{trees:>12.1f}{verdict}  {peers}{missed}",
+            flush=True,
+        )
 
 
 def print_small(networks: list[str], occupancy: Occupancy) -> None:
     """Time of every form by size, in microseconds, and what `auto` takes."""
     print(f"\nall-reduce by size, {occupancy}, us; chosen by -O method=auto")
-    print(f"{'network':<13}{'bytes':>10}" + "".join(f"{form:>12}" for form in FORMS) + f"{'chosen':>12}")
+    print(
+        f"{'network':<13}{'bytes':>10}"
+        + "".join(f"{form:>12}" for form in FORMS)
+        + f"{'chosen':>12}"
+    )
     for network in networks:
         for size in SIZES:
             found = [measure(network, size, occupancy, method) for method in FORMS]
@@ -137,7 +163,10 @@ def print_fill(rows: list[tuple[str, int, int]]) -> None:
         least = found.chunks / rate.numerator * rate.denominator
         # Another number of chunks than the reference's shifts the makespan by whole rounds.
         expected = computed + least - repeats * rate.denominator
-        print(f"{network:<13}{found.chunks:>8}{steps:>9.1f}{least:>9.0f}{expected:>10.0f}{steps / expected:>8.3f}", flush=True)
+        print(
+            f"{network:<13}{found.chunks:>8}{steps:>9.1f}{least:>9.0f}{expected:>10.0f}{steps / expected:>8.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

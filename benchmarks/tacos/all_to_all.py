@@ -35,15 +35,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tori", nargs="+", default=TORI)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--chunk", type=int, default=1 << 20, help="bytes from each NPU to each other")
-    parser.add_argument("--occupancy", choices=list(Occupancy), default=Occupancy.ALPHA_BETA, type=Occupancy)
+    parser.add_argument(
+        "--chunk", type=int, default=1 << 20, help="bytes from each NPU to each other"
+    )
+    parser.add_argument(
+        "--occupancy", choices=list(Occupancy), default=Occupancy.ALPHA_BETA, type=Occupancy
+    )
     arguments = parser.parse_args()
     versions = f"collhub-tacos {version('collhub-tacos')}, numpy {np.__version__}, numba {numba.__version__}"
-    print(f"{versions}, Python {platform.python_version()}, {arguments.occupancy}, {arguments.chunk} bytes a pair")
-    titles = zip(("hops", "bound", "ours", "simul.", "ratio", "direct", "ratio", "first s", "next s"), _WIDTHS, strict=True)
+    print(
+        f"{versions}, Python {platform.python_version()}, {arguments.occupancy}, {arguments.chunk} bytes a pair"
+    )
+    titles = zip(
+        ("hops", "bound", "ours", "simul.", "ratio", "direct", "ratio", "first s", "next s"),
+        _WIDTHS,
+        strict=True,
+    )
     print(f"{'network':<14}{''.join(title.rjust(width) for title, width in titles)}")
     for text in arguments.tori:
-        _row(parse_topology(text + CONSTANTS), text, arguments.chunk, arguments.occupancy, arguments.runs)
+        _row(
+            parse_topology(text + CONSTANTS),
+            text,
+            arguments.chunk,
+            arguments.occupancy,
+            arguments.runs,
+        )
 
 
 def _row(topology: Topology, text: str, chunk_bytes: int, occupancy: Occupancy, runs: int) -> None:
@@ -59,17 +75,30 @@ def _row(topology: Topology, text: str, chunk_bytes: int, occupancy: Occupancy, 
         schedule = route_all(network, times, chunks.origin, chunks.target)
         cpu.append(time.process_time() - start)
     replay(schedule, times, chunks.origin, (np.arange(len(chunks)), chunks.target))
-    step, bound = int(times.busy.max()), max(time for name, time in bounds.items() if name != "fluid")
-    simulated = _simulated_ps(collective, chunks, schedule.transfers(times), topology, chunk_bytes, occupancy)
+    step, bound = (
+        int(times.busy.max()),
+        max(time for name, time in bounds.items() if name != "fluid"),
+    )
+    simulated = _simulated_ps(
+        collective, chunks, schedule.transfers(times), topology, chunk_bytes, occupancy
+    )
     direct = _simulated_ps(collective, chunks, _direct(chunks, n), topology, chunk_bytes, occupancy)
     ours = [f"{time / step:>8.2f}" for time in (bound, schedule.time_ps, simulated)]
     others = f"{schedule.time_ps / bound:>7.3f}{direct / step:>8.2f}{direct / bound:>7.3f}"
     again = statistics.median(cpu[1:]) if runs > 1 else cpu[0]
-    print(f"{text:<14}{len(schedule):>9}{''.join(ours)}{others}{cpu[0]:>9.2f}{again:>8.2f}", flush=True)
+    print(
+        f"{text:<14}{len(schedule):>9}{''.join(ours)}{others}{cpu[0]:>9.2f}{again:>8.2f}",
+        flush=True,
+    )
 
 
 def _simulated_ps(
-    collective: Collective, chunks: Chunks, transfers: Transfers, topology: Topology, chunk_bytes: int, occupancy: Occupancy
+    collective: Collective,
+    chunks: Chunks,
+    transfers: Transfers,
+    topology: Topology,
+    chunk_bytes: int,
+    occupancy: Occupancy,
 ) -> int:
     algorithm = algorithm_of(collective, chunks, transfers)
     size = chunk_bytes * collective.num_ranks
@@ -84,7 +113,16 @@ def _direct(chunks: Chunks, num_npus: int) -> Transfers:
     origin, target = chunks.origin[sent], chunks.target[sent]
     turn: npt.NDArray[np.int64] = (target - origin) % num_npus
     nothing = np.zeros(len(sent), np.bool_)
-    return Transfers(sent, origin, target, np.arange(len(sent)), turn, turn + num_npus, nothing, np.ones(len(sent), np.int64))
+    return Transfers(
+        sent,
+        origin,
+        target,
+        np.arange(len(sent)),
+        turn,
+        turn + num_npus,
+        nothing,
+        np.ones(len(sent), np.int64),
+    )
 
 
 if __name__ == "__main__":

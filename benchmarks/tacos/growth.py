@@ -26,11 +26,17 @@ def main() -> None:
     arguments = parser.parse_args()
     _measure(8, 1)
     print(f"all-gather, one chunk an NPU, median of {arguments.runs} runs, warm kernel, one thread")
-    print(f"{'mesh':<10}{'NPUs':>7}{'steps':>7}{'bound':>7}{'CPU s':>9}{'ns a (link, chunk)':>20}{'release CPU s':>15}")
+    print(
+        f"{'mesh':<10}{'NPUs':>7}{'steps':>7}{'bound':>7}{'CPU s':>9}{'ns a (link, chunk)':>20}{'release CPU s':>15}"
+    )
     rows = [(side * side, _measure(side, arguments.runs)) for side in arguments.sides]
     npus, seconds = np.asarray(rows).T
-    print(f"exponent in NPUs, all sizes: {_exponent(npus, seconds):.2f}; release: {PUBLISHED_EXPONENT}")
-    print(f"exponent from the smallest to the largest: {_exponent(npus[[0, -1]], seconds[[0, -1]]):.2f}")
+    print(
+        f"exponent in NPUs, all sizes: {_exponent(npus, seconds):.2f}; release: {PUBLISHED_EXPONENT}"
+    )
+    print(
+        f"exponent from the smallest to the largest: {_exponent(npus[[0, -1]], seconds[[0, -1]]):.2f}"
+    )
 
 
 def _exponent(npus: np.ndarray, seconds: np.ndarray) -> float:
@@ -50,7 +56,10 @@ def _measure(side: int, runs: int) -> float:
         each = median / (network.num_links * len(origin)) * 1e9
         steps = f"{log.num_steps:>7}{fewest_steps(network, origin):>7}"
         published = PUBLISHED_CPU_S.get(len(origin), "")
-        print(f"{f'{side}x{side}':<10}{len(origin):>7}{steps}{median:>9.3f}{each:>20.1f}{published:>15}", flush=True)
+        print(
+            f"{f'{side}x{side}':<10}{len(origin):>7}{steps}{median:>9.3f}{each:>20.1f}{published:>15}",
+            flush=True,
+        )
     return median
 
 

@@ -65,17 +65,35 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--only", default="", help="only networks whose name has this text")
     parser.add_argument(
-        "--release-pairs", type=int, default=130, help="run the release where NPUs x chunks are at most this many"
+        "--release-pairs",
+        type=int,
+        default=130,
+        help="run the release where NPUs x chunks are at most this many",
     )
     arguments = parser.parse_args()
     versions = f"collhub {__version__}, numba {numba.__version__}, numpy {np.__version__}, Python {platform.python_version()}"
-    print(f"{versions}; {arguments.seeds} seeds; 1 MiB a node; times in us, CPU in ms a seed (median)")
-    networks, release = _module("plugins/tacos/tests/tacos_networks.py"), _module("benchmarks/tacos/release.py")
-    head = "".join(f"{name:>10}{'mean':>10}{'CPU ms':>9}" for name in ("ours", "reported", "causal"))
-    print(f"{'network':<20}{'N':>4}{'c':>3}{'bound':>10}{head}{'ours/bound':>11}{'causal/ours':>12}")
+    print(
+        f"{versions}; {arguments.seeds} seeds; 1 MiB a node; times in us, CPU in ms a seed (median)"
+    )
+    networks, release = (
+        _module("plugins/tacos/tests/tacos_networks.py"),
+        _module("benchmarks/tacos/release.py"),
+    )
+    head = "".join(
+        f"{name:>10}{'mean':>10}{'CPU ms':>9}" for name in ("ours", "reported", "causal")
+    )
+    print(
+        f"{'network':<20}{'N':>4}{'c':>3}{'bound':>10}{head}{'ours/bound':>11}{'causal/ours':>12}"
+    )
     for case in _cases(networks):
         if arguments.only in case.name:
-            _row(case, arguments.seeds, release if case.topology.num_npus * case.chunks <= arguments.release_pairs else None)
+            _row(
+                case,
+                arguments.seeds,
+                release
+                if case.topology.num_npus * case.chunks <= arguments.release_pairs
+                else None,
+            )
     for groups, paper in ((16, "1.08 s (MICRO 2024)"), (64, "6.09 min (arXiv v2)")):
         _all_reduce(networks.ring_full_switch(groups), paper)
 
@@ -140,23 +158,40 @@ def _row(case: Case, seeds: int, release: ModuleType | None) -> None:
     network, origin = Network.of(case.topology), np.repeat(np.arange(npus), case.chunks)
     times = network.link_times(chunk_bytes, Occupancy.ALPHA_BETA)
     collective = Collective(CollectiveKind.ALL_GATHER, npus, npus * case.chunks)
-    bounds = lower_bounds_ps(collective, network, np.arange(npus), chunk_bytes, Occupancy.ALPHA_BETA)
-    ours = _measured(
-        lambda seed: all_gather(network, times, origin, seed), lambda schedule: replay(schedule, times, origin) / 1e6, seeds
+    bounds = lower_bounds_ps(
+        collective, network, np.arange(npus), chunk_bytes, Occupancy.ALPHA_BETA
     )
-    others = "".join(f"{us:>9.2f}*{'':>19}" if us else f"{'':>29}" for us in (case.reported_us, case.causal_us))
+    ours = _measured(
+        lambda seed: all_gather(network, times, origin, seed),
+        lambda schedule: replay(schedule, times, origin) / 1e6,
+        seeds,
+    )
+    others = "".join(
+        f"{us:>9.2f}*{'':>19}" if us else f"{'':>29}" for us in (case.reported_us, case.causal_us)
+    )
     causal_us = case.causal_us
     if release is not None:
-        reported, causal = (_released(release, case, chunk_bytes, seeds, is_causal) for is_causal in (False, True))
+        reported, causal = (
+            _released(release, case, chunk_bytes, seeds, is_causal) for is_causal in (False, True)
+        )
         others, causal_us = f"{reported}{causal}", causal.least_us
     bound_us = max(bounds.values()) / 1e6
-    ratios = f"{ours.least_us / bound_us:>11.3f}" + (f"{causal_us / ours.least_us:>12.3f}" if causal_us else "")
-    print(f"{case.name:<20}{npus:>4}{case.chunks:>3}{bound_us:>10.2f}{ours}{others}{ratios}", flush=True)
+    ratios = f"{ours.least_us / bound_us:>11.3f}" + (
+        f"{causal_us / ours.least_us:>12.3f}" if causal_us else ""
+    )
+    print(
+        f"{case.name:<20}{npus:>4}{case.chunks:>3}{bound_us:>10.2f}{ours}{others}{ratios}",
+        flush=True,
+    )
 
 
-def _released(release: ModuleType, case: Case, chunk_bytes: int, seeds: int, is_causal: bool) -> Times:
+def _released(
+    release: ModuleType, case: Case, chunk_bytes: int, seeds: int, is_causal: bool
+) -> Times:
     def run(seed: int) -> float:
-        time_us: float = release.all_gather(case.topology, chunk_bytes, case.chunks, seed, causal=is_causal).time_us
+        time_us: float = release.all_gather(
+            case.topology, chunk_bytes, case.chunks, seed, causal=is_causal
+        ).time_us
         return time_us
 
     return _measured(run, lambda time_us: time_us, seeds)
@@ -182,7 +217,10 @@ def _all_reduce(topology: Topology, paper: str) -> None:
         times = network.link_times(NODE_BYTES, Occupancy.ALPHA_BETA)
         phases = [network] if is_duplex(network, times) else [network, transposed(network)]
         origin = np.arange(topology.num_npus)
-        found = [all_gather(phase, phase.link_times(NODE_BYTES, Occupancy.ALPHA_BETA), origin).time_ps for phase in phases]
+        found = [
+            all_gather(phase, phase.link_times(NODE_BYTES, Occupancy.ALPHA_BETA), origin).time_ps
+            for phase in phases
+        ]
         seconds.append(time.process_time() - start)
         total_us = sum(found) / 1e6 * (2 / len(phases))
     cost = f"{statistics.median(seconds):.3f} CPU s to synthesize; TACOS's papers, for a network of this size: {paper}"

@@ -92,22 +92,35 @@ mesh:6x6x6 4 1544.9 4.28
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3, help="runs of ours, of which the median CPU time is shown")
-    parser.add_argument("--release-runs", type=int, default=20, help="seeds of the release's algorithm")
-    parser.add_argument("--release-work", type=float, default=2e7, help="most chunks x nodes^2 that it is run on")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="runs of ours, of which the median CPU time is shown"
+    )
+    parser.add_argument(
+        "--release-runs", type=int, default=20, help="seeds of the release's algorithm"
+    )
+    parser.add_argument(
+        "--release-work", type=float, default=2e7, help="most chunks x nodes^2 that it is run on"
+    )
     arguments = parser.parse_args()
     _versions()
-    for title, cases in (("Expected by the release's own tests", TESTS_OF_THE_RELEASE), ("1 MiB a node", MEASURED)):
+    for title, cases in (
+        ("Expected by the release's own tests", TESTS_OF_THE_RELEASE),
+        ("1 MiB a node", MEASURED),
+    ):
         print(f"\n{title}, {Occupancy.ALPHA_BETA}; bound = largest of all bounds; times in us")
         head = f"{'network':<16}{'c':>2}{'bound':>10}{'ours':>10}{'/bound':>8}{'kernel':>10}{'CPU s':>9}"
-        print(f"{head} |{'release':>10}{'mean':>10}{'CPU s':>9}{'/ours':>7} |{'published':>10}{'CPU s':>8}{'/ours':>7}")
+        print(
+            f"{head} |{'release':>10}{'mean':>10}{'CPU s':>9}{'/ours':>7} |{'published':>10}{'CPU s':>8}{'/ours':>7}"
+        )
         for case in cases:
             _row(case, arguments.runs, arguments.release_runs, arguments.release_work)
 
 
 def _versions() -> None:
     numbers = ", ".join(f"{name} {version(name)}" for name in ("collhub-tacos", "numba", "numpy"))
-    print(f"{numbers}, Python {platform.python_version()}, {numba.config.NUMBA_DEFAULT_NUM_THREADS} cores")
+    print(
+        f"{numbers}, Python {platform.python_version()}, {numba.config.NUMBA_DEFAULT_NUM_THREADS} cores"
+    )
     # Both kernels, the replay and the peer are compiled, or loaded, before anything is measured.
     for text in ("line:3", "ring:3"):
         found, _ = _measured(Network.of(parse_topology(text)), 1, np.arange(3), 1)
@@ -124,14 +137,25 @@ def _row(case: Case, runs: int, release_runs: int, release_work: float) -> None:
     found, cpu = _measured(network, int(times.busy[0]), origin, runs)
     time_us = replay_log(found.log, times, origin) / 1e6
     asked = Collective(CollectiveKind.ALL_GATHER, npus, npus * case.chunks)
-    bound_us = max(lower_bounds_ps(asked, network, np.arange(npus), chunk_bytes, Occupancy.ALPHA_BETA).values()) / 1e6
-    name, kernel = topology.name.partition("?")[0], "symmetric" if found.is_symmetric else "lockstep"
+    bound_us = (
+        max(
+            lower_bounds_ps(
+                asked, network, np.arange(npus), chunk_bytes, Occupancy.ALPHA_BETA
+            ).values()
+        )
+        / 1e6
+    )
+    name, kernel = (
+        topology.name.partition("?")[0],
+        "symmetric" if found.is_symmetric else "lockstep",
+    )
     ours = f"{name:<16}{case.chunks:>2}{bound_us:>10.2f}{time_us:>10.2f}{time_us / bound_us:>8.4f}{kernel:>10}{cpu:>9.4f}"
     peer = f"{'':>36}"
     if npus * npus * npus * case.chunks <= release_work:
         begin = time.process_time()
         reached = [
-            release_all_gather(topology, chunk_bytes, case.chunks, seed, causal=True).time_us for seed in range(release_runs)
+            release_all_gather(topology, chunk_bytes, case.chunks, seed, causal=True).time_us
+            for seed in range(release_runs)
         ]
         seconds = (time.process_time() - begin) / release_runs
         peer = f"{min(reached):>10.2f}{statistics.mean(reached):>10.2f}{seconds:>9.4f}{seconds / cpu:>7.0f}"

@@ -46,7 +46,10 @@ def main() -> None:
 
 def _row(text: str, kib: int, seeds: int) -> None:
     network = Network.of(parse_topology(f"{text}?bandwidth=50GB/s&latency=500ns"))
-    times, origin = network.link_times(kib << 10, Occupancy.SERIALIZATION), np.arange(network.num_npus)
+    times, origin = (
+        network.link_times(kib << 10, Occupancy.SERIALIZATION),
+        np.arange(network.num_npus),
+    )
     step, arrival = int(times.busy[0]), int(times.arrival[0])
     cells, simulated = "", []
     for synthesize in (
@@ -57,7 +60,10 @@ def _row(text: str, kib: int, seeds: int) -> None:
         simulated.append(_simulated_us(schedule, times, kib << 10))
         cells += f"{schedule.time_ps / 1e6:>10.2f}{simulated[-1]:>11.2f}{seconds:>8.3f}"
     bound_us = fewest_ps(network, times, origin) / 1e6
-    print(f"{text:<12}{kib:>6}{bound_us:>10.2f}{cells}{simulated[0] / simulated[1]:>17.3f}", flush=True)
+    print(
+        f"{text:<12}{kib:>6}{bound_us:>10.2f}{cells}{simulated[0] / simulated[1]:>17.3f}",
+        flush=True,
+    )
 
 
 def _timed(synthesize: Callable[[], Schedule]) -> tuple[Schedule, float]:

@@ -32,10 +32,14 @@ class Outcome:
     impossible: int
 
 
-def all_gather(topology: Topology, chunk_bytes: int, chunks: int, seed: int, *, causal: bool) -> Outcome:
+def all_gather(
+    topology: Topology, chunk_bytes: int, chunks: int, seed: int, *, causal: bool
+) -> Outcome:
     """One run on `chunks` chunks a node; links are busy until the arrival, and of parallel links the last stands."""
     link_us = np.zeros((topology.num_npus, topology.num_npus))
-    link_us[topology.source, topology.destination] = 1e6 * (topology.latency_s + chunk_bytes / topology.bandwidth_bytes_per_s)
+    link_us[topology.source, topology.destination] = 1e6 * (
+        topology.latency_s + chunk_bytes / topology.bandwidth_bytes_per_s
+    )
     time_us, impossible = _run(link_us, chunks, seed, causal)
     return Outcome(time_us, impossible)
 
@@ -66,7 +70,11 @@ def _run(link_us: Float64Array, chunks: int, seed: int, causal: bool) -> tuple[f
             source = _fastest(link_us, now, has[chunk], busy_until, node)
             if source >= 0:
                 until = now + link_us[source, node]
-                start[source, node], busy_until[source, node], in_flight[source, node] = now, until, chunk
+                start[source, node], busy_until[source, node], in_flight[source, node] = (
+                    now,
+                    until,
+                    chunk,
+                )
                 if until not in known:
                     known.add(until)
                     heapq.heappush(events, until)
@@ -106,7 +114,9 @@ def _arrive(
                 continue
             in_flight[source, node] = -1
             if has[chunk, node]:
-                chunk = _replacement(has, arrival, source, node, start[source, node] if causal else np.inf)
+                chunk = _replacement(
+                    has, arrival, source, node, start[source, node] if causal else np.inf
+                )
             if chunk >= 0:
                 has[chunk, node] = True
                 arrival[chunk, node] = now
@@ -116,7 +126,9 @@ def _arrive(
 
 
 @part
-def _replacement(has: npt.NDArray[np.bool_], arrival: Float64Array, source: int, node: int, latest: float) -> int:
+def _replacement(
+    has: npt.NDArray[np.bool_], arrival: Float64Array, source: int, node: int, latest: float
+) -> int:
     """Any chunk that the node lacks and its source has had since `latest`, -1 for none."""
     candidates, chosen = 0, -1
     for chunk in range(len(has)):
@@ -128,7 +140,13 @@ def _replacement(has: npt.NDArray[np.bool_], arrival: Float64Array, source: int,
 
 
 @part
-def _fastest(link_us: Float64Array, now: float, holders: npt.NDArray[np.bool_], busy_until: Float64Array, node: int) -> int:
+def _fastest(
+    link_us: Float64Array,
+    now: float,
+    holders: npt.NDArray[np.bool_],
+    busy_until: Float64Array,
+    node: int,
+) -> int:
     """A random one of the fastest free in-links whose source has the chunk, -1 for none."""
     least, candidates, chosen = np.inf, 0, -1
     for source in range(len(link_us)):
@@ -147,7 +165,9 @@ def _fastest(link_us: Float64Array, now: float, holders: npt.NDArray[np.bool_], 
 def main() -> None:
     """Print minimum and mean of both forms on one network."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("topology", nargs="?", default="mesh:5x5?bandwidth=16GiB/s,73GiB/s&latency=1500ns")
+    parser.add_argument(
+        "topology", nargs="?", default="mesh:5x5?bandwidth=16GiB/s,73GiB/s&latency=1500ns"
+    )
     parser.add_argument("--chunks", type=int, default=1, help="chunks a node, of 1 MiB together")
     parser.add_argument("--seeds", type=int, default=20)
     arguments = parser.parse_args()
@@ -157,11 +177,16 @@ def main() -> None:
     print(f"{'':<10}{'min us':>10}{'mean us':>10}{'impossible':>12}{'CPU s':>9}")
     for name, causal in (("reported", False), ("causal", True)):
         begin = time.process_time()
-        runs = [all_gather(topology, chunk_bytes, arguments.chunks, seed, causal=causal) for seed in range(arguments.seeds)]
+        runs = [
+            all_gather(topology, chunk_bytes, arguments.chunks, seed, causal=causal)
+            for seed in range(arguments.seeds)
+        ]
         cpu = (time.process_time() - begin) / len(runs)
         times = [run.time_us for run in runs]
         impossible = statistics.mean(run.impossible for run in runs)
-        print(f"{name:<10}{min(times):>10.2f}{statistics.mean(times):>10.2f}{impossible:>12.0f}{cpu:>9.4f}")
+        print(
+            f"{name:<10}{min(times):>10.2f}{statistics.mean(times):>10.2f}{impossible:>12.0f}{cpu:>9.4f}"
+        )
 
 
 if __name__ == "__main__":

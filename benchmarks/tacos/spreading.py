@@ -69,31 +69,56 @@ def _cases() -> Iterator[Case]:
         for chunks in CHUNKS:
             collective = Collective(CollectiveKind.BROADCAST, npus, chunks, root=0)
             name = f"broadcast on {text}, {chunks} chunks"
-            yield Case(name, text, collective, np.arange(npus), np.zeros(chunks, np.int64), BROADCAST_BYTES // chunks)
+            yield Case(
+                name,
+                text,
+                collective,
+                np.arange(npus),
+                np.zeros(chunks, np.int64),
+                BROADCAST_BYTES // chunks,
+            )
     for group, (text, members) in GROUPS.items():
         for chunks in (1, 4):
             collective = Collective(CollectiveKind.ALL_GATHER, len(members), len(members) * chunks)
             name = f"{group} of {text}, {chunks} chunks a node"
-            yield Case(name, text, collective, np.asarray(members), np.repeat(members, chunks), NODE_BYTES // chunks)
+            yield Case(
+                name,
+                text,
+                collective,
+                np.asarray(members),
+                np.repeat(members, chunks),
+                NODE_BYTES // chunks,
+            )
 
 
 def _row(case: Case, seeds: int) -> None:
     network = Network.of(parse_topology(f"{case.text}?bandwidth=50GB/s&latency=500ns"))
     times = network.link_times(case.chunk_bytes, Occupancy.ALPHA_BETA)
     needed = np.isin(np.arange(network.num_nodes), case.members)
-    wanted = (np.repeat(np.arange(len(case.origin)), len(case.members)), np.tile(case.members, len(case.origin)))
+    wanted = (
+        np.repeat(np.arange(len(case.origin)), len(case.members)),
+        np.tile(case.members, len(case.origin)),
+    )
 
     def by_trees() -> Schedule:
         found = [spread(network, times, case.origin, needed, seed) for seed in range(seeds)]
         return min(found, key=lambda schedule: schedule.time_ps)
 
     found, cells = [], ""
-    for synthesize in (lambda: find_all_gather(network, times, case.origin, seeds, needed=needed).result, by_trees):
+    for synthesize in (
+        lambda: find_all_gather(network, times, case.origin, seeds, needed=needed).result,
+        by_trees,
+    ):
         schedule, seconds = _timed(synthesize)
         found.append(replay(schedule, times, case.origin, wanted) / 1e6)
         cells += f"{found[-1]:>10.2f}{len(schedule):>11}{seconds:>8.3f}"
-    bounds = lower_bounds_ps(case.collective, network, case.members, case.chunk_bytes, Occupancy.ALPHA_BETA)
-    print(f"{case.name:<40}{max(bounds.values()) / 1e6:>10.2f}{cells}{found[1] / found[0]:>14.3f}", flush=True)
+    bounds = lower_bounds_ps(
+        case.collective, network, case.members, case.chunk_bytes, Occupancy.ALPHA_BETA
+    )
+    print(
+        f"{case.name:<40}{max(bounds.values()) / 1e6:>10.2f}{cells}{found[1] / found[0]:>14.3f}",
+        flush=True,
+    )
 
 
 def _timed(synthesize: Callable[[], Schedule]) -> tuple[Schedule, float]:

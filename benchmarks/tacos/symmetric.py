@@ -37,7 +37,10 @@ PUBLISHED = {
     (16, 1, 4): (536.3, 565.2),
     (16, 3, 4): (479.15, 492.93),
 }
-OTHERS = ("torus:8x8?bandwidth=16GiB/s,73GiB/s&latency=1.5us", "torus:4x4x4?bandwidth=25GiB/s,50GiB/s,100GiB/s&latency=500ns")
+OTHERS = (
+    "torus:8x8?bandwidth=16GiB/s,73GiB/s&latency=1.5us",
+    "torus:4x4x4?bandwidth=25GiB/s,50GiB/s,100GiB/s&latency=500ns",
+)
 
 
 def main() -> None:
@@ -47,7 +50,9 @@ def main() -> None:
     arguments = parser.parse_args()
     _ours(parse_topology("ring:3"), 1, Occupancy.ALPHA_BETA, 1)
     print(f"{arguments.seeds} seeds; times in us; CPU s: median of 3, the whole search")
-    head = f"{'network':<24}{'c':>2} {'occupancy':<14}{'bound':>9}{'ours':>9}{'/bound':>8}{'CPU s':>8}"
+    head = (
+        f"{'network':<24}{'c':>2} {'occupancy':<14}{'bound':>9}{'ours':>9}{'/bound':>8}{'CPU s':>8}"
+    )
     print(f"{head}{'reported':>10}{'causal':>9}{'/ours':>7}")
     for (groups, degree, chunks), published in PUBLISHED.items():
         _row(_ring_full_switch(groups, degree), chunks, arguments.seeds, published)
@@ -56,7 +61,9 @@ def main() -> None:
             _row(parse_topology(text), chunks, arguments.seeds)
 
 
-def _row(topology: Topology, chunks: int, seeds: int, published: tuple[float, float] | None = None) -> None:
+def _row(
+    topology: Topology, chunks: int, seeds: int, published: tuple[float, float] | None = None
+) -> None:
     for occupancy in (Occupancy.ALPHA_BETA, Occupancy.SERIALIZATION):
         ours_us, bound_us, cpu = _ours(topology, chunks, occupancy, seeds)
         name = f"{topology.name.partition('?')[0]:<24}{chunks:>2} {occupancy:<14}"
@@ -67,7 +74,9 @@ def _row(topology: Topology, chunks: int, seeds: int, published: tuple[float, fl
         print(row, flush=True)
 
 
-def _ours(topology: Topology, chunks: int, occupancy: Occupancy, seeds: int) -> tuple[float, float, float]:
+def _ours(
+    topology: Topology, chunks: int, occupancy: Occupancy, seeds: int
+) -> tuple[float, float, float]:
     """Time and bound in us, and median CPU seconds."""
     network, npus = Network.of(topology), topology.num_npus
     times, origin = network.link_times(MIB // chunks, occupancy), np.repeat(np.arange(npus), chunks)
@@ -80,7 +89,11 @@ def _ours(topology: Topology, chunks: int, occupancy: Occupancy, seeds: int) -> 
         seconds.append(time.process_time() - begin)
     asked = Collective(CollectiveKind.ALL_GATHER, npus, npus * chunks)
     bounds = lower_bounds_ps(asked, network, np.arange(npus), MIB // chunks, occupancy)
-    return replay(found.result, times, origin) / 1e6, max(bounds.values()) / 1e6, statistics.median(seconds)
+    return (
+        replay(found.result, times, origin) / 1e6,
+        max(bounds.values()) / 1e6,
+        statistics.median(seconds),
+    )
 
 
 def _ring_full_switch(groups: int, degree: int) -> Topology:

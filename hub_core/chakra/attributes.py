@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["INTEGER_KINDS", "INTEGER_LIST_KINDS", "Kind"]
-
 
 class Kind(IntEnum):
     """Kinds of attribute values; the number is that of the field of AttributeProto that holds the value."""

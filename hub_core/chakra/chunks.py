@@ -14,8 +14,6 @@ from hub_core.chakra.numbering import RankNodes
 from hub_core.chakra.records import NodeColumns
 from hub_core.steps import StepTable
 
-__all__ = ["Chunk", "Joined", "irregular_ranks", "join"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -35,7 +33,9 @@ class Chunk:
     irregular: Mapping[int, RankNodes] = field(default_factory=dict)
 
 
-def irregular_ranks(nodes: NodeColumns, links: Links, row_of_node: Int64Array) -> dict[int, RankNodes]:
+def irregular_ranks(
+    nodes: NodeColumns, links: Links, row_of_node: Int64Array
+) -> dict[int, RankNodes]:
     """What must be remembered of ranks whose ids, order or lists of dependencies are not the plain ones."""
     found = {}
     for file in np.flatnonzero(links.irregular).tolist():
@@ -67,7 +67,10 @@ class Joined:
 
 def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
     """Join chunks that stand in order of ranks. Raises `InputError` for a cycle of dependencies."""
-    columns = {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
+    columns = {
+        name: np.concatenate([chunk.columns[name] for chunk in chunks])
+        for name in chunks[0].columns
+    }
     for column in columns.values():
         column.flags.writeable = False
     shifts = np.cumsum([0, *(len(chunk.tag) for chunk in chunks)])
@@ -76,7 +79,12 @@ def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
     tag = np.concatenate([chunk.tag for chunk in chunks])
     irregular = {rank: nodes for chunk in chunks for rank, nodes in chunk.irregular.items()}
     if not any(bool((parents >= children).any()) for parents, children in (data, control)):
-        return Joined(StepTable.from_columns(num_ranks, columns, data, control, file), tag, np.arange(len(tag)), irregular)
+        return Joined(
+            StepTable.from_columns(num_ranks, columns, data, control, file),
+            tag,
+            np.arange(len(tag)),
+            irregular,
+        )
     # Rows will change places: let each carry its place in the file in the column that no one reads meanwhile.
     carried = {**columns, "source_line": np.arange(len(tag), dtype=np.int32)}
     steps = StepTable.from_columns(num_ranks, carried, data, control, file)

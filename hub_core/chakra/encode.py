@@ -11,8 +11,6 @@ import numpy.typing as npt
 from hub_core.chakra.attributes import Kind
 from hub_core.chakra.wire import encode_varints, ranges, varint, varint_widths
 
-__all__ = ["Choice", "Numbers", "dependency_bytes", "encode_records", "list_attribute", "number_attribute", "number_field"]
-
 Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
@@ -71,13 +69,21 @@ class Numbers:
     """
 
     def __init__(
-        self, head: bytes, lengths: Sequence[tuple[int, int]], values: Sequence[UInt64Array], present: Mask | None = None
+        self,
+        head: bytes,
+        lengths: Sequence[tuple[int, int]],
+        values: Sequence[UInt64Array],
+        present: Mask | None = None,
     ) -> None:
         if present is not None:
             # Absent numbers take the value of one that is there, so that they make nothing wider.
             values = [np.where(present, column, column[int(present.argmax())]) for column in values]
         if all(bool((column == column[0]).all()) for column in values):
-            head, lengths, values = _constant(head, lengths, [int(column[0]) for column in values]), (), ()
+            head, lengths, values = (
+                _constant(head, lengths, [int(column[0]) for column in values]),
+                (),
+                (),
+            )
         self._head = np.frombuffer(head, np.uint8)
         self._lengths = lengths
         self._values = values
@@ -127,14 +133,18 @@ def number_field(tag: int, values: npt.NDArray[np.generic], present: Mask | None
     return Numbers(bytes([tag]), (), (_unsigned(values),), present)
 
 
-def number_attribute(name: str, kind: Kind, values: npt.NDArray[np.generic], present: Mask | None = None) -> Numbers:
+def number_attribute(
+    name: str, kind: Kind, values: npt.NDArray[np.generic], present: Mask | None = None
+) -> Numbers:
     """An attribute with one varint value."""
     inner = _name(name) + varint(kind << 3)
     head = bytes([_ATTRIBUTE_TAG, 0]) + inner
     return Numbers(head, ((1, len(inner)),), (_unsigned(values),), present)
 
 
-def list_attribute(name: str, kind: Kind, columns: Sequence[npt.NDArray[np.generic]], present: Mask | None = None) -> Numbers:
+def list_attribute(
+    name: str, kind: Kind, columns: Sequence[npt.NDArray[np.generic]], present: Mask | None = None
+) -> Numbers:
     """An attribute with a packed list of `len(columns)` varints."""
     inner = _name(name) + varint(kind << 3 | 2)
     head = bytes([_ATTRIBUTE_TAG, 0]) + inner + bytes([0, _PACKED_TAG, 0])
@@ -154,7 +164,9 @@ def dependency_bytes(tag: int, indptr: Int64Array, ids: UInt64Array) -> tuple[By
     starts = np.cumsum(sizes) - sizes
     merged = np.empty(int(sizes.sum()), np.uint8)
     merged[starts[filled]] = tag
-    merged[ranges(starts[filled] + 1, head_widths[filled])] = heads[ranges(head_starts[filled], head_widths[filled])]
+    merged[ranges(starts[filled] + 1, head_widths[filled])] = heads[
+        ranges(head_starts[filled], head_widths[filled])
+    ]
     merged[ranges(starts[filled] + 1 + head_widths[filled], payload[filled])] = encoded
     return merged, sizes
 
@@ -173,7 +185,10 @@ def encode_records(
         return b"", ragged
     body_sizes = sum(sizes, start=ragged)
     frame = Numbers(b"", (), (body_sizes.astype(np.uint64),))
-    content = _compressed([frame, *(piece for piece, size in zip(pieces, sizes, strict=True) if size.any())], len(ragged))
+    content = _compressed(
+        [frame, *(piece for piece, size in zip(pieces, sizes, strict=True) if size.any())],
+        len(ragged),
+    )
     record_sizes = frame.sizes() + body_sizes
     if not ragged.any():
         return content.tobytes(), record_sizes
@@ -212,7 +227,11 @@ def _presence(pieces: Sequence[Piece], templates: Sequence[Bytes], records: int)
     codes, inverse = np.unique(code, return_inverse=True)
     rows = [
         np.repeat(
-            [piece.present is None or bool(one >> number & 1) for number, piece in enumerate(pieces)], list(map(len, templates))
+            [
+                piece.present is None or bool(one >> number & 1)
+                for number, piece in enumerate(pieces)
+            ],
+            list(map(len, templates)),
         )
         for one in codes.tolist()
     ]
@@ -227,5 +246,7 @@ def _name(name: str) -> bytes:
 
 def _unsigned(values: npt.NDArray[np.generic]) -> UInt64Array:
     """Negative numbers become their two's complement of 64 bits, as protobuf writes them."""
-    unsigned: UInt64Array = values if values.dtype == np.uint64 else values.astype(np.int64).view(np.uint64)  # type: ignore[assignment]
+    unsigned: UInt64Array = (
+        values if values.dtype == np.uint64 else values.astype(np.int64).view(np.uint64)
+    )  # type: ignore[assignment]
     return unsigned

@@ -26,8 +26,6 @@ from hub_core.chakra.profile import CompKind
 from hub_core.collectives import Buffer
 from hub_core.steps import StepKind
 
-__all__ = ["Plan", "encode_plain", "encode_profile"]
-
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
@@ -35,7 +33,10 @@ Mask = npt.NDArray[np.bool_]
 _NAMES = ("SEND", "RECV", "RECV", "COPY", "REDUCE", "COMPUTE")
 _COMBINE = len(_NAMES)
 _IDLE = _COMBINE + 1
-_COMP_KINDS = np.asarray([0, 0, 0, CompKind.COPY, CompKind.REDUCE, CompKind.OTHER, CompKind.REDUCE, CompKind.OTHER], np.int64)
+_COMP_KINDS = np.asarray(
+    [0, 0, 0, CompKind.COPY, CompKind.REDUCE, CompKind.OTHER, CompKind.REDUCE, CompKind.OTHER],
+    np.int64,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,11 @@ class _Span:
     def start(self, texts: tuple[bytes, ...], codes: npt.NDArray[np.integer[Any]]) -> list[Piece]:
         """Id, then name and type: one of `texts`; then the duration in microseconds."""
         ids = self._nodes.node_id[self.rows]
-        return [number_field(0x08, ids, ids != 0), Choice(texts, codes.astype(np.intp)), self._micros()]
+        return [
+            number_field(0x08, ids, ids != 0),
+            Choice(texts, codes.astype(np.intp)),
+            self._micros(),
+        ]
 
     def _micros(self) -> Numbers:
         duration = self._nodes.duration_ns[self.rows]
@@ -100,8 +105,12 @@ class _Span:
         return [
             number_attribute("is_cpu_op", Kind.BOOL, np.zeros(len(peer), np.int64)),
             *(size if with_size else []),
-            number_attribute("comm_src", Kind.INT32, np.where(self.is_send, self._rank, peer), is_message),
-            number_attribute("comm_dst", Kind.INT32, np.where(self.is_send, peer, self._rank), is_message),
+            number_attribute(
+                "comm_src", Kind.INT32, np.where(self.is_send, self._rank, peer), is_message
+            ),
+            number_attribute(
+                "comm_dst", Kind.INT32, np.where(self.is_send, peer, self._rank), is_message
+            ),
             number_attribute("comm_tag", Kind.INT32, nodes.tag[self.rows], is_message),
         ]
 
@@ -120,13 +129,19 @@ class _Span:
 
 
 def _name_and_type(name: str, node_type: int) -> bytes:
-    return (bytes([0x12, len(name)]) + name.encode() if name else b"") + (bytes([0x18, node_type]) if node_type else b"")
+    return (bytes([0x12, len(name)]) + name.encode() if name else b"") + (
+        bytes([0x18, node_type]) if node_type else b""
+    )
 
 
-def _union(data: tuple[Int64Array, UInt64Array], control: tuple[Int64Array, UInt64Array]) -> tuple[Int64Array, UInt64Array]:
+def _union(
+    data: tuple[Int64Array, UInt64Array], control: tuple[Int64Array, UInt64Array]
+) -> tuple[Int64Array, UInt64Array]:
     """Data dependencies, then those control dependencies that are not among them."""
     count = len(data[0]) - 1
-    owner = np.concatenate([np.repeat(np.arange(count), np.diff(indptr)) for indptr, _ in (data, control)])
+    owner = np.concatenate(
+        [np.repeat(np.arange(count), np.diff(indptr)) for indptr, _ in (data, control)]
+    )
     ids = np.concatenate([data[1], control[1]])
     _, first = np.unique(np.stack([owner.astype(np.uint64), ids]), axis=1, return_index=True)
     kept = np.sort(first)
@@ -137,7 +152,14 @@ def _union(data: tuple[Int64Array, UInt64Array], control: tuple[Int64Array, UInt
 
 
 _TEXTS = tuple(
-    _name_and_type(name, NodeType.COMM_SEND if name == "SEND" else NodeType.COMM_RECV if name == "RECV" else NodeType.COMP)
+    _name_and_type(
+        name,
+        NodeType.COMM_SEND
+        if name == "SEND"
+        else NodeType.COMM_RECV
+        if name == "RECV"
+        else NodeType.COMP,
+    )
     for name in (*_NAMES, "REDUCE", "IDLE")
 )
 
@@ -161,7 +183,14 @@ class _ProfileSpan(_Span):
         """All of a record but its dependencies, which come after the second piece."""
         message = self.message(with_size=self._plan.dialect != "symbolic")
         start = self.start(_TEXTS, self._code)
-        return [*start, *message, *self._triple(), *self._placement(), *self._computation(), *self._origin()]
+        return [
+            *start,
+            *message,
+            *self._triple(),
+            *self._placement(),
+            *self._computation(),
+            *self._origin(),
+        ]
 
     def _column(self, name: str, default: int) -> Int64Array:
         """A column of the step table, one value a node."""
@@ -173,42 +202,76 @@ class _ProfileSpan(_Span):
     def _triple(self) -> list[Piece]:
         if self._plan.dialect == "absolute":
             return []
-        offset = np.where(self.is_send, self._column("src_offset", 0), self._column("dst_offset", 0))
-        columns = (offset, self._column("count", 0), np.full(len(offset), self._plan.algorithm.collective.unit_count))
+        offset = np.where(
+            self.is_send, self._column("src_offset", 0), self._column("dst_offset", 0)
+        )
+        columns = (
+            offset,
+            self._column("count", 0),
+            np.full(len(offset), self._plan.algorithm.collective.unit_count),
+        )
         if not self._plan.has_triple:
             columns = (np.full(len(offset), -1),) * 3
         names = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt")
-        return [number_attribute(name, Kind.INT32, column, self.is_message) for name, column in zip(names, columns, strict=True)]
+        return [
+            number_attribute(name, Kind.INT32, column, self.is_message)
+            for name, column in zip(names, columns, strict=True)
+        ]
 
     def _placement(self) -> list[Piece]:
         lane, channel = self._column("lane", -1), self._column("channel", 0)
         half = self._is_receive_half
-        buffer = np.where(self.is_send, self._column("src_buffer", 0), self._column("dst_buffer", 0))
-        offset = np.where(self.is_send, self._column("src_offset", 0), self._column("dst_offset", 0))
+        buffer = np.where(
+            self.is_send, self._column("src_buffer", 0), self._column("dst_buffer", 0)
+        )
+        offset = np.where(
+            self.is_send, self._column("src_offset", 0), self._column("dst_offset", 0)
+        )
         # A receive-reduce stores nothing before its combining half does.
         buffer, offset = np.where(half, Buffer.UNKNOWN, buffer), np.where(half, 0, offset)
         ones = np.ones(len(lane), np.int64)
         return [
-            number_attribute("channel", Kind.INT32, channel, self.is_message | (self._is_first & (channel != 0))),
+            number_attribute(
+                "channel", Kind.INT32, channel, self.is_message | (self._is_first & (channel != 0))
+            ),
             number_attribute("lane", Kind.INT32, lane, self._is_first & (lane != -1)),
             number_attribute("is_rrc", Kind.BOOL, ones, half),
-            list_attribute("region", Kind.INT64_LIST, (buffer, offset, self._column("count", 0)), self.is_message),
+            list_attribute(
+                "region",
+                Kind.INT64_LIST,
+                (buffer, offset, self._column("count", 0)),
+                self.is_message,
+            ),
         ]
 
     def _computation(self) -> list[Piece]:
         is_comp = ~self.is_message
         count = self._column("count", 0)
-        pieces: list[Piece] = [number_attribute("comp_kind", Kind.INT32, _COMP_KINDS[self._code], is_comp)]
+        pieces: list[Piece] = [
+            number_attribute("comp_kind", Kind.INT32, _COMP_KINDS[self._code], is_comp)
+        ]
         if self._plan.dialect != "symbolic":
-            moved = message_bytes(self._plan.bound_bytes, self._plan.algorithm.collective.unit_count, count)
+            moved = message_bytes(
+                self._plan.bound_bytes, self._plan.algorithm.collective.unit_count, count
+            )
             is_reduction = is_comp & (_COMP_KINDS[self._code] == CompKind.REDUCE)
             # One operation for every 4 bytes: the element type is not part of an algorithm.
-            pieces.append(number_attribute("num_ops", Kind.INT64, np.where(is_reduction, -(-moved // 4), 0), is_comp))
+            pieces.append(
+                number_attribute(
+                    "num_ops", Kind.INT64, np.where(is_reduction, -(-moved // 4), 0), is_comp
+                )
+            )
             pieces.append(number_attribute("tensor_size", Kind.UINT64, moved, is_comp))
         for name, side in (("src_region", "src"), ("dst_region", "dst")):
-            columns = (self._column(f"{side}_buffer", Buffer.UNKNOWN), self._column(f"{side}_offset", 0), count)
+            columns = (
+                self._column(f"{side}_buffer", Buffer.UNKNOWN),
+                self._column(f"{side}_offset", 0),
+                count,
+            )
             is_known = (columns[0] != Buffer.UNKNOWN) | (columns[1] != 0) | (columns[2] != 0)
-            pieces.append(list_attribute(name, Kind.INT64_LIST, columns, is_comp & self._owned & is_known))
+            pieces.append(
+                list_attribute(name, Kind.INT64_LIST, columns, is_comp & self._owned & is_known)
+            )
         return pieces
 
     def _origin(self) -> list[Piece]:

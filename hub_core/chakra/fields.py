@@ -11,8 +11,6 @@ from hub_core.chakra.records import NodeColumns
 from hub_core.chakra.shapes import NO_KIND, WRONG_LENGTH
 from hub_core.diagnostics import InputError
 
-__all__ = ["LARGEST", "NodeFields", "type_name"]
-
 Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -21,7 +19,11 @@ LARGEST = 1 << 62
 
 def type_name(node_type: int) -> str:
     """The schema's name of a node type."""
-    return f"{NodeType(node_type).name}_NODE" if node_type in list(NodeType) else f"node of unknown type {node_type}"
+    return (
+        f"{NodeType(node_type).name}_NODE"
+        if node_type in list(NodeType)
+        else f"node of unknown type {node_type}"
+    )
 
 
 class NodeFields:
@@ -36,12 +38,18 @@ class NodeFields:
         self.rank = np.asarray(nodes.batch.ranks, np.int64)[nodes.batch.file_of_node]
         for shape, members in nodes.attributes.groups:
             if name := shape.repeated():
-                raise self.fail(int(members.min()), f"the attribute {name!r} stands twice", "duplicate-attribute")
+                raise self.fail(
+                    int(members.min()),
+                    f"the attribute {name!r} stands twice",
+                    "duplicate-attribute",
+                )
 
     def fail(self, node: int, message: str, code: str, cure: str = "") -> InputError:
         """An error about one node."""
         subject = f"{type_name(int(self.nodes.type[node]))} {self.nodes.id[node]}"
-        return InputError(f"{subject}: {message}", location=self.nodes.batch.place(node), code=code, cure=cure)
+        return InputError(
+            f"{subject}: {message}", location=self.nodes.batch.place(node), code=code, cure=cure
+        )
 
     def refuse(self, bad: Mask, message: str, code: str, cure: str = "") -> None:
         """Raise an error about the first node where `bad` holds, if there is one."""
@@ -55,7 +63,9 @@ class NodeFields:
 
     def require(self, name: str, where: Mask, cure: str = "") -> None:
         """Refuse the first node of `where` without the attribute."""
-        self.refuse(where & ~self.has(name), f"the attribute {name} is missing", "missing-attribute", cure)
+        self.refuse(
+            where & ~self.has(name), f"the attribute {name} is missing", "missing-attribute", cure
+        )
 
     def numbers(self, name: str, where: Mask, low: int, high: int, default: int) -> Int64Array:
         """An integer attribute, checked in the nodes of `where`; `default` in all others and where it is absent."""
@@ -69,9 +79,15 @@ class NodeFields:
         """A list [buffer, offset, count] a node; [3, 0, 0] where it is absent."""
         present = where & self.has(name)
         wrong = present & (self.nodes.attributes.kind[name] == WRONG_LENGTH)
-        self.refuse(wrong, f"the attribute {name} has not the three entries buffer, offset, count", "attribute-kind")
+        self.refuse(
+            wrong,
+            f"the attribute {name} has not the three entries buffer, offset, count",
+            "attribute-kind",
+        )
         self._check_kind(name, present, _IS_INTEGER_LIST, "an integer list")
-        values = np.where(present[:, None], self.nodes.attributes.values[name], np.asarray([3, 0, 0]))
+        values = np.where(
+            present[:, None], self.nodes.attributes.values[name], np.asarray([3, 0, 0])
+        )
         for column, high in ((0, 3), (1, LARGEST), (2, LARGEST)):
             self._check_range(name, present, values[:, column], 0, high)
         return values
@@ -87,14 +103,20 @@ class NodeFields:
         wrong = present & ~accepted[kind]
         if wrong.any():
             node = int(wrong.argmax())
-            message = f"the attribute {name} is of kind {Kind(kind[node]).field}, expected {expected}"
+            message = (
+                f"the attribute {name} is of kind {Kind(kind[node]).field}, expected {expected}"
+            )
             raise self.fail(node, message, "attribute-kind")
 
-    def _check_range(self, name: str, present: Mask, values: Int64Array, low: int, high: int) -> None:
+    def _check_range(
+        self, name: str, present: Mask, values: Int64Array, low: int, high: int
+    ) -> None:
         wrong = present & ((values < low) | (values > high))
         if wrong.any():
             node = int(wrong.argmax())
-            raise self.fail(node, f"{name} is {values[node]}, expected {low}..{high}", "attribute-range")
+            raise self.fail(
+                node, f"{name} is {values[node]}, expected {low}..{high}", "attribute-range"
+            )
 
 
 def _table(kinds: frozenset[Kind]) -> Mask:

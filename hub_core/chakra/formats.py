@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Layout, Option, OptionType
 
-__all__ = ["CHAKRA", "CHAKRA_READER", "CHAKRA_WRITER"]
-
 CHAKRA = Format(
     name="chakra",
     description="Chakra execution traces, one file a rank (collective profile v1 and foreign dialects)",
@@ -21,8 +19,18 @@ CHAKRA_READER = FormatReader(
     CHAKRA,
     "hub_core.chakra.read:read",
     (
-        Option("drop_dangling", OptionType.BOOL, False, "drop dependencies on nodes that are not in the file, and count them"),
-        Option("size", OptionType.SIZE, None, "size of the collective that a foreign trace with sizes in bytes was made for"),
+        Option(
+            "drop_dangling",
+            OptionType.BOOL,
+            False,
+            "drop dependencies on nodes that are not in the file, and count them",
+        ),
+        Option(
+            "size",
+            OptionType.SIZE,
+            None,
+            "size of the collective that a foreign trace with sizes in bytes was made for",
+        ),
     ),
 )
 
@@ -44,8 +52,16 @@ CHAKRA_WRITER = FormatWriter(
             choices=("both", "absolute", "symbolic"),
         ),
         Option(
-            "flatten", OptionType.BOOL, False, "write control dependencies as data dependencies, for readers that ignore them"
+            "flatten",
+            OptionType.BOOL,
+            False,
+            "write control dependencies as data dependencies, for readers that ignore them",
         ),
-        Option("ranks", OptionType.TEXT, None, "write the traces of these ranks alone, as 0,17,4000-4010 (default: all)"),
+        Option(
+            "ranks",
+            OptionType.TEXT,
+            None,
+            "write the traces of these ranks alone, as 0,17,4000-4010 (default: all)",
+        ),
     ),
 )

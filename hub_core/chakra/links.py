@@ -10,8 +10,6 @@ import numpy.typing as npt
 from hub_core.chakra.records import Batch, Dependencies, NodeColumns
 from hub_core.diagnostics import InputError
 
-__all__ = ["Edges", "Links", "link"]
-
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 
@@ -50,7 +48,9 @@ def link(nodes: NodeColumns, drop_dangling: bool) -> Links:
     irregular = ~index.is_plain
     for edges in (data, control):
         is_forward = edges.parents >= edges.children
-        falls = (edges.children[1:] == edges.children[:-1]) & (edges.parents[1:] <= edges.parents[:-1])
+        falls = (edges.children[1:] == edges.children[:-1]) & (
+            edges.parents[1:] <= edges.parents[:-1]
+        )
         odd = np.concatenate([edges.children[is_forward], edges.children[1:][falls]])
         irregular[index.file_of_node[odd]] = True
     return Links(data, control, lost_data + lost_control, irregular)
@@ -75,7 +75,11 @@ class _Index:
         doubled = np.flatnonzero((ids[1:] == ids[:-1]) & (files[1:] == files[:-1]))
         if len(doubled):
             node = int(order[doubled[0] + 1])
-            raise InputError(f"a second node has id {self._ids[node]}", location=self._batch.place(node), code="duplicate-id")
+            raise InputError(
+                f"a second node has id {self._ids[node]}",
+                location=self._batch.place(node),
+                code="duplicate-id",
+            )
         return order
 
     def resolve(self, dependencies: Dependencies, drop_dangling: bool) -> tuple[Edges, int]:
@@ -91,13 +95,17 @@ class _Index:
         if self._order is not None:
             for number in np.unique(file[~plain]).tolist():
                 wanted = np.flatnonzero(file == number)
-                place[wanted], is_there[wanted] = self._look_up(number, dependencies.ids[wanted], self._order)
+                place[wanted], is_there[wanted] = self._look_up(
+                    number, dependencies.ids[wanted], self._order
+                )
         lost = np.flatnonzero(~is_there)
         if len(lost) and not drop_dangling:
             self._refuse(int(children[lost[0]]), int(dependencies.ids[lost[0]]), len(lost))
         return Edges(place, children).only(is_there), len(lost)
 
-    def _look_up(self, file: int, wanted: UInt64Array, order: Int64Array) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+    def _look_up(
+        self, file: int, wanted: UInt64Array, order: Int64Array
+    ) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
         nodes = order[self._batch.file_indptr[file] : self._batch.file_indptr[file + 1]]
         ids = self._ids[nodes]
         at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)

@@ -11,8 +11,6 @@ import numpy as np
 from hub_core.chakra.attributes import Kind
 from hub_core.chakra.wire import WireError, WireType, encode_varints, varint
 
-__all__ = ["AttributeValue", "Metadata", "MetadataEntry", "decode_metadata", "encode_metadata"]
-
 # Field numbers of GlobalMetadata, AttributeProto and the list messages.
 _VERSION, _ATTR, _NAME, _VALUES = 1, 2, 1, 1
 
@@ -44,7 +42,9 @@ class MetadataEntry:
 
 def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
     """The framed record, in protobuf's own bytes; by hand, because writing thus needs no import of protobuf."""
-    attributes = [_field(_ATTR, _field(_NAME, entry.name.encode()) + _value(entry)) for entry in entries]
+    attributes = [
+        _field(_ATTR, _field(_NAME, entry.name.encode()) + _value(entry)) for entry in entries
+    ]
     body = b"".join([_field(_VERSION, version.encode()) if version else b"", *attributes])
     return varint(len(body)) + body
 
@@ -60,15 +60,21 @@ def decode_metadata(body: bytes) -> Metadata:
     try:
         message.ParseFromString(body)
     except DecodeError:
-        raise WireError("record 0 is not a GlobalMetadata record", 0, "malformed-metadata") from None
+        raise WireError(
+            "record 0 is not a GlobalMetadata record", 0, "malformed-metadata"
+        ) from None
     attributes: dict[str, AttributeValue] = {}
     kinds: dict[str, Kind | None] = {}
     for attribute in message.attr:
         if attribute.name in attributes:
-            raise WireError(f"the metadata attribute {attribute.name!r} stands twice", 0, "duplicate-attribute")
+            raise WireError(
+                f"the metadata attribute {attribute.name!r} stands twice", 0, "duplicate-attribute"
+            )
         one_of = attribute.WhichOneof("value")
         value: Any = getattr(attribute, one_of) if one_of else None
-        kinds[attribute.name] = Kind(attribute.DESCRIPTOR.fields_by_name[one_of].number) if one_of else None
+        kinds[attribute.name] = (
+            Kind(attribute.DESCRIPTOR.fields_by_name[one_of].number) if one_of else None
+        )
         attributes[attribute.name] = tuple(value.values) if hasattr(value, "values") else value
     return Metadata(message.version, attributes, kinds)
 

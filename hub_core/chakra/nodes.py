@@ -12,8 +12,6 @@ from hub_core.algorithm import Algorithm, message_bytes
 from hub_core.chakra.numbering import EXTENSION, restore
 from hub_core.steps import StepKind, StepTable
 
-__all__ = ["NodeTable", "NodeType", "lower", "message_tags"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -65,7 +63,15 @@ class NodeTable:
 
 
 _TYPE_OF_KIND = np.asarray(
-    [NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_RECV, NodeType.COMP, NodeType.COMP, NodeType.COMP], np.uint8
+    [
+        NodeType.COMM_SEND,
+        NodeType.COMM_RECV,
+        NodeType.COMM_RECV,
+        NodeType.COMP,
+        NodeType.COMP,
+        NodeType.COMP,
+    ],
+    np.uint8,
 )
 
 
@@ -99,7 +105,9 @@ def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     owned = table["step"] >= 0
     rank_of_node[owned] = steps.rank[table["step"][owned]]
     rank_indptr = np.searchsorted(rank_of_node, np.arange(steps.num_ranks + 1)).astype(np.int64)
-    data = _moved(steps.data_indptr, steps.data_indices, first, last, nodes, extra=np.flatnonzero(width == 2))
+    data = _moved(
+        steps.data_indptr, steps.data_indices, first, last, nodes, extra=np.flatnonzero(width == 2)
+    )
     control = _moved(steps.control_indptr, steps.control_indices, first, last, nodes)
     ids = np.arange(nodes) - np.repeat(rank_indptr[:-1], np.diff(rank_indptr))
     return NodeTable(
@@ -141,7 +149,9 @@ def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
     np.maximum.at(length, connection, ordinal + 1)
     base = np.cumsum(length) - length
     pair_of_connection = (np.cumsum(new_pair) - 1)[new_connection]
-    base -= base[np.concatenate([[True], pair_of_connection[1:] != pair_of_connection[:-1]])][pair_of_connection]
+    base -= base[np.concatenate([[True], pair_of_connection[1:] != pair_of_connection[:-1]])][
+        pair_of_connection
+    ]
     tags[rows[order]] = base[connection] + ordinal
     return tags
 
@@ -166,7 +176,12 @@ def _columns(
 
 
 def _moved(
-    indptr: Int64Array, indices: Int64Array, first: Int64Array, last: Int64Array, nodes: int, extra: Int64Array | None = None
+    indptr: Int64Array,
+    indices: Int64Array,
+    first: Int64Array,
+    last: Int64Array,
+    nodes: int,
+    extra: Int64Array | None = None,
 ) -> tuple[Int64Array, Int64Array]:
     """Re-address a CSR of step dependencies to nodes; `extra` steps add the edge first -> last."""
     child = np.repeat(first, np.diff(indptr))

@@ -24,7 +24,6 @@ from hub_core.diagnostics import InputError
 if TYPE_CHECKING:
     from hub_core.chakra.nodes import NodeTable
 
-__all__ = ["CHANNEL_TAGS", "EXTENSION", "RankNodes", "describe_rank", "restore"]
 
 Int64Array = npt.NDArray[np.int64]
 EXTENSION = "chakra"
@@ -79,7 +78,11 @@ def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int3
     if not ranks:
         return nodes
     ids, order = nodes.node_id.copy(), np.arange(len(nodes))
-    entries = [(_rank_start(nodes, rank), entry) for rank, entry in ranks.items() if isinstance(entry, dict)]
+    entries = [
+        (_rank_start(nodes, rank), entry)
+        for rank, entry in ranks.items()
+        if isinstance(entry, dict)
+    ]
     for (start, count), entry in entries:
         order[start : start + count] = start + _permutation(entry.get("order"), count)
         ids[start : start + count] = _ids(entry.get("ids"), count)
@@ -141,17 +144,29 @@ def _reordered(nodes: NodeTable, ids: npt.NDArray[np.uint64], order: Int64Array)
         lengths = np.diff(indptr)[order]
         moved[f"{name}_indptr"] = np.concatenate([[0], np.cumsum(lengths)])
         moved[f"{name}_indices"] = position[indices[ranges(indptr[:-1][order], lengths)]]
-    columns = {name: getattr(nodes, name)[order] for name in ("type", "peer", "tag", "size", "duration_ns", "step")}
+    columns = {
+        name: getattr(nodes, name)[order]
+        for name in ("type", "peer", "tag", "size", "duration_ns", "step")
+    }
     return replace(nodes, node_id=ids, **columns, **moved)
 
 
-def _relist(indptr: Int64Array, indices: Int64Array, lists: JsonValue, start: int, count: int) -> None:
+def _relist(
+    indptr: Int64Array, indices: Int64Array, lists: JsonValue, start: int, count: int
+) -> None:
     """Put parents in the order in which the file listed them."""
     for entry in lists if isinstance(lists, list) else []:
-        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], int) or not 0 <= entry[0] < count:
+        if (
+            not isinstance(entry, list)
+            or len(entry) != 2
+            or not isinstance(entry[0], int)
+            or not 0 <= entry[0] < count
+        ):
             raise _misfit("a list of dependencies is not a pair of a node and its parents")
         low, high = indptr[start + entry[0] : start + entry[0] + 2].tolist()
-        listed = start + np.asarray(_integers(entry[1], high - low, "a list of dependencies"), np.uint64).astype(np.int64)
+        listed = start + np.asarray(
+            _integers(entry[1], high - low, "a list of dependencies"), np.uint64
+        ).astype(np.int64)
         if not np.array_equal(np.sort(listed), np.sort(indices[low:high])):
             raise _misfit(f"node {entry[0]} has other dependencies")
         indices[low:high] = listed
@@ -159,7 +174,11 @@ def _relist(indptr: Int64Array, indices: Int64Array, lists: JsonValue, start: in
 
 def _unusual_lists(parents: Int64Array, children: Int64Array, plain: Int64Array) -> list[JsonValue]:
     """Lists of parents that are not in ascending plain order, without repetitions."""
-    cuts = np.flatnonzero(np.diff(children, prepend=-1, append=-1)) if len(children) else np.zeros(0, np.int64)
+    cuts = (
+        np.flatnonzero(np.diff(children, prepend=-1, append=-1))
+        if len(children)
+        else np.zeros(0, np.int64)
+    )
     unusual: list[JsonValue] = []
     for low, high in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
         listed = list(dict.fromkeys(parents[low:high].tolist()))

@@ -15,18 +15,6 @@ from hub_core.chakra.metadata import AttributeValue, Metadata, MetadataEntry
 from hub_core.collectives import Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
 from hub_core.diagnostics import InputError, Location
 
-__all__ = [
-    "LARGEST",
-    "PROFILE",
-    "SCHEMA",
-    "VERSION",
-    "CompKind",
-    "Profile",
-    "RankProfile",
-    "default_bytes",
-    "metadata_entries",
-]
-
 VERSION = "0.0.4"
 SCHEMA = "1.0.2-chakra.0.0.4"
 PROFILE = "collective-algorithm/1"
@@ -53,7 +41,9 @@ def default_bytes(algorithm: Algorithm) -> int:
     return units * UNIT_BYTES if units <= MAX_SCALED_UNITS else units
 
 
-def metadata_entries(algorithm: Algorithm, rank: int, steps: int, size: int | None, is_stated: bool) -> list[MetadataEntry]:
+def metadata_entries(
+    algorithm: Algorithm, rank: int, steps: int, size: int | None, is_stated: bool
+) -> list[MetadataEntry]:
     """The attributes of record 0 of one rank. `size`: what comm_size is for; `is_stated`: not merely a default."""
     collective, origin = algorithm.collective, algorithm.provenance
     entries = [
@@ -100,7 +90,9 @@ def _entries_of_rank_0(algorithm: Algorithm) -> list[MetadataEntry]:
     """What would be bulky in every file stands in that of rank 0 only."""
     entries = []
     if algorithm.provenance.options:
-        entries.append(MetadataEntry("options", Kind.STRING, _json(dict(algorithm.provenance.options))))
+        entries.append(
+            MetadataEntry("options", Kind.STRING, _json(dict(algorithm.provenance.options)))
+        )
     # What the file itself shows (ids, order, tags) is read from there again.
     extensions = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}
     if extensions:
@@ -110,7 +102,8 @@ def _entries_of_rank_0(algorithm: Algorithm) -> list[MetadataEntry]:
         expected = contract.expected
         columns = (expected.rank, expected.offset, expected.source_rank, expected.source_unit)
         entries += [
-            MetadataEntry(name, Kind.INT64_LIST, column.tolist()) for name, column in zip(_CONTRACT, columns, strict=True)
+            MetadataEntry(name, Kind.INT64_LIST, column.tolist())
+            for name, column in zip(_CONTRACT, columns, strict=True)
         ]
     return entries
 
@@ -152,7 +145,9 @@ class RankProfile:
 
     def size(self) -> int | None:
         """What comm_size is written for; None in a trace without sizes in bytes."""
-        return self.integer("collective_bytes", 1, LARGEST) if self.has("collective_bytes") else None
+        return (
+            self.integer("collective_bytes", 1, LARGEST) if self.has("collective_bytes") else None
+        )
 
     def boolean(self, name: str) -> bool:
         """An attribute of kind bool or integer."""
@@ -184,7 +179,9 @@ class RankProfile:
         kind = self._metadata.kinds[name]
         if kind not in kinds:
             found = kind.field if kind else "without a value"
-            raise self.fail(f"metadata attribute {name} is {found}, expected {expected}", "attribute-kind")
+            raise self.fail(
+                f"metadata attribute {name} is {found}, expected {expected}", "attribute-kind"
+            )
         return self._metadata.attributes[name]
 
 
@@ -194,20 +191,41 @@ class Profile:
     def __init__(self, ranks: Sequence[RankProfile]) -> None:
         first = ranks[0]
         self.collective = _collective(ranks)
-        self.scratch_units = np.asarray([rank.integer("scratch_units", 0, LARGEST) for rank in ranks], np.int64)
+        self.scratch_units = np.asarray(
+            [rank.integer("scratch_units", 0, LARGEST) for rank in ranks], np.int64
+        )
         self.collective_bytes = None if first.has("collective_bytes_is_default") else first.size()
         self.extensions = first.json_object("extensions")
         options = cast(Mapping[str, str], first.json_object("options"))
         if not all(isinstance(value, str) for value in options.values()):
             raise first.fail("metadata attribute options holds a value that is not text")
-        origin = [first.string(name) for name in ("producer", "producer_version", "source_name", "source_sha256")]
+        origin = [
+            first.string(name)
+            for name in ("producer", "producer_version", "source_name", "source_sha256")
+        ]
         self.provenance = Provenance(origin[0], origin[1], origin[2], origin[3], options)
 
 
 METADATA_NAMES = frozenset(
     {
-        *("schema", "profile", "collective", "num_ranks", "rank", "root", "in_place", "out_of_place", "reduce_op"),
-        *("unit_count", "collective_bytes", "collective_bytes_is_default", "step_count", "scratch_units"),
+        *(
+            "schema",
+            "profile",
+            "collective",
+            "num_ranks",
+            "rank",
+            "root",
+            "in_place",
+            "out_of_place",
+            "reduce_op",
+        ),
+        *(
+            "unit_count",
+            "collective_bytes",
+            "collective_bytes_is_default",
+            "step_count",
+            "scratch_units",
+        ),
         *("input_units", "output_units", "input_defined", *_CONTRACT),
         *("producer", "producer_version", "source_name", "source_sha256", "options", "extensions"),
     }
@@ -233,16 +251,26 @@ _SHARED = (
 def check_rank(other: RankProfile, first: RankProfile, rank: int, files: int) -> None:
     """Refuse the file of a rank that does not belong to the set of `files` files that begins with `first`."""
     if (profile := other.string("profile")) != PROFILE:
-        raise other.fail(f"the profile {profile!r} is not known", "unknown-profile", f"this release reads {PROFILE}")
+        raise other.fail(
+            f"the profile {profile!r} is not known",
+            "unknown-profile",
+            f"this release reads {PROFILE}",
+        )
     if (claimed := other.integer("num_ranks", 1, LARGEST)) != files:
         cure = "give all rank files of one algorithm"
-        raise other.fail(f"the metadata claims {claimed} ranks, {files} files are there", "rank-files", cure)
+        raise other.fail(
+            f"the metadata claims {claimed} ranks, {files} files are there", "rank-files", cure
+        )
     for name in _SHARED:
         if other.value(name) != first.value(name):
-            message = f"{name} is {other.value(name)!r}, but {first.value(name)!r} in the file of rank 0"
+            message = (
+                f"{name} is {other.value(name)!r}, but {first.value(name)!r} in the file of rank 0"
+            )
             raise other.fail(message, "rank-files", "give the rank files of one algorithm")
     if (stated := other.integer("rank", 0, LARGEST)) != rank:
-        raise other.fail(f"the metadata says rank {stated}, the file name rank {rank}", "rank-files")
+        raise other.fail(
+            f"the metadata says rank {stated}, the file name rank {rank}", "rank-files"
+        )
 
 
 def _collective(ranks: Sequence[RankProfile]) -> Collective:
@@ -268,7 +296,9 @@ def _collective(ranks: Sequence[RankProfile]) -> Collective:
 def _one_of(file: RankProfile, attribute: str, names: Sequence[str]) -> str:
     value = file.string(attribute)
     if value not in names:
-        raise file.fail(f"metadata attribute {attribute} is {value!r}, expected one of {', '.join(names)}")
+        raise file.fail(
+            f"metadata attribute {attribute} is {value!r}, expected one of {', '.join(names)}"
+        )
     return value
 
 
@@ -286,7 +316,9 @@ def _expected(first: RankProfile, num_ranks: int) -> Contributions:
     columns = [first.integers(name) for name in _CONTRACT]
     if len({len(column) for column in columns}) != 1:
         raise first.fail("the columns of the contract differ in length")
-    for name, column, low, stop in zip(_CONTRACT, columns, (0, 0, -1, 0), (num_ranks, LARGEST, num_ranks, LARGEST), strict=True):
+    for name, column, low, stop in zip(
+        _CONTRACT, columns, (0, 0, -1, 0), (num_ranks, LARGEST, num_ranks, LARGEST), strict=True
+    ):
         if len(column) and not (low <= int(column.min()) and int(column.max()) < stop):
             raise first.fail(f"metadata attribute {name} holds a value outside {low}..{stop - 1}")
     return Contributions(*columns)

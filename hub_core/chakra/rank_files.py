@@ -9,8 +9,6 @@ from hub_core.chakra.records import RankFile
 from hub_core.diagnostics import InputError, Location
 from hub_core.plugins.contract import Source, SourcePart
 
-__all__ = ["in_batches", "rank_parts"]
-
 _BATCH_BYTES = 4 << 20
 _RANK_IN_NAME = re.compile(r"\.([0-9]{1,9})\.[^.]*\Z")
 
@@ -21,10 +19,16 @@ def rank_parts(source: Source) -> list[SourcePart]:
     for part in source.parts:
         rank = _rank(part, len(source.parts))
         if rank in by_rank:
-            raise InputError(f"{by_rank[rank].name} is of rank {rank} too", location=Location(part.name), code="rank-files")
+            raise InputError(
+                f"{by_rank[rank].name} is of rank {rank} too",
+                location=Location(part.name),
+                code="rank-files",
+            )
         by_rank[rank] = part
     if not by_rank:
-        raise InputError("there are no rank files", location=Location(source.name), code="rank-files")
+        raise InputError(
+            "there are no rank files", location=Location(source.name), code="rank-files"
+        )
     missing = [rank for rank in range(len(by_rank)) if rank not in by_rank]
     if missing:
         message = f"the file of rank {missing[0]} is missing: found {len(by_rank)} files, the last one of rank {max(by_rank)}"
@@ -41,7 +45,12 @@ def _rank(part: SourcePart, count: int) -> int:
     if count == 1:
         return 0
     cure = "name the files PREFIX.<rank>.et"
-    raise InputError("the file name does not tell the rank", location=Location(part.name), code="rank-files", cure=cure)
+    raise InputError(
+        "the file name does not tell the rank",
+        location=Location(part.name),
+        code="rank-files",
+        cure=cure,
+    )
 
 
 def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:

@@ -31,7 +31,6 @@ from hub_core.steps import StepTable
 
 Int64Array = npt.NDArray[np.int64]
 
-__all__ = ["KNOWN_LISTS", "KNOWN_SCALARS", "SOURCE_EXTENSION", "read"]
 
 SOURCE_EXTENSION = "chakra-source"
 """Key of `Algorithm.extensions` for what the files say besides the algorithm."""
@@ -53,7 +52,11 @@ KNOWN_SCALARS = (
     "tb_id",
 )
 KNOWN_LISTS = {"region": 3, "src_region": 3, "dst_region": 3}
-_UNDERSTOOD = frozenset(KNOWN_SCALARS) | frozenset(KNOWN_LISTS) | {"is_cpu_op", "comm_type", "num_ops", "tensor_size"}
+_UNDERSTOOD = (
+    frozenset(KNOWN_SCALARS)
+    | frozenset(KNOWN_LISTS)
+    | {"is_cpu_op", "comm_type", "num_ops", "tensor_size"}
+)
 _LONGEST_KEPT_TEXT = 256
 
 
@@ -64,7 +67,9 @@ def read(source: Source, options: Options) -> Algorithm:
     `InputError` with file, byte and node for everything that is not an algorithm.
     """
     size = options.get("size")
-    return _Reader(source, bool(options.get("drop_dangling")), size if isinstance(size, int) else None).read()
+    return _Reader(
+        source, bool(options.get("drop_dangling")), size if isinstance(size, int) else None
+    ).read()
 
 
 class _Reader:
@@ -95,7 +100,12 @@ class _Reader:
             file, metadata = open_rank_file(part.name, rank, content)
             if "profile" in metadata.attributes or self._profiles:
                 profile = RankProfile(metadata, part.name)
-                check_rank(profile, self._profiles[0] if self._profiles else profile, rank, len(self._parts))
+                check_rank(
+                    profile,
+                    self._profiles[0] if self._profiles else profile,
+                    rank,
+                    len(self._parts),
+                )
                 self._profiles.append(profile)
             self._metadata.append(metadata)
             self._check_foreign(metadata, part.name)
@@ -104,12 +114,22 @@ class _Reader:
     def _check_foreign(self, metadata: Metadata, file: str) -> None:
         if len(self._profiles) not in (0, len(self._metadata)):
             message = "the file of rank 0 is a foreign trace, this one states a profile"
-            raise InputError(message, location=Location(file, byte=0), code="rank-files", cure="give the files of one algorithm")
+            raise InputError(
+                message,
+                location=Location(file, byte=0),
+                code="rank-files",
+                cure="give the files of one algorithm",
+            )
         for name in ("collective", "schema", "input_file"):
-            if metadata.attributes.get(name) != self._metadata[0].attributes.get(name) and not self._profiles:
+            if (
+                metadata.attributes.get(name) != self._metadata[0].attributes.get(name)
+                and not self._profiles
+            ):
                 message = f"the metadata attribute {name} differs from that of rank 0"
                 cure = "give the rank files of one algorithm"
-                raise InputError(message, location=Location(file, byte=0), code="rank-files", cure=cure)
+                raise InputError(
+                    message, location=Location(file, byte=0), code="rank-files", cure=cure
+                )
 
     def _chunk(self, files: list[RankFile]) -> Chunk:
         nodes = decode_nodes(Batch(files), self._book)
@@ -125,7 +145,9 @@ class _Reader:
         if not self._profiles:
             return foreign_chunk(fields, links, len(self._parts))
         first = self._profiles[0]
-        reader = ProfileReader(len(self._parts), first.integer("unit_count", 1, 1 << 62), first.size())
+        reader = ProfileReader(
+            len(self._parts), first.integer("unit_count", 1, 1 << 62), first.size()
+        )
         counts = [self._profiles[file.rank].integer("step_count", 0, 1 << 40) for file in files]
         return reader.chunk(fields, links, np.asarray(counts, np.int64))
 
@@ -151,13 +173,17 @@ class _Reader:
         )
 
     def _foreign(self, joined: Joined, chunks: list[Chunk]) -> Algorithm:
-        sizes = foreign_collective(chunks, len(self._parts), self._metadata[0], self._name, self._size)
+        sizes = foreign_collective(
+            chunks, len(self._parts), self._metadata[0], self._name, self._size
+        )
         steps = _with_sizes(joined.steps, sizes.count[joined.row], sizes.scale[joined.row])
         return Algorithm(
             sizes.collective,
             steps,
             np.zeros(len(self._parts), np.int64),
-            Provenance(source_name=PurePath(self._name).name, source_sha256=self._digest.hexdigest()),
+            Provenance(
+                source_name=PurePath(self._name).name, source_sha256=self._digest.hexdigest()
+            ),
             sizes.collective_bytes,
             self._extensions(joined, frozenset()),
         )
@@ -182,7 +208,9 @@ def _kept_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonV
     """Short values of metadata attributes that the model has no place for; never a whole source text."""
     kept: dict[str, JsonValue] = {}
     for name, value in metadata.attributes.items():
-        is_short = isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _LONGEST_KEPT_TEXT)
+        is_short = isinstance(value, int | float) or (
+            isinstance(value, str) and len(value) <= _LONGEST_KEPT_TEXT
+        )
         if name not in known and is_short and isinstance(value, str | int | float):
             kept[name] = value
     if metadata.version and not known:
@@ -204,7 +232,9 @@ def _of_node(error: InputError, irregular: Mapping[int, RankNodes]) -> InputErro
 
 
 def _with_sizes(steps: StepTable, count: Int64Array, scale: Int64Array) -> StepTable:
-    return dataclasses.replace(steps, count=count, src_offset=steps.src_offset * scale, dst_offset=steps.dst_offset * scale)
+    return dataclasses.replace(
+        steps, count=count, src_offset=steps.src_offset * scale, dst_offset=steps.dst_offset * scale
+    )
 
 
 def _numbering(joined: Joined, file: str) -> dict[str, JsonValue]:
@@ -217,7 +247,10 @@ def _numbering(joined: Joined, file: str) -> dict[str, JsonValue]:
             numbering["tags"] = CHANNEL_TAGS
         else:
             _check_pairs(steps, tags, joined.tag, file)
-    ranks = {str(rank): describe_rank(nodes, _positions(joined, rank)) for rank, nodes in sorted(joined.irregular.items())}
+    ranks = {
+        str(rank): describe_rank(nodes, _positions(joined, rank))
+        for rank, nodes in sorted(joined.irregular.items())
+    }
     if entries := {rank: entry for rank, entry in ranks.items() if entry}:
         numbering["ranks"] = dict[str, JsonValue](entries)
     return numbering
@@ -231,13 +264,17 @@ def _positions(joined: Joined, rank: int) -> Int64Array:
     return positions
 
 
-def _check_pairs(steps: StepTable, expected: npt.NDArray[np.int32], tags: npt.NDArray[np.int32], file: str) -> None:
+def _check_pairs(
+    steps: StepTable, expected: npt.NDArray[np.int32], tags: npt.NDArray[np.int32], file: str
+) -> None:
     """Tags that are neither ours nor the channels must still pair the messages that channels and order pair."""
     is_send = steps.sends
     rows = np.flatnonzero(expected >= 0)
     source = np.where(is_send, steps.rank, steps.peer)[rows]
     target = np.where(is_send, steps.peer, steps.rank)[rows]
-    by_order, by_tag = (np.lexsort((is_send[rows], key[rows], target, source)) for key in (expected, tags))
+    by_order, by_tag = (
+        np.lexsort((is_send[rows], key[rows], target, source)) for key in (expected, tags)
+    )
     for order, key, other in ((by_order, expected, tags), (by_tag, tags, expected)):
         ends = rows[order]
         same = (source[order][1:] == source[order][:-1]) & (target[order][1:] == target[order][:-1])

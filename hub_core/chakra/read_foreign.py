@@ -18,8 +18,6 @@ from hub_core.collectives import MAX_UNITS, Buffer, Collective, CollectiveKind, 
 from hub_core.diagnostics import InputError, Location
 from hub_core.steps import StepKind
 
-__all__ = ["TAG_MODULUS", "ForeignSizes", "foreign_chunk", "foreign_collective", "refuse_workload"]
-
 Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -46,7 +44,9 @@ def foreign_chunk(fields: NodeFields, links: Links, num_ranks: int) -> Chunk:
     rows = np.arange(len(tag))
     columns: dict[str, npt.NDArray[np.generic]] = {
         "rank": fields.rank.astype(np.int32),
-        "kind": np.select([fields.is_send, fields.is_receive], [StepKind.SEND, StepKind.RECV], StepKind.COMPUTE).astype(np.uint8),
+        "kind": np.select(
+            [fields.is_send, fields.is_receive], [StepKind.SEND, StepKind.RECV], StepKind.COMPUTE
+        ).astype(np.uint8),
         "peer": _peers(fields, num_ranks).astype(np.int32),
         "channel": channel.astype(np.int32),
         "src_buffer": np.full(len(tag), Buffer.UNKNOWN, np.uint8),
@@ -72,9 +72,15 @@ def refuse_workload(fields: NodeFields) -> None:
         subject = f"rank {fields.rank[node]} has {type_name(node_type)} {fields.nodes.id[node]}"
         if node_type in _WORKLOAD_TYPES:
             raise _workload(fields, node, subject)
-        message = f"{subject}: only COMM_SEND_NODE, COMM_RECV_NODE and COMP_NODE stand in an algorithm"
+        message = (
+            f"{subject}: only COMM_SEND_NODE, COMM_RECV_NODE and COMP_NODE stand in an algorithm"
+        )
         raise InputError(message, location=fields.nodes.batch.place(node), code="node-type")
-    for name, where in (("comm_dst", fields.is_send), ("comm_src", fields.is_receive), ("comm_tag", fields.is_message)):
+    for name, where in (
+        ("comm_dst", fields.is_send),
+        ("comm_src", fields.is_receive),
+        ("comm_tag", fields.is_message),
+    ):
         lacks = where & ~fields.has(name)
         if lacks.any():
             node = int(lacks.argmax())
@@ -93,13 +99,17 @@ def _workload(fields: NodeFields, node: int, reason: str) -> InputError:
 
 def _peers(fields: NodeFields, num_ranks: int) -> Int64Array:
     source = fields.numbers("comm_src", fields.is_receive, 0, num_ranks - 1, -1)
-    return np.where(fields.is_send, fields.numbers("comm_dst", fields.is_send, 0, num_ranks - 1, -1), source)
+    return np.where(
+        fields.is_send, fields.numbers("comm_dst", fields.is_send, 0, num_ranks - 1, -1), source
+    )
 
 
 def _sizes(fields: NodeFields) -> dict[str, Int64Array]:
     """Sizes as stated, 0 where they are not; messages with (-1, -1, -1) chunks have their size in bytes only."""
     size = fields.numbers("comm_size", fields.is_message, 1, LARGEST_MESSAGE, 0)
-    index, count, total = (fields.numbers(name, fields.is_message, -1, _INT32, -1) for name in _TRIPLE)
+    index, count, total = (
+        fields.numbers(name, fields.is_message, -1, _INT32, -1) for name in _TRIPLE
+    )
     has_chunks = (total > 0) & (count > 0) & (index >= 0)
     message = "neither comm_size nor msg_chunk_idx, msg_chunk_cnt and total_chunk_cnt state the size of the message"
     fields.refuse(fields.is_message & (size == 0) & ~has_chunks, message, "missing-attribute")
@@ -122,18 +132,26 @@ class ForeignSizes:
     collective_bytes: int | None
 
 
-def foreign_collective(chunks: Sequence[Chunk], num_ranks: int, metadata: Metadata, name: str, size: int | None) -> ForeignSizes:
+def foreign_collective(
+    chunks: Sequence[Chunk], num_ranks: int, metadata: Metadata, name: str, size: int | None
+) -> ForeignSizes:
     """Work out units. Absolute: one is one byte. Symbolic: chunks, on a common denominator.
 
     `size`: the size that an absolute trace was made for; without it the collective counts as custom, and
     unit_count is the most bytes that one rank sends or receives.
     """
-    column = {key: np.concatenate([chunk.extra[key] for chunk in chunks]) for key in chunks[0].extra}
+    column = {
+        key: np.concatenate([chunk.extra[key] for chunk in chunks]) for key in chunks[0].extra
+    }
     total = column["total_chunk_cnt"]
     if not total.any():
         units = size or _traffic(chunks, column["comm_size"])
         if units > MAX_UNITS:
-            raise InputError("the messages carry more than 2^62 bytes", location=Location(name), code="attribute-range")
+            raise InputError(
+                "the messages carry more than 2^62 bytes",
+                location=Location(name),
+                code="attribute-range",
+            )
         kind = _kind(metadata, num_ranks, units) if size else CollectiveKind.CUSTOM
         collective = _collective(kind, num_ranks, units)
         return ForeignSizes(collective, column["comm_size"], np.ones_like(total), units)
@@ -147,7 +165,12 @@ def foreign_collective(chunks: Sequence[Chunk], num_ranks: int, metadata: Metada
     scale = np.where(total > 0, units // np.maximum(total, 1), 1)
     highest = int(((column["msg_chunk_idx"] + column["msg_chunk_cnt"]) * scale).max())
     # The published converter counts the chunks of one rank's input for an all-gather that is not in place.
-    units *= num_ranks if highest > units and _kind(metadata, num_ranks, units * num_ranks) is CollectiveKind.ALL_GATHER else 1
+    units *= (
+        num_ranks
+        if highest > units
+        and _kind(metadata, num_ranks, units * num_ranks) is CollectiveKind.ALL_GATHER
+        else 1
+    )
     collective = _collective(_kind(metadata, num_ranks, units), num_ranks, units)
     return ForeignSizes(collective, column["msg_chunk_cnt"] * scale, scale, None)
 
@@ -155,18 +178,27 @@ def foreign_collective(chunks: Sequence[Chunk], num_ranks: int, metadata: Metada
 def _traffic(chunks: Sequence[Chunk], sizes: Int64Array) -> int:
     rank = np.concatenate([chunk.columns["rank"] for chunk in chunks]).astype(np.int64)
     is_send = np.concatenate([chunk.columns["kind"] for chunk in chunks]) == StepKind.SEND
-    both = [np.bincount(rank[side], sizes[side].astype(np.float64)).max(initial=1) for side in (is_send, ~is_send)]
+    both = [
+        np.bincount(rank[side], sizes[side].astype(np.float64)).max(initial=1)
+        for side in (is_send, ~is_send)
+    ]
     return int(max(both))
 
 
 def _kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind:
     name = metadata.text("collective").lower().replace("_", "").replace("-", "")
     kind = _KINDS.get(name, CollectiveKind.CUSTOM)
-    return kind if kind is CollectiveKind.ALL_REDUCE or units % num_ranks == 0 else CollectiveKind.CUSTOM
+    return (
+        kind
+        if kind is CollectiveKind.ALL_REDUCE or units % num_ranks == 0
+        else CollectiveKind.CUSTOM
+    )
 
 
 def _collective(kind: CollectiveKind, num_ranks: int, units: int) -> Collective:
     if kind is not CollectiveKind.CUSTOM:
         return Collective(kind, num_ranks, units)
     whole = np.full(num_ranks, units, np.int64)
-    return Collective(kind, num_ranks, units, contract=CustomContract(whole, whole, np.ones(num_ranks, np.bool_)))
+    return Collective(
+        kind, num_ranks, units, contract=CustomContract(whole, whole, np.ones(num_ranks, np.bool_))
+    )

@@ -15,8 +15,6 @@ from hub_core.chakra.profile import CompKind
 from hub_core.collectives import Buffer
 from hub_core.steps import StepKind
 
-__all__ = ["ProfileReader"]
-
 Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Column = npt.NDArray[np.integer[Any]]
@@ -35,7 +33,9 @@ class ProfileReader:
 
     def chunk(self, fields: NodeFields, links: Links, step_counts: Int64Array) -> Chunk:
         """The steps of a batch. `step_counts`: per file, as its metadata states."""
-        fields.refuse(~(fields.is_message | fields.is_comp), "an algorithm has no such node", "node-type")
+        fields.refuse(
+            ~(fields.is_message | fields.is_comp), "an algorithm has no such node", "node-type"
+        )
         is_half, is_combine = _receive_reduce(fields, links)
         is_idle = _idle(fields, step_counts)
         columns = self._columns(fields, is_half, is_combine)
@@ -49,7 +49,9 @@ class ProfileReader:
             columns["tag"][is_first].astype(np.int32),
             _rows(links.data, row_of_node, is_combine, fields),
             _rows(links.control, row_of_node, is_combine, fields),
-            irregular=irregular_ranks(fields.nodes, links, row_of_node) if links.irregular.any() else {},
+            irregular=irregular_ranks(fields.nodes, links, row_of_node)
+            if links.irregular.any()
+            else {},
         )
 
     def _columns(self, fields: NodeFields, is_half: Mask, is_combine: Mask) -> dict[str, Column]:
@@ -58,8 +60,14 @@ class ProfileReader:
         sides = [fields.regions(name, fields.is_comp) for name in ("src_region", "dst_region")]
         _check_counts(fields, *sides)
         nothing = np.asarray([Buffer.UNKNOWN, 0, 0])
-        src = np.where(fields.is_send[:, None], message, np.where(fields.is_comp[:, None], sides[0], nothing))
-        dst = np.where(fields.is_receive[:, None], message, np.where(fields.is_comp[:, None], sides[1], nothing))
+        src = np.where(
+            fields.is_send[:, None], message, np.where(fields.is_comp[:, None], sides[0], nothing)
+        )
+        dst = np.where(
+            fields.is_receive[:, None],
+            message,
+            np.where(fields.is_comp[:, None], sides[1], nothing),
+        )
         # The combining half of a receive-reduce says where the message goes.
         half, combine = np.flatnonzero(is_half), np.flatnonzero(is_combine)
         src[half, :2], dst[half, :2] = sides[0][combine, :2], sides[1][combine, :2]
@@ -69,15 +77,21 @@ class ProfileReader:
             "rank": fields.rank.astype(np.int32),
             "kind": _kinds(fields, is_half),
             "peer": self._peers(fields),
-            "channel": fields.numbers("channel", everywhere, -_INT32 - 1, _INT32, 0).astype(np.int32),
+            "channel": fields.numbers("channel", everywhere, -_INT32 - 1, _INT32, 0).astype(
+                np.int32
+            ),
             "src_buffer": src[:, 0].astype(np.uint8),
             "src_offset": src[:, 1],
             "dst_buffer": dst[:, 0].astype(np.uint8),
             "dst_offset": dst[:, 1],
-            "count": np.where(fields.is_message, message[:, 2], np.maximum(sides[0][:, 2], sides[1][:, 2])),
+            "count": np.where(
+                fields.is_message, message[:, 2], np.maximum(sides[0][:, 2], sides[1][:, 2])
+            ),
             "lane": fields.numbers("lane", everywhere, -_INT32 - 1, _INT32, -1).astype(np.int32),
             "duration_ns": duration,
-            "source_line": fields.numbers("source_line", everywhere, -_INT32 - 1, _INT32, -1).astype(np.int32),
+            "source_line": fields.numbers(
+                "source_line", everywhere, -_INT32 - 1, _INT32, -1
+            ).astype(np.int32),
             "tag": fields.numbers("comm_tag", fields.is_message, 0, _INT32, -1),
         }
 
@@ -101,16 +115,33 @@ class ProfileReader:
         sizes = fields.numbers("comm_size", has_size, 0, LARGEST, -1)
         if has_size.any():
             if self._size is None:
-                fields.refuse(has_size, "comm_size without collective_bytes in the metadata", "missing-metadata")
+                fields.refuse(
+                    has_size,
+                    "comm_size without collective_bytes in the metadata",
+                    "missing-metadata",
+                )
                 return
             largest = int(count.max())
             if largest * self._size // self._unit_count > LARGEST:
-                fields.refuse(count == largest, "its size is more than 2^62 bytes", "attribute-range")
+                fields.refuse(
+                    count == largest, "its size is more than 2^62 bytes", "attribute-range"
+                )
             expected = message_bytes(self._size, self._unit_count, count)
-            fields.refuse(has_size & (sizes != expected), "comm_size is not what the count in region comes to", "size-mismatch")
-        for name, expected in (("total_chunk_cnt", np.full(len(count), self._unit_count)), ("msg_chunk_cnt", count)):
+            fields.refuse(
+                has_size & (sizes != expected),
+                "comm_size is not what the count in region comes to",
+                "size-mismatch",
+            )
+        for name, expected in (
+            ("total_chunk_cnt", np.full(len(count), self._unit_count)),
+            ("msg_chunk_cnt", count),
+        ):
             stated = fields.numbers(name, fields.is_message & fields.has(name), -1, _INT32, -1)
-            fields.refuse((stated != -1) & (stated != expected), f"{name} contradicts unit_count or region", "size-mismatch")
+            fields.refuse(
+                (stated != -1) & (stated != expected),
+                f"{name} contradicts unit_count or region",
+                "size-mismatch",
+            )
 
 
 def _receive_reduce(fields: NodeFields, links: Links) -> tuple[Mask, Mask]:
@@ -121,19 +152,29 @@ def _receive_reduce(fields: NodeFields, links: Links) -> tuple[Mask, Mask]:
     is_pair = is_combine & fields.is_comp & (kind == CompKind.REDUCE)
     is_pair[1:] &= fields.rank[1:] == fields.rank[:-1]
     lacks = is_half & ~np.append(is_pair[1:], False)
-    fields.refuse(lacks, "no COMP_NODE with comp_kind 0 follows the receiving half of a receive-reduce", "receive-reduce")
+    fields.refuse(
+        lacks,
+        "no COMP_NODE with comp_kind 0 follows the receiving half of a receive-reduce",
+        "receive-reduce",
+    )
     parents = np.bincount(links.data.children, minlength=len(is_half)) + np.bincount(
         links.control.children, minlength=len(is_half)
     )
     waits = np.zeros(len(is_half), np.bool_)
     waits[links.data.children[links.data.parents == links.data.children - 1]] = True
     fields.refuse(
-        is_pair & ~(waits & (parents == 1)), "it must depend on its receiving half, and on nothing else", "receive-reduce"
+        is_pair & ~(waits & (parents == 1)),
+        "it must depend on its receiving half, and on nothing else",
+        "receive-reduce",
     )
     for edges in (links.data, links.control):
         early = np.zeros(len(is_half), np.bool_)
         early[edges.children[is_half[edges.parents] & ~is_pair[edges.children]]] = True
-        fields.refuse(early, "it depends on the receiving half of a receive-reduce instead of its COMP_NODE", "receive-reduce")
+        fields.refuse(
+            early,
+            "it depends on the receiving half of a receive-reduce instead of its COMP_NODE",
+            "receive-reduce",
+        )
     fields.require("comp_kind", fields.is_comp)
     return is_half, is_pair
 
@@ -150,19 +191,31 @@ def _check_step_counts(fields: NodeFields, is_first: Mask, step_counts: Int64Arr
     found = np.add.reduceat(is_first.astype(np.int64), fields.nodes.batch.file_indptr[:-1])
     for file in np.flatnonzero(found != step_counts)[:1].tolist():
         last = int(fields.nodes.batch.file_indptr[file + 1]) - 1
-        message = f"the file ends here with {found[file]} steps, its metadata states {step_counts[file]}"
-        raise fields.fail(last, message, "step-count", "the file is cut off or was changed: get it again")
+        message = (
+            f"the file ends here with {found[file]} steps, its metadata states {step_counts[file]}"
+        )
+        raise fields.fail(
+            last, message, "step-count", "the file is cut off or was changed: get it again"
+        )
 
 
 def _check_counts(fields: NodeFields, src: Int64Array, dst: Int64Array) -> None:
     both = fields.is_comp & fields.has("src_region") & fields.has("dst_region")
-    fields.refuse(both & (src[:, 2] != dst[:, 2]), "src_region and dst_region differ in their count", "size-mismatch")
+    fields.refuse(
+        both & (src[:, 2] != dst[:, 2]),
+        "src_region and dst_region differ in their count",
+        "size-mismatch",
+    )
 
 
 def _kinds(fields: NodeFields, is_half: Mask) -> npt.NDArray[np.uint8]:
-    comp = _KIND_OF_COMP[np.maximum(fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), 0), 0)]
+    comp = _KIND_OF_COMP[
+        np.maximum(fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), 0), 0)
+    ]
     receive = np.where(is_half, StepKind.RECV_REDUCE, StepKind.RECV)
-    return np.where(fields.is_send, StepKind.SEND, np.where(fields.is_receive, receive, comp)).astype(np.uint8)
+    return np.where(
+        fields.is_send, StepKind.SEND, np.where(fields.is_receive, receive, comp)
+    ).astype(np.uint8)
 
 
 def _durations(fields: NodeFields) -> Int64Array:
@@ -179,5 +232,9 @@ def _rows(edges: Edges, row_of_node: Int64Array, is_combine: Mask, fields: NodeF
     rows = Edges(row_of_node[kept.parents], row_of_node[kept.children])
     alone = np.zeros(len(row_of_node), np.bool_)
     alone[kept.children[rows.children < 0]] = True
-    fields.refuse(alone, "the stand-in node of a rank without steps depends on something", "dangling-dependency")
+    fields.refuse(
+        alone,
+        "the stand-in node of a rank without steps depends on something",
+        "dangling-dependency",
+    )
     return rows

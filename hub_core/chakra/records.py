@@ -12,8 +12,6 @@ from hub_core.chakra.shapes import AttributeColumns, ShapeBook
 from hub_core.chakra.wire import WireError, decode_varints, ranges, varints_at
 from hub_core.diagnostics import InputError, Location
 
-__all__ = ["Batch", "Dependencies", "NodeColumns", "RankFile", "decode_nodes", "located"]
-
 Bytes = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
@@ -39,7 +37,9 @@ class RankFile:
 
 def located(error: WireError, file: str, offset: int = 0) -> InputError:
     """The error of a file; `offset`: where the buffer that the error speaks of starts in the file."""
-    return InputError(error.reason, location=Location(file, byte=error.position + offset), code=error.code)
+    return InputError(
+        error.reason, location=Location(file, byte=error.position + offset), code=error.code
+    )
 
 
 class Batch:
@@ -52,11 +52,17 @@ class Batch:
     def __init__(self, files: Sequence[RankFile]) -> None:
         self._names = [file.name for file in files]
         self.ranks = [file.rank for file in files]
-        self.data = np.frombuffer(b"".join([*(file.content for file in files), bytes(_SPARE_BYTES)]), np.uint8)
+        self.data = np.frombuffer(
+            b"".join([*(file.content for file in files), bytes(_SPARE_BYTES)]), np.uint8
+        )
         sizes = [len(file.content) for file in files]
         self._bases = np.cumsum([0, *sizes])
-        self.starts = np.concatenate([file.starts + base for file, base in zip(files, self._bases, strict=False)])
-        self.stops = np.concatenate([file.stops + base for file, base in zip(files, self._bases, strict=False)])
+        self.starts = np.concatenate(
+            [file.starts + base for file, base in zip(files, self._bases, strict=False)]
+        )
+        self.stops = np.concatenate(
+            [file.stops + base for file, base in zip(files, self._bases, strict=False)]
+        )
         self.file_indptr = np.cumsum([0, *(len(file.starts) for file in files)]).astype(np.int64)
 
     def __len__(self) -> int:
@@ -80,7 +86,11 @@ class Batch:
     def place(self, node: int) -> Location:
         """File, byte and rank of a node."""
         file = int(np.searchsorted(self.file_indptr, node, side="right")) - 1
-        return Location(self._names[file], byte=int(self.starts[node] - self._bases[file]), rank=self.ranks[file])
+        return Location(
+            self._names[file],
+            byte=int(self.starts[node] - self._bases[file]),
+            rank=self.ranks[file],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +140,10 @@ class _Header:
         self._batch = batch
         self.scalars = {name: np.zeros(len(batch), np.uint64) for name in ("id", "type", "micros")}
         # Per kind: (nodes, first bytes, stops) of runs of dependency varints, in order of appearance.
-        self._runs: dict[str, list[tuple[Int64Array, Int64Array, Int64Array]]] = {"control": [], "data": []}
+        self._runs: dict[str, list[tuple[Int64Array, Int64Array, Int64Array]]] = {
+            "control": [],
+            "data": [],
+        }
         self.rest = batch.starts.copy()
         pending = np.arange(len(batch))
         while len(pending):
@@ -156,7 +169,9 @@ class _Header:
         if tag in _SKIPPED_TAGS or tag in _PACKED_TAGS:
             too_long = np.flatnonzero(value > (stops - after).astype(np.uint64))
             if len(too_long):
-                raise WireError("a field reaches beyond the end of its record", int(at[too_long[0]]))
+                raise WireError(
+                    "a field reaches beyond the end of its record", int(at[too_long[0]])
+                )
             start, after = after, after + value.astype(np.int64)
             if tag in _PACKED_TAGS:
                 self._runs[_PACKED_TAGS[tag]].append((nodes, start, after))
@@ -169,7 +184,11 @@ class _Header:
 
     def add_late_fields(self, attributes: AttributeColumns) -> None:
         """Take over the header fields that stood behind attributes."""
-        for name, source in (("id", "node.id"), ("type", "node.type"), ("micros", "node.duration_micros")):
+        for name, source in (
+            ("id", "node.id"),
+            ("type", "node.type"),
+            ("micros", "node.duration_micros"),
+        ):
             late = attributes.kind[source] != 0
             self.scalars[name][late] = attributes.values[source][late].view(np.uint64)
         for shape, nodes in attributes.groups:

@@ -8,8 +8,6 @@ from importlib.resources import files
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
-__all__ = ["PACKAGE", "file_descriptor_set", "message_class"]
-
 PACKAGE = "ChakraProtoMsg"
 
 

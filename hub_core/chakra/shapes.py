@@ -16,8 +16,6 @@ import numpy.typing as npt
 from hub_core.chakra.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, Kind
 from hub_core.chakra.wire import Field, WireError, WireType, walk
 
-__all__ = ["NO_KIND", "WRONG_LENGTH", "AttributeColumns", "Shape", "ShapeBook"]
-
 Bytes = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
@@ -100,7 +98,9 @@ class ShapeBook:
         """
         count = len(starts)
         values = {name: np.zeros(count, np.int64) for name in self._scalars}
-        values |= {name: np.zeros((count, length), np.int64) for name, length in self._lists.items()}
+        values |= {
+            name: np.zeros((count, length), np.int64) for name, length in self._lists.items()
+        }
         columns = AttributeColumns(values, {name: np.zeros(count, np.uint8) for name in values}, [])
         lengths = stops - starts
         order = np.argsort(lengths, kind="stable")
@@ -112,7 +112,14 @@ class ShapeBook:
                 self._decode_length(columns, data, starts, rows, length)
         return columns
 
-    def _decode_length(self, columns: AttributeColumns, data: Bytes, starts: Int64Array, rows: Int64Array, length: int) -> None:
+    def _decode_length(
+        self,
+        columns: AttributeColumns,
+        data: Bytes,
+        starts: Int64Array,
+        rows: Int64Array,
+        length: int,
+    ) -> None:
         padded = -(-length // _LANE) * _LANE
         window = np.lib.stride_tricks.sliding_window_view(data, padded)[starts[rows]]
         left = np.arange(len(rows))
@@ -187,9 +194,13 @@ class ShapeBook:
                 self._add_slot(shape, mask, name, number, entry, Kind(kind - 1))
 
     @staticmethod
-    def _add_slot(shape: Shape, mask: Bytes, name: str, entry: int, value: Field, kind: Kind) -> None:
+    def _add_slot(
+        shape: Shape, mask: Bytes, name: str, entry: int, value: Field, kind: Kind
+    ) -> None:
         if value.wire is not _WIRE_OF_KIND.get(kind, WireType.VARINT):
-            raise WireError(f"the value of attribute {name} is not encoded as {kind.field}", value.start)
+            raise WireError(
+                f"the value of attribute {name} is not encoded as {kind.field}", value.start
+            )
         mask[value.start : value.stop] = 0x80 if value.wire is WireType.VARINT else 0
         shape.slots.append(Slot(name, entry, value.start, value.stop - value.start, kind))
 
@@ -205,9 +216,17 @@ _WIRE_OF_KIND: Mapping[Kind, WireType] = {
 
 def _refuse_foreign_field(item: Field) -> None:
     if item.number == 11:
-        raise WireError("a node with field 11: schema 0.0.2 or 0.0.3 of 2023, which is not supported", item.start, "old-schema")
+        raise WireError(
+            "a node with field 11: schema 0.0.2 or 0.0.3 of 2023, which is not supported",
+            item.start,
+            "old-schema",
+        )
     if item.number <= 20:
-        raise WireError(f"a node with field {item.number}: an execution graph (.eg) of before June 2023", item.start, "legacy-eg")
+        raise WireError(
+            f"a node with field {item.number}: an execution graph (.eg) of before June 2023",
+            item.start,
+            "legacy-eg",
+        )
     raise WireError(f"a node with field {item.number}, which no schema has", item.start)
 
 
@@ -242,7 +261,9 @@ def _entry_end(content: bytes, position: int, stop: int, wire: WireType) -> int:
     return end
 
 
-def _take(shape: Shape, columns: AttributeColumns, window: Bytes, rows: Int64Array, left: Int64Array) -> Int64Array:
+def _take(
+    shape: Shape, columns: AttributeColumns, window: Bytes, rows: Int64Array, left: Int64Array
+) -> Int64Array:
     """Decode those of the `left` records that have this shape; return the others."""
     chosen = window if len(left) == len(window) else window[left]
     is_same = ~(((chosen.view(np.uint64) ^ shape.template) & shape.mask).any(axis=1))
@@ -269,7 +290,9 @@ def _numbers(records: Bytes, slot: Slot) -> Int64Array:
     bits, digit = (8, np.uint8(255)) if is_fixed else (7, np.uint8(127))
     value = (records[:, slot.start] & digit).astype(np.uint64)
     for index in range(1, slot.width):
-        value |= (records[:, slot.start + index] & digit).astype(np.uint64) << np.uint64(bits * index)
+        value |= (records[:, slot.start + index] & digit).astype(np.uint64) << np.uint64(
+            bits * index
+        )
     if slot.kind in (Kind.INT32, Kind.SFIXED32):
         return value.astype(np.uint32).astype(np.int32).astype(np.int64)
     if slot.kind in (Kind.UINT32, Kind.FIXED32):

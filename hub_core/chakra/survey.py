@@ -18,8 +18,6 @@ from hub_core.chakra.records import Batch, NodeColumns, RankFile, decode_nodes
 from hub_core.chakra.shapes import ShapeBook
 from hub_core.plugins.contract import Source
 
-__all__ = ["AttributeUse", "TraceSurvey", "survey"]
-
 _LONGEST_TEXT = 80
 
 
@@ -66,7 +64,9 @@ def survey(source: Source) -> TraceSurvey:
     or `absolute and symbolic` by the sizes of messages; `no messages`; or `messages without peer or size`.
     """
     survey = _Survey()
-    files = (survey.opened(rank, part.name, part.load()) for rank, part in enumerate(rank_parts(source)))
+    files = (
+        survey.opened(rank, part.name, part.load()) for rank, part in enumerate(rank_parts(source))
+    )
     for batch in in_batches(files):
         survey.add(decode_nodes(Batch(batch), survey.book))
     return survey.result(source.name)
@@ -91,7 +91,10 @@ class _Survey:
     def add(self, nodes: NodeColumns) -> None:
         links = link(nodes, drop_dangling=True)
         self._edges["dangling"] += links.dropped
-        for name, edges, dependencies in (("data", links.data, nodes.data), ("control", links.control, nodes.control)):
+        for name, edges, dependencies in (
+            ("data", links.data, nodes.data),
+            ("control", links.control, nodes.control),
+        ):
             self._edges[name] += len(dependencies.ids)
             self._edges["forward"] += int(np.count_nonzero(edges.parents >= edges.children))
         for node_type, count in zip(*np.unique(nodes.type, return_counts=True), strict=True):
@@ -114,14 +117,17 @@ class _Survey:
             self._edges["control"],
             self._edges["forward"],
             self._edges["dangling"],
-            {"version": metadata.version} | {key: _shown(value) for key, value in metadata.attributes.items()},
+            {"version": metadata.version}
+            | {key: _shown(value) for key, value in metadata.attributes.items()},
             tuple(AttributeUse(*key, count) for key, count in sorted(self._uses.items())),
         )
 
     def _dialect(self, metadata: Metadata) -> str:
         if profile := metadata.text("profile"):
             return profile
-        messages = [f"{node_type.name}_NODE" for node_type in (NodeType.COMM_SEND, NodeType.COMM_RECV)]
+        messages = [
+            f"{node_type.name}_NODE" for node_type in (NodeType.COMM_SEND, NodeType.COMM_RECV)
+        ]
         if set(self._types) - {*messages, f"{NodeType.COMP.name}_NODE"}:
             return "workload"
         count = sum(self._types[name] for name in messages)
@@ -131,7 +137,9 @@ class _Survey:
         found = [dialect for dialect, name in _SIZES.items() if count and carried[name] == count]
         if not count:
             return "no messages"
-        is_addressed = carried["comm_src"] + carried["comm_dst"] >= count and carried["comm_tag"] == count
+        is_addressed = (
+            carried["comm_src"] + carried["comm_dst"] >= count and carried["comm_tag"] == count
+        )
         return " and ".join(found) if found and is_addressed else "messages without peer or size"
 
 
@@ -140,4 +148,8 @@ _SIZES = {"absolute": "comm_size", "symbolic": "total_chunk_cnt"}
 
 def _shown(value: AttributeValue) -> str:
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}... ({len(text)} characters)"
+    return (
+        text
+        if len(text) <= _LONGEST_TEXT
+        else f"{text[:_LONGEST_TEXT]}... ({len(text)} characters)"
+    )

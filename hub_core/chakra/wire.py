@@ -10,20 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Field",
-    "WireError",
-    "WireType",
-    "decode_varints",
-    "encode_varints",
-    "ranges",
-    "record_bounds",
-    "varint",
-    "varint_widths",
-    "varints_at",
-    "walk",
-]
-
 Bytes = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
@@ -91,7 +77,11 @@ def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
         ends.append(position)
     if position > size:
         missing = position - size
-        raise WireError(f"the file is truncated: {missing} bytes of its last record are missing", starts[-1], "truncated")
+        raise WireError(
+            f"the file is truncated: {missing} bytes of its last record are missing",
+            starts[-1],
+            "truncated",
+        )
     return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
 
 
@@ -117,7 +107,9 @@ def walk(content: bytes | memoryview, start: int, stop: int) -> Iterator[Field]:
         yield Field(number, WireType(wire), value_at, position)
 
 
-def _read_varint(content: bytes | memoryview, position: int, stop: int, longest: int) -> tuple[int, int]:
+def _read_varint(
+    content: bytes | memoryview, position: int, stop: int, longest: int
+) -> tuple[int, int]:
     value = 0
     for index in range(longest):
         if position + index >= stop:
@@ -148,7 +140,9 @@ def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
     for index in range(int(widths.max(initial=0))):
         longer = widths > index
         digits = (values[longer] >> np.uint64(7 * index)) & np.uint64(127)
-        encoded[first[longer] + index] = digits | np.where(widths[longer] > index + 1, np.uint64(128), np.uint64(0))
+        encoded[first[longer] + index] = digits | np.where(
+            widths[longer] > index + 1, np.uint64(128), np.uint64(0)
+        )
     return encoded, widths
 
 
@@ -165,7 +159,9 @@ def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
     values = np.zeros(len(starts), np.uint64)
     for index in range(int(widths.max(initial=0))):
         longer = np.flatnonzero(widths > index)
-        values[longer] |= (encoded[starts[longer] + index] & np.uint8(127)).astype(np.uint64) << np.uint64(7 * index)
+        values[longer] |= (encoded[starts[longer] + index] & np.uint8(127)).astype(
+            np.uint64
+        ) << np.uint64(7 * index)
     return values, starts
 
 
@@ -181,7 +177,9 @@ def varints_at(data: Bytes, at: Int64Array, stops: Int64Array) -> tuple[UInt64Ar
     for index in range(MAX_VARINT):
         outside = np.flatnonzero(position[pending] >= stops[pending])
         if len(outside):
-            raise WireError("a number reaches beyond the end of its record", int(at[pending[outside[0]]]))
+            raise WireError(
+                "a number reaches beyond the end of its record", int(at[pending[outside[0]]])
+            )
         byte = data[position[pending]]
         values[pending] |= (byte & np.uint8(127)).astype(np.uint64) << np.uint64(7 * index)
         position[pending] += 1

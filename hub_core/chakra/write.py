@@ -20,8 +20,6 @@ from hub_core.plugins.contract import Artifact, Options, WriteResult
 from hub_core.rank_lists import parse_ranks
 from hub_core.steps import StepKind, StepTable
 
-__all__ = ["write", "write_nodes"]
-
 Mask = npt.NDArray[np.bool_]
 
 _LARGEST_TRIPLE = (1 << 31) - 1
@@ -64,7 +62,11 @@ def _chosen_ranks(text: object, num_ranks: int) -> Sequence[int]:
         return range(num_ranks)
     ranks = sorted(parse_ranks(str(text)))
     if ranks[-1] >= num_ranks:
-        raise UsageError(f"rank {ranks[-1]} is not in 0..{num_ranks - 1}", cure="name ranks of the algorithm", code="rank-range")
+        raise UsageError(
+            f"rank {ranks[-1]} is not in 0..{num_ranks - 1}",
+            cure="name ranks of the algorithm",
+            code="rank-range",
+        )
     return ranks
 
 
@@ -80,15 +82,25 @@ def write_nodes(nodes: NodeTable, *, version: str = VERSION) -> list[bytes]:
 def _check_bytes(algorithm: Algorithm, size: int) -> None:
     largest = int(algorithm.steps.count.max(initial=0))
     if largest * size // algorithm.collective.unit_count > LARGEST:
-        raise UsageError(f"a step of {largest} units comes to more than 2^62 bytes", cure="choose a smaller size")
+        raise UsageError(
+            f"a step of {largest} units comes to more than 2^62 bytes", cure="choose a smaller size"
+        )
 
 
 def _has_triple(algorithm: Algorithm) -> bool:
     """Whether chunk counts mean something: not where one unit is one byte of a timing-only trace."""
     steps = algorithm.steps
-    is_bytes = not algorithm.has_contents and algorithm.collective_bytes == algorithm.collective.unit_count
-    numbers = (steps.src_offset[steps.sends], steps.dst_offset[steps.receives], steps.count[steps.sends | steps.receives])
-    largest = max(algorithm.collective.unit_count, *(int(column.max(initial=0)) for column in numbers))
+    is_bytes = (
+        not algorithm.has_contents and algorithm.collective_bytes == algorithm.collective.unit_count
+    )
+    numbers = (
+        steps.src_offset[steps.sends],
+        steps.dst_offset[steps.receives],
+        steps.count[steps.sends | steps.receives],
+    )
+    largest = max(
+        algorithm.collective.unit_count, *(int(column.max(initial=0)) for column in numbers)
+    )
     return not is_bytes and largest <= _LARGEST_TRIPLE
 
 
@@ -97,7 +109,9 @@ def _losses(plan: Plan) -> list[Loss]:
     losses = []
     if plan.is_flat and len(steps.control_indices):
         consequence = "they cannot be told from data dependencies any more"
-        losses.append(Loss("control dependencies", f"{len(steps.control_indices)} dependencies", consequence))
+        losses.append(
+            Loss("control dependencies", f"{len(steps.control_indices)} dependencies", consequence)
+        )
     uneven = int(np.count_nonzero((steps.duration_ns >= 0) & (steps.duration_ns % 1000 != 0)))
     if uneven:
         consequence = "duration_micros is rounded; only readers of the attribute duration_ns see the exact time"
@@ -114,7 +128,11 @@ def _has_stray_values(steps: StepTable) -> Mask:
     has_source = (steps.src_buffer != Buffer.UNKNOWN) | (steps.src_offset != 0)
     has_target = (steps.dst_buffer != Buffer.UNKNOWN) | (steps.dst_offset != 0)
     is_local = ~(steps.sends | steps.receives)
-    stray: Mask = (is_local & (steps.peer != -1)) | (steps.sends & has_target) | (steps.is_kind(StepKind.RECV) & has_source)
+    stray: Mask = (
+        (is_local & (steps.peer != -1))
+        | (steps.sends & has_target)
+        | (steps.is_kind(StepKind.RECV) & has_source)
+    )
     return stray
 
 
@@ -141,4 +159,6 @@ class _Files:
         plan, steps = self._plan, self._plan.algorithm.steps
         count = int(steps.rank_indptr[rank + 1] - steps.rank_indptr[rank])
         size = plan.bound_bytes if plan.dialect != "symbolic" or plan.is_stated else None
-        return encode_metadata(VERSION, metadata_entries(plan.algorithm, rank, count, size, plan.is_stated))
+        return encode_metadata(
+            VERSION, metadata_entries(plan.algorithm, rank, count, size, plan.is_stated)
+        )

@@ -11,19 +11,6 @@ import click
 from hub_core.diagnostics import UsageError
 from hub_core.plugins.contract import Option
 
-__all__ = [
-    "Assignments",
-    "assign",
-    "force_flag",
-    "from_option",
-    "json_flag",
-    "option_pairs",
-    "output_option",
-    "source_argument",
-    "strict_flag",
-    "to_option",
-]
-
 Command = TypeVar("Command", bound=Callable[..., object])
 Assignments = Mapping[str, str]
 """The `-O` options of one command line: `key` or `side.key` to the value's text."""
@@ -32,22 +19,31 @@ Assignments = Mapping[str, str]
 def source_argument(function: Command) -> Command:
     """The file, trace-set prefix or `-` that a command reads, and arguments for it where it is a program."""
     arguments = click.argument(
-        "source_arguments", metavar="[-- ARGUMENT...]", nargs=-1, expose_value=False, callback=_kept_for_reader
+        "source_arguments",
+        metavar="[-- ARGUMENT...]",
+        nargs=-1,
+        expose_value=False,
+        callback=_kept_for_reader,
     )
     return click.argument("source", metavar="IN")(arguments(function))
 
 
 def from_option(function: Command) -> Command:
     """`--from FORMAT`."""
-    return click.option("--from", "source_format", metavar="FORMAT", help="Format of IN (default: by suffix, then content).")(
-        function
-    )
+    return click.option(
+        "--from",
+        "source_format",
+        metavar="FORMAT",
+        help="Format of IN (default: by suffix, then content).",
+    )(function)
 
 
 def output_option(function: Command) -> Command:
     """`-o OUT`."""
     help_text = "File, trace-set prefix, folder, or - for stdout."
-    return click.option("-o", "--output", "out", metavar="OUT", required=True, help=help_text)(function)
+    return click.option("-o", "--output", "out", metavar="OUT", required=True, help=help_text)(
+        function
+    )
 
 
 def to_option(function: Command) -> Command:
@@ -58,19 +54,25 @@ def to_option(function: Command) -> Command:
 
 def strict_flag(function: Command) -> Command:
     """`--strict`."""
-    return click.option("--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost.")(function)
+    return click.option(
+        "--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost."
+    )(function)
 
 
 def force_flag(function: Command) -> Command:
     """`--force`."""
-    return click.option("--force", is_flag=True, help="Overwrite a folder that is not empty, or a set with other ranks.")(
-        function
-    )
+    return click.option(
+        "--force",
+        is_flag=True,
+        help="Overwrite a folder that is not empty, or a set with other ranks.",
+    )(function)
 
 
 def json_flag(function: Command) -> Command:
     """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")(
+        function
+    )
 
 
 def option_pairs(function: Command) -> Command:
@@ -85,7 +87,9 @@ def option_pairs(function: Command) -> Command:
     )(function)
 
 
-def assign(assignments: Assignments, declared: Mapping[str, Sequence[Option]]) -> dict[str, dict[str, str]]:
+def assign(
+    assignments: Assignments, declared: Mapping[str, Sequence[Option]]
+) -> dict[str, dict[str, str]]:
     """Give every option to the sides that declare it; `declared` maps `reader`, `writer`, ... to their options.
 
     A bare key goes to every side that declares it, `side.key` to that side alone and before a bare one. Raises
@@ -94,17 +98,28 @@ def assign(assignments: Assignments, declared: Mapping[str, Sequence[Option]]) -
     given: dict[str, dict[str, str]] = {side: {} for side in declared}
     for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
         wanted, _, name = key.replace("-", "_").rpartition(".")
-        sides = [side for side in declared if wanted in ("", side) and name in _names(declared[side])]
+        sides = [
+            side for side in declared if wanted in ("", side) and name in _names(declared[side])
+        ]
         if not sides:
-            raise UsageError(f"there is no option {key!r} here", cure=_closest(name, declared), code="unknown-option")
+            raise UsageError(
+                f"there is no option {key!r} here",
+                cure=_closest(name, declared),
+                code="unknown-option",
+            )
         for side in sides:
             given[side][name] = value
     return given
 
 
-def _kept_for_reader(context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]) -> None:
+def _kept_for_reader(
+    context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]
+) -> None:
     if arguments and not context.obj.has_separator:
-        raise click.UsageError(f"Got unexpected extra argument ({arguments[0]}); arguments for a program stand after --", context)
+        raise click.UsageError(
+            f"Got unexpected extra argument ({arguments[0]}); arguments for a program stand after --",
+            context,
+        )
     context.obj.source_arguments = arguments
 
 
@@ -117,15 +132,23 @@ def _closest(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
     known = sorted({known for options in declared.values() for known in _names(options)})
     if close := owners or difflib.get_close_matches(name, known, 1, 0.5):
         return f"did you mean {close[0]!r}?"
-    return f"use one of {', '.join(known)}" if known else f"no option is declared by the {' or the '.join(declared)}"
+    return (
+        f"use one of {', '.join(known)}"
+        if known
+        else f"no option is declared by the {' or the '.join(declared)}"
+    )
 
 
-def _parsed_pairs(context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> Assignments:
+def _parsed_pairs(
+    context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]
+) -> Assignments:
     parsed: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{pair!r} is not KEY=VALUE, for example -O root=0", context, parameter)
+            raise click.BadParameter(
+                f"{pair!r} is not KEY=VALUE, for example -O root=0", context, parameter
+            )
         if key in parsed:
             raise click.BadParameter(f"{key!r} is given twice", context, parameter)
         parsed[key] = value

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
     from hub_core.certificates import CertificateReport
 
-__all__ = ["certificate_object", "print_certificate"]
-
 
 def print_certificate(report: CertificateReport) -> None:
     """Print the recomputed rate and bound, and what is wrong."""
-    print_fields({"certificate": _verdict(report), "rate": _text(report.rate), "bound": _text(report.bound)})
+    print_fields(
+        {"certificate": _verdict(report), "rate": _text(report.rate), "bound": _text(report.bound)}
+    )
     for found in report.diagnostics:
         print_diagnostic(found)
 

@@ -20,7 +20,15 @@ from hub_core.cli.arguments import (
 from hub_core.cli.loading import open_source, read_opened
 from hub_core.cli.output import print_json, print_note, progress
 from hub_core.cli.session import Session
-from hub_core.cli.writing import check_stdout, chosen_writer, loss_objects, policy_of, print_losses, write_out, wrote
+from hub_core.cli.writing import (
+    check_stdout,
+    chosen_writer,
+    loss_objects,
+    policy_of,
+    print_losses,
+    write_out,
+    wrote,
+)
 from hub_core.diagnostics import UsageError
 from hub_core.losses import Loss, apply_policy
 
@@ -30,26 +38,53 @@ if TYPE_CHECKING:
     from hub_core.plugins.contract import FormatWriter
     from hub_core.plugins.registry import Provided
 
-__all__ = ["compose"]
 
-
-def _parsed_ranks(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+def _parsed_ranks(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not a list of ranks, for example 3,1,2,0", context, parameter) from None
+        raise click.BadParameter(
+            f"{text!r} is not a list of ranks, for example 3,1,2,0", context, parameter
+        ) from None
 
 
 @click.command()
 @click.argument("sources", metavar="IN [IN ...]", nargs=-1, required=True)
 @output_option
-@click.option("--instances", type=click.IntRange(1), default=1, metavar="K", help="Then run K copies on K times as many units.")
-@click.option("--interleaved", is_flag=True, help="Deal the units to the copies in turn, not in one part a copy.")
-@click.option("--ranks", callback=_parsed_ranks, metavar="R,R,...", help="Then let rank i be the i-th of these.")
-@click.option("--embed", type=click.IntRange(1), metavar="N", help="The ranks are some of N; the others do nothing.")
-@click.option("--from", "source_format", metavar="FORMAT", help="Format of every IN (default: by suffix, then content).")
+@click.option(
+    "--instances",
+    type=click.IntRange(1),
+    default=1,
+    metavar="K",
+    help="Then run K copies on K times as many units.",
+)
+@click.option(
+    "--interleaved",
+    is_flag=True,
+    help="Deal the units to the copies in turn, not in one part a copy.",
+)
+@click.option(
+    "--ranks",
+    callback=_parsed_ranks,
+    metavar="R,R,...",
+    help="Then let rank i be the i-th of these.",
+)
+@click.option(
+    "--embed",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The ranks are some of N; the others do nothing.",
+)
+@click.option(
+    "--from",
+    "source_format",
+    metavar="FORMAT",
+    help="Format of every IN (default: by suffix, then content).",
+)
 @to_option
 @option_pairs
 @strict_flag
@@ -120,16 +155,26 @@ def _read(
 ) -> tuple[list[Algorithm], dict[str, str]]:
     """Read all parts, each with those options that its reader declares; return them and the options of the writer."""
     declared = {option.name: option for one in opened for option in one.reader.offer.options}
-    given = assign(assignments, {"reader": tuple(declared.values()), "writer": writer.offer.options})
+    given = assign(
+        assignments, {"reader": tuple(declared.values()), "writer": writer.offer.options}
+    )
     parts = []
     for one in opened:
         names = {option.name for option in one.reader.offer.options}
-        parts.append(read_opened(one, {name: value for name, value in given["reader"].items() if name in names}))
+        parts.append(
+            read_opened(
+                one, {name: value for name, value in given["reader"].items() if name in names}
+            )
+        )
     return parts, given["writer"]
 
 
 def _composed(
-    parts: Sequence[Algorithm], instances: int, interleaved: bool, ranks: tuple[int, ...] | None, embed: int | None
+    parts: Sequence[Algorithm],
+    instances: int,
+    interleaved: bool,
+    ranks: tuple[int, ...] | None,
+    embed: int | None,
 ) -> Algorithm:
     # Imported here: the help of a command needs no numpy.
     from hub_core import composition
@@ -145,14 +190,33 @@ def _losses(parts: Sequence[Algorithm], algorithm: Algorithm) -> tuple[Loss, ...
     losses = []
     names = sorted({name for part in parts for name in part.extensions} - set(algorithm.extensions))
     if names:
-        losses.append(Loss("extensions", ", ".join(names), "what only one tool knows of a part is not said of the whole"))
-    if any(bool((part.steps.source_line >= 0).any()) for part in parts) and not (algorithm.steps.source_line >= 0).any():
-        losses.append(Loss("source lines", "all steps", "the parts come from several files, so messages name ranks and steps"))
+        losses.append(
+            Loss(
+                "extensions",
+                ", ".join(names),
+                "what only one tool knows of a part is not said of the whole",
+            )
+        )
+    if (
+        any(bool((part.steps.source_line >= 0).any()) for part in parts)
+        and not (algorithm.steps.source_line >= 0).any()
+    ):
+        losses.append(
+            Loss(
+                "source lines",
+                "all steps",
+                "the parts come from several files, so messages name ranks and steps",
+            )
+        )
     return tuple(losses)
 
 
 def _object(
-    opened: Sequence[OpenedAlgorithm], target: str, algorithm: Algorithm, written: Written, losses: Sequence[Loss]
+    opened: Sequence[OpenedAlgorithm],
+    target: str,
+    algorithm: Algorithm,
+    written: Written,
+    losses: Sequence[Loss],
 ) -> dict[str, JsonValue]:
     collective = algorithm.collective
     return {
@@ -173,7 +237,14 @@ def _object(
 
 def _said(algorithm: Algorithm, written: Written) -> str:
     collective = algorithm.collective
-    claims = [name for name, holds in (("in place", collective.in_place), ("out of place", collective.out_of_place)) if holds]
+    claims = [
+        name
+        for name, holds in (
+            ("in place", collective.in_place),
+            ("out of place", collective.out_of_place),
+        )
+        if holds
+    ]
     root = "" if collective.root is None else f" with root {collective.root}"
     what = f"{collective.kind}{root} of {collective.num_ranks} ranks, {' and '.join(claims)}"
     return f"{what}: {wrote(written)}"

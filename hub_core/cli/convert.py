@@ -21,13 +21,18 @@ from hub_core.cli.arguments import (
 from hub_core.cli.loading import open_source, read_opened, source_options
 from hub_core.cli.output import print_json, print_note
 from hub_core.cli.session import Session
-from hub_core.cli.writing import check_stdout, chosen_writer, loss_objects, print_losses, write_out, wrote
+from hub_core.cli.writing import (
+    check_stdout,
+    chosen_writer,
+    loss_objects,
+    print_losses,
+    write_out,
+    wrote,
+)
 
 if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
     from hub_core.pipeline import Written
-
-__all__ = ["convert"]
 
 
 @click.command()
@@ -60,7 +65,9 @@ def convert(
     registry = session.registry()
     writer = chosen_writer(registry, out, target_format)
     opened = open_source(session, source, source_format)
-    given = assign(assignments, {"reader": opened.reader.offer.options, "writer": writer.offer.options})
+    given = assign(
+        assignments, {"reader": opened.reader.offer.options, "writer": writer.offer.options}
+    )
     algorithm = read_opened(opened, source_options(session, opened, given["reader"]))
     written = write_out(algorithm, out, writer, given["writer"], strict, force, registry)
     print_losses(written.losses, "conversion", out)
@@ -70,7 +77,9 @@ def convert(
         print_note(wrote(written))
 
 
-def _object(source: str, source_format: str, target_format: str, written: Written) -> dict[str, JsonValue]:
+def _object(
+    source: str, source_format: str, target_format: str, written: Written
+) -> dict[str, JsonValue]:
     return {
         "schema": "collhub/report-convert-1",
         "source": source,

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hub_core.plugins.registry import Registry
     from hub_core.timing import Timing
 
-__all__ = ["demo"]
 
 SIMULATOR = "analytical"
 TOPOLOGIES = ("ring:{}", "switch:{}", "fully-connected:{}", "dgx1v")
@@ -50,7 +49,10 @@ class _Run:
 
 @click.command()
 @click.option(
-    "--output", metavar="DIR", type=click.Path(path_type=Path), help="Where traces go (default: a new temporary folder)."
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where traces go (default: a new temporary folder).",
 )
 @json_flag
 @click.pass_obj
@@ -73,13 +75,20 @@ def _check_plugins(registry: Registry) -> None:
     """Raise `PluginError` where nothing reads the examples or simulates them."""
     from hub_core.plugins.contract import FormatReader, Simulator
 
-    readers = [reader for reader in registry.all(FormatReader) if ".xml" in reader.offer.format.suffixes]
+    readers = [
+        reader for reader in registry.all(FormatReader) if ".xml" in reader.offer.format.suffixes
+    ]
     simulators = [simulator for simulator in registry.all(Simulator) if simulator.name == SIMULATOR]
-    missing = [what for what, found in (("reads MSCCL XML", readers), (f"simulates ({SIMULATOR})", simulators)) if not found]
+    missing = [
+        what
+        for what, found in (("reads MSCCL XML", readers), (f"simulates ({SIMULATOR})", simulators))
+        if not found
+    ]
     if missing:
         hint = registry.unavailable_hint()
         raise PluginError(
-            f"the demo needs a plugin that {' and one that '.join(missing)}" + (f"; {hint}" if hint else ""),
+            f"the demo needs a plugin that {' and one that '.join(missing)}"
+            + (f"; {hint}" if hint else ""),
             cure="install the plugins: python -m pip install -r requirements.txt",
         )
 
@@ -112,14 +121,18 @@ def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
         if topology.num_npus != algorithm.num_ranks:
             continue
         for size in SIZES:
-            result = pipeline.simulate(algorithm, topology, size, backend=SIMULATOR, registry=registry)
+            result = pipeline.simulate(
+                algorithm, topology, size, backend=SIMULATOR, registry=registry
+            )
             yield _Run(example, topology.name, judged(algorithm, topology, size, result))
 
 
 def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> None:
     for example in examples:
         collective = example.algorithm.collective
-        print(f"{example.name}: {collective.kind}, {collective.num_ranks} ranks, {len(example.algorithm.steps)} steps: verified")
+        print(
+            f"{example.name}: {collective.kind}, {collective.num_ranks} ranks, {len(example.algorithm.steps)} steps: verified"
+        )
     print()
     rows = [(run.example.name, run.topology, *timing_cells(run.timing)) for run in runs]
     print_table(("algorithm", "topology", *TIMING_COLUMNS), rows, right=TIMING_COLUMNS)

@@ -13,13 +13,15 @@ from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_json
 from hub_core.cli.session import Session
 from hub_core.diagnostics import ExitCode
-from hub_core.plugins.compatibility import CORE_DISTRIBUTION, active_requirements, unmet_requirements
+from hub_core.plugins.compatibility import (
+    CORE_DISTRIBUTION,
+    active_requirements,
+    unmet_requirements,
+)
 from hub_core.plugins.contract import HealthLine
 from hub_core.plugins.metadata import find_distribution, installed_version
 from hub_core.plugins.registry import CORE_NAME, Plugin, PluginState, Registry
 from hub_core.version import __version__
-
-__all__ = ["doctor"]
 
 
 @click.command()
@@ -30,7 +32,13 @@ def doctor(session: Session, as_json: bool) -> int:
     lines = list(_lines(session.registry()))
     is_ok = all(line.is_healthy for _, line in lines)
     if as_json:
-        print_json({"schema": "collhub/report-doctor-1", "ok": is_ok, "lines": [_object(owner, line) for owner, line in lines]})
+        print_json(
+            {
+                "schema": "collhub/report-doctor-1",
+                "ok": is_ok,
+                "lines": [_object(owner, line) for owner, line in lines],
+            }
+        )
     else:
         for owner, line in lines:
             subject = line.subject if owner == CORE_NAME else f"{owner}: {line.subject}"
@@ -48,12 +56,17 @@ def _lines(registry: Registry) -> Iterator[tuple[str, HealthLine]]:
     for plugin in registry.plugins[1:]:
         yield plugin.name, _plugin_line(plugin)
         yield from ((plugin.name, line) for line in _requirement_lines(plugin.distribution))
-    yield from ((CORE_NAME, HealthLine("names", False, clash, "disable or uninstall one")) for clash in registry.clashes())
+    yield from (
+        (CORE_NAME, HealthLine("names", False, clash, "disable or uninstall one"))
+        for clash in registry.clashes()
+    )
     yield from ((plugin.name, line) for plugin, line in check_health(registry))
 
 
 def _core_lines() -> Iterator[HealthLine]:
-    yield HealthLine("python", True, f"{platform.python_version()} at {sys.executable}, {platform.platform()}")
+    yield HealthLine(
+        "python", True, f"{platform.python_version()} at {sys.executable}, {platform.platform()}"
+    )
     yield HealthLine("collhub", True, __version__)
     yield from _requirement_lines(CORE_DISTRIBUTION)
     yield _temporary_folder()
@@ -63,27 +76,53 @@ def _requirement_lines(distribution: str) -> Iterator[HealthLine]:
     try:
         found = find_distribution(distribution)
     except ModuleNotFoundError:
-        yield HealthLine("dependencies", False, f"{distribution} is not installed as a distribution", "install it with pip")
+        yield HealthLine(
+            "dependencies",
+            False,
+            f"{distribution} is not installed as a distribution",
+            "install it with pip",
+        )
         return
     unmet = unmet_requirements(found)
-    versions = [f"{r.name} {installed_version(r.name)}" for r in active_requirements(found) if installed_version(r.name)]
-    details = f"missing or too old: {', '.join(unmet)}" if unmet else ", ".join(sorted(versions)) or "none"
-    yield HealthLine("dependencies", not unmet, details, f"python -m pip install {distribution}" if unmet else "")
+    versions = [
+        f"{r.name} {installed_version(r.name)}"
+        for r in active_requirements(found)
+        if installed_version(r.name)
+    ]
+    details = (
+        f"missing or too old: {', '.join(unmet)}"
+        if unmet
+        else ", ".join(sorted(versions)) or "none"
+    )
+    yield HealthLine(
+        "dependencies", not unmet, details, f"python -m pip install {distribution}" if unmet else ""
+    )
 
 
 def _temporary_folder() -> HealthLine:
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return HealthLine("temporary folder", True, f"{folder.rpartition('/')[0]} can be written")
+            return HealthLine(
+                "temporary folder", True, f"{folder.rpartition('/')[0]} can be written"
+            )
     except OSError as error:
-        return HealthLine("temporary folder", False, str(error), "name one that can be written in TMPDIR")
+        return HealthLine(
+            "temporary folder", False, str(error), "name one that can be written in TMPDIR"
+        )
 
 
 def _plugin_line(plugin: Plugin) -> HealthLine:
     status = plugin.status
     details = f"{plugin.distribution} {plugin.version} is {status.state}{f': {status.reason}' if status.reason else ''}"
-    is_healthy = status.state is PluginState.DISABLED or (status.state is PluginState.LOADED and not status.reason)
-    return HealthLine("plugin", is_healthy, details, "" if is_healthy else f"install another version of {plugin.distribution}")
+    is_healthy = status.state is PluginState.DISABLED or (
+        status.state is PluginState.LOADED and not status.reason
+    )
+    return HealthLine(
+        "plugin",
+        is_healthy,
+        details,
+        "" if is_healthy else f"install another version of {plugin.distribution}",
+    )
 
 
 def _object(owner: str, line: HealthLine) -> dict[str, object]:

@@ -30,7 +30,6 @@ from hub_core.plugins.registry import Provided, Registry, closest
 if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
 
-__all__ = ["formats"]
 
 _LAST = {"simulate": 1, "run": 2}
 _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER: "folder"}
@@ -56,11 +55,16 @@ class _Way:
 def formats(session: Session, name: str | None, as_json: bool) -> None:
     """List the formats, synthesizers, simulators and executors, or show NAME with its options."""
     registry = session.registry()
-    ways = sorted(_ways(registry), key=lambda way: (way.format is None, _LAST.get(way.does, 0), way.name, way.does))
+    ways = sorted(
+        _ways(registry),
+        key=lambda way: (way.format is None, _LAST.get(way.does, 0), way.name, way.does),
+    )
     if name is not None:
         ways = [way for way in ways if way.name == name] or _unknown(name, ways)
     if as_json:
-        print_json({"schema": "collhub/report-formats-1", "formats": [_object(way) for way in ways]})
+        print_json(
+            {"schema": "collhub/report-formats-1", "formats": [_object(way) for way in ways]}
+        )
     elif name is None:
         _print_list(ways)
     else:
@@ -78,11 +82,32 @@ def _ways(registry: Registry) -> Iterable[_Way]:
     for topology in registry.all(TopologyReader):
         yield _format_way(topology, topology.offer.format, "read topology", topology.offer.options)
     for maker in registry.all(Synthesizer):
-        yield _Way(maker.name, "synthesize", "", maker.plugin.name, maker.offer.description, maker.offer.options)
+        yield _Way(
+            maker.name,
+            "synthesize",
+            "",
+            maker.plugin.name,
+            maker.offer.description,
+            maker.offer.options,
+        )
     for found in registry.all(Simulator):
-        yield _Way(found.name, "simulate", "", found.plugin.name, found.offer.description, found.offer.options)
+        yield _Way(
+            found.name,
+            "simulate",
+            "",
+            found.plugin.name,
+            found.offer.description,
+            found.offer.options,
+        )
     for runner in registry.all(Executor):
-        yield _Way(runner.name, "run", "", runner.plugin.name, runner.offer.description, runner.offer.options)
+        yield _Way(
+            runner.name,
+            "run",
+            "",
+            runner.plugin.name,
+            runner.offer.description,
+            runner.offer.options,
+        )
 
 
 def _format_way(
@@ -91,8 +116,18 @@ def _format_way(
     does: str,
     options: tuple[Option, ...],
 ) -> _Way:
-    patterns = dict.fromkeys(_PATTERNS[described.layout].format(suffix) for suffix in described.suffixes or ("",))
-    return _Way(described.name, does, " ".join(patterns), provided.plugin.name, described.description, options, described)
+    patterns = dict.fromkeys(
+        _PATTERNS[described.layout].format(suffix) for suffix in described.suffixes or ("",)
+    )
+    return _Way(
+        described.name,
+        does,
+        " ".join(patterns),
+        provided.plugin.name,
+        described.description,
+        options,
+        described,
+    )
 
 
 def _object(way: _Way) -> dict[str, JsonValue]:
@@ -136,4 +171,8 @@ def _text_of(default: OptionValue) -> str:
 def _unknown(name: str, ways: list[_Way]) -> list[_Way]:
     known = sorted({way.name for way in ways})
     cure = closest(name, known) or f"known: {', '.join(known)}"
-    raise UsageError(f"there is no format, synthesizer, simulator or executor {name!r}", cure=cure, code="unknown-name")
+    raise UsageError(
+        f"there is no format, synthesizer, simulator or executor {name!r}",
+        cure=cure,
+        code="unknown-name",
+    )

@@ -8,7 +8,14 @@ import click
 import numpy as np
 
 from hub_core.chakra.survey import survey
-from hub_core.cli.arguments import Assignments, assign, from_option, json_flag, option_pairs, source_argument
+from hub_core.cli.arguments import (
+    Assignments,
+    assign,
+    from_option,
+    json_flag,
+    option_pairs,
+    source_argument,
+)
 from hub_core.cli.inspect_workload import print_survey
 from hub_core.cli.loading import open_source, read_opened, source_options
 from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
@@ -20,7 +27,6 @@ from hub_core.units import format_bytes, parse_size
 if TYPE_CHECKING:
     from hub_core.algorithm import Algorithm, JsonValue
 
-__all__ = ["inspect"]
 
 LISTED_LINKS = 10
 WORKLOAD_CODE = "workload-trace"
@@ -30,11 +36,21 @@ WORKLOAD_CODE = "workload-trace"
 @source_argument
 @from_option
 @option_pairs
-@click.option("--size", "size_text", metavar="S", help="Size for which bytes are counted (default: the size that IN states).")
+@click.option(
+    "--size",
+    "size_text",
+    metavar="S",
+    help="Size for which bytes are counted (default: the size that IN states).",
+)
 @json_flag
 @click.pass_obj
 def inspect(
-    session: Session, source: str, source_format: str | None, assignments: Assignments, size_text: str | None, as_json: bool
+    session: Session,
+    source: str,
+    source_format: str | None,
+    assignments: Assignments,
+    size_text: str | None,
+    as_json: bool,
 ) -> None:
     """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, where it came from.
 
@@ -59,7 +75,13 @@ def inspect(
         _print(opened.name, opened.reader.name, algorithm, sent, longest)
 
 
-def _object(source: str, source_format: str, algorithm: Algorithm, sent: Traffic, longest: CriticalPath | None) -> JsonValue:
+def _object(
+    source: str,
+    source_format: str,
+    algorithm: Algorithm,
+    sent: Traffic,
+    longest: CriticalPath | None,
+) -> JsonValue:
     collective, steps = algorithm.collective, algorithm.steps
     return {
         "schema": "collhub/report-inspect-1",
@@ -81,13 +103,17 @@ def _object(source: str, source_format: str, algorithm: Algorithm, sent: Traffic
         "dependencies": {"data": len(steps.data_indices), "control": len(steps.control_indices)},
         "units_by_link": _by_link(sent, sent.units),
         "bytes_by_link": None if sent.bytes is None else _by_link(sent, sent.bytes),
-        "critical_path": None if longest is None else {"steps": longest.steps, "messages": longest.messages},
+        "critical_path": None
+        if longest is None
+        else {"steps": longest.steps, "messages": longest.messages},
         "provenance": algorithm.provenance.as_json(),
         "extensions": sorted(algorithm.extensions),
     }
 
 
-def _by_link(sent: Traffic, values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[str, JsonValue]:
+def _by_link(
+    sent: Traffic, values: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> dict[str, JsonValue]:
     ends = zip(sent.source.tolist(), sent.destination.tolist(), values.tolist(), strict=True)
     return {f"{source}->{destination}": value for source, destination, value in ends}
 
@@ -105,7 +131,13 @@ def _lanes(algorithm: Algorithm) -> int:
     return int(np.bincount(pairs[0]).max(initial=0))
 
 
-def _print(source: str, source_format: str, algorithm: Algorithm, sent: Traffic, longest: CriticalPath | None) -> None:
+def _print(
+    source: str,
+    source_format: str,
+    algorithm: Algorithm,
+    sent: Traffic,
+    longest: CriticalPath | None,
+) -> None:
     collective, steps = algorithm.collective, algorithm.steps
     kinds = ", ".join(f"{count} {kind}" for kind, count in kind_counts(steps).items() if count)
     print_fields(
@@ -114,7 +146,9 @@ def _print(source: str, source_format: str, algorithm: Algorithm, sent: Traffic,
             "collective": _said_collective(algorithm),
             "ranks": str(collective.num_ranks),
             "units": f"{collective.unit_count}, scratch {int(algorithm.scratch_units.max(initial=0))} at most",
-            "size": "not stated" if algorithm.collective_bytes is None else format_bytes(algorithm.collective_bytes),
+            "size": "not stated"
+            if algorithm.collective_bytes is None
+            else format_bytes(algorithm.collective_bytes),
             "steps": f"{len(steps)}: {kinds}" if kinds else "0",
             "dependencies": f"{len(steps.data_indices)} data, {len(steps.control_indices)} control",
             "channels": str(_channels(algorithm)),
@@ -126,13 +160,20 @@ def _print(source: str, source_format: str, algorithm: Algorithm, sent: Traffic,
     )
     _print_links(sent)
     if not algorithm.has_contents:
-        print_note("a timing-only trace: it can be matched and simulated, its contents cannot be verified")
+        print_note(
+            "a timing-only trace: it can be matched and simulated, its contents cannot be verified"
+        )
 
 
 def _said_collective(algorithm: Algorithm) -> str:
     collective = algorithm.collective
     modes = " and ".join(
-        name for name, claimed in (("in place", collective.in_place), ("out of place", collective.out_of_place)) if claimed
+        name
+        for name, claimed in (
+            ("in place", collective.in_place),
+            ("out of place", collective.out_of_place),
+        )
+        if claimed
     )
     root = "" if collective.root is None else f", root {collective.root}"
     return f"{collective.kind}{root}, {modes}"

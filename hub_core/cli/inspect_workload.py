@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
     from hub_core.chakra.survey import TraceSurvey
 
-__all__ = ["print_survey"]
-
 
 def print_survey(survey: TraceSurvey, as_json: bool) -> None:
     """Print a survey as text or as `collhub/report-survey-1`."""
@@ -30,10 +28,14 @@ def print_survey(survey: TraceSurvey, as_json: bool) -> None:
             "metadata": ", ".join(f"{name}={value}" for name, value in survey.metadata.items()),
         }
     )
-    rows = [(use.node_type, use.name, use.kind or "none", str(use.count)) for use in survey.attributes]
+    rows = [
+        (use.node_type, use.name, use.kind or "none", str(use.count)) for use in survey.attributes
+    ]
     if rows:
         print_table(("node", "attribute", "kind", "count"), rows, right=("count",))
-    print_note("a workload trace: it can be inspected; verify, convert and simulate want algorithms")
+    print_note(
+        "a workload trace: it can be inspected; verify, convert and simulate want algorithms"
+    )
 
 
 def _object(survey: TraceSurvey) -> dict[str, JsonValue]:
@@ -53,6 +55,7 @@ def _object(survey: TraceSurvey) -> dict[str, JsonValue]:
         },
         "metadata": dict(survey.metadata),
         "attributes": [
-            {"node_type": use.node_type, "name": use.name, "kind": use.kind, "count": use.count} for use in survey.attributes
+            {"node_type": use.node_type, "name": use.name, "kind": use.kind, "count": use.count}
+            for use in survey.attributes
         ],
     }

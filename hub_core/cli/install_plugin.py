@@ -16,8 +16,6 @@ from hub_core.diagnostics import ExitCode, PluginError, UsageError
 if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
 
-__all__ = ["install_plugin"]
-
 
 def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, JsonValue]]:
     """Run `python -m pip install`; return the plugins, as in the plugin report, that came or changed.
@@ -25,7 +23,10 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, Js
     pip's output goes to standard error. Raises `PluginError` where pip is missing or fails.
     """
     if target.startswith("-"):
-        raise UsageError(f"{target!r} is not a path or the name of a distribution", cure="put options for pip behind --")
+        raise UsageError(
+            f"{target!r} is not a path or the name of a distribution",
+            cure="put options for pip behind --",
+        )
     if importlib.util.find_spec("pip") is None:
         cure = f"install it with '{sys.executable} -m ensurepip', or install {target} with the tool of your environment"
         raise PluginError("this Python has no pip", cure=cure, code="no-pip")
@@ -34,7 +35,11 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, Js
     print_note(f"running: {shlex.join(command)}")
     status = subprocess.run(command, stdout=sys.stderr.fileno(), check=False).returncode
     if status:
-        raise PluginError(f"pip ended with status {status}; nothing was installed", cure="see pip's message above", code="pip")
+        raise PluginError(
+            f"pip ended with status {status}; nothing was installed",
+            cure="see pip's message above",
+            code="pip",
+        )
     return [plugin for plugin in _installed() if plugin not in before]
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hub_core.cli.arguments import Assignments
-from hub_core.cli.output import diagnostic_object, print_diagnostic, print_json, print_table, progress
+from hub_core.cli.output import (
+    diagnostic_object,
+    print_diagnostic,
+    print_json,
+    print_table,
+    progress,
+)
 from hub_core.cli.session import Session
 from hub_core.diagnostics import ExitCode
 
@@ -13,17 +19,21 @@ if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
     from hub_core.plugins.contract import LoadableCall, LoadReport
 
-__all__ = ["report_load"]
 
-
-def report_load(session: Session, source: str, runtime: str, options: Assignments, as_json: bool) -> int:
+def report_load(
+    session: Session, source: str, runtime: str, options: Assignments, as_json: bool
+) -> int:
     """Check, print, and return the exit code: 0 where at least one kind of call uses the file."""
     # Imported here: the help of a command needs no numpy.
     from hub_core import pipeline
 
     with progress("checking"):
         report = pipeline.check_load(
-            source, runtime=runtime, options=options, registry=session.registry(), report=print_diagnostic
+            source,
+            runtime=runtime,
+            options=options,
+            registry=session.registry(),
+            report=print_diagnostic,
         )
     if as_json:
         print_json(_object(source, runtime, report))
@@ -59,7 +69,11 @@ def _print(source: str, runtime: str, report: LoadReport) -> None:
     if report.ok:
         outcome = f"{runtime} uses it for these calls"
     else:
-        outcome = f"{runtime} takes it, but uses it for no call" if report.is_accepted else f"{runtime} refuses it"
+        outcome = (
+            f"{runtime} takes it, but uses it for no call"
+            if report.is_accepted
+            else f"{runtime} refuses it"
+        )
     print(f"{source}: {outcome}")
     if report.calls:
         rows = [
@@ -73,6 +87,10 @@ def _print(source: str, runtime: str, report: LoadReport) -> None:
             )
             for call in report.calls
         ]
-        print_table(("collective", "ranks", "mode", "from bytes", "to bytes", "if"), rows, ("ranks", "from bytes", "to bytes"))
+        print_table(
+            ("collective", "ranks", "mode", "from bytes", "to bytes", "if"),
+            rows,
+            ("ranks", "from bytes", "to bytes"),
+        )
     for found in report.diagnostics:
         print_diagnostic(found)

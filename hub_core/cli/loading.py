@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from hub_core.diagnostics import Diagnostic
     from hub_core.pipeline import OpenedAlgorithm
 
-__all__ = ["load", "open_source", "read_opened", "source_options", "with_path"]
-
 
 def open_source(session: Session, source: str, source_format: str | None) -> OpenedAlgorithm:
     """Open IN and find its reader; nothing but the first bytes is read yet."""
     # Imported here: the help of a command needs no numpy.
     from hub_core import pipeline
 
-    return pipeline.open_algorithm(source, format=source_format, registry=session.registry(), report=print_diagnostic)
+    return pipeline.open_algorithm(
+        source, format=source_format, registry=session.registry(), report=print_diagnostic
+    )
 
 
 def source_options(session: Session, opened: OpenedAlgorithm, options: Assignments) -> Assignments:
@@ -35,7 +35,9 @@ def source_options(session: Session, opened: OpenedAlgorithm, options: Assignmen
         return options
     if "arguments" not in (option.name for option in opened.reader.offer.options):
         first = session.source_arguments[0]
-        raise UsageError(f"{opened.name} is read as {opened.reader.name}, which takes no arguments, but {first!r} follows it")
+        raise UsageError(
+            f"{opened.name} is read as {opened.reader.name}, which takes no arguments, but {first!r} follows it"
+        )
     if "arguments" in options:
         raise UsageError("arguments of the program are given twice: by -O arguments and behind IN")
     return {**options, "arguments": shlex.join(session.source_arguments)}
@@ -47,7 +49,9 @@ def read_opened(opened: OpenedAlgorithm, options: Assignments) -> Algorithm:
         return opened.read(options)
 
 
-def load(session: Session, source: str, source_format: str | None, assignments: Assignments) -> tuple[Algorithm, OpenedAlgorithm]:
+def load(
+    session: Session, source: str, source_format: str | None, assignments: Assignments
+) -> tuple[Algorithm, OpenedAlgorithm]:
     """Read IN with a reader to which all options belong; return the algorithm and what it was read from."""
     opened = open_source(session, source, source_format)
     options = assign(assignments, {"reader": opened.reader.offer.options})["reader"]
@@ -59,4 +63,9 @@ def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) ->
     name = algorithm.provenance.source_name
     if not name or PurePath(source).name != name:
         return list(found)
-    return [replace(one, location=replace(one.location, file=source)) if one.location.file == name else one for one in found]
+    return [
+        replace(one, location=replace(one.location, file=source))
+        if one.location.file == name
+        else one
+        for one in found
+    ]

@@ -18,8 +18,6 @@ from hub_core.cli.session import Session
 from hub_core.diagnostics import ExitCode, HubError, UsageError
 from hub_core.version import __version__
 
-__all__ = ["collhub", "main"]
-
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 
@@ -33,17 +31,36 @@ class _Entry:
 
 
 COMMANDS = {
-    "demo": _Entry("hub_core.cli.demo:demo", "Verify, convert and simulate three shipped algorithms."),
-    "formats": _Entry("hub_core.cli.formats:formats", "List the formats, synthesizers, simulators and executors."),
-    "inspect": _Entry("hub_core.cli.inspect:inspect", "Say what a file is: collective, steps, links, critical path."),
+    "demo": _Entry(
+        "hub_core.cli.demo:demo", "Verify, convert and simulate three shipped algorithms."
+    ),
+    "formats": _Entry(
+        "hub_core.cli.formats:formats", "List the formats, synthesizers, simulators and executors."
+    ),
+    "inspect": _Entry(
+        "hub_core.cli.inspect:inspect",
+        "Say what a file is: collective, steps, links, critical path.",
+    ),
     "verify": _Entry("hub_core.cli.verify:verify", "Check matching, deadlock, races and contents."),
-    "convert": _Entry("hub_core.cli.convert:convert", "Read one format, write another, list what is lost."),
-    "compose": _Entry("hub_core.cli.compose:compose", "Join algorithms: in sequence, replicated, on other ranks."),
-    "synthesize": _Entry("hub_core.cli.synthesize:synthesize", "Make an algorithm for a collective on a topology."),
-    "simulate": _Entry("hub_core.cli.simulate:simulate", "Time an algorithm on a topology for a size."),
+    "convert": _Entry(
+        "hub_core.cli.convert:convert", "Read one format, write another, list what is lost."
+    ),
+    "compose": _Entry(
+        "hub_core.cli.compose:compose", "Join algorithms: in sequence, replicated, on other ranks."
+    ),
+    "synthesize": _Entry(
+        "hub_core.cli.synthesize:synthesize", "Make an algorithm for a collective on a topology."
+    ),
+    "simulate": _Entry(
+        "hub_core.cli.simulate:simulate", "Time an algorithm on a topology for a size."
+    ),
     "run": _Entry("hub_core.cli.run:run", "Run an algorithm on real data and check the result."),
-    "topology": _Entry("hub_core.cli.topology:topology", "Show, check, draw and convert a network."),
-    "plugins": _Entry("hub_core.cli.plugins:plugins", "List, show, check, make and install plugins."),
+    "topology": _Entry(
+        "hub_core.cli.topology:topology", "Show, check, draw and convert a network."
+    ),
+    "plugins": _Entry(
+        "hub_core.cli.plugins:plugins", "List, show, check, make and install plugins."
+    ),
     "doctor": _Entry("hub_core.cli.doctor:doctor", "Report on the installation and its plugins."),
 }
 
@@ -62,7 +79,9 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], COMMANDS, 1, 0.5)
             cure = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(COMMANDS)}"
@@ -77,7 +96,13 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="collhub", message="%(prog)s %(version)s")
 @click.option("--no-plugins", is_flag=True, help="Load no plugin; the core's own formats stay.")
-@click.option("--disable-plugin", "disabled", metavar="NAME", multiple=True, help="Do not load this plugin (repeatable).")
+@click.option(
+    "--disable-plugin",
+    "disabled",
+    metavar="NAME",
+    multiple=True,
+    help="Do not load this plugin (repeatable).",
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_obj
 def collhub(session: Session, no_plugins: bool, disabled: tuple[str, ...], debug: bool) -> None:
@@ -96,7 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # No command multiplies matrices, and the idle threads of numpy's OpenBLAS cost more CPU than a small conversion.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = list(sys.argv[1:] if arguments is None else arguments)
-    session = Session(is_debug=os.environ.get("COLLHUB_TRACEBACK", "") not in ("", "0"), has_separator="--" in given)
+    session = Session(
+        is_debug=os.environ.get("COLLHUB_TRACEBACK", "") not in ("", "0"),
+        has_separator="--" in given,
+    )
     try:
         return _run(given, session)
     except BrokenPipeError:
@@ -150,7 +178,9 @@ def _report(error: Exception) -> int:
 def _report_usage(error: click.ClickException) -> int:
     context = error.ctx if isinstance(error, click.UsageError) else None
     # A group called without a command "fails" with its help as the message (click 8.2 and later).
-    if context is not None and isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+    if context is not None and isinstance(
+        error, getattr(click.exceptions, "NoArgsIsHelpError", ())
+    ):
         print(context.get_help())
         return int(ExitCode.DONE)
     hint = f"; see '{context.command_path} --help'" if context is not None else ""

@@ -13,8 +13,6 @@ from hub_core.diagnostics import UsageError
 from hub_core.plugins.contract import Format, Layout
 from hub_core.plugins.registry import CORE_NAME
 
-__all__ = ["write_plugin"]
-
 TEMPLATE = "collhub-example"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")
 _TEMPLATE_FILES = (".md", ".py", ".toml", ".typed")

@@ -15,18 +15,6 @@ from hub_core.diagnostics import Diagnostic, Severity
 if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
 
-__all__ = [
-    "diagnostic_object",
-    "one_line",
-    "print_diagnostic",
-    "print_error",
-    "print_fields",
-    "print_json",
-    "print_note",
-    "print_table",
-    "progress",
-    "progress_bar",
-]
 
 PROGRESS_DELAY_S = 1.0
 
@@ -52,13 +40,19 @@ def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
     }
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
+) -> None:
     """Print aligned columns, two spaces apart; the columns named in `right` are right-aligned."""
     table = [header, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     for row in table:
         cells = zip(row, widths, header, strict=True)
-        print("  ".join(c.rjust(width) if name in right else c.ljust(width) for c, width, name in cells).rstrip())
+        print(
+            "  ".join(
+                c.rjust(width) if name in right else c.ljust(width) for c, width, name in cells
+            ).rstrip()
+        )
 
 
 def print_fields(fields: Mapping[str, str]) -> None:
@@ -86,7 +80,14 @@ def print_note(message: str) -> None:
 
 def one_line(text: str) -> str:
     """Escape what would break a line or a terminal: names and contents of files are not to be trusted."""
-    return "".join(c if c.isprintable() else " " if c == "\n" else c.encode("unicode_escape", "replace").decode() for c in text)
+    return "".join(
+        c
+        if c.isprintable()
+        else " "
+        if c == "\n"
+        else c.encode("unicode_escape", "replace").decode()
+        for c in text
+    )
 
 
 @contextlib.contextmanager
@@ -116,7 +117,11 @@ def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
         if not sys.stderr.isatty() or now - shown[0] < PROGRESS_DELAY_S:
             return
         left = (now - start) * (1 / fraction - 1) if fraction > 0 else float("inf")
-        line = f"{what} {100 * fraction:.0f} %, {left:.0f} s left, {detail}" if left < float("inf") else f"{what}, {detail}"
+        line = (
+            f"{what} {100 * fraction:.0f} %, {left:.0f} s left, {detail}"
+            if left < float("inf")
+            else f"{what}, {detail}"
+        )
         print(f"\r{line.ljust(int(shown[1]))}", end="", file=sys.stderr, flush=True)
         shown[:] = [now, len(line)]
 

@@ -13,10 +13,10 @@ from hub_core.version import __version__
 if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
 
-__all__ = ["option_object", "plugin_object", "report"]
 
-
-def report(registry: Registry, plugins: Sequence[dict[str, JsonValue]], ok: bool | None = None) -> dict[str, JsonValue]:
+def report(
+    registry: Registry, plugins: Sequence[dict[str, JsonValue]], ok: bool | None = None
+) -> dict[str, JsonValue]:
     """The whole document; `ok` only where checks were run."""
     document: dict[str, JsonValue] = {
         "schema": "collhub/plugin-report-1",

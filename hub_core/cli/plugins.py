@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hub_core.algorithm import JsonValue
     from hub_core.testing.conformance import CheckResult
 
-__all__ = ["plugins"]
 
 _INSTALLED = ("name", "distribution", "version", "status")
 
@@ -39,7 +38,10 @@ def list_plugins(session: Session, as_json: bool) -> int:
     if as_json:
         print_json(report(registry, [plugin_object(plugin) for plugin in registry.plugins]))
         return ExitCode.DONE
-    rows = [(p.name, p.distribution, p.version, str(p.status.state), _provided(p)) for p in registry.plugins]
+    rows = [
+        (p.name, p.distribution, p.version, str(p.status.state), _provided(p))
+        for p in registry.plugins
+    ]
     print_table(("name", "distribution", "version", "status", "provides"), rows)
     for plugin in registry.plugins:
         if plugin.status.reason:
@@ -89,7 +91,11 @@ def check(session: Session, name: str, as_json: bool) -> int:
 
 @plugins.command()
 @click.argument("name")
-@click.option("--directory", type=click.Path(), help="Where to write it (default: collhub-NAME in the current folder).")
+@click.option(
+    "--directory",
+    type=click.Path(),
+    help="Where to write it (default: collhub-NAME in the current folder).",
+)
 def new(name: str, directory: str | None) -> int:
     """Write a plugin distribution collhub-NAME that passes `collhub plugins check NAME` as it is."""
     from hub_core.cli.new_plugin import write_plugin
@@ -117,13 +123,19 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
     if as_json:
         print_json(report(session.registry(), changed))
     elif changed:
-        print_table(("name", "distribution", "version", "status"), [[str(plugin[k]) for k in _INSTALLED] for plugin in changed])
+        print_table(
+            ("name", "distribution", "version", "status"),
+            [[str(plugin[k]) for k in _INSTALLED] for plugin in changed],
+        )
     for plugin in changed:
         if plugin["status"] != PluginState.LOADED:
             what = f"{plugin['distribution']} is installed, but its plugin {plugin['name']} is {plugin['status']}"
             raise PluginError(f"{what}: {plugin['reason']}")
     if not changed:
-        raise PluginError(f"{target} is installed, but it added or changed no plugin", cure="see 'collhub plugins list'")
+        raise PluginError(
+            f"{target} is installed, but it added or changed no plugin",
+            cure="see 'collhub plugins list'",
+        )
     return ExitCode.DONE
 
 
@@ -160,15 +172,27 @@ def _print_results(name: str, results: Sequence[CheckResult]) -> None:
         print(f"{result.verdict.upper():8}{result.check.name}: {result.check.rule}")
         for line in result.details:
             print(f"{'':8}- {line}")
-    counts = {verdict: sum(result.verdict is verdict for result in results) for verdict in {r.verdict: None for r in results}}
+    counts = {
+        verdict: sum(result.verdict is verdict for result in results)
+        for verdict in {r.verdict: None for r in results}
+    }
     print(f"{name}: {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}")
 
 
-def _checked_object(session: Session, name: str, results: Sequence[CheckResult]) -> dict[str, JsonValue]:
+def _checked_object(
+    session: Session, name: str, results: Sequence[CheckResult]
+) -> dict[str, JsonValue]:
     try:
         described = plugin_object(session.registry().plugin(name))
     except PluginError as error:
-        described = {"name": name, "distribution": "", "version": "", "module": "", "status": "absent", "reason": str(error)}
+        described = {
+            "name": name,
+            "distribution": "",
+            "version": "",
+            "module": "",
+            "status": "absent",
+            "reason": str(error),
+        }
         described["provides"] = []
     described["checks"] = [_result_object(result) for result in results]
     return described

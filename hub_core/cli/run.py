@@ -9,9 +9,22 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from hub_core.cli.arguments import Assignments, assign, from_option, json_flag, option_pairs, source_argument
+from hub_core.cli.arguments import (
+    Assignments,
+    assign,
+    from_option,
+    json_flag,
+    option_pairs,
+    source_argument,
+)
 from hub_core.cli.loading import open_source, read_opened, source_options, with_path
-from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields, print_json, progress
+from hub_core.cli.output import (
+    diagnostic_object,
+    print_diagnostic,
+    print_fields,
+    print_json,
+    progress,
+)
 from hub_core.cli.session import Session
 from hub_core.diagnostics import Diagnostic, ExitCode, Severity, UsageError
 from hub_core.units import format_bandwidth, format_bytes, format_time, parse_size
@@ -25,11 +38,12 @@ if TYPE_CHECKING:
     from hub_core.execution.program import LevelledProgram
     from hub_core.plugins.contract import ExecutionResult
 
-__all__ = ["run"]
 
 # The executor whose order of reduction is the schedule's own.
 _REFERENCE = "numpy"
-_DATA_HELP = "exact: whole numbers, compared bitwise; random: compared within the bound on rounding errors."
+_DATA_HELP = (
+    "exact: whole numbers, compared bitwise; random: compared within the bound on rounding errors."
+)
 _DTYPE_HELP = "float16, bfloat16, float32, float64, int32 or int64."
 _SECONDS = click.FloatRange(min=0.1)
 
@@ -90,16 +104,59 @@ class _Trial:
 
 @click.command()
 @source_argument
-@click.option("--executor", metavar="NAME", default="numpy", show_default=True, help="What runs it; collhub formats lists all.")
-@click.option("--size", "size_text", metavar="S", help="Size of the full buffer, 1MiB (default: the size that IN states).")
+@click.option(
+    "--executor",
+    metavar="NAME",
+    default="numpy",
+    show_default=True,
+    help="What runs it; collhub formats lists all.",
+)
+@click.option(
+    "--size",
+    "size_text",
+    metavar="S",
+    help="Size of the full buffer, 1MiB (default: the size that IN states).",
+)
 @click.option("--dtype", metavar="TYPE", default="float32", show_default=True, help=_DTYPE_HELP)
-@click.option("--op", "op_text", metavar="OP", help="sum, prod, min, max or avg (default: that of the collective).")
-@click.option("--in-place", is_flag=True, help="Let INPUT and OUTPUT share memory (default where IN is for that alone).")
-@click.option("--data", type=click.Choice(["exact", "random"]), default="exact", show_default=True, help=_DATA_HELP)
-@click.option("--repeats", type=click.IntRange(1, 10000), default=5, show_default=True, help="Timed runs.")
-@click.option("--warmups", type=click.IntRange(0, 10000), default=1, show_default=True, help="Runs before them.")
-@click.option("--timeout", "timeout_s", type=_SECONDS, default=60.0, show_default=True, help="Seconds to give up after.")
-@click.option("--timeline", "timeline_out", metavar="FILE", help="Also write a Chrome trace of one more run.")
+@click.option(
+    "--op",
+    "op_text",
+    metavar="OP",
+    help="sum, prod, min, max or avg (default: that of the collective).",
+)
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Let INPUT and OUTPUT share memory (default where IN is for that alone).",
+)
+@click.option(
+    "--data",
+    type=click.Choice(["exact", "random"]),
+    default="exact",
+    show_default=True,
+    help=_DATA_HELP,
+)
+@click.option(
+    "--repeats", type=click.IntRange(1, 10000), default=5, show_default=True, help="Timed runs."
+)
+@click.option(
+    "--warmups",
+    type=click.IntRange(0, 10000),
+    default=1,
+    show_default=True,
+    help="Runs before them.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=_SECONDS,
+    default=60.0,
+    show_default=True,
+    help="Seconds to give up after.",
+)
+@click.option(
+    "--timeline", "timeline_out", metavar="FILE", help="Also write a Chrome trace of one more run."
+)
 @from_option
 @option_pairs
 @json_flag
@@ -141,7 +198,9 @@ def run(
 def _size(name: str, algorithm: Algorithm, text: str | None) -> int:
     size = algorithm.collective_bytes if text is None else parse_size(text)
     if size is None:
-        raise UsageError(f"{name} states no size", cure="give one, for example --size 1MiB", code="no-size")
+        raise UsageError(
+            f"{name} states no size", cure="give one, for example --size 1MiB", code="no-size"
+        )
     return size
 
 
@@ -151,11 +210,17 @@ def _op(algorithm: Algorithm, text: str | None) -> ReduceOp:
     if text is None:
         return algorithm.collective.reduce_op
     if text.lower() not in set(ReduceOp):
-        raise UsageError(f"there is no reduction {text!r}", cure=f"use one of {', '.join(ReduceOp)}", code="unknown-op")
+        raise UsageError(
+            f"there is no reduction {text!r}",
+            cure=f"use one of {', '.join(ReduceOp)}",
+            code="unknown-op",
+        )
     return ReduceOp(text.lower())
 
 
-def _trial(session: Session, algorithm: Algorithm, size: int, wish: _Wish, options: Assignments) -> _Trial:
+def _trial(
+    session: Session, algorithm: Algorithm, size: int, wish: _Wish, options: Assignments
+) -> _Trial:
     from hub_core import pipeline
     from hub_core.execution import data
     from hub_core.execution.judgement import judge
@@ -163,11 +228,20 @@ def _trial(session: Session, algorithm: Algorithm, size: int, wish: _Wish, optio
 
     dtype, op = data.element_type(wish["dtype"]), _op(algorithm, wish["op_text"])
     with progress("levelling"):
-        program = levelled_program(algorithm, wish["in_place"] or not algorithm.collective.out_of_place)
+        program = levelled_program(
+            algorithm, wish["in_place"] or not algorithm.collective.out_of_place
+        )
     elements = data.block_elements(program, size, dtype)
     make = data.exact_inputs if wish["data"] == "exact" else data.random_inputs
     inputs = make(program, elements, dtype, op)
-    execute = partial(pipeline.execute, algorithm, inputs, program=program, reduce_op=op, registry=session.registry())
+    execute = partial(
+        pipeline.execute,
+        algorithm,
+        inputs,
+        program=program,
+        reduce_op=op,
+        registry=session.registry(),
+    )
     with progress(f"running {format_bytes(size)} on {wish['executor']}"):
         result = execute(
             name=wish["executor"],
@@ -207,7 +281,9 @@ def _remarks(trial: _Trial) -> list[Diagnostic]:
     return found
 
 
-def _document(source: str, executor: str, trial: _Trial, findings: Sequence[Diagnostic]) -> dict[str, JsonValue]:
+def _document(
+    source: str, executor: str, trial: _Trial, findings: Sequence[Diagnostic]
+) -> dict[str, JsonValue]:
     from hub_core.execution.bandwidth import algorithm_bandwidth
 
     judgement, result = trial.judgement, trial.result
@@ -231,7 +307,9 @@ def _document(source: str, executor: str, trial: _Trial, findings: Sequence[Diag
         "order_kept": trial.order_kept,
         "time_s": trial.time_s,
         "repeat_times_s": list(result.repeat_times_s),
-        "algorithm_bandwidth_bytes_per_s": algorithm_bandwidth(trial.collective_bytes, trial.time_s),
+        "algorithm_bandwidth_bytes_per_s": algorithm_bandwidth(
+            trial.collective_bytes, trial.time_s
+        ),
         "bus_bandwidth_bytes_per_s": trial.bus_bandwidth,
         "native_time_s": trial.native_time_s,
         "native_repeat_times_s": list(result.native_times_s),
@@ -250,15 +328,20 @@ def _fields(executor: str, trial: _Trial) -> dict[str, str]:
         "algorithm": f"{collective.kind}, {collective.num_ranks} ranks, {mode}",
         "program": f"{program.num_messages} messages in {max(program.num_levels - 1, 0)} levels",
         "executor": executor,
-        "data": f"{format_bytes(trial.collective_bytes)} of {trial.dtype}" + (f", {trial.op}" if collective.reduces else ""),
+        "data": f"{format_bytes(trial.collective_bytes)} of {trial.dtype}"
+        + (f", {trial.op}" if collective.reduces else ""),
         "result": _verdict(judgement),
-        "ranks": {None: "", True: "all hold the same bits", False: "do not hold the same bits"}[judgement.ranks_agree],
+        "ranks": {None: "", True: "all hold the same bits", False: "do not hold the same bits"}[
+            judgement.ranks_agree
+        ],
         "time": f"{format_time(1e9 * trial.time_s)}, median of {len(trial.result.repeat_times_s)}",
         "bandwidth": f"algorithm {bandwidth}{bus}",
     }
     if trial.native_time_s is not None:
         ratio = trial.time_s / trial.native_time_s
-        fields["native"] = f"{format_time(1e9 * trial.native_time_s)} for the library's own collective: ratio {ratio:.2f}"
+        fields["native"] = (
+            f"{format_time(1e9 * trial.native_time_s)} for the library's own collective: ratio {ratio:.2f}"
+        )
     return {name: value for name, value in fields.items() if value}
 
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hub_core.plugins.registry import Registry
 
-__all__ = ["Session"]
-
 
 @dataclass(slots=True)
 class Session:

@@ -6,9 +6,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import Assignments, assign, from_option, json_flag, option_pairs, source_argument
+from hub_core.cli.arguments import (
+    Assignments,
+    assign,
+    from_option,
+    json_flag,
+    option_pairs,
+    source_argument,
+)
 from hub_core.cli.loading import open_source, read_opened, source_options, with_path
-from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields, print_json, print_table, progress
+from hub_core.cli.output import (
+    diagnostic_object,
+    print_diagnostic,
+    print_fields,
+    print_json,
+    print_table,
+    progress,
+)
 from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
 from hub_core.cli.step_times import write_step_times
@@ -24,7 +38,6 @@ if TYPE_CHECKING:
     from hub_core.timing import Timing
     from hub_core.topology import Topology
 
-__all__ = ["TIMING_COLUMNS", "simulate", "timing_cells"]
 
 LISTED_LINKS = 10
 TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
@@ -33,12 +46,30 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
 @click.command()
 @source_argument
 @click.option(
-    "--topology", "topology_text", metavar="T", required=True, help="For example ring:8, 'mesh:4x4?bandwidth=50GB/s', a file."
+    "--topology",
+    "topology_text",
+    metavar="T",
+    required=True,
+    help="For example ring:8, 'mesh:4x4?bandwidth=50GB/s', a file.",
 )
-@click.option("--size", "size_text", metavar="S", help="1MiB, or 1MiB..1GiB by doubling (default: the size that IN states).")
-@click.option("--backend", metavar="NAME", default="analytical", show_default=True, help="The simulator.")
-@click.option("--steps", "steps_out", metavar="FILE", help="Also write start and end of every step as CSV.")
-@click.option("--timeline", "timeline_out", metavar="FILE", help="Also write a Chrome trace, for ui.perfetto.dev.")
+@click.option(
+    "--size",
+    "size_text",
+    metavar="S",
+    help="1MiB, or 1MiB..1GiB by doubling (default: the size that IN states).",
+)
+@click.option(
+    "--backend", metavar="NAME", default="analytical", show_default=True, help="The simulator."
+)
+@click.option(
+    "--steps", "steps_out", metavar="FILE", help="Also write start and end of every step as CSV."
+)
+@click.option(
+    "--timeline",
+    "timeline_out",
+    metavar="FILE",
+    help="Also write a Chrome trace, for ui.perfetto.dev.",
+)
 @from_option
 @option_pairs
 @json_flag
@@ -69,7 +100,9 @@ def simulate(
     simulator = registry.find(Simulator, backend)
     topology = pipeline.read_topology(topology_text, registry=registry, report=print_diagnostic)
     opened = open_source(session, source, source_format)
-    given = assign(assignments, {"reader": opened.reader.offer.options, "simulator": simulator.offer.options})
+    given = assign(
+        assignments, {"reader": opened.reader.offer.options, "simulator": simulator.offer.options}
+    )
     algorithm = read_opened(opened, source_options(session, opened, given["reader"]))
     timings = [
         _timing(session, algorithm, topology, size, backend, given["simulator"])
@@ -84,11 +117,15 @@ def simulate(
     elif len(timings) == 1:
         _print_one(algorithm, topology, timings[0])
     else:
-        print_table(TIMING_COLUMNS, [timing_cells(timing) for timing in timings], right=TIMING_COLUMNS)
+        print_table(
+            TIMING_COLUMNS, [timing_cells(timing) for timing in timings], right=TIMING_COLUMNS
+        )
     diagnostics = dict.fromkeys(found for timing in timings for found in timing.result.diagnostics)
     for found in with_path(diagnostics, algorithm, opened.name):
         print_diagnostic(found)
-    return ExitCode.DONE if all(timing.time_ns is not None for timing in timings) else ExitCode.INVALID
+    return (
+        ExitCode.DONE if all(timing.time_ns is not None for timing in timings) else ExitCode.INVALID
+    )
 
 
 def timing_cells(timing: Timing) -> tuple[str, ...]:
@@ -103,12 +140,21 @@ def timing_cells(timing: Timing) -> tuple[str, ...]:
     )
 
 
-def _timing(session: Session, algorithm: Algorithm, topology: Topology, size: int, backend: str, options: Assignments) -> Timing:
+def _timing(
+    session: Session,
+    algorithm: Algorithm,
+    topology: Topology,
+    size: int,
+    backend: str,
+    options: Assignments,
+) -> Timing:
     from hub_core import pipeline
     from hub_core.timing import judged
 
     with progress(f"simulating {format_bytes(size)}"):
-        result = pipeline.simulate(algorithm, topology, size, backend=backend, options=options, registry=session.registry())
+        result = pipeline.simulate(
+            algorithm, topology, size, backend=backend, options=options, registry=session.registry()
+        )
     return judged(algorithm, topology, size, result)
 
 
@@ -120,11 +166,15 @@ def _refuse_files(given: Mapping[str, str | None]) -> None:
 
 def _stated_size(name: str, algorithm: Algorithm) -> tuple[int, ...]:
     if algorithm.collective_bytes is None:
-        raise UsageError(f"{name} states no size", cure="give one, for example --size 1MiB", code="no-size")
+        raise UsageError(
+            f"{name} states no size", cure="give one, for example --size 1MiB", code="no-size"
+        )
     return (algorithm.collective_bytes,)
 
 
-def _document(source: str, topology: Topology, backend: str, timings: Sequence[Timing]) -> dict[str, JsonValue]:
+def _document(
+    source: str, topology: Topology, backend: str, timings: Sequence[Timing]
+) -> dict[str, JsonValue]:
     """One result as itself, several under `results`."""
     head: dict[str, JsonValue] = {
         "schema": "collhub/report-simulate-1",
@@ -143,7 +193,9 @@ def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
         "collective_bytes": timing.collective_bytes,
         "time_ns": result.time_ns,
         "rank_finish_ns": list(result.rank_finish_ns),
-        "unfinished_ranks": [rank for rank, time in enumerate(result.rank_finish_ns) if time is None],
+        "unfinished_ranks": [
+            rank for rank, time in enumerate(result.rank_finish_ns) if time is None
+        ],
         "bound_ns": timing.bound_ns,
         "ratio_to_bound": timing.ratio_to_bound,
         "algorithm_bandwidth_bytes_per_s": timing.bandwidth_bytes_per_s,
@@ -172,13 +224,18 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
             "size": size,
             "time": f"{time}{exact}",
             "bandwidth": bandwidth,
-            "bound": f"{bound}, time is {ratio} times that" if timing.ratio_to_bound is not None else bound,
+            "bound": f"{bound}, time is {ratio} times that"
+            if timing.ratio_to_bound is not None
+            else bound,
         }
     )
     busiest = timing.result.link_loads[:LISTED_LINKS]
     if busiest:
         print(f"busiest of {len(timing.result.link_loads)} used links:")
-        rows = [(_ends(topology, load), format_bytes(load.bytes), _share(load.busy_ns, timing)) for load in busiest]
+        rows = [
+            (_ends(topology, load), format_bytes(load.bytes), _share(load.busy_ns, timing))
+            for load in busiest
+        ]
         print_table(("link", "bytes", "busy"), rows, right=("bytes", "busy"))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from hub_core.diagnostics import UsageError
 from hub_core.units import parse_size
 
-__all__ = ["parse_sizes"]
-
 
 def parse_sizes(text: str) -> tuple[int, ...]:
     """`1MiB`: that size. `1MiB..1GiB`: from the first to the last, each twice the one before. Raises `UsageError`."""
@@ -16,7 +14,9 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         return tuple(sizes)
     end = parse_size(last)
     if end < sizes[0]:
-        raise UsageError(f"the range of sizes {text!r} ends below its start", cure="write for example 1MiB..1GiB")
+        raise UsageError(
+            f"the range of sizes {text!r} ends below its start", cure="write for example 1MiB..1GiB"
+        )
     while sizes[-1] * 2 <= end:
         sizes.append(sizes[-1] * 2)
     return tuple(sizes)

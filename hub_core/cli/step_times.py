@@ -10,7 +10,6 @@ from hub_core.steps import StepKind, StepTable
 if TYPE_CHECKING:
     from hub_core.plugins.contract import SimulationResult
 
-__all__ = ["write_step_times"]
 
 _HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
 
@@ -21,7 +20,10 @@ def write_step_times(steps: StepTable, result: SimulationResult, out: str) -> No
     from hub_core.plugins.contract import Format
 
     if result.step_start_ns is None or result.step_end_ns is None:
-        raise UsageError("this simulator does not tell the times of steps", cure="leave out --steps, or use another --backend")
+        raise UsageError(
+            "this simulator does not tell the times of steps",
+            cure="leave out --steps, or use another --backend",
+        )
     place = destination(out, Format("csv", "times of steps", (".csv",)), force=True)
     names = [kind.name.lower().replace("_", "-") for kind in StepKind]
     columns = (steps.rank, steps.kind, steps.peer, result.step_start_ns, result.step_end_ns)

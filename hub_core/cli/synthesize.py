@@ -8,10 +8,33 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import Assignments, assign, force_flag, json_flag, option_pairs, strict_flag, to_option
-from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields, print_json, print_note, progress, progress_bar
+from hub_core.cli.arguments import (
+    Assignments,
+    assign,
+    force_flag,
+    json_flag,
+    option_pairs,
+    strict_flag,
+    to_option,
+)
+from hub_core.cli.output import (
+    diagnostic_object,
+    print_diagnostic,
+    print_fields,
+    print_json,
+    print_note,
+    progress,
+    progress_bar,
+)
 from hub_core.cli.session import Session
-from hub_core.cli.writing import check_stdout, chosen_writer, loss_objects, print_losses, write_out, wrote
+from hub_core.cli.writing import (
+    check_stdout,
+    chosen_writer,
+    loss_objects,
+    print_losses,
+    write_out,
+    wrote,
+)
 from hub_core.diagnostics import ExitCode, UsageError
 from hub_core.rank_lists import format_ranks, parse_ranks
 from hub_core.units import format_bytes, format_time, parse_size
@@ -25,9 +48,17 @@ if TYPE_CHECKING:
     from hub_core.topology import Topology
     from hub_core.verification import VerifyReport
 
-__all__ = ["synthesize"]
 
-_KINDS = ("all-gather", "reduce-scatter", "all-reduce", "broadcast", "reduce", "gather", "scatter", "all-to-all")
+_KINDS = (
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all-to-all",
+)
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _WHOLE = ("all-reduce", "broadcast", "reduce")
 
@@ -60,20 +91,60 @@ class _Made:
     written: Written | None
 
 
-def _ranks(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+def _ranks(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
     return None if text is None else parse_ranks(text)
 
 
 @click.command()
 @click.argument("name", metavar="NAME")
-@click.option("--collective", "kind", type=click.Choice(_KINDS), required=True, help="What the algorithm does.")
-@click.option("--topology", "topology_text", metavar="T", required=True, help="For example mesh:8x8, dgx1v, a file.")
-@click.option("--size", "size_text", metavar="S", required=True, help="Size of the full buffer, for example 1MiB.")
-@click.option("--root", type=click.IntRange(0), metavar="R", help="NPU of the root of a rooted collective (default: the first).")
-@click.option("--reduce-op", type=click.Choice(("sum", "prod", "min", "max", "avg")), default="sum", show_default=True)
-@click.option("--ranks", callback=_ranks, metavar="LIST", help="The NPUs that take part, as 0,2,4-7 (default: all).")
+@click.option(
+    "--collective",
+    "kind",
+    type=click.Choice(_KINDS),
+    required=True,
+    help="What the algorithm does.",
+)
+@click.option(
+    "--topology",
+    "topology_text",
+    metavar="T",
+    required=True,
+    help="For example mesh:8x8, dgx1v, a file.",
+)
+@click.option(
+    "--size",
+    "size_text",
+    metavar="S",
+    required=True,
+    help="Size of the full buffer, for example 1MiB.",
+)
+@click.option(
+    "--root",
+    type=click.IntRange(0),
+    metavar="R",
+    help="NPU of the root of a rooted collective (default: the first).",
+)
+@click.option(
+    "--reduce-op",
+    type=click.Choice(("sum", "prod", "min", "max", "avg")),
+    default="sum",
+    show_default=True,
+)
+@click.option(
+    "--ranks",
+    callback=_ranks,
+    metavar="LIST",
+    help="The NPUs that take part, as 0,2,4-7 (default: all).",
+)
 @click.option("--relays", is_flag=True, help="With --ranks: let the other NPUs forward.")
-@click.option("--write-ranks", callback=_ranks, metavar="LIST", help="Make and write the steps of these ranks alone.")
+@click.option(
+    "--write-ranks",
+    callback=_ranks,
+    metavar="LIST",
+    help="Make and write the steps of these ranks alone.",
+)
 @click.option(
     "--occupancy",
     type=click.Choice(("serialization", "alpha-beta")),
@@ -81,9 +152,27 @@ def _ranks(context: click.Context, parameter: click.Parameter, text: str | None)
     show_default=True,
     help="How long a message keeps a link busy: size/bandwidth, or latency + size/bandwidth.",
 )
-@click.option("--backend", metavar="SIMULATOR", default="analytical", show_default=True, help="The judge, where it is installed.")
-@click.option("-o", "--output", "out", metavar="OUT", help="File, trace-set prefix, folder, or - for stdout (default: none).")
-@click.option("--verify/--no-verify", "is_verified", default=True, show_default=True, help="Verify the algorithm.")
+@click.option(
+    "--backend",
+    metavar="SIMULATOR",
+    default="analytical",
+    show_default=True,
+    help="The judge, where it is installed.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    metavar="OUT",
+    help="File, trace-set prefix, folder, or - for stdout (default: none).",
+)
+@click.option(
+    "--verify/--no-verify",
+    "is_verified",
+    default=True,
+    show_default=True,
+    help="Verify the algorithm.",
+)
 @to_option
 @option_pairs
 @strict_flag
@@ -117,11 +206,22 @@ def synthesize(
     take part. Ctrl-C ends the search with the best found so far. Exit 0, or 1 where verification fails.
     """
     request = _Request(
-        kind, topology_text, parse_size(size_text), root, reduce_op, ranks, relays, write_ranks, occupancy, backend
+        kind,
+        topology_text,
+        parse_size(size_text),
+        root,
+        reduce_op,
+        ranks,
+        relays,
+        write_ranks,
+        occupancy,
+        backend,
     )
     _check(request, out, target_format, as_json)
     synthesizer, writer = _parties(session, name, out, target_format)
-    sides = {"synthesizer": synthesizer.offer.options} | ({"writer": writer.offer.options} if writer else {})
+    sides = {"synthesizer": synthesizer.offer.options} | (
+        {"writer": writer.offer.options} if writer else {}
+    )
     given = assign(assignments, sides)
     made = _made(session, name, request, given["synthesizer"])
     report = _verified(made.result) if is_verified else None
@@ -132,17 +232,31 @@ def synthesize(
     written = None
     if out is not None and writer is not None:
         options = _with_ranks(given["writer"], writer, write_ranks)
-        written = write_out(made.result.algorithm, out, writer, options, strict, force, session.registry())
+        written = write_out(
+            made.result.algorithm, out, writer, options, strict, force, session.registry()
+        )
         print_losses(written.losses, "conversion", out)
-    _print(_Made(made.result, made.topology, made.wall_s, made.cpu_s, report, written), name, request, as_json, out == "-")
+    _print(
+        _Made(made.result, made.topology, made.wall_s, made.cpu_s, report, written),
+        name,
+        request,
+        as_json,
+        out == "-",
+    )
     return ExitCode.DONE
 
 
 def _check(request: _Request, out: str | None, target_format: str | None, as_json: bool) -> None:
     if request.root is not None and request.collective not in _ROOTED:
-        raise UsageError(f"--root has no meaning for {request.collective}", cure=f"it belongs to {', '.join(_ROOTED)}")
+        raise UsageError(
+            f"--root has no meaning for {request.collective}",
+            cure=f"it belongs to {', '.join(_ROOTED)}",
+        )
     if request.relays and request.npus is None:
-        raise UsageError("--relays has no meaning where all NPUs take part", cure="name those that take part with --ranks")
+        raise UsageError(
+            "--relays has no meaning where all NPUs take part",
+            cure="name those that take part with --ranks",
+        )
     if target_format is not None and out is None:
         raise UsageError("--to has no meaning without -o", cure="say where to write: -o OUT")
     if out is not None:
@@ -156,15 +270,22 @@ def _parties(
     from hub_core.plugins.contract import Synthesizer
 
     registry = session.registry()
-    return registry.find(Synthesizer, name), None if out is None else chosen_writer(registry, out, target_format)
+    return registry.find(Synthesizer, name), None if out is None else chosen_writer(
+        registry, out, target_format
+    )
 
 
-def _with_ranks(options: Assignments, writer: Provided[FormatWriter], wanted: tuple[int, ...] | None) -> Assignments:
+def _with_ranks(
+    options: Assignments, writer: Provided[FormatWriter], wanted: tuple[int, ...] | None
+) -> Assignments:
     """The options of the writer, which must be able to write some ranks alone where only these are made."""
     if wanted is None:
         return options
     if "ranks" not in (option.name for option in writer.offer.options):
-        raise UsageError(f"the format {writer.name} cannot hold some ranks alone", cure="write Chakra traces: --to chakra")
+        raise UsageError(
+            f"the format {writer.name} cannot hold some ranks alone",
+            cure="write Chakra traces: --to chakra",
+        )
     return {**options, "ranks": format_ranks(wanted)}
 
 
@@ -174,7 +295,9 @@ def _made(session: Session, name: str, request: _Request, options: Assignments) 
     from hub_core.topology import Occupancy
 
     registry = session.registry()
-    topology = pipeline.read_topology(request.topology_text, registry=registry, report=print_diagnostic)
+    topology = pipeline.read_topology(
+        request.topology_text, registry=registry, report=print_diagnostic
+    )
     npus = request.npus or tuple(range(topology.num_npus))
     collective = _collective(request, topology, npus)
     network = topology if request.relays or request.npus is None else topology.subset(npus)
@@ -202,7 +325,11 @@ def _collective(request: _Request, topology: Topology, npus: tuple[int, ...]) ->
     root = request.root if request.root is not None else npus[0]
     if root not in npus:
         cure = f"name one of {format_ranks(npus)[:200]}"
-        raise UsageError(f"the root, NPU {root}, does not take part on {topology.name}", cure=cure, code="root-outside")
+        raise UsageError(
+            f"the root, NPU {root}, does not take part on {topology.name}",
+            cure=cure,
+            code="root-outside",
+        )
     return Collective(
         CollectiveKind(request.collective),
         len(npus),
@@ -238,9 +365,19 @@ def _fields(made: _Made, name: str, request: _Request) -> dict[str, str]:
     algorithm = result.algorithm
     ratio = result.ratio_to_bound
     bounds = ", ".join(f"{bound} {format_time(value)}" for bound, value in result.bounds_ns.items())
-    verdict = "not asked for" if made.report is None else "correct" if made.report.method != "none" else "contents unknown"
+    verdict = (
+        "not asked for"
+        if made.report is None
+        else "correct"
+        if made.report.method != "none"
+        else "contents unknown"
+    )
     if result.is_partial:
-        verdict = "replayed by the synthesizer as a whole" if result.is_replayed else "not possible for some ranks alone"
+        verdict = (
+            "replayed by the synthesizer as a whole"
+            if result.is_replayed
+            else "not possible for some ranks alone"
+        )
     part = f" of {len(set(request.wanted or ()))} ranks" if result.is_partial else ""
     return {
         "algorithm": f"{request.collective} by {name}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps{part}",
@@ -249,7 +386,10 @@ def _fields(made: _Made, name: str, request: _Request) -> dict[str, str]:
         **{key: _text(value) for key, value in result.statistics.items()},
         "time": f"{format_time(result.time_ns)} ({result.time_ns} ns)",
         "bandwidth": f"{request.size / max(result.time_ns, 1):.2f} GB/s",
-        "bounds": (f"{bounds}; time is {ratio:.3f} times the largest" if ratio is not None else bounds) or "none known",
+        "bounds": (
+            f"{bounds}; time is {ratio:.3f} times the largest" if ratio is not None else bounds
+        )
+        or "none known",
         "synthesis": f"{made.wall_s:.2f} s, {made.cpu_s:.2f} s of CPU",
         "verification": verdict,
     }
@@ -280,7 +420,9 @@ def _object(made: _Made, name: str, request: _Request) -> dict[str, JsonValue]:
         "is_partial": result.is_partial,
         "is_replayed": result.is_replayed,
         "is_verified": report is not None and report.ok,
-        "diagnostics": [diagnostic_object(found) for found in (report.diagnostics if report is not None else ())],
+        "diagnostics": [
+            diagnostic_object(found) for found in (report.diagnostics if report is not None else ())
+        ],
         "artifacts": [str(path) for path in written.paths] if written is not None else [],
         "losses": loss_objects(written.losses) if written is not None else [],
     }

@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from hub_core.algorithm import Algorithm
     from hub_core.plugins.contract import ExecutionResult, SimulationResult
 
-__all__ = ["write_timeline"]
 
-
-def write_timeline(algorithm: Algorithm, collective_bytes: int, result: SimulationResult | ExecutionResult, out: str) -> None:
+def write_timeline(
+    algorithm: Algorithm,
+    collective_bytes: int,
+    result: SimulationResult | ExecutionResult,
+    out: str,
+) -> None:
     """Write the steps of a run to the file `out`; say so where there are too many to be shown one by one.
 
     Raises `UsageError` where the result has no times of steps.
@@ -26,11 +29,14 @@ def write_timeline(algorithm: Algorithm, collective_bytes: int, result: Simulati
 
     if result.step_start_ns is None or result.step_end_ns is None:
         raise UsageError(
-            "the times of steps are not told here", cure="leave out --timeline, or choose another program for the run"
+            "the times of steps are not told here",
+            cure="leave out --timeline, or choose another program for the run",
         )
     place = destination(out, Format("timeline", "Chrome trace", (".json",)), force=True)
     made = timeline(algorithm, collective_bytes, result.step_start_ns, result.step_end_ns)
     place.put([Content("", b"".join(made.content))])
     if made.is_summary:
         reason = f"more than {MAX_RANKS} ranks or {MAX_EVENTS} events"
-        print_note(f"{out} tells how many steps run at a time in groups of ranks, not the steps: {reason}")
+        print_note(
+            f"{out} tells how many steps run at a time in groups of ranks, not the steps: {reason}"
+        )

@@ -8,7 +8,14 @@ import click
 
 from hub_core.cli.arguments import from_option, json_flag, output_option
 from hub_core.cli.groups import CommandGroup
-from hub_core.cli.output import diagnostic_object, print_diagnostic, print_json, print_note, print_table, progress
+from hub_core.cli.output import (
+    diagnostic_object,
+    print_diagnostic,
+    print_json,
+    print_note,
+    print_table,
+    progress,
+)
 from hub_core.cli.session import Session
 from hub_core.cli.topology_facts import facts_object, link_objects, print_facts, print_links
 from hub_core.cli.writing import check_stdout
@@ -20,7 +27,6 @@ if TYPE_CHECKING:
     from hub_core.diagnostics import Diagnostic
     from hub_core.topology import Topology
 
-__all__ = ["topology"]
 
 _ARGUMENT = click.argument("text", metavar="T")
 
@@ -39,7 +45,9 @@ def topology() -> None:
 @from_option
 @json_flag
 @click.pass_obj
-def show(session: Session, text: str, lists_links: bool, source_format: str | None, as_json: bool) -> None:
+def show(
+    session: Session, text: str, lists_links: bool, source_format: str | None, as_json: bool
+) -> None:
     """Say what T is: nodes, links by class, dimensions, bandwidth of a node, diameter, groups."""
     from hub_core.topology_facts import facts_of
 
@@ -47,7 +55,9 @@ def show(session: Session, text: str, lists_links: bool, source_format: str | No
     with progress("looking at the network"):
         facts = facts_of(network)
     if as_json:
-        print_json(facts_object(network, facts) | ({"links": link_objects(network)} if lists_links else {}))
+        print_json(
+            facts_object(network, facts) | ({"links": link_objects(network)} if lists_links else {})
+        )
         return
     print_facts(network, facts)
     if lists_links:
@@ -56,11 +66,18 @@ def show(session: Session, text: str, lists_links: bool, source_format: str | No
 
 @topology.command()
 @_ARGUMENT
-@click.option("--size", "size_text", metavar="S", help="Also give a lower bound on the time of every collective of this size.")
+@click.option(
+    "--size",
+    "size_text",
+    metavar="S",
+    help="Also give a lower bound on the time of every collective of this size.",
+)
 @from_option
 @json_flag
 @click.pass_obj
-def check(session: Session, text: str, size_text: str | None, source_format: str | None, as_json: bool) -> int:
+def check(
+    session: Session, text: str, size_text: str | None, source_format: str | None, as_json: bool
+) -> int:
     """Check that all NPUs of T reach one another, and note what is often a slip.
 
     Exit 0 where they do, else 1 with two of them and the cut between. Notes: one-way and parallel links, links that
@@ -107,7 +124,9 @@ def draw(session: Session, text: str, out: str, source_format: str | None, as_js
 @from_option
 @json_flag
 @click.pass_obj
-def convert(session: Session, text: str, out: str, source_format: str | None, as_json: bool) -> None:
+def convert(
+    session: Session, text: str, out: str, source_format: str | None, as_json: bool
+) -> None:
     """Write T as the hub's JSON document, to a file or - for stdout."""
     from hub_core.topology_document import topology_to_json
 
@@ -123,17 +142,27 @@ def _read(session: Session, text: str, source_format: str | None) -> Topology:
     from hub_core import pipeline
 
     with progress(f"reading {text}"):
-        return pipeline.read_topology(text, format=source_format, registry=session.registry(), report=print_diagnostic)
+        return pipeline.read_topology(
+            text, format=source_format, registry=session.registry(), report=print_diagnostic
+        )
 
 
 def _write(network: Topology, content: bytes, out: str, suffix: str, as_json: bool) -> None:
     from hub_core.artifacts import Content, destination
     from hub_core.plugins.contract import Format
 
-    paths = destination(out, Format(suffix, "", (f".{suffix}",)), force=True).put([Content("", content)])
+    paths = destination(out, Format(suffix, "", (f".{suffix}",)), force=True).put(
+        [Content("", content)]
+    )
     if as_json:
         artifacts: list[JsonValue] = [str(path) for path in paths]
-        print_json({"schema": "collhub/report-topology-write-1", "topology": network.name, "artifacts": artifacts})
+        print_json(
+            {
+                "schema": "collhub/report-topology-write-1",
+                "topology": network.name,
+                "artifacts": artifacts,
+            }
+        )
     elif paths:
         print_note(f"wrote {paths[0]}")
 
@@ -174,6 +203,8 @@ def _print_check(network: Topology, found: tuple[Diagnostic, ...], bounds: dict[
     print(f"{network.name}: {network.num_npus} NPUs, {network.num_links} links: {outcome}")
     if bounds:
         rows = [(kind, format_time(bound), f"{bound} ns") for kind, bound in bounds.items()]
-        print_table(("collective", "takes at least", "exactly"), rows, right=("takes at least", "exactly"))
+        print_table(
+            ("collective", "takes at least", "exactly"), rows, right=("takes at least", "exactly")
+        )
     for one in found:
         print_diagnostic(one)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from hub_core.topology import Dimension, Topology
     from hub_core.topology_facts import Facts, HalfCut, Span
 
-__all__ = ["facts_object", "link_objects", "print_facts", "print_links"]
 
 _LISTED = 10
 
@@ -45,14 +44,18 @@ def facts_object(network: Topology, facts: Facts) -> dict[str, JsonValue]:
             for one in facts.classes
         ],
         "nodes": {
-            kind: {name: [span.least, span.largest] for name, span in spans.items()} for kind, spans in facts.spans.items()
+            kind: {name: [span.least, span.largest] for name, span in spans.items()}
+            for kind, spans in facts.spans.items()
         },
         "diameter_links": facts.diameter,
         "half_cuts": [
             {
                 "dimension": cut.dimension,
                 "links": [cut.links_up, cut.links_down],
-                "bandwidth_bytes_per_s": [cut.bandwidth_up_bytes_per_s, cut.bandwidth_down_bytes_per_s],
+                "bandwidth_bytes_per_s": [
+                    cut.bandwidth_up_bytes_per_s,
+                    cut.bandwidth_down_bytes_per_s,
+                ],
             }
             for cut in facts.half_cuts
         ],
@@ -82,7 +85,9 @@ def print_facts(network: Topology, facts: Facts) -> None:
         "topology": network.name,
         "nodes": f"{_count(network.num_npus, 'NPU', 'NPUs')}, {_count(switches, 'switch', 'switches')}",
         "links": f"{network.num_links} directed",
-        "diameter": "not known" if facts.diameter is None else _count(facts.diameter, "link", "links"),
+        "diameter": "not known"
+        if facts.diameter is None
+        else _count(facts.diameter, "link", "links"),
     }
     for kind, spans in facts.spans.items():
         out, back = _ends(spans, "out"), _ends(spans, "in")
@@ -108,20 +113,27 @@ def print_links(network: Topology) -> None:
 
 
 def _dimension(dimension: Dimension, cut: HalfCut | None) -> str:
-    constants = f"{format_bandwidth(dimension.bandwidth_bytes_per_s)}, {_latency(dimension.latency_s)}"
+    constants = (
+        f"{format_bandwidth(dimension.bandwidth_bytes_per_s)}, {_latency(dimension.latency_s)}"
+    )
     text = f"{dimension.kind} of {dimension.size}, {constants}"
     if cut is None:
         return text
     up, down = (
         f"{_count(links, 'link', 'links')}, {format_bandwidth(rate)}"
-        for links, rate in ((cut.links_up, cut.bandwidth_up_bytes_per_s), (cut.links_down, cut.bandwidth_down_bytes_per_s))
+        for links, rate in (
+            (cut.links_up, cut.bandwidth_up_bytes_per_s),
+            (cut.links_down, cut.bandwidth_down_bytes_per_s),
+        )
     )
     return f"{text}; between its halves {up}{' each way' if up == down else f' up, {down} down'}"
 
 
 def _ends(spans: dict[str, Span], direction: str) -> str:
     links, rates = spans[f"links_{direction}"], spans[f"bandwidth_{direction}_bytes_per_s"]
-    count = f"{links.least}" if links.least == links.largest else f"{links.least} to {links.largest}"
+    count = (
+        f"{links.least}" if links.least == links.largest else f"{links.least} to {links.largest}"
+    )
     least, largest = format_bandwidth(rates.least), format_bandwidth(rates.largest)
     name = "link" if count == "1" else "links"
     return f"{count} {name}, {least if least == largest else f'{least} to {largest}'}"
@@ -138,7 +150,11 @@ def _print_classes(facts: Facts) -> None:
         for one in facts.classes[:_LISTED]
     ]
     if rows:
-        print_table(("links", "count", "bandwidth", "latency"), rows, right=("count", "bandwidth", "latency"))
+        print_table(
+            ("links", "count", "bandwidth", "latency"),
+            rows,
+            right=("count", "bandwidth", "latency"),
+        )
     if len(facts.classes) > _LISTED:
         print(f"and {len(facts.classes) - _LISTED} classes more")
 
@@ -146,7 +162,9 @@ def _print_classes(facts: Facts) -> None:
 def _print_groups(network: Topology) -> None:
     from hub_core.rank_lists import format_ranks
 
-    rows = [(name, format_ranks(members)) for name, members in list(network.groups.items())[:_LISTED]]
+    rows = [
+        (name, format_ranks(members)) for name, members in list(network.groups.items())[:_LISTED]
+    ]
     if rows:
         print_table(("group", "NPUs"), rows)
     if len(network.groups) > _LISTED:

@@ -8,11 +8,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import Assignments, from_option, json_flag, option_pairs, source_argument
+from hub_core.cli.arguments import (
+    Assignments,
+    from_option,
+    json_flag,
+    option_pairs,
+    source_argument,
+)
 from hub_core.cli.certificate_report import certificate_object, print_certificate
 from hub_core.cli.load_check import report_load
 from hub_core.cli.loading import load, with_path
-from hub_core.cli.output import diagnostic_object, print_diagnostic, print_json, print_table, progress
+from hub_core.cli.output import (
+    diagnostic_object,
+    print_diagnostic,
+    print_json,
+    print_table,
+    progress,
+)
 from hub_core.cli.session import Session
 from hub_core.diagnostics import ExitCode, InputError, UsageError
 
@@ -21,7 +33,6 @@ if TYPE_CHECKING:
     from hub_core.certificates import CertificateReport
     from hub_core.verification import VerifyReport
 
-__all__ = ["verify"]
 
 # By whether the contents were judged: a custom collective may state no outcome, a timing-only trace no contents.
 _CORRECT = {True: "correct as claimed", False: "nothing wrong found, contents not judged"}
@@ -31,15 +42,46 @@ _CORRECT = {True: "correct as claimed", False: "nothing wrong found, contents no
 @source_argument
 @from_option
 @option_pairs
-@click.option("--expect", metavar="TEXT", help="What a custom collective must do, e.g. 'broadcast root 0', 'o[r]=i[r+1]'.")
 @click.option(
-    "--root", type=click.IntRange(0), metavar="R", help="Root rank: of --expect where given, else for the reader (-O root=R)."
+    "--expect",
+    metavar="TEXT",
+    help="What a custom collective must do, e.g. 'broadcast root 0', 'o[r]=i[r+1]'.",
 )
-@click.option("--fifo-capacity", type=click.IntRange(1), metavar="N", help="Also find deadlocks with N slots a connection.")
-@click.option("--fifo-units", type=click.IntRange(1), metavar="K", help="Units that one slot holds (default: one message).")
-@click.option("--certificate", "is_certified", is_flag=True, help="Also recompute the certificate of optimality that IN carries.")
-@click.option("--topology", "topology_text", metavar="T", help="Network of the certificate (default: the links that it states).")
-@click.option("--runtime", metavar="NAME", help="Only tell whether this runtime will use the file, and for which calls.")
+@click.option(
+    "--root",
+    type=click.IntRange(0),
+    metavar="R",
+    help="Root rank: of --expect where given, else for the reader (-O root=R).",
+)
+@click.option(
+    "--fifo-capacity",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Also find deadlocks with N slots a connection.",
+)
+@click.option(
+    "--fifo-units",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Units that one slot holds (default: one message).",
+)
+@click.option(
+    "--certificate",
+    "is_certified",
+    is_flag=True,
+    help="Also recompute the certificate of optimality that IN carries.",
+)
+@click.option(
+    "--topology",
+    "topology_text",
+    metavar="T",
+    help="Network of the certificate (default: the links that it states).",
+)
+@click.option(
+    "--runtime",
+    metavar="NAME",
+    help="Only tell whether this runtime will use the file, and for which calls.",
+)
 @json_flag
 @click.pass_obj
 def verify(
@@ -62,7 +104,12 @@ def verify(
     own rules a plugin knows, will use the file for some call. With --certificate: 1 also where the certificate is wrong.
     """
     if runtime is not None:
-        others = {"--from": source_format, "--expect": expect, "--root": root, "--fifo-capacity": fifo_capacity}
+        others = {
+            "--from": source_format,
+            "--expect": expect,
+            "--root": root,
+            "--fifo-capacity": fifo_capacity,
+        }
         _check_alone({**others, "--certificate": is_certified or None, "--topology": topology_text})
         return report_load(session, source, runtime, assignments, as_json)
     if fifo_units is not None and fifo_capacity is None:
@@ -75,7 +122,9 @@ def verify(
         expect = f"{expect} root {root}"
     algorithm, opened = load(session, source, source_format, assignments)
     report = _verified(algorithm, expect, fifo_capacity, fifo_units)
-    report = replace(report, diagnostics=tuple(with_path(report.diagnostics, algorithm, opened.name)))
+    report = replace(
+        report, diagnostics=tuple(with_path(report.diagnostics, algorithm, opened.name))
+    )
     certified = _certified(session, algorithm, opened.name, topology_text) if is_certified else None
     if as_json:
         print_json(_object(opened.name, report, certified))
@@ -89,19 +138,27 @@ def verify(
 def _check_alone(others: Mapping[str, object]) -> None:
     for name, value in others.items():
         if value is not None:
-            raise UsageError(f"{name} has no meaning with --runtime, which looks at the file as the runtime does")
+            raise UsageError(
+                f"{name} has no meaning with --runtime, which looks at the file as the runtime does"
+            )
 
 
-def _verified(algorithm: Algorithm, expect: str | None, fifo_capacity: int | None, fifo_units: int | None) -> VerifyReport:
+def _verified(
+    algorithm: Algorithm, expect: str | None, fifo_capacity: int | None, fifo_units: int | None
+) -> VerifyReport:
     from hub_core import verification
     from hub_core.verification.expectations import parse_expectation
 
     expected = None if expect is None else parse_expectation(expect, algorithm.collective)
     with progress("verifying"):
-        return verification.verify(algorithm, expected=expected, fifo_capacity=fifo_capacity, fifo_units=fifo_units)
+        return verification.verify(
+            algorithm, expected=expected, fifo_capacity=fifo_capacity, fifo_units=fifo_units
+        )
 
 
-def _certified(session: Session, algorithm: Algorithm, source: str, topology_text: str | None) -> CertificateReport:
+def _certified(
+    session: Session, algorithm: Algorithm, source: str, topology_text: str | None
+) -> CertificateReport:
     """What is left of the certificate; a missing one is an error, since the user asked for it."""
     from hub_core import certificates, pipeline
 
@@ -111,11 +168,15 @@ def _certified(session: Session, algorithm: Algorithm, source: str, topology_tex
         raise InputError(f"{source} carries no certificate", cure=cure, code="no-certificate")
     topology = None
     if topology_text is not None:
-        topology = pipeline.read_topology(topology_text, registry=session.registry(), report=print_diagnostic)
+        topology = pipeline.read_topology(
+            topology_text, registry=session.registry(), report=print_diagnostic
+        )
     return certificates.check_certificate(certificate, algorithm, topology)
 
 
-def _object(source: str, report: VerifyReport, certified: CertificateReport | None) -> dict[str, JsonValue]:
+def _object(
+    source: str, report: VerifyReport, certified: CertificateReport | None
+) -> dict[str, JsonValue]:
     parts = {} if certified is None else {"certificate": certificate_object(certified)}
     return {
         "schema": "collhub/report-verify-1",
@@ -134,7 +195,9 @@ def _object(source: str, report: VerifyReport, certified: CertificateReport | No
 def _print(source: str, algorithm: Algorithm, report: VerifyReport) -> None:
     collective = algorithm.collective
     outcome = "not correct as claimed" if not report.ok else _CORRECT[report.method != "none"]
-    print(f"{source}: {collective.kind}, {collective.num_ranks} ranks, {len(algorithm.steps)} steps: {outcome}")
+    print(
+        f"{source}: {collective.kind}, {collective.num_ranks} ranks, {len(algorithm.steps)} steps: {outcome}"
+    )
     rows = [
         (name.replace("_", " "), "claimed" if mode.is_claimed else "not claimed", mode.verdict)
         for name, mode in report.modes.items()
@@ -146,4 +209,8 @@ def _print(source: str, algorithm: Algorithm, report: VerifyReport) -> None:
 
 
 def _probability(report: VerifyReport) -> str:
-    return f" (a wrong output passes with probability at most {report.error_probability:.1g})" if report.error_probability else ""
+    return (
+        f" (a wrong output passes with probability at most {report.error_probability:.1g})"
+        if report.error_probability
+        else ""
+    )

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from hub_core.plugins.contract import FormatWriter
     from hub_core.plugins.registry import Provided, Registry
 
-__all__ = ["check_stdout", "chosen_writer", "loss_objects", "policy_of", "print_losses", "write_out", "wrote"]
-
 
 def check_stdout(out: str, as_json: bool) -> None:
     """Raise `UsageError` where the report and the output both want standard output."""
@@ -25,13 +23,19 @@ def check_stdout(out: str, as_json: bool) -> None:
         raise UsageError("--json and the output both want standard output", cure="give -o a path")
 
 
-def chosen_writer(registry: Registry, out: str, target_format: str | None) -> Provided[FormatWriter]:
+def chosen_writer(
+    registry: Registry, out: str, target_format: str | None
+) -> Provided[FormatWriter]:
     """The writer that --to names, else the one that OUT names by its suffix."""
     # Imported here: the help of a command needs no plugins.
     from hub_core.detection import writer_for
     from hub_core.plugins.contract import FormatWriter
 
-    return registry.find(FormatWriter, target_format) if target_format is not None else writer_for(out, registry)
+    return (
+        registry.find(FormatWriter, target_format)
+        if target_format is not None
+        else writer_for(out, registry)
+    )
 
 
 def policy_of(strict: bool) -> LossPolicy:
@@ -54,19 +58,30 @@ def write_out(
 
     with progress(f"writing {out}"):
         return pipeline.write(
-            algorithm, out, format=writer.name, options=options, policy=policy_of(strict), force=force, registry=registry
+            algorithm,
+            out,
+            format=writer.name,
+            options=options,
+            policy=policy_of(strict),
+            force=force,
+            registry=registry,
         )
 
 
 def print_losses(losses: Sequence[Loss], work: str, out: str) -> None:
     """One warning a loss: what the `work` (conversion, composition) loses."""
     for loss in losses:
-        print_diagnostic(Diagnostic("lossy", f"the {work} loses: {loss}", Severity.WARNING, Location(out)))
+        print_diagnostic(
+            Diagnostic("lossy", f"the {work} loses: {loss}", Severity.WARNING, Location(out))
+        )
 
 
 def loss_objects(losses: Sequence[Loss]) -> list[JsonValue]:
     """Losses as the reports carry them."""
-    return [{"feature": loss.feature, "where": loss.where, "consequence": loss.consequence} for loss in losses]
+    return [
+        {"feature": loss.feature, "where": loss.where, "consequence": loss.consequence}
+        for loss in losses
+    ]
 
 
 def wrote(written: Written) -> str:

@@ -14,8 +14,6 @@ from hub_core.diagnostics import InputError
 from hub_core.steps import COLUMN_DTYPES, StepTable
 from hub_core.verification.matching import Messages
 
-__all__ = ["MOST_BLOCKS", "MOST_STEPS", "BlockMoves", "cut_torn_steps"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -70,7 +68,10 @@ def cut_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> S
     piece = _piece(steps, torn, moves.size)
     pieces = np.where(torn, steps.count // piece, 1)
     if int(pieces.sum()) > MOST_STEPS:
-        raise InputError(f"too large: the blocks that move cut the steps in {int(pieces.sum())} pieces", code="too-large")
+        raise InputError(
+            f"too large: the blocks that move cut the steps in {int(pieces.sum())} pieces",
+            code="too-large",
+        )
     last = np.cumsum(pieces) - 1
     first = last - pieces + 1
     row = np.repeat(np.arange(len(steps)), pieces)
@@ -102,5 +103,7 @@ def _regions(steps: StepTable, side: Side) -> tuple[Int64Array, npt.NDArray[np.u
     return rows[here], buffer[here], offset[here]
 
 
-def _moved(indptr: Int64Array, indices: Int64Array, first: Int64Array, last: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _moved(
+    indptr: Int64Array, indices: Int64Array, first: Int64Array, last: Int64Array
+) -> tuple[Int64Array, Int64Array]:
     return last[indices], np.repeat(first, np.diff(indptr))

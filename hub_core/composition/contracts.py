@@ -7,17 +7,28 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.collectives import ALL_RANKS, REDUCING, Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
+from hub_core.collectives import (
+    ALL_RANKS,
+    REDUCING,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    ReduceOp,
+)
 from hub_core.composition.memory import Usage, contract_of, required_units
 from hub_core.diagnostics import InputError
-
-__all__ = ["canonical", "followed_by", "promise", "with_ranks_named"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _MOST_ROWS = 1 << 24
-_UNROOTED = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
+_UNROOTED = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+)
 
 
 def followed_by(first: CustomContract, second: CustomContract) -> CustomContract:
@@ -34,7 +45,9 @@ def promise(contract: CustomContract, usage: Usage, op: ReduceOp) -> Collective:
     Sizes of buffers that hold no data before or results after do not tell collectives apart, as long as the steps
     (`usage`) stay inside; a custom collective gets no more of them than that. Claims to be out of place, for now.
     """
-    expected = None if contract.expected is None else canonical(contract.expected, len(contract.defined))
+    expected = (
+        None if contract.expected is None else canonical(contract.expected, len(contract.defined))
+    )
     sizes = (
         np.where(contract.defined, contract.input_units, usage.reached_input),
         np.maximum(usage.reached_output, required_units(contract)),
@@ -45,7 +58,9 @@ def promise(contract: CustomContract, usage: Usage, op: ReduceOp) -> Collective:
         found = _candidate(kind, root, unit_count, trimmed, op)
         if found is not None:
             return found
-    return Collective(CollectiveKind.CUSTOM, len(contract.defined), unit_count, reduce_op=op, contract=trimmed)
+    return Collective(
+        CollectiveKind.CUSTOM, len(contract.defined), unit_count, reduce_op=op, contract=trimmed
+    )
 
 
 def with_ranks_named(rows: Contributions, num_ranks: int) -> Contributions:
@@ -64,7 +79,9 @@ def with_ranks_named(rows: Contributions, num_ranks: int) -> Contributions:
 
 def canonical(rows: Contributions, num_ranks: int) -> Contributions:
     """The one way to write a relation: sorted, and every rank abbreviated wherever all of them contribute."""
-    table, times = _counted(np.stack([rows.rank, rows.offset, rows.source_unit, rows.source_rank]), None)
+    table, times = _counted(
+        np.stack([rows.rank, rows.offset, rows.source_unit, rows.source_rank]), None
+    )
     is_new = np.append(True, np.any(table[:3, 1:] != table[:3, :-1], axis=0))[: table.shape[1]]
     group = np.cumsum(is_new) - 1
     named = table[3] != ALL_RANKS
@@ -86,7 +103,9 @@ def _counted(table: Int64Array, times: Int64Array | None) -> tuple[Int64Array, I
     order = np.lexsort(table[::-1])
     table = table[:, order]
     times = np.ones(len(order), np.int64) if times is None else times[order]
-    starts = np.flatnonzero(np.append(True, np.any(table[:, 1:] != table[:, :-1], axis=0))[: len(order)])
+    starts = np.flatnonzero(
+        np.append(True, np.any(table[:, 1:] != table[:, :-1], axis=0))[: len(order)]
+    )
     return table[:, starts], np.add.reduceat(times, starts) if len(starts) else times
 
 
@@ -97,13 +116,21 @@ def _substituted(first: Contributions, second: Contributions, num_ranks: int) ->
     cell = first.rank * width + first.offset
     order = np.argsort(cell, kind="stable")
     wanted = second.source_rank * width + second.source_unit
-    low, high = np.searchsorted(cell[order], wanted), np.searchsorted(cell[order], wanted, side="right")
+    low, high = (
+        np.searchsorted(cell[order], wanted),
+        np.searchsorted(cell[order], wanted, side="right"),
+    )
     times = high - low
     _refuse_too_many(int(times.sum()))
     taken = np.repeat(np.arange(len(second)), times)
     within = np.arange(len(taken)) - np.repeat(np.cumsum(times) - times, times)
     origin = order[low[taken] + within]
-    return Contributions(second.rank[taken], second.offset[taken], first.source_rank[origin], first.source_unit[origin])
+    return Contributions(
+        second.rank[taken],
+        second.offset[taken],
+        first.source_rank[origin],
+        first.source_unit[origin],
+    )
 
 
 def _refuse_too_many(rows: int) -> None:
@@ -118,9 +145,13 @@ def _candidates(contract: CustomContract) -> Iterator[tuple[CollectiveKind, int 
     assert contract.expected is not None
     sources, targets = np.flatnonzero(contract.defined), np.unique(contract.expected.rank)
     if len(sources) == 1:
-        yield from ((kind, int(sources[0])) for kind in (CollectiveKind.BROADCAST, CollectiveKind.SCATTER))
+        yield from (
+            (kind, int(sources[0])) for kind in (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
+        )
     if len(targets) == 1:
-        yield from ((kind, int(targets[0])) for kind in (CollectiveKind.REDUCE, CollectiveKind.GATHER))
+        yield from (
+            (kind, int(targets[0])) for kind in (CollectiveKind.REDUCE, CollectiveKind.GATHER)
+        )
 
 
 def _candidate(
@@ -128,16 +159,23 @@ def _candidate(
 ) -> Collective | None:
     """The collective of this kind, if it promises just what `contract` (canonical) says."""
     num_ranks = len(contract.defined)
-    if unit_count % num_ranks and kind not in (CollectiveKind.BROADCAST, *REDUCING - {CollectiveKind.REDUCE_SCATTER}):
+    if unit_count % num_ranks and kind not in (
+        CollectiveKind.BROADCAST,
+        *REDUCING - {CollectiveKind.REDUCE_SCATTER},
+    ):
         return None
     candidate = Collective(kind, num_ranks, unit_count, root, reduce_op=op)
     stated = contract_of(candidate)
     defined = stated.defined
     agrees = bool(np.array_equal(defined, contract.defined))
-    agrees = agrees and bool(np.array_equal(stated.input_units[defined], contract.input_units[defined]))
+    agrees = agrees and bool(
+        np.array_equal(stated.input_units[defined], contract.input_units[defined])
+    )
     agrees = agrees and bool(np.all(stated.input_units >= contract.input_units))
     agrees = agrees and bool(np.all(stated.output_units >= contract.output_units))
-    return candidate if agrees and _are_equal(stated.expected, contract.expected, num_ranks) else None
+    return (
+        candidate if agrees and _are_equal(stated.expected, contract.expected, num_ranks) else None
+    )
 
 
 def _are_equal(stated: Contributions | None, given: Contributions | None, num_ranks: int) -> bool:

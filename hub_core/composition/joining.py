@@ -18,15 +18,15 @@ from hub_core.verification.matching import match_messages
 from hub_core.verification.regions import find_regions
 from hub_core.verification.report import Findings
 
-__all__ = ["join", "side_by_side"]
-
 Int64Array = npt.NDArray[np.int64]
 Edges = tuple[Int64Array, Int64Array]
 
 _MOST_ADDRESSES = 2.0**61
 
 
-def join(parts: Sequence[StepTable], collective: Collective, scratch_units: Int64Array) -> StepTable:
+def join(
+    parts: Sequence[StepTable], collective: Collective, scratch_units: Int64Array
+) -> StepTable:
     """All steps of `parts`, whose regions lie in the buffers of `collective`; each part as if the ones before were done.
 
     A step waits for just those steps of earlier parts that touch the same units, one of the two writing, in a mode that
@@ -50,7 +50,9 @@ def side_by_side(parts: Sequence[StepTable]) -> StepTable:
 
 def _concatenated(parts: Sequence[StepTable]) -> tuple[dict[str, npt.NDArray[Any]], Edges, Edges]:
     """Columns, data and control dependencies of all parts, with channels and lanes of their own."""
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMN_DTYPES}
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMN_DTYPES
+    }
     columns["channel"] = np.concatenate(_own_channels(parts))
     columns["lane"] = np.concatenate(_own_lanes(parts))
     first_row = np.cumsum([0, *(len(part) for part in parts)])
@@ -108,7 +110,9 @@ def _conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Array) 
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):
         if is_claimed:
             layout = collective.memory_layout(in_place, algorithm.scratch_units)
-            pairs.append(adjacent_conflicts(find_regions(algorithm, layout, everywhere, 1), position))
+            pairs.append(
+                adjacent_conflicts(find_regions(algorithm, layout, everywhere, 1), position)
+            )
     earlier, later = (np.concatenate(side) for side in zip(*pairs, strict=True))
     between = part_of[earlier] < part_of[later]
     return earlier[between], later[between]

@@ -13,8 +13,6 @@ from hub_core.diagnostics import InputError
 from hub_core.steps import StepKind, StepTable
 from hub_core.verification.regions import READING, WRITING
 
-__all__ = ["MOST_UNITS", "SIDES", "Relocation", "Side", "Usage", "contract_of", "required_units", "usage_of"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -64,7 +62,10 @@ class Relocation:
     @classmethod
     def none(cls, num_ranks: int) -> Relocation:
         """Everything stays."""
-        return cls(np.tile(np.arange(3, dtype=np.uint8), (num_ranks, 1)), np.zeros((num_ranks, 3), np.int64))
+        return cls(
+            np.tile(np.arange(3, dtype=np.uint8), (num_ranks, 1)),
+            np.zeros((num_ranks, 3), np.int64),
+        )
 
     def move(self, old: Buffer, where: BoolArray, new: Buffer, shift: Int64Array) -> None:
         """Let buffer `old` of the ranks `where` start at unit `shift[rank]` of buffer `new`."""
@@ -76,7 +77,10 @@ class Relocation:
         moved = {}
         for side in SIDES:
             rows, buffer, offset = side.regions(steps)
-            moved[side.buffer], moved[side.offset] = getattr(steps, side.buffer).copy(), getattr(steps, side.offset).copy()
+            moved[side.buffer], moved[side.offset] = (
+                getattr(steps, side.buffer).copy(),
+                getattr(steps, side.offset).copy(),
+            )
             moved[side.buffer][rows] = self.buffer[steps.rank[rows], buffer]
             moved[side.offset][rows] = offset + self.shift[steps.rank[rows], buffer]
         return replace(steps, **moved)
@@ -92,9 +96,7 @@ def contract_of(collective: Collective) -> CustomContract:
     sizes = collective.input_units(), collective.output_units()
     units = float(collective.num_ranks) * collective.unit_count
     if units > MOST_UNITS:
-        message = (
-            f"too large to compose: {collective.num_ranks} ranks with {collective.unit_count} units (limit {MOST_UNITS} in all)"
-        )
+        message = f"too large to compose: {collective.num_ranks} ranks with {collective.unit_count} units (limit {MOST_UNITS} in all)"
         raise InputError(message, cure="compose a smaller instance", code="too-large")
     return CustomContract(*sizes, collective.defined_inputs(), collective.postcondition())
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from hub_core.algorithm import Algorithm, Provenance
 from hub_core.version import __version__
 
-__all__ = ["composed_provenance", "display_name", "have_one_source"]
-
 _OPTION = "composition"
 
 
-def composed_provenance(operation: str, parts: Sequence[Algorithm], *arguments: object) -> Provenance:
+def composed_provenance(
+    operation: str, parts: Sequence[Algorithm], *arguments: object
+) -> Provenance:
     """Provenance of `operation(parts, arguments)`; the source is named where all parts came from one file."""
     words = [_expression(part) for part in parts] + [str(argument) for argument in arguments]
     source = parts[0].provenance
@@ -20,12 +20,16 @@ def composed_provenance(operation: str, parts: Sequence[Algorithm], *arguments: 
         name, sha256 = source.source_name, source.source_sha256
     else:
         name, sha256 = " + ".join(dict.fromkeys(display_name(part) for part in parts)), ""
-    return Provenance("collhub-compose", __version__, name, sha256, {_OPTION: f"{operation}({', '.join(words)})"})
+    return Provenance(
+        "collhub-compose", __version__, name, sha256, {_OPTION: f"{operation}({', '.join(words)})"}
+    )
 
 
 def have_one_source(parts: Sequence[Algorithm]) -> bool:
     """Whether all parts came from one file, so that their line numbers mean the same text."""
-    return len({(part.provenance.source_name, part.provenance.source_sha256) for part in parts}) == 1
+    return (
+        len({(part.provenance.source_name, part.provenance.source_sha256) for part in parts}) == 1
+    )
 
 
 def display_name(part: Algorithm) -> str:

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from hub_core.collectives import Buffer, Collective, MemoryLayout
 from hub_core.composition.memory import Usage, contract_of, required_units
 
-__all__ = ["Part", "Seam", "input_in_output", "is_usable", "place_seam"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -67,7 +65,9 @@ def is_usable(part: Part, inputs: Int64Array, outputs: Int64Array) -> BoolArray:
     collective = part.collective
     aliases = collective.memory_layout(True, np.zeros(collective.num_ranks, np.int64)).base
     is_apart = _are_disjoint(part.usage, inputs, outputs)
-    is_apart_in_place = _are_disjoint(part.usage, aliases[:, Buffer.INPUT], aliases[:, Buffer.OUTPUT])
+    is_apart_in_place = _are_disjoint(
+        part.usage, aliases[:, Buffer.INPUT], aliases[:, Buffer.OUTPUT]
+    )
     is_aliased = outputs - inputs == aliases[:, Buffer.OUTPUT] - aliases[:, Buffer.INPUT]
     if not collective.in_place:
         return is_apart

@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.algorithm import Algorithm, message_bytes
-from hub_core.collectives import MAX_RANKS, Buffer, Collective, CollectiveKind, Contributions, CustomContract
+from hub_core.collectives import (
+    MAX_RANKS,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+)
 from hub_core.composition.blocks import BlockMoves, cut_torn_steps
 from hub_core.composition.contracts import promise, with_ranks_named
 from hub_core.composition.memory import Usage, contract_of, usage_of
@@ -19,8 +26,6 @@ from hub_core.composition.soundness import require_sound
 from hub_core.composition.staging import out_of_place
 from hub_core.diagnostics import UsageError
 from hub_core.steps import COLUMN_DTYPES, StepTable
-
-__all__ = ["embed", "relabel"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -90,7 +95,9 @@ def _checked(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64Array:
     cure = f"name each of the {expected} ranks once, for example {','.join(map(str, range(min(expected, 4))))}"
     cure += ",..." if expected > 4 else ""
     if len(ranks) != expected:
-        raise UsageError(f"{len(ranks)} ranks are given, the algorithm has {expected}", cure=cure, code="ranks")
+        raise UsageError(
+            f"{len(ranks)} ranks are given, the algorithm has {expected}", cure=cure, code="ranks"
+        )
     outside = [rank for rank in ranks if not 0 <= rank < num_ranks]
     if outside:
         raise UsageError(f"rank {outside[0]} is not in 0..{num_ranks - 1}", cure=cure, code="ranks")
@@ -119,7 +126,9 @@ def _relabelled_collective(collective: Collective, places: Int64Array) -> Collec
     return replace(collective, root=root, contract=contract)
 
 
-def _relabelled_contract(contract: CustomContract, places: Int64Array, num_ranks: int) -> CustomContract:
+def _relabelled_contract(
+    contract: CustomContract, places: Int64Array, num_ranks: int
+) -> CustomContract:
     """The contract on ranks `places`; other ranks have no data and get none."""
     sizes = np.zeros((2, num_ranks), np.int64)
     sizes[:, places] = contract.input_units, contract.output_units
@@ -133,13 +142,17 @@ def _relabelled_contract(contract: CustomContract, places: Int64Array, num_ranks
     return CustomContract(sizes[0], sizes[1], defined, rows)
 
 
-def _embedded(algorithm: Algorithm, places: Int64Array, num_ranks: int) -> tuple[Collective, tuple[bool, bool]]:
+def _embedded(
+    algorithm: Algorithm, places: Int64Array, num_ranks: int
+) -> tuple[Collective, tuple[bool, bool]]:
     """The collective of all ranks, and whether it may be called in place and out of place."""
     contract = contract_of(algorithm.collective)
     usage = usage_of(algorithm, contract)
     columns = (usage.input, usage.output, usage.reached_input, usage.reached_output)
     wide = Usage(*(_spread(units, places, num_ranks) for units in columns))
-    collective = promise(_relabelled_contract(contract, places, num_ranks), wide, algorithm.collective.reduce_op)
+    collective = promise(
+        _relabelled_contract(contract, places, num_ranks), wide, algorithm.collective.reduce_op
+    )
     part = Part(algorithm.collective, usage)
     claims = []
     for in_place in (True, False):

@@ -18,8 +18,6 @@ from hub_core.diagnostics import InputError, UsageError
 from hub_core.steps import StepTable
 from hub_core.verification.regions import common_unit
 
-__all__ = ["replicate"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -39,14 +37,19 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
     block = common_unit(algorithm) if interleaved else _share(algorithm.collective)
     copies = [_moves(algorithm.collective, block, instances, which) for which in range(instances)]
     steps = _shorter(cut_torn_steps(algorithm.steps, copies[0], messages), instances)
-    parts = [_in_own_scratch(moves.apply(steps), algorithm.scratch_units * which) for which, moves in enumerate(copies)]
+    parts = [
+        _in_own_scratch(moves.apply(steps), algorithm.scratch_units * which)
+        for which, moves in enumerate(copies)
+    ]
     collective = algorithm.collective
     contract = None if collective.contract is None else _contract(collective.contract, copies)
     return Algorithm(
         replace(collective, unit_count=collective.unit_count * instances, contract=contract),
         side_by_side(parts),
         algorithm.scratch_units * instances,
-        composed_provenance("replicate", [algorithm], instances, *(["interleaved"] if interleaved else [])),
+        composed_provenance(
+            "replicate", [algorithm], instances, *(["interleaved"] if interleaved else [])
+        ),
         algorithm.collective_bytes,
     )
 
@@ -54,11 +57,21 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
 def _refuse_too_large(algorithm: Algorithm, instances: int) -> None:
     units = max(algorithm.collective.unit_count, int(algorithm.scratch_units.max(initial=0)))
     if units > MAX_UNITS // instances:
-        raise UsageError(f"{instances} instances have more than 2^62 units", cure="use fewer instances", code="too-large")
-    rows = algorithm.collective.contract.expected if algorithm.collective.contract is not None else None
+        raise UsageError(
+            f"{instances} instances have more than 2^62 units",
+            cure="use fewer instances",
+            code="too-large",
+        )
+    rows = (
+        algorithm.collective.contract.expected
+        if algorithm.collective.contract is not None
+        else None
+    )
     size = instances * max(1, len(algorithm.steps), 0 if rows is None else len(rows))
     if size > MOST_STEPS:
-        message = f"{instances} instances have {size} steps or rows of the contract (limit {MOST_STEPS})"
+        message = (
+            f"{instances} instances have {size} steps or rows of the contract (limit {MOST_STEPS})"
+        )
         raise UsageError(message, cure="use fewer instances", code="too-large")
 
 
@@ -74,7 +87,10 @@ def _moves(collective: Collective, block: int, instances: int, which: int) -> Bl
     units = max(int(collective.input_units().max()), int(collective.output_units().max()))
     blocks = -(-units // block)
     if blocks > MOST_BLOCKS:
-        raise InputError(f"too large to replicate: {blocks} blocks of {block} units (limit {MOST_BLOCKS})", code="too-large")
+        raise InputError(
+            f"too large to replicate: {blocks} blocks of {block} units (limit {MOST_BLOCKS})",
+            code="too-large",
+        )
     return BlockMoves(block, np.tile(np.arange(blocks, dtype=np.int64) * instances + which, (2, 1)))
 
 

@@ -23,8 +23,6 @@ from hub_core.composition.units import rescale
 from hub_core.diagnostics import Location, UsageError
 from hub_core.steps import StepKind, StepTable
 
-__all__ = ["sequential"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -33,7 +31,12 @@ def _as_it_is(algorithm: Algorithm) -> Algorithm:
 
 
 # How to take the two parts, the fewest copies first.
-_WAYS = ((_as_it_is, _as_it_is), (out_of_place, _as_it_is), (_as_it_is, out_of_place), (out_of_place, out_of_place))
+_WAYS = (
+    (_as_it_is, _as_it_is),
+    (out_of_place, _as_it_is),
+    (_as_it_is, out_of_place),
+    (out_of_place, out_of_place),
+)
 
 
 def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
@@ -73,16 +76,23 @@ def _followed(first: Algorithm, second: Algorithm) -> Algorithm:
     )
 
 
-def _joined(first: Algorithm, second: Algorithm, contract: CustomContract, op: ReduceOp) -> Algorithm | None:
+def _joined(
+    first: Algorithm, second: Algorithm, contract: CustomContract, op: ReduceOp
+) -> Algorithm | None:
     usages = [usage_of(part, contract_of(part.collective)) for part in (first, second)]
-    outer = Usage(usages[0].input, usages[1].output, usages[0].reached_input, usages[1].reached_output)
+    outer = Usage(
+        usages[0].input, usages[1].output, usages[0].reached_input, usages[1].reached_output
+    )
     joint = promise(contract, outer, op)
     seam = place_seam(Part(first.collective, usages[0]), Part(second.collective, usages[1]), joint)
     if seam is None:
         return None
     joint = replace(joint, in_place=seam.in_place, out_of_place=seam.out_of_place)
     scratch = np.maximum(first.scratch_units, second.scratch_units)
-    parts = [_at_seam(part.steps, buffer, seam, scratch) for part, buffer in ((first, Buffer.OUTPUT), (second, Buffer.INPUT))]
+    parts = [
+        _at_seam(part.steps, buffer, seam, scratch)
+        for part, buffer in ((first, Buffer.OUTPUT), (second, Buffer.INPUT))
+    ]
     if not have_one_source([first, second]):
         parts = [replace(part, source_line=np.full(len(part), -1, np.int32)) for part in parts]
     scratch = scratch + np.where(seam.output_offset < 0, seam.size, 0)
@@ -103,7 +113,9 @@ def _check_rank_counts(algorithms: Sequence[Algorithm]) -> None:
     for other in algorithms[1:]:
         if other.num_ranks != first.num_ranks:
             message = f"{display_name(first)} has {first.num_ranks} ranks, {display_name(other)} has {other.num_ranks}"
-            raise UsageError(message, cure="embed the smaller one in the ranks of the larger", code="rank-count")
+            raise UsageError(
+                message, cure="embed the smaller one in the ranks of the larger", code="rank-count"
+            )
 
 
 def _in_common_units(first: Algorithm, second: Algorithm) -> tuple[Algorithm, Algorithm]:
@@ -148,11 +160,21 @@ def _misfit(message: str, rank: int) -> UsageError:
 
 
 def _common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
-    reducing = [part for part in (first, second) if part.steps.is_kind(StepKind.RECV_REDUCE, StepKind.REDUCE).any()]
+    reducing = [
+        part
+        for part in (first, second)
+        if part.steps.is_kind(StepKind.RECV_REDUCE, StepKind.REDUCE).any()
+    ]
     ops = {part.collective.reduce_op for part in reducing or [first]}
     if len(ops) > 1:
-        names = " and ".join(f"{display_name(part)} ({part.collective.reduce_op})" for part in (first, second))
-        raise UsageError(f"{names} reduce with different operators", cure="compose parts of one operator", code="reduce-op")
+        names = " and ".join(
+            f"{display_name(part)} ({part.collective.reduce_op})" for part in (first, second)
+        )
+        raise UsageError(
+            f"{names} reduce with different operators",
+            cure="compose parts of one operator",
+            code="reduce-op",
+        )
     if len(reducing) > 1 and ReduceOp.AVG in ops:
         message = f"{display_name(first)} and {display_name(second)} both average, and no operator means that"
         raise UsageError(message, cure="let one of them sum", code="reduce-op")
@@ -168,10 +190,16 @@ def _common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> int |
     at_seam = [_bytes_of(part, longest) for part in stated]
     if len(set(at_seam)) > 1:
         sizes = f"{display_name(first)} leaves {at_seam[0]} bytes, {display_name(second)} takes {at_seam[1]}"
-        raise UsageError(f"the stated sizes do not fit: {sizes}", cure="write both for the same size", code="seam")
+        raise UsageError(
+            f"the stated sizes do not fit: {sizes}",
+            cure="write both for the same size",
+            code="seam",
+        )
     return _bytes_of(stated[0], unit_count)
 
 
 def _bytes_of(part: Algorithm, units: int) -> int:
     assert part.collective_bytes is not None
-    return int(message_bytes(part.collective_bytes, part.collective.unit_count, np.asarray([units]))[0])
+    return int(
+        message_bytes(part.collective_bytes, part.collective.unit_count, np.asarray([units]))[0]
+    )

@@ -9,8 +9,6 @@ from hub_core.verification.matching import Messages, match_messages
 from hub_core.verification.regions import check_regions
 from hub_core.verification.report import Findings
 
-__all__ = ["require_sound"]
-
 
 def require_sound(algorithm: Algorithm) -> Messages:
     """Return the messages of an algorithm that can be composed. Raises `InputError` with all reasons for another one."""
@@ -26,7 +24,9 @@ def require_sound(algorithm: Algorithm) -> Messages:
     check_regions(algorithm, findings)
     messages = match_messages(algorithm.steps, findings)
     if reason := _contract_defect(algorithm.collective):
-        findings.add("contract-range", f"the contract of the custom collective {reason}", Location(file))
+        findings.add(
+            "contract-range", f"the contract of the custom collective {reason}", Location(file)
+        )
     if findings.has_errors():
         raise InputError(findings)
     return messages
@@ -37,7 +37,10 @@ def _contract_defect(collective: Collective) -> str | None:
     if contract is None or contract.expected is None or not len(contract.expected):
         return None
     rows, last = contract.expected, collective.num_ranks - 1
-    if min(rows.rank.min(), rows.source_rank.min() + 1) < 0 or max(rows.rank.max(), rows.source_rank.max()) > last:
+    if (
+        min(rows.rank.min(), rows.source_rank.min() + 1) < 0
+        or max(rows.rank.max(), rows.source_rank.max()) > last
+    ):
         return f"names a rank outside 0..{last}"
     outside = (rows.offset < 0) | (rows.offset >= contract.output_units[rows.rank])
     outside |= (rows.source_unit < 0) | (rows.source_unit >= contract.input_units[rows.source_rank])

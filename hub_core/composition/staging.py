@@ -16,8 +16,6 @@ from hub_core.composition.placement import input_in_output
 from hub_core.diagnostics import UsageError
 from hub_core.steps import StepKind, StepTable
 
-__all__ = ["out_of_place"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Cells = tuple[Int64Array, Int64Array]
@@ -38,7 +36,10 @@ def out_of_place(algorithm: Algorithm) -> Algorithm:
     place = input_in_output(algorithm.collective)
     in_output = (place >= 0) & (place + usage.input <= usage.output)
     old_scratch = algorithm.scratch_units
-    span = np.maximum(layout[:, Buffer.INPUT] + usage.input, layout[:, Buffer.OUTPUT] + usage.output) - low
+    span = (
+        np.maximum(layout[:, Buffer.INPUT] + usage.input, layout[:, Buffer.OUTPUT] + usage.output)
+        - low
+    )
     relocation = Relocation.none(algorithm.num_ranks)
     relocation.move(Buffer.INPUT, in_output, Buffer.OUTPUT, place)
     for buffer in (Buffer.INPUT, Buffer.OUTPUT):
@@ -46,11 +47,18 @@ def out_of_place(algorithm: Algorithm) -> Algorithm:
     parts = [
         _copies(_inputs(contract), relocation, Buffer.INPUT, is_into=True),
         relocation.apply(algorithm.steps),
-        _copies(_results(algorithm, contract, ~in_output), relocation, Buffer.OUTPUT, is_into=False),
+        _copies(
+            _results(algorithm, contract, ~in_output), relocation, Buffer.OUTPUT, is_into=False
+        ),
     ]
     collective = replace(algorithm.collective, in_place=False, out_of_place=True)
     scratch = old_scratch + np.where(in_output, 0, span)
-    return replace(algorithm, collective=collective, steps=join(parts, collective, scratch), scratch_units=scratch)
+    return replace(
+        algorithm,
+        collective=collective,
+        steps=join(parts, collective, scratch),
+        scratch_units=scratch,
+    )
 
 
 def _inputs(contract: CustomContract) -> Cells:
@@ -65,7 +73,9 @@ def _results(algorithm: Algorithm, contract: CustomContract, where: BoolArray) -
     if contract.expected is None:
         if where.any():
             message = f"{display_name(algorithm)} works only in place and states no result, so none can be copied out"
-            raise UsageError(message, cure="state the contract of the custom collective", code="no-result")
+            raise UsageError(
+                message, cure="state the contract of the custom collective", code="no-result"
+            )
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     cells = np.unique(np.stack([contract.expected.rank, contract.expected.offset]), axis=1)
     rank, unit = cells[:, where[cells[0]]]

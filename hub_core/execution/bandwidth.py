@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hub_core.collectives import Collective, CollectiveKind
 
-__all__ = ["algorithm_bandwidth", "bus_bandwidth"]
-
 _FULL_VECTOR = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE})
 
 

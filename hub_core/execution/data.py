@@ -14,23 +14,6 @@ from hub_core.diagnostics import PluginError, UsageError
 from hub_core.execution.program import LevelledProgram
 from hub_core.units import format_bytes
 
-__all__ = [
-    "DTYPE_NAMES",
-    "averaged",
-    "background",
-    "block_elements",
-    "check_memory",
-    "checked_inputs",
-    "divided",
-    "element_type",
-    "exact_inputs",
-    "is_exact",
-    "is_floating",
-    "random_inputs",
-    "rounding_unit",
-    "significand_bits",
-]
-
 Array = npt.NDArray[Any]
 
 DTYPE_NAMES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
@@ -46,14 +29,18 @@ _UNDEFINED_INTEGER = 0x5A5A5A5B
 def element_type(name: str) -> np.dtype[Any]:
     """The numpy dtype of one of `DTYPE_NAMES`. Raises `UsageError`, and `PluginError` where bfloat16 is not installed."""
     if name not in DTYPE_NAMES:
-        raise UsageError(f"dtype {name!r} is not known", cure=f"use one of {', '.join(DTYPE_NAMES)}")
+        raise UsageError(
+            f"dtype {name!r} is not known", cure=f"use one of {', '.join(DTYPE_NAMES)}"
+        )
     if name != "bfloat16":
         return np.dtype(name)
     try:
         # Imported here: numpy has no bfloat16 of its own, and most runs need none.
         import ml_dtypes
     except ImportError as error:
-        raise PluginError("bfloat16 needs the package ml_dtypes", cure="python -m pip install ml_dtypes") from error
+        raise PluginError(
+            "bfloat16 needs the package ml_dtypes", cure="python -m pip install ml_dtypes"
+        ) from error
     bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return bfloat16
 
@@ -81,7 +68,11 @@ def block_elements(program: LevelledProgram, collective_bytes: int, dtype: np.dt
     if not rest and block_bytes and block_bytes % dtype.itemsize == 0:
         return block_bytes // dtype.itemsize
     step = program.unit_count * dtype.itemsize
-    sizes = [f"{step * factor}B" for factor in (collective_bytes // step, collective_bytes // step + 1) if factor]
+    sizes = [
+        f"{step * factor}B"
+        for factor in (collective_bytes // step, collective_bytes // step + 1)
+        if factor
+    ]
     raise UsageError(
         f"{collective_bytes} bytes are not a whole number of {dtype.name} elements in each of {program.unit_count} chunks",
         cure=f"use a multiple of {step} bytes, for example {' or '.join(sizes)}",
@@ -98,13 +89,19 @@ def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) 
     """Raise `UsageError` where inputs and the memory of all ranks are more than this machine has."""
     blocks = program.layout.total + int(program.layout.size[:, Buffer.INPUT].sum())
     needed = blocks * elements * dtype.itemsize
-    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else needed
+    available = (
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if hasattr(os, "sysconf")
+        else needed
+    )
     if needed > available:
         message = f"{program.num_ranks} ranks need {format_bytes(needed)} of memory, this machine has {format_bytes(available)}"
         raise UsageError(message, cure="use a smaller size", code="too-large")
 
 
-def exact_inputs(program: LevelledProgram, elements: int, dtype: np.dtype[Any], op: ReduceOp) -> tuple[Array, ...]:
+def exact_inputs(
+    program: LevelledProgram, elements: int, dtype: np.dtype[Any], op: ReduceOp
+) -> tuple[Array, ...]:
     """One input a rank, small whole numbers whose reduction over all ranks is exact in any order, so that results are bitwise.
 
     `elements`: of a block. Sums stay below 2 to the power of `significand_bits` (up to 255 ranks in bfloat16, 2047 in
@@ -115,7 +112,9 @@ def exact_inputs(program: LevelledProgram, elements: int, dtype: np.dtype[Any], 
     return _tiled(program, elements, dtype, lambda rng, rank: _exact_tile(rng, rank, op, largest))
 
 
-def random_inputs(program: LevelledProgram, elements: int, dtype: np.dtype[Any], op: ReduceOp) -> tuple[Array, ...]:
+def random_inputs(
+    program: LevelledProgram, elements: int, dtype: np.dtype[Any], op: ReduceOp
+) -> tuple[Array, ...]:
     """One input a rank of random numbers: from -1 to 1, near 1 for products; integers as in `exact_inputs`."""
     if not is_floating(dtype):
         return exact_inputs(program, elements, dtype, op)
@@ -131,11 +130,15 @@ def _exact_tile(rng: np.random.Generator, rank: int, op: ReduceOp, largest: int)
     return signed
 
 
-def _tiled(program: LevelledProgram, elements: int, dtype: np.dtype[Any], tile: Any) -> tuple[Array, ...]:
+def _tiled(
+    program: LevelledProgram, elements: int, dtype: np.dtype[Any], tile: Any
+) -> tuple[Array, ...]:
     check_memory(program, elements, dtype)
     sizes = (program.layout.size[:, Buffer.INPUT] * elements).tolist()
     made = (tile(np.random.default_rng([_SEED, rank]), rank) for rank in range(program.num_ranks))
-    return tuple(np.resize(values.astype(dtype), size) for values, size in zip(made, sizes, strict=True))
+    return tuple(
+        np.resize(values.astype(dtype), size) for values, size in zip(made, sizes, strict=True)
+    )
 
 
 def background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
@@ -145,32 +148,50 @@ def background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
         ReduceOp.MIN: float("-inf") if limits is None else limits.min,
         ReduceOp.MAX: float("inf") if limits is None else limits.max,
     }
-    value: np.generic = dtype.type(extremes.get(op, float("nan") if limits is None else _UNDEFINED_INTEGER))
+    value: np.generic = dtype.type(
+        extremes.get(op, float("nan") if limits is None else _UNDEFINED_INTEGER)
+    )
     return value
 
 
 def checked_inputs(
-    collective: Collective, program: LevelledProgram, inputs: Sequence[npt.NDArray[np.generic]], fill: np.generic
+    collective: Collective,
+    program: LevelledProgram,
+    inputs: Sequence[npt.NDArray[np.generic]],
+    fill: np.generic,
 ) -> tuple[npt.NDArray[np.generic], ...]:
     """Read-only views of inputs that fit the program; where a rank's INPUT is undefined, `fill`. Raises `UsageError`."""
     if len(inputs) != program.num_ranks:
-        raise UsageError(f"{len(inputs)} inputs are given for {program.num_ranks} ranks", cure="give one array a rank")
+        raise UsageError(
+            f"{len(inputs)} inputs are given for {program.num_ranks} ranks",
+            cure="give one array a rank",
+        )
     blocks = program.layout.size[:, Buffer.INPUT].tolist()
     elements = max(array.size // size for array, size in zip(inputs, blocks, strict=True) if size)
     for rank, (array, size) in enumerate(zip(inputs, blocks, strict=True)):
         if array.size != size * elements or not elements:
             message = f"the input of rank {rank} has {array.size} elements, expected {size} times {max(elements, 1)}"
-            raise UsageError(message, cure=f"give every rank a multiple of its {size} chunks, the same for all")
+            raise UsageError(
+                message, cure=f"give every rank a multiple of its {size} chunks, the same for all"
+            )
         if array.dtype != inputs[0].dtype:
-            raise UsageError(f"the inputs mix {inputs[0].dtype} and {array.dtype}", cure="give arrays of one dtype")
+            raise UsageError(
+                f"the inputs mix {inputs[0].dtype} and {array.dtype}",
+                cure="give arrays of one dtype",
+            )
     defined = collective.defined_inputs().tolist()
-    views = [a.reshape(-1).view() if is_defined else np.full(a.size, fill) for a, is_defined in zip(inputs, defined, strict=True)]
+    views = [
+        a.reshape(-1).view() if is_defined else np.full(a.size, fill)
+        for a, is_defined in zip(inputs, defined, strict=True)
+    ]
     for view in views:
         view.flags.writeable = False
     return tuple(views)
 
 
-def averaged(collective: Collective, outputs: Sequence[npt.NDArray[np.generic]]) -> tuple[npt.NDArray[np.generic], ...]:
+def averaged(
+    collective: Collective, outputs: Sequence[npt.NDArray[np.generic]]
+) -> tuple[npt.NDArray[np.generic], ...]:
     """Sums divided by the number of their contributions; integers are rounded towards zero, as NCCL does."""
     if collective.contract is not None and collective.contract.expected is not None:
         return _averaged_by_unit(collective, outputs)
@@ -179,14 +200,20 @@ def averaged(collective: Collective, outputs: Sequence[npt.NDArray[np.generic]])
     return tuple(divided(output, collective.num_ranks) for output in outputs)
 
 
-def _averaged_by_unit(collective: Collective, outputs: Sequence[npt.NDArray[np.generic]]) -> tuple[npt.NDArray[np.generic], ...]:
+def _averaged_by_unit(
+    collective: Collective, outputs: Sequence[npt.NDArray[np.generic]]
+) -> tuple[npt.NDArray[np.generic], ...]:
     expected = collective.postcondition()
     assert expected is not None
     weights = np.where(expected.source_rank < 0, collective.num_ranks, 1)
     found = []
-    for rank, (output, units) in enumerate(zip(outputs, collective.output_units().tolist(), strict=True)):
+    for rank, (output, units) in enumerate(
+        zip(outputs, collective.output_units().tolist(), strict=True)
+    ):
         mine = (expected.rank == rank) & (expected.offset >= 0) & (expected.offset < units)
-        divisor = np.maximum(np.bincount(expected.offset[mine], weights[mine], units), 1).astype(np.int64)
+        divisor = np.maximum(np.bincount(expected.offset[mine], weights[mine], units), 1).astype(
+            np.int64
+        )
         found.append(divided(output, np.repeat(divisor, output.size // max(units, 1))))
     return tuple(found)
 

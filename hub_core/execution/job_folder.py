@@ -22,8 +22,6 @@ from hub_core.execution.rank_engine import NOT_STARTED, RankLog
 from hub_core.execution.rank_tasks import RankTask, rank_tasks
 from hub_core.plugins.contract import ExecutionRequest
 
-__all__ = ["FAILED", "Job", "Times", "serve_rank"]
-
 Array = npt.NDArray[Any]
 
 FAILED = 70
@@ -60,7 +58,9 @@ class Job:
         lifeline = open(self.folder / _LIFELINE, "wb")  # noqa: SIM115
         fcntl.flock(lifeline, fcntl.LOCK_EX)
         for task in rank_tasks(request):
-            (self.folder / f"task.{task.plan.rank}").write_bytes(pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
+            (self.folder / f"task.{task.plan.rank}").write_bytes(
+                pickle.dumps(task, pickle.HIGHEST_PROTOCOL)
+            )
         ranks, records = request.program.num_ranks, len(request.program)
         runs = request.warmups + request.repeats + int(request.wants_step_times)
         self._array("at", (ranks,), np.int64, "w+")[:] = NOT_STARTED
@@ -110,11 +110,22 @@ class Job:
 
     def write_failure(self, rank: int, error: BaseException) -> None:
         """Leave the reason of a failure, unless another rank was faster."""
-        with suppress(FileExistsError), open(self.folder / "failure", "x", encoding="utf-8") as file:
+        with (
+            suppress(FileExistsError),
+            open(self.folder / "failure", "x", encoding="utf-8") as file,
+        ):
             is_missing = isinstance(error, PluginError)
             found = error.diagnostics[0] if isinstance(error, HubError) else None
             message = found.message if found else f"{type(error).__name__}: {error}"
-            json.dump({"rank": rank, "message": message, "cure": found.cure if found else "", "missing": is_missing}, file)
+            json.dump(
+                {
+                    "rank": rank,
+                    "message": message,
+                    "cure": found.cure if found else "",
+                    "missing": is_missing,
+                },
+                file,
+            )
 
     def failure(self) -> InputError | PluginError | None:
         """The reason that a rank left, None where there is none: `PluginError` for something missing on the machine."""
@@ -124,7 +135,9 @@ class Job:
             return None
         if found["missing"]:
             return PluginError(found["message"], cure=found["cure"])
-        return InputError(f"the process of rank {found['rank']} failed: {found['message']}", code="rank-died")
+        return InputError(
+            f"the process of rank {found['rank']} failed: {found['message']}", code="rank-died"
+        )
 
     def end_with_launcher(self) -> None:
         """Let this process end, and the folder go, as soon as the launcher is gone, whatever happened to it."""

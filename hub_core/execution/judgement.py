@@ -14,12 +14,12 @@ from hub_core.collectives import Collective, CollectiveKind, ReduceOp
 from hub_core.diagnostics import Diagnostic, Location
 from hub_core.execution.reference import Expected, expected_outputs
 
-__all__ = ["Comparison", "Judgement", "judge", "same_bits"]
-
 Array = npt.NDArray[Any]
 
 _LISTED_RANKS = 8
-_SAME_EVERYWHERE = frozenset({CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST})
+_SAME_EVERYWHERE = frozenset(
+    {CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST}
+)
 
 
 class Comparison(StrEnum):
@@ -48,7 +48,13 @@ class Judgement:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def judge(collective: Collective, inputs: Sequence[Array], outputs: Sequence[Array], op: ReduceOp, is_exact: bool) -> Judgement:
+def judge(
+    collective: Collective,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    op: ReduceOp,
+    is_exact: bool,
+) -> Judgement:
     """Judge the outputs of a run on `inputs`, which must hold what the executor got.
 
     `is_exact`: every order of reduction gives the same bits (`exact_inputs`). Integers, minima, maxima and what is only
@@ -63,7 +69,9 @@ def judge(collective: Collective, inputs: Sequence[Array], outputs: Sequence[Arr
     worst = float(np.max([error.largest for error in errors], initial=0.0))
     bounds = [wanted.bound for _, wanted in pairs if wanted.bound is not None]
     defects = [
-        _defect(rank, outputs[rank], wanted, error) for (rank, wanted), error in zip(pairs, errors, strict=True) if error.count
+        _defect(rank, outputs[rank], wanted, error)
+        for (rank, wanted), error in zip(pairs, errors, strict=True)
+        if error.count
     ]
     return Judgement(
         not defects,
@@ -99,7 +107,9 @@ class _Errors:
             return cls(0, -1, 0.0)
         wide = np.longdouble if wanted.values.dtype.itemsize >= 8 else np.float64
         error = np.abs(output.astype(wide) - wanted.values.astype(wide))
-        wrong = ~(error <= wanted.bound) if wanted.bound is not None else _differ(output, wanted.values)
+        wrong = (
+            ~(error <= wanted.bound) if wanted.bound is not None else _differ(output, wanted.values)
+        )
         if wanted.is_stated is not None:
             wrong, error = wrong & wanted.is_stated, error[wanted.is_stated]
         count = int(np.count_nonzero(wrong))

@@ -18,8 +18,6 @@ from hub_core.execution.rank_engine import NOT_STARTED
 from hub_core.execution.stall import positions
 from hub_core.plugins.contract import ExecutionRequest, ExecutionResult
 
-__all__ = ["launch"]
-
 _POLL_S = 0.02
 _STILL_S = 0.2
 _GRACE_S = 2.0
@@ -47,24 +45,36 @@ def launch(request: ExecutionRequest, command: Callable[[Path], Sequence[str]]) 
 
 def _result(request: ExecutionRequest, job: Job) -> ExecutionResult:
     times, dtype = job.times(request), request.inputs[0].dtype
-    spans = (times.runs[1].max(axis=1) - times.runs[0].min(axis=1))[request.warmups :][: request.repeats]
+    spans = (times.runs[1].max(axis=1) - times.runs[0].min(axis=1))[request.warmups :][
+        : request.repeats
+    ]
     native = times.native[1].max(axis=1) - times.native[0].min(axis=1) if times.has_native else ()
     outputs = tuple(job.output(rank, dtype) for rank in range(request.program.num_ranks))
     steps = step_times(request, *times.records) if request.wants_step_times else (None, None)
     return ExecutionResult(
-        outputs, tuple(map(float, spans)), tuple(map(float, native)), step_start_ns=steps[0], step_end_ns=steps[1]
+        outputs,
+        tuple(map(float, spans)),
+        tuple(map(float, native)),
+        step_start_ns=steps[0],
+        step_end_ns=steps[1],
     )
 
 
 class _Team:
     """The program that was started, and what it started: a process group of its own."""
 
-    def __init__(self, request: ExecutionRequest, job: Job, command: Sequence[str], printed: int) -> None:
+    def __init__(
+        self, request: ExecutionRequest, job: Job, command: Sequence[str], printed: int
+    ) -> None:
         self._request, self._job = request, job
         self._deadline = time.monotonic() + request.timeout_s
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         except OSError as error:
             raise PluginError(f"{command[0]} cannot be run: {error.strerror}") from None
@@ -85,8 +95,12 @@ class _Team:
         if isinstance(failure, PluginError):
             return failure
         printed = (self._job.folder / "printed").read_text("utf-8", "replace").strip().splitlines()
-        found = f"a rank ended early (status {status}): {' '.join(printed[-_TAIL_LINES:])}".rstrip(": ")
-        return self._with_positions("rank-died", failure.diagnostics[0].message if failure else found)
+        found = f"a rank ended early (status {status}): {' '.join(printed[-_TAIL_LINES:])}".rstrip(
+            ": "
+        )
+        return self._with_positions(
+            "rank-died", failure.diagnostics[0].message if failure else found
+        )
 
     def _late(self) -> InputError:
         ranks = self._request.program.num_ranks
@@ -95,14 +109,20 @@ class _Team:
         what = f"the ranks have not ended after {self._request.timeout_s:g} s"
         if NOT_STARTED in before:
             waiting = sum(at == NOT_STARTED for at in before)
-            what += f"; {waiting} of {ranks} have not begun: starting them takes its time, allow more"
+            what += (
+                f"; {waiting} of {ranks} have not begun: starting them takes its time, allow more"
+            )
             return self._with_positions("timeout", what)
-        return self._with_positions("deadlock" if before == self._job.positions(ranks) else "timeout", what)
+        return self._with_positions(
+            "deadlock" if before == self._job.positions(ranks) else "timeout", what
+        )
 
     def _with_positions(self, code: str, what: str) -> InputError:
         program = self._request.program
         at = [None if record < 0 else record for record in self._job.positions(program.num_ranks)]
-        return InputError([Diagnostic(code, what), *positions(self._request.algorithm, program, at)])
+        return InputError(
+            [Diagnostic(code, what), *positions(self._request.algorithm, program, at)]
+        )
 
     def end(self) -> None:
         """End the whole group: politely first, because a launcher such as mpiexec has ranks in groups of their own."""

@@ -11,25 +11,30 @@ from hub_core.algorithm import Algorithm
 from hub_core.collectives import Collective, CollectiveKind
 from hub_core.diagnostics import Diagnostic, InputError, Location
 from hub_core.execution.ordering import assign_levels
-from hub_core.execution.program import LevelledProgram, RecordKind
+from hub_core.execution.program import LevelledProgram
 from hub_core.execution.records import Records, expand_steps
 from hub_core.steps import StepTable
 from hub_core.verification.conflicts import adjacent_conflicts
 from hub_core.verification.describe import action, describe
-from hub_core.verification.happens_before import HappensBefore, happens_before, report_deadlock, sequential_positions
+from hub_core.verification.happens_before import (
+    HappensBefore,
+    happens_before,
+    report_deadlock,
+    sequential_positions,
+)
 from hub_core.verification.matching import match_messages
 from hub_core.verification.reachability import unordered_pairs
 from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
 from hub_core.verification.report import CAP, Findings
-
-__all__ = ["LevelledProgram", "RecordKind", "levelled_program"]
 
 Int64Array = npt.NDArray[np.int64]
 
 _MAX_BLOCKS = 1 << 40
 
 
-def levelled_program(algorithm: Algorithm, in_place: bool, *, allow_races: bool = False) -> LevelledProgram:
+def levelled_program(
+    algorithm: Algorithm, in_place: bool, *, allow_races: bool = False
+) -> LevelledProgram:
     """Level an algorithm for calls in place or out of place, in time close to linear in steps.
 
     Every algorithm whose messages match and that has no deadlock with unbounded buffers and no race has a levelled program:
@@ -67,9 +72,14 @@ def _refuse(findings: Findings) -> None:
 
 def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
     """Refuse sizes whose addresses would not fit the arithmetic."""
-    blocks = sum(float(part.astype(np.float64).sum()) for part in (collective.input_units(), collective.output_units(), scratch))
+    blocks = sum(
+        float(part.astype(np.float64).sum())
+        for part in (collective.input_units(), collective.output_units(), scratch)
+    )
     if blocks >= _MAX_BLOCKS:
-        raise InputError(f"too large to run: {blocks:.3g} blocks of memory (limit 2^40)", code="too-large")
+        raise InputError(
+            f"too large to run: {blocks:.3g} blocks of memory (limit 2^40)", code="too-large"
+        )
 
 
 def _deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> list[Diagnostic]:
@@ -80,13 +90,20 @@ def _deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> 
     cycle = next(item for item in findings if item.code == "deadlock")
     places = [(row, steps.location(row, findings.file)) for row in stuck[first].tolist()]
     waiting = [
-        Diagnostic("blocked", f"stands at this {action(steps, row)}, which never runs", location=place) for row, place in places
+        Diagnostic(
+            "blocked", f"stands at this {action(steps, row)}, which never runs", location=place
+        )
+        for row, place in places
     ]
     return [cycle, *waiting]
 
 
 def _conflicts(
-    steps: StepTable, relation: HappensBefore, regions: Regions, allow_races: bool, findings: Findings
+    steps: StepTable,
+    relation: HappensBefore,
+    regions: Regions,
+    allow_races: bool,
+    findings: Findings,
 ) -> tuple[Int64Array, Int64Array]:
     """Pairs of rows (earlier, later) that touch one unit, enough of them to order all; races are refused or ordered."""
     earlier, later = adjacent_conflicts(regions, relation.order.position)
@@ -96,14 +113,21 @@ def _conflicts(
     for index in racing[:CAP].tolist():
         one, other = int(earlier[index]), int(later[index])
         message = f"nothing orders this {action(steps, other)} after {describe(steps, one)}, which touches the same units"
-        findings.add("race", message, steps.location(other, findings.file), cure="add a dependency between the two")
+        findings.add(
+            "race",
+            message,
+            steps.location(other, findings.file),
+            cure="add a dependency between the two",
+        )
     if len(racing):
         findings.count("race", len(racing) - CAP)
         raise InputError(findings)
     return earlier, later
 
 
-def _program(records: Records, collective: Collective, unit: int, in_place: bool) -> LevelledProgram:
+def _program(
+    records: Records, collective: Collective, unit: int, in_place: bool
+) -> LevelledProgram:
     columns, ranks = records.columns, np.arange(collective.num_ranks + 1)
     return LevelledProgram(
         kind=columns["kind"].astype(np.uint8),

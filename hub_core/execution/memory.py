@@ -14,19 +14,6 @@ from hub_core.execution.data import check_memory
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.plugins.contract import ExecutionRequest
 
-__all__ = [
-    "REDUCTIONS",
-    "Moves",
-    "Reduction",
-    "elements_of_block",
-    "fill",
-    "find_moves",
-    "flat_size",
-    "fused_reductions",
-    "output_of",
-    "step_times",
-]
-
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 Reduction = Callable[..., object]
@@ -55,7 +42,9 @@ class Moves:
 def elements_of_block(request: ExecutionRequest) -> int:
     """Elements of a block, from the sizes of the inputs."""
     blocks = request.program.layout.size[:, Buffer.INPUT].tolist()
-    elements: int = max(array.size // size for array, size in zip(request.inputs, blocks, strict=True) if size)
+    elements: int = max(
+        array.size // size for array, size in zip(request.inputs, blocks, strict=True) if size
+    )
     return elements
 
 
@@ -73,7 +62,12 @@ def find_moves(program: LevelledProgram, elements: int) -> Moves:
     sender = np.full(int(program.message.max(initial=-1)) + 1, -1, np.int64)
     sender[program.message[send]] = source[send]
     source[receive] = sender[program.message[receive]]
-    return Moves(source * elements, destination * elements, program.count * elements, program.kind == RecordKind.REDUCE)
+    return Moves(
+        source * elements,
+        destination * elements,
+        program.count * elements,
+        program.kind == RecordKind.REDUCE,
+    )
 
 
 def fused_reductions(request: ExecutionRequest) -> Int64Array:
@@ -90,8 +84,12 @@ def fused_reductions(request: ExecutionRequest) -> Int64Array:
     partner = receive[program.row[reductions]]
     own_scratch = algorithm.scratch_units[program.rank[reductions]] // program.block_units
     fits = (partner >= 0) & (program.level[partner] == program.level[reductions])
-    fits &= (program.src_buffer[reductions] == Buffer.SCRATCH) & (program.dst_buffer[partner] == Buffer.SCRATCH)
-    fits &= (program.src_offset[reductions] == program.dst_offset[partner]) & (program.src_offset[reductions] >= own_scratch)
+    fits &= (program.src_buffer[reductions] == Buffer.SCRATCH) & (
+        program.dst_buffer[partner] == Buffer.SCRATCH
+    )
+    fits &= (program.src_offset[reductions] == program.dst_offset[partner]) & (
+        program.src_offset[reductions] >= own_scratch
+    )
     fused = np.full(len(program), -1, np.int64)
     fused[partner[fits]] = reductions[fits]
     return fused
@@ -113,7 +111,9 @@ def output_of(memory: Array, request: ExecutionRequest, rank: int) -> Array:
     return memory[start : start + int(request.program.layout.size[rank, Buffer.OUTPUT]) * elements]
 
 
-def step_times(request: ExecutionRequest, starts: Int64Array, ends: Int64Array) -> tuple[Int64Array, Int64Array]:
+def step_times(
+    request: ExecutionRequest, starts: Int64Array, ends: Int64Array
+) -> tuple[Int64Array, Int64Array]:
     """Start and end of every step from those of the records, ns from the first start; -1 for steps without records.
 
     A record that was not timed has a start of -1.

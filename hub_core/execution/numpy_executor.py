@@ -24,8 +24,6 @@ from hub_core.execution.memory import (
 from hub_core.execution.rendezvous import RunOrder, run_order
 from hub_core.plugins.contract import ExecutionRequest, ExecutionResult, Options
 
-__all__ = ["execute"]
-
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 _Move = tuple[int, int, int, bool]
@@ -51,14 +49,22 @@ def execute(request: ExecutionRequest, options: Options) -> ExecutionResult:
             start = time.perf_counter()
             run()
             times.append(time.perf_counter() - start)
-        starts, ends = _run_timed(request, order.records, memory) if request.wants_step_times else (None, None)
+        starts, ends = (
+            _run_timed(request, order.records, memory) if request.wants_step_times else (None, None)
+        )
     outputs = tuple(output_of(memory, request, rank) for rank in range(program.num_ranks))
-    return ExecutionResult(outputs, tuple(times[request.warmups :]), step_start_ns=starts, step_end_ns=ends)
+    return ExecutionResult(
+        outputs, tuple(times[request.warmups :]), step_start_ns=starts, step_end_ns=ends
+    )
 
 
 def _fill_all(memory: Array, request: ExecutionRequest, deadline: float = float("inf")) -> None:
     if time.monotonic() > deadline:
-        raise InputError(f"the runs take more than {request.timeout_s:g} s", cure="allow more time", code="timeout")
+        raise InputError(
+            f"the runs take more than {request.timeout_s:g} s",
+            cure="allow more time",
+            code="timeout",
+        )
     for rank in range(request.program.num_ranks):
         fill(memory, request, rank)
 
@@ -94,18 +100,28 @@ def _index_batches(moves: Moves, order: RunOrder) -> list[tuple[Int64Array, Int6
     length = moves.length[order.records]
     ends = np.concatenate([[0], np.cumsum(length)])
     within = np.arange(ends[-1]) - np.repeat(ends[:-1], length)
-    written, read = (np.repeat(column[order.records], length) + within for column in (moves.destination, moves.source))
+    written, read = (
+        np.repeat(column[order.records], length) + within
+        for column in (moves.destination, moves.source)
+    )
     borders = ends[order.batches].tolist()
     reduces = moves.reduces[order.records[order.batches[:-1]]].tolist()
-    return [(written[low:high], read[low:high], r) for low, high, r in zip(borders, borders[1:], reduces, strict=False)]
+    return [
+        (written[low:high], read[low:high], r)
+        for low, high, r in zip(borders, borders[1:], reduces, strict=False)
+    ]
 
 
-def _run_indexed(blocks: Array, batches: Iterable[tuple[Int64Array, Int64Array, bool]], reduction: Reduction) -> None:
+def _run_indexed(
+    blocks: Array, batches: Iterable[tuple[Int64Array, Int64Array, bool]], reduction: Reduction
+) -> None:
     for written, read, reduces in batches:
         blocks[written] = reduction(blocks[written], blocks[read]) if reduces else blocks[read]
 
 
-def _run_timed(request: ExecutionRequest, records: Int64Array, memory: Array) -> tuple[Int64Array, Int64Array]:
+def _run_timed(
+    request: ExecutionRequest, records: Int64Array, memory: Array
+) -> tuple[Int64Array, Int64Array]:
     """One more run, move by move; a message takes both its ends as long as its copy."""
     _fill_all(memory, request)
     reduction, program = REDUCTIONS[request.reduce_op], request.program

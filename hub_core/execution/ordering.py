@@ -13,8 +13,6 @@ from hub_core.verification.happens_before import HappensBefore
 from hub_core.verification.matching import Messages
 from hub_core.verification.order import Order, csr, topological_levels
 
-__all__ = ["Levels", "assign_levels"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Edges = tuple[Int64Array, Int64Array]
@@ -37,7 +35,9 @@ class Levels:
     is_staged: BoolArray
 
 
-def assign_levels(steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges) -> Levels:
+def assign_levels(
+    steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
+) -> Levels:
     """Level the steps under rendezvous: a SEND ends when its message has been received.
 
     `relation`: an order without cycle; `conflicts`: pairs of rows (earlier, later) that touch one unit, consistent with
@@ -66,7 +66,9 @@ def assign_levels(steps: StepTable, messages: Messages, relation: HappensBefore,
 class _Graph:
     """Rows, and one more node for the arrival of every staged message, with the edges of the order under rendezvous."""
 
-    def __init__(self, steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges) -> None:
+    def __init__(
+        self, steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
+    ) -> None:
         self._rows = len(steps)
         self._messages = messages
         self._receives = steps.receives
@@ -90,7 +92,12 @@ class _Graph:
         send, receive = self._messages.send, self._messages.receive
         arrival = self._arrival[receive]
         staged = arrival >= 0
-        parents = [np.where(self._is_relaxed, before, self._end[before]), self._end[first], send, arrival[staged]]
+        parents = [
+            np.where(self._is_relaxed, before, self._end[before]),
+            self._end[first],
+            send,
+            arrival[staged],
+        ]
         children = [after, second, np.where(staged, arrival, receive), receive[staged]]
         return np.concatenate(parents), np.concatenate(children)
 
@@ -102,7 +109,9 @@ class _Graph:
         """Let dependencies on a SEND inside the core wait for what the SEND waits for alone."""
         before, after = self._dependencies
         # An order that keeps two accesses apart is among the conflicts too, or follows from them.
-        self._is_relaxed = (self._end[before] != before) & in_core[self._end[before]] & in_core[after]
+        self._is_relaxed = (
+            (self._end[before] != before) & in_core[self._end[before]] & in_core[after]
+        )
 
     def stage(self, in_core: BoolArray) -> None:
         """Let the messages inside the core land in scratch where their RECV* waits for something else inside it."""
@@ -113,7 +122,9 @@ class _Graph:
         staged = np.unique(waits[self._receives[waits]])
         self._arrival[staged] = self._rows + np.arange(len(staged))
         self._end[self._messages.send] = np.where(
-            self._arrival[self._messages.receive] >= 0, self._arrival[self._messages.receive], self._messages.receive
+            self._arrival[self._messages.receive] >= 0,
+            self._arrival[self._messages.receive],
+            self._messages.receive,
         )
 
     def levels(self, order: Order) -> Levels:
@@ -124,7 +135,9 @@ class _Graph:
         level = _longest_paths(order, *self.edges(), is_message)
         send, receive = self._messages.send, self._messages.receive
         message_level = np.full(self._rows, -1, np.int64)
-        message_level[receive] = level[np.where(is_staged, self._arrival, np.arange(self._rows))[receive]]
+        message_level[receive] = level[
+            np.where(is_staged, self._arrival, np.arange(self._rows))[receive]
+        ]
         message_level[send] = message_level[receive]
         row_level = level[: self._rows]
         row_level[send] = message_level[send]
@@ -141,7 +154,9 @@ def _core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
     return in_core
 
 
-def _longest_paths(order: Order, parents: Int64Array, children: Int64Array, weight: Int64Array) -> Int64Array:
+def _longest_paths(
+    order: Order, parents: Int64Array, children: Int64Array, weight: Int64Array
+) -> Int64Array:
     """Largest sum of weights along a path that ends in each node, its own included; one numpy step a sorted level."""
     position = order.position
     indptr, before = csr(position[children], position[parents], len(position))

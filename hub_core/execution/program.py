@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from hub_core.collectives import Buffer, MemoryLayout
 
-__all__ = ["LevelledProgram", "RecordKind"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -103,8 +101,15 @@ class LevelledProgram:
         """(source, destination): the first block of each record in the flat memory of `layout`, -1 on an unused side."""
         rank = self.rank
         source, destination = (
-            np.where(buffer <= Buffer.SCRATCH, self.layout.base[rank, np.minimum(buffer, Buffer.SCRATCH)] + offset, -1)
-            for buffer, offset in ((self.src_buffer, self.src_offset), (self.dst_buffer, self.dst_offset))
+            np.where(
+                buffer <= Buffer.SCRATCH,
+                self.layout.base[rank, np.minimum(buffer, Buffer.SCRATCH)] + offset,
+                -1,
+            )
+            for buffer, offset in (
+                (self.src_buffer, self.src_offset),
+                (self.dst_buffer, self.dst_offset),
+            )
         )
         return source, destination
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from hub_core.execution.rank_tasks import Level, Message, Move, RankTask
 
-__all__ = ["DONE", "NOT_STARTED", "Engine", "NativeCollective", "Post", "RankLog", "Waiting", "run_task"]
-
 Array = npt.NDArray[Any]
 V = TypeVar("V")
 
@@ -132,8 +130,14 @@ def run_task(task: RankTask, engine: Engine[V], log: RankLog) -> Array:
 
 
 def _bound(level: Level, engine: Engine[V]) -> _Bound[V]:
-    sends, receives = ([Post(end, engine.part(end.start, end.length)) for end in ends] for ends in (level.sends, level.receives))
-    moves = [(move, engine.part(move.destination, move.length), engine.part(move.source, move.length)) for move in level.moves]
+    sends, receives = (
+        [Post(end, engine.part(end.start, end.length)) for end in ends]
+        for ends in (level.sends, level.receives)
+    )
+    moves = [
+        (move, engine.part(move.destination, move.length), engine.part(move.source, move.length))
+        for move in level.moves
+    ]
     return _Bound(sends, receives, moves)
 
 

@@ -15,11 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.execution.memory import REDUCTIONS, elements_of_block, fill, find_moves, fused_reductions
+from hub_core.execution.memory import (
+    REDUCTIONS,
+    elements_of_block,
+    fill,
+    find_moves,
+    fused_reductions,
+)
 from hub_core.execution.program import RecordKind
 from hub_core.plugins.contract import ExecutionRequest
-
-__all__ = ["Board", "Pair", "run_rank"]
 
 Array = npt.NDArray[Any]
 
@@ -172,13 +176,23 @@ def _levels(request: ExecutionRequest, board: Board, rank: int) -> Iterator[_Lev
     for low, high in pairwise([*borders.tolist(), last]):
         level = _Level([], [], [])
         for record in range(low, high):
-            kind, peer, read = program.kind[record], int(program.peer[record]), region(moves.source, record)
+            kind, peer, read = (
+                program.kind[record],
+                int(program.peer[record]),
+                region(moves.source, record),
+            )
             if kind == RecordKind.SEND:
                 level.sends.append(_Message(record, board.pairs[rank, peer], False, read, read))
             elif kind == RecordKind.RECV:
                 reduction = int(fused[record])
                 written = region(moves.destination, record if reduction < 0 else reduction)
-                level.receives.append(_Message(record, board.pairs[peer, rank], reduction >= 0, written, read))
+                level.receives.append(
+                    _Message(record, board.pairs[peer, rank], reduction >= 0, written, read)
+                )
             elif not is_fused[record]:
-                level.local.append(_Local(record, kind == RecordKind.REDUCE, region(moves.destination, record), read))
+                level.local.append(
+                    _Local(
+                        record, kind == RecordKind.REDUCE, region(moves.destination, record), read
+                    )
+                )
         yield level

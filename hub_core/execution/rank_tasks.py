@@ -15,8 +15,6 @@ from hub_core.execution.memory import elements_of_block, find_moves
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.plugins.contract import ExecutionRequest
 
-__all__ = ["Level", "Message", "Move", "Plans", "RankPlan", "RankTask", "rank_tasks"]
-
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 
@@ -92,11 +90,23 @@ class RankPlan:
         )
 
     def _message(self, row: int, starts: Int64Array) -> Message:
-        return Message(self.first_record + row, int(self.peer[row]), int(self.tag[row]), int(starts[row]), int(self.length[row]))
+        return Message(
+            self.first_record + row,
+            int(self.peer[row]),
+            int(self.tag[row]),
+            int(starts[row]),
+            int(self.length[row]),
+        )
 
     def _move(self, row: int) -> Move:
         reduces = bool(self.kind[row] == RecordKind.REDUCE)
-        return Move(self.first_record + row, reduces, int(self.source[row]), int(self.destination[row]), int(self.length[row]))
+        return Move(
+            self.first_record + row,
+            reduces,
+            int(self.source[row]),
+            int(self.destination[row]),
+            int(self.length[row]),
+        )
 
 
 class Plans:
@@ -127,7 +137,9 @@ class Plans:
             peer=program.peer[rows],
             tag=self._tags[rows],
             source=np.where(kind == RecordKind.RECV, -1, self._moves.source[rows] - origin),
-            destination=np.where(kind == RecordKind.SEND, -1, self._moves.destination[rows] - origin),
+            destination=np.where(
+                kind == RecordKind.SEND, -1, self._moves.destination[rows] - origin
+            ),
             length=self._moves.length[rows],
         )
 
@@ -157,7 +169,10 @@ class RankTask:
 
 def rank_tasks(request: ExecutionRequest) -> Iterator[RankTask]:
     """What a request asks of every rank."""
-    collective, plans = request.algorithm.collective, Plans(request.program, elements_of_block(request))
+    collective, plans = (
+        request.algorithm.collective,
+        Plans(request.program, elements_of_block(request)),
+    )
     for rank, data in enumerate(request.inputs):
         yield RankTask(
             plans.plan(rank),

@@ -17,8 +17,6 @@ from hub_core.steps import StepKind, StepTable
 from hub_core.verification.matching import Messages
 from hub_core.verification.regions import Regions
 
-__all__ = ["Records", "expand_steps"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Columns = dict[str, npt.NDArray[np.int64]]
@@ -53,7 +51,11 @@ _RECEIVED: _Template = ((_RECV, _NOTHING, _TARGET),)
 _RECEIVED_LATER: _Template = ((_RECV, _NOTHING, _SLOT), (_COPY, _SLOT, _TARGET))
 _REDUCED_APART: _Template = ((_RECV, _NOTHING, _TARGET), (_REDUCE, _SOURCE, _TARGET))
 _REDUCED_ONTO: _Template = ((_RECV, _NOTHING, _SLOT), (_REDUCE, _SLOT, _TARGET))
-_REDUCED_ACROSS: _Template = ((_RECV, _NOTHING, _SLOT), (_REDUCE, _SOURCE, _SLOT), (_COPY, _SLOT, _TARGET))
+_REDUCED_ACROSS: _Template = (
+    (_RECV, _NOTHING, _SLOT),
+    (_REDUCE, _SOURCE, _SLOT),
+    (_COPY, _SLOT, _TARGET),
+)
 _COPIED: _Template = ((_COPY, _SOURCE, _TARGET),)
 _COPIED_ACROSS: _Template = ((_COPY, _SOURCE, _SLOT), (_COPY, _SLOT, _TARGET))
 _ADDED: _Template = ((_REDUCE, _SOURCE, _TARGET),)
@@ -61,7 +63,12 @@ _ADDED_ACROSS: _Template = ((_COPY, _SOURCE, _SLOT), (_REDUCE, _SLOT, _TARGET))
 
 
 def expand_steps(
-    steps: StepTable, messages: Messages, regions: Regions, levels: Levels, scratch: Int64Array, unit: int
+    steps: StepTable,
+    messages: Messages,
+    regions: Regions,
+    levels: Levels,
+    scratch: Int64Array,
+    unit: int,
 ) -> Records:
     """Make the records of all steps. `regions` and `scratch`, the size of SCRATCH at every rank, are in blocks of `unit` units.
 
@@ -69,28 +76,44 @@ def expand_steps(
     the algorithm and share its blocks where they do not live at one time.
     """
     cases = _cases(steps, regions, levels)
-    slotted = np.concatenate([rows for template, rows in cases if any(_SLOT in record[1:] for record in template)])
-    first = np.where(levels.message_level[slotted] >= 0, levels.message_level[slotted], levels.level[slotted])
-    offsets, sizes = place_slots(steps.rank[slotted], first, levels.level[slotted], regions.count[slotted], scratch)
+    slotted = np.concatenate(
+        [rows for template, rows in cases if any(_SLOT in record[1:] for record in template)]
+    )
+    first = np.where(
+        levels.message_level[slotted] >= 0, levels.message_level[slotted], levels.level[slotted]
+    )
+    offsets, sizes = place_slots(
+        steps.rank[slotted], first, levels.level[slotted], regions.count[slotted], scratch
+    )
     slot, number = np.full((2, len(steps)), -1, np.int64)
     slot[slotted] = offsets
     number[messages.send] = number[messages.receive] = np.arange(len(messages.send))
     sheet = _Sheet(steps, unit, regions.count, levels, slot, number)
-    parts = [sheet.part(rows, record, index) for template, rows in cases for index, record in enumerate(template)]
+    parts = [
+        sheet.part(rows, record, index)
+        for template, rows in cases
+        for index, record in enumerate(template)
+    ]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     key = np.where(columns["message"] >= 0, columns["message"], columns.pop("place"))
-    order = np.lexsort((columns.pop("index"), key, columns["message"] < 0, columns["level"], columns["rank"]))
+    order = np.lexsort(
+        (columns.pop("index"), key, columns["message"] < 0, columns["level"], columns["rank"])
+    )
     columns = {name: column[order] for name, column in columns.items()}
     return Records(columns, columns.pop("rank"), sizes)
 
 
-def _cases(steps: StepTable, regions: Regions, levels: Levels) -> Sequence[tuple[_Template, Int64Array]]:
+def _cases(
+    steps: StepTable, regions: Regions, levels: Levels
+) -> Sequence[tuple[_Template, Int64Array]]:
     """The steps by what becomes of them; a copy of units onto themselves becomes nothing."""
     gap = np.abs(regions.source - regions.destination)
     onto, apart = gap == 0, gap >= regions.count
     across = ~onto & ~apart
     staged = levels.is_staged
-    sends, receives, reducing, copies, reduces = (steps.is_kind(kind) for kind in list(StepKind)[:5])
+    sends, receives, reducing, copies, reduces = (
+        steps.is_kind(kind) for kind in list(StepKind)[:5]
+    )
     masks: list[tuple[_Template, BoolArray]] = [
         (_SENT, sends),
         (_RECEIVED, receives & ~staged),
@@ -148,4 +171,6 @@ class _Sheet:
         if place is _TARGET:
             return steps.dst_buffer[rows].astype(np.int64), steps.dst_offset[rows] // self.unit
         buffer = Buffer.SCRATCH if place is _SLOT else Buffer.UNKNOWN
-        return np.full(len(rows), buffer, np.int64), self.slot[rows] if place is _SLOT else np.zeros(len(rows), np.int64)
+        return np.full(len(rows), buffer, np.int64), self.slot[
+            rows
+        ] if place is _SLOT else np.zeros(len(rows), np.int64)

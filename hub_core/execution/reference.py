@@ -15,8 +15,6 @@ from hub_core.collectives import REDUCING, Collective, CollectiveKind, Contribut
 from hub_core.execution.data import divided, is_floating, rounding_unit
 from hub_core.execution.memory import REDUCTIONS
 
-__all__ = ["Expected", "expected_outputs"]
-
 Array = npt.NDArray[Any]
 
 
@@ -46,7 +44,9 @@ def expected_outputs(
         return _custom(collective, inputs, op, is_exact)
     if collective.kind in REDUCING:
         return _reducing(collective, _reduced(inputs, op, is_exact))
-    return [Expected(values) if values is not None else None for values in _moving(collective, inputs)]
+    return [
+        Expected(values) if values is not None else None for values in _moving(collective, inputs)
+    ]
 
 
 def _reduced(parts: Sequence[Array], op: ReduceOp, is_exact: bool) -> Expected:
@@ -59,9 +59,15 @@ def _reduced(parts: Sequence[Array], op: ReduceOp, is_exact: bool) -> Expected:
         return Expected(_of_op(total, op, len(parts)))
     wide = np.longdouble if dtype.itemsize == 8 else np.float64
     total = reduce(function, (part.astype(wide) for part in parts))
-    size = reduce(np.add, (np.abs(part.astype(wide)) for part in parts)) if plain is ReduceOp.SUM else np.abs(total)
+    size = (
+        reduce(np.add, (np.abs(part.astype(wide)) for part in parts))
+        if plain is ReduceOp.SUM
+        else np.abs(total)
+    )
     bound = len(parts) * 2 * rounding_unit(dtype) * size
-    return Expected(_of_op(total, op, len(parts)), bound / len(parts) if op is ReduceOp.AVG else bound)
+    return Expected(
+        _of_op(total, op, len(parts)), bound / len(parts) if op is ReduceOp.AVG else bound
+    )
 
 
 def _of_op(total: Array, op: ReduceOp, count: int) -> Array:
@@ -75,7 +81,10 @@ def _reducing(collective: Collective, total: Expected) -> list[Expected | None]:
     if collective.kind is CollectiveKind.REDUCE:
         return [total if rank == collective.root else None for rank in ranks]
     bounds = [None] * len(ranks) if total.bound is None else np.split(total.bound, len(ranks))
-    return [Expected(part, bound) for part, bound in zip(np.split(total.values, len(ranks)), bounds, strict=True)]
+    return [
+        Expected(part, bound)
+        for part, bound in zip(np.split(total.values, len(ranks)), bounds, strict=True)
+    ]
 
 
 def _moving(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
@@ -89,10 +98,15 @@ def _moving(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
         shares = [np.split(part, n) for part in inputs]
         return [np.concatenate([share[rank] for share in shares]) for rank in range(n)]
     whole = np.concatenate(inputs)
-    return [whole if kind is CollectiveKind.ALL_GATHER or rank == root else whole[:0] for rank in range(n)]
+    return [
+        whole if kind is CollectiveKind.ALL_GATHER or rank == root else whole[:0]
+        for rank in range(n)
+    ]
 
 
-def _custom(collective: Collective, inputs: Sequence[Array], op: ReduceOp, is_exact: bool) -> list[Expected | None] | None:
+def _custom(
+    collective: Collective, inputs: Sequence[Array], op: ReduceOp, is_exact: bool
+) -> list[Expected | None] | None:
     contract = collective.postcondition()
     if contract is None:
         return None
@@ -117,14 +131,26 @@ def _cells(contract: Contributions, num_ranks: int) -> dict[int, dict[int, list[
 
 
 def _custom_rank(
-    cells: dict[int, list[tuple[int, int]]], units: int, elements: int, parts: Sequence[Array], op: ReduceOp, is_exact: bool
+    cells: dict[int, list[tuple[int, int]]],
+    units: int,
+    elements: int,
+    parts: Sequence[Array],
+    op: ReduceOp,
+    is_exact: bool,
 ) -> Expected:
-    found = {offset: _reduced([parts[rank][unit] for rank, unit in cell], op, is_exact) for offset, cell in cells.items()}
-    values = np.zeros((units, elements), next(iter(found.values())).values.dtype if found else parts[0].dtype)
+    found = {
+        offset: _reduced([parts[rank][unit] for rank, unit in cell], op, is_exact)
+        for offset, cell in cells.items()
+    }
+    values = np.zeros(
+        (units, elements), next(iter(found.values())).values.dtype if found else parts[0].dtype
+    )
     bound = np.zeros((units, elements), values.dtype)
     is_stated = np.zeros((units, elements), np.bool_)
     for offset, expected in found.items():
         values[offset], is_stated[offset] = expected.values, True
         bound[offset] = 0 if expected.bound is None else expected.bound
     is_bounded = any(expected.bound is not None for expected in found.values())
-    return Expected(values.reshape(-1), bound.reshape(-1) if is_bounded else None, is_stated.reshape(-1))
+    return Expected(
+        values.reshape(-1), bound.reshape(-1) if is_bounded else None, is_stated.reshape(-1)
+    )

@@ -14,8 +14,6 @@ from hub_core.diagnostics import InputError
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.execution.stall import deadlock
 
-__all__ = ["RunOrder", "is_well_levelled", "run_order", "simulate_rendezvous"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -40,11 +38,21 @@ def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
         records = simulate_rendezvous(algorithm, program)
         return RunOrder(records, np.arange(len(records) + 1))
     moves = np.flatnonzero(program.kind != RecordKind.SEND)
-    keys = np.stack([program.level, program.is_local, _local_ordinals(program), program.kind == RecordKind.REDUCE])[:, moves]
+    keys = np.stack(
+        [
+            program.level,
+            program.is_local,
+            _local_ordinals(program),
+            program.kind == RecordKind.REDUCE,
+        ]
+    )[:, moves]
     order = np.lexsort(keys[::-1])
     is_border = np.any(np.diff(keys[:, order]) != 0, axis=0)
     borders = np.flatnonzero(is_border) + 1
-    return RunOrder(moves[order], np.concatenate([[0], borders, [len(order)]]) if len(order) else np.zeros(1, np.int64))
+    return RunOrder(
+        moves[order],
+        np.concatenate([[0], borders, [len(order)]]) if len(order) else np.zeros(1, np.int64),
+    )
 
 
 def _local_ordinals(program: LevelledProgram) -> Int64Array:
@@ -52,14 +60,18 @@ def _local_ordinals(program: LevelledProgram) -> Int64Array:
     here = np.arange(len(program))
     groups = np.stack([program.rank, program.level, program.is_local])
     is_first = np.concatenate([[True], np.any(np.diff(groups) != 0, axis=0)])[: len(here)]
-    ordinals: Int64Array = np.where(program.is_local, here - np.maximum.accumulate(np.where(is_first, here, 0)), 0)
+    ordinals: Int64Array = np.where(
+        program.is_local, here - np.maximum.accumulate(np.where(is_first, here, 0)), 0
+    )
     return ordinals
 
 
 def is_well_levelled(program: LevelledProgram) -> bool:
     """Whether every message has one level, two ends that agree, and the records of every rank stand in their order."""
     send, receive = program.message_ends()
-    if len(send) != len(receive) or not np.array_equal(program.message[send], program.message[receive]):
+    if len(send) != len(receive) or not np.array_equal(
+        program.message[send], program.message[receive]
+    ):
         return False
     rank = program.rank
     sides: list[tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.signedinteger]]] = [
@@ -72,10 +84,14 @@ def is_well_levelled(program: LevelledProgram) -> bool:
         return False
     number = np.where(program.is_local, np.arange(len(program)), program.message)
     order = np.lexsort((number, program.is_local, program.level, rank))
-    return len(np.unique(program.message[send])) == len(send) and bool(np.all(order == np.arange(len(order))))
+    return len(np.unique(program.message[send])) == len(send) and bool(
+        np.all(order == np.arange(len(order)))
+    )
 
 
-def simulate_rendezvous(algorithm: Algorithm, program: LevelledProgram, seed: int | None = None) -> Int64Array:
+def simulate_rendezvous(
+    algorithm: Algorithm, program: LevelledProgram, seed: int | None = None
+) -> Int64Array:
     """Run the program's messages, without data, strictly: a rank posts the messages of its level, in order, and goes on when
     all of them have met their other end; messages of one pair of ranks meet in the order in which they are posted.
 
@@ -91,7 +107,12 @@ def simulate_rendezvous(algorithm: Algorithm, program: LevelledProgram, seed: in
     stuck = ranks.waiting()
     if any(record is not None for record in stuck):
         count = sum(record is not None for record in stuck)
-        raise deadlock(algorithm, program, stuck, f"{count} of {program.num_ranks} ranks wait for each other and never end")
+        raise deadlock(
+            algorithm,
+            program,
+            stuck,
+            f"{count} of {program.num_ranks} ranks wait for each other and never end",
+        )
     return np.asarray(ranks.order, np.int64)
 
 
@@ -120,7 +141,11 @@ class _Ranks:
 
     def _post_level(self, rank: int, level: int) -> Iterator[int]:
         record = self._next[rank]
-        while record < self._end[rank] and self._level[record] == level and self._kind[record] < RecordKind.COPY:
+        while (
+            record < self._end[rank]
+            and self._level[record] == level
+            and self._kind[record] < RecordKind.COPY
+        ):
             self._open[rank].append(record)
             record += 1
         self._next[rank] = record
@@ -137,7 +162,9 @@ class _Ranks:
             return
         other = others.popleft()
         if self._count[other] != self._count[record]:
-            counts = f"{self._count[record]} blocks at rank {rank}, {self._count[other]} at rank {peer}"
+            counts = (
+                f"{self._count[record]} blocks at rank {rank}, {self._count[other]} at rank {peer}"
+            )
             message = f"a message from rank {pair[0]} to rank {pair[1]} has {counts}"
             raise InputError(message, code="count-mismatch")
         self.order.append(record if kind == RecordKind.RECV else other)

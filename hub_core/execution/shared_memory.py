@@ -20,8 +20,6 @@ from hub_core.execution.rank_process import Board, Pair, run_rank
 from hub_core.execution.stall import positions
 from hub_core.plugins.contract import ExecutionRequest, ExecutionResult, Options
 
-__all__ = ["execute"]
-
 Array = npt.NDArray[Any]
 
 _MAX_RANKS = 256
@@ -52,14 +50,18 @@ def execute(request: ExecutionRequest, options: Options) -> ExecutionResult:
         team.end()
     times = board.ends.max(axis=1) - board.starts.min(axis=1)
     timed = tuple(times[request.warmups : request.warmups + request.repeats].tolist())
-    outputs = tuple(output_of(board.memory, request, rank) for rank in range(request.program.num_ranks))
+    outputs = tuple(
+        output_of(board.memory, request, rank) for rank in range(request.program.num_ranks)
+    )
     steps = step_times(request, *board.record_times) if request.wants_step_times else (None, None)
     return ExecutionResult(outputs, timed, step_start_ns=steps[0], step_end_ns=steps[1])
 
 
 def _context(request: ExecutionRequest) -> ForkContext:
     if "fork" not in multiprocessing.get_all_start_methods():
-        raise PluginError("the executor shared-memory needs a system that can fork", cure="use the executor numpy")
+        raise PluginError(
+            "the executor shared-memory needs a system that can fork", cure="use the executor numpy"
+        )
     if request.program.num_ranks > _MAX_RANKS:
         message = f"the executor shared-memory runs at most {_MAX_RANKS} ranks, this algorithm has {request.program.num_ranks}"
         raise UsageError(message, cure="use the executor numpy", code="too-many-ranks")
@@ -68,7 +70,10 @@ def _context(request: ExecutionRequest) -> ForkContext:
 
 def _board(request: ExecutionRequest, context: ForkContext) -> Board:
     """What all processes share."""
-    program, runs = request.program, request.warmups + request.repeats + int(request.wants_step_times)
+    program, runs = (
+        request.program,
+        request.warmups + request.repeats + int(request.wants_step_times),
+    )
     sends = program.kind == RecordKind.SEND
     ends = np.unique(np.stack([program.rank[sends], program.peer[sends]], axis=1), axis=0).tolist()
     if len(ends) > _MAX_PAIRS:
@@ -81,7 +86,10 @@ def _board(request: ExecutionRequest, context: ForkContext) -> Board:
         starts=_shared(runs * ranks, np.dtype(np.float64)).reshape(runs, ranks),
         ends=_shared(runs * ranks, np.dtype(np.float64)).reshape(runs, ranks),
         record_times=_untimed(len(program) if request.wants_step_times else 0),
-        pairs={(source, destination): Pair(context.Semaphore(0), context.Semaphore(0)) for source, destination in ends},
+        pairs={
+            (source, destination): Pair(context.Semaphore(0), context.Semaphore(0))
+            for source, destination in ends
+        },
         ready=context.Semaphore(0),
         go=[context.Semaphore(0) for _ in range(ranks)],
         failures=context.SimpleQueue(),
@@ -115,7 +123,9 @@ class _Team:
             warnings.simplefilter("ignore", DeprecationWarning)
             for rank in range(self._request.program.num_ranks):
                 arguments = (self._request, self._board, rank, runs)
-                process = self._context.Process(target=run_rank, args=arguments, daemon=True, name=f"collhub rank {rank}")
+                process = self._context.Process(
+                    target=run_rank, args=arguments, daemon=True, name=f"collhub rank {rank}"
+                )
                 process.start()
                 self._processes.append(process)
 
@@ -127,7 +137,11 @@ class _Team:
                 self._check()
 
     def _check(self) -> None:
-        dead = [rank for rank, process in enumerate(self._processes) if process.exitcode not in (None, 0)]
+        dead = [
+            rank
+            for rank, process in enumerate(self._processes)
+            if process.exitcode not in (None, 0)
+        ]
         if dead:
             failure = "" if self._board.failures.empty() else f": {self._board.failures.get()}"
             status = self._processes[dead[0]].exitcode or 0
@@ -148,8 +162,13 @@ class _Team:
         return bool(np.array_equal(before, self._board.at))
 
     def _stopped(self, code: str, what: str, dead: set[int]) -> InputError:
-        at = [None if record < 0 or rank in dead else record for rank, record in enumerate(self._board.at.tolist())]
-        return InputError([Diagnostic(code, what), *positions(self._request.algorithm, self._request.program, at)])
+        at = [
+            None if record < 0 or rank in dead else record
+            for rank, record in enumerate(self._board.at.tolist())
+        ]
+        return InputError(
+            [Diagnostic(code, what), *positions(self._request.algorithm, self._request.program, at)]
+        )
 
     def end(self) -> None:
         """Leave no process behind."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["place_slots"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
 def place_slots(
-    rank: npt.NDArray[np.integer], first: Int64Array, last: Int64Array, count: Int64Array, occupied: Int64Array
+    rank: npt.NDArray[np.integer],
+    first: Int64Array,
+    last: Int64Array,
+    count: Int64Array,
+    occupied: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
     """Offsets of slots of `count` blocks that live from level `first` to level `last`, and the scratch of every rank.
 
@@ -39,7 +41,9 @@ def place_slots(
     return offsets, sizes
 
 
-def _side_by_side(rank: Int64Array, level: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _side_by_side(
+    rank: Int64Array, level: Int64Array, count: Int64Array
+) -> tuple[Int64Array, Int64Array]:
     """(start, end) of every slot among those of its rank and level, in the given order."""
     order = np.lexsort((level, rank))
     ends = np.cumsum(count[order])

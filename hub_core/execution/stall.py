@@ -9,12 +9,12 @@ from hub_core.diagnostics import Diagnostic, InputError
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.verification.describe import region
 
-__all__ = ["deadlock", "positions"]
-
 _LISTED_RANKS = 64
 
 
-def deadlock(algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None], what: str) -> InputError:
+def deadlock(
+    algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None], what: str
+) -> InputError:
     """The error for a program that stands still: `what` happened, then one diagnostic a rank that waits.
 
     `records`: per rank the record for which it waits, None for ranks that are done.
@@ -22,12 +22,18 @@ def deadlock(algorithm: Algorithm, program: LevelledProgram, records: Sequence[i
     return InputError([Diagnostic("deadlock", what), *positions(algorithm, program, records)])
 
 
-def positions(algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None]) -> list[Diagnostic]:
+def positions(
+    algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None]
+) -> list[Diagnostic]:
     """One diagnostic for each of the first ranks that wait: level, peer, message, region."""
     waiting = [record for record in records if record is not None]
     file = algorithm.provenance.source_name or None
     listed = [
-        Diagnostic("blocked", _position(program, record), location=algorithm.steps.location(int(program.row[record]), file))
+        Diagnostic(
+            "blocked",
+            _position(program, record),
+            location=algorithm.steps.location(int(program.row[record]), file),
+        )
         for record in waiting[:_LISTED_RANKS]
     ]
     rest = len(waiting) - len(listed)
@@ -36,7 +42,11 @@ def positions(algorithm: Algorithm, program: LevelledProgram, records: Sequence[
 
 def _position(program: LevelledProgram, record: int) -> str:
     """`stands at level 3 and waits for rank 1 to send message 7 into SCRATCH[0]`."""
-    count, peer, number = int(program.count[record]), int(program.peer[record]), int(program.message[record])
+    count, peer, number = (
+        int(program.count[record]),
+        int(program.peer[record]),
+        int(program.message[record]),
+    )
     read = region(int(program.src_buffer[record]), int(program.src_offset[record]), count)
     written = region(int(program.dst_buffer[record]), int(program.dst_offset[record]), count)
     waits = {

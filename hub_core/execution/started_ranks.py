@@ -24,8 +24,6 @@ from hub_core.execution.rank_tasks import Plans, RankTask
 from hub_core.execution.stall import positions
 from hub_core.units import parse_size
 
-__all__ = ["Report", "Trial", "Wire", "add_arguments", "run_rank"]
-
 Array = npt.NDArray[Any]
 V = TypeVar("V")
 
@@ -70,13 +68,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("algorithm", help="file, or prefix of a trace set; every rank reads it")
     parser.add_argument("--size", required=True, help="of the full buffer, as 64MiB")
     parser.add_argument("--dtype", choices=data.DTYPE_NAMES, default="float32")
-    parser.add_argument("--op", choices=list(map(str, ReduceOp)), help="default: that of the collective")
-    parser.add_argument("--in-place", action="store_true", help="default where the algorithm is for that alone")
+    parser.add_argument(
+        "--op", choices=list(map(str, ReduceOp)), help="default: that of the collective"
+    )
+    parser.add_argument(
+        "--in-place", action="store_true", help="default where the algorithm is for that alone"
+    )
     parser.add_argument("--data", choices=["exact", "random"], default="exact")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--warmups", type=int, default=1)
     parser.add_argument(
-        "--timeout", type=float, default=60.0, help="seconds after which each rank says where it stands, and ends"
+        "--timeout",
+        type=float,
+        default=60.0,
+        help="seconds after which each rank says where it stands, and ends",
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
@@ -101,13 +106,18 @@ class Trial:
             message = f"{wish.algorithm} has {algorithm.num_ranks} ranks, but {num_ranks} processes were started"
             raise UsageError(message, cure=f"start {algorithm.num_ranks}", code="other-ranks")
         if wish.repeats < 1 or wish.warmups < 0:
-            raise UsageError(f"{wish.repeats} repeats and {wish.warmups} warm-ups cannot be run", cure="use 1 and 0, or more")
+            raise UsageError(
+                f"{wish.repeats} repeats and {wish.warmups} warm-ups cannot be run",
+                cure="use 1 and 0, or more",
+            )
         collective = algorithm.collective
         program = levelled_program(algorithm, wish.in_place or not collective.out_of_place)
         op = ReduceOp(wish.op) if wish.op else collective.reduce_op
         dtype, size = data.element_type(wish.dtype), parse_size(wish.size)
         data.block_elements(program, size, dtype)
-        return cls(algorithm, program, size, dtype, op, wish.data == "random", wish.warmups, wish.repeats)
+        return cls(
+            algorithm, program, size, dtype, op, wish.data == "random", wish.warmups, wish.repeats
+        )
 
     @property
     def elements(self) -> int:
@@ -131,7 +141,15 @@ class Trial:
         op = ReduceOp.SUM if self.op is ReduceOp.AVG else self.op
         plan = Plans(self.program, self.elements).plan(rank)
         return RankTask(
-            plan, collective.kind, collective.root or 0, op, given, self.background, self.warmups, self.repeats, False
+            plan,
+            collective.kind,
+            collective.root or 0,
+            op,
+            given,
+            self.background,
+            self.warmups,
+            self.repeats,
+            False,
         )
 
 
@@ -156,7 +174,9 @@ def run_rank(
     watch.start()
     output = run_task(task, engine_of(task), log)
     watch.cancel()
-    spans, native = (_durations(wire, times) for times in (log.times[:, trial.warmups :], log.native_times))
+    spans, native = (
+        _durations(wire, times) for times in (log.times[:, trial.warmups :], log.native_times)
+    )
     outputs = list(_collected(trial, wire, output))
     return _report(trial, inputs, outputs, spans, native) if wire.rank == 0 else None
 
@@ -167,7 +187,9 @@ def _dealt(trial: Trial, wire: Wire, inputs: Sequence[Array]) -> Array:
         for peer in range(1, wire.num_ranks):
             wire.send(_bytes(inputs[peer]), peer)
         return inputs[0]
-    given = np.empty(int(trial.program.layout.size[wire.rank, Buffer.INPUT]) * trial.elements, trial.dtype)
+    given = np.empty(
+        int(trial.program.layout.size[wire.rank, Buffer.INPUT]) * trial.elements, trial.dtype
+    )
     wire.receive(_bytes(given), 0)
     return given
 
@@ -179,7 +201,9 @@ def _collected(trial: Trial, wire: Wire, output: Array) -> Iterator[Array]:
         return
     yield output
     for peer in range(1, wire.num_ranks):
-        theirs = np.empty(int(trial.program.layout.size[peer, Buffer.OUTPUT]) * trial.elements, trial.dtype)
+        theirs = np.empty(
+            int(trial.program.layout.size[peer, Buffer.OUTPUT]) * trial.elements, trial.dtype
+        )
         wire.receive(_bytes(theirs), peer)
         yield theirs
 

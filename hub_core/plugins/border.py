@@ -15,8 +15,6 @@ from typing import Generic, TypeVar
 from hub_core.diagnostics import HubError, PluginError
 from hub_core.plugins.contract import Reference
 
-__all__ = ["Attempt", "attempt", "blamed_on", "reason_of"]
-
 T = TypeVar("T")
 
 # The standard streams belong to the process: two threads that load plugins must not swap them at once.
@@ -56,8 +54,12 @@ def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
     except (HubError, KeyboardInterrupt, MemoryError):
         raise
     except ModuleNotFoundError as error:
-        cure = f"install the distribution of {error.name!r}, or the plugin again with its dependencies"
-        raise PluginError(f"{owner}: {reference} needs the module {error.name!r}, which is missing", cure=cure) from error
+        cure = (
+            f"install the distribution of {error.name!r}, or the plugin again with its dependencies"
+        )
+        raise PluginError(
+            f"{owner}: {reference} needs the module {error.name!r}, which is missing", cure=cure
+        ) from error
     except BaseException as error:
         cure = "report it to the plugin's authors; --debug shows the traceback"
         raise PluginError(f"{owner}: {reference} failed: {reason_of(error)}", cure=cure) from error
@@ -73,7 +75,9 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, HubError):
         return error.diagnostics[0].message
     message = " ".join(_text_of(error).split())[:300]
-    return f"{type(error).__name__}: {message}{place}" if message else f"{type(error).__name__}{place}"
+    return (
+        f"{type(error).__name__}: {message}{place}" if message else f"{type(error).__name__}{place}"
+    )
 
 
 def _text_of(error: BaseException) -> str:

@@ -5,16 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hub_core.chakra.formats import CHAKRA_READER, CHAKRA_WRITER
-from hub_core.plugins.contract import API_VERSION, Executor, Format, FormatReader, FormatWriter, Source, TopologyReader
+from hub_core.plugins.contract import (
+    API_VERSION,
+    Executor,
+    Format,
+    FormatReader,
+    FormatWriter,
+    Source,
+    TopologyReader,
+)
 from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = API_VERSION
 
-_JSON = Format("json", "canonical JSON document of an algorithm", (".json",), rb'"collhub/algorithm-\d+"')
-_TOPOLOGY_JSON = Format("topology-json", "JSON document of a topology", (".json",), rb'"collhub/topology-\d+"')
-_NUMPY = Executor("numpy", "all ranks in one process, on numpy arrays", "hub_core.execution.numpy_executor:execute")
+_JSON = Format(
+    "json", "canonical JSON document of an algorithm", (".json",), rb'"collhub/algorithm-\d+"'
+)
+_TOPOLOGY_JSON = Format(
+    "topology-json", "JSON document of a topology", (".json",), rb'"collhub/topology-\d+"'
+)
+_NUMPY = Executor(
+    "numpy",
+    "all ranks in one process, on numpy arrays",
+    "hub_core.execution.numpy_executor:execute",
+)
 _SHARED_MEMORY = Executor(
-    "shared-memory", "one process a rank, on shared memory of this machine", "hub_core.execution.shared_memory:execute"
+    "shared-memory",
+    "one process a rank, on shared memory of this machine",
+    "hub_core.execution.shared_memory:execute",
 )
 
 
@@ -33,7 +51,13 @@ def collhub_consumers() -> Sequence[FormatWriter | Executor]:
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader]:
     """Readers of topology files."""
-    return [TopologyReader(_TOPOLOGY_JSON, "hub_core.topology_document:read", samples=f"{__name__}:topology_samples")]
+    return [
+        TopologyReader(
+            _TOPOLOGY_JSON,
+            "hub_core.topology_document:read",
+            samples=f"{__name__}:topology_samples",
+        )
+    ]
 
 
 def topology_samples() -> Sequence[Source]:
@@ -42,4 +66,7 @@ def topology_samples() -> Sequence[Source]:
     from hub_core.topologies import parse_topology
     from hub_core.topology_document import topology_to_json
 
-    return [Source.of_bytes(f"{text}.json", topology_to_json(parse_topology(text))) for text in ("ring:4", "fat-tree:2", "dgx1v")]
+    return [
+        Source.of_bytes(f"{text}.json", topology_to_json(parse_topology(text)))
+        for text in ("ring:4", "fat-tree:2", "dgx1v")
+    ]

@@ -11,8 +11,6 @@ from hub_core.plugins.contract import API_VERSION
 from hub_core.plugins.metadata import Distribution, installed_version
 from hub_core.version import __version__
 
-__all__ = ["API_CONSTANT", "active_requirements", "api_incompatibility", "requirement_incompatibility", "unmet_requirements"]
-
 API_CONSTANT = "COLLHUB_PLUGIN_API"
 CORE_DISTRIBUTION = "collhub"
 
@@ -36,7 +34,9 @@ def api_incompatibility(plugin: object) -> str | None:
     ours = f"this core has API {API_VERSION[0]}.{API_VERSION[1]}"
     if stated is None:
         return f"states no {API_CONSTANT}; {ours}, write {API_CONSTANT} = {API_VERSION}"
-    if not (isinstance(stated, tuple) and len(stated) == 2 and all(type(part) is int for part in stated)):
+    if not (
+        isinstance(stated, tuple) and len(stated) == 2 and all(type(part) is int for part in stated)
+    ):
         return f"{API_CONSTANT} is {stated!r:.60}, expected a pair of whole numbers; {ours}"
     major, minor = stated
     if major != API_VERSION[0] or minor > API_VERSION[1]:

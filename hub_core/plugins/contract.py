@@ -22,40 +22,6 @@ if TYPE_CHECKING:
     from hub_core.execution.program import LevelledProgram
     from hub_core.topology import Occupancy, Topology
 
-__all__ = [
-    "API_VERSION",
-    "AlgorithmPass",
-    "Artifact",
-    "ExecutionRequest",
-    "ExecutionResult",
-    "Executor",
-    "Format",
-    "FormatReader",
-    "FormatWriter",
-    "HealthCheck",
-    "HealthLine",
-    "Layout",
-    "LinkLoad",
-    "LoadCheck",
-    "LoadReport",
-    "LoadableCall",
-    "Option",
-    "OptionType",
-    "Options",
-    "PassReport",
-    "Reference",
-    "SimulationResult",
-    "Simulator",
-    "Source",
-    "SourcePart",
-    "SynthesisRequest",
-    "SynthesisResult",
-    "Synthesizer",
-    "TopologyReader",
-    "WorkloadPass",
-    "WriteResult",
-    "resolve",
-]
 
 API_VERSION = (1, 0)
 
@@ -368,7 +334,9 @@ class _Write(Protocol):
 
 
 class _Simulate(Protocol):
-    def __call__(self, algorithm: Algorithm, topology: Topology, collective_bytes: int, options: Options) -> SimulationResult: ...
+    def __call__(
+        self, algorithm: Algorithm, topology: Topology, collective_bytes: int, options: Options
+    ) -> SimulationResult: ...
 
 
 class _Synthesize(Protocol):

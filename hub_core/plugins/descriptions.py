@@ -23,8 +23,6 @@ from hub_core.plugins.contract import (
 from hub_core.plugins.options import converted
 from hub_core.plugins.registry import KINDS, Offer, name_of
 
-__all__ = ["OFFERS_BY_HOOK", "offers_defect", "reference_of"]
-
 OFFERS_BY_HOOK: dict[str, tuple[type[Offer], ...]] = {
     "collhub_producers": (FormatReader, Synthesizer),
     "collhub_consumers": (FormatWriter, Simulator, Executor, LoadCheck),
@@ -82,7 +80,11 @@ def _offer_defect(offer: Offer) -> str | None:
     title = f"{KINDS[type(offer)]} {name_of(offer)}"
     if not _is_text(reference_of(offer), _REFERENCE):
         return f"{title}: {reference_of(offer)!r:.80} is not a reference 'module:function'"
-    if isinstance(offer, FormatReader | TopologyReader) and offer.samples and not _is_text(offer.samples, _REFERENCE):
+    if (
+        isinstance(offer, FormatReader | TopologyReader)
+        and offer.samples
+        and not _is_text(offer.samples, _REFERENCE)
+    ):
         return f"{title}: samples {offer.samples!r:.80} is not a reference 'module:function'"
     if isinstance(offer, HealthCheck):
         return None
@@ -95,7 +97,9 @@ def _format_defect(given: object) -> str | None:
         return f"format is {type(given).__name__}, expected Format"
     if not _is_text(given.name, _NAME):
         return f"format name {given.name!r:.60} is not a name (lower-case letters, digits, '.', '_', '-')"
-    if not isinstance(given.suffixes, tuple) or not all(isinstance(s, str) and re.match(r"\.\w", s) for s in given.suffixes):
+    if not isinstance(given.suffixes, tuple) or not all(
+        isinstance(s, str) and re.match(r"\.\w", s) for s in given.suffixes
+    ):
         return f"format {given.name}: suffixes {given.suffixes!r:.80} are not a tuple of endings such as '.xml'"
     if not isinstance(given.layout, Layout):
         return f"format {given.name}: layout {given.layout!r:.60} is not a Layout"
@@ -122,7 +126,9 @@ def _option_defect(option: Option) -> str | None:
         return f"option {option.name}: type {option.type!r:.60} is not an OptionType"
     if not isinstance(option.help, str) or not option.help:
         return f"option {option.name} has no help"
-    if not isinstance(option.choices, tuple) or not all(isinstance(choice, str) for choice in option.choices):
+    if not isinstance(option.choices, tuple) or not all(
+        isinstance(choice, str) for choice in option.choices
+    ):
         return f"option {option.name}: choices are not a tuple of texts"
     if not isinstance(option.environment, str):
         return f"option {option.name}: environment is not the name of a variable"

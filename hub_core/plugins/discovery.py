@@ -14,14 +14,24 @@ from packaging.utils import canonicalize_name
 from hub_core.diagnostics import PluginError, UsageError
 from hub_core.plugins import hookspecs
 from hub_core.plugins.border import attempt
-from hub_core.plugins.compatibility import CORE_DISTRIBUTION, api_incompatibility, requirement_incompatibility
+from hub_core.plugins.compatibility import (
+    CORE_DISTRIBUTION,
+    api_incompatibility,
+    requirement_incompatibility,
+)
 from hub_core.plugins.descriptions import OFFERS_BY_HOOK, offers_defect
 from hub_core.plugins.hookspecs import ENTRY_POINT_GROUP, PROJECT
 from hub_core.plugins.metadata import Distribution, EntryPoint, installed_distributions
-from hub_core.plugins.registry import CORE_NAME, Offer, Plugin, PluginState, PluginStatus, Registry, closest
+from hub_core.plugins.registry import (
+    CORE_NAME,
+    Offer,
+    Plugin,
+    PluginState,
+    PluginStatus,
+    Registry,
+    closest,
+)
 from hub_core.version import __version__
-
-__all__ = ["DISABLING_VARIABLE", "discover"]
 
 DISABLING_VARIABLE = "COLLHUB_DISABLE_PLUGINS"
 
@@ -36,7 +46,10 @@ class _Candidate:
 
 
 def discover(
-    *, use_plugins: bool = True, disabled: Collection[str] = (), environment: Mapping[str, str] | None = None
+    *,
+    use_plugins: bool = True,
+    disabled: Collection[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Registry:
     """Load the core's formats and every installed plugin; whatever a plugin does becomes its status.
 
@@ -48,7 +61,9 @@ def discover(
     _check_names(disabled, candidates)
     variable = (os.environ if environment is None else environment).get(DISABLING_VARIABLE, "")
     switches = {name: f"by --disable-plugin {name}" for name in disabled}
-    switches |= {name.strip(): f"by {DISABLING_VARIABLE}" for name in variable.split(",") if name.strip()}
+    switches |= {
+        name.strip(): f"by {DISABLING_VARIABLE}" for name in variable.split(",") if name.strip()
+    }
     occurrences = Counter(candidate.plugin.name for candidate in candidates)
     plugins = [_core()]
     for candidate in candidates:
@@ -56,7 +71,11 @@ def discover(
         if reason:
             plugins.append(_with_status(candidate.plugin, PluginState.DISABLED, reason))
         elif occurrences[candidate.plugin.name] > 1 or candidate.plugin.name == CORE_NAME:
-            plugins.append(_with_status(candidate.plugin, PluginState.BROKEN, _shared_name(candidate, candidates)))
+            plugins.append(
+                _with_status(
+                    candidate.plugin, PluginState.BROKEN, _shared_name(candidate, candidates)
+                )
+            )
         else:
             plugins.append(_load(candidate))
     return Registry(tuple(plugins))
@@ -65,7 +84,13 @@ def discover(
 def _core() -> Plugin:
     from hub_core.plugins import builtin
 
-    unloaded = Plugin(CORE_NAME, CORE_DISTRIBUTION, __version__, builtin.__name__, PluginStatus(PluginState.LOADED))
+    unloaded = Plugin(
+        CORE_NAME,
+        CORE_DISTRIBUTION,
+        __version__,
+        builtin.__name__,
+        PluginStatus(PluginState.LOADED),
+    )
     return replace(unloaded, offers=_offers(builtin, CORE_NAME))
 
 
@@ -91,10 +116,14 @@ def _candidates_of(name: str, distribution: Distribution) -> Iterator[_Candidate
     version = attempt(lambda: str(distribution.version)).value or ""
     tried = attempt(lambda: [e for e in distribution.entry_points if e.group == ENTRY_POINT_GROUP])
     if tried.value is None:
-        status = PluginStatus(PluginState.BROKEN, f"its entry points are unreadable: {tried.reason}")
+        status = PluginStatus(
+            PluginState.BROKEN, f"its entry points are unreadable: {tried.reason}"
+        )
         yield _Candidate(Plugin(name, name, version, "", status), None, distribution)
     for entry_point in tried.value or ():
-        unloaded = Plugin(entry_point.name, name, version, entry_point.value, PluginStatus(PluginState.LOADED))
+        unloaded = Plugin(
+            entry_point.name, name, version, entry_point.value, PluginStatus(PluginState.LOADED)
+        )
         yield _Candidate(unloaded, entry_point, distribution)
 
 
@@ -103,8 +132,14 @@ def _check_names(disabled: Collection[str], candidates: Collection[_Candidate]) 
     canonical = {canonicalize_name(name) for name in known}
     for name in disabled:
         if canonicalize_name(name) not in canonical:
-            cure = closest(name, known) or (f"installed: {', '.join(known)}" if known else "none is installed")
-            raise UsageError(f"no plugin {name!r} is installed, so it cannot be disabled", cure=cure, code="unknown-plugin")
+            cure = closest(name, known) or (
+                f"installed: {', '.join(known)}" if known else "none is installed"
+            )
+            raise UsageError(
+                f"no plugin {name!r} is installed, so it cannot be disabled",
+                cure=cure,
+                code="unknown-plugin",
+            )
 
 
 def _disabled_reason(plugin: Plugin, switches: Mapping[str, str]) -> str | None:
@@ -128,7 +163,9 @@ def _load(candidate: _Candidate) -> Plugin:
         return _with_status(plugin, PluginState.INCOMPATIBLE, reason)
     imported = attempt(entry_point.load)
     if imported.reason is not None:
-        return _with_status(plugin, PluginState.BROKEN, f"importing {entry_point.value}: {imported.reason}")
+        return _with_status(
+            plugin, PluginState.BROKEN, f"importing {entry_point.value}: {imported.reason}"
+        )
     if reason := attempt(lambda: api_incompatibility(imported.value)).value:
         return _with_status(plugin, PluginState.INCOMPATIBLE, reason)
     asked = attempt(lambda: _offers(imported.value, plugin.name))

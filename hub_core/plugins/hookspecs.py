@@ -8,8 +8,6 @@ import pluggy
 
 from hub_core.plugins import contract
 
-__all__ = ["ENTRY_POINT_GROUP", "PROJECT", "hookimpl"]
-
 PROJECT = "collhub"
 ENTRY_POINT_GROUP = "collhub.plugins"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -23,7 +21,9 @@ def collhub_producers() -> Sequence[contract.FormatReader | contract.Synthesizer
 
 
 @hookspec
-def collhub_consumers() -> Sequence[contract.FormatWriter | contract.Simulator | contract.Executor | contract.LoadCheck]:
+def collhub_consumers() -> Sequence[
+    contract.FormatWriter | contract.Simulator | contract.Executor | contract.LoadCheck
+]:
     """Describe what takes algorithms: writers of formats, simulators, executors, and checks whether runtimes load files."""
     raise AssertionError("a specification is not called")
 

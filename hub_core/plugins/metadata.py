@@ -8,12 +8,10 @@ from collections.abc import Iterator
 # Below Python 3.12 the backport, so that one behaviour holds on every supported version.
 if sys.version_info >= (3, 12):
     from importlib import metadata
-    from importlib.metadata import Distribution, EntryPoint
+    from importlib.metadata import Distribution
 else:
     import importlib_metadata as metadata
-    from importlib_metadata import Distribution, EntryPoint
-
-__all__ = ["Distribution", "EntryPoint", "find_distribution", "installed_distributions", "installed_version"]
+    from importlib_metadata import Distribution
 
 
 def installed_distributions() -> Iterator[Distribution]:

@@ -10,13 +10,13 @@ from hub_core.plugins.contract import Option, Options, OptionType, OptionValue
 from hub_core.plugins.registry import closest
 from hub_core.units import parse_size
 
-__all__ = ["OptionText", "bind_options", "converted"]
-
 OptionText = Mapping[str, OptionValue]
 _LONGEST_NUMBER = 40
 
 
-def bind_options(declared: Sequence[Option], given: OptionText, environment: Mapping[str, str], owner: str) -> Options:
+def bind_options(
+    declared: Sequence[Option], given: OptionText, environment: Mapping[str, str], owner: str
+) -> Options:
     """Every declared option with its value: the given one, else its environment variable's, else its default.
 
     `owner` is named in messages (`writer chakra`). `-` in a given name stands for `_`. Raises `UsageError` with
@@ -31,7 +31,11 @@ def bind_options(declared: Sequence[Option], given: OptionText, environment: Map
         try:
             values[option.name] = None if raw is None else converted(option, raw)
         except ValueError as error:
-            findings.append(Diagnostic("option-value", f"{owner}: {origin} {raw!r:.60} {error}", cure=option.help))
+            findings.append(
+                Diagnostic(
+                    "option-value", f"{owner}: {origin} {raw!r:.60} {error}", cure=option.help
+                )
+            )
     if findings:
         raise UsageError(findings)
     return values
@@ -42,16 +46,22 @@ def converted(option: Option, raw: str | int | float | bool) -> OptionValue:
     value = _CONVERTERS[option.type](raw)
     if option.choices and value not in option.choices:
         close = closest(str(value), option.choices)
-        raise ValueError(f"is not one of {', '.join(option.choices)}{'; ' + close if close else ''}")
+        raise ValueError(
+            f"is not one of {', '.join(option.choices)}{'; ' + close if close else ''}"
+        )
     return value
 
 
-def _raw_value(option: Option, given: OptionText, environment: Mapping[str, str]) -> tuple[OptionValue, str]:
+def _raw_value(
+    option: Option, given: OptionText, environment: Mapping[str, str]
+) -> tuple[OptionValue, str]:
     """The unconverted value and how to call its origin in a message."""
     if option.name in given:
         return given[option.name], f"option {option.name}"
     if option.environment and environment.get(option.environment):
-        return environment[option.environment], f"option {option.name}, from the environment variable {option.environment},"
+        return environment[
+            option.environment
+        ], f"option {option.name}, from the environment variable {option.environment},"
     return option.default, f"default of option {option.name}"
 
 
@@ -77,7 +87,11 @@ def _whole_number(raw: object) -> int:
 
 def _number(raw: object) -> float:
     try:
-        number = float(raw) if isinstance(raw, int | float) and not isinstance(raw, bool) else float(_number_text(raw))
+        number = (
+            float(raw)
+            if isinstance(raw, int | float) and not isinstance(raw, bool)
+            else float(_number_text(raw))
+        )
     except (ValueError, OverflowError):
         raise ValueError("is not a number") from None
     if not math.isfinite(number):

@@ -24,8 +24,6 @@ from hub_core.plugins.contract import (
     WorkloadPass,
 )
 
-__all__ = ["KINDS", "Offer", "Plugin", "PluginState", "PluginStatus", "Provided", "Registry", "name_of"]
-
 Offer = (
     FormatReader
     | FormatWriter
@@ -147,29 +145,43 @@ class Registry:
         lines = []
         for kind in KINDS:
             offers: tuple[Provided[Offer], ...] = self.all(kind)
-            for name in sorted({p.name for p in offers if sum(q.name == p.name for q in offers) > 1}):
+            for name in sorted(
+                {p.name for p in offers if sum(q.name == p.name for q in offers) > 1}
+            ):
                 lines.append(_clash_text([p for p in offers if p.name == name]))
         return lines
 
     def unavailable(self) -> tuple[Plugin, ...]:
         """Plugins that are installed but not loaded."""
-        return tuple(plugin for plugin in self.plugins if plugin.status.state is not PluginState.LOADED)
+        return tuple(
+            plugin for plugin in self.plugins if plugin.status.state is not PluginState.LOADED
+        )
 
     def unavailable_hint(self) -> str:
         """One clause that names every plugin that is not loaded, and why; empty where all are."""
-        return "; ".join(f"{plugin} is {plugin.status.state}: {plugin.status.reason}" for plugin in self.unavailable())
+        return "; ".join(
+            f"{plugin} is {plugin.status.state}: {plugin.status.reason}"
+            for plugin in self.unavailable()
+        )
 
     def plugin(self, name: str) -> Plugin:
         """The plugin with this entry-point or distribution name. Raises `PluginError` with the closest match."""
         for plugin in self.plugins:
-            if canonicalize_name(name) in (canonicalize_name(plugin.name), canonicalize_name(plugin.distribution)):
+            if canonicalize_name(name) in (
+                canonicalize_name(plugin.name),
+                canonicalize_name(plugin.distribution),
+            ):
                 return plugin
-        close = closest(name, [n for plugin in self.plugins for n in (plugin.name, plugin.distribution)])
+        close = closest(
+            name, [n for plugin in self.plugins for n in (plugin.name, plugin.distribution)]
+        )
         cure = close or "see 'collhub plugins list'"
         raise PluginError(f"no plugin {name!r} is installed", cure=cure, code="no-such-plugin")
 
     def _clash(self, found: Sequence[Provided[Offer]]) -> HubError:
-        others = " or ".join(f"--disable-plugin {p.plugin.name}" for p in found if not p.plugin.is_core)
+        others = " or ".join(
+            f"--disable-plugin {p.plugin.name}" for p in found if not p.plugin.is_core
+        )
         return PluginError(_clash_text(found), cure=f"choose one with {others}", code="name-clash")
 
     def _raise_unknown(self, kind: type[T], name: str) -> Provided[T]:
@@ -178,10 +190,17 @@ class Registry:
         message = f"there is no {KINDS[kind]} {name!r}"
         hint = self.unavailable_hint()
         # A format is usually called after its plugin: then a name that looks misspelt is not.
-        is_namesake = any(canonicalize_name(plugin.name) in canonicalize_name(name) for plugin in self.unavailable())
+        is_namesake = any(
+            canonicalize_name(plugin.name) in canonicalize_name(name)
+            for plugin in self.unavailable()
+        )
         if hint and (is_namesake or not close):
-            raise PluginError(f"{message}; {hint}", cure="see 'collhub plugins list'", code="not-available")
-        cure = close or (f"known: {', '.join(known)}" if known else "no installed plugin offers one")
+            raise PluginError(
+                f"{message}; {hint}", cure="see 'collhub plugins list'", code="not-available"
+            )
+        cure = close or (
+            f"known: {', '.join(known)}" if known else "no installed plugin offers one"
+        )
         raise UsageError(f"{message}; {hint}" if hint else message, cure=cure, code="unknown-name")
 
 
@@ -193,4 +212,6 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 def _clash_text(found: Sequence[Provided[Offer]]) -> str:
     owners = " and ".join(str(provided.plugin) for provided in found)
-    return f"{owners} both offer a {KINDS[type(found[0].offer)]} {found[0].name!r}, so neither is used"
+    return (
+        f"{owners} both offer a {KINDS[type(found[0].offer)]} {found[0].name!r}, so neither is used"
+    )

@@ -23,8 +23,6 @@ from hub_core.plugins.registry import Offer, PluginState, Registry
 from hub_core.testing import format_checks, loading_checks, synthesis_checks, work_checks
 from hub_core.testing.subject import Skip, Subject
 
-__all__ = ["CHECKS", "Check", "CheckResult", "Verdict", "check_plugin", "run_check"]
-
 _MOST_PROBLEMS = 8
 
 
@@ -101,7 +99,9 @@ def run_check(check: Check, name: str, registry: Registry) -> CheckResult:
     except PluginError as error:
         return CheckResult(check, Verdict.FAILED, (str(error),))
     if plugin.status.state is not PluginState.LOADED:
-        return CheckResult(check, Verdict.FAILED, (f"{plugin} is {plugin.status.state}: {plugin.status.reason}",))
+        return CheckResult(
+            check, Verdict.FAILED, (f"{plugin} is {plugin.status.state}: {plugin.status.reason}",)
+        )
     if check.kinds and not any(isinstance(offer, check.kinds) for offer in plugin.offers):
         return CheckResult(check, Verdict.SKIPPED, ("the plugin offers nothing of this kind",))
     return _judged(check, Subject(plugin, registry))
@@ -120,8 +120,12 @@ def _judged(check: Check, subject: Subject) -> CheckResult:
     details = (*_shortened(problems), *(f"not checked: {reason}" for reason in skips))
     if problems:
         return CheckResult(check, Verdict.FAILED, details)
-    checkable = sum(isinstance(offer, check.kinds) for offer in subject.plugin.offers) if check.kinds else 1
-    return CheckResult(check, Verdict.SKIPPED if len(skips) >= checkable else Verdict.PASSED, details)
+    checkable = (
+        sum(isinstance(offer, check.kinds) for offer in subject.plugin.offers) if check.kinds else 1
+    )
+    return CheckResult(
+        check, Verdict.SKIPPED if len(skips) >= checkable else Verdict.PASSED, details
+    )
 
 
 def _shortened(problems: Sequence[str]) -> tuple[str, ...]:

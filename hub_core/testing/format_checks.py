@@ -19,19 +19,19 @@ from hub_core.steps import StepTable
 from hub_core.testing import probe
 from hub_core.testing.isolation import accesses_of, output_of
 from hub_core.testing.samples import all_samples
-from hub_core.testing.subject import Reader, Rendering, Skip, Subject, call, render, renderings, source_of, title
+from hub_core.testing.subject import (
+    Reader,
+    Rendering,
+    Skip,
+    Subject,
+    call,
+    render,
+    renderings,
+    source_of,
+    title,
+)
 from hub_core.topology import Topology
 from hub_core.verification import verify
-
-__all__ = [
-    "bad_input_is_refused",
-    "formats_leave_the_system_alone",
-    "losses_are_honest",
-    "readers_read_samples",
-    "writers_are_deterministic",
-    "writers_keep_their_input",
-    "writers_write_samples",
-]
 
 # How losses name what the model has under another name.
 _FEATURE_WORDS = {
@@ -57,7 +57,9 @@ def writers_write_samples(subject: Subject) -> Iterator[str]:
             yield f"{title(writer)} refuses every sample of hub_core.testing.samples"
         for sample, rendering in written.items():
             names = rendering.artifacts
-            defects = [reason for name in names if (reason := name_defect(name, writer.format.layout))]
+            defects = [
+                reason for name in names if (reason := name_defect(name, writer.format.layout))
+            ]
             if defects or not names:
                 yield f"{title(writer)}, sample {sample}: {defects[0] if defects else 'no artifact'}"
 
@@ -85,7 +87,9 @@ def losses_are_honest(subject: Subject) -> Iterator[str | Skip]:
     for writer in subject.offers(FormatWriter):
         reader = subject.reader_of(writer.format)
         if reader is None:
-            yield Skip(f"{title(writer)}: no reader of the same format is installed, so nothing can be read back")
+            yield Skip(
+                f"{title(writer)}: no reader of the same format is installed, so nothing can be read back"
+            )
             continue
         for sample, rendering in renderings(writer).items():
             problem = _undeclared_loss(all_samples()[sample], rendering, writer, reader)
@@ -98,7 +102,9 @@ def readers_read_samples(subject: Subject) -> Iterator[str | Skip]:
     for reader in subject.readers():
         sources = subject.sources(reader)
         if not sources:
-            yield Skip(f"{title(reader)}: it names no samples, and no writer of its format is installed")
+            yield Skip(
+                f"{title(reader)}: it names no samples, and no writer of its format is installed"
+            )
         for name, source in sources.items():
             if problem := _reading_problem(reader, source):
                 yield f"{title(reader)}, {name}: {problem}"
@@ -108,13 +114,19 @@ def bad_input_is_refused(subject: Subject) -> Iterator[str | Skip]:
     """Empty and random input raises a `HubError` that names the file; damaged valid input nothing else than that."""
     for reader in subject.readers():
         for name, content in _nonsense():
-            yield from _refusal_problems(reader, Source.of_bytes("bad-input", content), name, must_refuse=True)
+            yield from _refusal_problems(
+                reader, Source.of_bytes("bad-input", content), name, must_refuse=True
+            )
         if _executes(reader):
-            yield Skip(f"{title(reader)}: it executes its input, so no damaged input is given to it")
+            yield Skip(
+                f"{title(reader)}: it executes its input, so no damaged input is given to it"
+            )
             continue
         for name, source in subject.sources(reader).items():
             for damage, damaged in _damaged(source):
-                yield from _refusal_problems(reader, damaged, f"{name}, {damage}", must_refuse=False)
+                yield from _refusal_problems(
+                    reader, damaged, f"{name}, {damage}", must_refuse=False
+                )
 
 
 def formats_leave_the_system_alone(subject: Subject) -> Iterator[str]:
@@ -137,18 +149,28 @@ def _executes(offer: Reader | FormatWriter) -> bool:
     return isinstance(offer, FormatReader) and offer.executes_source
 
 
-def _undeclared_loss(algorithm: Algorithm, written: Rendering, writer: FormatWriter, reader: FormatReader) -> str | None:
+def _undeclared_loss(
+    algorithm: Algorithm, written: Rendering, writer: FormatWriter, reader: FormatReader
+) -> str | None:
     read_back = call(reader, source_of(written, writer.format))
-    assert isinstance(read_back, Algorithm), f"{reader.read} returned {type(read_back).__name__}, expected Algorithm"
+    assert isinstance(read_back, Algorithm), (
+        f"{reader.read} returned {type(read_back).__name__}, expected Algorithm"
+    )
     # Who read a file and from where is not part of what the file says.
     changed = algorithm.differences(replace(read_back, provenance=algorithm.provenance))
     features = [*(loss.feature for loss in written.losses), *written.restated]
     undeclared = [name for name in changed if not _is_declared(name, features)]
     if undeclared:
-        return f"read back with another {', '.join(undeclared)}, and no loss names that as its feature"
+        return (
+            f"read back with another {', '.join(undeclared)}, and no loss names that as its feature"
+        )
     if written.losses:
         return None
-    return None if verify(read_back).ok else f"read back it is wrong: {verify(read_back).diagnostics[0]}"
+    return (
+        None
+        if verify(read_back).ok
+        else f"read back it is wrong: {verify(read_back).diagnostics[0]}"
+    )
 
 
 def _is_declared(difference: str, features: Sequence[str]) -> bool:
@@ -186,7 +208,9 @@ def _damaged(source: Source) -> Iterator[tuple[str, Source]]:
         yield f"cut after {cut} bytes", _with_first_part(source, content[:cut])
     for _ in range(_FLIPS if content else 0):
         position, bit = generator.randrange(len(content)), generator.randrange(8)
-        turned = content[:position] + bytes([content[position] ^ 1 << bit]) + content[position + 1 :]
+        turned = (
+            content[:position] + bytes([content[position] ^ 1 << bit]) + content[position + 1 :]
+        )
         yield f"bit {bit} of byte {position} turned", _with_first_part(source, turned)
 
 
@@ -195,7 +219,9 @@ def _with_first_part(source: Source, content: bytes) -> Source:
     return Source(source.name, (first, *source.parts[1:]), report=lambda diagnostic: None)
 
 
-def _refusal_problems(reader: Reader, source: Source, what: str, must_refuse: bool) -> Iterable[str]:
+def _refusal_problems(
+    reader: Reader, source: Source, what: str, must_refuse: bool
+) -> Iterable[str]:
     try:
         model = call(reader, source)
     except HubError as error:
@@ -213,7 +239,10 @@ def _works(subject: Subject) -> Iterator[tuple[Reader | FormatWriter, Callable[[
         for algorithm in all_samples().values():
             yield writer, partial(render, writer, algorithm)
     for reader in subject.readers():
-        for source in (*subject.sources(reader).values(), Source.of_bytes("bad-input", b"no algorithm")):
+        for source in (
+            *subject.sources(reader).values(),
+            Source.of_bytes("bad-input", b"no algorithm"),
+        ):
             yield reader, partial(call, reader, source)
 
 
@@ -227,5 +256,7 @@ def _tolerating_refusal(work: Callable[[], object]) -> None:
 def _package_folders(reference: str) -> list[str]:
     """Folders of the distribution that a module lies in: its own data files may be read."""
     package = reference.partition(":")[0].partition(".")[0]
-    modules = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == package]
+    modules = [
+        module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == package
+    ]
     return [str(folder) for module in modules for folder in getattr(module, "__path__", ())]

@@ -10,8 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["accesses_of", "output_of"]
-
 _AUDITED = (
     "os.",
     "shutil.",
@@ -63,7 +61,11 @@ class _Watch(threading.local):
 
     def _is_own(self, path: object, mode: object) -> bool:
         is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")
-        return is_reading and isinstance(path, str) and os.path.abspath(path).startswith(self.own_folders)
+        return (
+            is_reading
+            and isinstance(path, str)
+            and os.path.abspath(path).startswith(self.own_folders)
+        )
 
 
 @functools.cache
@@ -75,7 +77,9 @@ def _installed_watch() -> _Watch:
 
 
 def _is_importing() -> bool:
-    return any(name.partition(".")[0] in ("importlib", "importlib_metadata") for name in _calling_modules())
+    return any(
+        name.partition(".")[0] in ("importlib", "importlib_metadata") for name in _calling_modules()
+    )
 
 
 def _calling_modules() -> Iterator[str]:

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from packaging.utils import canonicalize_name
 
 from hub_core.plugins.border import reason_of
-from hub_core.plugins.compatibility import CORE_DISTRIBUTION, active_requirements, unmet_requirements
+from hub_core.plugins.compatibility import (
+    CORE_DISTRIBUTION,
+    active_requirements,
+    unmet_requirements,
+)
 from hub_core.plugins.contract import HealthCheck, resolve
 from hub_core.plugins.descriptions import reference_of
 from hub_core.plugins.metadata import find_distribution
 from hub_core.testing import probe
 from hub_core.testing.subject import Skip, Subject, title
-
-__all__ = ["imports_lightly", "loads_quietly", "offers_something", "references_resolve", "requirements_are_met"]
 
 HEAVY_MODULES = frozenset(
     {
@@ -77,6 +79,9 @@ def requirements_are_met(subject: Subject) -> Iterator[str | Skip]:
         yield Skip("the core requires no core")
         return
     own = find_distribution(subject.plugin.distribution)
-    if not any(canonicalize_name(requirement.name) == CORE_DISTRIBUTION for requirement in active_requirements(own)):
+    if not any(
+        canonicalize_name(requirement.name) == CORE_DISTRIBUTION
+        for requirement in active_requirements(own)
+    ):
         yield f"{subject.plugin.distribution} does not state which versions of {CORE_DISTRIBUTION} it works with (Requires-Dist)"
     yield from (f"requirement not met: {requirement}" for requirement in unmet_requirements(own))

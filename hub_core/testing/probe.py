@@ -12,8 +12,6 @@ import os
 import subprocess
 import sys
 
-__all__ = ["digests", "imported_modules"]
-
 _TIME_LIMIT_S = 300
 
 
@@ -35,7 +33,9 @@ def _probe(what: str, plugin: str, hash_seed: str) -> dict[str, str]:
     }
     # -P: the current folder stays off the path unless it is on ours.
     command = [sys.executable, "-P", "-m", __name__, what, plugin]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False
+    )
     if done.returncode:
         last_line = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise RuntimeError(f"a fresh process ended with status {done.returncode}: {last_line}")
@@ -68,7 +68,9 @@ def _digests(plugin: str) -> dict[str, str]:
         if writer.plugin.name == plugin:
             for sample, rendering in renderings(writer.offer).items():
                 for artifact, content in rendering.artifacts.items():
-                    found[f"{writer.name} {sample} {artifact}"] = hashlib.sha256(content).hexdigest()
+                    found[f"{writer.name} {sample} {artifact}"] = hashlib.sha256(
+                        content
+                    ).hexdigest()
     return found
 
 

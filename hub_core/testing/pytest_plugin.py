@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["pytest_addoption", "pytest_collection_modifyitems"]
-
 OPTION = "--collhub-plugin"
 SUITE = "hub_core.testing.suite"
 

@@ -8,23 +8,6 @@ from hub_core.algorithm import Algorithm, Provenance
 from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract
 from hub_core.steps import StepKind, StepTable, StepTableBuilder
 
-__all__ = [
-    "all_pairs_all_reduce",
-    "all_samples",
-    "binomial_broadcast",
-    "binomial_reduce",
-    "direct_all_to_all",
-    "direct_gather",
-    "direct_scatter",
-    "halving_doubling_all_reduce",
-    "ring_all_gather",
-    "ring_all_reduce",
-    "ring_reduce_scatter",
-    "shift_to_next",
-    "staged_all_to_all",
-    "weighted_broadcast",
-]
-
 _PROVENANCE = Provenance(producer="collhub-samples", producer_version="1")
 
 
@@ -65,7 +48,9 @@ def ring_all_reduce(num_ranks: int) -> Algorithm:
     sent_unit = (rank - half_step) % n
     unit = np.where(is_receive == 1, (rank - half_step - 1) % n, sent_unit)
     reducing = (is_receive == 1) & (half_step < n - 1)
-    kind = np.where(is_receive == 0, StepKind.SEND, np.where(reducing, StepKind.RECV_REDUCE, StepKind.RECV))
+    kind = np.where(
+        is_receive == 0, StepKind.SEND, np.where(reducing, StepKind.RECV_REDUCE, StepKind.RECV)
+    )
     rows = np.arange(len(rank))
     forwards = np.flatnonzero((is_receive == 0) & (half_step > 0))
     # The RECV of half step k >= n - 1 overwrites what the SEND of half step k - (n - 1) read: 2n - 1 rows earlier.
@@ -83,7 +68,10 @@ def ring_all_reduce(num_ranks: int) -> Algorithm:
             "count": np.ones(len(rank), np.int64),
             "lane": np.zeros(len(rank), np.int64),
         },
-        data=(np.concatenate([forwards - 1, overwrites + 1 - 2 * n]), np.concatenate([rows[forwards], overwrites])),
+        data=(
+            np.concatenate([forwards - 1, overwrites + 1 - 2 * n]),
+            np.concatenate([rows[forwards], overwrites]),
+        ),
     )
     collective = Collective(CollectiveKind.ALL_REDUCE, n, n, in_place=True, out_of_place=False)
     return Algorithm(collective, table, np.zeros(n, np.int64), _PROVENANCE)
@@ -109,7 +97,9 @@ def ring_reduce_scatter(num_ranks: int) -> Algorithm:
             source = (_IN, unit) if hop == 0 else (_TMP, hop - 1)
             target = (_OUT, 0) if hop == n - 2 else (_TMP, hop)
             draft.message(rank, source, neighbour, target, add=(_IN, unit))
-    return draft.algorithm(Collective(CollectiveKind.REDUCE_SCATTER, n, n, in_place=True), scratch=max(n - 2, 0))
+    return draft.algorithm(
+        Collective(CollectiveKind.REDUCE_SCATTER, n, n, in_place=True), scratch=max(n - 2, 0)
+    )
 
 
 def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
@@ -120,12 +110,17 @@ def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
         _exchange_blocks(draft, n, distance, add=True)
     for distance in distances:
         _exchange_blocks(draft, n, distance, add=False)
-    return draft.algorithm(Collective(CollectiveKind.ALL_REDUCE, n, n, in_place=True, out_of_place=False))
+    return draft.algorithm(
+        Collective(CollectiveKind.ALL_REDUCE, n, n, in_place=True, out_of_place=False)
+    )
 
 
 def _exchange_blocks(draft: _Draft, num_ranks: int, distance: int, add: bool) -> None:
     """Each rank sends to the rank `distance` away the block of that rank (halving), or its own (doubling)."""
-    blocks = [(_OUT, (rank ^ distance if add else rank) // distance * distance) for rank in range(num_ranks)]
+    blocks = [
+        (_OUT, (rank ^ distance if add else rank) // distance * distance)
+        for rank in range(num_ranks)
+    ]
     for rank, block in enumerate(blocks):
         draft.send(rank, block, rank ^ distance, distance)
     for rank, block in enumerate(blocks):
@@ -179,7 +174,9 @@ def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
     draft.copy(root, (_IN, 0), (_OUT, 0), count=2)
     for distance in (1 << k for k in range((n - 1).bit_length())):
         for place in range(min(distance, n - distance)):
-            draft.message((root + place) % n, (_OUT, 0), (root + place + distance) % n, (_OUT, 0), count=2)
+            draft.message(
+                (root + place) % n, (_OUT, 0), (root + place + distance) % n, (_OUT, 0), count=2
+            )
     return draft.algorithm(Collective(CollectiveKind.BROADCAST, n, 2, root, in_place=True))
 
 
@@ -191,7 +188,9 @@ def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
         for place in range(min(distance, n - distance)):
             sum_so_far = (_OUT, 0) if place == 0 else (_TMP, 0)
             sender, receiver = (root + place + distance) % n, (root + place) % n
-            draft.message(sender, partial[place + distance], receiver, sum_so_far, count=2, add=partial[place])
+            draft.message(
+                sender, partial[place + distance], receiver, sum_so_far, count=2, add=partial[place]
+            )
             partial[place] = sum_so_far
     return draft.algorithm(Collective(CollectiveKind.REDUCE, n, 2, root, in_place=True), scratch=2)
 
@@ -221,7 +220,9 @@ def weighted_broadcast(num_ranks: int) -> Algorithm:
     for channel, (direction, first, count) in enumerate(((1, 0, 3), (-1, 3, 1))):
         for hop in range(n - 1):
             sender, receiver = hop * direction % n, (hop + 1) * direction % n
-            draft.message(sender, (_OUT, first), receiver, (_OUT, first), count=count, channel=channel)
+            draft.message(
+                sender, (_OUT, first), receiver, (_OUT, first), count=count, channel=channel
+            )
     return draft.algorithm(Collective(CollectiveKind.BROADCAST, n, 4, 0, in_place=True))
 
 
@@ -233,7 +234,9 @@ def shift_to_next(num_ranks: int) -> Algorithm:
     receiver = np.repeat(np.arange(1, n, dtype=np.int64), 2)
     unit = np.tile(np.arange(2, dtype=np.int64), n - 1)
     sizes = np.full(n, 2, np.int64)
-    contract = CustomContract(sizes, sizes, np.ones(n, np.bool_), Contributions(receiver, unit, receiver - 1, unit))
+    contract = CustomContract(
+        sizes, sizes, np.ones(n, np.bool_), Contributions(receiver, unit, receiver - 1, unit)
+    )
     return draft.algorithm(Collective(CollectiveKind.CUSTOM, n, 2, contract=contract))
 
 
@@ -268,12 +271,22 @@ class _Draft:
         """A SEND."""
         return self._step(rank, StepKind.SEND, source, None, count, peer=peer, channel=channel)
 
-    def receive(self, rank: int, peer: int, target: _Place, count: int = 1, channel: int = 0, add: _Place | None = None) -> int:
+    def receive(
+        self,
+        rank: int,
+        peer: int,
+        target: _Place,
+        count: int = 1,
+        channel: int = 0,
+        add: _Place | None = None,
+    ) -> int:
         """A RECV, or a RECV_REDUCE with the local operand `add`."""
         kind = StepKind.RECV if add is None else StepKind.RECV_REDUCE
         return self._step(rank, kind, add, target, count, peer=peer, channel=channel)
 
-    def copy(self, rank: int, source: _Place, target: _Place, count: int = 1, after: _Place | None = None) -> int:
+    def copy(
+        self, rank: int, source: _Place, target: _Place, count: int = 1, after: _Place | None = None
+    ) -> int:
         """A COPY; it also waits for the accesses to `after`, an alias of `target`."""
         return self._step(rank, StepKind.COPY, source, target, count, after=after)
 
@@ -283,7 +296,12 @@ class _Draft:
 
     def algorithm(self, collective: Collective, scratch: int = 0) -> Algorithm:
         """The algorithm, with `scratch` units of SCRATCH at every rank."""
-        return Algorithm(collective, self._builder.build(), np.full(self._num_ranks, scratch, np.int64), _PROVENANCE)
+        return Algorithm(
+            collective,
+            self._builder.build(),
+            np.full(self._num_ranks, scratch, np.int64),
+            _PROVENANCE,
+        )
 
     def _step(
         self,
@@ -297,12 +315,16 @@ class _Draft:
     ) -> int:
         reads, writes, aliases = (_units(rank, place, count) for place in (source, target, after))
         parents = {self._writer[unit] for unit in reads + writes + aliases if unit in self._writer}
-        parents.update(reader for unit in writes + aliases for reader in self._readers.get(unit, ()))
+        parents.update(
+            reader for unit in writes + aliases for reader in self._readers.get(unit, ())
+        )
         if source is not None:
             values |= {"src_buffer": source[0], "src_offset": source[1]}
         if target is not None:
             values |= {"dst_buffer": target[0], "dst_offset": target[1]}
-        step = self._builder.add(rank, kind, data=sorted(parents), control=(), count=count, **values)
+        step = self._builder.add(
+            rank, kind, data=sorted(parents), control=(), count=count, **values
+        )
         for unit in reads:
             self._readers.setdefault(unit, []).append(step)
         for unit in writes:

@@ -6,10 +6,16 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hub_core.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.collectives import ROOTED, Buffer, Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
+from hub_core.collectives import (
+    ROOTED,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    ReduceOp,
+)
 from hub_core.steps import StepKind, StepTable, StepTableBuilder
-
-__all__ = ["algorithms", "collectives", "json_values", "step_tables"]
 
 _KNOWN = [Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH]
 _READS = {StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE}
@@ -22,7 +28,9 @@ json_values: st.SearchStrategy[JsonValue] = st.recursive(
     | st.integers(-(2**53), 2**53)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -50,7 +58,11 @@ def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
     sizes = st.lists(st.integers(1, 6), min_size=num_ranks, max_size=num_ranks)
     defined = st.lists(st.booleans(), min_size=num_ranks, max_size=num_ranks)
     ranks = st.integers(0, num_ranks - 1)
-    rows = draw(st.lists(st.tuples(ranks, st.integers(0, 5), ranks | st.just(-1), st.integers(0, 5)), max_size=6))
+    rows = draw(
+        st.lists(
+            st.tuples(ranks, st.integers(0, 5), ranks | st.just(-1), st.integers(0, 5)), max_size=6
+        )
+    )
     columns = [np.asarray([row[column] for row in rows], np.int64) for column in range(4)]
     return CustomContract(
         np.asarray(draw(sizes), np.int64),
@@ -68,7 +80,9 @@ def step_tables(draw: st.DrawFn, num_ranks: int, unit_count: int, max_steps: int
     for _ in range(draw(st.integers(0, max_steps))):
         rank, kind = draw(st.integers(0, num_ranks - 1)), draw(st.sampled_from(StepKind))
         parents = earlier.setdefault(rank, [])
-        chosen = st.lists(st.sampled_from(parents), unique=True, max_size=4) if parents else st.just([])
+        chosen = (
+            st.lists(st.sampled_from(parents), unique=True, max_size=4) if parents else st.just([])
+        )
         values = {
             "peer": draw(st.integers(0, num_ranks - 1)) if kind in _MESSAGES else -1,
             "channel": draw(st.integers(0, 3)),
@@ -90,12 +104,22 @@ def algorithms(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 12) -> Algo
     """Any algorithm in form: a collective and arbitrary steps, provenance, extensions. It need not be correct."""
     collective = draw(collectives(max_ranks))
     texts = st.text(max_size=12)
-    scratch = draw(st.lists(st.integers(0, 2**40), min_size=collective.num_ranks, max_size=collective.num_ranks))
+    scratch = draw(
+        st.lists(
+            st.integers(0, 2**40), min_size=collective.num_ranks, max_size=collective.num_ranks
+        )
+    )
     return Algorithm(
         collective,
         draw(step_tables(collective.num_ranks, collective.unit_count, max_steps)),
         np.asarray(scratch, np.int64),
-        Provenance(draw(texts), draw(texts), draw(texts), draw(texts), draw(st.dictionaries(texts, texts, max_size=2))),
+        Provenance(
+            draw(texts),
+            draw(texts),
+            draw(texts),
+            draw(texts),
+            draw(st.dictionaries(texts, texts, max_size=2)),
+        ),
         draw(st.none() | st.integers(1, 2**40)),
         draw(st.dictionaries(st.text(max_size=6).map("x-{}".format), json_values, max_size=2)),
     )

@@ -26,8 +26,6 @@ from hub_core.plugins.options import bind_options
 from hub_core.plugins.registry import KINDS, Offer, Plugin, Registry, name_of
 from hub_core.testing.samples import all_samples
 
-__all__ = ["Reader", "Rendering", "Skip", "Subject", "call", "render", "source_of", "title"]
-
 T = TypeVar("T", bound=Offer)
 Reader = FormatReader | TopologyReader
 
@@ -77,7 +75,10 @@ class Subject:
             sources |= {source.name: source for source in stated}
         writer = self.writer_of(reader.format) if isinstance(reader, FormatReader) else None
         if writer is not None:
-            sources |= {name: source_of(rendering, writer.format) for name, rendering in renderings(writer).items()}
+            sources |= {
+                name: source_of(rendering, writer.format)
+                for name, rendering in renderings(writer).items()
+            }
         return sources
 
 
@@ -94,7 +95,9 @@ def call(offer: Offer, *arguments: object) -> object:
     """Call the work behind an offer with its default options; what it raises passes through."""
     if isinstance(offer, HealthCheck):
         return resolve(reference_of(offer))(*arguments)
-    return resolve(reference_of(offer))(*arguments, bind_options(offer.options, {}, {}, title(offer)))
+    return resolve(reference_of(offer))(
+        *arguments, bind_options(offer.options, {}, {}, title(offer))
+    )
 
 
 def title(offer: Offer) -> str:
@@ -105,8 +108,14 @@ def title(offer: Offer) -> str:
 def render(writer: FormatWriter, algorithm: Algorithm) -> Rendering:
     """Write an algorithm into memory."""
     result = call(writer, algorithm)
-    assert isinstance(result, WriteResult), f"{writer.write} returned {type(result).__name__}, expected WriteResult"
-    return Rendering({a.name: bytes(a.content()) for a in result.artifacts}, tuple(result.losses), tuple(result.restated))
+    assert isinstance(result, WriteResult), (
+        f"{writer.write} returned {type(result).__name__}, expected WriteResult"
+    )
+    return Rendering(
+        {a.name: bytes(a.content()) for a in result.artifacts},
+        tuple(result.losses),
+        tuple(result.restated),
+    )
 
 
 def renderings(writer: FormatWriter) -> dict[str, Rendering]:

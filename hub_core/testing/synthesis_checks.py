@@ -19,8 +19,6 @@ from hub_core.topology import Occupancy
 from hub_core.transfers import collective_among
 from hub_core.verification import verify
 
-__all__ = ["synthesizers_synthesize"]
-
 _RANKS = 4
 _COLLECTIVE_BYTES = 1 << 20
 _TOPOLOGIES = ("fully-connected:4", "ring:4", "switch:4", "mesh:2x2")
@@ -38,7 +36,9 @@ def synthesizers_synthesize(subject: Subject) -> Iterator[str]:
                 continue
             made += 1
             again = call(synthesizer, request)
-            if problem := _synthesis_problem(request, result, again) or _parts_problem(synthesizer, request):
+            if problem := _synthesis_problem(request, result, again) or _parts_problem(
+                synthesizer, request
+            ):
                 what = f"{request.collective.kind} among NPUs {format_ranks(request.npus)} of {request.topology.name}"
                 yield f"{title(synthesizer)}, {what}: {problem}"
         if not made:
@@ -55,8 +55,16 @@ def _requests() -> Iterator[SynthesisRequest]:
 
 
 def _request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
-    collective = Collective(kind, len(npus), len(npus), root=0 if kind in ROOTED else None, in_place=True)
-    return SynthesisRequest(collective, parse_topology(topology), _COLLECTIVE_BYTES, tuple(npus), Occupancy.SERIALIZATION)
+    collective = Collective(
+        kind, len(npus), len(npus), root=0 if kind in ROOTED else None, in_place=True
+    )
+    return SynthesisRequest(
+        collective,
+        parse_topology(topology),
+        _COLLECTIVE_BYTES,
+        tuple(npus),
+        Occupancy.SERIALIZATION,
+    )
 
 
 def _synthesis_problem(request: SynthesisRequest, result: object, again: object) -> str | None:
@@ -68,7 +76,9 @@ def _synthesis_problem(request: SynthesisRequest, result: object, again: object)
         return f"two runs differ in {', '.join(differences)}"
     if type(result.time_ns) is not int or result.time_ns < 1:
         return f"the time {result.time_ns!r} is no positive whole number of nanoseconds"
-    if early := [name for name, bound in sorted(result.bounds_ns.items()) if bound > result.time_ns]:
+    if early := [
+        name for name, bound in sorted(result.bounds_ns.items()) if bound > result.time_ns
+    ]:
         return f"the time {result.time_ns} ns is below the lower bound {early[0]!r}, {result.bounds_ns[early[0]]} ns"
     if result.is_partial:
         return "the result is partial, though all ranks are wanted"
@@ -99,16 +109,27 @@ def _parts_problem(synthesizer: Synthesizer, request: SynthesisRequest) -> str |
             return f"a partial result for rank {npu} holds steps of other ranks"
         parts.append(part.algorithm)
     report = verify(_joined(parts))
-    return None if report.ok else f"the steps made for each rank alone do not fit together: {report.diagnostics[0]}"
+    return (
+        None
+        if report.ok
+        else f"the steps made for each rank alone do not fit together: {report.diagnostics[0]}"
+    )
 
 
 def _joined(parts: Sequence[Algorithm]) -> Algorithm:
     """One algorithm of partial ones, where part r holds the steps of rank r."""
     tables = [part.steps for part in parts]
     first = np.cumsum([0, *map(len, tables)])
-    columns = {name: np.concatenate([getattr(table, name) for table in tables]) for name in COLUMN_DTYPES}
+    columns = {
+        name: np.concatenate([getattr(table, name) for table in tables]) for name in COLUMN_DTYPES
+    }
     edges = [table.edges() for table in tables]
-    parents, children = (np.concatenate([pair[end] + row for pair, row in zip(edges, first, strict=False)]) for end in (0, 1))
-    scratch = np.asarray([int(part.scratch_units[rank]) for rank, part in enumerate(parts)], np.int64)
+    parents, children = (
+        np.concatenate([pair[end] + row for pair, row in zip(edges, first, strict=False)])
+        for end in (0, 1)
+    )
+    scratch = np.asarray(
+        [int(part.scratch_units[rank]) for rank, part in enumerate(parts)], np.int64
+    )
     steps = StepTable.from_columns(len(parts), columns, (parents, children))
     return replace(parts[0], steps=steps, scratch_units=scratch)

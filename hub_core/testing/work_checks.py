@@ -34,14 +34,6 @@ from hub_core.testing.subject import Skip, Subject, call, title
 from hub_core.topologies import parse_topology
 from hub_core.verification import verify
 
-__all__ = [
-    "executors_compute",
-    "health_checks_answer",
-    "passes_keep_the_promise",
-    "simulators_simulate",
-    "work_is_silent",
-]
-
 _RANKS = 4
 _COLLECTIVE_BYTES = 1 << 20
 _TOPOLOGY = "fully-connected:4"
@@ -80,7 +72,9 @@ def passes_keep_the_promise(subject: Subject) -> Iterator[str | Skip]:
         results, refusals = _results(algorithm_pass, call)
         yield from refusals
         for sample, (_, result) in results.items():
-            if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], PassReport)):
+            if not (
+                isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], PassReport)
+            ):
                 yield f"{title(algorithm_pass)}, sample {sample}: returned {type(result).__name__}, not (Algorithm, PassReport)"
             elif not isinstance(result[0], Algorithm) or not verify(result[0]).ok:
                 yield f"{title(algorithm_pass)}, sample {sample}: the result is no correct algorithm"
@@ -90,10 +84,16 @@ def health_checks_answer(subject: Subject) -> Iterator[str]:
     """Health checks return lines; a line that is not healthy says what to do."""
     for check in subject.offers(HealthCheck):
         lines = call(check, dict(os.environ))
-        if not isinstance(lines, list | tuple) or not all(isinstance(line, HealthLine) for line in lines):
+        if not isinstance(lines, list | tuple) or not all(
+            isinstance(line, HealthLine) for line in lines
+        ):
             yield f"{title(check)} returned {type(lines).__name__}, expected a list of HealthLine"
             continue
-        yield from (f"{title(check)}: {line.subject}: no cure" for line in lines if not line.is_healthy and not line.cure)
+        yield from (
+            f"{title(check)}: {line.subject}: no cure"
+            for line in lines
+            if not line.is_healthy and not line.cure
+        )
 
 
 def work_is_silent(subject: Subject) -> Iterator[str]:
@@ -102,7 +102,9 @@ def work_is_silent(subject: Subject) -> Iterator[str]:
     works += [(offer, partial(_results, offer, _simulate)) for offer in subject.offers(Simulator)]
     works += [(offer, partial(_results, offer, _execute)) for offer in subject.offers(Executor)]
     works += [(offer, partial(_results, offer, call)) for offer in subject.offers(AlgorithmPass)]
-    works += [(offer, partial(call, offer, dict(os.environ))) for offer in subject.offers(HealthCheck)]
+    works += [
+        (offer, partial(call, offer, dict(os.environ))) for offer in subject.offers(HealthCheck)
+    ]
     for offer, work in works:
         if printed := output_of(work).strip():
             yield f"{title(offer)} prints {printed!r:.60}"
@@ -121,7 +123,9 @@ def _results(
         except HubError as error:
             refusals.append(error)
         changed = before.differences(algorithm)
-        assert not changed, f"{title(offer)}, sample {sample}: the algorithm was changed: {', '.join(changed)}"
+        assert not changed, (
+            f"{title(offer)}, sample {sample}: the algorithm was changed: {', '.join(changed)}"
+        )
     if found:
         return found, ()
     # A program or a device that is not there is no defect of the plugin.
@@ -132,14 +136,20 @@ def _results(
 
 def _simulate(simulator: Sampled, algorithm: Algorithm) -> SimulationResult:
     result = call(simulator, algorithm, parse_topology(_TOPOLOGY), _COLLECTIVE_BYTES)
-    assert isinstance(result, SimulationResult), f"returned {type(result).__name__}, expected SimulationResult"
+    assert isinstance(result, SimulationResult), (
+        f"returned {type(result).__name__}, expected SimulationResult"
+    )
     return result
 
 
-def _simulation_problem(algorithm: Algorithm, result: SimulationResult, again: SimulationResult) -> str | None:
+def _simulation_problem(
+    algorithm: Algorithm, result: SimulationResult, again: SimulationResult
+) -> str | None:
     if len(result.rank_finish_ns) != algorithm.num_ranks:
         return f"{len(result.rank_finish_ns)} finish times for {algorithm.num_ranks} ranks"
-    if any(time is not None and (type(time) is not int or time < 0) for time in result.rank_finish_ns):
+    if any(
+        time is not None and (type(time) is not int or time < 0) for time in result.rank_finish_ns
+    ):
         return f"finish times {result.rank_finish_ns!r:.80} are not whole numbers of at least 0"
     if result.rank_finish_ns != again.rank_finish_ns or result.link_loads != again.link_loads:
         return "two runs differ"
@@ -158,7 +168,9 @@ def _execute(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
     fill = background(inputs[0].dtype, collective.reduce_op)
     given = checked_inputs(collective, program, inputs, fill)
     result = call(executor, ExecutionRequest(algorithm, program, given, ReduceOp.SUM, fill))
-    assert isinstance(result, ExecutionResult), f"returned {type(result).__name__}, expected ExecutionResult"
+    assert isinstance(result, ExecutionResult), (
+        f"returned {type(result).__name__}, expected ExecutionResult"
+    )
     return result
 
 
@@ -181,7 +193,9 @@ def _execution_problem(algorithm: Algorithm, result: ExecutionResult) -> str | N
     if contract is None:
         return None
     columns = (contract.rank, contract.offset, contract.source_rank, contract.source_unit)
-    for rank, offset, source_rank, unit in zip(*(column.tolist() for column in columns), strict=True):
+    for rank, offset, source_rank, unit in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         for source in range(algorithm.num_ranks) if source_rank < 0 else (source_rank,):
             share = inputs[source][_elements(unit)]
             expected[rank, offset] = expected.get((rank, offset), np.zeros_like(share)) + share  # type: ignore[operator]

@@ -8,8 +8,6 @@ import numpy.typing as npt
 from hub_core.topology import Topology
 from hub_core.topology_drawing.places import Points, circle
 
-__all__ = ["irregular_places"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _NPU_WIDTH = 48.0
@@ -43,12 +41,20 @@ def _layers(topology: Topology, level: Int64Array) -> Points:
     rank = np.arange(topology.num_nodes, dtype=np.float64)
     floor = _floors(topology, level)
     counts = np.unique(floor, return_counts=True)[1]
-    width = max(topology.num_npus * _NPU_WIDTH, int(counts.max()) * _SWITCH_WIDTH * (topology.num_nodes > topology.num_npus))
+    width = max(
+        topology.num_npus * _NPU_WIDTH,
+        int(counts.max()) * _SWITCH_WIDTH * (topology.num_nodes > topology.num_npus),
+    )
     places = np.zeros((topology.num_nodes, 2))
     for depth in sorted(set(level.tolist())):
         for height in sorted(set(floor[level == depth].tolist())):
             nodes = np.flatnonzero((level == depth) & (floor == height))
-            nodes = nodes[np.argsort(_centres(topology, places[:, 0], level)[nodes] if depth else rank[nodes], kind="stable")]
+            nodes = nodes[
+                np.argsort(
+                    _centres(topology, places[:, 0], level)[nodes] if depth else rank[nodes],
+                    kind="stable",
+                )
+            ]
             places[nodes, 0] = (np.arange(len(nodes)) + 0.5) * width / len(nodes)
             places[nodes, 1] = -height * max(_LAYER_HEIGHT, _STEEPNESS * width)
     return places
@@ -67,12 +73,16 @@ def _floors(topology: Topology, level: Int64Array) -> Int64Array:
     return np.where(first & is_run, -1, level) if is_mixed else level
 
 
-def _centres(topology: Topology, position: npt.NDArray[np.float64], level: Int64Array) -> npt.NDArray[np.float64]:
+def _centres(
+    topology: Topology, position: npt.NDArray[np.float64], level: Int64Array
+) -> npt.NDArray[np.float64]:
     """Mean position of every node's neighbours in the level below it."""
     below = level[topology.source] == level[topology.destination] - 1
     source, destination = topology.source[below], topology.destination[below]
     count = np.bincount(destination, minlength=len(position))
-    centres: npt.NDArray[np.float64] = np.bincount(destination, position[source], len(position)) / np.maximum(count, 1)
+    centres: npt.NDArray[np.float64] = np.bincount(
+        destination, position[source], len(position)
+    ) / np.maximum(count, 1)
     return centres
 
 
@@ -83,7 +93,9 @@ def _circles(topology: Topology, level: Int64Array) -> Points:
     inner = [np.flatnonzero(level == height) for height in range(1, int(level.max()) + 1)]
     needed = [len(nodes) * _SWITCH_WIDTH / (2 * np.pi) for nodes in inner]
     # The outer circles leave room for the inner ones.
-    radius = max([radius, *(size + _LAYER_HEIGHT * (height + 1) for height, size in enumerate(needed))])
+    radius = max(
+        [radius, *(size + _LAYER_HEIGHT * (height + 1) for height, size in enumerate(needed))]
+    )
     places, turn = np.zeros((topology.num_nodes, 2)), np.zeros(topology.num_nodes)
     for height in range(len(inner) + 1):
         nodes = np.flatnonzero(level == height)
@@ -92,6 +104,9 @@ def _circles(topology: Topology, level: Int64Array) -> Points:
         # Every circle begins half a place from the top, so that equal shares of two circles stand side by side.
         turn[nodes] = (np.arange(len(nodes)) + 0.5 * bool(inner)) / len(nodes)
         is_centre = len(nodes) == 1 and height == len(inner)
-        reach, angle = 0.0 if is_centre else radius - _LAYER_HEIGHT * height, 2 * np.pi * turn[nodes]
+        reach, angle = (
+            0.0 if is_centre else radius - _LAYER_HEIGHT * height,
+            2 * np.pi * turn[nodes],
+        )
         places[nodes] = reach * np.stack([np.sin(angle), -np.cos(angle)], axis=1)
     return places

@@ -11,8 +11,6 @@ from hub_core.topology import Topology
 from hub_core.topology_check import Pairs
 from hub_core.topology_drawing.places import Points
 
-__all__ = ["Lines"]
-
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -52,10 +50,14 @@ class Lines:
         middle = (places[source] + places[destination]) / 2
         control = middle + _sides(places[destination] - places[source], is_arrow) * bend[:, None]
         rates, latencies = pairs.bandwidth_bytes_per_s[rows], pairs.latency_s[rows]
-        return cls(source, destination, rates, latencies, pairs.count[rows], is_arrow, bend, control)
+        return cls(
+            source, destination, rates, latencies, pairs.count[rows], is_arrow, bend, control
+        )
 
 
-def _bends(places: Points, source: Int64Array, destination: Int64Array, is_one_of_two: BoolArray) -> Float64Array:
+def _bends(
+    places: Points, source: Int64Array, destination: Int64Array, is_one_of_two: BoolArray
+) -> Float64Array:
     """Nothing for lines with a free way; else enough to pass beside the nodes, more for longer lines."""
     length = np.hypot(*(places[destination] - places[source]).T)
     needs = is_one_of_two | _is_blocked(places, source, destination)

@@ -17,8 +17,6 @@ from hub_core.topology_drawing.places import Points
 from hub_core.topology_drawing.regular_layout import regular_places
 from hub_core.units import format_bandwidth, format_time
 
-__all__ = ["MAX_LINES", "MAX_NODES", "draw"]
-
 MAX_NODES = 4096
 MAX_LINES = 32768
 
@@ -49,7 +47,10 @@ class _Class:
 
     @property
     def text(self) -> str:
-        rate, latency = format_bandwidth(self.bandwidth_bytes_per_s), format_time(round(self.latency_s * 1e9, 6))
+        rate, latency = (
+            format_bandwidth(self.bandwidth_bytes_per_s),
+            format_time(round(self.latency_s * 1e9, 6)),
+        )
         return f"{rate}, {latency}: {self.links} link{'s' if self.links > 1 else ''}"
 
 
@@ -67,12 +68,16 @@ def draw(topology: Topology) -> bytes:
         raise _too_large(topology, f"{len(lines)} lines are more than {MAX_LINES}")
     classes, number = _classes(lines)
     body = [*_paths(topology, lines, places, classes, number), *_nodes(topology, places)]
-    return "\n".join([*_head(topology, places, classes), *body, "</svg>", ""]).encode("ascii", "xmlcharrefreplace")
+    return "\n".join([*_head(topology, places, classes), *body, "</svg>", ""]).encode(
+        "ascii", "xmlcharrefreplace"
+    )
 
 
 def _too_large(topology: Topology, message: str) -> UsageError:
     cure = "draw a part of it, as in ?npus=0-63"
-    return UsageError(f"topology {topology.name}: {message} in one picture", cure=cure, code="too-large-to-draw")
+    return UsageError(
+        f"topology {topology.name}: {message} in one picture", cure=cure, code="too-large-to-draw"
+    )
 
 
 def _classes(lines: Lines) -> tuple[list[_Class], list[int]]:
@@ -81,10 +86,20 @@ def _classes(lines: Lines) -> tuple[list[_Class], list[int]]:
         return [], []
     keys = np.stack([-lines.bandwidth_bytes_per_s, lines.latency_s])
     distinct, number = np.unique(keys, axis=1, return_inverse=True)
-    links = np.bincount(number.ravel(), lines.count * np.where(lines.is_arrow, 1, 2)).astype(int).tolist()
+    links = (
+        np.bincount(number.ravel(), lines.count * np.where(lines.is_arrow, 1, 2))
+        .astype(int)
+        .tolist()
+    )
     fastest = -distinct[0, 0]
     classes = [
-        _Class(-rate, latency, _COLOURS[index] if index < len(_COLOURS) else _OTHERS, 1.0 + 3.0 * -rate / fastest, links[index])
+        _Class(
+            -rate,
+            latency,
+            _COLOURS[index] if index < len(_COLOURS) else _OTHERS,
+            1.0 + 3.0 * -rate / fastest,
+            links[index],
+        )
         for index, (rate, latency) in enumerate(distinct.T.tolist())
     ]
     return classes, number.ravel().tolist()
@@ -94,7 +109,10 @@ def _head(topology: Topology, places: Points, classes: list[_Class]) -> Iterator
     """The opening tag, the title and the legend below the picture."""
     shown = classes[: len(_COLOURS)] + classes[-1:] * (len(classes) > len(_COLOURS))
     rest = sum(one.links for one in classes[len(_COLOURS) :])
-    texts = [one.text if index < len(_COLOURS) else f"slower classes: {rest} links" for index, one in enumerate(shown)]
+    texts = [
+        one.text if index < len(_COLOURS) else f"slower classes: {rest} links"
+        for index, one in enumerate(shown)
+    ]
     bottom = float(places[:, 1].max()) + _MARGIN
     title = f"{_short(topology.name, 80)}: {topology.num_npus} NPUs"
     longest = max([len(title), *(len(text) + 6 for text in texts)])
@@ -112,7 +130,9 @@ def _head(topology: Topology, places: Points, classes: list[_Class]) -> Iterator
         yield f'<text x="50" y="{y + 4:.1f}">{_text(text)}</text>'
 
 
-def _paths(topology: Topology, lines: Lines, places: Points, classes: list[_Class], number: list[int]) -> Iterator[str]:
+def _paths(
+    topology: Topology, lines: Lines, places: Points, classes: list[_Class], number: list[int]
+) -> Iterator[str]:
     for row in range(len(lines)):
         source, destination = int(lines.source[row]), int(lines.destination[row])
         one, is_arrow = classes[number[row]], bool(lines.is_arrow[row])

@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from hub_core.topology import Topology
 
-__all__ = ["Points", "circle", "free_places", "neighbour_centres"]
-
 Points = npt.NDArray[np.float64]
 """float64[count, 2]: x and y."""
 
@@ -31,7 +29,9 @@ def neighbour_centres(topology: Topology, places: Points) -> Points:
     count = np.bincount(destination, minlength=topology.num_nodes)
     sums = [np.bincount(destination, places[source, axis], topology.num_nodes) for axis in (0, 1)]
     middle = places[: topology.num_npus].mean(axis=0)
-    return np.where(count[:, None] > 0, np.stack(sums, axis=1) / np.maximum(count, 1)[:, None], middle)
+    return np.where(
+        count[:, None] > 0, np.stack(sums, axis=1) / np.maximum(count, 1)[:, None], middle
+    )
 
 
 def free_places(places: Points, wanted: Points, first: int) -> Points:
@@ -44,7 +44,9 @@ def free_places(places: Points, wanted: Points, first: int) -> Points:
 
 def _free(taken: Points, wanted: Points) -> Points:
     """The nearest free place of growing rings of eight around the wanted one."""
-    directions = np.asarray([(1, 1), (1, 0), (0, 1), (-1, 1), (1, -1), (-1, 0), (0, -1), (-1, -1)], np.float64)
+    directions = np.asarray(
+        [(1, 1), (1, 0), (0, 1), (-1, 1), (1, -1), (-1, 0), (0, -1), (-1, -1)], np.float64
+    )
     ring = 0
     while True:
         for place in wanted + directions * ring * _APART if ring else wanted[None, :]:

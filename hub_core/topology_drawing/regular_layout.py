@@ -8,8 +8,6 @@ import numpy.typing as npt
 from hub_core.topology import DimensionKind, Topology
 from hub_core.topology_drawing.places import Points, circle, free_places, neighbour_centres
 
-__all__ = ["regular_places"]
-
 _SPACING = 70.0
 _GAP = 30.0
 _DEPTH = np.asarray([34.0, -26.0])

@@ -8,8 +8,6 @@ import numpy.typing as npt
 from hub_core.diagnostics import InputError
 from hub_core.verification.regions import Regions
 
-__all__ = ["adjacent_conflicts"]
-
 Int64Array = npt.NDArray[np.int64]
 
 MAX_ACCESSES = 1 << 28
@@ -39,7 +37,9 @@ def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Arr
     return row_at[earlier], row_at[later]
 
 
-def _accesses(regions: Regions, position: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, npt.NDArray[np.bool_]]:
+def _accesses(
+    regions: Regions, position: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, npt.NDArray[np.bool_]]:
     """(row, start, count, is_write) of every access of a step that runs."""
     runs = position >= 0
     # A read of exactly what the same step writes adds nothing.
@@ -64,12 +64,17 @@ def _atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Arr
     length = np.searchsorted(borders, starts + counts) - first
     total = int(length.sum())
     if total > MAX_ACCESSES:
-        raise InputError(f"{total} overlapping accesses are too many to check for races (limit {MAX_ACCESSES})", code="too-large")
+        raise InputError(
+            f"{total} overlapping accesses are too many to check for races (limit {MAX_ACCESSES})",
+            code="too-large",
+        )
     ends = np.cumsum(length)
     return np.repeat(first - (ends - length), length) + np.arange(total), np.repeat(owner, length)
 
 
-def _sorted_keys(atoms: Int64Array, positions: Int64Array, writes: npt.NDArray[np.bool_], nodes: int) -> Int64Array:
+def _sorted_keys(
+    atoms: Int64Array, positions: Int64Array, writes: npt.NDArray[np.bool_], nodes: int
+) -> Int64Array:
     """Sort by (atom, position), the write flag in the lowest bit; a read beside a write of one step is dropped."""
     if len(atoms) and int(atoms.max()) * max(nodes, 1) >= 1 << 61:
         _, atoms = np.unique(atoms, return_inverse=True)
@@ -79,7 +84,9 @@ def _sorted_keys(atoms: Int64Array, positions: Int64Array, writes: npt.NDArray[n
     return keys[last_of_step]
 
 
-def _neighbours(block: Int64Array, is_write: npt.NDArray[np.bool_]) -> tuple[Int64Array, Int64Array]:
+def _neighbours(
+    block: Int64Array, is_write: npt.NDArray[np.bool_]
+) -> tuple[Int64Array, Int64Array]:
     """Index pairs: (last write, access) where no write lies between, and (read, next write)."""
     here = np.arange(len(block))
     if not len(here):

@@ -16,8 +16,6 @@ from hub_core.verification.program import Program, UndefinedReads, origins, run_
 from hub_core.verification.report import CAP, Findings
 from hub_core.verification.values import ExactValues, InputIndex, choose_values
 
-__all__ = ["MAX_CELLS", "Judgement", "check_contents"]
-
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 
@@ -73,11 +71,17 @@ def check_contents(
     if len(wrong):
         named = wrong[: max(1, min(CAP, _EXPLAINED_CELLS // program.cells))]
         at = cell_address[named]
-        held = memory[at, :-1].astype(np.float64) if isinstance(values, ExactValues) else _trace(program, stage, at)
+        held = (
+            memory[at, :-1].astype(np.float64)
+            if isinstance(values, ExactValues)
+            else _trace(program, stage, at)
+        )
         held[memory[at, -1] == 0] = np.nan
         mine = [_select(rows, cell[cell >= 0] == which) for which in named.tolist()]
         for address, wanted_rows, found in zip(at.tolist(), mine, held, strict=True):
-            _report_wrong(algorithm, stage, program.last_writer(address), wanted_rows, found, findings)
+            _report_wrong(
+                algorithm, stage, program.last_writer(address), wanted_rows, found, findings
+            )
         findings.count("wrong-output", len(wrong) - len(named))
     return Judgement(values.name, values.error_probability(wanted))
 
@@ -99,15 +103,21 @@ def _initial(stage: _Stage) -> tuple[Int64Array, Int64Array]:
     return stage.layout.base[ranks, Buffer.INPUT] + unit, stage.index.first[ranks] + unit
 
 
-def _output_cells(stage: _Stage, expected: Contributions, findings: Findings) -> tuple[Int64Array, Int64Array]:
+def _output_cells(
+    stage: _Stage, expected: Contributions, findings: Findings
+) -> tuple[Int64Array, Int64Array]:
     """Addresses of the output units with a requirement, and for every row of `expected` its index there (-1: no such unit)."""
     ranks = len(stage.layout.size)
     inside = (expected.rank >= 0) & (expected.rank < ranks) & (expected.offset >= 0)
-    inside &= expected.offset < stage.layout.size[np.clip(expected.rank, 0, ranks - 1), Buffer.OUTPUT]
+    inside &= (
+        expected.offset < stage.layout.size[np.clip(expected.rank, 0, ranks - 1), Buffer.OUTPUT]
+    )
     for row in np.flatnonzero(~inside)[:CAP].tolist():
         rank, offset = int(expected.rank[row]), int(expected.offset[row])
         size = int(stage.layout.size[rank, Buffer.OUTPUT]) if 0 <= rank < ranks else 0
-        message = f"{region(Buffer.OUTPUT, offset, 1)} must hold a result, but OUTPUT has {size} units"
+        message = (
+            f"{region(Buffer.OUTPUT, offset, 1)} must hold a result, but OUTPUT has {size} units"
+        )
         findings.add("output-too-small", message, Location(findings.file, rank=rank))
     cell = np.full(len(expected), -1, np.int64)
     rows = np.flatnonzero(inside)
@@ -120,7 +130,9 @@ def _output_cells(stage: _Stage, expected: Contributions, findings: Findings) ->
 
 
 def _select(rows: Contributions, mask: npt.NDArray[np.bool_]) -> Contributions:
-    return Contributions(rows.rank[mask], rows.offset[mask], rows.source_rank[mask], rows.source_unit[mask])
+    return Contributions(
+        rows.rank[mask], rows.offset[mask], rows.source_rank[mask], rows.source_unit[mask]
+    )
 
 
 def _trace(program: Program, stage: _Stage, addresses: Int64Array) -> npt.NDArray[np.float64]:
@@ -132,7 +144,9 @@ def _trace(program: Program, stage: _Stage, addresses: Int64Array) -> npt.NDArra
     return held
 
 
-def _report_undefined(algorithm: Algorithm, stage: _Stage, reads: UndefinedReads, findings: Findings) -> None:
+def _report_undefined(
+    algorithm: Algorithm, stage: _Stage, reads: UndefinedReads, findings: Findings
+) -> None:
     seen: set[int] = set()
     for row, address in reads.listed:
         if row not in seen and len(seen) < CAP:
@@ -166,10 +180,16 @@ def _report_wrong(
     what = "is undefined" if np.isnan(held).any() else _difference(stage, held, contributions)
     place = region(Buffer.OUTPUT, offset * stage.unit, stage.unit)
     if writer is None:
-        findings.add("wrong-output", f"{place} {what}; no step writes it", Location(findings.file, rank=rank))
+        findings.add(
+            "wrong-output", f"{place} {what}; no step writes it", Location(findings.file, rank=rank)
+        )
     else:
         after = f"after its last write, this {action(algorithm.steps, writer)}"
-        findings.add("wrong-output", f"{place} {what} {after}", algorithm.steps.location(writer, findings.file))
+        findings.add(
+            "wrong-output",
+            f"{place} {what} {after}",
+            algorithm.steps.location(writer, findings.file),
+        )
 
 
 def _difference(stage: _Stage, held: npt.NDArray[np.float64], contributions: Int64Array) -> str:
@@ -181,7 +201,11 @@ def _difference(stage: _Stage, held: npt.NDArray[np.float64], contributions: Int
         np.flatnonzero((held > wanted) & (wanted > 0)),
         np.flatnonzero((held > 0) & (wanted == 0)),
     )
-    parts = [f"{_NAMES[k]} {_listing(stage, which)}" for k, which in enumerate((missing, doubled, foreign)) if len(which)]
+    parts = [
+        f"{_NAMES[k]} {_listing(stage, which)}"
+        for k, which in enumerate((missing, doubled, foreign))
+        if len(which)
+    ]
     absent = len(contributions) - len(exists)
     if absent:
         parts.append(f"should hold {absent} contributions that no INPUT has")

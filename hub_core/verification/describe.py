@@ -5,8 +5,6 @@ from __future__ import annotations
 from hub_core.collectives import Buffer
 from hub_core.steps import StepKind, StepTable
 
-__all__ = ["action", "describe", "region"]
-
 _FORMS = {
     StepKind.SEND: "send of {src} to rank {peer}",
     StepKind.RECV: "receive from rank {peer} into {dst}",

@@ -9,11 +9,13 @@ import numpy as np
 from hub_core.collectives import ROOTED, Collective, CollectiveKind, Contributions
 from hub_core.diagnostics import InputError, UsageError
 
-__all__ = ["parse_expectation"]
-
 _NAMED = re.compile(r"(?P<kind>[a-z]+(?:[-_ ]?[a-z]+)*?)(?:\s+root\s+(?P<root>\d{1,9}))?")
 _TERM = re.compile(r"(?P<buffer>[io])\[(?P<rank>r|\d{1,9})(?P<shift>[+-]\d{1,9})?\]")
-_KINDS = {kind.value.replace("-", ""): kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM}
+_KINDS = {
+    kind.value.replace("-", ""): kind
+    for kind in CollectiveKind
+    if kind is not CollectiveKind.CUSTOM
+}
 _CURE = 'write "broadcast root 0", "all-gather", ... or "o[r]=i[r+1]", "o[1]=o[2]=i[0]"'
 
 
@@ -31,10 +33,14 @@ def parse_expectation(text: str, collective: Collective) -> Contributions:
     match = _NAMED.fullmatch(words)
     kind = _KINDS.get(re.sub(r"[-_ ]", "", match["kind"])) if match else None
     if match is None or kind is None:
-        raise UsageError(f"expectation {text!r} is neither a collective nor an assignment", cure=_CURE)
+        raise UsageError(
+            f"expectation {text!r} is neither a collective nor an assignment", cure=_CURE
+        )
     root = int(match["root"]) if match["root"] else None
     if (root is None) == (kind in ROOTED):
-        raise UsageError(f"expectation {text!r}: {kind} {'needs' if root is None else 'has no'} root", cure=_CURE)
+        raise UsageError(
+            f"expectation {text!r}: {kind} {'needs' if root is None else 'has no'} root", cure=_CURE
+        )
     try:
         meant = Collective(kind, collective.num_ranks, collective.unit_count, root).postcondition()
     except InputError as error:
@@ -60,8 +66,15 @@ def _pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
     """(destination rank, source rank) of one assignment."""
     terms = [_TERM.fullmatch(re.sub(r"\s", "", part)) for part in assignment.split("=")]
     *targets, source = terms
-    if source is None or source["buffer"] != "i" or not targets or any(t is None or t["buffer"] != "o" for t in targets):
-        raise UsageError(f"{assignment.strip()!r} is not an assignment of inputs to outputs", cure=_CURE)
+    if (
+        source is None
+        or source["buffer"] != "i"
+        or not targets
+        or any(t is None or t["buffer"] != "o" for t in targets)
+    ):
+        raise UsageError(
+            f"{assignment.strip()!r} is not an assignment of inputs to outputs", cure=_CURE
+        )
     pairs = [
         (_rank(target, r), _rank(source, r))
         for target in targets

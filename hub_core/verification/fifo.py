@@ -18,8 +18,6 @@ from hub_core.verification.matching import Messages, match_messages
 from hub_core.verification.order import Order, topological_levels
 from hub_core.verification.report import Findings
 
-__all__ = ["FifoSafety", "fifo_safety", "report_fifo_deadlock"]
-
 Int64Array = npt.NDArray[np.int64]
 
 MAX_TRANSFERS = 1 << 24
@@ -79,7 +77,9 @@ def fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
     return FifoSafety(1 if safe is None else safe, capacity)
 
 
-def report_fifo_deadlock(steps: StepTable, messages: Messages, capacity: int, units: int | None, findings: Findings) -> None:
+def report_fifo_deadlock(
+    steps: StepTable, messages: Messages, capacity: int, units: int | None, findings: Findings
+) -> None:
     """Name the steps of a cycle with `capacity` transfers a connection and `units` a transfer (None: a step is one)."""
     _check_capacity(capacity, units)
     longest = int(np.maximum(steps.count, 1).max(initial=1))
@@ -106,26 +106,40 @@ class _TransferGraph:
     order: Order
 
 
-def _transfer_graph(steps: StepTable, connections: _Connections, capacity: int, units: int) -> _TransferGraph:
+def _transfer_graph(
+    steps: StepTable, connections: _Connections, capacity: int, units: int
+) -> _TransferGraph:
     """Split steps to transfers of at most `units` and join them by every reason to wait."""
     pieces = np.ones(len(steps), np.int64)
     is_message = np.concatenate([connections.send, connections.receive])
     pieces[is_message] = np.maximum(-(-steps.count[is_message] // units), 1)
     # As a float first, since huge counts would wrap around.
     if (total := float(pieces.sum(dtype=np.float64))) > MAX_TRANSFERS + len(steps):
-        raise InputError(f"{total:.3g} transfers are too many to check for deadlock (limit {MAX_TRANSFERS})", code="too-large")
+        raise InputError(
+            f"{total:.3g} transfers are too many to check for deadlock (limit {MAX_TRANSFERS})",
+            code="too-large",
+        )
     nodes = int(pieces.sum())
     first = np.cumsum(pieces) - pieces
     last = first + pieces - 1
     row = np.repeat(np.arange(len(steps)), pieces)
     sent, received, group = _transfers_in_order(connections, pieces, first)
     full = np.flatnonzero(group[capacity:] == group[: max(len(group) - capacity, 0)])
-    forwards, fused_sends = _aligned(connections.fused_receive, connections.fused_send, pieces, first)
+    forwards, fused_sends = _aligned(
+        connections.fused_receive, connections.fused_send, pieces, first
+    )
     next_piece = fused_sends[:-1][row[fused_sends[1:]] == row[fused_sends[:-1]]]
     next_receive = forwards[1:][row[fused_sends[1:]] == row[fused_sends[:-1]]]
     inner = np.flatnonzero(row[1:] == row[:-1])
     parents = [last[connections.parents], inner, sent, received[full], forwards, next_piece]
-    children = [first[connections.children], inner + 1, received, sent[full + capacity], fused_sends, next_receive]
+    children = [
+        first[connections.children],
+        inner + 1,
+        received,
+        sent[full + capacity],
+        fused_sends,
+        next_receive,
+    ]
     edges = np.concatenate(parents), np.concatenate(children)
     return _TransferGraph(row, *edges, topological_levels(nodes, *edges))
 
@@ -141,7 +155,9 @@ def _connections(steps: StepTable, messages: Messages) -> _Connections:
     partner = np.full(len(steps), -1, np.int64)
     partner[fused_send] = fused_receive
     apart = partner[children] != parents
-    return _Connections(send, receive, np.cumsum(new), fused_send, fused_receive, parents[apart], children[apart])
+    return _Connections(
+        send, receive, np.cumsum(new), fused_send, fused_receive, parents[apart], children[apart]
+    )
 
 
 def _fused(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
@@ -163,10 +179,19 @@ def _transfers_in_order(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Send and receive node of every transfer in FIFO order of its connection, and the connection."""
     sent, received = _aligned(connections.send, connections.receive, pieces, first)
-    return sent, received, np.repeat(connections.connection, np.minimum(pieces[connections.send], pieces[connections.receive]))
+    return (
+        sent,
+        received,
+        np.repeat(
+            connections.connection,
+            np.minimum(pieces[connections.send], pieces[connections.receive]),
+        ),
+    )
 
 
-def _aligned(one: Int64Array, other: Int64Array, pieces: Int64Array, first: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _aligned(
+    one: Int64Array, other: Int64Array, pieces: Int64Array, first: Int64Array
+) -> tuple[Int64Array, Int64Array]:
     """Nodes of the k-th pieces of two equally long lists of rows, pair by pair."""
     count = np.minimum(pieces[one], pieces[other])
     within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
@@ -176,7 +201,9 @@ def _aligned(one: Int64Array, other: Int64Array, pieces: Int64Array, first: Int6
 def _distinct_splits(counts: Int64Array) -> Iterator[int]:
     """The least units a transfer of every different way to split, largest transfers first, made as they are asked for."""
     latest = 0
-    for units in heapq.merge(*(_splits(count) for count in np.unique(counts).tolist()), reverse=True):
+    for units in heapq.merge(
+        *(_splits(count) for count in np.unique(counts).tolist()), reverse=True
+    ):
         if units != latest:
             latest = units
             yield units
@@ -193,4 +220,6 @@ def _splits(count: int) -> Iterator[int]:
 
 def _check_capacity(capacity: int, units: int | None) -> None:
     if capacity < 1 or (units is not None and units < 1):
-        raise UsageError(f"a FIFO of {capacity} transfers of {units} units: expected 1 or more of each")
+        raise UsageError(
+            f"a FIFO of {capacity} transfers of {units} units: expected 1 or more of each"
+        )

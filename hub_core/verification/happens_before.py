@@ -13,8 +13,6 @@ from hub_core.verification.matching import Messages
 from hub_core.verification.order import Order, csr, topological_levels
 from hub_core.verification.report import CAP, Findings
 
-__all__ = ["HappensBefore", "find_cycle", "happens_before", "order_with", "report_deadlock", "sequential_positions"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _NAMED_STEPS = 8
@@ -38,7 +36,12 @@ def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
     parents, children = steps.edges()
     all_parents = np.concatenate([parents, messages.send])
     all_children = np.concatenate([children, messages.receive])
-    return HappensBefore(all_parents, all_children, len(parents), topological_levels(len(steps), all_parents, all_children))
+    return HappensBefore(
+        all_parents,
+        all_children,
+        len(parents),
+        topological_levels(len(steps), all_parents, all_children),
+    )
 
 
 def sequential_positions(relation: HappensBefore) -> Int64Array:
@@ -48,7 +51,11 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
     parents, children = relation.parents[runs], relation.children[runs]
     indptr, by_level = csr(order.position[parents], np.arange(len(parents)), len(order.nodes))
     turn = np.zeros(len(order.position), np.int64)
-    for start, stop in zip(indptr[order.level_indptr[:-1]].tolist(), indptr[order.level_indptr[1:]].tolist(), strict=True):
+    for start, stop in zip(
+        indptr[order.level_indptr[:-1]].tolist(),
+        indptr[order.level_indptr[1:]].tolist(),
+        strict=True,
+    ):
         edges = by_level[start:stop]
         parent, child = parents[edges], children[edges]
         # What comes from a higher rank is there only in the next turn.
@@ -61,7 +68,10 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
     """The order with further edges, which must agree with one of its linear extensions."""
-    all_parents, all_children = np.concatenate([relation.parents, parents]), np.concatenate([relation.children, children])
+    all_parents, all_children = (
+        np.concatenate([relation.parents, parents]),
+        np.concatenate([relation.children, children]),
+    )
     return topological_levels(len(relation.order.position), all_parents, all_children)
 
 
@@ -103,7 +113,13 @@ def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[
     return cycle[first:] + cycle[:first]
 
 
-def _report_waiting(steps: StepTable, relation: HappensBefore, stuck: Int64Array, cycle: set[int], findings: Findings) -> None:
+def _report_waiting(
+    steps: StepTable,
+    relation: HappensBefore,
+    stuck: Int64Array,
+    cycle: set[int],
+    findings: Findings,
+) -> None:
     """Say of the first stuck step of the first ranks for what it waits."""
     _, first = np.unique(steps.rank[stuck], return_index=True)
     never = relation.order.position < 0

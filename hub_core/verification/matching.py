@@ -11,8 +11,6 @@ from hub_core.steps import StepTable
 from hub_core.verification.describe import action, describe
 from hub_core.verification.report import CAP, Findings
 
-__all__ = ["Messages", "match_messages"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -36,7 +34,10 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
     receives = np.flatnonzero(steps.receives & addressed)
     send_key = _connection_keys(steps, sends, steps.rank, steps.peer)
     receive_key = _connection_keys(steps, receives, steps.peer, steps.rank)
-    send_order, receive_order = np.argsort(send_key, kind="stable"), np.argsort(receive_key, kind="stable")
+    send_order, receive_order = (
+        np.argsort(send_key, kind="stable"),
+        np.argsort(receive_key, kind="stable"),
+    )
     sends, send_key = sends[send_order], send_key[send_order]
     receives, receive_key = receives[receive_order], receive_key[receive_order]
     if np.array_equal(send_key, receive_key):
@@ -71,7 +72,10 @@ def _check_peers(steps: StepTable, findings: Findings) -> npt.NDArray[np.bool_]:
 
 
 def _connection_keys(
-    steps: StepTable, rows: Int64Array, source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32]
+    steps: StepTable,
+    rows: Int64Array,
+    source: npt.NDArray[np.int32],
+    destination: npt.NDArray[np.int32],
 ) -> Int64Array:
     """One integer per (source, destination, channel), ordered like the triple."""
     pair = source[rows].astype(np.int64) * steps.num_ranks + destination[rows]
@@ -81,7 +85,9 @@ def _connection_keys(
     return pair * len(channels) + np.searchsorted(channels, steps.channel[rows])
 
 
-def _pair_unequal(sends: Int64Array, send_key: Int64Array, receives: Int64Array, receive_key: Int64Array) -> Messages:
+def _pair_unequal(
+    sends: Int64Array, send_key: Int64Array, receives: Int64Array, receive_key: Int64Array
+) -> Messages:
     """Pair by (connection, ordinal) where some partner is missing."""
     _, inverse = np.unique(np.concatenate([send_key, receive_key]), return_inverse=True)
     width = len(sends) + len(receives) + 1
@@ -92,11 +98,17 @@ def _pair_unequal(sends: Int64Array, send_key: Int64Array, receives: Int64Array,
 
 
 def _ordinals(sorted_keys: Int64Array) -> Int64Array:
-    first = np.flatnonzero(np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]])[: len(sorted_keys)])
-    return np.arange(len(sorted_keys)) - np.repeat(first, np.diff(np.append(first, len(sorted_keys))))
+    first = np.flatnonzero(
+        np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]])[: len(sorted_keys)]
+    )
+    return np.arange(len(sorted_keys)) - np.repeat(
+        first, np.diff(np.append(first, len(sorted_keys)))
+    )
 
 
-def _messages(send: Int64Array, receive: Int64Array, lonely_sends: Int64Array, lonely_receives: Int64Array) -> Messages:
+def _messages(
+    send: Int64Array, receive: Int64Array, lonely_sends: Int64Array, lonely_receives: Int64Array
+) -> Messages:
     order = np.argsort(send, kind="stable")
     return Messages(send[order], receive[order], np.sort(lonely_sends), np.sort(lonely_receives))
 
@@ -108,7 +120,13 @@ def _report(steps: StepTable, messages: Messages, findings: Findings) -> None:
     findings.add_rows("unmatched-send", steps, messages.lonely_sends, lonely)
     findings.add_rows("unmatched-receive", steps, messages.lonely_receives, lonely)
     unequal = np.flatnonzero(steps.count[messages.send] != steps.count[messages.receive])
-    partner = dict(zip(messages.receive[unequal[:CAP]].tolist(), messages.send[unequal[:CAP]].tolist(), strict=True))
+    partner = dict(
+        zip(
+            messages.receive[unequal[:CAP]].tolist(),
+            messages.send[unequal[:CAP]].tolist(),
+            strict=True,
+        )
+    )
 
     def mismatch(row: int) -> str:
         send = partner[row]

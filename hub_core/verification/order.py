@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Order", "csr", "topological_levels"]
-
 Int64Array = npt.NDArray[np.int64]
 
 # Below this mean width a numpy call costs more than the nodes of a level one by one.
@@ -71,7 +69,9 @@ def gather(indptr: Int64Array, indices: Int64Array, rows: Int64Array) -> Int64Ar
     return found
 
 
-def _narrow_levels(frontier: Int64Array, indptr: Int64Array, successors: Int64Array, missing: Int64Array) -> list[Int64Array]:
+def _narrow_levels(
+    frontier: Int64Array, indptr: Int64Array, successors: Int64Array, missing: Int64Array
+) -> list[Int64Array]:
     """The levels after `frontier`, node by node."""
     starts, targets, left = indptr.tolist(), successors.tolist(), missing.tolist()
     current, flat, widths = frontier.tolist(), [], []

@@ -15,8 +15,6 @@ from hub_core.verification.order import Order
 from hub_core.verification.regions import Regions
 from hub_core.verification.values import Values
 
-__all__ = ["Program", "UndefinedReads", "compile_program", "origins", "run_program"]
-
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 
@@ -61,28 +59,47 @@ class UndefinedReads:
     listed: list[tuple[int, int]] = field(default_factory=list)
 
 
-def compile_program(steps: StepTable, messages: Messages, order: Order, regions: Regions) -> Program:
+def compile_program(
+    steps: StepTable, messages: Messages, order: Order, regions: Regions
+) -> Program:
     """Compile the steps that run; `order` must order all conflicting accesses."""
     slot, cells = _message_slots(steps, messages, regions)
     is_send, is_receive = steps.sends, steps.receives
     reduces = steps.is_kind(StepKind.RECV_REDUCE)
     first = np.where(is_receive, slot, regions.source)
-    second = np.where(reduces, regions.source, np.where(steps.is_kind(StepKind.REDUCE), regions.destination, -1))
+    second = np.where(
+        reduces, regions.source, np.where(steps.is_kind(StepKind.REDUCE), regions.destination, -1)
+    )
     target = np.where(is_send, slot, regions.destination)
     keep = np.flatnonzero((regions.is_valid & ~steps.is_kind(StepKind.COMPUTE))[order.nodes])
     rows = order.nodes[keep]
     batches = np.unique(np.searchsorted(keep, order.level_indptr))
-    return Program(first[rows], second[rows], target[rows], regions.count[rows], rows, batches, regions.total, cells)
+    return Program(
+        first[rows],
+        second[rows],
+        target[rows],
+        regions.count[rows],
+        rows,
+        batches,
+        regions.total,
+        cells,
+    )
 
 
-def _message_slots(steps: StepTable, messages: Messages, regions: Regions) -> tuple[Int64Array, int]:
+def _message_slots(
+    steps: StepTable, messages: Messages, regions: Regions
+) -> tuple[Int64Array, int]:
     """First cell of the message of every row, and the number of all cells; both ends share it."""
     lonely = np.concatenate([messages.lonely_sends, messages.lonely_receives])
     rows = np.flatnonzero(steps.sends | steps.receives)
     length = np.zeros(len(steps), np.int64)
-    length[messages.send] = np.maximum(regions.count[messages.send], regions.count[messages.receive])
+    length[messages.send] = np.maximum(
+        regions.count[messages.send], regions.count[messages.receive]
+    )
     length[lonely] = regions.count[lonely]
-    unplaced = np.setdiff1d(rows, np.concatenate([messages.send, messages.receive, lonely]), assume_unique=True)
+    unplaced = np.setdiff1d(
+        rows, np.concatenate([messages.send, messages.receive, lonely]), assume_unique=True
+    )
     length[unplaced] = regions.count[unplaced]
     ends = np.cumsum(length)
     slot = regions.total + ends - length
@@ -96,7 +113,9 @@ def run_program(program: Program, values: Values, memory: Array) -> UndefinedRea
     for first, second, target, batches, base in _expanded(program):
         adding = np.flatnonzero(second >= 0)
         borders = np.searchsorted(adding, batches).tolist()
-        for k, (low, high) in enumerate(zip(batches[:-1].tolist(), batches[1:].tolist(), strict=True)):
+        for k, (low, high) in enumerate(
+            zip(batches[:-1].tolist(), batches[1:].tolist(), strict=True)
+        ):
             taken = memory[first[low:high]]
             some = adding[borders[k] : borders[k + 1]]
             if len(some):
@@ -131,7 +150,11 @@ _Expanded = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
 def _expanded(program: Program, backwards: bool = False) -> Iterator[_Expanded]:
     """Chunks of whole batches in unit operations: (first, second, target, batches, entry of every operation)."""
     ends = np.concatenate([[0], np.cumsum(program.count)])
-    chunk = (ends[program.batches] // _CHUNK_UNITS)[:-1] if len(program.batches) else np.zeros(0, np.int64)
+    chunk = (
+        (ends[program.batches] // _CHUNK_UNITS)[:-1]
+        if len(program.batches)
+        else np.zeros(0, np.int64)
+    )
     cuts = np.flatnonzero(np.diff(chunk)) + 1
     pieces = [piece for piece in np.split(np.arange(len(chunk)), cuts) if len(piece)]
     for piece in reversed(pieces) if backwards else pieces:

@@ -12,8 +12,6 @@ from hub_core.steps import StepTable
 from hub_core.verification.happens_before import HappensBefore
 from hub_core.verification.order import csr
 
-__all__ = ["unordered_pairs"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -23,7 +21,9 @@ _CLOCK_BYTES = 1 << 28
 _PARENTS_AT_ONCE = 16
 
 
-def unordered_pairs(steps: StepTable, relation: HappensBefore, earlier: Int64Array, later: Int64Array) -> Int64Array:
+def unordered_pairs(
+    steps: StepTable, relation: HappensBefore, earlier: Int64Array, later: Int64Array
+) -> Int64Array:
     """Indices of the pairs of rows without a path from `earlier` to `later`.
 
     Cheap sufficient tests come first: a direct edge; both on one chain of program order; both on one chain that
@@ -74,7 +74,9 @@ def _graph(steps: StepTable, relation: HappensBefore) -> _Graph:
     none = np.zeros(0, np.int64)
     rank = steps.rank[order.nodes].astype(np.int64)
     lane = steps.lane[order.nodes].astype(np.int64)
-    return _Graph(rank, lane, parents, children, dependencies, order.level_indptr, indptr, indices, none, none)
+    return _Graph(
+        rank, lane, parents, children, dependencies, order.level_indptr, indptr, indices, none, none
+    )
 
 
 def _are_linked(graph: _Graph, earlier: Int64Array, later: Int64Array) -> BoolArray:
@@ -96,11 +98,22 @@ def _with_chains(graph: _Graph) -> _Graph:
     is_message = np.arange(len(parents)) >= split
     flow = _chains(len(graph), parents, children, is_message)
     return _Graph(
-        graph.rank, graph.lane, parents, children, split, graph.level_indptr, graph.indptr, graph.indices, program, flow
+        graph.rank,
+        graph.lane,
+        parents,
+        children,
+        split,
+        graph.level_indptr,
+        graph.indptr,
+        graph.indices,
+        program,
+        flow,
     )
 
 
-def _chains(nodes: int, parents: Int64Array, children: Int64Array, preferred: BoolArray) -> Int64Array:
+def _chains(
+    nodes: int, parents: Int64Array, children: Int64Array, preferred: BoolArray
+) -> Int64Array:
     """Cover the graph with chains greedily: the name of the chain of every node, which is its first node.
 
     Every child asks for one parent, a preferred one or the latest; every parent grants one child, a preferred
@@ -123,14 +136,18 @@ def _chains(nodes: int, parents: Int64Array, children: Int64Array, preferred: Bo
         head = further
 
 
-def _search(graph: _Graph, open_pairs: Int64Array, earlier: Int64Array, later: Int64Array) -> Int64Array:
+def _search(
+    graph: _Graph, open_pairs: Int64Array, earlier: Int64Array, later: Int64Array
+) -> Int64Array:
     """Indices of `open_pairs` that stay unordered after all tests."""
     earlier, later = _contract(graph, earlier, later)
     undecided = np.flatnonzero(~_are_ordered_cheaply(graph, earlier, later))
     hopeless = undecided[earlier[undecided] >= later[undecided]]
     undecided = undecided[earlier[undecided] < later[undecided]]
     for start, stop in ((earlier, later), _hop(graph, earlier, later)):
-        local = undecided[(graph.rank[start] == graph.rank[stop])[undecided] & (start < stop)[undecided]]
+        local = undecided[
+            (graph.rank[start] == graph.rank[stop])[undecided] & (start < stop)[undecided]
+        ]
         found = local[_reach(graph, start[local], stop[local], within_rank=True)]
         undecided = np.setdiff1d(undecided, found, assume_unique=True)
     unreached = undecided[~_reach(graph, earlier[undecided], later[undecided], within_rank=False)]
@@ -139,12 +156,16 @@ def _search(graph: _Graph, open_pairs: Int64Array, earlier: Int64Array, later: I
 
 def _are_ordered_cheaply(graph: _Graph, earlier: Int64Array, later: Int64Array) -> BoolArray:
     """Whether both are one node, or in order on one chain."""
-    on_chain = (graph.program[earlier] == graph.program[later]) | (graph.flow[earlier] == graph.flow[later])
+    on_chain = (graph.program[earlier] == graph.program[later]) | (
+        graph.flow[earlier] == graph.flow[later]
+    )
     ordered: BoolArray = (earlier == later) | (on_chain & (earlier < later))
     return ordered
 
 
-def _contract(graph: _Graph, earlier: Int64Array, later: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _contract(
+    graph: _Graph, earlier: Int64Array, later: Int64Array
+) -> tuple[Int64Array, Int64Array]:
     """Move `earlier` forward along an only successor and `later` back along an only predecessor: the answer stays the same."""
     earlier, later = earlier.copy(), later.copy()
     only_child = _only(len(graph), graph.parents, graph.children)
@@ -170,7 +191,10 @@ def _only(nodes: int, keys: Int64Array, values: Int64Array) -> Int64Array:
 
 def _hop(graph: _Graph, earlier: Int64Array, later: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Step over to the partners of the messages, where the pair consists of a send and a receive."""
-    sends, receives = graph.parents[graph.num_dependencies :], graph.children[graph.num_dependencies :]
+    sends, receives = (
+        graph.parents[graph.num_dependencies :],
+        graph.children[graph.num_dependencies :],
+    )
     receive_of, send_of = np.arange(len(graph)), np.arange(len(graph))
     receive_of[sends] = receives
     send_of[receives] = sends
@@ -220,8 +244,12 @@ def _reach(graph: _Graph, earlier: Int64Array, later: Int64Array, within_rank: b
     for first in range(0, marks.width, width):
         asked = np.flatnonzero((column >= first) & (column < first + width))
         if len(asked):
-            block, base = _spread(graph, edges, marks, (first, width), (earlier[asked], later[asked]))
-            reached[asked] = marks.has(block[later[asked] - base, column[asked] - first], earlier[asked])
+            block, base = _spread(
+                graph, edges, marks, (first, width), (earlier[asked], later[asked])
+            )
+            reached[asked] = marks.has(
+                block[later[asked] - base, column[asked] - first], earlier[asked]
+            )
     return reached
 
 
@@ -229,8 +257,12 @@ def _clocks(graph: _Graph, starts: Int64Array, within_rank: bool) -> _Marks:
     """Marks of all nodes of the chains that hold a start."""
     chains = np.unique(graph.program[starts])
     column_of_chain = np.full(len(graph), -1, np.int64)
-    column_of_chain[chains] = _columns_per_rank(graph.rank[chains]) if within_rank else np.arange(len(chains))
-    return _Marks(column_of_chain[graph.program], np.arange(len(graph), dtype=np.int32), np.maximum, -1)
+    column_of_chain[chains] = (
+        _columns_per_rank(graph.rank[chains]) if within_rank else np.arange(len(chains))
+    )
+    return _Marks(
+        column_of_chain[graph.program], np.arange(len(graph), dtype=np.int32), np.maximum, -1
+    )
 
 
 def _bits(graph: _Graph, starts: Int64Array, within_rank: bool) -> _Marks:
@@ -263,7 +295,9 @@ def _spread(
     """Marks in `columns` (first, width) of the nodes from the level of the first start asked for on: (block, first node)."""
     column = marks.column - columns[0]
     width = min(columns[1], int(column.max()) + 1)
-    low, high = np.searchsorted(graph.level_indptr, [asked[0].min(), asked[1].max()], side="right").tolist()
+    low, high = np.searchsorted(
+        graph.level_indptr, [asked[0].min(), asked[1].max()], side="right"
+    ).tolist()
     base, end = int(graph.level_indptr[low - 1]), int(graph.level_indptr[high])
     # One row more: it stands for all nodes before the first level, which nothing marks.
     block = np.full((end - base + 1, width), marks.nothing, marks.value.dtype)
@@ -272,12 +306,18 @@ def _spread(
     for level in range(low - 1, high):
         _join_parents(block, base, graph.level_indptr[level : level + 2], edges, marks.join)
         own = own_nodes[borders[level - low + 1] : borders[level - low + 2]]
-        block[own - base, column[own]] = marks.join(block[own - base, column[own]], marks.value[own])
+        block[own - base, column[own]] = marks.join(
+            block[own - base, column[own]], marks.value[own]
+        )
     return block, base
 
 
 def _join_parents(
-    block: npt.NDArray[Any], base: int, level: Int64Array, edges: tuple[Int64Array, Int64Array], join: np.ufunc
+    block: npt.NDArray[Any],
+    base: int,
+    level: Int64Array,
+    edges: tuple[Int64Array, Int64Array],
+    join: np.ufunc,
 ) -> None:
     """Join the marks of all parents into each node of a level: the first parents of all at once, the many of a few at last."""
     indptr, indices = edges

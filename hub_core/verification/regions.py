@@ -14,8 +14,6 @@ from hub_core.steps import StepKind, StepTable
 from hub_core.verification.describe import action, region
 from hub_core.verification.report import Findings
 
-__all__ = ["READING", "WRITING", "Regions", "check_regions", "common_unit", "find_regions"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -48,14 +46,18 @@ def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
         "empty-step",
         steps,
         np.flatnonzero(empty),
-        lambda row: f"a count of {int(steps.count[row])} units, expected 1 or more: {action(steps, row)}",
+        lambda row: (
+            f"a count of {int(steps.count[row])} units, expected 1 or more: {action(steps, row)}"
+        ),
     )
     good &= ~empty
     for kinds, buffer, offset, verb in (
         (READING, steps.src_buffer, steps.src_offset, "reads"),
         (WRITING, steps.dst_buffer, steps.dst_offset, "writes"),
     ):
-        size = np.where(buffer <= Buffer.SCRATCH, sizes[steps.rank, np.minimum(buffer, Buffer.SCRATCH)], 0)
+        size = np.where(
+            buffer <= Buffer.SCRATCH, sizes[steps.rank, np.minimum(buffer, Buffer.SCRATCH)], 0
+        )
         outside = (offset < 0) | (steps.count > size) | (offset > size - steps.count)
         outside &= steps.is_kind(*kinds) & ~empty & (buffer != Buffer.UNKNOWN)
         good &= ~outside
@@ -74,7 +76,9 @@ def _sayer(
     return say
 
 
-def find_regions(algorithm: Algorithm, layout: MemoryLayout, is_valid: BoolArray, unit: int) -> Regions:
+def find_regions(
+    algorithm: Algorithm, layout: MemoryLayout, is_valid: BoolArray, unit: int
+) -> Regions:
     """Address every region in `layout`, which is in blocks of `unit`. Regions outside their buffers get no address."""
     steps = algorithm.steps
     starts = [
@@ -95,11 +99,16 @@ def find_regions(algorithm: Algorithm, layout: MemoryLayout, is_valid: BoolArray
 def common_unit(algorithm: Algorithm) -> int:
     """The largest number of units that divides every offset, count, buffer size and share of a rank."""
     steps: StepTable = algorithm.steps
-    share = np.asarray([algorithm.collective.units_per_rank] if algorithm.collective.contract is None else [], np.int64)
+    share = np.asarray(
+        [algorithm.collective.units_per_rank] if algorithm.collective.contract is None else [],
+        np.int64,
+    )
     columns = (steps.src_offset, steps.dst_offset, steps.count, _sizes(algorithm).ravel(), share)
     return max(1, int(np.gcd.reduce([np.gcd.reduce(column) for column in columns if len(column)])))
 
 
 def _sizes(algorithm: Algorithm) -> Int64Array:
     collective = algorithm.collective
-    return np.stack([collective.input_units(), collective.output_units(), algorithm.scratch_units], axis=1)
+    return np.stack(
+        [collective.input_units(), collective.output_units(), algorithm.scratch_units], axis=1
+    )

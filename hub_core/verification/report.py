@@ -11,8 +11,6 @@ import numpy.typing as npt
 from hub_core.diagnostics import Diagnostic, Location, Severity
 from hub_core.steps import StepTable
 
-__all__ = ["CAP", "Findings", "ModeReport", "VerifyReport", "verdict"]
-
 CAP = 8
 """How many findings of one code are listed; the rest is counted."""
 
@@ -60,7 +58,14 @@ class Findings:
     _by_code: dict[str, list[Diagnostic]] = field(default_factory=dict)
     _count: dict[str, int] = field(default_factory=dict)
 
-    def add(self, code: str, message: str, location: Location, cure: str = "", severity: Severity = Severity.ERROR) -> None:
+    def add(
+        self,
+        code: str,
+        message: str,
+        location: Location,
+        cure: str = "",
+        severity: Severity = Severity.ERROR,
+    ) -> None:
         """Add one finding; beyond the cap it is only counted."""
         listed = self._by_code.setdefault(code, [])
         self._count[code] = self._count.get(code, 0) + 1
@@ -68,7 +73,12 @@ class Findings:
             listed.append(Diagnostic(code, message, severity, location, cure))
 
     def add_rows(
-        self, code: str, steps: StepTable, rows: npt.NDArray[np.int64], say: Callable[[int], str], cure: str = ""
+        self,
+        code: str,
+        steps: StepTable,
+        rows: npt.NDArray[np.int64],
+        say: Callable[[int], str],
+        cure: str = "",
     ) -> None:
         """Add one finding a row; only what is listed is put in words."""
         for row in rows[:CAP].tolist():
@@ -90,16 +100,28 @@ class Findings:
 
     def has_errors(self, besides: str = "") -> bool:
         """Whether something other than notes was found, of another code than `besides`."""
-        return any(item.severity is Severity.ERROR for code, items in self._by_code.items() if code != besides for item in items)
+        return any(
+            item.severity is Severity.ERROR
+            for code, items in self._by_code.items()
+            if code != besides
+            for item in items
+        )
 
     def __iter__(self) -> Iterator[Diagnostic]:
         for code, listed in self._by_code.items():
             yield from listed
             rest = self._count[code] - len(listed)
             if rest:
-                yield Diagnostic(code, f"and {rest} more findings of this kind", Severity.NOTE, Location(self.file))
+                yield Diagnostic(
+                    code,
+                    f"and {rest} more findings of this kind",
+                    Severity.NOTE,
+                    Location(self.file),
+                )
 
 
 def verdict(is_wrong: bool, is_racy: bool) -> str:
     """Name the verdict of a mode."""
-    return "+".join(name for name, holds in (("wrong", is_wrong), ("race", is_racy)) if holds) or "ok"
+    return (
+        "+".join(name for name, holds in (("wrong", is_wrong), ("race", is_racy)) if holds) or "ok"
+    )

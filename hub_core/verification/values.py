@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from hub_core.collectives import Collective, Contributions
 
-__all__ = ["ExactValues", "FingerprintValues", "InputIndex", "Values", "choose_values"]
-
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 
@@ -45,7 +43,9 @@ class InputIndex:
         """(row, contribution) pairs, `source_rank` -1 meaning every rank; -1 for a contribution that no INPUT holds."""
         everyone = np.flatnonzero(rows.source_rank < 0)
         single = np.flatnonzero(rows.source_rank >= 0)
-        ranks = np.concatenate([np.tile(np.arange(len(self.sizes)), len(everyone)), rows.source_rank[single]])
+        ranks = np.concatenate(
+            [np.tile(np.arange(len(self.sizes)), len(everyone)), rows.source_rank[single]]
+        )
         row = np.concatenate([np.repeat(everyone, len(self.sizes)), single])
         unit = rows.source_unit[row]
         exists = (unit >= 0) & (ranks < len(self.sizes))
@@ -66,7 +66,9 @@ class Values(Protocol):
     def combine(self, one: Array, other: Array) -> Array:
         """Reduce two blocks of values; undefined where one side is."""
 
-    def expected(self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array) -> Array:
+    def expected(
+        self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
+    ) -> Array:
         """The value of each of `cells` output units; row i of `rows` belongs to unit `cell[i]`."""
 
     def error_probability(self, expected: Array) -> float:
@@ -94,7 +96,9 @@ class ExactValues:
         total[(one[:, -1] == 0) | (other[:, -1] == 0)] = 0
         return total
 
-    def expected(self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array) -> Array:
+    def expected(
+        self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
+    ) -> Array:
         """See `Values`."""
         values = np.zeros((cells, self.num_contributions + 1), np.uint8)
         row, contribution = index.expand(rows)
@@ -144,7 +148,9 @@ class FingerprintValues:
             total[undefined] = 0
         return total
 
-    def expected(self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array) -> Array:
+    def expected(
+        self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
+    ) -> Array:
         """See `Values`."""
         values = np.zeros((cells, 2), np.uint64)
         everyone = rows.source_rank < 0
@@ -153,7 +159,12 @@ class FingerprintValues:
         exists = (unit >= 0) & (unit < len(sums))
         np.add.at(values[:, 0], cell[everyone][exists], sums[unit[exists]])
         np.add.at(values[:, 1], cell[everyone], np.uint64(len(index.sizes)))
-        single = Contributions(*(column[~everyone] for column in (rows.rank, rows.offset, rows.source_rank, rows.source_unit)))
+        single = Contributions(
+            *(
+                column[~everyone]
+                for column in (rows.rank, rows.offset, rows.source_rank, rows.source_unit)
+            )
+        )
         row, contribution = index.expand(single)
         held = contribution >= 0
         np.add.at(values[:, 0], cell[~everyone][row[held]], self.weights[contribution[held]])
@@ -168,7 +179,9 @@ class FingerprintValues:
         """Sum over all ranks of the weight of unit k, for every k."""
         longest = int(index.sizes.max(initial=0))
         if bool(np.all(index.sizes == longest)):
-            whole: npt.NDArray[np.uint64] = self.weights.reshape(len(index.sizes), longest).sum(axis=0, dtype=np.uint64)
+            whole: npt.NDArray[np.uint64] = self.weights.reshape(len(index.sizes), longest).sum(
+                axis=0, dtype=np.uint64
+            )
             return whole
         sums = np.zeros(longest, np.uint64)
         unit = np.arange(index.total) - np.repeat(index.first, index.sizes)

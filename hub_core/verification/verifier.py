@@ -16,14 +16,18 @@ from hub_core.verification.conflicts import adjacent_conflicts
 from hub_core.verification.contents import MAX_CELLS, Judgement, check_contents
 from hub_core.verification.describe import action, describe
 from hub_core.verification.fifo import report_fifo_deadlock
-from hub_core.verification.happens_before import HappensBefore, happens_before, order_with, report_deadlock, sequential_positions
+from hub_core.verification.happens_before import (
+    HappensBefore,
+    happens_before,
+    order_with,
+    report_deadlock,
+    sequential_positions,
+)
 from hub_core.verification.matching import Messages, match_messages
 from hub_core.verification.program import compile_program
 from hub_core.verification.reachability import unordered_pairs
 from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
 from hub_core.verification.report import CAP, Findings, ModeReport, VerifyReport, verdict
-
-__all__ = ["verify"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -51,11 +55,19 @@ def verify(
     report_deadlock(algorithm.steps, subject.relation, findings)
     if fifo_capacity is not None and subject.relation.order.is_complete:
         with _too_large_is_a_finding(findings):
-            report_fifo_deadlock(algorithm.steps, subject.messages, fifo_capacity, fifo_units, findings)
+            report_fifo_deadlock(
+                algorithm.steps, subject.messages, fifo_capacity, fifo_units, findings
+            )
     if not algorithm.has_contents:
-        findings.note("timing-only", "the steps do not say which units they touch: races and contents are not judged")
+        findings.note(
+            "timing-only",
+            "the steps do not say which units they touch: races and contents are not judged",
+        )
     elif subject.expected is None and algorithm.collective.kind is CollectiveKind.CUSTOM:
-        findings.note("contents-not-judged", "the custom collective states no result: the final contents are not judged")
+        findings.note(
+            "contents-not-judged",
+            "the custom collective states no result: the final contents are not judged",
+        )
     outcomes = {name: _check_mode(subject, in_place, findings) for name, in_place in _MODES.items()}
     return _report(algorithm, findings, outcomes)
 
@@ -85,9 +97,15 @@ def _prepare(algorithm: Algorithm, expected: Contributions | None, findings: Fin
     messages = match_messages(steps, findings)
     relation = happens_before(steps, messages)
     if not algorithm.has_contents:
-        return _Subject(algorithm, messages, relation, np.ones(len(steps), np.bool_), 1, collective, None)
+        return _Subject(
+            algorithm, messages, relation, np.ones(len(steps), np.bool_), 1, collective, None
+        )
     is_valid = check_regions(algorithm, findings)
-    stated = expected if expected is not None or collective.contract is None else collective.contract.expected
+    stated = (
+        expected
+        if expected is not None or collective.contract is None
+        else collective.contract.expected
+    )
     # A table of units cannot be read in larger blocks.
     unit = 1 if stated is not None else common_unit(algorithm)
     coarse = _in_blocks(collective, unit)
@@ -106,7 +124,9 @@ def _in_blocks(collective: Collective, unit: int) -> Collective:
     """The same collective in blocks of `unit` units."""
     contract = collective.contract
     if contract is not None and unit > 1:
-        contract = CustomContract(contract.input_units // unit, contract.output_units // unit, contract.defined)
+        contract = CustomContract(
+            contract.input_units // unit, contract.output_units // unit, contract.defined
+        )
     return replace(collective, unit_count=max(1, collective.unit_count // unit), contract=contract)
 
 
@@ -117,7 +137,9 @@ def _too_large_is_a_finding(findings: Findings) -> Iterator[None]:
         yield
     except InputError as error:
         reason = error.diagnostics[0]
-        findings.add(reason.code, reason.message, Location(findings.file), cure="verify a smaller instance")
+        findings.add(
+            reason.code, reason.message, Location(findings.file), cure="verify a smaller instance"
+        )
 
 
 def _check_mode(subject: _Subject, in_place: bool, common: Findings) -> _Outcome:
@@ -134,16 +156,23 @@ def _judge_mode(subject: _Subject, in_place: bool, findings: Findings) -> Judgem
     algorithm, relation, unit = subject.algorithm, subject.relation, subject.unit
     units = _memory_units(algorithm, subject.collective, unit)
     if units >= _MAX_ADDRESSES:
-        raise InputError(f"too large to check races and contents: {units:.3g} units of memory", code="too-large")
+        raise InputError(
+            f"too large to check races and contents: {units:.3g} units of memory", code="too-large"
+        )
     layout = subject.collective.memory_layout(in_place, algorithm.scratch_units // unit)
     regions = find_regions(algorithm, layout, subject.is_valid, unit)
     earlier, later = _races(subject, regions)
     _report_races(subject, earlier, later, findings)
     if units > MAX_CELLS:
-        raise InputError(f"too large to check contents: {units:.0f} units of memory (limit {MAX_CELLS})", code="too-large")
+        raise InputError(
+            f"too large to check contents: {units:.0f} units of memory (limit {MAX_CELLS})",
+            code="too-large",
+        )
     order = order_with(relation, earlier, later) if len(earlier) else relation.order
     program = compile_program(algorithm.steps, subject.messages, order, regions)
-    return check_contents(algorithm, program, layout, subject.collective, subject.expected, unit, findings)
+    return check_contents(
+        algorithm, program, layout, subject.collective, subject.expected, unit, findings
+    )
 
 
 def _races(subject: _Subject, regions: Regions) -> tuple[Int64Array, Int64Array]:
@@ -155,28 +184,42 @@ def _races(subject: _Subject, regions: Regions) -> tuple[Int64Array, Int64Array]
     return earlier, later
 
 
-def _unordered_conflicts(subject: _Subject, regions: Regions, position: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _unordered_conflicts(
+    subject: _Subject, regions: Regions, position: Int64Array
+) -> tuple[Int64Array, Int64Array]:
     earlier, later = adjacent_conflicts(regions, position)
     racing = unordered_pairs(subject.algorithm.steps, subject.relation, earlier, later)
     return earlier[racing], later[racing]
 
 
-def _report_races(subject: _Subject, earlier: Int64Array, later: Int64Array, findings: Findings) -> None:
+def _report_races(
+    subject: _Subject, earlier: Int64Array, later: Int64Array, findings: Findings
+) -> None:
     steps = subject.algorithm.steps
     order = np.lexsort((earlier, later))[:CAP]
     for one, other in zip(earlier[order].tolist(), later[order].tolist(), strict=True):
         message = f"nothing orders this {action(steps, other)} after {describe(steps, one)}, which touches the same units"
-        findings.add("race", message, steps.location(other, findings.file), cure="add a dependency between the two")
+        findings.add(
+            "race",
+            message,
+            steps.location(other, findings.file),
+            cure="add a dependency between the two",
+        )
     findings.count("race", len(earlier) - CAP)
 
 
-def _report(algorithm: Algorithm, findings: Findings, outcomes: dict[str, _Outcome]) -> VerifyReport:
+def _report(
+    algorithm: Algorithm, findings: Findings, outcomes: dict[str, _Outcome]
+) -> VerifyReport:
     collective = algorithm.collective
     claims = {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
     modes = {
         name: ModeReport(
             claims[name],
-            verdict(findings.has_errors() or outcome.findings.has_errors(besides="race"), outcome.is_racy),
+            verdict(
+                findings.has_errors() or outcome.findings.has_errors(besides="race"),
+                outcome.is_racy,
+            ),
             tuple(outcome.findings),
         )
         for name, outcome in outcomes.items()
@@ -186,7 +229,9 @@ def _report(algorithm: Algorithm, findings: Findings, outcomes: dict[str, _Outco
         if mode.is_claimed:
             prefix = f"{name.replace('_', ' ')}: " if all(claims.values()) else ""
             listed += [replace(item, message=prefix + item.message) for item in mode.diagnostics]
-    return VerifyReport(modes, tuple(listed), *_method([outcome.judgement for outcome in outcomes.values()]))
+    return VerifyReport(
+        modes, tuple(listed), *_method([outcome.judgement for outcome in outcomes.values()])
+    )
 
 
 def _method(judgements: list[Judgement]) -> tuple[str, float]:

@@ -37,14 +37,18 @@ class Run:
         """The JSON on stdout, held against the schema that it names."""
         report: dict[str, Any] = json.loads(self.out)
         name = report["schema"].removeprefix("collhub/")
-        schema = json.loads(importlib.resources.files("hub_core.schemas").joinpath(f"{name}.json").read_bytes())
+        schema = json.loads(
+            importlib.resources.files("hub_core.schemas").joinpath(f"{name}.json").read_bytes()
+        )
         jsonschema.Draft202012Validator.check_schema(schema)
         jsonschema.validate(report, schema)
         return report
 
 
 @pytest.fixture
-def collhub(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+def collhub(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Run]:
     """`collhub(*arguments, stdin=b"")`: run `main` and return code, stdout, stderr."""
 
     def run(*arguments: object, stdin: bytes = b"") -> Run:

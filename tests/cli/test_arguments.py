@@ -21,7 +21,10 @@ def test_a_key_goes_to_the_side_that_declares_it() -> None:
 
 
 def test_a_key_that_both_declare_goes_to_both() -> None:
-    assert assign({"size": "1MiB"}, SIDES) == {"reader": {"size": "1MiB"}, "writer": {"size": "1MiB"}}
+    assert assign({"size": "1MiB"}, SIDES) == {
+        "reader": {"size": "1MiB"},
+        "writer": {"size": "1MiB"},
+    }
 
 
 def test_a_qualified_key_goes_to_that_side_alone() -> None:

@@ -56,9 +56,7 @@ BAD_XML = {
     "unknown collective": changed('coll="allreduce"', 'coll="allredcue"'),
     "dependency on nothing": changed('depid="-1" deps="-1"', 'depid="5" deps="0"'),
 }
-LAST_RECEIVE = (
-    '      <step s="2" type="r" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>\n'
-)
+LAST_RECEIVE = '      <step s="2" type="r" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>\n'
 WRONG_XML = {
     "negative offset": changed('srcoff="0"', 'srcoff="-5"'),
     "reference outside the buffer": changed('srcoff="0"', 'srcoff="9"'),
@@ -83,7 +81,9 @@ def test_the_valid_file_of_this_module_is_valid(collhub, msccl: None, tmp_path: 
 
 
 @pytest.mark.parametrize("name", BAD_XML)
-def test_bad_xml_is_refused_and_nothing_is_written(collhub, msccl: None, tmp_path: Path, name: str) -> None:
+def test_bad_xml_is_refused_and_nothing_is_written(
+    collhub, msccl: None, tmp_path: Path, name: str
+) -> None:
     path = tmp_path / "bad.xml"
     path.write_bytes(BAD_XML[name])
     run = collhub("convert", path, "-o", tmp_path / "out" / "x")
@@ -94,7 +94,9 @@ def test_bad_xml_is_refused_and_nothing_is_written(collhub, msccl: None, tmp_pat
 
 
 @pytest.mark.parametrize("name", WRONG_XML)
-def test_wrong_algorithms_fail_verification_with_file_and_line(collhub, msccl: None, tmp_path: Path, name: str) -> None:
+def test_wrong_algorithms_fail_verification_with_file_and_line(
+    collhub, msccl: None, tmp_path: Path, name: str
+) -> None:
     path = tmp_path / "wrong.xml"
     path.write_bytes(WRONG_XML[name])
     run = collhub("verify", path)
@@ -138,7 +140,9 @@ def test_empty_standard_input_is_refused(collhub) -> None:
     is_refused(collhub("verify", "-"), "<stdin>")
 
 
-def test_a_plugin_that_is_switched_off_is_named_with_the_cure(collhub, msccl: None, tmp_path: Path) -> None:
+def test_a_plugin_that_is_switched_off_is_named_with_the_cure(
+    collhub, msccl: None, tmp_path: Path
+) -> None:
     path = tmp_path / "good.xml"
     path.write_text(XML)
     run = collhub("--no-plugins", "verify", path)
@@ -192,9 +196,19 @@ def damage_twice(traces: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [damage_missing, damage_truncated, damage_empty, damage_gzip, damage_binary, damage_exchanged, damage_twice],
+    [
+        damage_missing,
+        damage_truncated,
+        damage_empty,
+        damage_gzip,
+        damage_binary,
+        damage_exchanged,
+        damage_twice,
+    ],
 )
-def test_damaged_trace_sets_are_refused_and_nothing_is_written(collhub, traces: Path, tmp_path: Path, damage) -> None:
+def test_damaged_trace_sets_are_refused_and_nothing_is_written(
+    collhub, traces: Path, tmp_path: Path, damage
+) -> None:
     damage(traces)
     run = collhub("convert", traces, "-o", tmp_path / "out" / "x.json")
     is_refused(run, str(traces))
@@ -202,7 +216,9 @@ def test_damaged_trace_sets_are_refused_and_nothing_is_written(collhub, traces: 
     assert not (tmp_path / "out").exists()
 
 
-def test_ranks_of_another_algorithm_are_refused(collhub, traces: Path, save, tmp_path: Path) -> None:
+def test_ranks_of_another_algorithm_are_refused(
+    collhub, traces: Path, save, tmp_path: Path
+) -> None:
     from hub_core.testing.samples import ring_all_reduce
 
     save(ring_all_reduce(5), tmp_path / "five.json")
@@ -223,7 +239,10 @@ def test_a_cycle_of_dependencies_is_refused(collhub, ring: Path) -> None:
 
 def test_an_output_folder_that_is_not_empty_is_refused(collhub, ring: Path, tmp_path: Path) -> None:
     formats = json.loads(collhub("formats", "--json").out)["formats"]
-    folder_format = next((way["name"] for way in formats if way["does"] == "write" and way["layout"] == "folder"), None)
+    folder_format = next(
+        (way["name"] for way in formats if way["does"] == "write" and way["layout"] == "folder"),
+        None,
+    )
     if folder_format is None:
         pytest.skip("no installed plugin writes folders")
     (tmp_path / "out").mkdir()

@@ -9,7 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hub_core.testing.samples import binomial_broadcast, binomial_reduce, ring_all_gather, ring_reduce_scatter
+from hub_core.testing.samples import (
+    binomial_broadcast,
+    binomial_reduce,
+    ring_all_gather,
+    ring_reduce_scatter,
+)
 
 
 @pytest.fixture
@@ -22,25 +27,55 @@ def gather(save, tmp_path: Path) -> Path:
     return save(ring_all_gather(4), tmp_path / "gather.json")
 
 
-def test_reduce_scatter_and_all_gather_are_an_all_reduce(collhub, scatter: Path, gather: Path, tmp_path: Path) -> None:
+def test_reduce_scatter_and_all_gather_are_an_all_reduce(
+    collhub, scatter: Path, gather: Path, tmp_path: Path
+) -> None:
     run = collhub("compose", scatter, gather, "-o", tmp_path / "sum")
     assert (run.code, run.out) == (0, "")
-    assert run.err == f"all-reduce of 4 ranks, in place and out of place: wrote {tmp_path}/sum.0.et and 3 more\n"
+    assert (
+        run.err
+        == f"all-reduce of 4 ranks, in place and out of place: wrote {tmp_path}/sum.0.et and 3 more\n"
+    )
     assert collhub("verify", tmp_path / "sum", "--json").report()["ok"] is True
 
 
-def test_the_report_says_what_was_made_of_what(collhub, scatter: Path, gather: Path, tmp_path: Path) -> None:
+def test_the_report_says_what_was_made_of_what(
+    collhub, scatter: Path, gather: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "sum.json"
     report = collhub("compose", scatter, gather, "-o", out, "--json").report()
-    assert report["sources"] == [{"source": str(scatter), "from": "json"}, {"source": str(gather), "from": "json"}]
-    assert (report["collective"], report["root"], report["num_ranks"], report["unit_count"]) == ("all-reduce", None, 4, 4)
+    assert report["sources"] == [
+        {"source": str(scatter), "from": "json"},
+        {"source": str(gather), "from": "json"},
+    ]
+    assert (report["collective"], report["root"], report["num_ranks"], report["unit_count"]) == (
+        "all-reduce",
+        None,
+        4,
+        4,
+    )
     assert (report["in_place"], report["out_of_place"], report["steps"]) == (True, True, 52)
     assert (report["to"], report["artifacts"], report["losses"]) == ("json", [str(out)], [])
 
 
-def test_sequence_then_copies_then_ranks_of_a_larger_communicator(collhub, scatter: Path, gather: Path, tmp_path: Path) -> None:
+def test_sequence_then_copies_then_ranks_of_a_larger_communicator(
+    collhub, scatter: Path, gather: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "wide.json"
-    run = collhub("compose", scatter, gather, "-o", out, "--instances", 2, "--embed", 8, "--ranks", "1,3,5,7", "--json")
+    run = collhub(
+        "compose",
+        scatter,
+        gather,
+        "-o",
+        out,
+        "--instances",
+        2,
+        "--embed",
+        8,
+        "--ranks",
+        "1,3,5,7",
+        "--json",
+    )
     report = run.report()
     assert (report["collective"], report["num_ranks"], report["unit_count"]) == ("custom", 8, 8)
     assert set(json.loads(out.read_text())["steps"]["rank"]) == {1, 3, 5, 7}
@@ -49,11 +84,15 @@ def test_sequence_then_copies_then_ranks_of_a_larger_communicator(collhub, scatt
 
 def test_ranks_alone_give_other_numbers(collhub, save, tmp_path: Path) -> None:
     broadcast = save(binomial_broadcast(4), tmp_path / "broadcast.json")
-    report = collhub("compose", broadcast, "-o", tmp_path / "x.json", "--ranks", "3,1,2,0", "--json").report()
+    report = collhub(
+        "compose", broadcast, "-o", tmp_path / "x.json", "--ranks", "3,1,2,0", "--json"
+    ).report()
     assert (report["collective"], report["root"]) == ("broadcast", 3)
 
 
-def test_embedding_without_ranks_takes_the_first_ones(collhub, gather: Path, tmp_path: Path) -> None:
+def test_embedding_without_ranks_takes_the_first_ones(
+    collhub, gather: Path, tmp_path: Path
+) -> None:
     assert collhub("compose", gather, "-o", tmp_path / "x.json", "--embed", 6).code == 0
     assert set(json.loads((tmp_path / "x.json").read_text())["steps"]["rank"]) == {0, 1, 2, 3}
 
@@ -61,7 +100,12 @@ def test_embedding_without_ranks_takes_the_first_ones(collhub, gather: Path, tmp
 def test_copies_take_parts_or_turns(collhub, save, tmp_path: Path) -> None:
     source = save(binomial_broadcast(2), tmp_path / "broadcast.json")
     for name, arguments in (("parts", ()), ("turns", ("--interleaved",))):
-        assert collhub("compose", source, "-o", tmp_path / f"{name}.json", "--instances", 2, *arguments).code == 0
+        assert (
+            collhub(
+                "compose", source, "-o", tmp_path / f"{name}.json", "--instances", 2, *arguments
+            ).code
+            == 0
+        )
         assert collhub("verify", tmp_path / f"{name}.json").code == 0
 
 
@@ -71,10 +115,14 @@ def test_one_part_may_come_from_standard_input(collhub, scatter: Path, gather: P
     assert json.loads(run.out)["collective"]["kind"] == "all-reduce"
 
 
-def test_what_the_whole_does_not_keep_is_a_loss(collhub, save, gather: Path, tmp_path: Path) -> None:
+def test_what_the_whole_does_not_keep_is_a_loss(
+    collhub, save, gather: Path, tmp_path: Path
+) -> None:
     scatter = ring_reduce_scatter(4)
     lines = replace(scatter.steps, source_line=np.arange(1, len(scatter.steps) + 1, dtype=np.int32))
-    vendor = save(replace(scatter, steps=lines, extensions={"x-vendor": 1}), tmp_path / "vendor.json")
+    vendor = save(
+        replace(scatter, steps=lines, extensions={"x-vendor": 1}), tmp_path / "vendor.json"
+    )
     named = json.loads(vendor.read_text())
     named["provenance"]["source_name"] = "vendor.xml"
     vendor.write_text(json.dumps(named))
@@ -86,7 +134,9 @@ def test_what_the_whole_does_not_keep_is_a_loss(collhub, save, gather: Path, tmp
     assert report.err.count("warning: ") == 2
 
 
-def test_losses_of_the_target_format_are_listed_too(collhub, ring: Path, gather: Path, tmp_path: Path) -> None:
+def test_losses_of_the_target_format_are_listed_too(
+    collhub, ring: Path, gather: Path, tmp_path: Path
+) -> None:
     root = json.loads(ring.read_text())
     root["steps"]["control"] = [[], [0], *[[]] * 46]
     ring.write_text(json.dumps(root))
@@ -95,15 +145,25 @@ def test_losses_of_the_target_format_are_listed_too(collhub, ring: Path, gather:
     assert collhub(*arguments, "--json").report()["losses"][0]["feature"] == "control dependencies"
 
 
-def test_parts_that_do_not_fit_name_rank_and_unit(collhub, save, gather: Path, tmp_path: Path) -> None:
+def test_parts_that_do_not_fit_name_rank_and_unit(
+    collhub, save, gather: Path, tmp_path: Path
+) -> None:
     reduce = save(binomial_reduce(4), tmp_path / "reduce.json")
     run = collhub("compose", reduce, gather, "-o", tmp_path / "x.json")
     assert (run.code, len(run.error_lines), (tmp_path / "x.json").exists()) == (2, 1, False)
     assert "rank 1: all-gather needs INPUT[0], but reduce leaves nothing in OUTPUT[0]" in run.err
 
 
-def test_parts_of_different_numbers_of_ranks_are_refused(collhub, save, gather: Path, tmp_path: Path) -> None:
-    run = collhub("compose", gather, save(ring_all_gather(3), tmp_path / "three.json"), "-o", tmp_path / "x.json")
+def test_parts_of_different_numbers_of_ranks_are_refused(
+    collhub, save, gather: Path, tmp_path: Path
+) -> None:
+    run = collhub(
+        "compose",
+        gather,
+        save(ring_all_gather(3), tmp_path / "three.json"),
+        "-o",
+        tmp_path / "x.json",
+    )
     assert (run.code, len(run.error_lines)) == (2, 1)
     assert "has 4 ranks" in run.err
 
@@ -112,7 +172,10 @@ def test_parts_of_different_numbers_of_ranks_are_refused(collhub, save, gather: 
     ("arguments", "reason"),
     [
         (("--instances", "1"), "nothing to compose"),
-        (("--interleaved", "--ranks", "0,1,2,3"), "--interleaved has no meaning without --instances"),
+        (
+            ("--interleaved", "--ranks", "0,1,2,3"),
+            "--interleaved has no meaning without --instances",
+        ),
         (("--ranks", "0,1,two,3"), "is not a list of ranks"),
         (("--ranks", "0,1,2"), "3 ranks are given, the algorithm has 4"),
         (("--ranks", "0,1,2,4"), "rank 4 is not in 0..3"),
@@ -122,7 +185,9 @@ def test_parts_of_different_numbers_of_ranks_are_refused(collhub, save, gather: 
         (("--instances", "2", "-O", "colour=red"), "there is no option 'colour' here"),
     ],
 )
-def test_requests_that_mean_nothing_are_refused(collhub, gather: Path, tmp_path: Path, arguments, reason: str) -> None:
+def test_requests_that_mean_nothing_are_refused(
+    collhub, gather: Path, tmp_path: Path, arguments, reason: str
+) -> None:
     run = collhub("compose", gather, "-o", tmp_path / "x.json", *arguments)
     assert (run.code, run.out, len(run.error_lines)) == (2, "", 1)
     assert reason in run.err
@@ -139,7 +204,9 @@ def test_no_input_is_a_usage_error(collhub) -> None:
     assert (run.code, len(run.error_lines)) == (2, 1)
 
 
-def test_options_reach_the_readers_that_declare_them(collhub, msccl, ring: Path, tmp_path: Path) -> None:
+def test_options_reach_the_readers_that_declare_them(
+    collhub, msccl, ring: Path, tmp_path: Path
+) -> None:
     moves = 'srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"'
     blocks = {"r": 'send="-1" recv="1"', "s": 'send="0" recv="-1"', "cpy": 'send="-1" recv="-1"'}
     ranks = [

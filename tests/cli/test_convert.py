@@ -16,7 +16,9 @@ COLLHUB = (sys.executable, "-m", "hub_core.cli.main")
 def test_a_path_without_suffix_is_the_prefix_of_traces(collhub, ring: Path, tmp_path: Path) -> None:
     run = collhub("convert", ring, "-o", tmp_path / "out" / "ring")
     assert (run.code, run.out) == (0, "")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"ring.{rank}.et" for rank in range(4)]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        f"ring.{rank}.et" for rank in range(4)
+    ]
     assert run.err == f"wrote {tmp_path}/out/ring.0.et and 3 more\n"
 
 
@@ -40,9 +42,16 @@ def test_standard_input_and_output_are_pipes(collhub, ring: Path) -> None:
 
 
 def test_convert_into_verify_through_a_shell_pipe(ring: Path) -> None:
-    converter = subprocess.Popen([*COLLHUB, "convert", str(ring), "-o", "-", "--to", "json"], stdout=subprocess.PIPE)
+    converter = subprocess.Popen(
+        [*COLLHUB, "convert", str(ring), "-o", "-", "--to", "json"], stdout=subprocess.PIPE
+    )
     with converter:
-        verifier = subprocess.run([*COLLHUB, "verify", "-", "--json"], stdin=converter.stdout, capture_output=True, timeout=60)
+        verifier = subprocess.run(
+            [*COLLHUB, "verify", "-", "--json"],
+            stdin=converter.stdout,
+            capture_output=True,
+            timeout=60,
+        )
     assert (converter.returncode, verifier.returncode, verifier.stderr) == (0, 0, b"")
     assert json.loads(verifier.stdout)["ok"] is True
 
@@ -71,7 +80,9 @@ def test_an_option_that_nobody_declares_is_refused(collhub, ring: Path, tmp_path
 
 
 @pytest.mark.parametrize("out", ["missing.nope", "x.unknown"])
-def test_an_unknown_suffix_asks_for_the_format(collhub, ring: Path, tmp_path: Path, out: str) -> None:
+def test_an_unknown_suffix_asks_for_the_format(
+    collhub, ring: Path, tmp_path: Path, out: str
+) -> None:
     run = collhub("convert", ring, "-o", tmp_path / out)
     assert run.code == 2
     assert "--to" in run.err
@@ -97,12 +108,16 @@ def test_an_existing_file_is_replaced_as_a_whole(collhub, ring: Path, tmp_path: 
     assert (tmp_path / "x.json").read_bytes() == ring.read_bytes()
 
 
-def test_ranks_of_an_older_set_are_not_mixed_with_new_ones(collhub, ring: Path, tmp_path: Path) -> None:
+def test_ranks_of_an_older_set_are_not_mixed_with_new_ones(
+    collhub, ring: Path, tmp_path: Path
+) -> None:
     (tmp_path / "t.9.et").write_bytes(b"old")
     refused = collhub("convert", ring, "-o", tmp_path / "t")
     assert (refused.code, sorted(tmp_path.glob("t.*.et"))) == (2, [tmp_path / "t.9.et"])
     assert collhub("convert", ring, "-o", tmp_path / "t", "--force").code == 0
-    assert sorted(path.name for path in tmp_path.glob("t.*.et")) == [f"t.{rank}.et" for rank in range(4)]
+    assert sorted(path.name for path in tmp_path.glob("t.*.et")) == [
+        f"t.{rank}.et" for rank in range(4)
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unwritable for root")

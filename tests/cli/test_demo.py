@@ -14,7 +14,15 @@ def test_the_table_has_every_example_and_the_next_commands_work(collhub, tmp_pat
     assert (run.code, run.err) == (0, "")
     table, _, commands = run.out.partition("Try next:")
     header = next(line for line in table.splitlines() if line.startswith("algorithm"))
-    assert header.split() == ["algorithm", "topology", "size", "time", "bandwidth", "bound", "ratio"]
+    assert header.split() == [
+        "algorithm",
+        "topology",
+        "size",
+        "time",
+        "bandwidth",
+        "bound",
+        "ratio",
+    ]
     lines = [line.strip() for line in commands.splitlines() if line.strip()]
     assert len(lines) == 3
     for line in lines:
@@ -24,10 +32,15 @@ def test_the_table_has_every_example_and_the_next_commands_work(collhub, tmp_pat
 
 
 @pytest.mark.usefixtures("msccl", "simulator")
-def test_the_report_has_correct_algorithms_and_no_time_below_the_bound(collhub, tmp_path: Path) -> None:
+def test_the_report_has_correct_algorithms_and_no_time_below_the_bound(
+    collhub, tmp_path: Path
+) -> None:
     report = collhub("demo", "--output", tmp_path, "--json").report()
     assert len(report["algorithms"]) >= 3
-    assert {algorithm["collective"] for algorithm in report["algorithms"]} >= {"all-reduce", "all-gather"}
+    assert {algorithm["collective"] for algorithm in report["algorithms"]} >= {
+        "all-reduce",
+        "all-gather",
+    }
     assert all(algorithm["ok"] for algorithm in report["algorithms"])
     assert len({run["topology"] for run in report["runs"]}) >= 3
     assert all(run["ratio_to_bound"] >= 1 for run in report["runs"])

@@ -40,7 +40,9 @@ def test_a_misspelt_name_gets_the_closest(collhub) -> None:
     run = collhub("formats", "jsno")
     assert (run.code, run.error_lines) == (
         2,
-        ["error: there is no format, synthesizer, simulator or executor 'jsno'; did you mean 'json'?"],
+        [
+            "error: there is no format, synthesizer, simulator or executor 'jsno'; did you mean 'json'?"
+        ],
     )
 
 

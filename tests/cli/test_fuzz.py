@@ -20,7 +20,9 @@ from hub_core.testing.samples import ring_all_reduce
 
 EXAMPLES = 120
 CONFIGURATION = settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 XML = """<algo name="r" nchannels="1" nchunksperloop="2" ngpus="2" proto="Simple" coll="allreduce" inplace="1">
@@ -48,13 +50,17 @@ def check_survives(files: dict[str, bytes], source: str) -> None:
         folder = Path(name)
         for file, content in files.items():
             (folder / file).write_bytes(content)
-        code, out, err = program("convert", str(folder / source), "-o", str(folder / "out" / "x.json"))
+        code, out, err = program(
+            "convert", str(folder / source), "-o", str(folder / "out" / "x.json")
+        )
         assert code in (0, 1), err
         assert out == ""
         assert (folder / "out" / "x.json").exists() == (code == 0)
         assert (folder / "out").exists() == (code == 0)
         lines = err.splitlines()
-        assert all(line.startswith(("error: ", "warning: ", "note: ", "wrote ")) for line in lines), err
+        assert all(
+            line.startswith(("error: ", "warning: ", "note: ", "wrote ")) for line in lines
+        ), err
         assert any(line.startswith("error: ") for line in lines) == (code == 1)
         for command in ("verify", "inspect"):
             code, _, err = program(command, str(folder / source))
@@ -77,8 +83,15 @@ def document_bytes() -> bytes:
 
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from([-1, 2**31, 2**63, 10**30]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from([-1, 2**31, 2**63, 10**30]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -108,7 +121,24 @@ def test_a_json_document_of_damaged_structure(data: st.DataObject) -> None:
 
 
 NUMBERS = ["", "-1", "0", "1", "2", "9", "0x10", "010", "1e9", "99999999999999999999"]
-WORDS = st.sampled_from([*NUMBERS, "i", "o", "s", "r", "rcs", "rrs", "rrc", "rrcs", "re", "cpy", "nop", "allgather", "custom"])
+WORDS = st.sampled_from(
+    [
+        *NUMBERS,
+        "i",
+        "o",
+        "s",
+        "r",
+        "rcs",
+        "rrs",
+        "rrc",
+        "rrcs",
+        "re",
+        "cpy",
+        "nop",
+        "allgather",
+        "custom",
+    ]
+)
 
 
 @CONFIGURATION

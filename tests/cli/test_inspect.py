@@ -8,7 +8,14 @@ from pathlib import Path
 def test_the_report_counts_what_a_ring_is(collhub, ring: Path) -> None:
     report = collhub("inspect", ring, "--json").report()
     assert (report["collective"], report["num_ranks"], report["unit_count"]) == ("all-reduce", 4, 4)
-    assert report["steps_by_kind"] == {"send": 24, "recv": 12, "recv-reduce": 12, "copy": 0, "reduce": 0, "compute": 0}
+    assert report["steps_by_kind"] == {
+        "send": 24,
+        "recv": 12,
+        "recv-reduce": 12,
+        "copy": 0,
+        "reduce": 0,
+        "compute": 0,
+    }
     assert (report["channels"], report["lanes"]) == (1, 1)
     assert report["units_by_link"] == {"0->1": 6, "1->2": 6, "2->3": 6, "3->0": 6}
     assert report["critical_path"] == {"steps": 12, "messages": 6}
@@ -30,13 +37,21 @@ def test_the_text_names_collective_modes_and_links(collhub, ring: Path) -> None:
 def test_traces_are_inspected_by_their_prefix(collhub, ring: Path, tmp_path: Path) -> None:
     assert collhub("convert", ring, "-o", tmp_path / "t").code == 0
     report = collhub("inspect", tmp_path / "t", "--json").report()
-    assert (report["format"], report["collective"], report["has_contents"]) == ("chakra", "all-reduce", True)
+    assert (report["format"], report["collective"], report["has_contents"]) == (
+        "chakra",
+        "all-reduce",
+        True,
+    )
 
 
 def test_a_workload_trace_is_surveyed(collhub, corpus: Path) -> None:
     folder = corpus / "chakra" / "astra-sim-workload-all-reduce-8npus-1MB"
     report = collhub("inspect", folder, "--json").report()
-    assert (report["schema"], report["dialect"], report["num_ranks"]) == ("collhub/report-survey-1", "workload", 8)
+    assert (report["schema"], report["dialect"], report["num_ranks"]) == (
+        "collhub/report-survey-1",
+        "workload",
+        8,
+    )
     assert report["nodes_by_type"] == {"COMM_COLL_NODE": 8}
     run = collhub("inspect", folder)
     assert (run.code, run.out.splitlines()[1]) == (0, "dialect       workload")
@@ -45,12 +60,16 @@ def test_a_workload_trace_is_surveyed(collhub, corpus: Path) -> None:
 def test_every_trace_set_of_the_corpus_can_be_inspected(collhub, corpus: Path) -> None:
     members = sorted((corpus / "chakra").glob("*/*.0.et"))
     assert len(members) > 20
-    assert {member.name: collhub("inspect", member, "--json").code for member in members} == {m.name: 0 for m in members}
+    assert {member.name: collhub("inspect", member, "--json").code for member in members} == {
+        m.name: 0 for m in members
+    }
 
 
 def test_a_size_without_unit_is_refused(collhub, ring: Path) -> None:
     run = collhub("inspect", ring, "--size", "1024")
     assert (run.code, run.error_lines) == (
         2,
-        ["error: size '1024' has no unit; use one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB, for example 1MiB"],
+        [
+            "error: size '1024' has no unit; use one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB, for example 1MiB"
+        ],
     )

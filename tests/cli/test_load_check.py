@@ -36,9 +36,19 @@ def test_reason_of_a_refusal_is_an_error_with_its_line_and_exit_1(collhub, xml: 
 
 def test_report_says_the_same_in_fields(collhub, xml: Path) -> None:
     report = collhub("verify", xml, "--runtime", "executor", "--json").report()
-    assert (report["runtime"], report["ok"], report["is_accepted"], report["diagnostics"]) == ("executor", True, True, [])
+    assert (report["runtime"], report["ok"], report["is_accepted"], report["diagnostics"]) == (
+        "executor",
+        True,
+        True,
+        [],
+    )
     (call,) = report["calls"]
-    assert (call["collective"], call["in_place"], call["min_bytes"], call["max_bytes"]) == ("allreduce", True, 0, None)
+    assert (call["collective"], call["in_place"], call["min_bytes"], call["max_bytes"]) == (
+        "allreduce",
+        True,
+        0,
+        None,
+    )
     refused = collhub("verify", xml, "--runtime", "rccl", "--json")
     assert (refused.code, refused.report()["ok"], refused.report()["calls"]) == (1, False, [])
 
@@ -54,13 +64,20 @@ def test_unknown_runtime_is_a_usage_error_with_the_closest_name(collhub, xml: Pa
     assert "did you mean 'executor'?" in run.err
 
 
-@pytest.mark.parametrize("option", [("--expect", "o[r]=i[r]"), ("--root", "0"), ("--fifo-capacity", "2"), ("-O", "reading=dsl")])
-def test_options_of_verification_have_no_meaning_with_it(collhub, xml: Path, option: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [("--expect", "o[r]=i[r]"), ("--root", "0"), ("--fifo-capacity", "2"), ("-O", "reading=dsl")],
+)
+def test_options_of_verification_have_no_meaning_with_it(
+    collhub, xml: Path, option: tuple[str, str]
+) -> None:
     assert collhub("verify", xml, "--runtime", "executor", *option).code == 2
 
 
 def test_written_file_for_each_runtime_is_used_by_it(collhub, ring: Path, tmp_path: Path) -> None:
     for runtime in ("msccl", "executor", "rccl"):
         path = tmp_path / f"{runtime}.xml"
-        assert collhub("convert", ring, "-o", path, "-O", f"runtime={runtime}", "--strict").code == 0
+        assert (
+            collhub("convert", ring, "-o", path, "-O", f"runtime={runtime}", "--strict").code == 0
+        )
         assert collhub("verify", path, "--runtime", runtime).code == 0

@@ -13,7 +13,15 @@ import click
 import pytest
 
 from hub_core.cli import main as program
-from hub_core.diagnostics import Diagnostic, InputError, Location, LossyError, PluginError, Severity, UsageError
+from hub_core.diagnostics import (
+    Diagnostic,
+    InputError,
+    Location,
+    LossyError,
+    PluginError,
+    Severity,
+    UsageError,
+)
 from hub_core.version import __version__
 
 HEAVY = ("numpy", "google.protobuf", "pluggy", "jsonschema", "numba")
@@ -46,7 +54,9 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
         "import json, sys; from hub_core.cli.main import main; main(sys.argv[1:]);"
         f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     )
-    result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, timeout=60, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, timeout=60, check=True
+    )
     assert json.loads(result.stdout.splitlines()[-1]) == []
 
 
@@ -64,7 +74,11 @@ def test_the_summary_of_the_table_fits_one_line(name: str) -> None:
 
 def test_a_misspelt_command_names_the_closest(collhub) -> None:
     run = collhub("covert")
-    assert (run.code, run.out, run.err) == (2, "", "error: there is no command 'covert'; did you mean 'convert'?\n")
+    assert (run.code, run.out, run.err) == (
+        2,
+        "",
+        "error: there is no command 'covert'; did you mean 'convert'?\n",
+    )
 
 
 def test_an_unknown_command_lists_the_known(collhub) -> None:
@@ -74,7 +88,14 @@ def test_an_unknown_command_lists_the_known(collhub) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--frobnicate"], ["verify"], ["verify", "a", "b"], ["simulate", "a"], ["verify", "a", "-O", "x"]]
+    "arguments",
+    [
+        ["--frobnicate"],
+        ["verify"],
+        ["verify", "a", "b"],
+        ["simulate", "a"],
+        ["verify", "a", "-O", "x"],
+    ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(collhub, arguments: list[str]) -> None:
     run = collhub(*arguments)
@@ -95,41 +116,62 @@ def raise_from_command(collhub, monkeypatch: pytest.MonkeyPatch):
     """Run the program with a command that raises the given error."""
 
     def run(error: BaseException, *arguments: str):
-        monkeypatch.setattr(program._LazyGroup, "get_command", lambda self, context, name: failing(error))
+        monkeypatch.setattr(
+            program._LazyGroup, "get_command", lambda self, context, name: failing(error)
+        )
         return collhub(*arguments, "verify")
 
     return run
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(InputError("x"), 1), (UsageError("x"), 2), (PluginError("x"), 3), (LossyError("x"), 4)]
+    ("error", "code"),
+    [(InputError("x"), 1), (UsageError("x"), 2), (PluginError("x"), 3), (LossyError("x"), 4)],
 )
-def test_a_foreseen_error_is_one_line_with_its_exit_code(raise_from_command, error: Exception, code: int) -> None:
+def test_a_foreseen_error_is_one_line_with_its_exit_code(
+    raise_from_command, error: Exception, code: int
+) -> None:
     run = raise_from_command(error)
     assert (run.code, run.out, run.err) == (code, "", "error: x\n")
 
 
-def test_every_diagnostic_of_an_error_is_a_line_with_severity_place_and_cure(raise_from_command) -> None:
+def test_every_diagnostic_of_an_error_is_a_line_with_severity_place_and_cure(
+    raise_from_command,
+) -> None:
     place = Location("a.xml", 3, rank=1)
-    error = InputError([Diagnostic("a", "bad", location=place, cure="mend it"), Diagnostic("b", "odd", Severity.WARNING)])
+    error = InputError(
+        [
+            Diagnostic("a", "bad", location=place, cure="mend it"),
+            Diagnostic("b", "odd", Severity.WARNING),
+        ]
+    )
     assert raise_from_command(error).err == "error: a.xml:3: rank 1: bad; mend it\nwarning: odd\n"
 
 
 def test_what_could_break_a_line_or_a_terminal_is_escaped(raise_from_command) -> None:
-    assert raise_from_command(InputError("a\nb\x1b[31m\udcff")).err == "error: a b\\x1b[31m\\udcff\n"
+    assert (
+        raise_from_command(InputError("a\nb\x1b[31m\udcff")).err == "error: a b\\x1b[31m\\udcff\n"
+    )
 
 
 def test_an_unforeseen_error_is_one_line_and_exit_70(raise_from_command) -> None:
     run = raise_from_command(ZeroDivisionError("oops"))
     assert run.code == 70
-    assert re.fullmatch(r"error: internal error: ZeroDivisionError: oops; .*report it.*--debug\n", run.err)
+    assert re.fullmatch(
+        r"error: internal error: ZeroDivisionError: oops; .*report it.*--debug\n", run.err
+    )
 
 
 def test_debug_shows_the_traceback(raise_from_command) -> None:
-    assert "Traceback (most recent call last)" in raise_from_command(ZeroDivisionError("oops"), "--debug").err
+    assert (
+        "Traceback (most recent call last)"
+        in raise_from_command(ZeroDivisionError("oops"), "--debug").err
+    )
 
 
-def test_the_environment_asks_for_the_traceback_too(raise_from_command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_asks_for_the_traceback_too(
+    raise_from_command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLLHUB_TRACEBACK", "1")
     assert "Traceback (most recent call last)" in raise_from_command(InputError("x")).err
 
@@ -154,7 +196,9 @@ def test_a_closed_pipe_is_quiet() -> None:
     os.close(reader)
     command = [sys.executable, "-m", "hub_core.cli.main", "formats"]
     with os.fdopen(writer, "wb") as closed:
-        result = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
+        result = subprocess.run(
+            command, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False
+        )
     assert (result.returncode, result.stderr) == (141, b"")
 
 
@@ -162,7 +206,9 @@ def test_a_closed_pipe_is_quiet() -> None:
 def test_a_full_disk_behind_stdout_is_one_line() -> None:
     command = [sys.executable, "-m", "hub_core.cli.main", "formats"]
     with open("/dev/full", "wb") as full:
-        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+        result = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
     assert (result.returncode, result.stderr) == (1, b"error: No space left on device\n")
 
 

@@ -38,26 +38,44 @@ def test_the_text_states_the_verdict(collhub, ring: Path) -> None:
 @pytest.mark.parametrize("sample", sorted(all_samples(4)))
 def test_every_collective_runs(collhub, save, tmp_path: Path, sample: str) -> None:
     path = save(all_samples(4)[sample], tmp_path / "a.json")
-    report = collhub("run", path, "--size", "1536B", "--dtype", "int64", "--op", "max", "--json").report()
+    report = collhub(
+        "run", path, "--size", "1536B", "--dtype", "int64", "--op", "max", "--json"
+    ).report()
     assert report["ok"]
 
 
 def test_random_numbers_are_held_against_the_bound_and_the_order(collhub, ring: Path) -> None:
-    arguments = ("--size", "64KiB", "--data", "random", "--op", "avg", "--executor", "shared-memory")
+    arguments = (
+        "--size",
+        "64KiB",
+        "--data",
+        "random",
+        "--op",
+        "avg",
+        "--executor",
+        "shared-memory",
+    )
     report = collhub("run", ring, *arguments, "--json").report()
     assert (report["ok"], report["comparison"], report["order_kept"]) == (True, "bound", True)
     assert 0 < report["max_abs_error"] < report["error_bound"]
 
 
-def test_a_wrong_algorithm_is_exit_1_and_names_the_first_elements(collhub, save, tmp_path: Path) -> None:
+def test_a_wrong_algorithm_is_exit_1_and_names_the_first_elements(
+    collhub, save, tmp_path: Path
+) -> None:
     algorithm = ring_all_reduce(4)
     kind = algorithm.steps.kind.copy()
     kind[np.flatnonzero(kind == StepKind.RECV_REDUCE)[0]] = StepKind.RECV
-    path = save(replace(algorithm, steps=replace(algorithm.steps, kind=kind)), tmp_path / "wrong.json")
+    path = save(
+        replace(algorithm, steps=replace(algorithm.steps, kind=kind)), tmp_path / "wrong.json"
+    )
     run = collhub("run", path, "--size", "1KiB", "--json")
     assert (run.code, run.report()["ok"], run.report()["ranks_agree_bitwise"]) == (1, False, True)
     assert len(run.error_lines) == 4
-    assert re.match(r"error: rank 0: OUTPUT holds \S+ at element \d+, expected \S+; 6\d of 256 elements", run.error_lines[0])
+    assert re.match(
+        r"error: rank 0: OUTPUT holds \S+ at element \d+, expected \S+; 6\d of 256 elements",
+        run.error_lines[0],
+    )
 
 
 def test_an_in_place_run_of_what_claims_none_is_a_warning(collhub, save, tmp_path: Path) -> None:
@@ -68,14 +86,21 @@ def test_an_in_place_run_of_what_claims_none_is_a_warning(collhub, save, tmp_pat
     assert ("does not claim to work in place" in run.err) is not claimed.in_place
 
 
-def test_a_collective_without_stated_result_is_run_and_not_judged(collhub, save, tmp_path: Path) -> None:
+def test_a_collective_without_stated_result_is_run_and_not_judged(
+    collhub, save, tmp_path: Path
+) -> None:
     algorithm = shift_to_next(4)
     assert algorithm.collective.contract is not None
     contract = replace(algorithm.collective.contract, expected=None)
-    path = save(replace(algorithm, collective=replace(algorithm.collective, contract=contract)), tmp_path / "a.json")
+    path = save(
+        replace(algorithm, collective=replace(algorithm.collective, contract=contract)),
+        tmp_path / "a.json",
+    )
     run = collhub("run", path, "--size", "1KiB", "--json")
     report = run.report()
-    assert [report[name] for name in ("comparison", "max_abs_error", "bus_bandwidth_bytes_per_s")] == ["none", None, None]
+    assert [
+        report[name] for name in ("comparison", "max_abs_error", "bus_bandwidth_bytes_per_s")
+    ] == ["none", None, None]
     assert "states no result" in run.err
 
 
@@ -93,7 +118,9 @@ def test_a_collective_without_stated_result_is_run_and_not_judged(collhub, save,
         (["--size", "1KiB", "-O", "speed=1"], 2, "there is no option 'speed'"),
     ],
 )  # fmt: skip
-def test_a_bad_request_is_one_line(collhub, ring: Path, arguments: list[str], code: int, message: str) -> None:
+def test_a_bad_request_is_one_line(
+    collhub, ring: Path, arguments: list[str], code: int, message: str
+) -> None:
     run = collhub("run", ring, *arguments)
     assert (run.code, run.out, len(run.error_lines)) == (code, "", 1)
     assert message in run.err
@@ -110,7 +137,9 @@ def test_a_deadlock_names_the_position_of_every_rank(collhub, ring: Path) -> Non
     columns = document["steps"]
     for name, column in columns.items():
         if isinstance(column, list) and name not in ("data", "control"):
-            columns[name] = [value for pair in zip(column[1::2], column[::2], strict=True) for value in pair]
+            columns[name] = [
+                value for pair in zip(column[1::2], column[::2], strict=True) for value in pair
+            ]
     columns["control"] = [[row - 1] if row % 12 else [] for row in range(48)]
     columns["data"] = [[] for _ in range(48)]
     path = ring.with_name("stuck.json")
@@ -118,7 +147,9 @@ def test_a_deadlock_names_the_position_of_every_rank(collhub, ring: Path) -> Non
     run = collhub("run", path, "--size", "1KiB")
     assert run.code == 1
     assert "wait for each other" in run.error_lines[0]
-    assert [f"rank {rank}, step" in line for rank, line in enumerate(run.error_lines[1:])] == [True] * 4
+    assert [f"rank {rank}, step" in line for rank, line in enumerate(run.error_lines[1:])] == [
+        True
+    ] * 4
 
 
 @pytest.mark.parametrize(
@@ -131,13 +162,21 @@ def test_bus_bandwidth_is_that_of_nccl_tests(kind: str, root: int | None, factor
 
 
 @pytest.mark.parametrize("executor", ["numpy", "shared-memory"])
-def test_the_timeline_has_a_slice_a_step(collhub, ring: Path, tmp_path: Path, executor: str) -> None:
+def test_the_timeline_has_a_slice_a_step(
+    collhub, ring: Path, tmp_path: Path, executor: str
+) -> None:
     out = tmp_path / "run.json"
-    assert collhub("run", ring, "--size", "4KiB", "--executor", executor, "--timeline", out).code == 0
+    assert (
+        collhub("run", ring, "--size", "4KiB", "--executor", executor, "--timeline", out).code == 0
+    )
     events = json.loads(out.read_bytes())["traceEvents"]
     assert sum(event["ph"] == "X" for event in events) == 4 * 12
 
 
 def test_executors_are_listed(collhub) -> None:
-    names = [item["name"] for item in collhub("formats", "--json").report()["formats"] if item["does"] == "run"]
+    names = [
+        item["name"]
+        for item in collhub("formats", "--json").report()["formats"]
+        if item["does"] == "run"
+    ]
     assert {"numpy", "shared-memory"} <= set(names)

@@ -36,17 +36,27 @@ def test_the_text_states_time_bandwidth_and_bound(collhub, ring: Path) -> None:
 def test_a_range_of_sizes_is_a_table_with_one_row_each(collhub, ring: Path) -> None:
     run = collhub("simulate", ring, "--topology", RING, "--size", "1MiB..4MiB")
     assert run.code == 0
-    assert [line.split()[:2] for line in run.out.splitlines()] == [["size", "time"], ["1", "MiB"], ["2", "MiB"], ["4", "MiB"]]
+    assert [line.split()[:2] for line in run.out.splitlines()] == [
+        ["size", "time"],
+        ["1", "MiB"],
+        ["2", "MiB"],
+        ["4", "MiB"],
+    ]
 
 
 def test_the_report_of_a_range_has_results(collhub, ring: Path) -> None:
-    report = collhub("simulate", ring, "--topology", RING, "--size", "1MiB..4MiB", "--json").report()
+    report = collhub(
+        "simulate", ring, "--topology", RING, "--size", "1MiB..4MiB", "--json"
+    ).report()
     assert [result["collective_bytes"] for result in report["results"]] == [2**20, 2**21, 2**22]
 
 
 def test_a_size_is_needed_where_the_source_states_none(collhub, ring: Path) -> None:
     run = collhub("simulate", ring, "--topology", RING)
-    assert (run.code, run.error_lines) == (2, [f"error: {ring} states no size; give one, for example --size 1MiB"])
+    assert (run.code, run.error_lines) == (
+        2,
+        [f"error: {ring} states no size; give one, for example --size 1MiB"],
+    )
 
 
 @pytest.mark.parametrize("size", ["0MiB", "1024", "1MiB..", "2MiB..1MiB", "-1MiB", "1.5B", "many"])
@@ -56,7 +66,8 @@ def test_a_bad_size_is_one_line_and_exit_2(collhub, ring: Path, size: str) -> No
 
 
 @pytest.mark.parametrize(
-    "topology", ["rnig:4", "ring:x", "ring:0", "mesh:2x", "ring:4?bandwidth=50", "ring:2", "missing.json", ""]
+    "topology",
+    ["rnig:4", "ring:x", "ring:0", "mesh:2x", "ring:4?bandwidth=50", "ring:2", "missing.json", ""],
 )
 def test_a_bad_topology_is_one_line_and_documented(collhub, ring: Path, topology: str) -> None:
     run = collhub("simulate", ring, "--topology", topology, "--size", "1MiB")
@@ -83,7 +94,17 @@ def test_a_misspelt_backend_names_the_closest(collhub, ring: Path) -> None:
 
 def test_an_option_reaches_the_simulator(collhub, ring: Path) -> None:
     both = [
-        collhub("simulate", ring, "--topology", "ring:4", "--size", "1MiB", "--json", "-O", f"{key}=alpha-beta").report()
+        collhub(
+            "simulate",
+            ring,
+            "--topology",
+            "ring:4",
+            "--size",
+            "1MiB",
+            "--json",
+            "-O",
+            f"{key}=alpha-beta",
+        ).report()
         for key in ("occupancy", "simulator.occupancy")
     ]
     assert both[0] == both[1]
@@ -101,7 +122,9 @@ def test_ranks_that_never_finish_are_named_and_exit_1(collhub, ring: Path, tmp_p
 
 def test_times_of_steps_are_written_as_csv(collhub, ring: Path, tmp_path: Path) -> None:
     times = tmp_path / "steps.csv"
-    assert collhub("simulate", ring, "--topology", RING, "--size", "1MiB", "--steps", times).code == 0
+    assert (
+        collhub("simulate", ring, "--topology", RING, "--size", "1MiB", "--steps", times).code == 0
+    )
     header, *lines = times.read_text().splitlines()
     assert (header, len(lines)) == ("rank,step,kind,peer,start_ns,end_ns", 48)
     assert lines[0] == "0,0,send,1,0,5742"
@@ -109,7 +132,16 @@ def test_times_of_steps_are_written_as_csv(collhub, ring: Path, tmp_path: Path) 
 
 
 def test_times_of_steps_want_one_size(collhub, ring: Path, tmp_path: Path) -> None:
-    run = collhub("simulate", ring, "--topology", RING, "--size", "1MiB..2MiB", "--steps", tmp_path / "steps.csv")
+    run = collhub(
+        "simulate",
+        ring,
+        "--topology",
+        RING,
+        "--size",
+        "1MiB..2MiB",
+        "--steps",
+        tmp_path / "steps.csv",
+    )
     assert (run.code, len(run.error_lines)) == (2, 1)
 
 
@@ -122,21 +154,40 @@ def test_a_range_that_ends_below_its_start_is_refused() -> None:
         parse_sizes("2KiB..1KiB")
 
 
-def test_messages_in_bytes_of_an_unknown_collective_have_no_bandwidth(collhub, corpus: Path) -> None:
+def test_messages_in_bytes_of_an_unknown_collective_have_no_bandwidth(
+    collhub, corpus: Path
+) -> None:
     trace = corpus / "chakra" / "astra-sim-custom-ring-8" / "custom_allreduce"
-    report = collhub("simulate", trace, "--topology", "ring:8?bandwidth=50GiB/s&latency=500ns", "--json").report()
+    report = collhub(
+        "simulate", trace, "--topology", "ring:8?bandwidth=50GiB/s&latency=500ns", "--json"
+    ).report()
     # The finishing time that ASTRA-sim 518bd51 printed for its shipped sample.
     assert (report["time_ns"], report["algorithm_bandwidth_bytes_per_s"]) == (90174, None)
 
 
-def test_a_timeline_is_a_chrome_trace_of_the_simulated_steps(collhub, ring: Path, tmp_path: Path) -> None:
+def test_a_timeline_is_a_chrome_trace_of_the_simulated_steps(
+    collhub, ring: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "trace.json"
-    assert collhub("simulate", ring, "--topology", RING, "--size", "1MiB", "--timeline", out).code == 0
+    assert (
+        collhub("simulate", ring, "--topology", RING, "--size", "1MiB", "--timeline", out).code == 0
+    )
     events = json.loads(out.read_text())["traceEvents"]
-    assert max(event["ts"] + event["dur"] for event in events if event["ph"] == "X") == RING_NS / 1000
+    assert (
+        max(event["ts"] + event["dur"] for event in events if event["ph"] == "X") == RING_NS / 1000
+    )
     assert sum(event["ph"] == "s" for event in events) == 24
 
 
 def test_a_timeline_wants_one_size(collhub, ring: Path, tmp_path: Path) -> None:
-    run = collhub("simulate", ring, "--topology", RING, "--size", "1MiB..2MiB", "--timeline", tmp_path / "trace.json")
+    run = collhub(
+        "simulate",
+        ring,
+        "--topology",
+        RING,
+        "--size",
+        "1MiB..2MiB",
+        "--timeline",
+        tmp_path / "trace.json",
+    )
     assert (run.code, "--timeline wants one size" in run.error_lines[0]) == (2, True)

@@ -57,10 +57,16 @@ def test_show_lists_links_by_name_and_groups(collhub, pairs: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["mesh:3x3", "dgx1v", "rail:2x4", "line:1", "ring:4*switch:2", "fat-tree:4"])
+@pytest.mark.parametrize(
+    "text", ["mesh:3x3", "dgx1v", "rail:2x4", "line:1", "ring:4*switch:2", "fat-tree:4"]
+)
 def test_report_of_show_fits_its_schema(collhub, text: str) -> None:
     report = collhub("topology", "show", text, "--json", "--links").report()
-    assert len(report["links"]) == report["num_links"] == sum(one["count"] for one in report["link_classes"])
+    assert (
+        len(report["links"])
+        == report["num_links"]
+        == sum(one["count"] for one in report["link_classes"])
+    )
 
 
 def test_report_has_no_links_unless_asked_for(collhub) -> None:
@@ -75,7 +81,10 @@ def test_check_passes_where_every_npu_reaches_every_other(collhub) -> None:
 
 def test_check_names_two_npus_and_the_cut_between_them(collhub, pairs: Path) -> None:
     run = collhub("topology", "check", pairs, "--size", "1MiB")
-    assert (run.code, run.out) == (1, "two pairs: 4 NPUs, 4 links: not all NPUs reach one another\n")
+    assert (run.code, run.out) == (
+        1,
+        "two pairs: 4 NPUs, 4 links: not all NPUs reach one another\n",
+    )
     (error,) = run.error_lines
     assert error.startswith("error: NPU a cannot reach NPU c: no link leaves NPUs a, b;")
 
@@ -139,7 +148,9 @@ def test_topology_is_read_from_stdin(collhub, pairs: Path) -> None:
 def test_report_and_output_cannot_share_stdout(collhub, command: str) -> None:
     run = collhub("topology", command, "ring:4", "-o", "-", "--json")
     assert (run.code, run.out) == (2, "")
-    assert run.error_lines == ["error: --json and the output both want standard output; give -o a path"]
+    assert run.error_lines == [
+        "error: --json and the output both want standard output; give -o a path"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -147,13 +158,28 @@ def test_report_and_output_cannot_share_stdout(collhub, command: str) -> None:
     [
         (["shwo", "ring:4"], "there is no command 'topology shwo'; did you mean 'show'?"),
         (["show", "rign:4"], "unknown topology 'rign'; did you mean 'ring'?"),
-        (["show", "ring:4?bandwidth=0GB/s"], "bandwidth '0GB/s' is not positive and finite; write for example 50GB/s"),
-        (["show", "ring:4?bandwidth=-1GB/s"], "bandwidth '-1GB/s' is not a number with a unit; write for example 50GB/s"),
+        (
+            ["show", "ring:4?bandwidth=0GB/s"],
+            "bandwidth '0GB/s' is not positive and finite; write for example 50GB/s",
+        ),
+        (
+            ["show", "ring:4?bandwidth=-1GB/s"],
+            "bandwidth '-1GB/s' is not a number with a unit; write for example 50GB/s",
+        ),
         (["show", "ring:4?bandwidth=50"], "bandwidth '50' has no unit; use one of "),
-        (["show", "mesh:4xa"], "topology 'mesh:4xa': '4xa' is not a size; write for example mesh:8"),
+        (
+            ["show", "mesh:4xa"],
+            "topology 'mesh:4xa': '4xa' is not a size; write for example mesh:8",
+        ),
         (["show", "ring:4*cube:2"], "topology 'ring:4*cube:2': 'cube' is no dimension; join "),
-        (["check", "ring:4", "--size", "0MiB"], "size '0MiB' is not a positive whole number of bytes"),
-        (["draw", "ring:5000", "-o", "x.svg"], "topology ring:5000: 5000 nodes are more than 4096 in one picture; draw a part"),
+        (
+            ["check", "ring:4", "--size", "0MiB"],
+            "size '0MiB' is not a positive whole number of bytes",
+        ),
+        (
+            ["draw", "ring:5000", "-o", "x.svg"],
+            "topology ring:5000: 5000 nodes are more than 4096 in one picture; draw a part",
+        ),
         (["draw", "ring:4"], "Missing option '-o' / '--output'"),
         (["show"], "Missing argument 'T'"),
     ],
@@ -167,7 +193,9 @@ def test_wrong_request_is_one_line_and_exit_2(collhub, arguments: list[str], say
 
 def test_wrong_file_is_one_line_and_exit_1(collhub, tmp_path: Path) -> None:
     file = tmp_path / "net.json"
-    file.write_text('{"schema": "collhub/topology-1", "npus": 2, "links": [{"from": 0, "to": 5, "bandwidth": "0GB/s"}]}')
+    file.write_text(
+        '{"schema": "collhub/topology-1", "npus": 2, "links": [{"from": 0, "to": 5, "bandwidth": "0GB/s"}]}'
+    )
     run = collhub("topology", "check", file)
     assert (run.code, run.out, len(run.error_lines)) == (1, "", 1)
     assert "$.links[0]: node 5 is not in 0..1" in run.error_lines[0]

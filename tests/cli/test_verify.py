@@ -70,7 +70,10 @@ def test_a_finding_names_the_file_as_the_user_named_it(collhub, racy: Path) -> N
 
 def test_a_root_beside_an_expectation_belongs_to_it(collhub, ring: Path) -> None:
     given = collhub("verify", ring, "--expect", "broadcast", "--root", "1", "--json").report()
-    assert given["diagnostics"] == collhub("verify", ring, "--expect", "broadcast root 1", "--json").report()["diagnostics"]
+    assert (
+        given["diagnostics"]
+        == collhub("verify", ring, "--expect", "broadcast root 1", "--json").report()["diagnostics"]
+    )
 
 
 def test_an_expectation_that_cannot_be_read_is_exit_2(collhub, ring: Path) -> None:
@@ -111,11 +114,19 @@ def certified(save, tmp_path: Path) -> Path:
         "rate": "10000000000",
         "bound": {"kind": "cut", "nodes": [0], "rate": "10000000000"},
         "is_optimal": True,
-        "tree_count": {"trees": 1, "at_least": 1, "status": "optimal", "reason": "a packing has a tree"},
+        "tree_count": {
+            "trees": 1,
+            "at_least": 1,
+            "status": "optimal",
+            "reason": "a packing has a tree",
+        },
         "trees": [{"root": 0, "weight": "10000000000", "depth": 1, "parents": [-1, 0]}],
     }
     extensions = {"packer": {"certificate": certificate}}
-    return save(algorithm_of(collective, Chunks.cut(collective, [1]), transfers, extensions=extensions), tmp_path / "c.json")
+    return save(
+        algorithm_of(collective, Chunks.cut(collective, [1]), transfers, extensions=extensions),
+        tmp_path / "c.json",
+    )
 
 
 def test_a_certificate_that_holds_is_exit_0(collhub, certified: Path) -> None:
@@ -126,15 +137,26 @@ def test_a_certificate_that_holds_is_exit_0(collhub, certified: Path) -> None:
 
 
 def test_a_certificate_for_another_network_is_exit_1(collhub, certified: Path) -> None:
-    run = collhub("verify", certified, "--certificate", "--topology", "line:2?bandwidth=11GB/s", "--json")
+    run = collhub(
+        "verify", certified, "--certificate", "--topology", "line:2?bandwidth=11GB/s", "--json"
+    )
     report = run.report()
     assert (run.code, report["ok"], report["certificate"]["ok"]) == (1, True, False)
-    assert [found["code"] for found in report["certificate"]["diagnostics"]] == ["certificate-topology"]
+    assert [found["code"] for found in report["certificate"]["diagnostics"]] == [
+        "certificate-topology"
+    ]
 
 
-def test_the_report_holds_the_certificate_only_where_it_was_asked_for(collhub, certified: Path) -> None:
+def test_the_report_holds_the_certificate_only_where_it_was_asked_for(
+    collhub, certified: Path
+) -> None:
     assert "certificate" not in collhub("verify", certified, "--json").report()
-    assert collhub("verify", certified, "--json", "--certificate").report()["certificate"]["is_optimal"] is True
+    assert (
+        collhub("verify", certified, "--json", "--certificate").report()["certificate"][
+            "is_optimal"
+        ]
+        is True
+    )
 
 
 def test_an_algorithm_without_a_certificate_is_exit_1(collhub, ring: Path) -> None:

@@ -22,7 +22,10 @@ def node_table(ranks: list[list[Any]]) -> NodeTable:
     """Nodes `[id, type, peer, size, tag, duration_micros, data_deps, ctrl_deps]` of every rank, in file order."""
     nodes = [node for rank in ranks for node in rank]
     indptr = np.cumsum([0, *(len(rank) for rank in ranks)])
-    place = [{node[0]: start + at for at, node in enumerate(rank)} for rank, start in zip(ranks, indptr, strict=False)]
+    place = [
+        {node[0]: start + at for at, node in enumerate(rank)}
+        for rank, start in zip(ranks, indptr, strict=False)
+    ]
     owner = [place[number] for number, rank in enumerate(ranks) for _ in rank]
     return NodeTable(
         indptr,
@@ -39,18 +42,24 @@ def node_table(ranks: list[list[Any]]) -> NodeTable:
 
 
 def _lists(lists: list[list[int]], owner: list[dict[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    indices = [place[parent] for parents, place in zip(lists, owner, strict=True) for parent in parents]
+    indices = [
+        place[parent] for parents, place in zip(lists, owner, strict=True) for parent in parents
+    ]
     return np.cumsum([0, *(len(parents) for parents in lists)]), np.asarray(indices, np.int64)
 
 
 def source(files: list[bytes]) -> Source:
-    return Source("x", tuple(SourcePart(f"x.{rank}.et", lambda f=f: f, rank) for rank, f in enumerate(files)))
+    return Source(
+        "x", tuple(SourcePart(f"x.{rank}.et", lambda f=f: f, rank) for rank, f in enumerate(files))
+    )
 
 
 def assert_same_nodes(found: NodeTable, expected: NodeTable) -> None:
     for column in dataclasses.fields(NodeTable):
         if column.name != "step":
-            np.testing.assert_array_equal(getattr(found, column.name), getattr(expected, column.name), column.name)
+            np.testing.assert_array_equal(
+                getattr(found, column.name), getattr(expected, column.name), column.name
+            )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +84,13 @@ def test_a_foreign_graph_survives_our_own_profile(graphs: list[NodeTable]) -> No
 
 
 def test_forward_references_and_duplicates_come_back() -> None:
-    ranks = [[[7, "C", None, None, None, 2, [9], [3]], [3, "S", 0, 10, 5, 0, [], []], [9, "R", 0, 10, 5, 0, [3, 3], []]]]
+    ranks = [
+        [
+            [7, "C", None, None, None, 2, [9], [3]],
+            [3, "S", 0, 10, 5, 0, [], []],
+            [9, "R", 0, 10, 5, 0, [3, 3], []],
+        ]
+    ]
     algorithm = read(source(write_nodes(node_table(ranks))), {})
     ranks[0][2][6] = [3]
     assert_same_nodes(lower(algorithm, algorithm.collective_bytes or 0), node_table(ranks))

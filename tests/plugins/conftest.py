@@ -52,8 +52,12 @@ def make_plugin(site: Path) -> MakePlugin:
         (site / f"{module}.py").write_text(preamble + code)
         info = site / f"{module}-0.7.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.7\nRequires-Dist: {requires}\n")
-        (info / "entry_points.txt").write_text(entry_points or f"[collhub.plugins]\n{name} = {module}\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.7\nRequires-Dist: {requires}\n"
+        )
+        (info / "entry_points.txt").write_text(
+            entry_points or f"[collhub.plugins]\n{name} = {module}\n"
+        )
         return site / f"{module}.py"
 
     return make

@@ -12,18 +12,36 @@ from hub_core.plugins.registry import Plugin, PluginState
 Load = Callable[..., Plugin]
 
 BROKEN = {
-    "import-error": ("import no_such_module_anywhere", "ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
+    "import-error": (
+        "import no_such_module_anywhere",
+        "ModuleNotFoundError: No module named 'no_such_module_anywhere'",
+    ),
     "syntax-error": ("def (", "SyntaxError"),
-    "exits": ("import sys; sys.exit(3)", "tried to end the program with status 3 (dist_subject.py:"),
+    "exits": (
+        "import sys; sys.exit(3)",
+        "tried to end the program with status 3 (dist_subject.py:",
+    ),
     "raises-base-exception": ("class Stop(BaseException): ...\nraise Stop('x')", "Stop: x"),
     "error-without-text": (
         "class Mute(Exception):\n  def __str__(self): raise ValueError\nraise Mute",
         "without a readable message",
     ),
-    "hook-raises": ("@hookimpl\ndef collhub_producers(): raise KeyError('format')", "KeyError: 'format' (dist_subject.py:"),
-    "hook-exits": ("@hookimpl\ndef collhub_consumers(): raise SystemExit('bye')", "end the program with status 'bye'"),
-    "hook-returns-none": ("@hookimpl\ndef collhub_producers(): pass", "collhub_producers returned NoneType, expected a list"),
-    "hook-returns-text": ("@hookimpl\ndef collhub_producers(): return 'csv'", "returned str, expected a list"),
+    "hook-raises": (
+        "@hookimpl\ndef collhub_producers(): raise KeyError('format')",
+        "KeyError: 'format' (dist_subject.py:",
+    ),
+    "hook-exits": (
+        "@hookimpl\ndef collhub_consumers(): raise SystemExit('bye')",
+        "end the program with status 'bye'",
+    ),
+    "hook-returns-none": (
+        "@hookimpl\ndef collhub_producers(): pass",
+        "collhub_producers returned NoneType, expected a list",
+    ),
+    "hook-returns-text": (
+        "@hookimpl\ndef collhub_producers(): return 'csv'",
+        "returned str, expected a list",
+    ),
     "hook-returns-other-offers": (
         "@hookimpl\ndef collhub_producers(): return [HealthCheck('x', 'm:f')]",
         "collhub_producers returned a list with HealthCheck, expected FormatReader or Synthesizer",
@@ -32,9 +50,18 @@ BROKEN = {
         "@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', 'm:f'), Simulator('s', 'd', 'm:g')]",
         "returned two simulators named 's'",
     ),
-    "bad-name": ("@hookimpl\ndef collhub_consumers(): return [Simulator('A b', 'd', 'm:f')]", "'A b' is not a name"),
-    "bad-reference": ("@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', 'm.f')]", "'m.f' is not a reference"),
-    "reference-is-a-function": ("@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', len)]", "is not a reference"),
+    "bad-name": (
+        "@hookimpl\ndef collhub_consumers(): return [Simulator('A b', 'd', 'm:f')]",
+        "'A b' is not a name",
+    ),
+    "bad-reference": (
+        "@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', 'm.f')]",
+        "'m.f' is not a reference",
+    ),
+    "reference-is-a-function": (
+        "@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', len)]",
+        "is not a reference",
+    ),
     "bad-suffix": (
         "@hookimpl\ndef collhub_producers(): return [FormatReader(Format('f', 'd', ('xml',)), 'm:f')]",
         "format f: suffixes ('xml',) are not a tuple of endings",
@@ -57,9 +84,18 @@ BROKEN = {
         "  return [Simulator('s', 'd', 'm:f', (Option('a', OptionType.INT, 1, 'h'), Option('a', OptionType.INT, 2, 'h')))]",
         "two options have one name",
     ),
-    "unknown-hook": ("@hookimpl\ndef collhub_producer(): return []", "unknown hook 'collhub_producer'"),
-    "hook-with-arguments": ("@hookimpl\ndef collhub_producers(source): return []", "PluginValidationError"),
-    "unmarked-hook": ("def collhub_producers(): return []", "collhub_producers is not marked with @hookimpl"),
+    "unknown-hook": (
+        "@hookimpl\ndef collhub_producer(): return []",
+        "unknown hook 'collhub_producer'",
+    ),
+    "hook-with-arguments": (
+        "@hookimpl\ndef collhub_producers(source): return []",
+        "PluginValidationError",
+    ),
+    "unmarked-hook": (
+        "def collhub_producers(): return []",
+        "collhub_producers is not marked with @hookimpl",
+    ),
 }
 
 
@@ -95,13 +131,16 @@ def test_requirement_on_another_core_is_seen_before_import(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    "requires", ["collhub>=9; python_version < '3'", "collhub>=9; extra == 'all'", "collhub >< 3", "other>=9"]
+    "requires",
+    ["collhub>=9; python_version < '3'", "collhub>=9; extra == 'all'", "collhub >< 3", "other>=9"],
 )
 def test_requirement_that_does_not_apply_constrains_nothing(load: Load, requires: str) -> None:
     assert load("", requires=requires).status.state is PluginState.LOADED
 
 
-def test_printing_while_loading_reaches_no_stream(load: Load, capfd: pytest.CaptureFixture[str]) -> None:
+def test_printing_while_loading_reaches_no_stream(
+    load: Load, capfd: pytest.CaptureFixture[str]
+) -> None:
     code = "import sys\nprint('hello')\n@hookimpl\ndef collhub_producers():\n  print('again', file=sys.stderr)\n  return []"
     plugin = load(code)
     assert capfd.readouterr() == ("", "")
@@ -113,7 +152,9 @@ def test_plugin_that_reads_standard_input_gets_none(load: Load) -> None:
     assert "EOFError" in load("input()").status.reason
 
 
-def test_plugin_that_closes_standard_output_closes_its_own(load: Load, capfd: pytest.CaptureFixture[str]) -> None:
+def test_plugin_that_closes_standard_output_closes_its_own(
+    load: Load, capfd: pytest.CaptureFixture[str]
+) -> None:
     load("import sys; sys.stdout.close()")
     print("still open")
     assert capfd.readouterr().out == "still open\n"
@@ -124,17 +165,25 @@ def test_interrupt_passes_through(load: Load) -> None:
         load("raise KeyboardInterrupt")
 
 
-def test_two_distributions_with_one_plugin_name_are_both_refused(make_plugin: Callable[..., object], load: Load) -> None:
+def test_two_distributions_with_one_plugin_name_are_both_refused(
+    make_plugin: Callable[..., object], load: Load
+) -> None:
     make_plugin("subject", "", distribution="other-dist")
     plugin = load("")
     assert plugin.status.state is PluginState.BROKEN
-    assert plugin.status.reason == "dist-subject and other-dist both bring a plugin of this name; uninstall one"
+    assert (
+        plugin.status.reason
+        == "dist-subject and other-dist both bring a plugin of this name; uninstall one"
+    )
 
 
 def test_name_of_the_core_is_taken(make_plugin: Callable[..., object]) -> None:
     make_plugin("core", "", distribution="usurper")
     usurper = discover(environment={}).plugin("usurper")
-    assert (usurper.status.state, usurper.status.reason) == (PluginState.BROKEN, "the name 'core' is the core's own")
+    assert (usurper.status.state, usurper.status.reason) == (
+        PluginState.BROKEN,
+        "the name 'core' is the core's own",
+    )
 
 
 def test_malformed_entry_points_break_one_distribution(load: Load) -> None:

@@ -44,13 +44,17 @@ def collhub(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 def _valid(out: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(out)
     name = document["schema"].removeprefix("collhub/")
-    schema = json.loads(importlib.resources.files("hub_core.schemas").joinpath(f"{name}.json").read_bytes())
+    schema = json.loads(
+        importlib.resources.files("hub_core.schemas").joinpath(f"{name}.json").read_bytes()
+    )
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(document, schema)
     return document
 
 
-def test_list_says_what_is_wrong_with_each_plugin(collhub: Collhub, make_plugin: MakePlugin) -> None:
+def test_list_says_what_is_wrong_with_each_plugin(
+    collhub: Collhub, make_plugin: MakePlugin
+) -> None:
     make_plugin("good", SIMULATOR)
     make_plugin("exits", "raise SystemExit(1)")
     make_plugin("older", "", requires="collhub<0.0.1")
@@ -76,13 +80,18 @@ def test_list_names_clashes(collhub: Collhub, make_plugin: MakePlugin) -> None:
 def test_list_as_json_follows_its_schema(collhub: Collhub, make_plugin: MakePlugin) -> None:
     make_plugin("good", SIMULATOR)
     make_plugin("bad", "1/0")
-    plugins = {plugin["name"]: plugin for plugin in _valid(collhub("plugins", "list", "--json")[1])["plugins"]}
+    plugins = {
+        plugin["name"]: plugin
+        for plugin in _valid(collhub("plugins", "list", "--json")[1])["plugins"]
+    }
     assert plugins["core"]["status"] == plugins["good"]["status"] == "loaded"
     assert "ZeroDivisionError" in plugins["bad"]["reason"]
     assert plugins["good"]["provides"][0]["options"][0]["environment"] == "SPEED"
 
 
-def test_without_plugins_all_are_listed_as_disabled(collhub: Collhub, make_plugin: MakePlugin) -> None:
+def test_without_plugins_all_are_listed_as_disabled(
+    collhub: Collhub, make_plugin: MakePlugin
+) -> None:
     make_plugin("good", SIMULATOR)
     assert "good is disabled: by --no-plugins" in collhub("--no-plugins", "plugins", "list")[1]
 
@@ -92,7 +101,10 @@ def test_show_tells_offers_and_options(collhub: Collhub, make_plugin: MakePlugin
     code, out, _ = collhub("plugins", "show", "dist-good")
     assert code == ExitCode.DONE
     assert "simulator sim: always 1 ns" in out
-    assert "-O speed=...  how fast (text; one of fast, slow; default fast; environment variable SPEED)" in out
+    assert (
+        "-O speed=...  how fast (text; one of fast, slow; default fast; environment variable SPEED)"
+        in out
+    )
 
 
 @pytest.mark.parametrize("command", ["show", "check"])
@@ -110,13 +122,17 @@ def test_check_passes_a_sound_plugin(collhub: Collhub, make_plugin: MakePlugin) 
     assert out.splitlines()[-1] == "good: 7 passed, 11 skipped"
 
 
-def test_check_of_a_faulty_plugin_exits_3_and_reports(collhub: Collhub, make_plugin: MakePlugin) -> None:
+def test_check_of_a_faulty_plugin_exits_3_and_reports(
+    collhub: Collhub, make_plugin: MakePlugin
+) -> None:
     make_plugin("bad", SIMULATOR.replace("(1,)", "(-1,)"))
     code, out, _ = collhub("plugins", "check", "bad", "--json")
     assert code == ExitCode.PLUGIN
     report = _valid(out)
     assert report["ok"] is False
-    failed = [check["check"] for check in report["plugins"][0]["checks"] if check["verdict"] == "failed"]
+    failed = [
+        check["check"] for check in report["plugins"][0]["checks"] if check["verdict"] == "failed"
+    ]
     assert failed == ["simulators-simulate"]
 
 
@@ -127,7 +143,9 @@ def test_check_of_an_absent_plugin_reports_every_check_failed(collhub: Collhub) 
 
 
 @pytest.mark.parametrize("name", ["Core", "core", "hub", "a b", "../x", "9x", "", "x-"])
-def test_new_plugin_needs_a_usable_name(collhub: Collhub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_new_plugin_needs_a_usable_name(
+    collhub: Collhub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     code, _, err = collhub("plugins", "new", "--", name)
     assert code == ExitCode.USAGE
@@ -146,7 +164,11 @@ def test_new_plugin_does_not_overwrite(collhub: Collhub, tmp_path: Path) -> None
 def test_new_plugin_is_named_throughout(collhub: Collhub, tmp_path: Path) -> None:
     folder = tmp_path / "made"
     code, out, err = collhub("plugins", "new", "my_format", "--directory", folder)
-    files = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     assert code == ExitCode.DONE
     assert sorted(out.splitlines()) == sorted(str(folder / name) for name in files)
     assert f"collhub plugins install {folder}" in err
@@ -172,14 +194,19 @@ def test_pip_options_go_behind_two_hyphens(collhub: Collhub) -> None:
 
 def test_misspelt_command_names_the_closest(collhub: Collhub) -> None:
     code, _, err = collhub("plugins", "chek", "x")
-    assert (code, err) == (ExitCode.USAGE, "error: there is no command 'plugins chek'; did you mean 'check'?\n")
+    assert (code, err) == (
+        ExitCode.USAGE,
+        "error: there is no command 'plugins chek'; did you mean 'check'?\n",
+    )
 
 
 def test_doctor_finds_the_installation_healthy(collhub: Collhub) -> None:
     code, out, _ = collhub("--no-plugins", "doctor", "--json")
     report = _valid(out)
     assert (code, report["ok"]) == (ExitCode.DONE, True)
-    assert {"python", "collhub", "dependencies", "temporary folder"} <= {line["subject"] for line in report["lines"]}
+    assert {"python", "collhub", "dependencies", "temporary folder"} <= {
+        line["subject"] for line in report["lines"]
+    }
 
 
 def test_doctor_exits_3_for_a_broken_plugin(collhub: Collhub, make_plugin: MakePlugin) -> None:

@@ -34,10 +34,16 @@ def write(algorithm, options):
 
 FAULTS = {
     "loads-quietly": ("print('hello')", "prints while it loads: 'hello'"),
-    "offers-something": ('FORMAT = Format("copy", "", (".copy",))', "writer copy has no description"),
+    "offers-something": (
+        'FORMAT = Format("copy", "", (".copy",))',
+        "writer copy has no description",
+    ),
     "imports-lightly": ("import numpy", "imports numpy"),
     "references-resolve": ("del read", "has no attribute 'read'"),
-    "readers-read-samples": ("def read(source, options): return 3", "returned int, expected Algorithm"),
+    "readers-read-samples": (
+        "def read(source, options): return 3",
+        "returned int, expected Algorithm",
+    ),
     "bad-input-is-refused": (
         "def read(source, options):\n  import json; json.loads(source.content()); return document.read(source, options)",
         "JSONDecodeError",
@@ -71,7 +77,9 @@ def _result(name: str, check: str) -> CheckResult:
 
 
 def test_sound_plugin_passes(make_plugin: MakePlugin) -> None:
-    make_plugin("subject", SOUND.replace("from hub_core import document", "import importlib\n") + LAZY)
+    make_plugin(
+        "subject", SOUND.replace("from hub_core import document", "import importlib\n") + LAZY
+    )
     results = check_plugin("subject", discover(environment={}))
     assert [(r.check.name, r.details) for r in results if r.verdict is Verdict.FAILED] == []
     assert sum(result.verdict is Verdict.PASSED for result in results) == 12
@@ -85,7 +93,11 @@ document = _Lazy()
 """
 
 
-@pytest.mark.parametrize(("check", "fault", "problem"), [(check, *fault) for check, fault in FAULTS.items()], ids=FAULTS.keys())
+@pytest.mark.parametrize(
+    ("check", "fault", "problem"),
+    [(check, *fault) for check, fault in FAULTS.items()],
+    ids=FAULTS.keys(),
+)
 def test_fault_is_found(make_plugin: MakePlugin, check: str, fault: str, problem: str) -> None:
     make_plugin("subject", SOUND + fault)
     result = _result("subject", check)
@@ -94,13 +106,26 @@ def test_fault_is_found(make_plugin: MakePlugin, check: str, fault: str, problem
 
 
 def test_printing_reader_is_not_silent(make_plugin: MakePlugin) -> None:
-    make_plugin("subject", SOUND + "def read(source, options):\n  print('reading'); return document.read(source, options)")
-    assert "reader copy prints 'reading'" in _result("subject", "formats-leave-the-system-alone").details
+    make_plugin(
+        "subject",
+        SOUND
+        + "def read(source, options):\n  print('reading'); return document.read(source, options)",
+    )
+    assert (
+        "reader copy prints 'reading'"
+        in _result("subject", "formats-leave-the-system-alone").details
+    )
 
 
 @pytest.mark.parametrize(
     "call",
-    ["socket.socket().close()", "subprocess.run(['true'])", "os.listdir('/')", "open('x', 'w').close()", "os.system('true')"],
+    [
+        "socket.socket().close()",
+        "subprocess.run(['true'])",
+        "os.listdir('/')",
+        "open('x', 'w').close()",
+        "os.system('true')",
+    ],
 )
 def test_access_to_the_system_is_seen(
     make_plugin: MakePlugin, tmp_path: object, call: str, monkeypatch: pytest.MonkeyPatch
@@ -125,10 +150,19 @@ def test_unmet_requirement_is_found(make_plugin: MakePlugin) -> None:
     ("body", "problem"),
     [
         ("return SimulationResult((1,) * (algorithm.num_ranks + 1))", "5 finish times for 4 ranks"),
-        ("return SimulationResult((-1,) * algorithm.num_ranks)", "are not whole numbers of at least 0"),
-        ("import itertools; return SimulationResult((next(COUNT),) * algorithm.num_ranks)", "two runs differ"),
+        (
+            "return SimulationResult((-1,) * algorithm.num_ranks)",
+            "are not whole numbers of at least 0",
+        ),
+        (
+            "import itertools; return SimulationResult((next(COUNT),) * algorithm.num_ranks)",
+            "two runs differ",
+        ),
         ("raise ZeroDivisionError('x')", "ZeroDivisionError: x"),
-        ("from hub_core import InputError; raise InputError('no')", "simulator sim refuses every sample: no"),
+        (
+            "from hub_core import InputError; raise InputError('no')",
+            "simulator sim refuses every sample: no",
+        ),
         ("return 5", "returned int, expected SimulationResult"),
     ],
 )
@@ -161,7 +195,10 @@ def simulate(algorithm, topology, collective_bytes, options):
 """
     make_plugin("subject", code)
     result = _result("subject", "simulators-simulate")
-    assert (result.verdict, result.details) == (Verdict.SKIPPED, ("not checked: no program is named",))
+    assert (result.verdict, result.details) == (
+        Verdict.SKIPPED,
+        ("not checked: no program is named",),
+    )
 
 
 EXECUTOR = """
@@ -181,7 +218,9 @@ def execute(request, options):
 
 
 @pytest.mark.parametrize(("error", "verdict"), [("0", Verdict.PASSED), ("1", Verdict.FAILED)])
-def test_executor_is_held_to_the_collective(make_plugin: MakePlugin, error: str, verdict: Verdict) -> None:
+def test_executor_is_held_to_the_collective(
+    make_plugin: MakePlugin, error: str, verdict: Verdict
+) -> None:
     make_plugin("subject", EXECUTOR.replace("ERROR", error))
     assert _result("subject", "executors-compute").verdict is verdict
 
@@ -210,17 +249,35 @@ def run(algorithm, options):
 """
 
 FAULTY_SYNTHESIS = {
-    "another collective": ("return SynthesisResult(ring_all_gather(4), 100)", "made all-gather of 4 ranks"),
+    "another collective": (
+        "return SynthesisResult(ring_all_gather(4), 100)",
+        "made all-gather of 4 ranks",
+    ),
     "no result": ("return algorithm", "returned Algorithm, expected SynthesisResult"),
-    "no time": ("return SynthesisResult(algorithm, 0)", "the time 0 is no positive whole number of nanoseconds"),
-    "fraction of a time": ("return SynthesisResult(algorithm, 9.5)", "the time 9.5 is no positive whole number"),
-    "below a bound": ("return SynthesisResult(algorithm, 9, {'cut': 10})", "the time 9 ns is below the lower bound 'cut', 10 ns"),
+    "no time": (
+        "return SynthesisResult(algorithm, 0)",
+        "the time 0 is no positive whole number of nanoseconds",
+    ),
+    "fraction of a time": (
+        "return SynthesisResult(algorithm, 9.5)",
+        "the time 9.5 is no positive whole number",
+    ),
+    "below a bound": (
+        "return SynthesisResult(algorithm, 9, {'cut': 10})",
+        "the time 9 ns is below the lower bound 'cut', 10 ns",
+    ),
     "runs differ": (
         "return SynthesisResult(replace(algorithm, collective_bytes=next(COUNT)), 9)",
         "two runs differ in collective_bytes",
     ),
-    "partial without need": ("return SynthesisResult(algorithm, 9, is_partial=True)", "partial, though all ranks are wanted"),
-    "wrong contents": ("return SynthesisResult(replace(algorithm, steps=EMPTY), 9)", "verification fails"),
+    "partial without need": (
+        "return SynthesisResult(algorithm, 9, is_partial=True)",
+        "partial, though all ranks are wanted",
+    ),
+    "wrong contents": (
+        "return SynthesisResult(replace(algorithm, steps=EMPTY), 9)",
+        "verification fails",
+    ),
     "more than is wanted": (
         "return SynthesisResult(algorithm, 9, is_partial=bool(request.wanted))",
         "a partial result for rank 0 holds steps of other ranks",
@@ -260,10 +317,15 @@ def make(request, algorithm):
 
 def test_synthesizer_that_refuses_everything_is_found(make_plugin: MakePlugin) -> None:
     make_plugin("subject", SYNTHESIZER.replace("is not CollectiveKind.ALL_REDUCE", "is not None"))
-    assert "synthesizer synth refuses every collective" in _result("subject", "synthesizers-synthesize").details[0]
+    assert (
+        "synthesizer synth refuses every collective"
+        in _result("subject", "synthesizers-synthesize").details[0]
+    )
 
 
-@pytest.mark.parametrize(("fault", "problem"), FAULTY_SYNTHESIS.values(), ids=FAULTY_SYNTHESIS.keys())
+@pytest.mark.parametrize(
+    ("fault", "problem"), FAULTY_SYNTHESIS.values(), ids=FAULTY_SYNTHESIS.keys()
+)
 def test_faulty_synthesis_is_found(make_plugin: MakePlugin, fault: str, problem: str) -> None:
     code = f"""
 import itertools
@@ -291,7 +353,9 @@ def check(environment):
     return [HealthLine("device", False)]
 """
     make_plugin("subject", code)
-    assert _result("subject", "health-checks-answer").details == ("health check health: device: no cure",)
+    assert _result("subject", "health-checks-answer").details == (
+        "health check health: device: no cure",
+    )
 
 
 @pytest.mark.parametrize("name", ["absent", "subject"])
@@ -303,7 +367,9 @@ def test_absent_or_broken_plugin_fails_every_check(make_plugin: MakePlugin, name
 
 
 def test_core_conforms_to_its_own_kit() -> None:
-    failed = [(r.check.name, r.details) for r in check_plugin("core") if r.verdict is Verdict.FAILED]
+    failed = [
+        (r.check.name, r.details) for r in check_plugin("core") if r.verdict is Verdict.FAILED
+    ]
     assert failed == []
 
 

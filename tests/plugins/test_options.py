@@ -33,7 +33,9 @@ def _bind(option: Option, value: OptionValue) -> OptionValue:
         (OptionType.SIZE, 512, 512),
     ],
 )
-def test_value_is_converted_to_its_type(type_: OptionType, text: OptionValue, value: OptionValue) -> None:
+def test_value_is_converted_to_its_type(
+    type_: OptionType, text: OptionValue, value: OptionValue
+) -> None:
     converted = _bind(Option("o", type_, None, "h"), text)
     assert converted == value
     assert type(converted) is type(value)
@@ -55,13 +57,18 @@ def test_value_is_converted_to_its_type(type_: OptionType, text: OptionValue, va
         (OptionType.TEXT, 3, "is not text"),
     ],
 )
-def test_value_that_does_not_fit_is_refused(type_: OptionType, text: OptionValue, reason: str) -> None:
+def test_value_that_does_not_fit_is_refused(
+    type_: OptionType, text: OptionValue, reason: str
+) -> None:
     with pytest.raises(UsageError, match=reason):
         _bind(Option("o", type_, None, "h"), text)
 
 
 def test_value_outside_the_choices_names_the_closest() -> None:
-    with pytest.raises(UsageError, match=r"writer x: option model 'awar' is not one of aware, unaware; did you mean 'aware'\?"):
+    with pytest.raises(
+        UsageError,
+        match=r"writer x: option model 'awar' is not one of aware, unaware; did you mean 'aware'\?",
+    ):
         _bind(MODEL, "awar")
 
 
@@ -88,12 +95,16 @@ def test_default_in_text_is_converted() -> None:
 def test_environment_variable_stands_between_value_and_default() -> None:
     environment = {"THE_BINARY": "/opt/sim"}
     assert bind_options([BINARY], {}, environment, "simulator x") == {"binary": "/opt/sim"}
-    assert bind_options([BINARY], {"binary": "mine"}, environment, "simulator x") == {"binary": "mine"}
+    assert bind_options([BINARY], {"binary": "mine"}, environment, "simulator x") == {
+        "binary": "mine"
+    }
 
 
 def test_bad_environment_variable_is_named() -> None:
     option = Option("ranks", OptionType.INT, 1, "h", environment="RANKS")
-    with pytest.raises(UsageError, match="from the environment variable RANKS, 'two' is not a whole number"):
+    with pytest.raises(
+        UsageError, match="from the environment variable RANKS, 'two' is not a whole number"
+    ):
         bind_options([option], {}, {"RANKS": "two"}, "simulator x")
 
 

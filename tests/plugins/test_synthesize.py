@@ -57,7 +57,9 @@ def collhub(make_plugin: MakePlugin, capsys: pytest.CaptureFixture[str]) -> Prog
 
 def test_algorithm_is_verified_and_written(collhub: Program, tmp_path: Path) -> None:
     out = tmp_path / "ring"
-    code, text, errors = collhub("--collective", "all-gather", "--topology", "ring:4", "--size", "1MiB", "-o", out)
+    code, text, errors = collhub(
+        "--collective", "all-gather", "--topology", "ring:4", "--size", "1MiB", "-o", out
+    )
     assert code == 0
     assert "algorithm     all-gather by rounds, 4 ranks, 28 steps" in text
     assert "verification  correct" in text
@@ -67,10 +69,24 @@ def test_algorithm_is_verified_and_written(collhub: Program, tmp_path: Path) -> 
 
 
 def test_report_follows_its_schema(collhub: Program) -> None:
-    code, text, _ = collhub("--collective", "all-gather", "--topology", "ring:4", "--size", "1MiB", "--json", "-O", "pieces=2")
+    code, text, _ = collhub(
+        "--collective",
+        "all-gather",
+        "--topology",
+        "ring:4",
+        "--size",
+        "1MiB",
+        "--json",
+        "-O",
+        "pieces=2",
+    )
     assert code == 0
     report = json.loads(text)
-    schema = json.loads(importlib.resources.files("hub_core.schemas").joinpath("report-synthesize-1.json").read_bytes())
+    schema = json.loads(
+        importlib.resources.files("hub_core.schemas")
+        .joinpath("report-synthesize-1.json")
+        .read_bytes()
+    )
     jsonschema.validate(report, schema)
     assert (report["time_ns"], report["bound_ns"], report["ratio_to_bound"]) == (3000, 1000, 3.0)
     assert report["statistics"] == {"pieces": 2}
@@ -78,24 +94,61 @@ def test_report_follows_its_schema(collhub: Program) -> None:
 
 
 def test_ranks_without_relays_are_the_whole_network(collhub: Program) -> None:
-    arguments = ("--collective", "broadcast", "--topology", "fc:8", "--size", "1MiB", "--ranks", "2,4-6", "--root", 5, "--json")
+    arguments = (
+        "--collective",
+        "broadcast",
+        "--topology",
+        "fc:8",
+        "--size",
+        "1MiB",
+        "--ranks",
+        "2,4-6",
+        "--root",
+        5,
+        "--json",
+    )
     report = json.loads(collhub(*arguments)[1])
     assert (report["num_ranks"], report["topology"]) == (4, "fc:8?npus=2,4-6")
 
 
 def test_relays_take_part_in_the_algorithm(collhub: Program, tmp_path: Path) -> None:
     out = tmp_path / "group.json"
-    arguments = ("--collective", "broadcast", "--topology", "ring:6", "--size", "1MiB", "--ranks", "1,4", "--relays", "-o", out)
+    arguments = (
+        "--collective",
+        "broadcast",
+        "--topology",
+        "ring:6",
+        "--size",
+        "1MiB",
+        "--ranks",
+        "1,4",
+        "--relays",
+        "-o",
+        out,
+    )
     assert collhub(*arguments)[0] == 0
     assert json.loads(out.read_bytes())["collective"]["num_ranks"] == 6
 
 
 def test_steps_of_some_ranks_are_written_alone(collhub: Program, tmp_path: Path) -> None:
-    arguments = ("--collective", "all-gather", "--topology", "ring:8", "--size", "1MiB", "--write-ranks", "0,5-6")
+    arguments = (
+        "--collective",
+        "all-gather",
+        "--topology",
+        "ring:8",
+        "--size",
+        "1MiB",
+        "--write-ranks",
+        "0,5-6",
+    )
     code, text, _ = collhub(*arguments, "-o", tmp_path / "part")
     assert code == 0
     assert "replayed by the synthesizer as a whole" in text
-    assert sorted(path.name for path in tmp_path.glob("part*")) == ["part.0.et", "part.5.et", "part.6.et"]
+    assert sorted(path.name for path in tmp_path.glob("part*")) == [
+        "part.0.et",
+        "part.5.et",
+        "part.6.et",
+    ]
 
 
 def test_traces_of_some_ranks_are_those_of_the_whole(collhub: Program, tmp_path: Path) -> None:
@@ -111,27 +164,58 @@ GOOD = ("--collective", "all-gather", "--topology", "ring:4", "--size", "1MiB")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((*GOOD, "--root", "1"), "--root has no meaning for all-gather; it belongs to broadcast, reduce, gather, scatter"),
-        ((*GOOD, "--relays"), "--relays has no meaning where all NPUs take part; name those that take part with --ranks"),
+        (
+            (*GOOD, "--root", "1"),
+            "--root has no meaning for all-gather; it belongs to broadcast, reduce, gather, scatter",
+        ),
+        (
+            (*GOOD, "--relays"),
+            "--relays has no meaning where all NPUs take part; name those that take part with --ranks",
+        ),
         ((*GOOD, "--to", "json"), "--to has no meaning without -o; say where to write: -o OUT"),
-        ((*GOOD, "--ranks", "1,9"), "topology ring:4: NPU 9 is not in 0..3; name each NPU once, as 0,2,4-7"),
+        (
+            (*GOOD, "--ranks", "1,9"),
+            "topology ring:4: NPU 9 is not in 0..3; name each NPU once, as 0,2,4-7",
+        ),
         ((*GOOD, "--ranks", "1,,2"), "'1,,2' is not a list of ranks; write for example 0,2,4-7"),
         ((*GOOD, "-O", "pices=2"), "there is no option 'pices' here; did you mean 'pieces'?"),
         ((*GOOD, "--write-ranks", "9"), "topology ring:4 has no NPU 9; name NPUs of 0..3"),
-        ((*GOOD, "--json", "-o", "-"), "--json and the output both want standard output; give -o a path"),
+        (
+            (*GOOD, "--json", "-o", "-"),
+            "--json and the output both want standard output; give -o a path",
+        ),
         (
             ("--collective", "all-gather", "--topology", "rong:4", "--size", "1MiB"),
             "unknown topology 'rong'; did you mean 'ring'?",
         ),
-        (("--collective", "all-gather", "--topology", "ring:4", "--size", "1"), "size '1' has no unit; use one of B, KB,"),
         (
-            ("--collective", "broadcast", "--topology", "fc:8", "--size", "1MiB", "--ranks", "1,2", "--root", "5"),
+            ("--collective", "all-gather", "--topology", "ring:4", "--size", "1"),
+            "size '1' has no unit; use one of B, KB,",
+        ),
+        (
+            (
+                "--collective",
+                "broadcast",
+                "--topology",
+                "fc:8",
+                "--size",
+                "1MiB",
+                "--ranks",
+                "1,2",
+                "--root",
+                "5",
+            ),
             "the root, NPU 5, does not take part on fc:8; name one of 1,2",
         ),
-        (("--collective", "reduce", "--topology", "ring:4", "--size", "1MiB"), "only broadcasts and all-gathers"),
+        (
+            ("--collective", "reduce", "--topology", "ring:4", "--size", "1MiB"),
+            "only broadcasts and all-gathers",
+        ),
     ],
 )
-def test_bad_requests_are_refused_in_one_line(collhub: Program, arguments: tuple[str, ...], message: str) -> None:
+def test_bad_requests_are_refused_in_one_line(
+    collhub: Program, arguments: tuple[str, ...], message: str
+) -> None:
     code, text, errors = collhub(*arguments)
     assert (code, text) == (2, "")
     assert errors.startswith(f"error: {message}")
@@ -141,9 +225,16 @@ def test_bad_requests_are_refused_in_one_line(collhub: Program, arguments: tuple
 def test_format_that_cannot_hold_a_part_is_refused(collhub: Program, tmp_path: Path) -> None:
     code, _, errors = collhub(*GOOD, "--write-ranks", "1", "-o", tmp_path / "part.json")
     assert code == 2
-    assert "the format json cannot hold some ranks alone; write Chakra traces: --to chakra" in errors
+    assert (
+        "the format json cannot hold some ranks alone; write Chakra traces: --to chakra" in errors
+    )
 
 
-def test_unknown_synthesizer_names_the_closest(collhub: Program, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_synthesizer_names_the_closest(
+    collhub: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["synthesize", "round", *GOOD]) == 2
-    assert capsys.readouterr().err == "error: there is no synthesizer 'round'; did you mean 'rounds'?\n"
+    assert (
+        capsys.readouterr().err
+        == "error: there is no synthesizer 'round'; did you mean 'rounds'?\n"
+    )

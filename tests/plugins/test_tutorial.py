@@ -21,27 +21,40 @@ OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
 
 
 def _blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL
+    )
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python of a new environment that sees the distributions of this one and installs into itself."""
-    if Version(installed_version("setuptools") or "0") < Version("77") or installed_version("pip") is None:
-        pytest.skip("building a distribution without network needs pip and setuptools 77 in this environment")
+    if (
+        Version(installed_version("setuptools") or "0") < Version("77")
+        or installed_version("pip") is None
+    ):
+        pytest.skip(
+            "building a distribution without network needs pip and setuptools 77 in this environment"
+        )
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     asked = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
     )
     # addsitedir, and not the bare path: it also reads the .pth files of editable installations.
-    Path(asked.stdout.strip(), "outer.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    Path(asked.stdout.strip(), "outer.pth").write_text(
+        f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    )
     return python
 
 
 def _run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
 
 
 def _collhub(python: Path, *arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -56,26 +69,59 @@ def test_tutorial_shows_the_code_of_the_example(name: str) -> None:
 def test_new_plugin_named_example_is_the_example(python: Path, tmp_path: Path) -> None:
     done = _collhub(python, "plugins", "new", "example", "--directory", "made", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    made = {path.relative_to(tmp_path / "made").as_posix() for path in (tmp_path / "made").rglob("*") if path.is_file()}
+    made = {
+        path.relative_to(tmp_path / "made").as_posix()
+        for path in (tmp_path / "made").rglob("*")
+        if path.is_file()
+    }
     assert made == {line.split()[0] for line in _blocks("text")[0].splitlines()} | {
         "src/collhub_example/__init__.py",
         "src/collhub_example/py.typed",
     }
-    assert all((tmp_path / "made" / name).read_bytes() == (EXAMPLE / name).read_bytes() for name in made)
+    assert all(
+        (tmp_path / "made" / name).read_bytes() == (EXAMPLE / name).read_bytes() for name in made
+    )
 
 
 @pytest.mark.parametrize("name", ["example", "my-steps"])
 def test_new_plugin_installs_and_passes(python: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "plugin"
-    assert _collhub(python, "plugins", "new", name, "--directory", folder, cwd=tmp_path).returncode == 0
+    assert (
+        _collhub(python, "plugins", "new", name, "--directory", folder, cwd=tmp_path).returncode
+        == 0
+    )
     installed = _collhub(python, "plugins", "install", folder, "--", *OFFLINE, cwd=tmp_path)
     assert installed.returncode == 0, installed.stderr
     assert re.search(rf"^{name} +collhub-{name} +0\.1\.0 +loaded$", installed.stdout, re.MULTILINE)
     checked = _collhub(python, "plugins", "check", name, cwd=tmp_path)
-    assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, f"{name}: 12 passed, 6 skipped"), checked.stdout
-    suite = _run(python, "-m", "pytest", "-q", "--collhub-plugin", name, "--pyargs", "hub_core.testing.suite", cwd=tmp_path)
+    assert (checked.returncode, checked.stdout.splitlines()[-1]) == (
+        0,
+        f"{name}: 12 passed, 6 skipped",
+    ), checked.stdout
+    suite = _run(
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "--collhub-plugin",
+        name,
+        "--pyargs",
+        "hub_core.testing.suite",
+        cwd=tmp_path,
+    )
     assert "12 passed, 6 skipped" in suite.stdout, suite.stdout
-    own = _run(python, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", folder, folder / "tests", cwd=tmp_path)
+    own = _run(
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        folder,
+        folder / "tests",
+        cwd=tmp_path,
+    )
     assert own.returncode == 0, own.stdout
 
 
@@ -96,7 +142,11 @@ def test_smallest_plugin_of_the_tutorial_installs_and_works(python: Path, tmp_pa
 def test_distribution_without_a_plugin_is_named(python: Path, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "plain")
     project = tmp_path / "plain" / "pyproject.toml"
-    project.write_text(project.read_text().replace("collhub.plugins", "other.group").replace("collhub-example", "plain-dist"))
+    project.write_text(
+        project.read_text()
+        .replace("collhub.plugins", "other.group")
+        .replace("collhub-example", "plain-dist")
+    )
     done = _collhub(python, "plugins", "install", tmp_path / "plain", "--", *OFFLINE, cwd=tmp_path)
     assert done.returncode == 3
     assert "is installed, but it added or changed no plugin" in done.stderr
@@ -113,4 +163,7 @@ def test_installed_plugin_that_is_broken_is_named(python: Path, tmp_path: Path) 
     (tmp_path / "pyproject.toml").write_text(text)
     done = _collhub(python, "plugins", "install", tmp_path, "--", *OFFLINE, cwd=tmp_path)
     assert done.returncode == 3
-    assert "collhub-bad is installed, but its plugin bad is broken: importing bad: it tried to end the program" in done.stderr
+    assert (
+        "collhub-bad is installed, but its plugin bad is broken: importing bad: it tried to end the program"
+        in done.stderr
+    )

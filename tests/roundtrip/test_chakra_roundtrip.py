@@ -20,7 +20,10 @@ def trace(algorithm: Algorithm, options: Options | None = None) -> list[bytes]:
 
 
 def parsed(files: list[bytes], options: Options | None = None) -> Algorithm:
-    parts = tuple(SourcePart(f"x.{rank}.et", lambda content=content: content, rank) for rank, content in enumerate(files))
+    parts = tuple(
+        SourcePart(f"x.{rank}.et", lambda content=content: content, rank)
+        for rank, content in enumerate(files)
+    )
     return read(Source("x", parts), options or {})
 
 

@@ -14,7 +14,14 @@ from hypothesis import given
 
 from hub_core import document
 from hub_core.algorithm import Algorithm, Provenance
-from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
+from hub_core.collectives import (
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    ReduceOp,
+)
 from hub_core.diagnostics import InputError
 from hub_core.plugins.contract import Source
 from hub_core.steps import StepKind, StepTableBuilder
@@ -34,12 +41,40 @@ def read(content: bytes) -> Algorithm:
 def custom() -> Algorithm:
     """Every column, every part of a contract, and provenance and extensions differ from their defaults."""
     builder = StepTableBuilder(2)
-    sent = builder.add(0, StepKind.SEND, peer=1, channel=3, src_buffer=Buffer.INPUT, src_offset=1, count=2, lane=4, source_line=7)
+    sent = builder.add(
+        0,
+        StepKind.SEND,
+        peer=1,
+        channel=3,
+        src_buffer=Buffer.INPUT,
+        src_offset=1,
+        count=2,
+        lane=4,
+        source_line=7,
+    )
     builder.add(0, StepKind.COMPUTE, duration_ns=1500, control=[sent])
-    got = builder.add(1, StepKind.RECV_REDUCE, peer=0, channel=3, src_buffer=Buffer.SCRATCH, dst_buffer=Buffer.OUTPUT, count=2)
-    builder.add(1, StepKind.COPY, src_buffer=Buffer.OUTPUT, dst_buffer=Buffer.SCRATCH, dst_offset=5, count=1, data=[got])
+    got = builder.add(
+        1,
+        StepKind.RECV_REDUCE,
+        peer=0,
+        channel=3,
+        src_buffer=Buffer.SCRATCH,
+        dst_buffer=Buffer.OUTPUT,
+        count=2,
+    )
+    builder.add(
+        1,
+        StepKind.COPY,
+        src_buffer=Buffer.OUTPUT,
+        dst_buffer=Buffer.SCRATCH,
+        dst_offset=5,
+        count=1,
+        data=[got],
+    )
     ints = [np.asarray(values, np.int64) for values in ([1], [0], [-1], [1])]
-    contract = CustomContract(np.asarray([3, 3]), np.asarray([0, 2]), np.asarray([True, False]), Contributions(*ints))
+    contract = CustomContract(
+        np.asarray([3, 3]), np.asarray([0, 2]), np.asarray([True, False]), Contributions(*ints)
+    )
     collective = Collective(CollectiveKind.CUSTOM, 2, 3, None, True, True, ReduceOp.MAX, contract)
     provenance = Provenance("p", "1.2", "a b.xml", "00ff", {"root": "1"})
     extensions = {"vendor": {"list": [1, 2.5, None, True, "\u00fc"], "huge": 10**30}}
@@ -48,7 +83,9 @@ def custom() -> Algorithm:
 
 def without_contents(algorithm: Algorithm) -> Algorithm:
     contract = dataclasses.replace(algorithm.collective.contract, expected=None)
-    return dataclasses.replace(algorithm, collective=dataclasses.replace(algorithm.collective, contract=contract))
+    return dataclasses.replace(
+        algorithm, collective=dataclasses.replace(algorithm.collective, contract=contract)
+    )
 
 
 def empty() -> Algorithm:
@@ -78,7 +115,9 @@ def test_document_to_model_to_document_is_equal_byte_for_byte(name: str) -> None
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_documents_satisfy_the_published_schema_arrays_included(name: str) -> None:
-    schema = json.loads(importlib.resources.files("hub_core.schemas").joinpath("algorithm-1.json").read_bytes())
+    schema = json.loads(
+        importlib.resources.files("hub_core.schemas").joinpath("algorithm-1.json").read_bytes()
+    )
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(json.loads(written(SAMPLES[name])), schema)
 
@@ -107,16 +146,34 @@ def test_vendor_data_that_is_not_json_is_refused(value: object) -> None:
 
 def test_offsets_outside_the_buffers_can_be_written_down() -> None:
     builder = StepTableBuilder(1)
-    builder.add(0, StepKind.COPY, src_buffer=Buffer.INPUT, src_offset=-5, dst_buffer=Buffer.OUTPUT, dst_offset=2**62, count=1)
-    algorithm = Algorithm(Collective(CollectiveKind.ALL_REDUCE, 1, 1), builder.build(), np.asarray([0]))
+    builder.add(
+        0,
+        StepKind.COPY,
+        src_buffer=Buffer.INPUT,
+        src_offset=-5,
+        dst_buffer=Buffer.OUTPUT,
+        dst_offset=2**62,
+        count=1,
+    )
+    algorithm = Algorithm(
+        Collective(CollectiveKind.ALL_REDUCE, 1, 1), builder.build(), np.asarray([0])
+    )
     assert read(written(algorithm)).differences(algorithm) == []
 
 
 def test_rows_in_any_order_are_grouped_and_ordered() -> None:
-    steps = {"rank": [1, 0, 0], "kind": ["compute", "compute", "copy"], "count": [0, 0, 1], "data": [[], [2], []]}
+    steps = {
+        "rank": [1, 0, 0],
+        "kind": ["compute", "compute", "copy"],
+        "count": [0, 0, 1],
+        "data": [[], [2], []],
+    }
     root = {**json.loads(written(ring_all_reduce(2))), "steps": steps}
     table = read(json.dumps(root).encode()).steps
-    assert (table.rank.tolist(), table.kind.tolist()) == ([0, 0, 1], [StepKind.COPY, StepKind.COMPUTE, StepKind.COMPUTE])
+    assert (table.rank.tolist(), table.kind.tolist()) == (
+        [0, 0, 1],
+        [StepKind.COPY, StepKind.COMPUTE, StepKind.COMPUTE],
+    )
     assert table.edges()[0].tolist() == [0]
 
 

@@ -14,7 +14,12 @@ from hub_core.topologies import parse_topology
 from hub_core.topology import Links, Topology
 
 MIB = 1 << 20
-ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER)
+ROOTED = (
+    CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
+    CollectiveKind.GATHER,
+    CollectiveKind.SCATTER,
+)
 KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
 # 50 bytes a ns and 500 ns, unless a text says otherwise.
 RATE, LATENCY = 50.0, 500.0
@@ -40,23 +45,31 @@ def graph(npus, nodes, *links):
     """Links (source, destination, bytes a ns, latency in ns)."""
     ends = np.asarray([link[:2] for link in links], np.int64)
     rates = np.asarray([link[2] for link in links], np.float64) * 1e9
-    return Links(ends[:, 0], ends[:, 1], rates, np.asarray([link[3] for link in links]) / 1e9).topology("graph", npus, nodes)
+    return Links(
+        ends[:, 0], ends[:, 1], rates, np.asarray([link[3] for link in links]) / 1e9
+    ).topology("graph", npus, nodes)
 
 
 @pytest.mark.parametrize("n", [2, 3, 8, 64])
-@pytest.mark.parametrize("kind", [CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL])
+@pytest.mark.parametrize(
+    "kind", [CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL]
+)
 def test_direct_exchange_on_a_fully_connected_network_is_optimal(kind, n):
     assert bound(kind, f"fully-connected:{n}", n * 65536) == math.floor(comm(65536))
 
 
 @pytest.mark.parametrize("n", [2, 3, 8])
 def test_all_reduce_on_a_fully_connected_network_moves_everything_twice(n):
-    assert bound(CollectiveKind.ALL_REDUCE, f"fully-connected:{n}", n * 65536) == math.floor(LATENCY + 2 * 65536 / RATE)
+    assert bound(CollectiveKind.ALL_REDUCE, f"fully-connected:{n}", n * 65536) == math.floor(
+        LATENCY + 2 * 65536 / RATE
+    )
 
 
 @pytest.mark.parametrize("n", [3, 8, 64])
 def test_all_gather_on_a_ring_uses_both_directions(n):
-    assert bound(CollectiveKind.ALL_GATHER, f"ring:{n}", n * MIB) == math.floor(LATENCY + (n - 1) * MIB / (2 * RATE))
+    assert bound(CollectiveKind.ALL_GATHER, f"ring:{n}", n * MIB) == math.floor(
+        LATENCY + (n - 1) * MIB / (2 * RATE)
+    )
 
 
 @pytest.mark.parametrize("n", [4, 64])
@@ -64,13 +77,17 @@ def test_small_sizes_are_bound_by_the_latency_across_the_network(n):
     assert bound(CollectiveKind.ALL_REDUCE, f"ring:{n}", 1) == n // 2 * LATENCY
 
 
-@pytest.mark.parametrize("kind", [CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL])
+@pytest.mark.parametrize(
+    "kind", [CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL]
+)
 def test_switch_takes_the_latency_of_both_links_and_the_time_of_one(kind):
     assert bound(kind, "switch:8", 8 * MIB) == math.floor(2 * LATENCY + 7 * MIB / RATE)
 
 
 def test_all_reduce_on_a_switch_takes_two_times_the_share_of_the_others():
-    assert bound(CollectiveKind.ALL_REDUCE, "switch:8", 8 * MIB) == math.floor(2 * LATENCY + 2 * 7 * MIB / RATE)
+    assert bound(CollectiveKind.ALL_REDUCE, "switch:8", 8 * MIB) == math.floor(
+        2 * LATENCY + 2 * 7 * MIB / RATE
+    )
 
 
 @pytest.mark.parametrize(("kind", "root"), [(kind, root) for kind in ROOTED for root in (0, 3)])
@@ -95,11 +112,16 @@ def test_slow_link_that_starts_late_is_left_out_where_others_are_done_before():
     fast_and_late = graph(2, 2, (0, 1, 1.0, 10.0), (0, 1, 1000.0, 5000.0), (1, 0, 1.0, 10.0))
     assert bound(CollectiveKind.BROADCAST, fast_and_late, 100) == 110
     # Both: 1 * (T - 10) + 1000 * (T - 5000) = 10^6.
-    assert bound(CollectiveKind.BROADCAST, fast_and_late, 10**6) == math.floor((10**6 + 10 + 5 * 10**6) / 1001)
+    assert bound(CollectiveKind.BROADCAST, fast_and_late, 10**6) == math.floor(
+        (10**6 + 10 + 5 * 10**6) / 1001
+    )
 
 
 def test_links_to_npus_that_are_no_ranks_do_not_help():
-    alone, beside = bound(CollectiveKind.ALL_REDUCE, "switch:4", ranks=4), bound(CollectiveKind.ALL_REDUCE, "switch:9", ranks=4)
+    alone, beside = (
+        bound(CollectiveKind.ALL_REDUCE, "switch:4", ranks=4),
+        bound(CollectiveKind.ALL_REDUCE, "switch:9", ranks=4),
+    )
     assert alone == beside
 
 
@@ -111,7 +133,12 @@ def test_one_rank_needs_no_time(kind):
 def test_custom_collective_has_no_bound():
     units = np.ones(2, np.int64)
     contract = CustomContract(units, units, np.ones(2, np.bool_))
-    assert lower_bound_ns(Collective(CollectiveKind.CUSTOM, 2, 1, contract=contract), parse_topology("ring:2"), 1) is None
+    assert (
+        lower_bound_ns(
+            Collective(CollectiveKind.CUSTOM, 2, 1, contract=contract), parse_topology("ring:2"), 1
+        )
+        is None
+    )
 
 
 def test_more_ranks_than_npus_are_refused():
@@ -124,7 +151,11 @@ def test_disconnected_network_takes_for_ever():
 
 
 # Closed forms of section 7 of the timing rules, in doubles: what the algorithms take, which no bound may exceed.
-@given(st.integers(1, 6), st.integers(1, 1 << 24), st.sampled_from(["ring", "fully-connected", "switch"]))
+@given(
+    st.integers(1, 6),
+    st.integers(1, 1 << 24),
+    st.sampled_from(["ring", "fully-connected", "switch"]),
+)
 def test_recursive_halving_and_doubling_is_not_below_the_bound(order, share, network):
     n = 1 << order
     steps = [share * (1 << k) for k in range(order)]
@@ -135,7 +166,11 @@ def test_recursive_halving_and_doubling_is_not_below_the_bound(order, share, net
     assert bound(CollectiveKind.ALL_REDUCE, f"{network}:{n}", share * n) <= hops * sum(messages)
 
 
-@given(st.integers(2, 40), st.integers(1, 1 << 24), st.sampled_from(["ring", "fully-connected", "switch"]))
+@given(
+    st.integers(2, 40),
+    st.integers(1, 1 << 24),
+    st.sampled_from(["ring", "fully-connected", "switch"]),
+)
 def test_ring_algorithms_are_not_below_the_bound(n, share, network):
     hops = 2 if network == "switch" else 1
     for kind, rounds in (
@@ -160,15 +195,29 @@ def test_pipelined_broadcast_along_a_line_is_not_below_the_bound(n, pieces, size
     assert bound(CollectiveKind.BROADCAST, f"line:{n}", pieces * size) <= time
 
 
-@given(st.sampled_from(KINDS), st.integers(2, 9), st.integers(1, 1 << 30), st.sampled_from(["ring", "switch", "line", "fc"]))
+@given(
+    st.sampled_from(KINDS),
+    st.integers(2, 9),
+    st.integers(1, 1 << 30),
+    st.sampled_from(["ring", "switch", "line", "fc"]),
+)
 def test_bound_grows_with_the_size(kind, n, size, network):
     assert bound(kind, f"{network}:{n}", size) <= bound(kind, f"{network}:{n}", size + 1000)
 
 
 @given(st.sampled_from(KINDS), st.permutations(range(6)))
 def test_bound_does_not_depend_on_the_order_of_the_links(kind, order):
-    rows = [(0, 1, 5.0, 7.0), (1, 2, 2.0, 3.0), (2, 0, 1.0, 11.0), (1, 0, 4.0, 2.0), (2, 1, 8.0, 1.0), (0, 2, 9.0, 30.0)]
-    assert bound(kind, graph(3, 3, *(rows[row] for row in order)), 999) == bound(kind, graph(3, 3, *rows), 999)
+    rows = [
+        (0, 1, 5.0, 7.0),
+        (1, 2, 2.0, 3.0),
+        (2, 0, 1.0, 11.0),
+        (1, 0, 4.0, 2.0),
+        (2, 1, 8.0, 1.0),
+        (0, 2, 9.0, 30.0),
+    ]
+    assert bound(kind, graph(3, 3, *(rows[row] for row in order)), 999) == bound(
+        kind, graph(3, 3, *rows), 999
+    )
 
 
 def simulated(algorithm, topology: Topology, size: int):
@@ -180,7 +229,10 @@ def simulated(algorithm, topology: Topology, size: int):
 
 
 @pytest.mark.needs_plugins
-@pytest.mark.parametrize("text", ["ring:4", "switch:4", "fc:4", "torus:2x2", "line:4", "rail:2x2", "fat-tree:4", "ring:7"])
+@pytest.mark.parametrize(
+    "text",
+    ["ring:4", "switch:4", "fc:4", "torus:2x2", "line:4", "rail:2x2", "fat-tree:4", "ring:7"],
+)
 def test_simulated_time_of_every_sample_is_not_below_the_bound(text):
     from hub_core.testing.samples import all_samples
 
@@ -188,7 +240,10 @@ def test_simulated_time_of_every_sample_is_not_below_the_bound(text):
     size = 64 * MIB
     tried = 0
     for algorithm in all_samples().values():
-        if algorithm.num_ranks > topology.num_npus or algorithm.collective.kind is CollectiveKind.CUSTOM:
+        if (
+            algorithm.num_ranks > topology.num_npus
+            or algorithm.collective.kind is CollectiveKind.CUSTOM
+        ):
             continue
         least = lower_bound_ns(algorithm.collective, topology, size)
         # Every message loses less than 1 ns to truncation: one in 10^4 for these sizes.

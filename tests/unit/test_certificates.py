@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from hub_core.algorithm import Algorithm
-from hub_core.certificates import check_certificate, find_certificate, network_object, partition_rate
+from hub_core.certificates import (
+    check_certificate,
+    find_certificate,
+    network_object,
+    partition_rate,
+)
 from hub_core.collectives import Collective, CollectiveKind
 from hub_core.topologies import parse_topology
 from hub_core.topology import Topology
@@ -23,7 +28,9 @@ LINE = parse_topology("line:3?bandwidth=10GB/s")
 STAR = parse_topology("switch:3?bandwidth=10GB/s")
 
 
-def certificate(kind: str, topology: Topology, rate: str, bound: dict[str, Any], trees: list[dict[str, Any]]) -> dict[str, Any]:
+def certificate(
+    kind: str, topology: Topology, rate: str, bound: dict[str, Any], trees: list[dict[str, Any]]
+) -> dict[str, Any]:
     root = {"root": 0} if kind in ("broadcast", "reduce", "gather", "scatter") else {}
     return {
         "schema": "collhub/certificate-1",
@@ -34,7 +41,12 @@ def certificate(kind: str, topology: Topology, rate: str, bound: dict[str, Any],
         "rate": rate,
         "bound": {"rate": rate, **bound},
         "is_optimal": True,
-        "tree_count": {"trees": len(trees), "at_least": 1, "status": "feasible", "reason": "a packing has a tree"},
+        "tree_count": {
+            "trees": len(trees),
+            "at_least": 1,
+            "status": "feasible",
+            "reason": "a packing has a tree",
+        },
         "trees": trees,
     }
 
@@ -46,9 +58,13 @@ def tree(root: int, weight: int, parents: list[int], **more: Any) -> dict[str, A
 CHAIN = tree(0, 10 * GB, [-1, 0, 1])
 # One per kind: what is best on three NPUs in a line, or at a switch, by hand.
 CORRECT: dict[str, dict[str, Any]] = {
-    "broadcast": certificate("broadcast", LINE, str(10 * GB), {"kind": "cut", "nodes": [0]}, [CHAIN]),
+    "broadcast": certificate(
+        "broadcast", LINE, str(10 * GB), {"kind": "cut", "nodes": [0]}, [CHAIN]
+    ),
     "reduce": certificate("reduce", LINE, str(10 * GB), {"kind": "cut", "nodes": [0]}, [CHAIN]),
-    "all-reduce": certificate("all-reduce", LINE, str(10 * GB), {"kind": "partition", "blocks": [[0], [1, 2]]}, [CHAIN]),
+    "all-reduce": certificate(
+        "all-reduce", LINE, str(10 * GB), {"kind": "partition", "blocks": [[0], [1, 2]]}, [CHAIN]
+    ),
     "all-gather": certificate(
         "all-gather",
         LINE,
@@ -79,7 +95,11 @@ CORRECT: dict[str, dict[str, Any]] = {
     ),
 }
 AT_A_SWITCH = certificate(
-    "broadcast", STAR, str(10 * GB), {"kind": "cut", "nodes": [0]}, [tree(0, 10 * GB, [-1, 0, 1], routes={"1": [3], "2": [3]})]
+    "broadcast",
+    STAR,
+    str(10 * GB),
+    {"kind": "cut", "nodes": [0]},
+    [tree(0, 10 * GB, [-1, 0, 1], routes={"1": [3], "2": [3]})],
 )
 
 
@@ -88,12 +108,21 @@ def chain_broadcast() -> Algorithm:
     collective = Collective(CollectiveKind.BROADCAST, 3, 1, root=0, in_place=True)
     column = lambda *values: np.asarray(values, np.int64)  # noqa: E731
     transfers = Transfers(
-        column(0, 0), column(0, 1), column(1, 2), column(0, 1), column(0, 1), column(1, 2), np.zeros(2, np.bool_), column(1, 1)
+        column(0, 0),
+        column(0, 1),
+        column(1, 2),
+        column(0, 1),
+        column(0, 1),
+        column(1, 2),
+        np.zeros(2, np.bool_),
+        column(1, 1),
     )
     return algorithm_of(collective, Chunks.cut(collective, [1]), transfers)
 
 
-def codes(document: dict[str, Any], algorithm: Algorithm | None = None, topology: Topology | None = None) -> list[str]:
+def codes(
+    document: dict[str, Any], algorithm: Algorithm | None = None, topology: Topology | None = None
+) -> list[str]:
     return [found.code for found in check_certificate(document, algorithm, topology).diagnostics]
 
 
@@ -113,7 +142,9 @@ def test_messages_through_a_switch_load_both_of_its_links() -> None:
 
 
 def test_a_star_all_reduce_is_bounded_by_what_enters_the_ranks() -> None:
-    capacities = {(node, 3): Fraction(10) for node in range(3)} | {(3, node): Fraction(10) for node in range(3)}
+    capacities = {(node, 3): Fraction(10) for node in range(3)} | {
+        (3, node): Fraction(10) for node in range(3)
+    }
     assert partition_rate([[0], [1], [2]], capacities) == Fraction(30, 4)
 
 
@@ -124,13 +155,21 @@ def test_a_cut_bounds_an_all_reduce_too() -> None:
 
 
 def test_the_way_up_of_an_all_reduce_may_be_another_tree() -> None:
-    circle = Topology("circle", 3, 3, np.asarray([0, 1, 2]), np.asarray([1, 2, 0]), np.full(3, 1e10), np.zeros(3))
+    circle = Topology(
+        "circle", 3, 3, np.asarray([0, 1, 2]), np.asarray([1, 2, 0]), np.full(3, 1e10), np.zeros(3)
+    )
     trees = [
         tree(root, 5 * GB // 2, [-1 if node == root else (node + 2) % 3 for node in range(3)])
         | {"up": {"parents": [-1 if node == root else (node + 1) % 3 for node in range(3)]}}
         for root in range(3)
     ]
-    document = certificate("all-reduce", circle, str(15 * GB // 2), {"kind": "partition", "blocks": [[0], [1], [2]]}, trees)
+    document = certificate(
+        "all-reduce",
+        circle,
+        str(15 * GB // 2),
+        {"kind": "partition", "blocks": [[0], [1], [2]]},
+        trees,
+    )
     assert check_certificate(document).is_optimal
     del document["trees"][0]["up"]
     assert codes(document) == ["certificate-load"]
@@ -149,7 +188,9 @@ def test_an_algorithm_for_another_collective_is_refused() -> None:
 
 def test_a_stated_topology_must_be_that_of_the_certificate() -> None:
     assert codes(CORRECT["broadcast"], None, parse_topology("line:3?bandwidth=10GB/s")) == []
-    assert codes(CORRECT["broadcast"], None, parse_topology("line:3?bandwidth=11GB/s")) == ["certificate-topology"]
+    assert codes(CORRECT["broadcast"], None, parse_topology("line:3?bandwidth=11GB/s")) == [
+        "certificate-topology"
+    ]
 
 
 def test_links_come_from_the_topology_where_the_certificate_has_only_their_hash() -> None:
@@ -179,18 +220,34 @@ def test_a_rate_below_the_bound_is_no_error_unless_it_is_called_optimal() -> Non
 WRONG: dict[str, tuple[str, str, Callable[[dict[str, Any]], Any]]] = {
     "a cycle": ("broadcast", "tree", lambda c: c["trees"][0].update(parents=[-1, 2, 1])),
     "a rank left out": ("broadcast", "tree", lambda c: c["trees"][0].update(parents=[-1, 0, -1])),
-    "another root": ("broadcast", "tree", lambda c: c["trees"][0].update(root=1, parents=[1, -1, 1])),
-    "a root with a parent": ("broadcast", "tree", lambda c: c["trees"][0].update(parents=[1, 0, 1])),
+    "another root": (
+        "broadcast",
+        "tree",
+        lambda c: c["trees"][0].update(root=1, parents=[1, -1, 1]),
+    ),
+    "a root with a parent": (
+        "broadcast",
+        "tree",
+        lambda c: c["trees"][0].update(parents=[1, 0, 1]),
+    ),
     "no such link": ("broadcast", "load", lambda c: c["trees"][0].update(parents=[-1, 0, 0])),
     "too much weight": ("broadcast", "load", lambda c: c["trees"][0].update(weight=str(11 * GB))),
-    "both ways too much": ("all-reduce", "load", lambda c: c["trees"].append(tree(2, 1, [1, 2, -1]))),
+    "both ways too much": (
+        "all-reduce",
+        "load",
+        lambda c: c["trees"].append(tree(2, 1, [1, 2, -1])),
+    ),
     "another rate": ("broadcast", "rate", lambda c: c.update(rate=str(9 * GB))),
     "another bound": ("broadcast", "bound", lambda c: c["bound"].update(rate=str(9 * GB))),
     "a cut with all ranks": ("broadcast", "bound", lambda c: c["bound"].update(nodes=[0, 1, 2])),
     "a cut without the root": ("broadcast", "bound", lambda c: c["bound"].update(nodes=[1])),
     "a cut of no nodes": ("all-gather", "bound", lambda c: c["bound"].update(nodes=[])),
     "a cut beyond the nodes": ("broadcast", "bound", lambda c: c["bound"].update(nodes=[0, 7])),
-    "a rank in two blocks": ("all-reduce", "bound", lambda c: c["bound"].update(blocks=[[0, 1], [1, 2]])),
+    "a rank in two blocks": (
+        "all-reduce",
+        "bound",
+        lambda c: c["bound"].update(blocks=[[0, 1], [1, 2]]),
+    ),
     "a rank in no block": ("all-reduce", "bound", lambda c: c["bound"].update(blocks=[[0], [1]])),
     "one block": ("all-reduce", "bound", lambda c: c["bound"].update(blocks=[[0, 1, 2]])),
     "unequal parts": ("all-gather", "parts", lambda c: c["trees"][1].update(weight=str(4 * GB))),
@@ -199,7 +256,11 @@ WRONG: dict[str, tuple[str, str, Callable[[dict[str, Any]], Any]]] = {
     "a rank twice": ("broadcast", "ranks", lambda c: c.update(ranks=[0, 1, 1])),
     "no such rank": ("broadcast", "ranks", lambda c: c.update(ranks=[0, 1, 5])),
     "no root": ("broadcast", "ranks", lambda c: c.pop("root")),
-    "a weight that is no number": ("broadcast", "form", lambda c: c["trees"][0].update(weight="ten")),
+    "a weight that is no number": (
+        "broadcast",
+        "form",
+        lambda c: c["trees"][0].update(weight="ten"),
+    ),
     "an unknown kind": ("broadcast", "form", lambda c: c.update(collective="all-to-all")),
 }
 
@@ -218,7 +279,12 @@ def test_the_certificate_is_found_among_the_extensions() -> None:
     made = chain_broadcast()
     assert find_certificate(made) is None
     collective = made.collective
-    certified = Algorithm(collective, made.steps, made.scratch_units, extensions={"other": 1, "packer": {"certificate": CHAIN}})
+    certified = Algorithm(
+        collective,
+        made.steps,
+        made.scratch_units,
+        extensions={"other": 1, "packer": {"certificate": CHAIN}},
+    )
     assert find_certificate(certified) == CHAIN
 
 

@@ -20,7 +20,9 @@ from hub_core.plugins.contract import Source
 from hub_core.testing.strategies import algorithms
 
 # The byte-exact records of the format notes: SEND and RECV of 131072 bytes, a COMP of 7 us, and single attributes.
-SEND = bytes.fromhex("12025330180552 0f0a09636f6d6d5f73697a6548808008 520c0a08636f6d6d5f6473743801 520c0a08636f6d6d5f7461673800")
+SEND = bytes.fromhex(
+    "12025330180552 0f0a09636f6d6d5f73697a6548808008 520c0a08636f6d6d5f6473743801 520c0a08636f6d6d5f7461673800"
+)
 RECV = bytes.fromhex(
     "080112025231 1806 2a0100 520f0a09636f6d6d5f73697a6548808008 520c0a08636f6d6d5f7372633807 520c0a08636f6d6d5f7461673800"
 )
@@ -29,7 +31,10 @@ COMP = bytes.fromhex("08021202433218042201002a01013807")
 
 def nodes_of(content: bytes) -> list[Any]:
     starts, stops = record_bounds(content)
-    return [message_class("Node").FromString(content[a:b]) for a, b in zip(starts[1:].tolist(), stops[1:].tolist(), strict=True)]
+    return [
+        message_class("Node").FromString(content[a:b])
+        for a, b in zip(starts[1:].tolist(), stops[1:].tolist(), strict=True)
+    ]
 
 
 def test_the_metadata_record() -> None:
@@ -54,7 +59,11 @@ def test_the_example_records_are_read() -> None:
     assert (len(SEND), len(RECV), len(COMP)) == (0x33, 0x38, 0x10)
     records = b"".join(
         varint(len(body)) + body
-        for body in (SEND.replace(b"\x38\x01", b"\x38\x00"), RECV.replace(b"\x38\x07", b"\x38\x00"), COMP)
+        for body in (
+            SEND.replace(b"\x38\x01", b"\x38\x00"),
+            RECV.replace(b"\x38\x07", b"\x38\x00"),
+            COMP,
+        )
     )
     steps = read(Source.of_bytes("x.0.et", encode_metadata("0.0.4", ()) + records), {}).steps
     assert steps.count.tolist() == [131072, 131072, 0]
@@ -69,7 +78,9 @@ def test_every_record_is_what_protobuf_would_write(algorithm: Algorithm) -> None
         content = artifact.content()
         starts, stops = record_bounds(content)
         for number, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-            message = message_class("Node" if number else "GlobalMetadata").FromString(content[start:stop])
+            message = message_class("Node" if number else "GlobalMetadata").FromString(
+                content[start:stop]
+            )
             assert message.SerializeToString() == content[start:stop]
 
 
@@ -87,7 +98,9 @@ def test_ids_count_from_0_and_parents_stand_before_children(algorithm: Algorithm
 
 @given(algorithms())
 @settings(max_examples=50)
-def test_flattened_traces_have_no_control_dependencies_and_no_double_ones(algorithm: Algorithm) -> None:
+def test_flattened_traces_have_no_control_dependencies_and_no_double_ones(
+    algorithm: Algorithm,
+) -> None:
     for artifact in write(algorithm, {"flatten": True}).artifacts:
         for node in nodes_of(artifact.content()):
             assert not node.ctrl_deps

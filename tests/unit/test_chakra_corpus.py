@@ -22,7 +22,8 @@ ALGORITHMS = {
     "paper-converter-allreduce_rdh_8_1/allreduce_rdh_8_1": "symbolic",
 }
 COMPUTATIONS = {
-    f"mlc-chakra-generator/{name}" for name in ("one_comp_node", "two_comp_nodes_dependent", "two_comp_nodes_independent")
+    f"mlc-chakra-generator/{name}"
+    for name in ("one_comp_node", "two_comp_nodes_dependent", "two_comp_nodes_independent")
 }
 TEMPLATES = {"mlc-chakra-generator/one_comm_send_node", "mlc-chakra-generator/one_comm_recv_node"}
 
@@ -43,7 +44,10 @@ def unmatched(algorithm: Algorithm) -> int:
     columns = (steps.rank, steps.peer, tags, steps.count)
     sent = set(zip(*(column[steps.sends].tolist() for column in columns), strict=True))
     received = {
-        (peer, rank, tag, count) for rank, peer, tag, count in zip(*(c[steps.receives].tolist() for c in columns), strict=True)
+        (peer, rank, tag, count)
+        for rank, peer, tag, count in zip(
+            *(c[steps.receives].tolist() for c in columns), strict=True
+        )
     }
     return len(sent ^ received)
 
@@ -54,7 +58,11 @@ def test_every_file_is_surveyed(corpus: Path) -> None:
         assert found.num_ranks == len(source.parts)
         assert sum(found.nodes_by_type.values()) == sum(found.nodes_by_rank) > 0
         expected = (
-            "no messages" if prefix in COMPUTATIONS else "messages without peer or size" if prefix in TEMPLATES else "workload"
+            "no messages"
+            if prefix in COMPUTATIONS
+            else "messages without peer or size"
+            if prefix in TEMPLATES
+            else "workload"
         )
         assert found.dialect == ALGORITHMS.get(prefix, expected)
 
@@ -62,7 +70,11 @@ def test_every_file_is_surveyed(corpus: Path) -> None:
 def test_numbers_of_the_feeder_trace(corpus: Path) -> None:
     found = survey(rank_sets(corpus)["mlc-chakra-feeder-trace/chakra"])
     assert found.nodes_by_rank == (3664,)
-    assert (found.data_dependencies, found.control_dependencies, found.dangling_references) == (181_878, 3_664, 1_277)
+    assert (found.data_dependencies, found.control_dependencies, found.dangling_references) == (
+        181_878,
+        3_664,
+        1_277,
+    )
 
 
 def test_all_kinds_of_attributes_are_seen(corpus: Path) -> None:

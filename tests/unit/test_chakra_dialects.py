@@ -26,14 +26,23 @@ def framed(body: bytes) -> bytes:
     return varint(len(body)) + body
 
 
-def message(number: int, node_type: int, values: dict[str, int], kinds: dict[str, str] | None = None) -> Any:
+def message(
+    number: int, node_type: int, values: dict[str, int], kinds: dict[str, str] | None = None
+) -> Any:
     node: Any = message_class("Node")(id=number, type=node_type)
     for name, value in values.items():
         setattr(node.attr.add(name=name), (kinds or {}).get(name, "int32_val"), value)
     return node
 
 
-def send(number: int = 0, *, dst: int = 1, tag: int = 0, kinds: dict[str, str] | None = None, **sizes: int) -> Any:
+def send(
+    number: int = 0,
+    *,
+    dst: int = 1,
+    tag: int = 0,
+    kinds: dict[str, str] | None = None,
+    **sizes: int,
+) -> Any:
     return message(number, 5, {"comm_dst": dst, "comm_tag": tag, **sizes}, kinds)
 
 
@@ -44,8 +53,12 @@ def receive(number: int = 0, *, src: int = 0, tag: int = 0, **sizes: int) -> Any
 def source(*ranks: list[Any], collective: str = "") -> Source:
     entries = [MetadataEntry("collective", Kind.STRING, collective)] if collective else []
     start = encode_metadata("", entries)
-    files = [start + b"".join(framed(node.SerializeToString()) for node in nodes) for nodes in ranks]
-    return Source("x", tuple(SourcePart(f"x.{rank}.et", lambda c=c: c, rank) for rank, c in enumerate(files)))
+    files = [
+        start + b"".join(framed(node.SerializeToString()) for node in nodes) for nodes in ranks
+    ]
+    return Source(
+        "x", tuple(SourcePart(f"x.{rank}.et", lambda c=c: c, rank) for rank, c in enumerate(files))
+    )
 
 
 def parsed(*ranks: list[Any], collective: str = "", options: Options | None = None) -> Algorithm:
@@ -55,7 +68,9 @@ def parsed(*ranks: list[Any], collective: str = "", options: Options | None = No
 @pytest.mark.parametrize("kind", sorted(INTEGER_KINDS))
 def test_sizes_of_every_integer_kind_are_understood(kind: Kind) -> None:
     value = 1 if kind is Kind.BOOL else 300
-    algorithm = parsed([send(comm_size=value, kinds={"comm_size": kind.field})], [receive(comm_size=value)])
+    algorithm = parsed(
+        [send(comm_size=value, kinds={"comm_size": kind.field})], [receive(comm_size=value)]
+    )
     assert algorithm.steps.count.tolist() == [value, value]
 
 
@@ -64,20 +79,30 @@ def test_a_trace_without_the_profile_is_timing_only() -> None:
     assert algorithm.collective.kind is CollectiveKind.CUSTOM
     assert algorithm.collective_bytes == algorithm.collective.unit_count == 64
     assert algorithm.steps.kind.tolist() == [StepKind.SEND, StepKind.RECV, StepKind.COMPUTE]
-    assert set(algorithm.steps.src_buffer.tolist()) | set(algorithm.steps.dst_buffer.tolist()) == {Buffer.UNKNOWN}
+    assert set(algorithm.steps.src_buffer.tolist()) | set(algorithm.steps.dst_buffer.tolist()) == {
+        Buffer.UNKNOWN
+    }
     assert not algorithm.has_contents
 
 
 def test_a_stated_size_makes_the_named_collective() -> None:
-    algorithm = parsed([send(comm_size=64)], [receive(comm_size=64)], collective="allreduce", options={"size": 128})
-    assert (algorithm.collective.kind, algorithm.collective.unit_count) == (CollectiveKind.ALL_REDUCE, 128)
+    algorithm = parsed(
+        [send(comm_size=64)], [receive(comm_size=64)], collective="allreduce", options={"size": 128}
+    )
+    assert (algorithm.collective.kind, algorithm.collective.unit_count) == (
+        CollectiveKind.ALL_REDUCE,
+        128,
+    )
     assert algorithm.steps.count.tolist() == [64, 64]
 
 
 def test_chunks_become_units() -> None:
     chunks = {"msg_chunk_idx": 2, "msg_chunk_cnt": 2, "total_chunk_cnt": 4}
     algorithm = parsed([send(**chunks)], [receive(**chunks)], collective="allreduce")
-    assert (algorithm.collective.kind, algorithm.collective.unit_count) == (CollectiveKind.ALL_REDUCE, 4)
+    assert (algorithm.collective.kind, algorithm.collective.unit_count) == (
+        CollectiveKind.ALL_REDUCE,
+        4,
+    )
     assert algorithm.collective_bytes is None
     assert lower(algorithm, 1000).size.tolist() == [500, 500]
 
@@ -85,7 +110,9 @@ def test_chunks_become_units() -> None:
 def test_chunks_of_different_totals_come_on_one_denominator() -> None:
     halves = {"msg_chunk_idx": 1, "msg_chunk_cnt": 1, "total_chunk_cnt": 2}
     thirds = {"msg_chunk_idx": 1, "msg_chunk_cnt": 1, "total_chunk_cnt": 3}
-    algorithm = parsed([send(**halves), send(1, tag=1, **thirds)], [receive(**halves), receive(1, tag=1, **thirds)])
+    algorithm = parsed(
+        [send(**halves), send(1, tag=1, **thirds)], [receive(**halves), receive(1, tag=1, **thirds)]
+    )
     assert algorithm.collective.unit_count == 6
     assert algorithm.steps.count.tolist() == [3, 2, 3, 2]
     assert algorithm.steps.src_offset.tolist()[:2] == [3, 2]
@@ -94,7 +121,10 @@ def test_chunks_of_different_totals_come_on_one_denominator() -> None:
 def test_all_gather_chunks_that_count_one_rank_are_scaled_to_the_whole() -> None:
     chunks = {"msg_chunk_idx": 1, "msg_chunk_cnt": 1, "total_chunk_cnt": 1}
     algorithm = parsed([send(**chunks)], [receive(**chunks)], collective="allgather")
-    assert (algorithm.collective.kind, algorithm.collective.unit_count) == (CollectiveKind.ALL_GATHER, 2)
+    assert (algorithm.collective.kind, algorithm.collective.unit_count) == (
+        CollectiveKind.ALL_GATHER,
+        2,
+    )
 
 
 def test_chunks_of_minus_one_leave_the_size_in_bytes() -> None:
@@ -116,7 +146,9 @@ def test_tags_count_modulo_500_million() -> None:
 
 def test_fields_behind_attributes_and_unpacked_lists_are_read() -> None:
     dependent = send(7, comm_size=8).SerializeToString()
-    late = b"\x52" + dependent.split(b"\x52", 1)[1] + b"\x18\x05\x28\x03\x28\x04\x22\x01\x05\x08\x07"
+    late = (
+        b"\x52" + dependent.split(b"\x52", 1)[1] + b"\x18\x05\x28\x03\x28\x04\x22\x01\x05\x08\x07"
+    )
     start = encode_metadata("", ())
     parents = [message(number, 4, {}).SerializeToString() for number in (3, 4, 5)]
     other = start + framed(receive(comm_size=8).SerializeToString())
@@ -139,8 +171,19 @@ def test_attributes_we_do_not_know_are_counted() -> None:
 
 def test_a_stale_extension_is_refused() -> None:
     algorithm = ring_all_reduce(2)
-    for extension in ([], {"tag": 1}, {"ranks": {"9": {}}}, {"ranks": {"0": {"ids": [1]}}}, {"ranks": {"0": {"order": [0] * 5}}}):
-        stale = Algorithm(algorithm.collective, algorithm.steps, np.zeros(2, np.int64), extensions={"chakra": extension})
+    for extension in (
+        [],
+        {"tag": 1},
+        {"ranks": {"9": {}}},
+        {"ranks": {"0": {"ids": [1]}}},
+        {"ranks": {"0": {"order": [0] * 5}}},
+    ):
+        stale = Algorithm(
+            algorithm.collective,
+            algorithm.steps,
+            np.zeros(2, np.int64),
+            extensions={"chakra": extension},
+        )
         with pytest.raises(InputError, match="does not fit the steps"):
             lower(stale, 1024)
 
@@ -173,7 +216,9 @@ def test_flattening_control_dependencies_is_a_loss() -> None:
     nodes = [send(comm_size=8), message(1, 4, {})]
     nodes[1].ctrl_deps.append(0)
     algorithm = parsed(nodes, [receive(comm_size=8)])
-    assert [loss.feature for loss in write(algorithm, {"flatten": True}).losses] == ["control dependencies"]
+    assert [loss.feature for loss in write(algorithm, {"flatten": True}).losses] == [
+        "control dependencies"
+    ]
     assert not write(ring_all_reduce(2), {"flatten": True}).losses
 
 

@@ -37,6 +37,10 @@ def test_the_signature_knows_the_traces_of_others(corpus: Path) -> None:
 
 def test_the_signature_leaves_text_alone(corpus: Path) -> None:
     texts = [b"", b"[\n\t1.5,\n\t2.5]", bytes(4096)]
-    texts += [path.read_bytes()[:4096] for suffix in ("xml", "json", "csv") for path in sorted(corpus.rglob(f"*.{suffix}"))]
+    texts += [
+        path.read_bytes()[:4096]
+        for suffix in ("xml", "json", "csv")
+        for path in sorted(corpus.rglob(f"*.{suffix}"))
+    ]
     for text in texts:
         assert not re.search(CHAKRA.signature, text), text[:40]

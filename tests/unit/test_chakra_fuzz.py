@@ -33,7 +33,10 @@ def check_only_refused(content: bytes) -> None:
 
 def test_a_trace_cut_anywhere_is_refused() -> None:
     for length in range(len(RING[0])):
-        parts = [SourcePart(f"x.{rank}.et", lambda c=c: c, rank) for rank, c in enumerate([RING[0][:length], *RING[1:]])]
+        parts = [
+            SourcePart(f"x.{rank}.et", lambda c=c: c, rank)
+            for rank, c in enumerate([RING[0][:length], *RING[1:]])
+        ]
         with pytest.raises(HubError):
             read(Source("x", tuple(parts)), {})
 
@@ -47,7 +50,9 @@ def test_random_bytes(content: bytes) -> None:
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=6))
 @settings(max_examples=300)
 def test_random_records_behind_valid_metadata(bodies: list[bytes]) -> None:
-    check_only_refused(encode_metadata("0.0.4", ()) + b"".join(varint(len(body)) + body for body in bodies))
+    check_only_refused(
+        encode_metadata("0.0.4", ()) + b"".join(varint(len(body)) + body for body in bodies)
+    )
 
 
 @given(st.integers(0, len(RING[0]) - 1), st.integers(1, 255))
@@ -58,7 +63,12 @@ def test_a_changed_byte(position: int, change: int) -> None:
     check_only_refused(bytes(changed))
 
 
-@given(st.lists(st.tuples(st.integers(0, len(RING[0])), st.binary(max_size=6), st.integers(0, 6)), max_size=4))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(RING[0])), st.binary(max_size=6), st.integers(0, 6)),
+        max_size=4,
+    )
+)
 @settings(max_examples=500)
 def test_bytes_put_in_and_taken_out(edits: list[tuple[int, bytes, int]]) -> None:
     content = RING[0]
@@ -70,6 +80,9 @@ def test_bytes_put_in_and_taken_out(edits: list[tuple[int, bytes, int]]) -> None
 def test_a_claimed_length_allocates_nothing() -> None:
     tracemalloc.start()
     with pytest.raises(HubError):
-        read(Source.of_bytes("x.0.et", encode_metadata("0.0.4", ()) + varint(2**34) + b"\x08\x01"), {})
+        read(
+            Source.of_bytes("x.0.et", encode_metadata("0.0.4", ()) + varint(2**34) + b"\x08\x01"),
+            {},
+        )
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()

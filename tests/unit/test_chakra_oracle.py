@@ -17,7 +17,10 @@ pytestmark = pytest.mark.oracle
 
 @pytest.fixture(scope="module")
 def bindings() -> ModuleType:
-    return pytest.importorskip("chakra.schema.protobuf.et_def_pb2", reason="mlc-chakra, the official bindings, is not installed")
+    return pytest.importorskip(
+        "chakra.schema.protobuf.et_def_pb2",
+        reason="mlc-chakra, the official bindings, is not installed",
+    )
 
 
 def test_descriptors_are_equal(bindings: ModuleType) -> None:
@@ -29,7 +32,9 @@ def test_descriptors_are_equal(bindings: ModuleType) -> None:
             field.ClearField("json_name")
     assert ours.package == theirs.package
     assert list(ours.enum_type) == list(theirs.enum_type)
-    assert {message.name: message for message in ours.message_type} == {message.name: message for message in theirs.message_type}
+    assert {message.name: message for message in ours.message_type} == {
+        message.name: message for message in theirs.message_type
+    }
 
 
 def test_our_files_parse_and_serialise_to_the_same_bytes(bindings: ModuleType) -> None:

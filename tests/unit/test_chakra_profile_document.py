@@ -32,11 +32,22 @@ def document() -> str:
 def example() -> Algorithm:
     builder = StepTableBuilder(2)
     builder.add(0, StepKind.SEND, peer=1, src_buffer=Buffer.INPUT, count=1, lane=0)
-    copy = builder.add(1, StepKind.COPY, src_buffer=Buffer.INPUT, dst_buffer=Buffer.OUTPUT, count=1, duration_ns=1500)
+    copy = builder.add(
+        1,
+        StepKind.COPY,
+        src_buffer=Buffer.INPUT,
+        dst_buffer=Buffer.OUTPUT,
+        count=1,
+        duration_ns=1500,
+    )
     output = {"src_buffer": Buffer.OUTPUT, "dst_buffer": Buffer.OUTPUT}
-    builder.add(1, StepKind.RECV_REDUCE, peer=0, **output, count=1, lane=0, source_line=7, control=[copy])
+    builder.add(
+        1, StepKind.RECV_REDUCE, peer=0, **output, count=1, lane=0, source_line=7, control=[copy]
+    )
     collective = Collective(CollectiveKind.REDUCE, 2, 1, root=1)
-    return Algorithm(collective, builder.build(), np.zeros(2, np.int64), Provenance("example"), 1024)
+    return Algorithm(
+        collective, builder.build(), np.zeros(2, np.int64), Provenance("example"), 1024
+    )
 
 
 def files_in(document: str) -> list[bytes]:
@@ -58,7 +69,9 @@ def test_the_example_is_what_is_written(document: str, example: Algorithm) -> No
 
 
 def test_the_example_reads_as_the_algorithm(document: str, example: Algorithm) -> None:
-    parts = tuple(SourcePart(f"x.{rank}.et", lambda c=c: c, rank) for rank, c in enumerate(files_in(document)))
+    parts = tuple(
+        SourcePart(f"x.{rank}.et", lambda c=c: c, rank) for rank, c in enumerate(files_in(document))
+    )
     assert example.differences(read(Source("x", parts), {})) == []
 
 
@@ -72,7 +85,11 @@ def test_every_attribute_is_written_as_documented(document: str, example: Algori
         for artifact in write(algorithm, {}).artifacts:
             content = artifact.content()
             starts, stops = record_bounds(content)
-            for number, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-                message: Any = message_class("Node" if number else "GlobalMetadata").FromString(content[start:stop])
+            for number, (start, stop) in enumerate(
+                zip(starts.tolist(), stops.tolist(), strict=True)
+            ):
+                message: Any = message_class("Node" if number else "GlobalMetadata").FromString(
+                    content[start:stop]
+                )
                 for attribute in message.attr:
                     assert kinds[attribute.name] == attribute.WhichOneof("value")

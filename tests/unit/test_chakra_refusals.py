@@ -22,7 +22,9 @@ RING = [artifact.content() for artifact in write(ring_all_reduce(3), {}).artifac
 
 
 def source(*files: bytes) -> Source:
-    return Source("x", tuple(SourcePart(f"x.{rank}.et", lambda c=c: c, rank) for rank, c in enumerate(files)))
+    return Source(
+        "x", tuple(SourcePart(f"x.{rank}.et", lambda c=c: c, rank) for rank, c in enumerate(files))
+    )
 
 
 def framed(body: bytes) -> bytes:
@@ -43,7 +45,11 @@ def node(number: int, node_type: int = 4, **fields: Any) -> bytes:
 
 
 def send(number: int = 0, **changes: Any) -> bytes:
-    fields = {"comm_size": ("int64_val", 8), "comm_dst": ("int32_val", 0), "comm_tag": ("int32_val", 0)} | changes
+    fields = {
+        "comm_size": ("int64_val", 8),
+        "comm_dst": ("int32_val", 0),
+        "comm_tag": ("int32_val", 0),
+    } | changes
     return node(number, 5, **{name: value for name, value in fields.items() if value is not None})
 
 
@@ -68,7 +74,10 @@ def refusal(files: Source, options: Options | None = None) -> InputError:
         (b"\xff\xff\xff\xff\xff\xff", "malformed-record"),
         (node(1), "missing-metadata"),
         (b"\x07\x08\x00\x12\x09\x4e", "truncated"),
-        (framed(b"\x08\x00\x12\x01N\x18\x03\x38\x05") + framed(b"\x08\x01\x18\x03\x20\x00"), "legacy-eg"),
+        (
+            framed(b"\x08\x00\x12\x01N\x18\x03\x38\x05") + framed(b"\x08\x01\x18\x03\x20\x00"),
+            "legacy-eg",
+        ),
         (framed(b"\x08\x01\x12\x01N\x18\x04\x5a\x02\x0a\x00"), "old-schema"),
         (START + framed(b"\x12\x01N\x18\x04\x5a\x02\x0a\x00"), "old-schema"),
         (START + framed(b"\x12\x01N\x18\x04\x90\x01\x00"), "legacy-eg"),
@@ -131,20 +140,32 @@ def test_a_workload_names_its_node_and_the_cure() -> None:
 def test_a_doubled_attribute_is_refused() -> None:
     body: Any = message_class("Node").FromString(send()[1:])
     body.attr.add(name="comm_size").int64_val = 9
-    assert refusal(source(START + framed(body.SerializeToString()))).diagnostics[0].code == "duplicate-attribute"
+    assert (
+        refusal(source(START + framed(body.SerializeToString()))).diagnostics[0].code
+        == "duplicate-attribute"
+    )
 
 
 def test_dangling_dependencies_are_dropped_on_request_and_counted() -> None:
-    algorithm = read(source(START + node(1) + node(2, data_deps=[9, 1], ctrl_deps=[8])), {"drop_dangling": True})
+    algorithm = read(
+        source(START + node(1) + node(2, data_deps=[9, 1], ctrl_deps=[8])), {"drop_dangling": True}
+    )
     assert algorithm.steps.data_indices.tolist() == [0]
-    assert algorithm.extensions["chakra-source"] == {"dangling dependencies dropped": 2, "metadata": {"version": "0.0.4"}}
+    assert algorithm.extensions["chakra-source"] == {
+        "dangling dependencies dropped": 2,
+        "metadata": {"version": "0.0.4"},
+    }
 
 
 # The same set of files, changed in one way.
 
 
 def without(rank: int) -> Source:
-    parts = tuple(SourcePart(f"x.{number}.et", lambda n=number: RING[n], number) for number in range(3) if number != rank)
+    parts = tuple(
+        SourcePart(f"x.{number}.et", lambda n=number: RING[n], number)
+        for number in range(3)
+        if number != rank
+    )
     return Source("x", parts)
 
 
@@ -163,7 +184,9 @@ def test_a_rank_file_of_another_algorithm_is_refused() -> None:
 
 
 def test_swapped_rank_files_are_refused() -> None:
-    assert "the metadata says rank 2, the file name rank 1" in str(refusal(source(RING[0], RING[2], RING[1])))
+    assert "the metadata says rank 2, the file name rank 1" in str(
+        refusal(source(RING[0], RING[2], RING[1]))
+    )
 
 
 def test_two_files_of_one_rank_are_refused() -> None:
@@ -201,17 +224,27 @@ def changed_metadata(change: Callable[[Any], None]) -> Source:
         ("in_place", "bool_val", False, "invalid-metadata"),
     ],
 )
-def test_metadata_that_does_not_fit_is_refused(attribute: str, field: str, value: Any, code: str) -> None:
-    error = refusal(changed_metadata(lambda attributes: setattr(attributes[attribute], field, value)))
+def test_metadata_that_does_not_fit_is_refused(
+    attribute: str, field: str, value: Any, code: str
+) -> None:
+    error = refusal(
+        changed_metadata(lambda attributes: setattr(attributes[attribute], field, value))
+    )
     assert error.diagnostics[0].code == code
 
 
 def changed_nodes(change: Callable[[list[Any]], None]) -> Source:
     content = RING[0]
     starts, stops = record_bounds(content)
-    nodes = [message_class("Node").FromString(content[a:b]) for a, b in zip(starts[1:].tolist(), stops[1:].tolist(), strict=True)]
+    nodes = [
+        message_class("Node").FromString(content[a:b])
+        for a, b in zip(starts[1:].tolist(), stops[1:].tolist(), strict=True)
+    ]
     change(nodes)
-    return source(content[: stops[0]] + b"".join(framed(node.SerializeToString()) for node in nodes), *RING[1:])
+    return source(
+        content[: stops[0]] + b"".join(framed(node.SerializeToString()) for node in nodes),
+        *RING[1:],
+    )
 
 
 def attribute(message: Any, name: str) -> Any:
@@ -220,23 +253,50 @@ def attribute(message: Any, name: str) -> Any:
 
 CHANGES: dict[str, tuple[Callable[[list[Any]], object], str]] = {
     "a node less": (lambda nodes: nodes.pop(), "step-count"),
-    "another size in bytes": (lambda nodes: setattr(attribute(nodes[0], "comm_size"), "int64_val", 5), "size-mismatch"),
-    "another chunk count": (lambda nodes: setattr(attribute(nodes[0], "msg_chunk_cnt"), "int32_val", 2), "size-mismatch"),
-    "no region": (lambda nodes: nodes[0].attr.remove(attribute(nodes[0], "region")), "missing-attribute"),
-    "a region of two numbers": (lambda nodes: attribute(nodes[0], "region").int64_list.values.pop(), "attribute-kind"),
+    "another size in bytes": (
+        lambda nodes: setattr(attribute(nodes[0], "comm_size"), "int64_val", 5),
+        "size-mismatch",
+    ),
+    "another chunk count": (
+        lambda nodes: setattr(attribute(nodes[0], "msg_chunk_cnt"), "int32_val", 2),
+        "size-mismatch",
+    ),
+    "no region": (
+        lambda nodes: nodes[0].attr.remove(attribute(nodes[0], "region")),
+        "missing-attribute",
+    ),
+    "a region of two numbers": (
+        lambda nodes: attribute(nodes[0], "region").int64_list.values.pop(),
+        "attribute-kind",
+    ),
     "an unknown buffer": (
         lambda nodes: attribute(nodes[0], "region").int64_list.values.__setitem__(0, 4),
         "attribute-range",
     ),
-    "another sender": (lambda nodes: setattr(attribute(nodes[0], "comm_src"), "int32_val", 1), "rank-files"),
-    "a tag that pairs otherwise": (lambda nodes: setattr(attribute(nodes[0], "comm_tag"), "int32_val", 1), "tag-mismatch"),
+    "another sender": (
+        lambda nodes: setattr(attribute(nodes[0], "comm_src"), "int32_val", 1),
+        "rank-files",
+    ),
+    "a tag that pairs otherwise": (
+        lambda nodes: setattr(attribute(nodes[0], "comm_tag"), "int32_val", 1),
+        "tag-mismatch",
+    ),
     "a receive-reduce without its reduction": (
         lambda nodes: setattr(attribute(nodes[2], "comp_kind"), "int32_val", 1),
         "receive-reduce",
     ),
-    "a reduction with another dependency": (lambda nodes: nodes[2].data_deps.append(0), "receive-reduce"),
-    "a dependency on the receiving half": (lambda nodes: nodes[3].data_deps.append(1), "receive-reduce"),
-    "an unknown comp_kind": (lambda nodes: setattr(attribute(nodes[2], "comp_kind"), "int32_val", 3), "attribute-range"),
+    "a reduction with another dependency": (
+        lambda nodes: nodes[2].data_deps.append(0),
+        "receive-reduce",
+    ),
+    "a dependency on the receiving half": (
+        lambda nodes: nodes[3].data_deps.append(1),
+        "receive-reduce",
+    ),
+    "an unknown comp_kind": (
+        lambda nodes: setattr(attribute(nodes[2], "comp_kind"), "int32_val", 3),
+        "attribute-range",
+    ),
     "a node of another kind": (lambda nodes: setattr(nodes[2], "type", 7), "node-type"),
 }
 

@@ -13,7 +13,12 @@ from hub_core.collectives import MAX_RANKS, Buffer, Collective, CollectiveKind, 
 from hub_core.diagnostics import InputError
 
 KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
-ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER)
+ROOTED = (
+    CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
+    CollectiveKind.GATHER,
+    CollectiveKind.SCATTER,
+)
 
 
 def make(kind: CollectiveKind, ranks: int = 3, share: int = 2, root: int = 1) -> Collective:
@@ -49,7 +54,10 @@ def test_postcondition_is_the_definition(kind: CollectiveKind) -> None:
     found: dict[tuple[int, int], set[tuple[int, int]]] = {}
     rows = make(kind).postcondition()
     assert rows is not None
-    for r, k, q, unit in zip(*(c.tolist() for c in (rows.rank, rows.offset, rows.source_rank, rows.source_unit)), strict=True):
+    for r, k, q, unit in zip(
+        *(c.tolist() for c in (rows.rank, rows.offset, rows.source_rank, rows.source_unit)),
+        strict=True,
+    ):
         found.setdefault((r, k), set()).update({(rank, unit) for rank in (ALL if q < 0 else [q])})
     outputs = [(r, k) for r, size in enumerate(SIZES[kind][1]) for k in range(size)]
     wanted = {place: DEFINITION[kind](*place) for place in outputs if DEFINITION[kind](*place)}
@@ -65,10 +73,14 @@ def test_buffer_sizes_are_those_of_the_collective(kind: CollectiveKind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_root_of_broadcast_and_scatter_holds_data(kind: CollectiveKind) -> None:
     only_root = kind in (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
-    assert make(kind).defined_inputs().tolist() == ([False, True, False] if only_root else [True] * 3)
+    assert make(kind).defined_inputs().tolist() == (
+        [False, True, False] if only_root else [True] * 3
+    )
 
 
-@given(st.sampled_from(KINDS), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3), st.booleans())
+@given(
+    st.sampled_from(KINDS), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3), st.booleans()
+)
 def test_buffers_never_overlap_but_for_the_aliases(
     kind: CollectiveKind, ranks: int, share: int, scratch: int, in_place: bool
 ) -> None:
@@ -81,10 +93,16 @@ def test_buffers_never_overlap_but_for_the_aliases(
                 owners.setdefault(int(layout.base[rank, buffer]) + k, set()).add((rank, buffer))
     assert set(owners) == set(range(layout.total))
     shared = [places for places in owners.values() if len(places) > 1]
-    assert all({buffer for _, buffer in places} == {Buffer.INPUT, Buffer.OUTPUT} for places in shared)
+    assert all(
+        {buffer for _, buffer in places} == {Buffer.INPUT, Buffer.OUTPUT} for places in shared
+    )
     assert all(len({rank for rank, _ in places}) == 1 for places in owners.values())
     rooted = kind in (CollectiveKind.GATHER, CollectiveKind.SCATTER)
-    aliased = share if rooted else int(np.minimum(collective.input_units(), collective.output_units()).sum())
+    aliased = (
+        share
+        if rooted
+        else int(np.minimum(collective.input_units(), collective.output_units()).sum())
+    )
     assert len(shared) == (aliased if in_place else 0)
 
 
@@ -100,7 +118,9 @@ def test_buffers_never_overlap_but_for_the_aliases(
         (CollectiveKind.BROADCAST, 0, Buffer.INPUT, Buffer.OUTPUT, 0),
     ],
 )
-def test_in_place_aliases_follow_nccl(kind: CollectiveKind, rank: int, small: Buffer, large: Buffer, shift: int) -> None:
+def test_in_place_aliases_follow_nccl(
+    kind: CollectiveKind, rank: int, small: Buffer, large: Buffer, shift: int
+) -> None:
     base = make(kind).memory_layout(True, np.zeros(3, np.int64)).base
     assert base[rank, small] - base[rank, large] == shift
 
@@ -125,15 +145,22 @@ def test_impossible_collective_is_refused(change: dict[str, object], reason: str
 
 @pytest.mark.parametrize("root", [None, -1, 3])
 @pytest.mark.parametrize("kind", ROOTED)
-def test_rooted_collective_needs_a_root_among_the_ranks(kind: CollectiveKind, root: int | None) -> None:
+def test_rooted_collective_needs_a_root_among_the_ranks(
+    kind: CollectiveKind, root: int | None
+) -> None:
     with pytest.raises(InputError, match="root"):
         Collective(kind, 3, 6, root)
 
 
 def test_custom_collective_states_its_own_sizes() -> None:
     sizes = np.asarray([1, 0], np.int64), np.asarray([0, 3], np.int64)
-    collective = Collective(CollectiveKind.CUSTOM, 2, 3, contract=CustomContract(*sizes, np.asarray([True, False])))
-    assert (collective.input_units().tolist(), collective.output_units().tolist()) == ([1, 0], [0, 3])
+    collective = Collective(
+        CollectiveKind.CUSTOM, 2, 3, contract=CustomContract(*sizes, np.asarray([True, False]))
+    )
+    assert (collective.input_units().tolist(), collective.output_units().tolist()) == (
+        [1, 0],
+        [0, 3],
+    )
     assert collective.postcondition() is None
     assert collective.memory_layout(False, np.zeros(2, np.int64)).total == 4
     assert collective.memory_layout(True, np.zeros(2, np.int64)).total == 4

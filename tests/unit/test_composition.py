@@ -43,10 +43,19 @@ def doubling_all_gather(is_staged: bool = False) -> Algorithm:
     for rank in range(4):
         near, far = rank ^ 1, rank ^ 2
         pair = {"src_buffer": Buffer.OUTPUT, "src_offset": rank & 2, "count": 2}
-        draft.add(rank, StepKind.SEND, peer=near, src_buffer=Buffer.OUTPUT, src_offset=rank, count=1)
+        draft.add(
+            rank, StepKind.SEND, peer=near, src_buffer=Buffer.OUTPUT, src_offset=rank, count=1
+        )
         waits = draft.add(rank, StepKind.RECV, peer=near, **out, dst_offset=near, count=1)
         if is_staged:
-            waits = draft.add(rank, StepKind.COPY, data=[waits], dst_buffer=Buffer.SCRATCH, duration_ns=101, **pair)
+            waits = draft.add(
+                rank,
+                StepKind.COPY,
+                data=[waits],
+                dst_buffer=Buffer.SCRATCH,
+                duration_ns=101,
+                **pair,
+            )
             pair |= {"src_buffer": Buffer.SCRATCH, "src_offset": 0}
         draft.add(rank, StepKind.SEND, data=[waits], peer=far, channel=1, **pair)
         draft.add(rank, StepKind.RECV, peer=far, channel=1, **out, dst_offset=far & 2, count=2)
@@ -56,7 +65,9 @@ def doubling_all_gather(is_staged: bool = False) -> Algorithm:
 
 @settings(max_examples=100)
 @given(samples, st.integers(2, 4), st.booleans())
-def test_copies_side_by_side_do_what_the_original_does(sample: Algorithm, instances: int, interleaved: bool) -> None:
+def test_copies_side_by_side_do_what_the_original_does(
+    sample: Algorithm, instances: int, interleaved: bool
+) -> None:
     copies = replicate(sample, instances, interleaved)
     assert copies.collective.kind is sample.collective.kind
     assert copies.collective.unit_count == instances * sample.collective.unit_count
@@ -81,7 +92,10 @@ def test_copies_have_channels_and_lanes_of_their_own() -> None:
 def test_copies_take_parts_of_a_share_or_units_in_turn() -> None:
     ring = rescale(ring_all_gather(2), 2)
     halves, turns = replicate(ring, 2), replicate(rescale(ring, 1), 2, interleaved=True)
-    first = [steps.dst_offset[steps.is_kind(StepKind.COPY) & (steps.rank == 1)].tolist() for steps in (halves.steps, turns.steps)]
+    first = [
+        steps.dst_offset[steps.is_kind(StepKind.COPY) & (steps.rank == 1)].tolist()
+        for steps in (halves.steps, turns.steps)
+    ]
     assert first == [[4, 6], [4, 6]]
     fine = replicate(binomial_broadcast(2), 2)
     assert sorted(fine.steps.src_offset[fine.steps.sends].tolist()) == [0, 2]
@@ -116,7 +130,10 @@ def test_whole_vector_is_not_cut() -> None:
 
 def test_durations_are_divided_among_the_copies() -> None:
     ring = ring_all_gather(2)
-    stated = replace(ring, steps=replace(ring.steps, duration_ns=np.where(ring.steps.is_kind(StepKind.COPY), 101, -1)))
+    stated = replace(
+        ring,
+        steps=replace(ring.steps, duration_ns=np.where(ring.steps.is_kind(StepKind.COPY), 101, -1)),
+    )
     assert set(replicate(stated, 2).steps.duration_ns.tolist()) == {51, -1}
 
 
@@ -141,7 +158,9 @@ def test_relabelled_algorithm_keeps_its_promise(sample: Algorithm, random) -> No
 @given(samples, st.randoms(use_true_random=False))
 def test_relabelling_there_and_back_is_the_identity(sample: Algorithm, random) -> None:
     places = random.sample(range(sample.num_ranks), sample.num_ranks)
-    assert relabel(relabel(sample, places), np.argsort(places).tolist()).differences(sample) == ["provenance"]
+    assert relabel(relabel(sample, places), np.argsort(places).tolist()).differences(sample) == [
+        "provenance"
+    ]
 
 
 def test_root_and_scratch_move_with_their_ranks() -> None:
@@ -159,7 +178,11 @@ def test_message_of_several_shares_is_cut_where_they_part() -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "reason"),
-    [([0, 1], "2 ranks are given, the algorithm has 3"), ([0, 1, 3], r"rank 3 is not in 0\.\.2"), ([0, 1, 1], "more than once")],
+    [
+        ([0, 1], "2 ranks are given, the algorithm has 3"),
+        ([0, 1, 3], r"rank 3 is not in 0\.\.2"),
+        ([0, 1, 1], "more than once"),
+    ],
 )
 def test_what_is_no_permutation_is_refused(ranks: list[int], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
@@ -167,7 +190,9 @@ def test_what_is_no_permutation_is_refused(ranks: list[int], reason: str) -> Non
 
 
 @given(samples, st.randoms(use_true_random=False))
-def test_embedded_algorithm_keeps_its_promise_and_the_others_rest(sample: Algorithm, random) -> None:
+def test_embedded_algorithm_keeps_its_promise_and_the_others_rest(
+    sample: Algorithm, random
+) -> None:
     ranks = random.sample(range(8), sample.num_ranks)
     wide = embed(sample, ranks, 8)
     assert (wide.collective.kind, wide.num_ranks) == (CollectiveKind.CUSTOM, 8)
@@ -199,7 +224,9 @@ def test_algorithm_on_shares_in_place_gets_copies_when_embedded() -> None:
 
 def test_embedded_parts_still_follow_each_other() -> None:
     ranks = [5, 1, 3]
-    pair = sequential([embed(binomial_broadcast(3), ranks, 6), embed(direct_all_to_all(3), ranks, 6)])
+    pair = sequential(
+        [embed(binomial_broadcast(3), ranks, 6), embed(direct_all_to_all(3), ranks, 6)]
+    )
     assert_correct(pair)
 
 

@@ -11,7 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
+from hub_core.collectives import (
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    ReduceOp,
+)
 from hub_core.composition import sequential
 from hub_core.diagnostics import HubError, InputError, UsageError
 from hub_core.steps import StepKind, StepTable, StepTableBuilder
@@ -33,7 +40,9 @@ from hub_core.testing.strategies import algorithms
 from hub_core.verification import verify
 
 SAMPLES = {num_ranks: all_samples(num_ranks) for num_ranks in (2, 3, 4)}
-PAIRS = [(n, *pair) for n, samples in SAMPLES.items() for pair in itertools.product(samples, repeat=2)]
+PAIRS = [
+    (n, *pair) for n, samples in SAMPLES.items() for pair in itertools.product(samples, repeat=2)
+]
 FROM_ROOT = {"binomial-broadcast", "direct-scatter", "weighted-broadcast"}
 
 
@@ -44,15 +53,23 @@ def fits(first: str, second: str) -> bool:
     return first != "shift-to-next"
 
 
-@pytest.mark.parametrize(("num_ranks", "first", "second"), [pair for pair in PAIRS if fits(*pair[1:])])
-def test_every_pair_of_samples_that_fits_verifies_as_claimed(num_ranks: int, first: str, second: str) -> None:
+@pytest.mark.parametrize(
+    ("num_ranks", "first", "second"), [pair for pair in PAIRS if fits(*pair[1:])]
+)
+def test_every_pair_of_samples_that_fits_verifies_as_claimed(
+    num_ranks: int, first: str, second: str
+) -> None:
     report = verify(sequential([SAMPLES[num_ranks][first], SAMPLES[num_ranks][second]]))
     assert report.ok, report.diagnostics
     assert report.method != "none"
 
 
-@pytest.mark.parametrize(("num_ranks", "first", "second"), [pair for pair in PAIRS if not fits(*pair[1:])])
-def test_every_pair_of_samples_that_does_not_fit_names_the_rank(num_ranks: int, first: str, second: str) -> None:
+@pytest.mark.parametrize(
+    ("num_ranks", "first", "second"), [pair for pair in PAIRS if not fits(*pair[1:])]
+)
+def test_every_pair_of_samples_that_does_not_fit_names_the_rank(
+    num_ranks: int, first: str, second: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         sequential([SAMPLES[num_ranks][first], SAMPLES[num_ranks][second]])
     assert caught.value.diagnostics[0].code == "seam"
@@ -74,7 +91,9 @@ def test_every_pair_of_samples_that_does_not_fit_names_the_rank(num_ranks: int, 
         (direct_all_to_all, direct_all_to_all, CollectiveKind.CUSTOM, None),
     ],
 )
-def test_two_collectives_make_the_collective_with_their_joint_contract(first, second, kind, root) -> None:
+def test_two_collectives_make_the_collective_with_their_joint_contract(
+    first, second, kind, root
+) -> None:
     collective = sequential([first(4), second(4)]).collective
     assert (collective.kind, collective.root) == (kind, root)
 
@@ -167,7 +186,11 @@ def test_next_part_waits_for_nothing_but_steps_on_the_same_units() -> None:
     ]
     # In place, unit k of INPUT and of OUTPUT are one: all parents are about the units that their children touch.
     for units, child in zip(overlaps, children[crossing].tolist(), strict=True):
-        touched = {int(steps.src_offset[child])} if steps.kind[child] == StepKind.SEND else {int(steps.dst_offset[child])}
+        touched = (
+            {int(steps.src_offset[child])}
+            if steps.kind[child] == StepKind.SEND
+            else {int(steps.dst_offset[child])}
+        )
         assert touched & {offset for offset, buffer in units if buffer != Buffer.SCRATCH}
 
 
@@ -192,7 +215,9 @@ def test_order_by_messages_counts_where_rows_stand_otherwise() -> None:
     ones = np.ones(2, np.int64)
     expected = Contributions(*(np.asarray([value]) for value in (0, 0, 1, 0)))
     contract = CustomContract(ones, np.asarray([1, 0]), np.ones(2, np.bool_), expected)
-    first = Algorithm(Collective(CollectiveKind.CUSTOM, 2, 1, contract=contract), draft.build(), ones)
+    first = Algorithm(
+        Collective(CollectiveKind.CUSTOM, 2, 1, contract=contract), draft.build(), ones
+    )
     assert verify(first).ok
     pair = sequential([first, binomial_broadcast(2)])
     report = verify(pair)
@@ -215,37 +240,59 @@ def test_other_numbers_of_ranks_are_refused() -> None:
 
 
 def test_unit_that_is_not_produced_is_named_with_its_rank() -> None:
-    with pytest.raises(UsageError, match=r"^rank 1: broadcast needs INPUT\[0\], but reduce leaves nothing in OUTPUT\[0\]"):
+    with pytest.raises(
+        UsageError,
+        match=r"^rank 1: broadcast needs INPUT\[0\], but reduce leaves nothing in OUTPUT\[0\]",
+    ):
         sequential([binomial_reduce(4, root=0), binomial_broadcast(4, root=1)])
 
 
 def test_buffers_of_different_sizes_are_refused() -> None:
-    with pytest.raises(UsageError, match="rank 1: gather leaves 0 units in OUTPUT and all-gather expects 4 in INPUT"):
+    with pytest.raises(
+        UsageError,
+        match="rank 1: gather leaves 0 units in OUTPUT and all-gather expects 4 in INPUT",
+    ):
         sequential([direct_gather(4), ring_all_gather(4)])
 
 
 def test_timing_only_traces_are_refused() -> None:
-    table = StepTable.from_columns(2, {"rank": [0, 1], "kind": [StepKind.SEND, StepKind.RECV], "peer": [1, 0], "count": [8, 8]})
+    table = StepTable.from_columns(
+        2, {"rank": [0, 1], "kind": [StepKind.SEND, StepKind.RECV], "peer": [1, 0], "count": [8, 8]}
+    )
     sizes = np.full(2, 8, np.int64)
     contract = CustomContract(sizes, sizes, np.ones(2, np.bool_))
-    trace = Algorithm(Collective(CollectiveKind.CUSTOM, 2, 8, contract=contract), table, np.zeros(2, np.int64))
+    trace = Algorithm(
+        Collective(CollectiveKind.CUSTOM, 2, 8, contract=contract), table, np.zeros(2, np.int64)
+    )
     with pytest.raises(InputError, match="which units they touch"):
         sequential([trace, ring_all_reduce(2)])
 
 
 def test_message_without_partner_is_refused() -> None:
     ring = ring_all_gather(2)
-    table = StepTable.from_columns(2, {"rank": [0], "kind": [StepKind.SEND], "peer": [1], "src_buffer": [0], "count": [1]})
+    table = StepTable.from_columns(
+        2, {"rank": [0], "kind": [StepKind.SEND], "peer": [1], "src_buffer": [0], "count": [1]}
+    )
     with pytest.raises(InputError, match="nothing at rank 1 on channel 0 matches"):
         sequential([ring, replace(ring, steps=table)])
 
 
-@pytest.mark.parametrize(("offset", "source_rank", "reason"), [(2, 0, "a unit outside its buffer"), (0, 2, r"outside 0\.\.1")])
-def test_contract_beyond_ranks_and_buffers_is_refused(offset: int, source_rank: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("offset", "source_rank", "reason"),
+    [(2, 0, "a unit outside its buffer"), (0, 2, r"outside 0\.\.1")],
+)
+def test_contract_beyond_ranks_and_buffers_is_refused(
+    offset: int, source_rank: int, reason: str
+) -> None:
     rows = Contributions(*(np.asarray([value]) for value in (0, offset, source_rank, 0)))
     kept = out_of_place_copy(2, 2)
     assert kept.collective.contract is not None
-    stray = replace(kept, collective=replace(kept.collective, contract=replace(kept.collective.contract, expected=rows)))
+    stray = replace(
+        kept,
+        collective=replace(
+            kept.collective, contract=replace(kept.collective.contract, expected=rows)
+        ),
+    )
     with pytest.raises(InputError, match=reason):
         sequential([kept, stray])
 
@@ -267,7 +314,10 @@ def test_steps_outside_their_buffers_are_refused() -> None:
 def test_different_operators_are_refused() -> None:
     ring = ring_all_reduce(4)
     other = replace(ring, collective=replace(ring.collective, reduce_op=ReduceOp.MAX))
-    with pytest.raises(UsageError, match=r"all-reduce \(sum\) and all-reduce \(max\) reduce with different operators"):
+    with pytest.raises(
+        UsageError,
+        match=r"all-reduce \(sum\) and all-reduce \(max\) reduce with different operators",
+    ):
         sequential([ring, other])
 
 
@@ -286,8 +336,12 @@ def in_place_pick(expected: Contributions | None) -> Algorithm:
     place = {"count": 1, "src_offset": 1, "src_buffer": Buffer.INPUT}
     draft.add(1, StepKind.SEND, peer=0, **place)
     draft.add(0, StepKind.RECV, peer=1, count=1, dst_buffer=Buffer.OUTPUT, dst_offset=1)
-    contract = CustomContract(np.asarray([3, 3]), np.asarray([2, 0]), np.ones(2, np.bool_), expected)
-    collective = Collective(CollectiveKind.CUSTOM, 2, 3, in_place=True, out_of_place=False, contract=contract)
+    contract = CustomContract(
+        np.asarray([3, 3]), np.asarray([2, 0]), np.ones(2, np.bool_), expected
+    )
+    collective = Collective(
+        CollectiveKind.CUSTOM, 2, 3, in_place=True, out_of_place=False, contract=contract
+    )
     return Algorithm(collective, draft.build(), np.zeros(2, np.int64))
 
 
@@ -295,11 +349,20 @@ def out_of_place_copy(num_ranks: int, units: int) -> Algorithm:
     """Every rank keeps its data, out of place."""
     rank, unit = np.repeat(np.arange(num_ranks), units), np.tile(np.arange(units), num_ranks)
     columns = {"rank": rank, "kind": np.full_like(rank, StepKind.COPY), "count": np.ones_like(rank)}
-    columns |= {"src_buffer": np.zeros_like(rank), "src_offset": unit, "dst_buffer": np.ones_like(rank), "dst_offset": unit}
+    columns |= {
+        "src_buffer": np.zeros_like(rank),
+        "src_offset": unit,
+        "dst_buffer": np.ones_like(rank),
+        "dst_offset": unit,
+    }
     sizes = np.full(num_ranks, units)
-    contract = CustomContract(sizes, sizes, np.ones(num_ranks, np.bool_), Contributions(rank, unit, rank, unit))
+    contract = CustomContract(
+        sizes, sizes, np.ones(num_ranks, np.bool_), Contributions(rank, unit, rank, unit)
+    )
     collective = Collective(CollectiveKind.CUSTOM, num_ranks, units, contract=contract)
-    return Algorithm(collective, StepTable.from_columns(num_ranks, columns), np.zeros(num_ranks, np.int64))
+    return Algorithm(
+        collective, StepTable.from_columns(num_ranks, columns), np.zeros(num_ranks, np.int64)
+    )
 
 
 def test_copies_out_move_results_alone() -> None:
@@ -320,7 +383,10 @@ def test_operator_is_that_of_the_part_that_reduces() -> None:
 
 
 def test_stated_sizes_must_agree_at_the_seam() -> None:
-    scatter, gather = replace(ring_reduce_scatter(4), collective_bytes=1024), replace(ring_all_gather(4), collective_bytes=1024)
+    scatter, gather = (
+        replace(ring_reduce_scatter(4), collective_bytes=1024),
+        replace(ring_all_gather(4), collective_bytes=1024),
+    )
     assert sequential([scatter, gather]).collective_bytes == 1024
     assert sequential([scatter, ring_all_gather(4)]).collective_bytes == 1024
     with pytest.raises(UsageError, match="leaves 256 bytes, all-gather takes 512"):
@@ -330,7 +396,12 @@ def test_stated_sizes_must_agree_at_the_seam() -> None:
 def test_contract_without_result_makes_one_without_result() -> None:
     shift = shift_to_next(3)
     assert shift.collective.contract is not None
-    silent = replace(shift, collective=replace(shift.collective, contract=replace(shift.collective.contract, expected=None)))
+    silent = replace(
+        shift,
+        collective=replace(
+            shift.collective, contract=replace(shift.collective.contract, expected=None)
+        ),
+    )
     pair = sequential([binomial_broadcast(3), silent])
     assert pair.collective.contract is not None
     assert pair.collective.contract.expected is None
@@ -345,7 +416,8 @@ def test_source_lines_are_kept_only_where_they_mean_one_file() -> None:
     ring = ring_all_reduce(4)
     lines = replace(ring.steps, source_line=np.arange(len(ring.steps), dtype=np.int32))
     one, other = (
-        replace(ring, steps=lines, provenance=replace(ring.provenance, source_name=name)) for name in ("one.xml", "other.xml")
+        replace(ring, steps=lines, provenance=replace(ring.provenance, source_name=name))
+        for name in ("one.xml", "other.xml")
     )
     assert set(sequential([one, other]).steps.source_line.tolist()) == {-1}
     assert sequential([one, other]).provenance.source_name == "one.xml + other.xml"
@@ -358,11 +430,18 @@ def test_sequence_is_associative_on_contract_and_verdict(data: st.DataObject) ->
     samples = SAMPLES[data.draw(st.sampled_from(sorted(SAMPLES)))]
     one, two, three = (samples[data.draw(st.sampled_from(sorted(samples)))] for _ in range(3))
     try:
-        left, right = sequential([sequential([one, two]), three]), sequential([one, sequential([two, three])])
+        left, right = (
+            sequential([sequential([one, two]), three]),
+            sequential([one, sequential([two, three])]),
+        )
     except UsageError:
         assume(False)
     # Where data lie in between, and so in which modes the whole may be called, does depend on the grouping.
-    promised = replace(right.collective, in_place=left.collective.in_place, out_of_place=left.collective.out_of_place)
+    promised = replace(
+        right.collective,
+        in_place=left.collective.in_place,
+        out_of_place=left.collective.out_of_place,
+    )
     assert replace(left, collective=promised).differences(left) == []
     assert verify(left).ok
     assert verify(right).ok

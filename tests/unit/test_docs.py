@@ -48,16 +48,33 @@ def examples(document: Path) -> list[Example]:
 
 
 def pattern(output: str) -> re.Pattern[str]:
-    lines = ["(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + "\n" for line in output.splitlines()]
+    lines = [
+        "(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + "\n"
+        for line in output.splitlines()
+    ]
     return re.compile("".join(lines) + r"\Z")
 
 
 def run(example: Example, folder: Path) -> str:
     programs = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "100"}
-    command = [sys.executable, "-c", example.text] if example.language == "python" else ["sh", "-c", example.text]
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "100",
+    }
+    command = (
+        [sys.executable, "-c", example.text]
+        if example.language == "python"
+        else ["sh", "-c", example.text]
+    )
     result = subprocess.run(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=300,
+        check=False,
     )
     if example.language == "python":
         assert result.returncode == 0, result.stdout.decode()
@@ -74,7 +91,9 @@ def test_examples_print_what_the_document_says(document: Path, tmp_path: Path) -
             continue
         printed = run(example, tmp_path)
         place = f"{document.name}:{example.line}: {example.text}"
-        assert pattern(example.output).match(printed), f"{place}\nprinted\n{printed}\nexpected\n{example.output}"
+        assert pattern(example.output).match(printed), (
+            f"{place}\nprinted\n{printed}\nexpected\n{example.output}"
+        )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)

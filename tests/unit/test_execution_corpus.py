@@ -57,7 +57,9 @@ def _executed(algorithm: Algorithm, in_place: bool, dtype: type) -> tuple[bool, 
         return False, Comparison.BITWISE
     assert is_well_levelled(program)
     inputs = exact_inputs(program, 3, np.dtype(dtype), ReduceOp.SUM)
-    result = pipeline.execute(algorithm, inputs, program=program, reduce_op=ReduceOp.SUM, registry=_registry())
+    result = pipeline.execute(
+        algorithm, inputs, program=program, reduce_op=ReduceOp.SUM, registry=_registry()
+    )
     judgement = judge(algorithm.collective, inputs, result.outputs, ReduceOp.SUM, True)
     return judgement.is_right, judgement.comparison
 
@@ -100,7 +102,9 @@ def test_processes_give_the_same_bits_as_one_thread(corpus: Path, name: str | No
     program = levelled_program(algorithm, not algorithm.collective.out_of_place)
     inputs = exact_inputs(program, 3, np.dtype(np.float32), ReduceOp.SUM)
     results = [
-        pipeline.execute(algorithm, inputs, name=executor, program=program, registry=_registry()).outputs
+        pipeline.execute(
+            algorithm, inputs, name=executor, program=program, registry=_registry()
+        ).outputs
         for executor in ("numpy", "shared-memory")
     ]
     assert all(np.array_equal(*pair, equal_nan=True) for pair in zip(*results, strict=True))
@@ -113,11 +117,15 @@ def test_what_synthesizers_make_gives_what_it_promises(kind: str) -> None:
     made = 0
     for synthesizer in _registry().all(Synthesizer):
         try:
-            result = pipeline.synthesize(collective, topology, 6 << 10, name=synthesizer.name, registry=_registry())
+            result = pipeline.synthesize(
+                collective, topology, 6 << 10, name=synthesizer.name, registry=_registry()
+            )
         except HubError:
             continue
         made += 1
         for dtype in DTYPES:
-            assert _executed(result.algorithm, not result.algorithm.collective.out_of_place, dtype) == (True, "bitwise")
+            assert _executed(
+                result.algorithm, not result.algorithm.collective.out_of_place, dtype
+            ) == (True, "bitwise")
     if not made:
         pytest.skip("no synthesizer is installed that makes this collective")

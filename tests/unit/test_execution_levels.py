@@ -35,18 +35,33 @@ def custom(num_ranks: int, builder: StepTableBuilder, scratch: int = UNITS) -> A
     return Algorithm(collective, builder.build(), np.full(num_ranks, scratch))
 
 
-def exchange(source: tuple[int, int], target: tuple[int, int], *, data: bool = False, kind: StepKind = RECV) -> Algorithm:
+def exchange(
+    source: tuple[int, int], target: tuple[int, int], *, data: bool = False, kind: StepKind = RECV
+) -> Algorithm:
     """Two ranks that both send `source` and then, waiting for that, receive into `target`."""
     builder = StepTableBuilder(2)
     for rank in range(2):
-        sent = builder.add(rank, SEND, peer=1 - rank, src_buffer=source[0], src_offset=source[1], count=1)
+        sent = builder.add(
+            rank, SEND, peer=1 - rank, src_buffer=source[0], src_offset=source[1], count=1
+        )
         waits = {"data" if data else "control": [sent]}
         read = {"src_buffer": target[0], "src_offset": target[1]} if kind is RECV_REDUCE else {}
-        builder.add(rank, kind, peer=1 - rank, dst_buffer=target[0], dst_offset=target[1], count=1, **read, **waits)  # type: ignore[arg-type]
+        builder.add(
+            rank,
+            kind,
+            peer=1 - rank,
+            dst_buffer=target[0],
+            dst_offset=target[1],
+            count=1,
+            **read,
+            **waits,
+        )  # type: ignore[arg-type]
     return custom(2, builder)
 
 
-def run(algorithm: Algorithm, program: LevelledProgram, inputs: list[npt.NDArray[np.int64]]) -> list[npt.NDArray[np.int64]]:
+def run(
+    algorithm: Algorithm, program: LevelledProgram, inputs: list[npt.NDArray[np.int64]]
+) -> list[npt.NDArray[np.int64]]:
     request = ExecutionRequest(algorithm, program, tuple(inputs), ReduceOp.SUM, BACKGROUND)
     return [output.copy() for output in numpy_executor.execute(request, {}).outputs]  # type: ignore[misc]
 
@@ -74,7 +89,15 @@ def eager_runs(draw: st.DrawFn) -> tuple[Algorithm, list[int]]:
         kind, (buffer, offset) = draw(st.sampled_from([RECV, RECV_REDUCE])), draw(places)
         read = draw(st.one_of(places, st.just((buffer, offset))))
         local = {"src_buffer": read[0], "src_offset": read[1]} if kind is RECV_REDUCE else {}
-        add(destination, kind, peer=source, channel=channel, dst_buffer=buffer, dst_offset=offset, **local)
+        add(
+            destination,
+            kind,
+            peer=source,
+            channel=channel,
+            dst_buffer=buffer,
+            dst_offset=offset,
+            **local,
+        )
 
     for channel in range(draw(st.integers(1, 12))):
         what = draw(st.sampled_from(["send", "send", "receive", "local"]))
@@ -83,21 +106,39 @@ def eager_runs(draw: st.DrawFn) -> tuple[Algorithm, list[int]]:
         elif what == "local":
             (read, source), (written, target) = draw(places), draw(places)
             kind = draw(st.sampled_from([COPY, REDUCE]))
-            add(draw(ranks), kind, src_buffer=read, src_offset=source, dst_buffer=written, dst_offset=target)
+            add(
+                draw(ranks),
+                kind,
+                src_buffer=read,
+                src_offset=source,
+                dst_buffer=written,
+                dst_offset=target,
+            )
         else:
-            source, hop, (read, offset) = draw(ranks), draw(st.integers(1, num_ranks - 1)), draw(places)
+            source, hop, (read, offset) = (
+                draw(ranks),
+                draw(st.integers(1, num_ranks - 1)),
+                draw(places),
+            )
             destination = (source + hop) % num_ranks
             add(source, SEND, peer=destination, channel=channel, src_buffer=read, src_offset=offset)
             flying.append((source, destination, channel))
     for message in flying:
         receive(message)
-    handles = sorted(range(len(order)), key=lambda handle: (builder._columns["rank"][handle], handle))
+    handles = sorted(
+        range(len(order)), key=lambda handle: (builder._columns["rank"][handle], handle)
+    )
     return custom(num_ranks, builder), [handles.index(handle) for handle in order]
 
 
-def eager(algorithm: Algorithm, order: list[int], in_place: bool, inputs: list[npt.NDArray[np.int64]]) -> list[list[int]]:
+def eager(
+    algorithm: Algorithm, order: list[int], in_place: bool, inputs: list[npt.NDArray[np.int64]]
+) -> list[list[int]]:
     """OUTPUT of every rank after running row by row; messages fly in buffers without limit."""
-    steps, layout = algorithm.steps, algorithm.collective.memory_layout(in_place, algorithm.scratch_units)
+    steps, layout = (
+        algorithm.steps,
+        algorithm.collective.memory_layout(in_place, algorithm.scratch_units),
+    )
     memory = np.full(layout.total, BACKGROUND)
     for rank, values in enumerate(inputs):
         memory[layout.base[rank, IN] : layout.base[rank, IN] + UNITS] = values
@@ -116,7 +157,9 @@ def eager(algorithm: Algorithm, order: list[int], in_place: bool, inputs: list[n
 
 
 @given(eager_runs(), st.booleans(), st.integers(0, 99))
-def test_what_runs_with_buffers_runs_without(made: tuple[Algorithm, list[int]], in_place: bool, seed: int) -> None:
+def test_what_runs_with_buffers_runs_without(
+    made: tuple[Algorithm, list[int]], in_place: bool, seed: int
+) -> None:
     algorithm, order = made
     program = levelled_program(algorithm, in_place)
     assert is_well_levelled(program)
@@ -128,7 +171,9 @@ def test_what_runs_with_buffers_runs_without(made: tuple[Algorithm, list[int]], 
 
 
 @given(eager_runs())
-def test_records_keep_their_order_within_a_rank_and_both_ends_of_a_pair_agree(made: tuple[Algorithm, list[int]]) -> None:
+def test_records_keep_their_order_within_a_rank_and_both_ends_of_a_pair_agree(
+    made: tuple[Algorithm, list[int]],
+) -> None:
     program = levelled_program(made[0], in_place=False)
     send, receive = program.message_ends()
     for source in range(program.num_ranks):
@@ -140,15 +185,29 @@ def test_records_keep_their_order_within_a_rank_and_both_ends_of_a_pair_agree(ma
 
 @given(st.data())
 def test_slots_that_live_at_one_time_share_nothing(data: st.DataObject) -> None:
-    rows = data.draw(st.lists(st.tuples(*[st.integers(0, n) for n in (2, 4, 3)], st.integers(1, 3)), min_size=1, max_size=12))
+    rows = data.draw(
+        st.lists(
+            st.tuples(*[st.integers(0, n) for n in (2, 4, 3)], st.integers(1, 3)),
+            min_size=1,
+            max_size=12,
+        )
+    )
     rank, first, life, count = (np.asarray(column, np.int64) for column in zip(*rows, strict=True))
     occupied = np.asarray([2, 0, 5])
     offset, sizes = place_slots(rank, first, first + life, count, occupied)
     for i in range(len(rows)):
         assert occupied[rank[i]] <= offset[i] <= sizes[rank[i]] - count[i]
         for j in range(i):
-            together = rank[i] == rank[j] and first[i] <= first[j] + life[j] and first[j] <= first[i] + life[i]
-            assert not together or offset[i] + count[i] <= offset[j] or offset[j] + count[j] <= offset[i]
+            together = (
+                rank[i] == rank[j]
+                and first[i] <= first[j] + life[j]
+                and first[j] <= first[i] + life[i]
+            )
+            assert (
+                not together
+                or offset[i] + count[i] <= offset[j]
+                or offset[j] + count[j] <= offset[i]
+            )
 
 
 # ---- levels ----------------------------------------------------------------------------------------------------------
@@ -160,12 +219,17 @@ def test_samples_are_well_levelled(name: str) -> None:
     program = levelled_program(algorithm, in_place=not algorithm.collective.out_of_place)
     assert is_well_levelled(program)
     assert program.num_messages == np.count_nonzero(algorithm.steps.sends)
-    assert len(simulate_rendezvous(algorithm, program, seed=1)) == len(run_order(algorithm, program).records)
+    assert len(simulate_rendezvous(algorithm, program, seed=1)) == len(
+        run_order(algorithm, program).records
+    )
 
 
 def test_ring_all_reduce_has_one_level_a_round() -> None:
     program = levelled_program(ring_all_reduce(8), in_place=True)
-    assert (program.num_levels - 1, np.count_nonzero(program.kind == RecordKind.REDUCE)) == (2 * 7, 8 * 7)
+    assert (program.num_levels - 1, np.count_nonzero(program.kind == RecordKind.REDUCE)) == (
+        2 * 7,
+        8 * 7,
+    )
     assert program.layout.size[:, TMP].tolist() == [1] * 8
 
 
@@ -181,7 +245,9 @@ def test_ranks_that_send_and_then_receive_elsewhere_exchange_in_one_level(data: 
 
 
 @pytest.mark.parametrize(("kind", "result"), [(RECV, [20, 10]), (RECV_REDUCE, [30, 30])])
-def test_ranks_that_swap_the_same_unit_stage_it_in_scratch(kind: StepKind, result: list[int]) -> None:
+def test_ranks_that_swap_the_same_unit_stage_it_in_scratch(
+    kind: StepKind, result: list[int]
+) -> None:
     algorithm = exchange((OUT, 0), (OUT, 0), kind=kind)
     program = levelled_program(algorithm, in_place=True)
     assert program.layout.size[:, TMP].tolist() == [UNITS + 1] * 2
@@ -200,15 +266,31 @@ def test_a_reducing_receive_into_another_unit_needs_no_scratch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "result"), [(COPY, [0, 0, 1]), (REDUCE, [0, 1, 3]), (RECV_REDUCE, [0, 100, 102])], ids=lambda value: str(value)
+    ("kind", "result"),
+    [(COPY, [0, 0, 1]), (REDUCE, [0, 1, 3]), (RECV_REDUCE, [0, 100, 102])],
+    ids=lambda value: str(value),
 )
-def test_a_step_reads_before_it_writes_where_both_overlap(kind: StepKind, result: list[int]) -> None:
+def test_a_step_reads_before_it_writes_where_both_overlap(
+    kind: StepKind, result: list[int]
+) -> None:
     builder = StepTableBuilder(2)
     if kind is RECV_REDUCE:
         builder.add(1, SEND, peer=0, src_buffer=IN, count=2)
-    builder.add(0, kind, peer=1 if kind is RECV_REDUCE else -1, src_buffer=OUT, dst_buffer=OUT, dst_offset=1, count=2)
+    builder.add(
+        0,
+        kind,
+        peer=1 if kind is RECV_REDUCE else -1,
+        src_buffer=OUT,
+        dst_buffer=OUT,
+        dst_offset=1,
+        count=2,
+    )
     algorithm = custom(2, builder)
-    outputs = run(algorithm, levelled_program(algorithm, in_place=True), [np.arange(3), np.asarray([100, 101, 102])])
+    outputs = run(
+        algorithm,
+        levelled_program(algorithm, in_place=True),
+        [np.arange(3), np.asarray([100, 101, 102])],
+    )
     assert outputs[0].tolist() == result
 
 
@@ -231,7 +313,10 @@ def test_opaque_work_passes_its_dependencies_on() -> None:
 def test_common_divisors_of_all_offsets_are_taken_out() -> None:
     algorithm = ring_all_reduce(4)
     steps = algorithm.steps
-    columns = {name: getattr(steps, name) for name in ("rank", "kind", "peer", "channel", "src_buffer", "dst_buffer")}
+    columns = {
+        name: getattr(steps, name)
+        for name in ("rank", "kind", "peer", "channel", "src_buffer", "dst_buffer")
+    }
     columns |= {name: getattr(steps, name) * 6 for name in ("src_offset", "dst_offset", "count")}
     parents, children = steps.edges()
     larger = replace(
@@ -265,7 +350,9 @@ def test_timing_only_algorithms_are_refused() -> None:
         levelled_program(custom(2, builder), in_place=False)
 
 
-@pytest.mark.parametrize(("count", "offset", "code"), [(2, 0, "count-mismatch"), (1, 3, "out-of-bounds")])
+@pytest.mark.parametrize(
+    ("count", "offset", "code"), [(2, 0, "count-mismatch"), (1, 3, "out-of-bounds")]
+)
 def test_messages_that_do_not_fit_are_refused(count: int, offset: int, code: str) -> None:
     builder = StepTableBuilder(2)
     builder.add(0, SEND, peer=1, src_buffer=IN, count=1)
@@ -290,7 +377,9 @@ def test_a_race_is_refused_unless_it_is_allowed() -> None:
     with pytest.raises(InputError, match="nothing orders this receive") as error:
         levelled_program(custom(2, builder), in_place=False)
     assert _codes(error) == {"race"}
-    assert levelled_program(custom(2, builder), in_place=False, allow_races=True).num_levels - 1 == 2
+    assert (
+        levelled_program(custom(2, builder), in_place=False, allow_races=True).num_levels - 1 == 2
+    )
 
 
 def test_a_deadlock_names_where_every_rank_stands() -> None:
@@ -301,4 +390,8 @@ def test_a_deadlock_names_where_every_rank_stands() -> None:
     with pytest.raises(InputError, match="these steps wait for each other") as error:
         levelled_program(custom(3, builder), in_place=False)
     waiting = [found for found in error.value.diagnostics if found.code == "blocked"]
-    assert [(found.location.rank, found.location.step) for found in waiting] == [(0, 0), (1, 0), (2, 0)]
+    assert [(found.location.rank, found.location.step) for found in waiting] == [
+        (0, 0),
+        (1, 0),
+        (2, 0),
+    ]

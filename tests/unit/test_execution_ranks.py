@@ -37,15 +37,29 @@ PROGRAM = Path(__file__).with_name("threaded_ranks.py")
 SAMPLES = all_samples(4)
 
 
-def request_for(algorithm: Algorithm, in_place: bool, program: LevelledProgram | None = None, **more: Any) -> ExecutionRequest:
+def request_for(
+    algorithm: Algorithm, in_place: bool, program: LevelledProgram | None = None, **more: Any
+) -> ExecutionRequest:
     program = program or levelled_program(algorithm, in_place)
     fill = background(np.dtype(np.int64), ReduceOp.SUM)
-    inputs = checked_inputs(algorithm.collective, program, exact_inputs(program, 3, np.dtype(np.int64), ReduceOp.SUM), fill)
+    inputs = checked_inputs(
+        algorithm.collective,
+        program,
+        exact_inputs(program, 3, np.dtype(np.int64), ReduceOp.SUM),
+        fill,
+    )
     return ExecutionRequest(algorithm, program, inputs, ReduceOp.SUM, fill, **more)
 
 
 def modes(algorithm: Algorithm) -> list[bool]:
-    return [mode for mode, holds in ((False, algorithm.collective.out_of_place), (True, algorithm.collective.in_place)) if holds]
+    return [
+        mode
+        for mode, holds in (
+            (False, algorithm.collective.out_of_place),
+            (True, algorithm.collective.in_place),
+        )
+        if holds
+    ]
 
 
 def is_right(request: ExecutionRequest, outputs: Any) -> bool:
@@ -54,7 +68,11 @@ def is_right(request: ExecutionRequest, outputs: Any) -> bool:
 
 def in_threads(request: ExecutionRequest) -> list[object]:
     tasks, world = list(rank_tasks(request)), threads.World(request.program.num_ranks)
-    return world.run(lambda rank: run_task(tasks[rank], threads.ThreadEngine(tasks[rank], world), RankLog.blank(tasks[rank])))
+    return world.run(
+        lambda rank: run_task(
+            tasks[rank], threads.ThreadEngine(tasks[rank], world), RankLog.blank(tasks[rank])
+        )
+    )
 
 
 def threaded(request: ExecutionRequest, *more: str) -> Any:
@@ -87,14 +105,19 @@ def test_both_ends_of_a_message_have_one_tag_and_tags_of_a_pair_count_up() -> No
 # ---- the launcher ----------------------------------------------------------------------------------------------------
 
 
-def test_launched_ranks_return_outputs_and_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launched_ranks_return_outputs_and_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     request = request_for(ring_all_reduce(4), True, repeats=3, warmups=1, wants_step_times=True)
     result = threaded(request)
     assert is_right(request, result.outputs)
     assert (len(result.repeat_times_s), result.native_times_s) == (3, ())
     assert min(result.repeat_times_s) > 0
-    assert (result.step_start_ns.min(), bool(np.all(result.step_end_ns >= result.step_start_ns))) == (0, True)
+    assert (
+        result.step_start_ns.min(),
+        bool(np.all(result.step_end_ns >= result.step_start_ns)),
+    ) == (0, True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,7 +125,11 @@ def test_a_deadlock_ends_in_time_with_the_position_of_every_rank() -> None:
     algorithm = ring_all_reduce(4)
     start = time.monotonic()
     with pytest.raises(InputError) as caught:
-        threaded(request_for(algorithm, True, without_send(levelled_program(algorithm, True)), timeout_s=6.0))
+        threaded(
+            request_for(
+                algorithm, True, without_send(levelled_program(algorithm, True)), timeout_s=6.0
+            )
+        )
     assert time.monotonic() - start < 30
     codes = [found.code for found in caught.value.diagnostics]
     assert (codes[0], set(codes[1:])) == ("deadlock", {"blocked"})
@@ -116,14 +143,19 @@ def test_ranks_that_never_begin_are_told_from_a_deadlock() -> None:
 
 
 def test_a_rank_that_fails_ends_the_others_with_its_reason() -> None:
-    with pytest.raises(InputError, match="the process of rank 2 failed: ArithmeticError: planted") as caught:
+    with pytest.raises(
+        InputError, match="the process of rank 2 failed: ArithmeticError: planted"
+    ) as caught:
         threaded(request_for(ring_all_reduce(4), True), "2")
     assert caught.value.diagnostics[0].code == "rank-died"
 
 
 def test_a_program_that_ends_early_is_told_with_what_it_printed() -> None:
     with pytest.raises(InputError, match=r"ended early \(status 3\): oh dear"):
-        launch(request_for(ring_all_reduce(4), True), lambda folder: ["sh", "-c", "echo oh dear; exit 3"])
+        launch(
+            request_for(ring_all_reduce(4), True),
+            lambda folder: ["sh", "-c", "echo oh dear; exit 3"],
+        )
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
@@ -148,7 +180,9 @@ def test_ranks_end_and_the_folder_goes_when_the_launcher_is_killed(tmp_path: Pat
         "print(process.pid, flush=True)\n"
         "process.wait()\n"
     )
-    launcher = subprocess.Popen([sys.executable, "-c", parent, str(folder), child], stdout=subprocess.PIPE)
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", parent, str(folder), child], stdout=subprocess.PIPE
+    )
     assert launcher.stdout is not None
     rank = int(launcher.stdout.readline())
     launcher.kill()
@@ -192,14 +226,24 @@ def wish(*words: str) -> argparse.Namespace:
     return parser.parse_args(["ring", *words])
 
 
-@pytest.mark.parametrize("words", [["--dtype", "int32"], ["--op", "avg", "--data", "random"]], ids=["int32", "average"])
+@pytest.mark.parametrize(
+    "words", [["--dtype", "int32"], ["--op", "avg", "--data", "random"]], ids=["int32", "average"]
+)
 @pytest.mark.parametrize("sample", ["ring-all-reduce", "direct-scatter", "direct-gather"])
-def test_started_ranks_get_data_from_rank_0_and_are_judged_there(sample: str, words: list[str]) -> None:
+def test_started_ranks_get_data_from_rank_0_and_are_judged_there(
+    sample: str, words: list[str]
+) -> None:
     trial = Trial.of(SAMPLES[sample], wish("--size", "1KiB", *words), 4)
     world = threads.World(4)
 
     def run(rank: int) -> Report | None:
-        return run_rank(trial, QueueWire(world, rank), lambda task: threads.ThreadEngine(task, world), 30.0, lambda found: None)
+        return run_rank(
+            trial,
+            QueueWire(world, rank),
+            lambda task: threads.ThreadEngine(task, world),
+            30.0,
+            lambda found: None,
+        )
 
     report, *others = world.run(run)
     assert (report.ok, report.fields["num_ranks"], others) == (True, 4, [None] * 3)
@@ -209,7 +253,10 @@ def test_started_ranks_get_data_from_rank_0_and_are_judged_there(sample: str, wo
 
 def test_a_started_rank_that_is_late_says_where_it_stands() -> None:
     algorithm = ring_all_reduce(4)
-    trial = replace(Trial.of(algorithm, wish("--size", "1KiB"), 4), program=without_send(levelled_program(algorithm, True)))
+    trial = replace(
+        Trial.of(algorithm, wish("--size", "1KiB"), 4),
+        program=without_send(levelled_program(algorithm, True)),
+    )
     world, said, are_late = threads.World(4), [], threading.Barrier(5)
 
     def late(found: Any) -> None:
@@ -217,7 +264,9 @@ def test_a_started_rank_that_is_late_says_where_it_stands() -> None:
         are_late.wait(10)
 
     def run(rank: int) -> None:
-        run_rank(trial, QueueWire(world, rank), lambda task: threads.ThreadEngine(task, world), 1.5, late)
+        run_rank(
+            trial, QueueWire(world, rank), lambda task: threads.ThreadEngine(task, world), 1.5, late
+        )
 
     for rank in range(4):
         threading.Thread(target=run, args=(rank,), daemon=True).start()

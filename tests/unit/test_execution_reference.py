@@ -39,7 +39,9 @@ DEFINITIONS = {
 ROOTED = ("reduce", "gather", "broadcast", "scatter")
 
 
-def arrays(lists: tuple[list[int] | None, ...], dtype: type = np.int64) -> list[npt.NDArray[np.generic]]:
+def arrays(
+    lists: tuple[list[int] | None, ...], dtype: type = np.int64
+) -> list[npt.NDArray[np.generic]]:
     return [np.asarray(values, dtype) for values in lists if values is not None]
 
 
@@ -63,7 +65,9 @@ def test_every_collective_is_what_its_definition_says(kind: str) -> None:
         (ReduceOp.AVG, np.float32, [-3.5, 4.5]),
     ],
 )
-def test_every_operator_is_what_its_name_says(op: ReduceOp, dtype: type, result: list[float]) -> None:
+def test_every_operator_is_what_its_name_says(
+    op: ReduceOp, dtype: type, result: list[float]
+) -> None:
     inputs = arrays(([-2, 4], [-5, 5]), dtype)
     found = expected_outputs(Collective(CollectiveKind.ALL_REDUCE, 2, 2), inputs, op, is_exact=True)
     assert found is not None
@@ -73,7 +77,12 @@ def test_every_operator_is_what_its_name_says(op: ReduceOp, dtype: type, result:
 
 def custom(expected: Contributions | None) -> Collective:
     sizes = np.full(3, 2, np.int64)
-    return Collective(CollectiveKind.CUSTOM, 3, 2, contract=CustomContract(sizes, sizes, np.ones(3, np.bool_), expected))
+    return Collective(
+        CollectiveKind.CUSTOM,
+        3,
+        2,
+        contract=CustomContract(sizes, sizes, np.ones(3, np.bool_), expected),
+    )
 
 
 def contributions(*rows: tuple[int, int, int, int]) -> Contributions:
@@ -106,8 +115,14 @@ def test_a_contract_without_result_is_not_judged() -> None:
 ALL_REDUCE = Collective(CollectiveKind.ALL_REDUCE, 3, 3)
 
 
-@given(st.permutations(range(3)), st.sampled_from([ReduceOp.SUM, ReduceOp.PROD, ReduceOp.AVG]), st.integers(0, 99))
-def test_any_order_of_reduction_is_within_the_bound(order: list[int], op: ReduceOp, seed: int) -> None:
+@given(
+    st.permutations(range(3)),
+    st.sampled_from([ReduceOp.SUM, ReduceOp.PROD, ReduceOp.AVG]),
+    st.integers(0, 99),
+)
+def test_any_order_of_reduction_is_within_the_bound(
+    order: list[int], op: ReduceOp, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     inputs = [rng.uniform(-2, 2, 30).astype(np.float16) for _ in range(3)]
     function = np.multiply if op is ReduceOp.PROD else np.add
@@ -119,9 +134,16 @@ def test_any_order_of_reduction_is_within_the_bound(order: list[int], op: Reduce
 def test_an_error_beyond_the_bound_and_a_nan_are_wrong() -> None:
     inputs = [np.ones(3, np.float32) * np.float32(0.1)] * 3
     good = inputs[0] + inputs[1] + inputs[2]
-    for wrong, error in ((good * np.float32(1.001), pytest.approx(0.0003, rel=0.01)), (good * np.float32("nan"), None)):
+    for wrong, error in (
+        (good * np.float32(1.001), pytest.approx(0.0003, rel=0.01)),
+        (good * np.float32("nan"), None),
+    ):
         judgement = judge(ALL_REDUCE, inputs, [good, good, wrong], ReduceOp.SUM, False)
-        assert (judgement.is_right, judgement.ranks_agree, judgement.max_abs_error) == (False, False, error)
+        assert (judgement.is_right, judgement.ranks_agree, judgement.max_abs_error) == (
+            False,
+            False,
+            error,
+        )
         assert [found.location.rank for found in judgement.diagnostics] == [2]
 
 
@@ -139,7 +161,9 @@ def test_bits_tell_zeros_apart_and_a_nan_equals_itself() -> None:
 
 @pytest.mark.parametrize("dtype_name", ["float16", "float32", "int32"])
 @pytest.mark.parametrize("num_ranks", [2, 8, 40])
-def test_exact_inputs_have_exact_sums_and_differ_by_rank_and_place(dtype_name: str, num_ranks: int) -> None:
+def test_exact_inputs_have_exact_sums_and_differ_by_rank_and_place(
+    dtype_name: str, num_ranks: int
+) -> None:
     dtype = element_type(dtype_name)
     program = levelled_program(ring_all_reduce(num_ranks), in_place=True)
     inputs = exact_inputs(program, 64, dtype, ReduceOp.SUM)
@@ -162,7 +186,9 @@ def test_the_same_call_gives_the_same_inputs() -> None:
         assert all(same_bits(*pair) for pair in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize(("size", "cure"), [(100, "96B or 108B"), (1, "for example 12B"), (12 * 5 + 6, "60B or 72B")])
+@pytest.mark.parametrize(
+    ("size", "cure"), [(100, "96B or 108B"), (1, "for example 12B"), (12 * 5 + 6, "60B or 72B")]
+)
 def test_sizes_that_do_not_divide_come_with_the_nearest_that_do(size: int, cure: str) -> None:
     program = levelled_program(ring_all_reduce(3), in_place=True)
     with pytest.raises(UsageError, match=cure):

@@ -65,7 +65,9 @@ def offering(monkeypatch: pytest.MonkeyPatch) -> Offering:
     def make(*offers: Offer, work: Work | None = None) -> Registry:
         if work is not None:
             works["m:f"] = work
-        plugin = Plugin("guest", "collhub-guest", "3.1", "guest", PluginStatus(PluginState.LOADED), offers)
+        plugin = Plugin(
+            "guest", "collhub-guest", "3.1", "guest", PluginStatus(PluginState.LOADED), offers
+        )
         return Registry((discover(environment={}).plugins[0], plugin))
 
     return make
@@ -95,14 +97,20 @@ def test_format_is_told_by_suffix_before_content(tmp_path: Path, offering: Offer
     assert hub_core.read(tmp_path / "x.note", registry=registry) is RING
 
 
-def test_format_is_told_by_content_where_no_suffix_helps(tmp_path: Path, offering: Offering) -> None:
+def test_format_is_told_by_content_where_no_suffix_helps(
+    tmp_path: Path, offering: Offering
+) -> None:
     registry = offering(FormatReader(NOTES, "m:f"), work=lambda source, options: RING)
     (tmp_path / "x.txt").write_bytes(b"NOTE 1")
     assert hub_core.read(tmp_path / "x.txt", registry=registry) is RING
 
 
-def test_content_decides_between_two_formats_of_one_suffix(tmp_path: Path, offering: Offering) -> None:
-    registry = offering(FormatReader(replace(NOTES, suffixes=(".json",)), "m:f"), work=lambda source, options: RING)
+def test_content_decides_between_two_formats_of_one_suffix(
+    tmp_path: Path, offering: Offering
+) -> None:
+    registry = offering(
+        FormatReader(replace(NOTES, suffixes=(".json",)), "m:f"), work=lambda source, options: RING
+    )
     (tmp_path / "x.json").write_bytes(b"NOTE 1")
     assert hub_core.read(tmp_path / "x.json", registry=registry) is RING
     hub_core.write(RING, tmp_path / "y.json")
@@ -113,7 +121,8 @@ def test_ambiguous_input_names_its_candidates(tmp_path: Path, offering: Offering
     registry = offering(FormatReader(replace(NOTES, suffixes=(".json",)), "m:f"))
     (tmp_path / "x.json").write_bytes(b"something else")
     with pytest.raises(
-        InputError, match=r"may be json \(plugin core .*\) or notes \(plugin guest .*\); name the format with --from"
+        InputError,
+        match=r"may be json \(plugin core .*\) or notes \(plugin guest .*\); name the format with --from",
     ):
         hub_core.read(tmp_path / "x.json", registry=registry)
 
@@ -121,15 +130,25 @@ def test_ambiguous_input_names_its_candidates(tmp_path: Path, offering: Offering
 def test_input_that_nothing_claims_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(b"\x89PNG")
     core = Registry(discover(environment={}).plugins[:1])
-    with pytest.raises(InputError, match="no reader claims it, neither by its name nor by its first bytes"):
+    with pytest.raises(
+        InputError, match="no reader claims it, neither by its name nor by its first bytes"
+    ):
         hub_core.read(tmp_path / "x.bin", registry=core)
 
 
 def test_input_that_a_broken_plugin_may_claim_names_the_plugin(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(b"\x89PNG")
-    broken = Plugin("png", "collhub-png", "1", "png", PluginStatus(PluginState.BROKEN, "importing png: ImportError"))
+    broken = Plugin(
+        "png",
+        "collhub-png",
+        "1",
+        "png",
+        PluginStatus(PluginState.BROKEN, "importing png: ImportError"),
+    )
     registry = Registry((*discover(environment={}).plugins[:1], broken))
-    with pytest.raises(PluginError, match=r"plugin png \(collhub-png 1\) is broken: importing png: ImportError"):
+    with pytest.raises(
+        PluginError, match=r"plugin png \(collhub-png 1\) is broken: importing png: ImportError"
+    ):
         hub_core.read(tmp_path / "x.bin", registry=registry)
 
 
@@ -151,31 +170,51 @@ def test_warnings_of_a_reader_reach_the_reporter(tmp_path: Path, offering: Offer
 
     (tmp_path / "x.note").write_bytes(b"NOTE")
     heard: list[Diagnostic] = []
-    hub_core.read(tmp_path / "x.note", registry=offering(FormatReader(NOTES, "m:f"), work=read), report=heard.append)
+    hub_core.read(
+        tmp_path / "x.note",
+        registry=offering(FormatReader(NOTES, "m:f"), work=read),
+        report=heard.append,
+    )
     assert [diagnostic.code for diagnostic in heard] == ["odd"]
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (ZeroDivisionError("division by zero"), r"m:f failed: ZeroDivisionError: division by zero \(test_pipeline.py:\d+\)"),
+        (
+            ZeroDivisionError("division by zero"),
+            r"m:f failed: ZeroDivisionError: division by zero \(test_pipeline.py:\d+\)",
+        ),
         (SystemExit(2), "m:f failed: it tried to end the program with status 2"),
         (RecursionError(), "m:f failed: RecursionError"),
-        (ModuleNotFoundError("No module named 'numba'", name="numba"), "m:f needs the module 'numba', which is missing"),
+        (
+            ModuleNotFoundError("No module named 'numba'", name="numba"),
+            "m:f needs the module 'numba', which is missing",
+        ),
     ],
 )
-def test_failure_is_blamed_on_the_plugin_and_function(tmp_path: Path, offering: Offering, error: Exception, reason: str) -> None:
+def test_failure_is_blamed_on_the_plugin_and_function(
+    tmp_path: Path, offering: Offering, error: Exception, reason: str
+) -> None:
     (tmp_path / "x.note").write_bytes(b"NOTE")
-    with pytest.raises(PluginError, match=rf"^plugin guest \(collhub-guest 3.1\): {reason}") as caught:
-        hub_core.read(tmp_path / "x.note", registry=offering(FormatReader(NOTES, "m:f"), work=_raises(error)))
+    with pytest.raises(
+        PluginError, match=rf"^plugin guest \(collhub-guest 3.1\): {reason}"
+    ) as caught:
+        hub_core.read(
+            tmp_path / "x.note", registry=offering(FormatReader(NOTES, "m:f"), work=_raises(error))
+        )
     assert caught.value.__cause__ is error
 
 
 @pytest.mark.parametrize("error", [InputError("bad line"), KeyboardInterrupt(), MemoryError()])
-def test_what_is_no_failure_of_the_plugin_passes_through(tmp_path: Path, offering: Offering, error: BaseException) -> None:
+def test_what_is_no_failure_of_the_plugin_passes_through(
+    tmp_path: Path, offering: Offering, error: BaseException
+) -> None:
     (tmp_path / "x.note").write_bytes(b"NOTE")
     with pytest.raises(type(error)) as caught:
-        hub_core.read(tmp_path / "x.note", registry=offering(FormatReader(NOTES, "m:f"), work=_raises(error)))
+        hub_core.read(
+            tmp_path / "x.note", registry=offering(FormatReader(NOTES, "m:f"), work=_raises(error))
+        )
     assert caught.value is error
 
 
@@ -185,21 +224,38 @@ def test_what_is_no_failure_of_the_plugin_passes_through(tmp_path: Path, offerin
         (lambda algorithm, options: None, "returned NoneType, expected WriteResult"),
         (_writes(), "returned no artifact"),
         (_writes(Artifact("", lambda: "text")), "content is str, expected bytes"),  # type: ignore[arg-type, return-value]
-        (_writes(Artifact("", lambda: b"1"), Artifact("", lambda: b"2")), "comes twice, though the format is one file"),
+        (
+            _writes(Artifact("", lambda: b"1"), Artifact("", lambda: b"2")),
+            "comes twice, though the format is one file",
+        ),
         (_writes(Artifact("extra", lambda: b"")), "name 'extra' does not fit the layout 'file'"),
-        (lambda algorithm, options: WriteResult((), ("loss",)), "returned losses that are not Loss"),
+        (
+            lambda algorithm, options: WriteResult((), ("loss",)),
+            "returned losses that are not Loss",
+        ),
         (lambda algorithm, options: WriteResult(3), "failed: TypeError"),  # type: ignore[arg-type]
     ],
 )
-def test_writer_that_returns_nonsense_is_blamed(tmp_path: Path, offering: Offering, work: Work, reason: str) -> None:
+def test_writer_that_returns_nonsense_is_blamed(
+    tmp_path: Path, offering: Offering, work: Work, reason: str
+) -> None:
     with pytest.raises(PluginError, match=rf"plugin guest .*m:f.*{reason}"):
-        hub_core.write(RING, tmp_path / "new" / "x.note", registry=offering(FormatWriter(NOTES, "m:f"), work=work))
+        hub_core.write(
+            RING,
+            tmp_path / "new" / "x.note",
+            registry=offering(FormatWriter(NOTES, "m:f"), work=work),
+        )
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a//b", "", ".", "..", "a/..", "a\\b", "a\0b", None, 3])
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/x", "a/../../x", "a//b", "", ".", "..", "a/..", "a\\b", "a\0b", None, 3]
+)
 def test_artifact_name_leads_nowhere_else(tmp_path: Path, offering: Offering, name: Any) -> None:
-    registry = offering(FormatWriter(BUNDLE, "m:f"), work=_writes(Artifact("ok", lambda: b""), Artifact(name, lambda: b"")))
+    registry = offering(
+        FormatWriter(BUNDLE, "m:f"),
+        work=_writes(Artifact("ok", lambda: b""), Artifact(name, lambda: b"")),
+    )
     with pytest.raises(PluginError, match="does not fit the layout 'folder'"):
         hub_core.write(RING, tmp_path / "out", format="bundle", registry=registry)
     assert not list(tmp_path.iterdir())
@@ -212,9 +268,13 @@ def test_name_in_a_set_continues_the_prefix(tmp_path: Path, offering: Offering, 
         hub_core.write(RING, tmp_path / "out.tr", registry=registry)
 
 
-def test_losses_are_returned_or_refused_before_anything_is_written(tmp_path: Path, offering: Offering) -> None:
+def test_losses_are_returned_or_refused_before_anything_is_written(
+    tmp_path: Path, offering: Offering
+) -> None:
     loss = Loss("lane", "all steps", "not written")
-    registry = offering(FormatWriter(NOTES, "m:f"), work=_writes(Artifact("", lambda: b"x"), losses=(loss,)))
+    registry = offering(
+        FormatWriter(NOTES, "m:f"), work=_writes(Artifact("", lambda: b"x"), losses=(loss,))
+    )
     with pytest.raises(LossyError, match="refused, the conversion loses: lane"):
         hub_core.write(RING, tmp_path / "x.note", policy=LossPolicy.REFUSE, registry=registry)
     assert not list(tmp_path.iterdir())
@@ -222,43 +282,81 @@ def test_losses_are_returned_or_refused_before_anything_is_written(tmp_path: Pat
 
 
 def test_simulation_gives_one_time_a_rank(offering: Offering) -> None:
-    registry = offering(Simulator("s", "d", "m:f"), work=lambda *arguments: SimulationResult((1, 2)))
+    registry = offering(
+        Simulator("s", "d", "m:f"), work=lambda *arguments: SimulationResult((1, 2))
+    )
     with pytest.raises(PluginError, match="s returned 2 times for 4 ranks"):
-        hub_core.simulate(RING, hub_core.parse_topology("ring:4"), 1024, backend="s", registry=registry)
+        hub_core.simulate(
+            RING, hub_core.parse_topology("ring:4"), 1024, backend="s", registry=registry
+        )
 
 
 def test_simulation_needs_bytes_and_npus(offering: Offering) -> None:
-    registry = offering(Simulator("s", "d", "m:f"), work=lambda *arguments: SimulationResult((1,) * 4))
+    registry = offering(
+        Simulator("s", "d", "m:f"), work=lambda *arguments: SimulationResult((1,) * 4)
+    )
     with pytest.raises(UsageError, match="a collective of 0 bytes moves nothing"):
-        hub_core.simulate(RING, hub_core.parse_topology("ring:4"), 0, backend="s", registry=registry)
+        hub_core.simulate(
+            RING, hub_core.parse_topology("ring:4"), 0, backend="s", registry=registry
+        )
     with pytest.raises(UsageError, match="ring:3 has 3 NPUs, the algorithm 4 ranks"):
-        hub_core.simulate(RING, hub_core.parse_topology("ring:3"), 8, backend="s", registry=registry)
+        hub_core.simulate(
+            RING, hub_core.parse_topology("ring:3"), 8, backend="s", registry=registry
+        )
 
 
 def test_synthesizer_gets_its_declared_options(offering: Offering) -> None:
     option = contract.Option("tries", contract.OptionType.INT, 1, "h")
     heard: list[object] = []
-    registry = offering(Synthesizer("t", "d", "m:f", (option,)), work=lambda request, options: heard.append(options) or MADE)
-    made = synthesize(RING.collective, RING_NET, 1024, name="t", options={"tries": "5"}, registry=registry)
+    registry = offering(
+        Synthesizer("t", "d", "m:f", (option,)),
+        work=lambda request, options: heard.append(options) or MADE,
+    )
+    made = synthesize(
+        RING.collective, RING_NET, 1024, name="t", options={"tries": "5"}, registry=registry
+    )
     assert made is MADE
     assert heard == [{"tries": 5}]
 
 
 def test_synthesizer_gets_the_request_as_it_was_stated(offering: Offering) -> None:
     heard: list[SynthesisRequest] = []
-    registry = offering(Synthesizer("t", "d", "m:f"), work=lambda request, options: heard.append(request) or MADE)
+    registry = offering(
+        Synthesizer("t", "d", "m:f"), work=lambda request, options: heard.append(request) or MADE
+    )
     collective = replace(RING.collective, num_ranks=2)
-    synthesize(collective, RING_NET, 1024, name="t", npus=[3, 1], occupancy=Occupancy.ALPHA_BETA, wanted=[2], registry=registry)
+    synthesize(
+        collective,
+        RING_NET,
+        1024,
+        name="t",
+        npus=[3, 1],
+        occupancy=Occupancy.ALPHA_BETA,
+        wanted=[2],
+        registry=registry,
+    )
     (request,) = heard
-    assert (request.collective, request.topology, request.collective_bytes) == (collective, RING_NET, 1024)
+    assert (request.collective, request.topology, request.collective_bytes) == (
+        collective,
+        RING_NET,
+        1024,
+    )
     assert (request.npus, request.occupancy, request.wanted) == ((3, 1), Occupancy.ALPHA_BETA, (2,))
 
 
-def test_request_names_npu_r_for_rank_r_and_wants_all_unless_told_otherwise(offering: Offering) -> None:
+def test_request_names_npu_r_for_rank_r_and_wants_all_unless_told_otherwise(
+    offering: Offering,
+) -> None:
     heard: list[SynthesisRequest] = []
-    registry = offering(Synthesizer("t", "d", "m:f"), work=lambda request, options: heard.append(request) or MADE)
+    registry = offering(
+        Synthesizer("t", "d", "m:f"), work=lambda request, options: heard.append(request) or MADE
+    )
     synthesize(RING.collective, RING_NET, 1024, name="t", registry=registry)
-    assert (heard[0].npus, heard[0].wanted, heard[0].occupancy) == ((0, 1, 2, 3), None, Occupancy.SERIALIZATION)
+    assert (heard[0].npus, heard[0].wanted, heard[0].occupancy) == (
+        (0, 1, 2, 3),
+        None,
+        Occupancy.SERIALIZATION,
+    )
 
 
 @pytest.mark.parametrize(
@@ -274,20 +372,32 @@ def test_request_names_npu_r_for_rank_r_and_wants_all_unless_told_otherwise(offe
         ({"name": "u"}, "there is no synthesizer 'u'"),
     ],
 )
-def test_synthesis_of_what_cannot_be_is_refused(offering: Offering, change: dict[str, Any], reason: str) -> None:
+def test_synthesis_of_what_cannot_be_is_refused(
+    offering: Offering, change: dict[str, Any], reason: str
+) -> None:
     registry = offering(Synthesizer("t", "d", "m:f"), work=lambda request, options: MADE)
-    stated = {"collective": RING.collective, "topology": RING_NET, "collective_bytes": 8, "name": "t", "registry": registry}
+    stated = {
+        "collective": RING.collective,
+        "topology": RING_NET,
+        "collective_bytes": 8,
+        "name": "t",
+        "registry": registry,
+    }
     with pytest.raises(hub_core.HubError, match=reason):
         synthesize(**(stated | change))
 
 
 def test_synthesizer_of_another_type_is_blamed(offering: Offering) -> None:
     registry = offering(Synthesizer("t", "d", "m:f"), work=lambda request, options: RING)
-    with pytest.raises(PluginError, match=r"plugin guest .*m:f returned Algorithm, expected SynthesisResult"):
+    with pytest.raises(
+        PluginError, match=r"plugin guest .*m:f returned Algorithm, expected SynthesisResult"
+    ):
         synthesize(RING.collective, RING_NET, 1024, name="t", registry=registry)
 
 
-OCCUPANCY = contract.Option("occupancy", contract.OptionType.TEXT, "serialization", "h", ("serialization", "alpha-beta"))
+OCCUPANCY = contract.Option(
+    "occupancy", contract.OptionType.TEXT, "serialization", "h", ("serialization", "alpha-beta")
+)
 
 
 def _judge(offering: Offering, occupancy: Occupancy, *simulators: Simulator) -> int | None:
@@ -299,12 +409,16 @@ def _judge(offering: Offering, occupancy: Occupancy, *simulators: Simulator) -> 
         return SimulationResult((len(arguments[3].get("occupancy", "")),) * 4)
 
     registry = offering(Synthesizer("t", "d", "m:f"), *simulators, work=work)
-    made = synthesize(RING.collective, RING_NET, 8, name="t", occupancy=occupancy, backend="s", registry=registry)
+    made = synthesize(
+        RING.collective, RING_NET, 8, name="t", occupancy=occupancy, backend="s", registry=registry
+    )
     return made.statistics["judged"]  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("occupancy", Occupancy)
-def test_judge_simulates_under_the_link_model_of_the_request(offering: Offering, occupancy: Occupancy) -> None:
+def test_judge_simulates_under_the_link_model_of_the_request(
+    offering: Offering, occupancy: Occupancy
+) -> None:
     assert _judge(offering, occupancy, Simulator("s", "d", "m:f", (OCCUPANCY,))) == len(occupancy)
 
 
@@ -338,8 +452,16 @@ def test_failing_health_check_is_an_unhealthy_line(offering: Offering) -> None:
 
 def test_health_check_returns_lines(offering: Offering) -> None:
     line = HealthLine("x", True)
-    assert [found for _, found in check_health(offering(HealthCheck("h", "m:f"), work=lambda environment: [line]))] == [line]
-    assert "expected a list of HealthLine" in check_health(offering(HealthCheck("h", "m:f"), work=lambda e: "fine"))[0][1].details
+    assert [
+        found
+        for _, found in check_health(
+            offering(HealthCheck("h", "m:f"), work=lambda environment: [line])
+        )
+    ] == [line]
+    assert (
+        "expected a list of HealthLine"
+        in check_health(offering(HealthCheck("h", "m:f"), work=lambda e: "fine"))[0][1].details
+    )
 
 
 def test_topology_is_a_text_or_a_file(tmp_path: Path) -> None:
@@ -354,7 +476,11 @@ def test_topology_is_a_text_or_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("rng:8", "did you mean 'ring'"), ("missing.json", "there is no such file"), ("dir/net", "there is no such file")],
+    [
+        ("rng:8", "did you mean 'ring'"),
+        ("missing.json", "there is no such file"),
+        ("dir/net", "there is no such file"),
+    ],
 )
 def test_topology_that_is_neither_says_why(text: str, reason: str) -> None:
     with pytest.raises(hub_core.HubError, match=reason):

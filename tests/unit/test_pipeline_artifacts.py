@@ -34,7 +34,10 @@ def _interrupted(contents: list[Content]) -> Iterator[Content]:
 
 
 def _snapshot(folder: Path) -> dict[str, bytes | None]:
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None
+        for p in sorted(folder.rglob("*"))
+    }
 
 
 def test_file_is_replaced(tmp_path: Path) -> None:
@@ -71,7 +74,9 @@ def test_set_of_the_same_ranks_is_replaced(tmp_path: Path) -> None:
 def test_sets_are_not_mixed(tmp_path: Path) -> None:
     _put(tmp_path / "ring", SET, _ranks(4, b"old"))
     before = _snapshot(tmp_path)
-    with pytest.raises(UsageError, match=r"of which .*ring\.2\.et and 1 more would stay; .* --force"):
+    with pytest.raises(
+        UsageError, match=r"of which .*ring\.2\.et and 1 more would stay; .* --force"
+    ):
         _put(tmp_path / "ring", SET, _ranks(2))
     assert _snapshot(tmp_path) == before
 
@@ -85,8 +90,17 @@ def test_force_removes_the_other_ranks_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_folder_is_made_with_its_sub_folders(tmp_path: Path) -> None:
-    _put(tmp_path / "out", FOLDER, [Content("a/b.txt", b"1"), Content("run.sh", b"2", is_executable=True)])
-    assert _snapshot(tmp_path) == {"out": None, "out/a": None, "out/a/b.txt": b"1", "out/run.sh": b"2"}
+    _put(
+        tmp_path / "out",
+        FOLDER,
+        [Content("a/b.txt", b"1"), Content("run.sh", b"2", is_executable=True)],
+    )
+    assert _snapshot(tmp_path) == {
+        "out": None,
+        "out/a": None,
+        "out/a/b.txt": b"1",
+        "out/run.sh": b"2",
+    }
     assert os.access(tmp_path / "out" / "run.sh", os.X_OK)
     assert not os.access(tmp_path / "out" / "a" / "b.txt", os.X_OK)
 
@@ -108,7 +122,9 @@ def test_interrupt_leaves_everything_as_it_was(tmp_path: Path, name: str, format
     assert not _snapshot(tmp_path)
 
 
-def test_failure_half_way_restores_the_old_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_half_way_restores_the_old_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _put(tmp_path / "ring", SET, _ranks(4, b"old"))
     before = _snapshot(tmp_path)
     replace, calls = os.replace, []
@@ -128,7 +144,9 @@ def test_failure_half_way_restores_the_old_set(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(UsageError, match="cannot be written: Permission denied; choose a place that can be written"):
+    with pytest.raises(
+        UsageError, match="cannot be written: Permission denied; choose a place that can be written"
+    ):
         _put(tmp_path / "x.txt", FILE, [Content("", b"new")])
     tmp_path.chmod(0o700)
 
@@ -137,13 +155,19 @@ def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"mine")
     for out, format in (("x/y.txt", FILE), ("x/ring", SET), ("x", FOLDER)):
         with pytest.raises(UsageError, match="cannot be written"):
-            _put(tmp_path / out, format, [Content({FILE: "", SET: ".0.et", FOLDER: "z"}[format], b"new")])
+            _put(
+                tmp_path / out,
+                format,
+                [Content({FILE: "", SET: ".0.et", FOLDER: "z"}[format], b"new")],
+            )
     assert _snapshot(tmp_path) == {"x": b"mine"}
 
 
 @pytest.mark.parametrize("format", [FILE, SET])
 def test_folder_in_place_of_a_file_is_refused(tmp_path: Path, format: Format) -> None:
-    with pytest.raises(UsageError, match=r"is a folder; name a file or prefix in it, such as .*algorithm"):
+    with pytest.raises(
+        UsageError, match=r"is a folder; name a file or prefix in it, such as .*algorithm"
+    ):
         destination(f"{tmp_path}/", format, force=True)
 
 
@@ -151,7 +175,9 @@ def test_only_one_file_goes_to_standard_output(capfdbinary: pytest.CaptureFixtur
     assert _put("-", FILE, [Content("", b"\x00binary")]) == []
     sys.stdout.flush()
     assert capfdbinary.readouterr().out == b"\x00binary"
-    with pytest.raises(UsageError, match="format traces is several files; they cannot go to standard output"):
+    with pytest.raises(
+        UsageError, match="format traces is several files; they cannot go to standard output"
+    ):
         destination("-", SET, force=False)
 
 

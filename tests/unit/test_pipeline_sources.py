@@ -42,12 +42,17 @@ def ring(tmp_path: Path) -> Path:
 def test_set_is_named_by_prefix_or_by_a_member(ring: Path, ending: str) -> None:
     opened = _open(f"{ring}{ending}")
     assert [part.rank for part in opened.source.parts] == list(range(11))
-    assert [part.load() for part in opened.source.parts] == [b"rank %d" % rank for rank in range(11)]
+    assert [part.load() for part in opened.source.parts] == [
+        b"rank %d" % rank for rank in range(11)
+    ]
     assert (opened.source.name, opened.layout, opened.head) == (str(ring), Layout.PREFIX, b"rank 0")
 
 
 def test_set_is_named_by_the_folder_that_holds_no_other(ring: Path) -> None:
-    with pytest.raises(InputError, match=r"names 2 sets of rank files; name one by a member: .*ring\.0\.et, .*string\.0\.et"):
+    with pytest.raises(
+        InputError,
+        match=r"names 2 sets of rank files; name one by a member: .*ring\.0\.et, .*string\.0\.et",
+    ):
         _open(ring.parent)
     (ring.parent / "string.1.et").unlink()
     assert len(_open(ring.parent).source.parts) == 11
@@ -71,10 +76,15 @@ def test_folder_is_read_whole_only_for_formats_that_are_folders(tmp_path: Path) 
     with pytest.raises(InputError, match="is a folder without rank files"):
         _open(tmp_path)
     parts = _open(tmp_path, FOLDERS).source.parts
-    assert [(part.name, part.load()) for part in parts] == [(str(tmp_path / "b" / "y"), b"2"), (str(tmp_path / "x"), b"1")]
+    assert [(part.name, part.load()) for part in parts] == [
+        (str(tmp_path / "b" / "y"), b"2"),
+        (str(tmp_path / "x"), b"1"),
+    ]
 
 
-def test_folder_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_too_many_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "MAX_FOLDER_FILES", 2)
     for name in "abc":
         (tmp_path / name).write_bytes(b"1")

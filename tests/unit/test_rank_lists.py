@@ -22,13 +22,22 @@ def test_run_of_three_or_more_is_written_as_its_ends(first, count):
 
 @pytest.mark.parametrize(
     ("text", "ranks"),
-    [("0", (0,)), ("0,2,4-7", (0, 2, 4, 5, 6, 7)), ("5,1-2", (5, 1, 2)), (" 1 , 3 ", (1, 3)), ("4-4", (4,))],
+    [
+        ("0", (0,)),
+        ("0,2,4-7", (0, 2, 4, 5, 6, 7)),
+        ("5,1-2", (5, 1, 2)),
+        (" 1 , 3 ", (1, 3)),
+        ("4-4", (4,)),
+    ],
 )
 def test_list_is_read_in_the_order_of_the_text(text, ranks):
     assert parse_ranks(text) == ranks
 
 
-@pytest.mark.parametrize("text", ["", ",", "1,", "a", "-1", "1-", "3-1", "1.5", "1 2", "0-99999999", "0-1048576", "\u0663"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "1,", "a", "-1", "1-", "3-1", "1.5", "1 2", "0-99999999", "0-1048576", "\u0663"],
+)
 def test_what_is_no_list_is_refused(text):
     with pytest.raises(UsageError, match="is not a list of ranks; write for example 0,2,4-7"):
         parse_ranks(text)

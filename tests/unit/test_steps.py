@@ -18,7 +18,9 @@ def table(ranks: list[int], edges: Sequence[tuple[int, int]] = (), num_ranks: in
     """COMPUTE steps whose `count` is the position in the given order."""
     columns = {"rank": ranks, "kind": [StepKind.COMPUTE] * len(ranks), "count": range(len(ranks))}
     return StepTable.from_columns(
-        num_ranks, {k: np.asarray(v) for k, v in columns.items()}, tuple(zip(*edges, strict=True)) or ((), ())
+        num_ranks,
+        {k: np.asarray(v) for k, v in columns.items()},
+        tuple(zip(*edges, strict=True)) or ((), ()),
     )
 
 
@@ -65,7 +67,9 @@ def test_dependencies_always_point_to_earlier_rows_of_the_same_rank(data: st.Dat
     parents, children = steps.edges()
     assert np.all(parents < children)
     assert np.array_equal(steps.rank[parents], steps.rank[children])
-    assert {(int(steps.count[p]), int(steps.count[c])) for p, c in zip(parents, children, strict=True)} == set(edges)
+    assert {
+        (int(steps.count[p]), int(steps.count[c])) for p, c in zip(parents, children, strict=True)
+    } == set(edges)
 
 
 @pytest.mark.parametrize(
@@ -80,17 +84,30 @@ def test_dependencies_always_point_to_earlier_rows_of_the_same_rank(data: st.Dat
         ([0], [(0, 0)], "cycle"),
     ],
 )
-def test_impossible_dependencies_and_ranks_are_refused(ranks: list[int], edges: list[tuple[int, int]], reason: str) -> None:
+def test_impossible_dependencies_and_ranks_are_refused(
+    ranks: list[int], edges: list[tuple[int, int]], reason: str
+) -> None:
     with pytest.raises(InputError, match=reason):
         table(ranks, edges)
 
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("lane", 2**31), ("peer", -(2**31) - 1), ("src_buffer", 256), ("dst_buffer", 4), ("kind", 6), ("kind", -1)],
+    [
+        ("lane", 2**31),
+        ("peer", -(2**31) - 1),
+        ("src_buffer", 256),
+        ("dst_buffer", 4),
+        ("kind", 6),
+        ("kind", -1),
+    ],
 )
 def test_value_outside_its_column_is_refused(column: str, value: int) -> None:
-    columns = {"rank": np.zeros(1, np.int64), "kind": np.zeros(1, np.int64), column: np.asarray([value])}
+    columns = {
+        "rank": np.zeros(1, np.int64),
+        "kind": np.zeros(1, np.int64),
+        column: np.asarray([value]),
+    }
     with pytest.raises(InputError, match=column):
         StepTable.from_columns(1, columns)
 
@@ -123,7 +140,12 @@ def test_later_changes_of_the_given_arrays_do_not_reach_the_table() -> None:
 
 def test_missing_columns_take_their_defaults() -> None:
     steps = table([0])
-    assert (int(steps.peer[0]), int(steps.lane[0]), int(steps.duration_ns[0]), int(steps.source_line[0])) == (-1, -1, -1, -1)
+    assert (
+        int(steps.peer[0]),
+        int(steps.lane[0]),
+        int(steps.duration_ns[0]),
+        int(steps.source_line[0]),
+    ) == (-1, -1, -1, -1)
     assert int(steps.src_buffer[0]) == int(steps.dst_buffer[0]) == Buffer.UNKNOWN
 
 

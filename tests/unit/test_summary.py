@@ -16,7 +16,9 @@ from hub_core.testing.samples import ring_all_reduce
 def test_critical_path_of_a_ring_is_its_closed_form(num_ranks: int) -> None:
     # 2 (n - 1) messages one after the other, each a SEND and a receive: Patarasuk and Yuan, JPDC 2009.
     half_steps = 2 * (num_ranks - 1)
-    assert critical_path(ring_all_reduce(num_ranks).steps) == CriticalPath(steps=2 * half_steps, messages=half_steps)
+    assert critical_path(ring_all_reduce(num_ranks).steps) == CriticalPath(
+        steps=2 * half_steps, messages=half_steps
+    )
 
 
 def test_steps_that_wait_for_each_other_have_no_critical_path() -> None:
@@ -47,12 +49,21 @@ def test_traffic_sums_messages_of_all_channels_of_a_pair() -> None:
     builder = StepTableBuilder(3)
     for channel, peer in ((0, 2), (1, 1), (2, 2)):
         builder.add(0, StepKind.SEND, peer=peer, channel=channel, count=channel + 1)
-    algorithm = Algorithm(Collective(CollectiveKind.BROADCAST, 3, 7, root=0), builder.build(), np.zeros(3, np.int64))
+    algorithm = Algorithm(
+        Collective(CollectiveKind.BROADCAST, 3, 7, root=0), builder.build(), np.zeros(3, np.int64)
+    )
     found = traffic(algorithm, 100)
     assert found.bytes is not None
-    assert list(zip(found.source.tolist(), found.destination.tolist(), strict=True)) == [(0, 1), (0, 2)]
+    assert list(zip(found.source.tolist(), found.destination.tolist(), strict=True)) == [
+        (0, 1),
+        (0, 2),
+    ]
     # Every message is rounded up by itself: ceil(100 / 7) + ceil(300 / 7).
-    assert (found.messages.tolist(), found.units.tolist(), found.bytes.tolist()) == ([1, 2], [2, 4], [29, 15 + 43])
+    assert (found.messages.tolist(), found.units.tolist(), found.bytes.tolist()) == (
+        [1, 2],
+        [2, 4],
+        [29, 15 + 43],
+    )
 
 
 def test_traffic_without_a_size_has_no_bytes() -> None:

@@ -81,7 +81,11 @@ def test_steps_that_overlap_lie_on_tracks_of_their_own() -> None:
 
 def test_times_are_microseconds_of_the_steps() -> None:
     algorithm = ring_all_reduce(2)
-    first = next(e for e in events(algorithm, *times(algorithm)) if e["ph"] == "X" and e["name"] == "send to 1")
+    first = next(
+        e
+        for e in events(algorithm, *times(algorithm))
+        if e["ph"] == "X" and e["name"] == "send to 1"
+    )
     assert (first["ts"], first["dur"], first["args"]["bytes"]) == (0.0, 1.0, 1 << 19)
 
 
@@ -92,7 +96,9 @@ def test_a_receive_is_shown_from_when_its_message_was_sent() -> None:
     start[:], end[receive] = 0, 9000
     start[algorithm.steps.sends] = 3000
     end[:] = np.maximum(end, start + 1)
-    shown = max((e for e in events(algorithm, start, end) if e["ph"] == "X"), key=lambda e: float(e["dur"]))
+    shown = max(
+        (e for e in events(algorithm, start, end) if e["ph"] == "X"), key=lambda e: float(e["dur"])
+    )
     assert (shown["ts"], shown["dur"], shown["args"]["waited_us"]) == (3.0, 6.0, 3.0)
 
 

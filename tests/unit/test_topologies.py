@@ -66,7 +66,9 @@ def check_routes(topology):
     sources, destinations = all_pairs(topology)
     routes = topology.routes(sources, destinations)
     shortest = [distances(topology, start) for start in range(topology.num_npus)]
-    for pair, (source, destination) in enumerate(zip(sources.tolist(), destinations.tolist(), strict=True)):
+    for pair, (source, destination) in enumerate(
+        zip(sources.tolist(), destinations.tolist(), strict=True)
+    ):
         path = routes.links[routes.indptr[pair] : routes.indptr[pair + 1]]
         assert len(path) == shortest[source][destination]
         nodes = [source, *topology.destination[path].tolist()]
@@ -85,7 +87,9 @@ def test_number_of_links_follows_from_the_dimensions(shape):
     }
     topology = built(shape)
     assert topology.num_links == sum(npus // size * per_row[kind](size) for kind, size in shape)
-    assert topology.num_nodes == npus + sum(npus // size for kind, size in shape if kind is DimensionKind.SWITCH)
+    assert topology.num_nodes == npus + sum(
+        npus // size for kind, size in shape if kind is DimensionKind.SWITCH
+    )
 
 
 @given(GRIDS)
@@ -111,7 +115,11 @@ def test_links_of_a_builder_lead_both_ways(text):
     assert {(b, a) for a, b in found} == set(found)
 
 
-@given(st.integers(3, 6).flatmap(lambda n: st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=14)))
+@given(
+    st.integers(3, 6).flatmap(
+        lambda n: st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=14)
+    )
+)
 def test_every_route_of_an_irregular_network_is_a_shortest_path(pairs):
     ends = np.asarray([pair for pair in pairs if pair[0] != pair[1]], np.int64).reshape(-1, 2)
     topology = Links.uniform(ends[:, 0], ends[:, 1], 1e9, 1e-6).topology("random", 3, 6)
@@ -130,7 +138,9 @@ def test_opposite_nodes_of_a_ring_are_reached_clockwise(half):
     topology = parse_topology(f"ring:{2 * half}")
     here = np.arange(2 * half)
     routes = topology.routes(here, (here + half) % (2 * half))
-    assert np.array_equal(topology.destination[routes.links], (topology.source[routes.links] + 1) % (2 * half))
+    assert np.array_equal(
+        topology.destination[routes.links], (topology.source[routes.links] + 1) % (2 * half)
+    )
 
 
 def test_torus_goes_along_the_first_dimension_first():
@@ -154,7 +164,9 @@ def test_route_does_not_depend_on_the_other_pairs():
     together = topology.routes(sources, destinations)
     for pair in range(0, len(sources), 7):
         alone = topology.routes(sources[pair : pair + 1], destinations[pair : pair + 1])
-        assert np.array_equal(alone.links, together.links[together.indptr[pair] : together.indptr[pair + 1]])
+        assert np.array_equal(
+            alone.links, together.links[together.indptr[pair] : together.indptr[pair + 1]]
+        )
 
 
 def test_npu_takes_the_first_of_parallel_links():
@@ -178,14 +190,28 @@ def test_npu_takes_the_first_of_parallel_links():
 )
 def test_counts_of_large_builders(text, npus, switches, count):
     topology = parse_topology(text)
-    assert (topology.num_npus, topology.num_nodes - topology.num_npus, topology.num_links) == (npus, switches, count)
+    assert (topology.num_npus, topology.num_nodes - topology.num_npus, topology.num_links) == (
+        npus,
+        switches,
+        count,
+    )
 
 
 def test_table_of_the_guide_states_the_counts():
-    rows = [line.split("|") for line in GUIDE.read_text().splitlines() if line.startswith("| `") and line.count("|") == 6]
-    stated = {text: tuple(map(int, counts)) for _, texts, _, *counts, _ in rows for text in re.findall("`([^`]+)`", texts)}
+    rows = [
+        line.split("|")
+        for line in GUIDE.read_text().splitlines()
+        if line.startswith("| `") and line.count("|") == 6
+    ]
+    stated = {
+        text: tuple(map(int, counts))
+        for _, texts, _, *counts, _ in rows
+        for text in re.findall("`([^`]+)`", texts)
+    }
     found = {text: parse_topology(text) for text in stated}
-    assert {text: (t.num_npus, t.num_nodes - t.num_npus, t.num_links) for text, t in found.items()} == stated
+    assert {
+        text: (t.num_npus, t.num_nodes - t.num_npus, t.num_links) for text, t in found.items()
+    } == stated
     assert {text.partition(":")[0] for text in stated} >= set(BUILDERS)
 
 
@@ -196,7 +222,10 @@ def test_file_of_the_guide_is_read():
 
 def test_dragonfly_joins_every_two_groups_once():
     topology = parse_topology("dragonfly:3,2,2")
-    router = np.maximum(topology.source - topology.num_npus, 0), np.maximum(topology.destination - topology.num_npus, 0)
+    router = (
+        np.maximum(topology.source - topology.num_npus, 0),
+        np.maximum(topology.destination - topology.num_npus, 0),
+    )
     is_switch = (topology.source >= topology.num_npus) & (topology.destination >= topology.num_npus)
     groups = np.stack([column // 3 for column in router])[:, is_switch]
     between = [tuple(pair) for pair in groups.T.tolist() if pair[0] != pair[1]]
@@ -216,11 +245,19 @@ def test_longest_route_of_a_dragonfly_has_three_links_between_routers():
 def test_rail_without_spine_passes_a_gpu_of_the_senders_node():
     topology = parse_topology("rail:2x4")
     path = topology.routes(np.asarray([0]), np.asarray([5])).links
-    assert [topology.node_name(node) for node in topology.destination[path].tolist()] == ["nvswitch 0", "1", "rail 1", "5"]
+    assert [topology.node_name(node) for node in topology.destination[path].tolist()] == [
+        "nvswitch 0",
+        "1",
+        "rail 1",
+        "5",
+    ]
 
 
 def test_product_text_has_two_spellings():
-    one, other = parse_topology("ring-switch:4x2?latency=1ns,2ns"), parse_topology("ring:4*switch:2?latency=1ns,2ns")
+    one, other = (
+        parse_topology("ring-switch:4x2?latency=1ns,2ns"),
+        parse_topology("ring:4*switch:2?latency=1ns,2ns"),
+    )
     assert links(one) == links(other)
     assert np.array_equal(one.latency_s, other.latency_s)
 
@@ -274,7 +311,10 @@ def test_each_dimension_has_its_own_bandwidth():
         ("mesh:4x4?bandwidth=5GB/s,0GB/s", "'0GB/s' is not positive"),
         ("ring:8?latency=-1ns", "'-1ns' is not a number with a unit"),
         ("mesh:4x0", "'4x0' is not a size"),
-        ("ring:4*hypercube:3", "'hypercube' is no dimension; join fc, fully-connected, line, ring, switch"),
+        (
+            "ring:4*hypercube:3",
+            "'hypercube' is no dimension; join fc, fully-connected, line, ring, switch",
+        ),
         ("ring:8?latency=500", "has no unit"),
         ("torus:4x4?bandwidth=1GB/s,2GB/s,3GB/s", "3 bandwidths for 2 dimensions"),
         ("rail:2x2?latency=1ns,2ns,3ns", "3 latencies for 2 classes of links"),
@@ -350,7 +390,12 @@ MACHINES = {
 @pytest.mark.parametrize(("text", "name"), MACHINES.items(), ids=MACHINES.keys())
 def test_builder_is_the_machine_that_the_collection_describes(machines, text, name):
     machine = machines[name]
-    number = {node: index for index, node in enumerate([*machine["nodes"]["gpu"], *machine["nodes"].get("switch", [])])}
+    number = {
+        node: index
+        for index, node in enumerate(
+            [*machine["nodes"]["gpu"], *machine["nodes"].get("switch", [])]
+        )
+    }
     wanted = {}
     for link in machine["links"]:
         a, b, rate = number[link["a"]], number[link["b"]], link["gb_per_s"] * 1e9
@@ -364,10 +409,15 @@ def test_builder_is_the_machine_that_the_collection_describes(machines, text, na
 @given(st.sampled_from(TEXTS), st.data())
 def test_subset_keeps_the_links_between_the_nodes_that_stay(text, data):
     whole = parse_topology(text)
-    npus = data.draw(st.lists(st.integers(0, whole.num_npus - 1), min_size=1, max_size=9, unique=True))
+    npus = data.draw(
+        st.lists(st.integers(0, whole.num_npus - 1), min_size=1, max_size=9, unique=True)
+    )
     part = whole.subset(npus)
     kept = [*npus, *range(whole.num_npus, whole.num_nodes)]
-    found = [(kept[a], kept[b], rate) for (a, b), rate in zip(links(part), part.bandwidth_bytes_per_s.tolist(), strict=True)]
+    found = [
+        (kept[a], kept[b], rate)
+        for (a, b), rate in zip(links(part), part.bandwidth_bytes_per_s.tolist(), strict=True)
+    ]
     every = zip(links(whole), whole.bandwidth_bytes_per_s.tolist(), strict=True)
     assert found == [(a, b, rate) for (a, b), rate in every if a in kept and b in kept]
     assert [part.node_name(node) for node in range(part.num_nodes)][len(npus) :] == [
@@ -377,7 +427,11 @@ def test_subset_keeps_the_links_between_the_nodes_that_stay(text, data):
 
 @given(st.sampled_from(TEXTS), st.data())
 def test_name_of_a_subset_is_the_text_that_builds_it(text, data):
-    npus = data.draw(st.lists(st.integers(0, parse_topology(text).num_npus - 1), min_size=1, max_size=9, unique=True))
+    npus = data.draw(
+        st.lists(
+            st.integers(0, parse_topology(text).num_npus - 1), min_size=1, max_size=9, unique=True
+        )
+    )
     latency = data.draw(st.sampled_from(["", "?latency=7ns"]))
     part = parse_topology(text + latency).subset(npus)
     again = parse_topology(part.name)
@@ -407,7 +461,9 @@ def test_wrong_subset_is_refused(text, says):
 
 @pytest.mark.parametrize("npus", [[], [0, 0], [-1], [4]])
 def test_subset_that_cannot_be_is_refused(npus):
-    with pytest.raises(UsageError, match=r"topology ring:4: (NPU -1|NPU 4|a subset names no NPU, or one twice)"):
+    with pytest.raises(
+        UsageError, match=r"topology ring:4: (NPU -1|NPU 4|a subset names no NPU, or one twice)"
+    ):
         parse_topology("ring:4").subset(npus)
 
 
@@ -422,7 +478,10 @@ def test_machines_alone_are_the_builder_without_a_number():
 
 def test_network_of_machines_has_its_own_bandwidth_and_latency():
     topology = parse_topology("dgx-a100:2?bandwidth=100GB/s,10GB/s&latency=1us,5us")
-    by_class = {(rate, latency) for rate, latency in zip(topology.bandwidth_bytes_per_s, topology.latency_ns, strict=True)}
+    by_class = {
+        (rate, latency)
+        for rate, latency in zip(topology.bandwidth_bytes_per_s, topology.latency_ns, strict=True)
+    }
     assert by_class == {(100e9, 1000.0), (10e9, 5000.0)}
     assert topology.groups == {"node 0": tuple(range(8)), "node 1": tuple(range(8, 16))}
 

@@ -18,8 +18,19 @@ from hub_core.topologies import parse_topology
 from hub_core.topology import Dimension, DimensionKind, Links, Topology
 from hub_core.topology_document import read, topology_from_json, topology_to_json
 
-SCHEMA = json.loads(importlib.resources.files("hub_core.schemas").joinpath("topology-1.json").read_bytes())
-TEXTS = ("ring:4", "mesh:2x3?latency=0.5ns", "switch:3", "dgx1v", "rail:2x2", "fat-tree:4", "ring-fc-switch:3x2x2", "line:1")
+SCHEMA = json.loads(
+    importlib.resources.files("hub_core.schemas").joinpath("topology-1.json").read_bytes()
+)
+TEXTS = (
+    "ring:4",
+    "mesh:2x3?latency=0.5ns",
+    "switch:3",
+    "dgx1v",
+    "rail:2x2",
+    "fat-tree:4",
+    "ring-fc-switch:3x2x2",
+    "line:1",
+)
 GOOD = {
     "schema": "collhub/topology-1",
     "name": "two nodes",
@@ -38,13 +49,30 @@ def topologies(draw):
     nodes = draw(st.integers(1, 6))
     npus = draw(st.integers(1, nodes))
     end = st.integers(0, nodes - 1)
-    ends = draw(st.lists(st.tuples(end, end).filter(lambda pair: pair[0] != pair[1]), max_size=8 if nodes > 1 else 0))
+    ends = draw(
+        st.lists(
+            st.tuples(end, end).filter(lambda pair: pair[0] != pair[1]),
+            max_size=8 if nodes > 1 else 0,
+        )
+    )
     rates = st.lists(st.floats(1e-3, 1e17), min_size=len(ends), max_size=len(ends))
     columns = np.asarray(ends, np.int64).reshape(-1, 2).T
-    names = draw(st.just(()) | st.lists(st.text(min_size=1, max_size=5), min_size=nodes, max_size=nodes, unique=True))
-    groups = draw(st.dictionaries(st.text(max_size=5), st.permutations(range(npus)).map(tuple), max_size=2))
-    links = Links(columns[0], columns[1], np.asarray(draw(rates), np.float64), np.asarray(draw(rates), np.float64))
-    return links.topology(draw(st.text(max_size=10)), npus, nodes, node_names=tuple(names), groups=groups)
+    names = draw(
+        st.just(())
+        | st.lists(st.text(min_size=1, max_size=5), min_size=nodes, max_size=nodes, unique=True)
+    )
+    groups = draw(
+        st.dictionaries(st.text(max_size=5), st.permutations(range(npus)).map(tuple), max_size=2)
+    )
+    links = Links(
+        columns[0],
+        columns[1],
+        np.asarray(draw(rates), np.float64),
+        np.asarray(draw(rates), np.float64),
+    )
+    return links.topology(
+        draw(st.text(max_size=10)), npus, nodes, node_names=tuple(names), groups=groups
+    )
 
 
 def document(value):
@@ -95,7 +123,11 @@ def test_written_form_is_this():
 
 def test_names_units_and_duplex_links_are_read():
     topology = document(GOOD)
-    assert [(link.source, link.destination) for link in topology.links()] == [(0, 1), (1, 0), (0, 2)]
+    assert [(link.source, link.destination) for link in topology.links()] == [
+        (0, 1),
+        (1, 0),
+        (0, 2),
+    ]
     assert topology.bandwidth_bytes_per_s.tolist() == [50e9, 50e9, 1e9]
     assert topology.latency_ns.tolist() == [500.0, 500.0, 0.0]
     assert topology.node_names == ("a", "b", "switch 0")
@@ -136,13 +168,21 @@ LINK_DEFECTS = [
     (("links", 1, "from"), True, "expected a node's number or name, got a boolean"),
     (("links", 1, "from"), None, "expected a node's number or name, got null"),
     (("links", 1, "to"), 0, "$.links[1]: the link joins node 0 to itself"),
-    (("links", 1, "latency_s"), ..., "exactly one of 'latency' (text with a unit) and 'latency_s' (number)"),
+    (
+        ("links", 1, "latency_s"),
+        ...,
+        "exactly one of 'latency' (text with a unit) and 'latency_s' (number)",
+    ),
     (("links", 1, "latency"), "1ns", "exactly one of 'latency'"),
     (("links", 1, "latency_s"), -1, "the latency is negative"),
     (("links", 1, "latency_s"), "1", "latency_s: expected a number, got a string"),
     (("links", 1, "bandwidth_bytes_per_s"), 0, "the bandwidth is not above 0"),
     (("links", 1, "bandwidth_bytes_per_s"), 10**400, "the bandwidth is not above 0 and below"),
-    (("links", 1, "bandwidth_bytes_per_s"), True, "bandwidth_bytes_per_s: expected a number, got a boolean"),
+    (
+        ("links", 1, "bandwidth_bytes_per_s"),
+        True,
+        "bandwidth_bytes_per_s: expected a number, got a boolean",
+    ),
     (("links", 0, "bandwidth"), "50", "$.links[0]: bandwidth '50' has no unit"),
     (("links", 0, "bandwidth"), 50, "bandwidth: expected a string, got an integer"),
     (("links", 0, "duplex"), 1, "duplex: expected true or false, got an integer"),
@@ -169,7 +209,11 @@ OTHER_DEFECTS = [
     (("groups", "all"), 5, "$.groups.all: expected array"),
     (("dimensions",), [{"kind": "rong", "size": 2}], "$.dimensions[0].kind: 'rong' is not one of"),
     (("dimensions",), [{"kind": "ring", "size": 2}], "$.dimensions[0]: exactly one of 'bandwidth'"),
-    (("dimensions",), [{"kind": "ring", "size": 2, "bandwidth": "1GB/s", "latency": "1ns"}], "not the nodes and links that are"),
+    (
+        ("dimensions",),
+        [{"kind": "ring", "size": 2, "bandwidth": "1GB/s", "latency": "1ns"}],
+        "not the nodes and links that are",
+    ),
     (
         ("dimensions",),
         [{"kind": "ring", "size": 3, "bandwidth": "1GB/s", "latency": "1ns"}],
@@ -188,12 +232,24 @@ def test_wrong_document_is_refused_with_the_path(path, value, says):
 
 
 # Defects that lie in what stands elsewhere, or in a number that JSON Schema takes for an integer, are the reader's alone.
-_IN_FORM = ("'from' and 'to'", "got null", "got a string", "got a boolean", "got an integer", "unknown key", "not above 0")
+_IN_FORM = (
+    "'from' and 'to'",
+    "got null",
+    "got a string",
+    "got a boolean",
+    "got an integer",
+    "unknown key",
+    "not above 0",
+)
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [(path, value) for path, value, says in LINK_DEFECTS if any(form in says for form in _IN_FORM) and value != 10**400],
+    [
+        (path, value)
+        for path, value, says in LINK_DEFECTS
+        if any(form in says for form in _IN_FORM) and value != 10**400
+    ],
 )
 def test_schema_refuses_a_link_of_the_wrong_form(path, value):
     with pytest.raises(jsonschema.ValidationError):
@@ -212,18 +268,39 @@ def test_document_without_npus_is_refused():
 
 def test_key_that_stands_twice_is_refused():
     with pytest.raises(InputError, match="'npus' stands twice"):
-        topology_from_json(Source.of_bytes("net.json", b'{"schema": "collhub/topology-1", "npus": 2, "npus": 3}'))
+        topology_from_json(
+            Source.of_bytes("net.json", b'{"schema": "collhub/topology-1", "npus": 2, "npus": 3}')
+        )
 
 
-@given(st.binary(max_size=100) | st.sampled_from(list(range(len(json.dumps(GOOD))))).map(lambda n: json.dumps(GOOD)[:n].encode()))
+@given(
+    st.binary(max_size=100)
+    | st.sampled_from(list(range(len(json.dumps(GOOD))))).map(
+        lambda n: json.dumps(GOOD)[:n].encode()
+    )
+)
 def test_any_bytes_give_a_topology_or_an_input_error(content):
     with contextlib.suppress(InputError):
         assert topology_from_json(Source.of_bytes("net.json", content)).num_npus
 
 
-JSON_VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5), st.lists)
-PATHS = [("npus",), ("switches",), ("links",), ("links", 0), ("groups",), ("groups", "all"), ("dimensions",), ("name",)]
-PATHS += [("links", 0, key) for key in ("from", "to", "bandwidth", "latency", "duplex", "latency_s")]
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    st.lists,
+)
+PATHS = [
+    ("npus",),
+    ("switches",),
+    ("links",),
+    ("links", 0),
+    ("groups",),
+    ("groups", "all"),
+    ("dimensions",),
+    ("name",),
+]
+PATHS += [
+    ("links", 0, key) for key in ("from", "to", "bandwidth", "latency", "duplex", "latency_s")
+]
 
 
 @given(st.sampled_from(PATHS), JSON_VALUES)

@@ -31,14 +31,20 @@ def picture(topology: Topology) -> ElementTree.Element:
 
 
 def tooltips(root: ElementTree.Element, tag: str) -> list[str]:
-    return [found.text or "" for shape in root.findall(f"{SVG}{tag}") for found in shape.findall(f"{SVG}title")]
+    return [
+        found.text or ""
+        for shape in root.findall(f"{SVG}{tag}")
+        for found in shape.findall(f"{SVG}title")
+    ]
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_picture_holds_every_node_and_every_connection(text):
     topology = parse_topology(text)
     root = picture(topology)
-    assert sorted(tooltips(root, "g")) == sorted(topology.node_name(node) for node in range(topology.num_nodes))
+    assert sorted(tooltips(root, "g")) == sorted(
+        topology.node_name(node) for node in range(topology.num_nodes)
+    )
     assert len(tooltips(root, "path")) == topology.num_links // 2
 
 
@@ -66,12 +72,21 @@ def test_nodes_stand_within_the_picture(text):
         assert 0 < float(label.get("y")) < height
 
 
-@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] != pair[1]), max_size=20))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] != pair[1]),
+        max_size=20,
+    )
+)
 def test_every_network_can_be_drawn(pairs):
     ends = np.asarray(pairs, np.int64).reshape(-1, 2)
     topology = Links.uniform(ends[:, 0], ends[:, 1], 1e9, 1e-6).topology("random", 5, 8)
     drawn = tooltips(picture(topology), "path")
-    both = {pair for pair in pairs if pair[::-1] in pairs and pairs.count(pair) == pairs.count(pair[::-1])}
+    both = {
+        pair
+        for pair in pairs
+        if pair[::-1] in pairs and pairs.count(pair) == pairs.count(pair[::-1])
+    }
     assert len(drawn) == len(set(pairs)) - len(both) // 2
 
 
@@ -100,8 +115,14 @@ def test_long_name_keeps_its_ends():
 def test_lines_tell_bandwidth_by_width_and_class_by_colour():
     root = picture(parse_topology("dgx1v"))
     lines = [path for path in root.findall(f"{SVG}path") if path.find(f"{SVG}title") is not None]
-    styles = {(path.find(f"{SVG}title").text.split(": ")[1], path.get("stroke"), path.get("stroke-width")) for path in lines}
-    assert sorted((text, float(width)) for text, _, width in styles) == [("25 GB/s, 500 ns", 2.5), ("50 GB/s, 500 ns", 4.0)]
+    styles = {
+        (path.find(f"{SVG}title").text.split(": ")[1], path.get("stroke"), path.get("stroke-width"))
+        for path in lines
+    }
+    assert sorted((text, float(width)) for text, _, width in styles) == [
+        ("25 GB/s, 500 ns", 2.5),
+        ("50 GB/s, 500 ns", 4.0),
+    ]
     assert len({colour for _, colour, _ in styles}) == 2
 
 
@@ -141,7 +162,9 @@ def test_line_goes_around_a_node_that_stands_on_its_way():
 
 
 def test_network_that_is_too_large_names_the_cure():
-    with pytest.raises(UsageError, match=r"more than 4096 in one picture; draw a part of it, as in \?npus=0-63"):
+    with pytest.raises(
+        UsageError, match=r"more than 4096 in one picture; draw a part of it, as in \?npus=0-63"
+    ):
         draw(parse_topology(f"ring:{MAX_NODES + 1}"))
     with pytest.raises(UsageError, match="lines are more than"):
         draw(parse_topology("fc:300"))

@@ -16,19 +16,28 @@ from hub_core.topology import Dimension, DimensionKind, Links, Topology
 from hub_core.topology_check import check_topology
 from hub_core.topology_facts import diameter, facts_of, half_cuts, link_classes, reached, spans
 
-SHAPES = st.lists(st.tuples(st.sampled_from(list(DimensionKind)), st.integers(1, 4)), min_size=1, max_size=3)
-PAIRS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda pair: pair[0] != pair[1]), max_size=24)
+SHAPES = st.lists(
+    st.tuples(st.sampled_from(list(DimensionKind)), st.integers(1, 4)), min_size=1, max_size=3
+)
+PAIRS = st.lists(
+    st.tuples(st.integers(0, 8), st.integers(0, 8)).filter(lambda pair: pair[0] != pair[1]),
+    max_size=24,
+)
 
 
 def network(pairs, npus: int = 6, nodes: int = 9, rates=None) -> Topology:
     ends = np.asarray(pairs, np.int64).reshape(-1, 2)
     rates = np.full(len(ends), 1e9) if rates is None else np.asarray(rates, np.float64)
-    return Links(ends[:, 0], ends[:, 1], rates, np.full(len(ends), 1e-6)).topology("random", npus, nodes)
+    return Links(ends[:, 0], ends[:, 1], rates, np.full(len(ends), 1e-6)).topology(
+        "random", npus, nodes
+    )
 
 
 def distances(topology: Topology, start: int) -> dict[int, int]:
     ahead: dict[int, list[int]] = {}
-    for source, destination in zip(topology.source.tolist(), topology.destination.tolist(), strict=True):
+    for source, destination in zip(
+        topology.source.tolist(), topology.destination.tolist(), strict=True
+    ):
         ahead.setdefault(source, []).append(destination)
     found, queue = {start: 0}, deque([start])
     while queue:
@@ -41,7 +50,11 @@ def distances(topology: Topology, start: int) -> dict[int, int]:
 
 
 def plain_diameter(topology: Topology) -> int | None:
-    lengths = [distances(topology, npu).get(other) for npu in range(topology.num_npus) for other in range(topology.num_npus)]
+    lengths = [
+        distances(topology, npu).get(other)
+        for npu in range(topology.num_npus)
+        for other in range(topology.num_npus)
+    ]
     return None if None in lengths else max(lengths)
 
 
@@ -73,7 +86,9 @@ def test_reached_nodes_are_those_of_a_plain_search(pairs, start):
     topology = network(pairs)
     backwards = network([(b, a) for a, b in pairs])
     assert np.flatnonzero(reached(topology, start)).tolist() == sorted(distances(topology, start))
-    assert np.flatnonzero(reached(topology, start, backwards=True)).tolist() == sorted(distances(backwards, start))
+    assert np.flatnonzero(reached(topology, start, backwards=True)).tolist() == sorted(
+        distances(backwards, start)
+    )
 
 
 @given(SHAPES)
@@ -121,7 +136,19 @@ def findings(topology: Topology) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "text", ["ring:5", "mesh:3x3", "switch:4", "fat-tree:4", "dragonfly:3,2,1", "rail:2x4", "dgx1v", "mi250:2", "line:1", "dgx2"]
+    "text",
+    [
+        "ring:5",
+        "mesh:3x3",
+        "switch:4",
+        "fat-tree:4",
+        "dragonfly:3,2,1",
+        "rail:2x4",
+        "dgx1v",
+        "mi250:2",
+        "line:1",
+        "dgx2",
+    ],
 )
 def test_builders_give_networks_without_findings(text):
     assert check_topology(parse_topology(text)) == ()
@@ -141,7 +168,10 @@ def test_unreachable_is_found_where_a_pair_of_npus_has_no_path(pairs):
     [
         ([(0, 1), (1, 0), (2, 3), (3, 2)], "NPU 0 cannot reach NPU 2: no link leaves NPUs 0,1"),
         ([(0, 1), (1, 2), (2, 3)], "NPU 1 cannot reach NPU 0: no link leaves NPUs 1-3"),
-        ([(0, 4), (4, 0), (1, 0), (2, 0), (3, 0)], "NPU 0 cannot reach NPU 1: no link leaves NPU 0 and switch 0"),
+        (
+            [(0, 4), (4, 0), (1, 0), (2, 0), (3, 0)],
+            "NPU 0 cannot reach NPU 1: no link leaves NPU 0 and switch 0",
+        ),
     ],
 )
 def test_cut_between_two_npus_is_named(pairs, message):

@@ -66,7 +66,9 @@ def test_a_pair_that_its_plane_does_not_join_is_refused() -> None:
 
 def _half() -> Topology:
     ends = np.asarray([0, 1, 0, 2]), np.asarray([1, 0, 2, 0])
-    return Topology("half", 3, 3, *ends, np.full(4, 1e9), np.zeros(4), plane=np.asarray([1, 1, 0, 0]))
+    return Topology(
+        "half", 3, 3, *ends, np.full(4, 1e9), np.zeros(4), plane=np.asarray([1, 1, 0, 0])
+    )
 
 
 def test_a_subset_keeps_planes_and_closes_up_where_one_is_gone() -> None:
@@ -85,9 +87,15 @@ def test_the_document_states_planes_only_where_there_are_several() -> None:
     assert b"plane" not in topology_to_json(parse_topology("dgx1v"))
 
 
-@pytest.mark.parametrize(("plane", "message"), [(2, "without a gap"), (-1, "from 0 on"), ("x", "from 0 on"), (True, "from 0 on")])
+@pytest.mark.parametrize(
+    ("plane", "message"),
+    [(2, "without a gap"), (-1, "from 0 on"), ("x", "from 0 on"), (True, "from 0 on")],
+)
 def test_wrong_planes_of_a_document_are_refused(plane: object, message: str) -> None:
-    links = [{"from": 0, "to": 1, "bandwidth": "1GB/s", "latency": "0ns"} | more for more in ({}, {"plane": plane})]
+    links = [
+        {"from": 0, "to": 1, "bandwidth": "1GB/s", "latency": "0ns"} | more
+        for more in ({}, {"plane": plane})
+    ]
     content = json.dumps({"schema": "collhub/topology-1", "npus": 2, "links": links}).encode()
     with pytest.raises(InputError, match=message):
         topology_from_json(Source.of_bytes("t.json", content))
@@ -102,7 +110,14 @@ def test_parts_that_do_not_fit_are_refused(text: str) -> None:
 def test_dimensions_are_of_one_plane() -> None:
     ring = parse_topology("ring:3")
     with pytest.raises(InputError, match="dimensions describe one network"):
-        Topology("t", 3, 3, *(getattr(ring, name) for name in COLUMNS[:4]), ring.dimensions, plane=np.arange(6) % 2)
+        Topology(
+            "t",
+            3,
+            3,
+            *(getattr(ring, name) for name in COLUMNS[:4]),
+            ring.dimensions,
+            plane=np.arange(6) % 2,
+        )
 
 
 def test_links_of_different_planes_are_not_parallel() -> None:
@@ -125,7 +140,9 @@ def _sent(channels: list[int], startup_ns: tuple[int, ...] = ()) -> Algorithm:
         np.ones(count, np.int64),
         np.asarray(channels),
     )
-    return algorithm_of(collective, Chunks.cut(collective, [1] * count), transfers, startup_ns=startup_ns)
+    return algorithm_of(
+        collective, Chunks.cut(collective, [1] * count), transfers, startup_ns=startup_ns
+    )
 
 
 @pytest.mark.needs_plugins

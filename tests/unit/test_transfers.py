@@ -20,7 +20,16 @@ from hub_core.verification import verify
 
 KINDS = tuple(kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM)
 SEEDS = st.integers(0, 2**32 - 1)
-COLUMNS = ("kind", "peer", "channel", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")
+COLUMNS = (
+    "kind",
+    "peer",
+    "channel",
+    "src_buffer",
+    "src_offset",
+    "dst_buffer",
+    "dst_offset",
+    "count",
+)
 
 
 @dataclass(frozen=True)
@@ -49,10 +58,14 @@ class Scheduler:
         finish = start + used.latency + work
         self.free[wire] = finish if self.is_alpha_beta else start + work
         window = 1 if self.is_alpha_beta else min(12, 1 + math.ceil(used.latency / work))
-        self.rows.append((chunk, used.source, used.destination, wire, start, finish, int(reduces), window))
+        self.rows.append(
+            (chunk, used.source, used.destination, wire, start, finish, int(reduces), window)
+        )
         return finish
 
-    def spread(self, chunk: int, size: int, ready: dict[int, int], root: int, targets: set[int]) -> None:
+    def spread(
+        self, chunk: int, size: int, ready: dict[int, int], root: int, targets: set[int]
+    ) -> None:
         """Copies go from `root` down a tree to all `targets`."""
         parent = self.tree(root, backwards=False)
         needed = on_the_way(parent, targets, lambda wire: self.wires[wire].source)
@@ -80,7 +93,11 @@ class Scheduler:
             here = queue.popleft()
             for index in order:
                 wire = self.wires[index]
-                near, far = (wire.destination, wire.source) if backwards else (wire.source, wire.destination)
+                near, far = (
+                    (wire.destination, wire.source)
+                    if backwards
+                    else (wire.source, wire.destination)
+                )
                 if near == here and far != root and far not in found:
                     found[far] = index
                     queue.append(far)
@@ -111,14 +128,23 @@ class Case:
     transfers: Transfers
 
     def algorithm(self, **more):
-        return algorithm_of(self.collective, self.chunks, self.transfers, npus=self.members, num_npus=self.num_npus, **more)
+        return algorithm_of(
+            self.collective,
+            self.chunks,
+            self.transfers,
+            npus=self.members,
+            num_npus=self.num_npus,
+            **more,
+        )
 
 
 def network(random: Random, num_npus: int) -> list[Wire]:
     """A ring of all NPUs in random order and some wires more, parallel ones among them."""
     ring = random.sample(range(num_npus), num_npus)
     ends = [(a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b]
-    ends += [tuple(random.sample(range(num_npus), 2)) for _ in range(random.randrange(8)) if num_npus > 1]
+    ends += [
+        tuple(random.sample(range(num_npus), 2)) for _ in range(random.randrange(8)) if num_npus > 1
+    ]
     random.shuffle(ends)
     return [Wire(*pair, random.randrange(40), random.randrange(1, 10)) for pair in ends]
 
@@ -127,19 +153,33 @@ def case(kind: CollectiveKind, seed: int, in_place: bool = False) -> Case:
     random = Random(seed)
     num_npus = random.randrange(1, 7)
     num_ranks = random.randrange(1, num_npus + 1)
-    members = random.sample(range(num_npus), num_ranks) if random.random() < 0.7 else list(range(num_ranks))
+    members = (
+        random.sample(range(num_npus), num_ranks)
+        if random.random() < 0.7
+        else list(range(num_ranks))
+    )
     sizes = [random.randrange(1, 6) for _ in range(random.randrange(1, 4))]
     whole = kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.BROADCAST)
     root = random.randrange(num_ranks) if kind in ROOTED else None
-    collective = Collective(kind, num_ranks, sum(sizes) * (1 if whole else num_ranks), root, in_place)
+    collective = Collective(
+        kind, num_ranks, sum(sizes) * (1 if whole else num_ranks), root, in_place
+    )
     chunks = Chunks.cut(collective, sizes)
     scheduler = Scheduler(network(random, num_npus), random.random() < 0.5, random)
     everyone = set(members)
     for chunk in random.sample(range(len(chunks)), len(chunks)):
-        origin, target, size = (int(column[chunk]) for column in (chunks.origin, chunks.target, chunks.count))
+        origin, target, size = (
+            int(column[chunk]) for column in (chunks.origin, chunks.target, chunks.count)
+        )
         targets = everyone if target == ALL_RANKS else {members[target]}
-        start = members[origin] if origin != ALL_RANKS else random.choice(range(num_npus) if len(targets) > 1 else [*targets])
-        ready = {start: 0} if origin != ALL_RANKS else scheduler.collect(chunk, size, everyone, start)
+        start = (
+            members[origin]
+            if origin != ALL_RANKS
+            else random.choice(range(num_npus) if len(targets) > 1 else [*targets])
+        )
+        ready = (
+            {start: 0} if origin != ALL_RANKS else scheduler.collect(chunk, size, everyone, start)
+        )
         scheduler.spread(chunk, size, ready, start, targets)
     return Case(collective, members, num_npus, chunks, scheduler.transfers())
 
@@ -172,7 +212,10 @@ def test_message_waits_for_the_one_a_window_before_it_on_its_link(kind, seed):
     rows = rows_of_sends(made, algorithm.steps)
     waits = {*zip(*(column.tolist() for column in algorithm.steps.edges()), strict=True)}
     for link in set(transfers.link.tolist()):
-        turn = sorted(np.flatnonzero(transfers.link == link).tolist(), key=lambda index: transfers.start[index])
+        turn = sorted(
+            np.flatnonzero(transfers.link == link).tolist(),
+            key=lambda index: transfers.start[index],
+        )
         for place, index in enumerate(turn):
             window = int(transfers.window[index])
             if place >= window:
@@ -195,7 +238,9 @@ def test_send_has_a_data_dependency_on_the_last_arrival_of_what_it_sends(kind, s
     made = case(kind, seed)
     transfers, steps = made.transfers, made.algorithm().steps
     for index, row in rows_of_sends(made, steps).items():
-        is_arrival = (transfers.destination == transfers.source[index]) & (transfers.chunk == transfers.chunk[index])
+        is_arrival = (transfers.destination == transfers.source[index]) & (
+            transfers.chunk == transfers.chunk[index]
+        )
         arrivals = transfers.finish[is_arrival & (transfers.finish <= transfers.start[index])]
         parents = steps.data_indices[steps.data_indptr[row] : steps.data_indptr[row + 1]]
         assert len(parents) == (1 if len(arrivals) else 0)
@@ -212,8 +257,13 @@ def test_steps_of_wanted_ranks_are_those_of_the_whole(kind, seed, data):
         if npu not in wanted:
             assert own.start == own.stop
         else:
-            assert all(np.array_equal(getattr(whole, name)[rows], getattr(part, name)[own]) for name in COLUMNS)
-            waits = [np.diff(table.data_indptr)[span] for table, span in ((whole, rows), (part, own))]
+            assert all(
+                np.array_equal(getattr(whole, name)[rows], getattr(part, name)[own])
+                for name in COLUMNS
+            )
+            waits = [
+                np.diff(table.data_indptr)[span] for table, span in ((whole, rows), (part, own))
+            ]
             assert np.array_equal(*waits)
 
 
@@ -223,7 +273,11 @@ def test_schedule_that_sends_what_is_not_there_is_refused(kind, seed, data):
     transfers = made.transfers
     owners = [made.members if made.chunks.origin[chunk] == ALL_RANKS else [made.members[made.chunks.origin[chunk]]]
               for chunk in transfers.chunk.tolist()]  # fmt: skip
-    forwarded = [index for index, source in enumerate(transfers.source.tolist()) if source not in owners[index]]
+    forwarded = [
+        index
+        for index, source in enumerate(transfers.source.tolist())
+        if source not in owners[index]
+    ]
     if not forwarded:
         return
     early = transfers.start.copy()
@@ -237,7 +291,9 @@ def test_schedule_that_sends_what_is_not_there_is_refused(kind, seed, data):
 def test_order_of_transfers_with_distinct_times_does_not_matter(kind, seed, random):
     made = case(kind, seed)
     transfers = made.transfers
-    if len(set(transfers.start.tolist())) < len(transfers) or len(set(transfers.finish.tolist())) < len(transfers):
+    if len(set(transfers.start.tolist())) < len(transfers) or len(
+        set(transfers.finish.tolist())
+    ) < len(transfers):
         return
     order = np.asarray(random.sample(range(len(transfers)), len(transfers)), np.int64)
     names = [name for name in Transfers.__dataclass_fields__ if name != "channel"]
@@ -256,7 +312,10 @@ def test_renumbering_of_npus_renumbers_the_steps(kind, seed, data):
     steps = made.algorithm().steps
     assert verify(other).ok
     for npu in range(made.num_npus):
-        rows, own = (slice(*table.rank_indptr[rank : rank + 2]) for table, rank in ((steps, npu), (other.steps, number[npu])))
+        rows, own = (
+            slice(*table.rank_indptr[rank : rank + 2])
+            for table, rank in ((steps, npu), (other.steps, number[npu]))
+        )
         for name in ("kind", "count", "src_buffer", "src_offset", "dst_buffer", "dst_offset"):
             assert np.array_equal(getattr(steps, name)[rows], getattr(other.steps, name)[own])
 
@@ -293,7 +352,10 @@ def test_relay_without_a_contribution_receives_first_and_adds_then():
     )  # fmt: skip
     made = algorithm_of(collective, chunks, up, npus=[2, 1], num_npus=4)
     assert verify(made).ok
-    assert [StepKind(kind) for kind in made.steps.kind[made.steps.rank == 3]] == [StepKind.RECV, StepKind.SEND]
+    assert [StepKind(kind) for kind in made.steps.kind[made.steps.rank == 3]] == [
+        StepKind.RECV,
+        StepKind.SEND,
+    ]
     assert made.scratch_units.tolist() == [0, 0, 0, 1]
 
 
@@ -302,10 +364,14 @@ def test_all_to_all_is_not_claimed_in_place():
     assert (claimed.in_place, claimed.out_of_place) == (False, True)
 
 
-@given(st.sampled_from(KINDS), st.integers(1, 5), st.lists(st.integers(1, 4), min_size=1, max_size=4))
+@given(
+    st.sampled_from(KINDS), st.integers(1, 5), st.lists(st.integers(1, 4), min_size=1, max_size=4)
+)
 def test_chunks_cut_every_share_into_the_stated_sizes(kind, num_ranks, sizes):
     whole = kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.BROADCAST)
-    collective = Collective(kind, num_ranks, sum(sizes) * (1 if whole else num_ranks), 0 if kind in ROOTED else None)
+    collective = Collective(
+        kind, num_ranks, sum(sizes) * (1 if whole else num_ranks), 0 if kind in ROOTED else None
+    )
     chunks = Chunks.cut(collective, sizes)
     shares = 1 if whole else num_ranks**2 if kind is CollectiveKind.ALL_TO_ALL else num_ranks
     assert len(chunks) == shares * len(sizes)

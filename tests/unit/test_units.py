@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.diagnostics import UsageError
-from hub_core.units import format_bandwidth, format_bytes, format_time, parse_bandwidth, parse_size, parse_time
+from hub_core.units import (
+    format_bandwidth,
+    format_bytes,
+    format_time,
+    parse_bandwidth,
+    parse_size,
+    parse_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,20 +72,37 @@ def test_wrong_size_is_refused_with_an_example(text, says):
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("50GB/s", 50e9), ("50GiB/s", 50 * 2**30), ("400Gbit/s", 50e9), ("1Tbit/s", 125e9), ("1B/s", 1.0), ("8Kbit/s", 1000.0)],
+    [
+        ("50GB/s", 50e9),
+        ("50GiB/s", 50 * 2**30),
+        ("400Gbit/s", 50e9),
+        ("1Tbit/s", 125e9),
+        ("1B/s", 1.0),
+        ("8Kbit/s", 1000.0),
+    ],
 )
 def test_bandwidth_is_in_bytes_per_second(text, rate):
     assert parse_bandwidth(text) == rate
 
 
-@pytest.mark.parametrize("text", ["50", "50GB", "0GB/s", "1e30TB/s", "1e400B/s", "50gb/s", "", "infB/s"])
+@pytest.mark.parametrize(
+    "text", ["50", "50GB", "0GB/s", "1e30TB/s", "1e400B/s", "50gb/s", "", "infB/s"]
+)
 def test_wrong_bandwidth_is_refused(text):
     with pytest.raises(UsageError, match="bandwidth"):
         parse_bandwidth(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("500ns", 5e-7), ("0.5us", 5e-7), ("1ms", 1e-3), ("2s", 2.0), ("936.25ns", 936.25e-9), ("0ns", 0.0)]
+    ("text", "seconds"),
+    [
+        ("500ns", 5e-7),
+        ("0.5us", 5e-7),
+        ("1ms", 1e-3),
+        ("2s", 2.0),
+        ("936.25ns", 936.25e-9),
+        ("0ns", 0.0),
+    ],
 )
 def test_time_is_in_seconds(text, seconds):
     assert parse_time(text) == seconds
@@ -98,7 +122,14 @@ def test_wrong_time_is_refused(text):
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1 << 30, "1 GiB")],
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (1 << 30, "1 GiB"),
+    ],
 )
 def test_bytes_are_written_with_a_binary_unit(count, text):
     assert format_bytes(count) == text
@@ -114,7 +145,13 @@ def test_time_is_written_in_a_fitting_unit(nanoseconds, text):
 
 @pytest.mark.parametrize(
     ("rate", "text"),
-    [(50e9, "50 GB/s"), (50 * 2.0**30, "53.69 GB/s"), (12.5e6, "12.5 MB/s"), (1.2e12, "1.2 TB/s"), (999, "999 B/s")],
+    [
+        (50e9, "50 GB/s"),
+        (50 * 2.0**30, "53.69 GB/s"),
+        (12.5e6, "12.5 MB/s"),
+        (1.2e12, "1.2 TB/s"),
+        (999, "999 B/s"),
+    ],
 )
 def test_bandwidth_is_written_with_a_decimal_unit(rate, text):
     assert format_bandwidth(rate) == text

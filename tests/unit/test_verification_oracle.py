@@ -41,27 +41,39 @@ class Oracle:
         self.collective = algorithm.collective
         self.in_place = in_place
         table = algorithm.steps
-        self.rows = [{name: int(getattr(table, name)[i]) for name in COLUMN_DTYPES} for i in range(len(table))]
+        self.rows = [
+            {name: int(getattr(table, name)[i]) for name in COLUMN_DTYPES}
+            for i in range(len(table))
+        ]
         self.scratch = algorithm.scratch_units.tolist()
         self.dependencies = [
             (int(table_indices[k]), row)
-            for indptr, table_indices in ((table.data_indptr, table.data_indices), (table.control_indptr, table.control_indices))
+            for indptr, table_indices in (
+                (table.data_indptr, table.data_indices),
+                (table.control_indptr, table.control_indices),
+            )
             for row in range(len(table))
             for k in range(indptr[row], indptr[row + 1])
         ]
         self.send_of: dict[int, int] = {}
 
     def is_right(self) -> bool:
-        return self.is_well_formed() and not self.has_cycle_or_race() and self.gives_right_contents()
+        return (
+            self.is_well_formed() and not self.has_cycle_or_race() and self.gives_right_contents()
+        )
 
     def is_well_formed(self) -> bool:
         return all(self.is_valid_step(row) for row in self.rows) and self.match()
 
     def is_valid_step(self, row: dict[str, int]) -> bool:
-        if row["kind"] in (SEND, *RECEIVES) and (not 0 <= row["peer"] < self.collective.num_ranks or row["peer"] == row["rank"]):
+        if row["kind"] in (SEND, *RECEIVES) and (
+            not 0 <= row["peer"] < self.collective.num_ranks or row["peer"] == row["rank"]
+        ):
             return False
         regions = [*self.reads(row), *self.writes(row)]
-        return row["kind"] == COMPUTE or (row["count"] >= 1 and all(cell is not None for cell in regions))
+        return row["kind"] == COMPUTE or (
+            row["count"] >= 1 and all(cell is not None for cell in regions)
+        )
 
     def match(self) -> bool:
         sends: dict[tuple[int, int, int], list[int]] = {}
@@ -71,18 +83,26 @@ class Oracle:
                 sends.setdefault((row["rank"], row["peer"], row["channel"]), []).append(number)
             elif row["kind"] in RECEIVES:
                 receives.setdefault((row["peer"], row["rank"], row["channel"]), []).append(number)
-        if {key: len(rows) for key, rows in sends.items()} != {key: len(rows) for key, rows in receives.items()}:
+        if {key: len(rows) for key, rows in sends.items()} != {
+            key: len(rows) for key, rows in receives.items()
+        }:
             return False
         for key, rows in sends.items():
             self.send_of |= dict(zip(receives[key], rows, strict=True))
-        return all(self.rows[send]["count"] == self.rows[receive]["count"] for receive, send in self.send_of.items())
+        return all(
+            self.rows[send]["count"] == self.rows[receive]["count"]
+            for receive, send in self.send_of.items()
+        )
 
     def cell(self, rank: int, buffer: int, unit: int) -> tuple[int, str, int] | None:
         """One name for every unit of memory; None outside. In-place aliases follow NCCL's definitions."""
         kind, n, total = self.collective.kind, self.collective.num_ranks, self.collective.unit_count
         share = total // n
         if self.collective.contract is not None:
-            sizes = [int(self.collective.contract.input_units[rank]), int(self.collective.contract.output_units[rank])]
+            sizes = [
+                int(self.collective.contract.input_units[rank]),
+                int(self.collective.contract.output_units[rank]),
+            ]
         else:
             is_root = rank == self.collective.root
             sizes = {
@@ -143,7 +163,9 @@ class Oracle:
         return [
             (a, b)
             for a, b in combinations(range(len(self.rows)), 2)
-            if (writes[a] & (reads[b] | writes[b]) or writes[b] & reads[a]) and not reach[a, b] and not reach[b, a]
+            if (writes[a] & (reads[b] | writes[b]) or writes[b] & reads[a])
+            and not reach[a, b]
+            and not reach[b, a]
         ]
 
     def initial_memory(self) -> dict[object, Counter]:
@@ -161,10 +183,16 @@ class Oracle:
         cells = range(row["count"])
         if row["kind"] == COMPUTE:
             return True
-        inputs = [self.region(row, "src")] if row["kind"] in (SEND, COPY, REDUCE, RECV_REDUCE) else []
+        inputs = (
+            [self.region(row, "src")] if row["kind"] in (SEND, COPY, REDUCE, RECV_REDUCE) else []
+        )
         inputs += [self.region(row, "dst")] if row["kind"] == REDUCE else []
-        inputs += [[("m", self.send_of[number], k) for k in cells]] if row["kind"] in RECEIVES else []
-        target = [("m", number, k) for k in cells] if row["kind"] == SEND else self.region(row, "dst")
+        inputs += (
+            [[("m", self.send_of[number], k) for k in cells]] if row["kind"] in RECEIVES else []
+        )
+        target = (
+            [("m", number, k) for k in cells] if row["kind"] == SEND else self.region(row, "dst")
+        )
         if any(cell not in memory for cells in inputs for cell in cells):
             return False
         values = [sum((memory[cells[k]] for cells in inputs), Counter()) for k in cells]
@@ -189,7 +217,9 @@ class Oracle:
             CollectiveKind.REDUCE_SCATTER: lambda r, k: everyone(r * share + k),
             CollectiveKind.ALL_GATHER: lambda r, k: Counter({(k // share, k % share): 1}),
             CollectiveKind.GATHER: lambda r, k: Counter({(k // share, k % share): 1}),
-            CollectiveKind.ALL_TO_ALL: lambda r, k: Counter({(k // share, r * share + k % share): 1}),
+            CollectiveKind.ALL_TO_ALL: lambda r, k: Counter(
+                {(k // share, r * share + k % share): 1}
+            ),
             CollectiveKind.BROADCAST: lambda r, k: Counter({(root, k): 1}),
             CollectiveKind.SCATTER: lambda r, k: Counter({(root, r * share + k): 1}),
             CollectiveKind.CUSTOM: lambda r, k: Counter({(r - 1, k): 1}) if r > 0 else None,
@@ -213,7 +243,11 @@ class Oracle:
     def ready(self, done: set[int] | frozenset[int]) -> list[int]:
         blocked = {child for parent, child in self.dependencies if parent not in done}
         blocked |= {receive for receive, send in self.send_of.items() if send not in done}
-        return [number for number in range(len(self.rows)) if number not in done and number not in blocked]
+        return [
+            number
+            for number in range(len(self.rows))
+            if number not in done and number not in blocked
+        ]
 
     def is_right_in_every_schedule(self) -> bool:
         """Run all orders of execution, states met before left out."""
@@ -229,7 +263,12 @@ class Oracle:
                 if not self.execute(number, following):
                     return False
                 state = done | {number}
-                key = (state, frozenset((cell, frozenset(value.items())) for cell, value in following.items()))
+                key = (
+                    state,
+                    frozenset(
+                        (cell, frozenset(value.items())) for cell, value in following.items()
+                    ),
+                )
                 if key not in seen:
                     seen.add(key)
                     open_states.append((state, following))
@@ -238,7 +277,12 @@ class Oracle:
 
 def oracle_says_right(algorithm: Algorithm) -> bool:
     claims = [
-        mode for mode, claimed in ((True, algorithm.collective.in_place), (False, algorithm.collective.out_of_place)) if claimed
+        mode
+        for mode, claimed in (
+            (True, algorithm.collective.in_place),
+            (False, algorithm.collective.out_of_place),
+        )
+        if claimed
     ]
     return all(Oracle(algorithm, mode).is_right() for mode in claims)
 
@@ -254,7 +298,9 @@ def edges_of(steps: StepTable) -> tuple[np.ndarray, np.ndarray]:
     return steps.data_indices.copy(), np.repeat(np.arange(len(steps)), np.diff(steps.data_indptr))
 
 
-def with_steps(algorithm: Algorithm, columns: dict[str, np.ndarray], data: tuple[np.ndarray, np.ndarray]) -> Algorithm:
+def with_steps(
+    algorithm: Algorithm, columns: dict[str, np.ndarray], data: tuple[np.ndarray, np.ndarray]
+) -> Algorithm:
     return replace(algorithm, steps=StepTable.from_columns(algorithm.num_ranks, columns, data))
 
 
@@ -270,11 +316,23 @@ def mutations(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
     parents, children = edges_of(steps)
     for k in range(len(parents)):
         removed = (np.delete(parents, k), np.delete(children, k))
-        yield f"no dependency {parents[k]} -> {children[k]}", with_steps(algorithm, columns_of(steps), removed)
+        yield (
+            f"no dependency {parents[k]} -> {children[k]}",
+            with_steps(algorithm, columns_of(steps), removed),
+        )
     for one, other in combinations(np.flatnonzero(steps.receives).tolist(), 2):
         if steps.rank[one] == steps.rank[other]:
             columns = columns_of(steps)
-            for name in ("kind", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count", "peer", "channel"):
+            for name in (
+                "kind",
+                "src_buffer",
+                "src_offset",
+                "dst_buffer",
+                "dst_offset",
+                "count",
+                "peer",
+                "channel",
+            ):
                 columns[name][[one, other]] = columns[name][[other, one]]
             yield f"swap {one}, {other}", with_steps(algorithm, columns, edges_of(steps))
     for row in range(len(steps)):
@@ -286,7 +344,10 @@ def mutations(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
             ("dst_offset", 1),
             ("dst_offset", -1),
         ):
-            yield f"{name} {change:+} at {row}", with_value(algorithm, name, row, int(getattr(steps, name)[row]) + change)
+            yield (
+                f"{name} {change:+} at {row}",
+                with_value(algorithm, name, row, int(getattr(steps, name)[row]) + change),
+            )
         for name, values in (("src_buffer", 3), ("dst_buffer", 3), ("peer", algorithm.num_ranks)):
             now = int(getattr(steps, name)[row])
             is_used = now < values if name != "peer" else now >= 0
@@ -297,10 +358,14 @@ def mutations(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
 
 def assert_agreement(name: str, mutant: Algorithm) -> None:
     report, right = verify(mutant), oracle_says_right(mutant)
-    assert report.ok == right, f"{name}: verify says {report.ok} {report.diagnostics[:2]}, the oracle {right}"
+    assert report.ok == right, (
+        f"{name}: verify says {report.ok} {report.diagnostics[:2]}, the oracle {right}"
+    )
 
 
-SAMPLES = {f"{name}-{n}": algorithm for n in (2, 3, 4) for name, algorithm in all_samples(n).items()}
+SAMPLES = {
+    f"{name}-{n}": algorithm for n in (2, 3, 4) for name, algorithm in all_samples(n).items()
+}
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -322,23 +387,37 @@ def test_small_mutations_of_four_ranks_are_caught_or_harmless(name: str) -> None
         assert_agreement(f"{name}, {what}", mutant)
 
 
-@pytest.mark.parametrize("kind", ["no dependency", "swap", "count", "src_offset", "dst_offset", "dst_buffer", "peer"])
+@pytest.mark.parametrize(
+    "kind", ["no dependency", "swap", "count", "src_offset", "dst_offset", "dst_buffer", "peer"]
+)
 def test_some_mutation_of_each_kind_is_caught(kind: str) -> None:
-    caught = [what for what, mutant in mutations(ring_all_reduce(3)) if what.startswith(kind) and not verify(mutant).ok]
+    caught = [
+        what
+        for what, mutant in mutations(ring_all_reduce(3))
+        if what.startswith(kind) and not verify(mutant).ok
+    ]
     assert caught
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name.endswith("-2") and len(SAMPLES[name].steps) <= 8])
+@pytest.mark.parametrize(
+    "name", [name for name in SAMPLES if name.endswith("-2") and len(SAMPLES[name].steps) <= 8]
+)
 def test_what_passes_is_right_in_every_schedule(name: str) -> None:
     passed = [mutant for _, mutant in mutations(SAMPLES[name]) if verify(mutant).ok]
     for mutant in [SAMPLES[name], *passed[:5]]:
-        for in_place, claimed in ((True, mutant.collective.in_place), (False, mutant.collective.out_of_place)):
+        for in_place, claimed in (
+            (True, mutant.collective.in_place),
+            (False, mutant.collective.out_of_place),
+        ):
             oracle = Oracle(mutant, in_place)
             assert not claimed or (oracle.match() and oracle.is_right_in_every_schedule())
 
 
 def test_schedules_of_a_racy_algorithm_differ() -> None:
-    columns, (parents, children) = columns_of(ring_all_reduce(2).steps), edges_of(ring_all_reduce(2).steps)
+    columns, (parents, children) = (
+        columns_of(ring_all_reduce(2).steps),
+        edges_of(ring_all_reduce(2).steps),
+    )
     racy = with_steps(ring_all_reduce(2), columns, (parents[:0], children[:0]))
     oracle = Oracle(racy, True)
     assert oracle.match()
@@ -359,11 +438,18 @@ def random_algorithms(draw: st.DrawFn) -> Algorithm:
     waiting: list[tuple[int, int, int, int]] = []
 
     def place(side: str, count: int) -> dict[str, int]:
-        return {f"{side}_buffer": draw(st.integers(0, 2)), f"{side}_offset": draw(st.integers(0, units - count))}
+        return {
+            f"{side}_buffer": draw(st.integers(0, 2)),
+            f"{side}_offset": draw(st.integers(0, units - count)),
+        }
 
     def add(rank: int, kind: StepKind, **values: int) -> None:
         parents = draw(st.lists(st.sampled_from(made[rank]), max_size=2)) if made[rank] else []
-        made[rank].append(builder.add(rank, kind, data=parents, control=(), lane=draw(st.integers(-1, 1)), **values))
+        made[rank].append(
+            builder.add(
+                rank, kind, data=parents, control=(), lane=draw(st.integers(-1, 1)), **values
+            )
+        )
 
     for _ in range(draw(st.integers(1, 14))):
         rank, count = draw(st.integers(0, n - 1)), draw(st.integers(1, units))
@@ -379,7 +465,14 @@ def random_algorithms(draw: st.DrawFn) -> Algorithm:
             waiting.remove(mine[0])
             reduces = draw(st.booleans())
             values = place("dst", count) | (place("src", count) if reduces else {})
-            add(rank, RECV_REDUCE if reduces else RECV, peer=source, channel=channel, count=count, **values)
+            add(
+                rank,
+                RECV_REDUCE if reduces else RECV,
+                peer=source,
+                channel=channel,
+                count=count,
+                **values,
+            )
         elif kind in (COPY, REDUCE):
             add(rank, kind, count=count, **place("src", count), **place("dst", count))
         elif kind == COMPUTE:
@@ -388,7 +481,9 @@ def random_algorithms(draw: st.DrawFn) -> Algorithm:
         add(rank, RECV, peer=source, channel=channel, count=count, **place("dst", count))
     sizes = np.full(n, units, np.int64)
     contract = CustomContract(sizes, sizes, np.ones(n, np.bool_))
-    collective = Collective(CollectiveKind.CUSTOM, n, units, in_place=draw(st.booleans()), contract=contract)
+    collective = Collective(
+        CollectiveKind.CUSTOM, n, units, in_place=draw(st.booleans()), contract=contract
+    )
     return Algorithm(collective, builder.build(), sizes.copy())
 
 
@@ -417,13 +512,21 @@ def test_race_and_undefined_reads_agree_with_the_closure(algorithm: Algorithm) -
 
 MUTANTS = {
     name: [mutant for _, mutant in mutations(SAMPLES[name])][::7]
-    for name in ("ring-all-reduce-3", "all-pairs-all-reduce-3", "staged-all-to-all-3", "weighted-broadcast-3")
+    for name in (
+        "ring-all-reduce-3",
+        "all-pairs-all-reduce-3",
+        "staged-all-to-all-3",
+        "weighted-broadcast-3",
+    )
 }
 
 
 def outcome(algorithm: Algorithm) -> dict[str, tuple[bool, bool]]:
     """Whether each mode is right, and whether it races: what no renaming may change."""
-    return {name: (mode.verdict == "ok", "race" in mode.verdict) for name, mode in verify(algorithm).modes.items()}
+    return {
+        name: (mode.verdict == "ok", "race" in mode.verdict)
+        for name, mode in verify(algorithm).modes.items()
+    }
 
 
 @settings(max_examples=60, deadline=None)
@@ -435,7 +538,11 @@ def test_verdict_does_not_depend_on_the_numbering_of_ranks(data: st.DataObject) 
     new_number = np.asarray(data.draw(st.permutations(range(base.num_ranks))))
     columns = columns_of(mutant.steps)
     columns["rank"] = new_number[columns["rank"]]
-    columns["peer"] = np.where(columns["peer"] < 0, columns["peer"], new_number[np.clip(columns["peer"], 0, base.num_ranks - 1)])
+    columns["peer"] = np.where(
+        columns["peer"] < 0,
+        columns["peer"],
+        new_number[np.clip(columns["peer"], 0, base.num_ranks - 1)],
+    )
     renamed = with_steps(mutant, columns, edges_of(mutant.steps))
     assert outcome(renamed) == outcome(mutant)
 
@@ -444,7 +551,9 @@ def test_verdict_does_not_depend_on_the_numbering_of_ranks(data: st.DataObject) 
 @given(st.data())
 def test_verdict_does_not_depend_on_the_order_of_rows(data: st.DataObject) -> None:
     """Rows may move as long as dependencies point back and each connection keeps its order."""
-    base_name = data.draw(st.sampled_from(["ring-all-reduce-3", "staged-all-to-all-3", "weighted-broadcast-3"]))
+    base_name = data.draw(
+        st.sampled_from(["ring-all-reduce-3", "staged-all-to-all-3", "weighted-broadcast-3"])
+    )
     mutant = data.draw(st.sampled_from([SAMPLES[base_name], *MUTANTS[base_name]]))
     steps = mutant.steps
     parents, children = edges_of(steps)
@@ -453,7 +562,12 @@ def test_verdict_does_not_depend_on_the_order_of_rows(data: st.DataObject) -> No
         before[child].add(parent)
     last: dict[tuple[int, int, int, bool], int] = {}
     for row in np.flatnonzero(steps.sends | steps.receives).tolist():
-        key = (int(steps.rank[row]), int(steps.peer[row]), int(steps.channel[row]), bool(steps.sends[row]))
+        key = (
+            int(steps.rank[row]),
+            int(steps.peer[row]),
+            int(steps.channel[row]),
+            bool(steps.sends[row]),
+        )
         before[row] |= {last[key]} if key in last else set()
         last[key] = row
     chance, order, placed = random.Random(data.draw(st.integers(0, 1000))), [], set()
@@ -464,7 +578,9 @@ def test_verdict_does_not_depend_on_the_order_of_rows(data: st.DataObject) -> No
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     columns = {name: column[order] for name, column in columns_of(steps).items()}
-    assert outcome(with_steps(mutant, columns, (position[parents], position[children]))) == outcome(mutant)
+    assert outcome(with_steps(mutant, columns, (position[parents], position[children]))) == outcome(
+        mutant
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -486,13 +602,22 @@ def test_any_table_gets_a_report(data: st.DataObject) -> None:
         "lane": st.integers(-1, 1),
     }
     columns = {
-        name: np.asarray(data.draw(st.lists(values, min_size=rows, max_size=rows)), np.int64) for name, values in choices.items()
+        name: np.asarray(data.draw(st.lists(values, min_size=rows, max_size=rows)), np.int64)
+        for name, values in choices.items()
     }
-    kind = data.draw(st.sampled_from([CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL]))
-    collective = Collective(kind, 2, data.draw(st.sampled_from([2, 4, 2**40, 2**61])), in_place=True)
+    kind = data.draw(
+        st.sampled_from(
+            [CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL]
+        )
+    )
+    collective = Collective(
+        kind, 2, data.draw(st.sampled_from([2, 4, 2**40, 2**61])), in_place=True
+    )
     scratch = np.asarray([data.draw(st.sampled_from([0, 3, 2**62]))] * 2, np.int64)
     algorithm = Algorithm(collective, StepTable.from_columns(2, columns), scratch)
-    report = verify(algorithm, fifo_capacity=2, fifo_units=data.draw(st.sampled_from([None, 1, 2**61])))
+    report = verify(
+        algorithm, fifo_capacity=2, fifo_units=data.draw(st.sampled_from([None, 1, 2**61]))
+    )
     assert not report.ok or not algorithm.has_contents
 
 

@@ -34,7 +34,10 @@ IN, OUT, TMP, UNKNOWN = Buffer
 
 
 def custom(
-    build: Callable[[StepTableBuilder], object], ranks: int = 2, units: int = 4, expected: Contributions | None = None
+    build: Callable[[StepTableBuilder], object],
+    ranks: int = 2,
+    units: int = 4,
+    expected: Contributions | None = None,
 ) -> Algorithm:
     """A custom algorithm with INPUT, OUTPUT and SCRATCH of `units` units at every rank."""
     builder = StepTableBuilder(ranks)
@@ -45,11 +48,15 @@ def custom(
     return Algorithm(collective, builder.build(), sizes.copy(), Provenance(source_name="a.xml"))
 
 
-def send(builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object) -> int:
+def send(
+    builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object
+) -> int:
     return builder.add(rank, SEND, peer=peer, src_buffer=IN, src_offset=unit, count=count, **more)
 
 
-def receive(builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object) -> int:
+def receive(
+    builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object
+) -> int:
     return builder.add(rank, RECV, peer=peer, dst_buffer=OUT, dst_offset=unit, count=count, **more)
 
 
@@ -81,15 +88,20 @@ def test_messages_of_different_channels_do_not_match() -> None:
 
 
 def test_kth_send_matches_kth_receive() -> None:
-    expected = Contributions(*(np.asarray(column, np.int64) for column in ([1, 1], [0, 1], [0, 0], [2, 3])))
+    expected = Contributions(
+        *(np.asarray(column, np.int64) for column in ([1, 1], [0, 1], [0, 0], [2, 3]))
+    )
     algorithm = custom(
-        lambda b: (send(b, 0, 1, 2), send(b, 0, 1, 3), receive(b, 1, 0, 0), receive(b, 1, 0, 1)), expected=expected
+        lambda b: (send(b, 0, 1, 2), send(b, 0, 1, 3), receive(b, 1, 0, 0), receive(b, 1, 0, 1)),
+        expected=expected,
     )
     assert verify(algorithm).ok
 
 
 def test_a_surplus_send_leaves_the_earlier_pairs_intact() -> None:
-    steps = custom(lambda b: (send(b, 0, 1), send(b, 0, 1), send(b, 1, 0), receive(b, 0, 1), receive(b, 1, 0))).steps
+    steps = custom(
+        lambda b: (send(b, 0, 1), send(b, 0, 1), send(b, 1, 0), receive(b, 0, 1), receive(b, 1, 0))
+    ).steps
     messages = match_messages(steps, Findings())
     assert (messages.send.tolist(), messages.receive.tolist()) == ([0, 3], [4, 2])
     assert (messages.lonely_sends.tolist(), messages.lonely_receives.tolist()) == ([1], [])
@@ -107,18 +119,26 @@ def test_peer_outside_the_ranks_is_refused(peer: int) -> None:
 
 
 def test_message_to_oneself_is_refused() -> None:
-    assert set(codes(verify(custom(lambda b: (send(b, 0, 0), receive(b, 0, 0)))))) == {"self-message"}
+    assert set(codes(verify(custom(lambda b: (send(b, 0, 0), receive(b, 0, 0)))))) == {
+        "self-message"
+    }
 
 
-@pytest.mark.parametrize(("offset", "count"), [(4, 1), (3, 2), (-1, 1), (2**62, 1), (0, 2**62), (2**62, 2**62)])
+@pytest.mark.parametrize(
+    ("offset", "count"), [(4, 1), (3, 2), (-1, 1), (2**62, 1), (0, 2**62), (2**62, 2**62)]
+)
 def test_region_outside_its_buffer_is_refused(offset: int, count: int) -> None:
-    algorithm = custom(lambda b: b.add(0, COPY, src_buffer=IN, src_offset=offset, dst_buffer=OUT, count=count))
+    algorithm = custom(
+        lambda b: b.add(0, COPY, src_buffer=IN, src_offset=offset, dst_buffer=OUT, count=count)
+    )
     assert "out-of-bounds" in codes(verify(algorithm))
 
 
 @pytest.mark.parametrize("count", [0, -5])
 def test_step_without_units_is_refused(count: int) -> None:
-    assert codes(verify(custom(lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=count)))) == ["empty-step"]
+    assert codes(
+        verify(custom(lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=count)))
+    ) == ["empty-step"]
 
 
 def test_findings_of_one_code_are_capped_and_the_rest_is_counted() -> None:
@@ -141,7 +161,11 @@ def crossed(builder: StepTableBuilder) -> None:
 def test_deadlock_names_the_steps_of_a_cycle() -> None:
     report = verify(custom(crossed))
     assert codes(report)[0] == "deadlock"
-    assert all(f"rank {rank}, step {step}" in report.diagnostics[0].message for rank in (0, 1) for step in (0, 1))
+    assert all(
+        f"rank {rank}, step {step}" in report.diagnostics[0].message
+        for rank in (0, 1)
+        for step in (0, 1)
+    )
     assert out_of_place(report).verdict.startswith("wrong")
 
 
@@ -160,7 +184,9 @@ def test_narrow_and_deep_graphs_get_the_same_levels_as_wide_ones() -> None:
     level = np.repeat(np.arange(len(order.level_indptr) - 1), np.diff(order.level_indptr))
     expected = np.zeros(len(node), int)
     for child in range(width, len(node)):
-        expected[child] = 1 + max(expected[child - width], expected[child - width - 1] if child > width else 0)
+        expected[child] = 1 + max(
+            expected[child - width], expected[child - width - 1] if child > width else 0
+        )
     assert np.array_equal(level, expected[order.nodes])
     assert np.array_equal(order.nodes[order.position], node)
 
@@ -180,14 +206,21 @@ def flood(messages: int, count: int = 1) -> Algorithm:
     return custom(build, units=count)
 
 
-@pytest.mark.parametrize(("messages", "capacity", "is_safe"), [(2, 2, True), (3, 2, False), (8, 8, True), (9, 8, False)])
-def test_more_sends_before_a_receive_than_fit_deadlock(messages: int, capacity: int, is_safe: bool) -> None:
+@pytest.mark.parametrize(
+    ("messages", "capacity", "is_safe"), [(2, 2, True), (3, 2, False), (8, 8, True), (9, 8, False)]
+)
+def test_more_sends_before_a_receive_than_fit_deadlock(
+    messages: int, capacity: int, is_safe: bool
+) -> None:
     report = verify(flood(messages), fifo_capacity=capacity)
     assert ("fifo-deadlock" in codes(report)) != is_safe
     assert verify(flood(messages)).diagnostics[0].code != "fifo-deadlock"
 
 
-@pytest.mark.parametrize(("count", "capacity", "least"), [(8, 2, 4), (7, 2, 4), (9, 2, 5), (8, 8, 1), (9, 8, 2), (2, 2, 1)])
+@pytest.mark.parametrize(
+    ("count", "capacity", "least"),
+    [(8, 2, 4), (7, 2, 4), (9, 2, 5), (8, 8, 1), (9, 8, 2), (2, 2, 1)],
+)
 def test_fifo_safety_is_the_least_transfer_that_fits(count: int, capacity: int, least: int) -> None:
     assert fifo_safety(flood(1, count), capacity).min_units == least
 
@@ -213,7 +246,9 @@ def test_fused_receive_and_send_forward_piece_by_piece(line: int, least: int) ->
         sent = send(builder, 0, 1, count=8)
         receive(builder, 0, 1, count=8, control=[sent])
         taken = receive(builder, 1, 0, count=8, lane=0, source_line=line)
-        builder.add(1, SEND, peer=0, src_buffer=OUT, count=8, lane=0, source_line=line, data=[taken])
+        builder.add(
+            1, SEND, peer=0, src_buffer=OUT, count=8, lane=0, source_line=line, data=[taken]
+        )
 
     assert fifo_safety(custom(build, units=8), 2).min_units == least
 
@@ -222,11 +257,15 @@ def test_fifo_safety_of_huge_counts_needs_no_huge_graph() -> None:
     assert fifo_safety(flood(1, 2**60), 2) == FifoSafety(2**59, 2)
 
 
-def test_fifo_safety_that_was_not_examined_to_the_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fifo_safety_that_was_not_examined_to_the_end_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(fifo, "MAX_TRANSFERS", 100)
     safety = fifo_safety(ring_all_reduce(4), 2)
     assert safety == FifoSafety(1, 2)
-    safety = fifo_safety(custom(lambda b: (send(b, 0, 1, count=99), receive(b, 1, 0, count=99)), units=99), 2)
+    safety = fifo_safety(
+        custom(lambda b: (send(b, 0, 1, count=99), receive(b, 1, 0, count=99)), units=99), 2
+    )
     assert not safety.is_exact
     assert safety.min_units is not None
     assert safety.min_units > 1
@@ -242,21 +281,35 @@ def test_capacity_must_be_positive(capacity: int) -> None:
 
 
 def test_two_writes_without_order_race() -> None:
-    algorithm = custom(lambda b: [b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1) for _ in range(2)])
+    algorithm = custom(
+        lambda b: [b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1) for _ in range(2)]
+    )
     assert out_of_place(verify(algorithm)).verdict == "race"
 
 
 def test_program_order_alone_orders_nothing() -> None:
     def build(builder: StepTableBuilder, ordered: bool) -> None:
         first = builder.add(0, COPY, src_buffer=IN, dst_buffer=TMP, count=1, lane=0)
-        builder.add(0, COPY, src_buffer=TMP, dst_buffer=OUT, count=1, lane=0, control=[first] if ordered else [])
+        builder.add(
+            0,
+            COPY,
+            src_buffer=TMP,
+            dst_buffer=OUT,
+            count=1,
+            lane=0,
+            control=[first] if ordered else [],
+        )
 
     assert out_of_place(verify(custom(lambda b: build(b, ordered=False)))).verdict == "race"
     assert out_of_place(verify(custom(lambda b: build(b, ordered=True)))).verdict == "ok"
 
 
 def test_reads_of_one_unit_do_not_race() -> None:
-    algorithm = custom(lambda b: [b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, dst_offset=k, count=1) for k in range(4)])
+    algorithm = custom(
+        lambda b: [
+            b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, dst_offset=k, count=1) for k in range(4)
+        ]
+    )
     assert verify(algorithm).ok
 
 
@@ -280,7 +333,9 @@ def test_in_place_aliases_are_one_location() -> None:
 
 
 def test_a_step_does_not_race_with_itself() -> None:
-    algorithm = custom(lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=IN, dst_offset=1, count=3))
+    algorithm = custom(
+        lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=IN, dst_offset=1, count=3)
+    )
     assert verify(algorithm).ok
 
 
@@ -295,7 +350,10 @@ def test_regions_of_any_size_are_compared_at_their_borders() -> None:
     )
     assert codes(verify(algorithm)) == ["too-large"]
     assert out_of_place(verify(algorithm)).verdict == "wrong"
-    racy = custom(lambda b: [b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=k) for k in (1, big)], units=2 * big)
+    racy = custom(
+        lambda b: [b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=k) for k in (1, big)],
+        units=2 * big,
+    )
     assert out_of_place(verify(racy)).verdict == "wrong+race"
 
 
@@ -310,7 +368,11 @@ def random_messages(seed: int, messages: int, in_lanes: bool) -> StepTable:
         for rank, step, peer in ((source, send, target), (target, receive, source)):
             known, lane = made[rank], int(random.integers(0, 2))
             parents = set(
-                random.choice(known, min(len(known), int(random.integers(0, 3))), replace=False).tolist() if known else []
+                random.choice(
+                    known, min(len(known), int(random.integers(0, 3))), replace=False
+                ).tolist()
+                if known
+                else []
             )
             parents |= {last[rank, lane]} if in_lanes and (rank, lane) in last else set()
             last[rank, lane] = step(builder, rank, peer, data=sorted(parents), lane=lane)
@@ -319,9 +381,12 @@ def random_messages(seed: int, messages: int, in_lanes: bool) -> StepTable:
 
 
 @pytest.mark.parametrize(
-    ("seed", "messages", "in_lanes"), [*((k, 40, False) for k in range(20)), *((k, 150, True) for k in range(3))]
+    ("seed", "messages", "in_lanes"),
+    [*((k, 40, False) for k in range(20)), *((k, 150, True) for k in range(3))],
 )
-def test_unordered_pairs_equal_the_closure(seed: int, messages: int, in_lanes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unordered_pairs_equal_the_closure(
+    seed: int, messages: int, in_lanes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All pairs of a random graph, so that every stage of the decision is used: bits without lanes, clocks with them."""
     monkeypatch.setattr(reachability, "_CLOCK_BYTES", 4 * 3 * 2 * messages)
     monkeypatch.setattr(reachability, "_PARENTS_AT_ONCE", 2)
@@ -345,7 +410,10 @@ def test_missing_doubled_and_foreign_contributions_are_named() -> None:
     kind[np.flatnonzero(kind == RECV_REDUCE)[0]] = RECV
     report = verify(replace(ring, steps=replace(ring.steps, kind=kind)))
     wrong = [found.message for found in report.diagnostics if found.code == "wrong-output"]
-    assert "OUTPUT[3] lacks INPUT[3] of rank 0 after its last write, this receive from rank 3 into OUTPUT[3]" in wrong
+    assert (
+        "OUTPUT[3] lacks INPUT[3] of rank 0 after its last write, this receive from rank 3 into OUTPUT[3]"
+        in wrong
+    )
     units = ring.steps.src_offset.copy()
     units[0] = 1
     report = verify(replace(ring, steps=replace(ring.steps, src_offset=units)))
@@ -361,7 +429,9 @@ def test_doubled_contribution_is_named() -> None:
     expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, 0, 0)))
     report = verify(custom(build, expected=expected))
     found = report.diagnostics[0]
-    assert found.message.startswith("OUTPUT[0] holds more than once INPUT[0] of rank 0 after its last write, this reduction")
+    assert found.message.startswith(
+        "OUTPUT[0] holds more than once INPUT[0] of rank 0 after its last write, this reduction"
+    )
     assert (found.location.rank, found.location.step) == (0, 1)
 
 
@@ -374,7 +444,11 @@ def test_read_of_undefined_unit_is_a_finding_and_poisons_the_result() -> None:
 
 def test_output_that_is_never_written_is_undefined() -> None:
     collective = Collective(CollectiveKind.BROADCAST, 2, 1, root=0)
-    report = verify(Algorithm(collective, StepTable.from_columns(2, {"rank": [], "kind": []}), np.zeros(2, np.int64)))
+    report = verify(
+        Algorithm(
+            collective, StepTable.from_columns(2, {"rank": [], "kind": []}), np.zeros(2, np.int64)
+        )
+    )
     assert [str(found) for found in report.diagnostics] == [
         "rank 0: OUTPUT[0] is undefined; no step writes it",
         "rank 1: OUTPUT[0] is undefined; no step writes it",
@@ -389,7 +463,13 @@ def test_custom_without_expectation_is_judged_but_for_its_result() -> None:
 
 
 def test_timing_only_algorithm_is_checked_for_matching_and_deadlock_only() -> None:
-    algorithm = custom(lambda b: (b.add(0, SEND, peer=1, count=5), b.add(1, RECV, peer=0, count=5), b.add(1, COMPUTE)))
+    algorithm = custom(
+        lambda b: (
+            b.add(0, SEND, peer=1, count=5),
+            b.add(1, RECV, peer=0, count=5),
+            b.add(1, COMPUTE),
+        )
+    )
     report = verify(algorithm)
     assert report.ok
     assert [found.code for found in report.diagnostics] == ["timing-only"]
@@ -414,7 +494,11 @@ def test_requirement_of_a_contribution_that_nobody_has_is_a_finding(
 ) -> None:
     monkeypatch.setattr(values, "MAX_EXACT_CELLS", exact_cells)
     expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, source_rank, 9)))
-    algorithm = custom(lambda b: b.add(0, COPY, src_buffer=IN, src_offset=3, dst_buffer=OUT, count=1), 1, expected=expected)
+    algorithm = custom(
+        lambda b: b.add(0, COPY, src_buffer=IN, src_offset=3, dst_buffer=OUT, count=1),
+        1,
+        expected=expected,
+    )
     assert codes(verify(algorithm)) == ["wrong-output"]
 
 
@@ -427,7 +511,9 @@ def test_common_divisor_of_all_sizes_is_taken_out() -> None:
         dst_offset=ring.steps.dst_offset * scale,
         count=ring.steps.count * scale,
     )
-    collective = Collective(CollectiveKind.ALL_REDUCE, 4, 4 * scale, in_place=True, out_of_place=False)
+    collective = Collective(
+        CollectiveKind.ALL_REDUCE, 4, 4 * scale, in_place=True, out_of_place=False
+    )
     report = verify(Algorithm(collective, steps, np.zeros(4, np.int64)))
     assert report.ok
     assert report.method == "exact"
@@ -446,18 +532,26 @@ def test_memories_beyond_any_address_do_not_wrap_around() -> None:
     builder = StepTableBuilder(4)
     builder.add(0, COPY, src_buffer=IN, dst_buffer=TMP, count=1)
     collective = Collective(CollectiveKind.ALL_REDUCE, 4, 2**62)
-    assert codes(verify(Algorithm(collective, builder.build(), np.full(4, 2**62, np.int64)))) == ["too-large"]
+    assert codes(verify(Algorithm(collective, builder.build(), np.full(4, 2**62, np.int64)))) == [
+        "too-large"
+    ]
 
 
 def test_common_divisor_keeps_the_shares_of_the_ranks_whole() -> None:
     builder = StepTableBuilder(2)
     builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=2)
-    report = verify(Algorithm(Collective(CollectiveKind.ALL_TO_ALL, 2, 2), builder.build(), np.zeros(2, np.int64)))
+    report = verify(
+        Algorithm(
+            Collective(CollectiveKind.ALL_TO_ALL, 2, 2), builder.build(), np.zeros(2, np.int64)
+        )
+    )
     assert "wrong-output" in codes(report)
 
 
 @pytest.mark.parametrize("name", all_samples(4))
-def test_fingerprints_say_the_same_as_exact_multisets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprints_say_the_same_as_exact_multisets(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sample = all_samples(4)[name]
     kind = sample.steps.kind.copy()
     kind[np.flatnonzero(sample.steps.receives)[-1]] = COMPUTE
@@ -468,7 +562,9 @@ def test_fingerprints_say_the_same_as_exact_multisets(name: str, monkeypatch: py
     monkeypatch.setattr(values, "MAX_EXACT_CELLS", 0)
     fingerprint = [verify(mutant) for mutant in mutants]
     assert [report.method for report in exact + fingerprint] == ["exact"] * 2 + ["fingerprint"] * 2
-    assert [report.diagnostics for report in exact] == [report.diagnostics for report in fingerprint]
+    assert [report.diagnostics for report in exact] == [
+        report.diagnostics for report in fingerprint
+    ]
     assert 0 < fingerprint[0].error_probability < 1e-15
     assert exact[0].error_probability == 0
 
@@ -493,7 +589,9 @@ def test_sixty_four_doublings_do_not_pass_for_none(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 13])
 def test_samples_verify_in_every_claimed_mode(ranks: int) -> None:
-    assert {name: verify(sample).ok for name, sample in all_samples(ranks).items()} == dict.fromkeys(all_samples(ranks), True)
+    assert {
+        name: verify(sample).ok for name, sample in all_samples(ranks).items()
+    } == dict.fromkeys(all_samples(ranks), True)
 
 
 def test_samples_cover_every_kind_and_both_modes() -> None:
@@ -519,7 +617,10 @@ def test_claimed_modes_are_told_apart_in_messages() -> None:
 
 
 def test_report_is_the_same_every_time() -> None:
-    broken = replace(ring_all_reduce(5), steps=replace(ring_all_reduce(5).steps, channel=np.arange(80, dtype=np.int32) // 7))
+    broken = replace(
+        ring_all_reduce(5),
+        steps=replace(ring_all_reduce(5).steps, channel=np.arange(80, dtype=np.int32) // 7),
+    )
     assert verify(broken).diagnostics == verify(broken).diagnostics
 
 
@@ -547,7 +648,9 @@ PLAIN = custom(lambda b: None, ranks=3, units=3).collective
         (" All to All ", CollectiveKind.ALL_TO_ALL, None),
     ],
 )
-def test_expectation_by_name_is_that_collective(text: str, kind: CollectiveKind, root: int | None) -> None:
+def test_expectation_by_name_is_that_collective(
+    text: str, kind: CollectiveKind, root: int | None
+) -> None:
     meant = Collective(kind, 3, 3, root).postcondition()
     assert meant is not None
     assert rows(parse_expectation(text, PLAIN)) == rows(meant)
@@ -571,7 +674,18 @@ def test_assignment_copies_whole_buffers(text: str, pairs: set[tuple[int, int]])
 
 @pytest.mark.parametrize(
     "text",
-    ["", "broadcast", "all-gather root 0", "sort", "o[r]", "i[r]=o[r]", "o[r]=i[r*2]", "o[x]=i[0]", "o[0]=", "broadcast root 9"],
+    [
+        "",
+        "broadcast",
+        "all-gather root 0",
+        "sort",
+        "o[r]",
+        "i[r]=o[r]",
+        "o[r]=i[r*2]",
+        "o[x]=i[0]",
+        "o[0]=",
+        "broadcast root 9",
+    ],
 )
 def test_other_texts_are_refused_with_the_forms(text: str) -> None:
     with pytest.raises(UsageError):

@@ -41,7 +41,10 @@ class World:
         def keep(rank: int) -> None:
             found[rank] = work(rank)
 
-        threads = [threading.Thread(target=keep, args=(rank,), daemon=True) for rank in range(self.num_ranks)]
+        threads = [
+            threading.Thread(target=keep, args=(rank,), daemon=True)
+            for rank in range(self.num_ranks)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -78,11 +81,18 @@ class ThreadEngine:
         self._memory[:] = task.background
         self.part(task.plan.input_start, len(task.input))[:] = task.input
 
-    def post(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> Sequence[Waiting]:
+    def post(
+        self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]
+    ) -> Sequence[Waiting]:
         for post in sends:
-            self._world.queues[self._rank, post.message.peer, post.message.tag].put(post.memory.copy())
+            self._world.queues[self._rank, post.message.peer, post.message.tag].put(
+                post.memory.copy()
+            )
         arrivals = [
-            _Arrival(self._world.queues[post.message.peer, self._rank, post.message.tag], post.memory) for post in receives
+            _Arrival(
+                self._world.queues[post.message.peer, self._rank, post.message.tag], post.memory
+            )
+            for post in receives
         ]
         return [*arrivals, *(_Gone() for _ in sends)]
 

@@ -39,12 +39,16 @@ def graph_of(text: str) -> CapacityGraph:
     return CapacityGraph.of(parse_topology(text))
 
 
-def graph_from(num_nodes: int, arcs: Sequence[tuple[int, int, int]], num_compute: int | None = None) -> CapacityGraph:
+def graph_from(
+    num_nodes: int, arcs: Sequence[tuple[int, int, int]], num_compute: int | None = None
+) -> CapacityGraph:
     """A network of arcs (from, to, capacity)."""
     columns = np.asarray(arcs, np.int64).reshape(-1, 3)
     rows = np.arange(len(columns))
     compute = num_nodes if num_compute is None else num_compute
-    return CapacityGraph(num_nodes, compute, columns[:, 0], columns[:, 1], columns[:, 2], rows, Fraction(1))
+    return CapacityGraph(
+        num_nodes, compute, columns[:, 0], columns[:, 1], columns[:, 2], rows, Fraction(1)
+    )
 
 
 @st.composite
@@ -53,7 +57,9 @@ def directed_graphs(draw: st.DrawFn, most_nodes: int = 6) -> CapacityGraph:
     n = draw(st.integers(2, most_nodes))
     capacities = st.integers(1, 6)
     arcs = {(v, (v + 1) % n): draw(capacities) for v in range(n)}
-    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda pair: pair[0] != pair[1])
+    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(
+        lambda pair: pair[0] != pair[1]
+    )
     arcs |= draw(st.dictionaries(pairs, capacities, max_size=2 * n))
     return graph_from(n, [(u, v, c) for (u, v), c in sorted(arcs.items())])
 
@@ -65,7 +71,9 @@ def duplex_graphs(draw: st.DrawFn, most_nodes: int = 6, switches: int = 0) -> Ca
     total = n + draw(st.integers(0, switches))
     capacities = st.integers(1, 5)
     links = {(draw(st.integers(0, v - 1)), v): draw(capacities) for v in range(1, total)}
-    pairs = st.tuples(st.integers(0, total - 1), st.integers(0, total - 1)).filter(lambda pair: pair[0] < pair[1])
+    pairs = st.tuples(st.integers(0, total - 1), st.integers(0, total - 1)).filter(
+        lambda pair: pair[0] < pair[1]
+    )
     links |= draw(st.dictionaries(pairs, capacities, max_size=2 * total))
     names = draw(st.permutations(range(total)))
     both = [(names[u], names[v], c) for (u, v), c in links.items()]
@@ -76,7 +84,13 @@ def renumbered(graph: CapacityGraph, names: Sequence[int]) -> CapacityGraph:
     """The same network with node v called `names[v]`."""
     name = np.asarray(names, np.int64)
     return CapacityGraph(
-        graph.num_nodes, graph.num_compute, name[graph.source], name[graph.destination], graph.capacity, graph.row, graph.unit
+        graph.num_nodes,
+        graph.num_compute,
+        name[graph.source],
+        name[graph.destination],
+        graph.capacity,
+        graph.row,
+        graph.unit,
     )
 
 
@@ -106,7 +120,9 @@ def partitions(items: list[int]) -> Iterator[list[list[int]]]:
             yield [*found[:place], [items[0], *block], *found[place + 1 :]]
 
 
-def check_trees(graph: CapacityGraph, trees: Sequence[Tree], both_ways: bool = False) -> Counter[int]:
+def check_trees(
+    graph: CapacityGraph, trees: Sequence[Tree], both_ways: bool = False
+) -> Counter[int]:
     """Check that trees span and fit; return the weight of each root's. `both_ways`: their arcs' opposites fit as well."""
     load: Counter[tuple[int, int]] = Counter()
     sent: Counter[int] = Counter()
@@ -123,22 +139,36 @@ def check_trees(graph: CapacityGraph, trees: Sequence[Tree], both_ways: bool = F
             load[u, v] += tree.weight
             load[v, u] += tree.weight * both_ways
     room: Counter[tuple[int, int]] = Counter()
-    for u, v, c in zip(graph.source.tolist(), graph.destination.tolist(), graph.capacity.tolist(), strict=True):
+    for u, v, c in zip(
+        graph.source.tolist(), graph.destination.tolist(), graph.capacity.tolist(), strict=True
+    ):
         room[u, v] += c
     assert all(amount <= room[ends] for ends, amount in load.items())
     return sent
 
 
 def check_routes(
-    network: DirectNetwork, trees: Sequence[Tree], switched: CapacityGraph, times: Fraction, both_ways: bool = False
+    network: DirectNetwork,
+    trees: Sequence[Tree],
+    switched: CapacityGraph,
+    times: Fraction,
+    both_ways: bool = False,
 ) -> None:
     """Check that arcs run over links from switch to switch, and that trees fit into capacities `times` as large."""
-    back = {ends: arc for arc, ends in enumerate(zip(switched.source.tolist(), switched.destination.tolist(), strict=True))}
+    back = {
+        ends: arc
+        for arc, ends in enumerate(
+            zip(switched.source.tolist(), switched.destination.tolist(), strict=True)
+        )
+    }
     load = Counter[int]()
     for tree in trees:
         for node in np.flatnonzero(tree.arc >= 0).tolist():
             route = network.routes[tree.arc[node]]
-            ends = [int(switched.source[route[0]]), *(int(switched.destination[arc]) for arc in route)]
+            ends = [
+                int(switched.source[route[0]]),
+                *(int(switched.destination[arc]) for arc in route),
+            ]
             assert (ends[0], ends[-1]) == (tree.parent[node], node)
             assert [int(switched.source[arc]) for arc in route] == ends[:-1]
             assert all(passed >= switched.num_compute for passed in ends[1:-1])

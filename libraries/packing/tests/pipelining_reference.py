@@ -68,7 +68,11 @@ def _messages(pipelining: Pipelining, counts: list[int]) -> list[Message]:
     shares = pipelining.schedule(counts).collective.unit_count // units
     for stream, part in zip(pipelining.streams, parts, strict=True):
         operations = stream.operations
-        size = int(message_bytes(pipelining.collective_bytes, shares * units, np.asarray([int(part * units)]))[0])
+        size = int(
+            message_bytes(
+                pipelining.collective_bytes, shares * units, np.asarray([int(part * units)])
+            )[0]
+        )
         for chunk in range(counts[stream.tree]):
             base = len(messages)
             for operation in range(len(operations)):
@@ -76,9 +80,17 @@ def _messages(pipelining: Pipelining, counts: list[int]) -> list[Message]:
                 first = pipelining.routes.indptr[first_operation + operation]
                 last = pipelining.routes.indptr[first_operation + operation + 1]
                 needs = int(np.count_nonzero(operations.after == operation))
-                urgency = (Fraction(chunk, counts[stream.tree]), -int(operations.remaining[operation]), number)
-                followers = [base + int(after) for after in operations.after[operations.before == operation]]
+                urgency = (
+                    Fraction(chunk, counts[stream.tree]),
+                    -int(operations.remaining[operation]),
+                    number,
+                )
+                followers = [
+                    base + int(after) for after in operations.after[operations.before == operation]
+                ]
                 route = pipelining.routes.links[first:last].tolist()
-                messages.append(Message(number, urgency, route, size, needs, followers, is_root=needs == 0))
+                messages.append(
+                    Message(number, urgency, route, size, needs, followers, is_root=needs == 0)
+                )
         first_operation += len(operations)
     return messages

@@ -18,9 +18,16 @@ def test_the_largest_flow_is_the_least_cut(graph, source, step):
     sink = (source + 1 + step % (graph.num_nodes - 1)) % graph.num_nodes
     network = FlowNetwork.of(graph.num_nodes, graph.source, graph.destination)
     cut = network.least_cut(graph.capacity, source, [sink])
-    wanted = min(leaving(graph, side) for side, _ in node_sets(graph) if source in side and sink not in side)
+    wanted = min(
+        leaving(graph, side) for side, _ in node_sets(graph) if source in side and sink not in side
+    )
     assert cut is not None
-    assert cut.value == wanted == leaving(graph, cut.nodes) == network.max_flow(graph.capacity, source, sink)
+    assert (
+        cut.value
+        == wanted
+        == leaving(graph, cut.nodes)
+        == network.max_flow(graph.capacity, source, sink)
+    )
     assert source in cut.nodes
     assert sink not in cut.nodes
 
@@ -37,10 +44,14 @@ def test_a_limit_ends_the_search(graph, limit):
 def test_what_a_flow_leaves_is_balanced(graph):
     network = FlowNetwork.of(graph.num_nodes, graph.source, graph.destination)
     value, left = network.remainder(graph.capacity, 0, 1)
-    is_one_way = ~np.isin(graph.source * 9 + graph.destination, graph.destination * 9 + graph.source)
+    is_one_way = ~np.isin(
+        graph.source * 9 + graph.destination, graph.destination * 9 + graph.source
+    )
     if is_one_way.all():
         flow = graph.capacity - left
-        net = np.bincount(graph.destination, flow, graph.num_nodes) - np.bincount(graph.source, flow, graph.num_nodes)
+        net = np.bincount(graph.destination, flow, graph.num_nodes) - np.bincount(
+            graph.source, flow, graph.num_nodes
+        )
         assert net.tolist() == [-value, value, *[0] * (graph.num_nodes - 2)]
     assert left.min() >= 0
 

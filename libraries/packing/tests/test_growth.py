@@ -36,7 +36,9 @@ def test_packings_of_a_renumbered_network_fit_it_as_well(graph, random):
     names = random.sample(range(graph.num_nodes), graph.num_nodes)
     other = renumbered(graph, names)
     total = int(broadcast_rate(graph, 0).value)
-    assert check_trees(other, pack_arborescences(other, names[0], total, seeds=1)) == {names[0]: total}
+    assert check_trees(other, pack_arborescences(other, names[0], total, seeds=1)) == {
+        names[0]: total
+    }
 
 
 def test_parallel_arcs_are_used_on_their_own():
@@ -65,8 +67,12 @@ def test_a_thousand_nodes_are_packed():
 
 def test_the_same_seed_gives_the_same_trees():
     graph = graph_of("dgx1v")
-    first, second = (pack_rooted_trees(graph, [0, 3, 0, 1, 0, 0, 2, 0], seeds=3, first_seed=7) for _ in range(2))
-    assert [(t.root, t.weight, t.arc.tolist()) for t in first] == [(t.root, t.weight, t.arc.tolist()) for t in second]
+    first, second = (
+        pack_rooted_trees(graph, [0, 3, 0, 1, 0, 0, 2, 0], seeds=3, first_seed=7) for _ in range(2)
+    )
+    assert [(t.root, t.weight, t.arc.tolist()) for t in first] == [
+        (t.root, t.weight, t.arc.tolist()) for t in second
+    ]
 
 
 def test_more_seeds_give_no_more_trees():

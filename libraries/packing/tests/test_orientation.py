@@ -23,7 +23,10 @@ def test_half_of_every_link_each_way_becomes_a_full_rate_from_the_root(graph, ra
     directed, scale = oriented(graph, rate, order)
     assert scale == rate.value.denominator
     assert broadcast_rate(directed, order[0]).value == rate.value * scale
-    share = {(u, v): c for u, v, c in zip(directed.source, directed.destination, directed.capacity, strict=True)}
+    share = {
+        (u, v): c
+        for u, v, c in zip(directed.source, directed.destination, directed.capacity, strict=True)
+    }
     for u, v, c in zip(graph.source, graph.destination, graph.capacity, strict=True):
         assert share[u, v] + share[v, u] == c * scale
 
@@ -54,7 +57,9 @@ def test_a_coarser_scale_gives_the_best_rate_below_the_strength(graph, scale):
         return
     packing = all_reduce_packing(graph, scale=scale, seeds=1)
     assert packing.scale in (scale, 2 * scale)
-    assert packing.rate == Fraction(math.floor(packing.strength.value * packing.scale), packing.scale)
+    assert packing.rate == Fraction(
+        math.floor(packing.strength.value * packing.scale), packing.scale
+    )
     check_trees(packing.network.graph, packing.trees, both_ways=True)
     check_routes(packing.network, packing.trees, graph, Fraction(packing.scale), both_ways=True)
 
@@ -68,7 +73,14 @@ def test_whole_links_make_few_trees_of_an_eight_gpu_machine():
 @pytest.mark.parametrize(
     ("text", "most_trees", "most_depth"),
     # No more and no deeper than a public description of the method found for its own trees in 2026-11.
-    [("dgx1v", 8, 7), ("dgx1p", 8, 6), ("mi250", 9, 13), ("mesh:4x4", 6, 9), ("mesh:8x8", 10, 31), ("mesh:5x5x5", 22, 40)],
+    [
+        ("dgx1v", 8, 7),
+        ("dgx1p", 8, 6),
+        ("mi250", 9, 13),
+        ("mesh:4x4", 6, 9),
+        ("mesh:8x8", 10, 31),
+        ("mesh:5x5x5", 22, 40),
+    ],
 )
 def test_well_known_networks_need_few_flat_trees(text, most_trees, most_depth):
     graph = graph_of(text)

@@ -30,7 +30,9 @@ from hub_core.topologies import parse_topology
 def test_broadcast_reaches_the_least_cut_behind_the_root(graph):
     for root in range(graph.num_nodes):
         rate = broadcast_rate(graph, root)
-        assert rate.value == min(leaving(graph, side) for side, _ in node_sets(graph) if root in side)
+        assert rate.value == min(
+            leaving(graph, side) for side, _ in node_sets(graph) if root in side
+        )
         assert root in rate.cut
         assert leaving(graph, rate.cut) == rate.value
 
@@ -38,13 +40,19 @@ def test_broadcast_reaches_the_least_cut_behind_the_root(graph):
 @given(duplex_graphs(most_nodes=5, switches=2))
 def test_all_gather_reaches_the_least_cut_by_compute_node(graph):
     rate = all_gather_rate(graph)
-    assert rate.value == min(Fraction(leaving(graph, side), inside) for side, inside in node_sets(graph))
-    assert rate.value == Fraction(leaving(graph, rate.cut), sum(node < graph.num_compute for node in rate.cut))
+    assert rate.value == min(
+        Fraction(leaving(graph, side), inside) for side, inside in node_sets(graph)
+    )
+    assert rate.value == Fraction(
+        leaving(graph, rate.cut), sum(node < graph.num_compute for node in rate.cut)
+    )
 
 
 @given(directed_graphs(most_nodes=5), st.data())
 def test_weights_say_how_much_each_node_sends(graph, data):
-    weights = data.draw(st.lists(st.integers(0, 3), min_size=graph.num_nodes, max_size=graph.num_nodes).filter(any))
+    weights = data.draw(
+        st.lists(st.integers(0, 3), min_size=graph.num_nodes, max_size=graph.num_nodes).filter(any)
+    )
     sent = {side: sum(weights[node] for node in side) for side, _ in node_sets(graph)}
     wanted = min(Fraction(leaving(graph, side), weight) for side, weight in sent.items() if weight)
     assert all_gather_rate(graph, weights).value == wanted
@@ -85,7 +93,9 @@ def test_switches_stand_where_a_block_is_cut_off_best(graph):
         if len(blocks) > 1
     )
     assert found.value == wanted
-    assert found.value == Fraction(sum(leaving(graph, side) for side in found.sides), 2 * (len(found.blocks) - 1))
+    assert found.value == Fraction(
+        sum(leaving(graph, side) for side in found.sides), 2 * (len(found.blocks) - 1)
+    )
 
 
 @given(duplex_graphs(), st.randoms())
@@ -127,7 +137,9 @@ def test_the_packages_of_an_mi250_are_its_weakest_partition():
 @pytest.mark.parametrize("text", MACHINES)
 def test_all_gather_of_machines(text):
     graph = graph_of(text)
-    assert graph.num_compute * all_gather_rate(graph).value * graph.unit == MACHINES[text][0] * 10**9
+    assert (
+        graph.num_compute * all_gather_rate(graph).value * graph.unit == MACHINES[text][0] * 10**9
+    )
 
 
 @pytest.mark.parametrize("ports", [2, 5, 16])
@@ -163,6 +175,8 @@ def test_weights_that_say_nothing_are_refused(weights):
 
 
 def test_links_of_several_planes_add_up_exactly() -> None:
-    graph = CapacityGraph.of(parse_topology("fc:3?bandwidth=0.1GB/s+switch:3?bandwidth=0.2GB/s+fc:3?bandwidth=0.7GB/s"))
+    graph = CapacityGraph.of(
+        parse_topology("fc:3?bandwidth=0.1GB/s+switch:3?bandwidth=0.2GB/s+fc:3?bandwidth=0.7GB/s")
+    )
     assert graph.num_arcs == 6 + 6
     assert broadcast_rate(graph, 0).value * graph.unit == Fraction(18, 10) * 10**9

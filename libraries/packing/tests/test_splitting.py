@@ -24,7 +24,9 @@ def test_trees_past_switches_reach_the_all_gather_rate(graph, spread):
     packing = all_gather_trees(graph, spread=spread, seeds=1)
     assert packing.rate == all_gather_rate(graph)
     assert packing.per_root[0] == packing.rate.value * times(packing, graph)
-    assert check_trees(packing.network.graph, packing.trees) == dict(enumerate(packing.per_root.tolist()))
+    assert check_trees(packing.network.graph, packing.trees) == dict(
+        enumerate(packing.per_root.tolist())
+    )
     check_routes(packing.network, packing.trees, graph, times(packing, graph))
 
 
@@ -34,7 +36,11 @@ def test_nodes_with_more_to_send_get_more_trees(graph, data):
     n = graph.num_compute
     weights = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n).filter(any))
     packing = all_gather_trees(graph, weights, seeds=1)
-    wanted = {root: weight * packing.rate.value * times(packing, graph) for root, weight in enumerate(weights) if weight}
+    wanted = {
+        root: weight * packing.rate.value * times(packing, graph)
+        for root, weight in enumerate(weights)
+        if weight
+    }
     assert check_trees(packing.network.graph, packing.trees) == wanted
     check_routes(packing.network, packing.trees, graph, times(packing, graph))
 
@@ -43,7 +49,9 @@ def test_nodes_with_more_to_send_get_more_trees(graph, data):
 @given(duplex_graphs(most_nodes=4, switches=2), st.integers(1, 3))
 def test_no_smaller_scale_suffices_for_a_fixed_number_of_trees(graph, per_root):
     packing = fixed_trees(graph, per_root, seeds=1)
-    assert check_trees(packing.network.graph, packing.trees) == dict.fromkeys(range(graph.num_compute), per_root)
+    assert check_trees(packing.network.graph, packing.trees) == dict.fromkeys(
+        range(graph.num_compute), per_root
+    )
     check_routes(packing.network, packing.trees, graph, times(packing, graph))
     assert packing.rate.value <= all_gather_rate(graph).value
 
@@ -61,7 +69,9 @@ def test_machines_need_no_more_trees_than_known(text):
     packing = all_gather_trees(graph, seeds=2)
     assert graph.num_compute * packing.rate.value * graph.unit == rate * 10**9
     assert packing.per_root.tolist() == [per_root] * graph.num_compute
-    assert check_trees(packing.network.graph, packing.trees) == dict.fromkeys(range(graph.num_compute), per_root)
+    assert check_trees(packing.network.graph, packing.trees) == dict.fromkeys(
+        range(graph.num_compute), per_root
+    )
     check_routes(packing.network, packing.trees, graph, times(packing, graph))
     # A tree a node is the least, else fewer than known are found.
     assert len(packing.trees) < known or len(packing.trees) == known == graph.num_compute
@@ -117,6 +127,17 @@ def test_a_demand_that_does_not_fit_is_refused():
 
 def test_a_switch_that_direct_links_cannot_replace_is_refused():
     # Found by search: five of 600 random networks with one-way links have such a switch.
-    arcs = [(0, 1, 5), (0, 3, 5), (1, 0, 3), (1, 3, 5), (2, 0, 2), (2, 1, 2), (2, 4, 3), (3, 2, 3), (3, 4, 4), (4, 0, 2)]
+    arcs = [
+        (0, 1, 5),
+        (0, 3, 5),
+        (1, 0, 3),
+        (1, 3, 5),
+        (2, 0, 2),
+        (2, 1, 2),
+        (2, 4, 3),
+        (3, 2, 3),
+        (3, 4, 4),
+        (4, 0, 2),
+    ]
     with pytest.raises(InputError, match="differ by direction"):
         all_gather_trees(graph_from(5, arcs, 2))

@@ -65,12 +65,22 @@ def store(tmp_path: Path) -> Callable[..., Path]:
 def run_script() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the run.sh of a folder."""
 
-    def run(folder: Path, binary: object = None, cwd: Path | None = None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        folder: Path, binary: object = None, cwd: Path | None = None, *arguments: str
+    ) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if key != "ASTRA_SIM_BIN"}
         if binary is not None:
             environment["ASTRA_SIM_BIN"] = str(binary)
         command = [str(folder / "run.sh"), *arguments]
-        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
     return run
 
@@ -85,7 +95,9 @@ def message() -> Callable[..., Algorithm]:
         steps.add(1, StepKind.RECV, peer=0, dst_buffer=Buffer.OUTPUT, count=1)
         if not is_received:
             steps.add(1, StepKind.RECV, peer=0, channel=1, dst_buffer=Buffer.OUTPUT, count=1)
-        collective = Collective(CollectiveKind.BROADCAST, ranks, 1, root=0, in_place=True, out_of_place=False)
+        collective = Collective(
+            CollectiveKind.BROADCAST, ranks, 1, root=0, in_place=True, out_of_place=False
+        )
         return Algorithm(collective, steps.build(), np.zeros(ranks, np.int64))
 
     return make

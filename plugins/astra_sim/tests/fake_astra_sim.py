@@ -14,9 +14,22 @@ import sys
 from pathlib import Path
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
-HANDLES = {"workload-configuration", "system-configuration", "network-configuration", "remote-memory-configuration"}
+HANDLES = {
+    "workload-configuration",
+    "system-configuration",
+    "network-configuration",
+    "remote-memory-configuration",
+}
 OPTIONAL = {"comm-group-configuration", "logging-folder"}
-KINDS = {"is_cpu_op": 27, "comm_size": 9, "comm_type": 9, "comm_src": 7, "comm_dst": 7, "comm_tag": 7, "pg_name": 29}
+KINDS = {
+    "is_cpu_op": 27,
+    "comm_size": 9,
+    "comm_type": 9,
+    "comm_src": 7,
+    "comm_dst": 7,
+    "comm_tag": 7,
+    "pg_name": 29,
+}
 IMPLEMENTATIONS = {0: "all-reduce", 2: "all-gather", 6: "all-to-all", 7: "reduce-scatter"}
 
 
@@ -110,7 +123,9 @@ def node(data: bytes) -> dict:
 def trace(path: Path) -> list[dict]:
     first, *rest = records(path)
     kinds = {(number, wire) for number, wire, _ in fields(first)}
-    require((1, 2) in kinds and kinds <= {(1, 2), (2, 2)}, f"{path}: the first record is no metadata")
+    require(
+        (1, 2) in kinds and kinds <= {(1, 2), (2, 2)}, f"{path}: the first record is no metadata"
+    )
     require({number: value for number, _, value in fields(first)}[1] == b"0.0.4", "version")
     require(rest, "Cannot access et file")
     return [node(record) for record in rest]
@@ -133,7 +148,9 @@ def algorithm(prefix: str, ranks: int, kind: str) -> list[list[dict]]:
         for entry in nodes:
             place = f"rank {rank}, node {entry['id']}"
             require(entry["id"] not in seen, f"{place}: the id stands twice")
-            require(len(set(entry["deps"])) == len(entry["deps"]), f"{place}: a dependency stands twice")
+            require(
+                len(set(entry["deps"])) == len(entry["deps"]), f"{place}: a dependency stands twice"
+            )
             require(set(entry["deps"]) <= seen, f"{place}: a dependency does not stand before it")
             seen.add(entry["id"])
             require(entry["type"] in (COMP, SEND, RECV), f"{place}: type {entry['type']}")
@@ -183,12 +200,18 @@ def delay(dimensions: list, source: int, destination: int, size: int, aware: boo
         rate = bandwidth * (1 << 30) / 1e9
         if here != there:
             number = hops(kind, count, here, there)
-            return number * int(latency + size / rate) if aware else int(number * latency + size / rate)
+            return (
+                number * int(latency + size / rate)
+                if aware
+                else int(number * latency + size / rate)
+            )
         stride *= count
     raise AssertionError
 
 
-def finishing_times(traces: list, members: list[int], dimensions: list, aware: bool) -> list[int | None]:
+def finishing_times(
+    traces: list, members: list[int], dimensions: list, aware: bool
+) -> list[int | None]:
     """Longest paths: a SEND ends on arrival, a RECV when it is posted and its message has arrived."""
     ends: dict[tuple, int] = {}
     sent: dict[tuple, int] = {}
@@ -207,13 +230,17 @@ def finishing_times(traces: list, members: list[int], dimensions: list, aware: b
                     source, destination, _, size = entry["key"]
                     rate = dimensions[0][2] * (1 << 30) / 1e9
                     require(start > 0 or not aware or int(size / rate) > 0, "an event at time 0")
-                    ends[name] = start + delay(dimensions, members[source], members[destination], size, aware)
+                    ends[name] = start + delay(
+                        dimensions, members[source], members[destination], size, aware
+                    )
                     sent[entry["key"]] = ends[name]
                 elif entry["key"] in sent:
                     ends[name] = max(start, sent[entry["key"]])
                 moved = moved or name in ends
     return [
-        max(ends[rank, entry["id"]] for entry in nodes) if all((rank, entry["id"]) in ends for entry in nodes) else None
+        max(ends[rank, entry["id"]] for entry in nodes)
+        if all((rank, entry["id"]) in ends for entry in nodes)
+        else None
         for rank, nodes in enumerate(traces)
     ]
 
@@ -227,14 +254,22 @@ def run(options: dict[str, str], aware: bool) -> list[int | None]:
     memory = json.loads(Path(options["remote-memory-configuration"]).read_text())
     require(memory == {"memory-type": "NO_MEMORY_EXPANSION"}, "memory")
     system = json.loads(Path(options["system-configuration"]).read_text())
-    require(system.pop("scheduling-policy") == "FIFO" and system.pop("preferred-dataset-splits") == 1, "system")
+    require(
+        system.pop("scheduling-policy") == "FIFO" and system.pop("preferred-dataset-splits") == 1,
+        "system",
+    )
     groups = {}
     if "comm-group-configuration" in options:
         groups = json.loads(Path(options["comm-group-configuration"]).read_text())
         for name, members in groups.items():
             require(name.isdecimal() and int(name) > 0, f"group {name}")
-            require(members == sorted(set(members)) and members[0] >= 0 and members[-1] < npus, f"group {name}")
-    workloads = [trace(Path(f"{options['workload-configuration']}.{rank}.et")) for rank in range(npus)]
+            require(
+                members == sorted(set(members)) and members[0] >= 0 and members[-1] < npus,
+                f"group {name}",
+            )
+    workloads = [
+        trace(Path(f"{options['workload-configuration']}.{rank}.et")) for rank in range(npus)
+    ]
     finish: list[int | None] = [1] * npus
     started: set[str] = set()
     for rank, nodes in enumerate(workloads):
@@ -257,7 +292,9 @@ def run(options: dict[str, str], aware: bool) -> list[int | None]:
         prefixes = system.pop(key, None)
         require(prefixes and len(prefixes) == 1, "No collective implementation found")
         traces = algorithm(prefixes[0], len(members), dimensions[0][0])
-        for npu, time in zip(members, finishing_times(traces, members, dimensions, aware), strict=True):
+        for npu, time in zip(
+            members, finishing_times(traces, members, dimensions, aware), strict=True
+        ):
             finish[npu] = time
     require(not system, f"system: unknown keys {list(system)}")
     return finish
@@ -266,7 +303,9 @@ def run(options: dict[str, str], aware: bool) -> list[int | None]:
 def main() -> None:
     require(all(re.fullmatch(r"--[a-z-]+=.+", argument) for argument in sys.argv[1:]), "arguments")
     options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:])
-    require(set(options) >= HANDLES and set(options) <= HANDLES | OPTIONAL, f"options {sorted(options)}")
+    require(
+        set(options) >= HANDLES and set(options) <= HANDLES | OPTIONAL, f"options {sorted(options)}"
+    )
     finish = run(options, "Unaware" not in Path(sys.argv[0]).name)
     Path(options.get("logging-folder", "log")).mkdir(exist_ok=True)
     times = [(time, rank) for rank, time in enumerate(finish) if time is not None]

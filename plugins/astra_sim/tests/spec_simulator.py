@@ -80,9 +80,16 @@ class SpecSimulator:
         self.now = 0
         self.finish: list[int | None] = [None] * len(graph.complete().ranks)
         self._queue: dict[int, deque[Callable[[], None]]] = {}
-        self._links, self._route, self._private, self._is_alpha_beta = links, route, private, is_alpha_beta
+        self._links, self._route, self._private, self._is_alpha_beta = (
+            links,
+            route,
+            private,
+            is_alpha_beta,
+        )
         self._busy: set[tuple[int, int]] = set()
-        self._line: defaultdict[tuple[int, int], deque[tuple[Route, int, Callable[[], None]]]] = defaultdict(deque)
+        self._line: defaultdict[tuple[int, int], deque[tuple[Route, int, Callable[[], None]]]] = (
+            defaultdict(deque)
+        )
         self._sent: defaultdict[tuple[int, ...], int] = defaultdict(int)
         self._posted: defaultdict[tuple[int, ...], int] = defaultdict(int)
         self._meetings: defaultdict[tuple[int, ...], Meeting] = defaultdict(Meeting)
@@ -141,7 +148,10 @@ class SpecSimulator:
         busy = arrival if self._is_alpha_beta else trunc(size / self._links[link][0])
         self._busy.add(link)
         rest = route[1:]
-        self.at(self.now + arrival, deliver if len(rest) == 1 else lambda: self._put(rest, size, deliver))
+        self.at(
+            self.now + arrival,
+            deliver if len(rest) == 1 else lambda: self._put(rest, size, deliver),
+        )
         self.at(self.now + busy, lambda: self._free(link))
 
     def _free(self, link: tuple[int, int]) -> None:

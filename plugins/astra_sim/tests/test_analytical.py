@@ -29,7 +29,9 @@ GB_PER_S = "bandwidth=1GB/s&latency=10ns"
 def custom(steps: StepTable, unit_count: int = 1000) -> Algorithm:
     """A timing-only algorithm whose unit is one byte."""
     ranks = steps.num_ranks
-    contract = CustomContract(np.zeros(ranks, np.int64), np.zeros(ranks, np.int64), np.zeros(ranks, np.bool_))
+    contract = CustomContract(
+        np.zeros(ranks, np.int64), np.zeros(ranks, np.int64), np.zeros(ranks, np.bool_)
+    )
     collective = Collective(CollectiveKind.CUSTOM, ranks, unit_count, contract=contract)
     return Algorithm(collective, steps, np.zeros(ranks, np.int64), collective_bytes=unit_count)
 
@@ -46,15 +48,21 @@ def one_message(last: StepKind = StepKind.RECV, count: int = 1000, **local: int)
     return custom(builder.build(), count)
 
 
-def finish(algorithm: Algorithm, topology: str = f"fc:2?{GB_PER_S}", **options: OptionValue) -> tuple[int | None, ...]:
-    return simulate(algorithm, parse_topology(topology), algorithm.collective.unit_count, options).rank_finish_ns
+def finish(
+    algorithm: Algorithm, topology: str = f"fc:2?{GB_PER_S}", **options: OptionValue
+) -> tuple[int | None, ...]:
+    return simulate(
+        algorithm, parse_topology(topology), algorithm.collective.unit_count, options
+    ).rank_finish_ns
 
 
 # --- results ---
 
 
 def test_a_receive_reduce_starts_with_its_receive_and_ends_with_its_reduction() -> None:
-    result = simulate(one_message(StepKind.RECV_REDUCE), parse_topology(f"fc:2?{GB_PER_S}"), 1000, {})
+    result = simulate(
+        one_message(StepKind.RECV_REDUCE), parse_topology(f"fc:2?{GB_PER_S}"), 1000, {}
+    )
     assert result.step_start_ns is not None
     assert result.step_end_ns is not None
     assert result.step_start_ns.tolist() == [0, 0]
@@ -70,12 +78,18 @@ def test_links_tell_bytes_and_busy_time_the_busiest_first() -> None:
     builder.add(2, StepKind.RECV, peer=1, count=600)
     algorithm = custom(builder.build())
     result = simulate(algorithm, parse_topology(f"switch:3?{GB_PER_S}"), 1000, {})
-    assert result.link_loads == (LinkLoad(3, 2, 1000, 1000), LinkLoad(1, 3, 600, 600), LinkLoad(0, 3, 400, 400))
+    assert result.link_loads == (
+        LinkLoad(3, 2, 1000, 1000),
+        LinkLoad(1, 3, 600, 600),
+        LinkLoad(0, 3, 400, 400),
+    )
 
 
 def test_without_congestion_there_are_no_links_to_tell_about() -> None:
     topology = parse_topology(f"fc:2?{GB_PER_S}")
-    assert simulate(one_message(), topology, 1000, {"network": "congestion-unaware"}).link_loads == ()
+    assert (
+        simulate(one_message(), topology, 1000, {"network": "congestion-unaware"}).link_loads == ()
+    )
 
 
 def test_ranks_without_steps_finish_as_one_comp() -> None:
@@ -99,7 +113,10 @@ def test_inputs_stay_as_they_were() -> None:
     table = Graph(2).table()
     before = [np.array(getattr(table, name)) for name in table.__slots__]
     simulate_nodes(table, parse_topology("fc:2"))
-    assert all(np.array_equal(old, getattr(table, name)) for old, name in zip(before, table.__slots__, strict=True))
+    assert all(
+        np.array_equal(old, getattr(table, name))
+        for old, name in zip(before, table.__slots__, strict=True)
+    )
 
 
 # --- options ---
@@ -134,10 +151,15 @@ def test_local_steps_cost_their_bytes_by_bandwidth_and_at_least_1_ns(
 
 
 def test_a_stated_duration_beats_a_bandwidth() -> None:
-    assert finish(one_message(StepKind.REDUCE, duration_ns=7000), reduce_bandwidth="1GB/s") == (1010, 8010)
+    assert finish(one_message(StepKind.REDUCE, duration_ns=7000), reduce_bandwidth="1GB/s") == (
+        1010,
+        8010,
+    )
 
 
-def test_without_congestion_an_irregular_network_adds_latencies_and_takes_the_least_bandwidth() -> None:
+def test_without_congestion_an_irregular_network_adds_latencies_and_takes_the_least_bandwidth() -> (
+    None
+):
     links = [(0, 2, 4e9, 5e-9), (2, 1, 2e9, 7e-9), (1, 0, 1e9, 0.0)]
     columns = [np.asarray(column) for column in zip(*links, strict=True)]
     topology = Topology("by hand", 2, 3, *columns)
@@ -172,7 +194,9 @@ def test_a_topology_needs_an_npu_per_rank() -> None:
 
 
 def test_ranks_that_talk_need_a_path() -> None:
-    one_way = Topology("one-way", 2, 2, np.asarray([1]), np.asarray([0]), np.asarray([1e9]), np.asarray([0.0]))
+    one_way = Topology(
+        "one-way", 2, 2, np.asarray([1]), np.asarray([0]), np.asarray([1e9]), np.asarray([0.0])
+    )
     for network in ("congestion-aware", "congestion-unaware"):
         with pytest.raises(InputError, match="no path from 0 to 1"):
             simulate(one_message(), one_way, 1000, {"network": network})
@@ -205,7 +229,10 @@ def test_impossible_messages_are_refused_by_place(node: GraphNode, code: str) ->
     assert (finding.code, finding.location.rank, finding.location.step) == (code, 0, 0)
 
 
-@pytest.mark.parametrize(("size", "chosen"), [(1 << 60, "bandwidth=1B/s&latency=0ns"), (1 << 61, "bandwidth=1GB/s&latency=0ns")])
+@pytest.mark.parametrize(
+    ("size", "chosen"),
+    [(1 << 60, "bandwidth=1B/s&latency=0ns"), (1 << 61, "bandwidth=1GB/s&latency=0ns")],
+)
 def test_times_that_do_not_fit_are_refused(size: int, chosen: str) -> None:
     graph = Graph(2)
     for tag in range(2):
@@ -231,21 +258,34 @@ def send_and_receive(sends: dict[str, int], receives: dict[str, int]) -> Callabl
     ("build", "reason"),
     [
         (lambda graph: graph.recv(1, 0, 500), "which rank 0 never sends"),
-        (send_and_receive({"size": 400}, {"size": 500}), "which rank 0 sends with 400 bytes (step 0 of rank 0)"),
-        (send_and_receive({"size": 500, "tag": 4}, {"size": 500}), "which rank 0 sends with tag 4 (step 0 of rank 0)"),
+        (
+            send_and_receive({"size": 400}, {"size": 500}),
+            "which rank 0 sends with 400 bytes (step 0 of rank 0)",
+        ),
+        (
+            send_and_receive({"size": 500, "tag": 4}, {"size": 500}),
+            "which rank 0 sends with tag 4 (step 0 of rank 0)",
+        ),
     ],
 )
-def test_a_receive_without_its_message_is_named_with_what_comes_close(build: Callable[[Graph], object], reason: str) -> None:
+def test_a_receive_without_its_message_is_named_with_what_comes_close(
+    build: Callable[[Graph], object], reason: str
+) -> None:
     times = stuck(build)
     assert times.rank_finish_ns[0] is not None
     assert times.rank_finish_ns[1] is None
     (finding,) = times.diagnostics
     assert (finding.code, finding.location.rank, finding.location.step) == ("never-finishes", 1, 0)
-    assert finding.message == f"rank 1 never finishes: it waits for a message of 500 bytes with tag 0 from rank 0, {reason}"
+    assert (
+        finding.message
+        == f"rank 1 never finishes: it waits for a message of 500 bytes with tag 0 from rank 0, {reason}"
+    )
 
 
 def test_too_few_messages_are_named_as_such() -> None:
-    times = stuck(lambda graph: (graph.send(0, 1, 500), graph.recv(1, 0, 500), graph.recv(1, 0, 500)))
+    times = stuck(
+        lambda graph: (graph.send(0, 1, 500), graph.recv(1, 0, 500), graph.recv(1, 0, 500))
+    )
     assert "rank 0 sends less often than it is received" in times.diagnostics[0].message
 
 
@@ -283,7 +323,11 @@ def test_a_node_of_a_foreign_type_holds_its_rank_for_ever() -> None:
 
 
 def test_a_rank_that_is_one_cycle_never_starts() -> None:
-    times = stuck(lambda graph: [graph.add(0, GraphNode(place, COMP, data=(1 - place,))) for place in range(2)])
+    times = stuck(
+        lambda graph: [
+            graph.add(0, GraphNode(place, COMP, data=(1 - place,))) for place in range(2)
+        ]
+    )
     assert times.rank_finish_ns == (None, 1)
     assert "every step waits for another one" in times.diagnostics[0].message
 
@@ -308,7 +352,9 @@ def test_a_cycle_beside_other_work_is_skipped_with_a_warning() -> None:
         ("mesh:3?bandwidth=50GiB/s", 53, False),
     ],
 )
-def test_a_start_that_aborts_astra_sim_is_warned_about(topology: str, size: int, aborts: bool) -> None:
+def test_a_start_that_aborts_astra_sim_is_warned_about(
+    topology: str, size: int, aborts: bool
+) -> None:
     graph = Graph(3)
     graph.send(0, 1, size)
     graph.recv(1, 0, size)
@@ -322,5 +368,7 @@ def test_without_congestion_only_a_message_of_no_time_aborts() -> None:
     graph.recv(1, 0, 1)
     unaware = Model(is_congestion_aware=False)
     assert simulate_nodes(graph.table(), parse_topology("fc:3"), unaware).diagnostics == ()
-    (finding,) = simulate_nodes(graph.table(), parse_topology("fc:3?latency=0ns"), unaware).diagnostics
+    (finding,) = simulate_nodes(
+        graph.table(), parse_topology("fc:3?latency=0ns"), unaware
+    ).diagnostics
     assert (finding.code, finding.severity) == ("astra-sim-aborts", Severity.WARNING)

@@ -53,7 +53,9 @@ def test_a_message_pays_every_hop_in_full(size: int, hops: int, chosen: tuple[st
 
 
 @given(sizes, st.integers(1, 12), constants)
-def test_messages_on_one_link_arrive_one_serialization_apart(size: int, count: int, chosen: tuple[str, float]) -> None:
+def test_messages_on_one_link_arrive_one_serialization_apart(
+    size: int, count: int, chosen: tuple[str, float]
+) -> None:
     graph = Graph(2)
     for tag in range(count):
         graph.send(0, 1, size, tag)
@@ -64,7 +66,9 @@ def test_messages_on_one_link_arrive_one_serialization_apart(size: int, count: i
 
 
 @given(sizes, st.integers(2, 6), st.integers(1, 8), constants)
-def test_a_pipeline_fills_once(size: int, ranks: int, messages: int, chosen: tuple[str, float]) -> None:
+def test_a_pipeline_fills_once(
+    size: int, ranks: int, messages: int, chosen: tuple[str, float]
+) -> None:
     graph = Graph(ranks)
     for tag in range(messages):
         graph.send(0, 1, size, tag)
@@ -83,7 +87,10 @@ def test_closed_forms_of_collectives(n: int, size: int, chosen: tuple[str, float
     message, total = comm(size, chosen), n * size
     ring = 2 * (n - 1) * message + (n - 1)
     assert finish(graphs.ring_all_reduce(n, total), build(f"ring:{n}", chosen)) == [ring] * n
-    assert finish(graphs.ring_all_gather(n, size), build(f"ring:{n}", chosen)) == [(n - 1) * message] * n
+    assert (
+        finish(graphs.ring_all_gather(n, size), build(f"ring:{n}", chosen))
+        == [(n - 1) * message] * n
+    )
     halves = 2 * sum(comm(total >> k, chosen) for k in range(1, n.bit_length())) + int(log2(n))
     assert finish(graphs.halving_doubling(n, total), build(f"fc:{n}", chosen)) == [halves] * n
     assert finish(graphs.direct_all_to_all(n, size), build(f"fc:{n}", chosen)) == [message] * n
@@ -105,7 +112,9 @@ def random_graphs(draw: st.DrawFn, num_ranks: int) -> Graph:
         parents = draw(st.lists(st.sampled_from(earlier), max_size=3)) if earlier else []
         cut = draw(st.integers(0, len(parents)))
         data, control = tuple(parents[:cut]), tuple(parents[cut:])
-        nodes[rank].append(node._replace(identity=len(earlier) * spread, data=data, control=control))
+        nodes[rank].append(
+            node._replace(identity=len(earlier) * spread, data=data, control=control)
+        )
 
     for _ in range(draw(st.integers(1, 30))):
         source, destination = draw(st.permutations(range(num_ranks)))[:2]
@@ -124,11 +133,20 @@ def random_topologies(draw: st.DrawFn, num_npus: int) -> Topology:
     """Connected link lists with switches and links of different speeds."""
     nodes = num_npus + draw(st.integers(0, 2))
     pairs = {(a, (a + 1) % nodes) for a in range(nodes)}
-    pairs |= set(draw(st.lists(st.tuples(*[st.integers(0, nodes - 1)] * 2).filter(lambda p: p[0] != p[1]), max_size=8)))
+    pairs |= set(
+        draw(
+            st.lists(
+                st.tuples(*[st.integers(0, nodes - 1)] * 2).filter(lambda p: p[0] != p[1]),
+                max_size=8,
+            )
+        )
+    )
     ends = draw(st.permutations(sorted(pairs)))
     # Equal links make many things happen in the same instant, unequal ones few.
     kinds = draw(st.integers(1, 3))
-    values = st.lists(st.sampled_from(sorted(BANDWIDTHS.values())[:kinds]), min_size=len(ends), max_size=len(ends))
+    values = st.lists(
+        st.sampled_from(sorted(BANDWIDTHS.values())[:kinds]), min_size=len(ends), max_size=len(ends)
+    )
     delays = st.lists(st.sampled_from(LATENCIES[-kinds:]), min_size=len(ends), max_size=len(ends))
     return Topology(
         "random",
@@ -143,7 +161,10 @@ def random_topologies(draw: st.DrawFn, num_npus: int) -> Topology:
 
 def links_of(topology: Topology) -> dict[tuple[int, int], tuple[float, float]]:
     return {
-        (link.source, link.destination): (link.bandwidth_bytes_per_s / 1e9, round(link.latency_s * 1e9, 6))
+        (link.source, link.destination): (
+            link.bandwidth_bytes_per_s / 1e9,
+            round(link.latency_s * 1e9, 6),
+        )
         for link in topology.links()
     }
 
@@ -156,10 +177,17 @@ def nodes_on_route(topology: Topology, source: int, destination: int) -> list[in
 
 @given(st.data(), st.integers(2, 6), st.sampled_from(Occupancy))
 @settings(max_examples=150, deadline=None)
-def test_kernel_and_plain_implementation_agree_on_any_links(data: st.DataObject, ranks: int, occupancy: Occupancy) -> None:
+def test_kernel_and_plain_implementation_agree_on_any_links(
+    data: st.DataObject, ranks: int, occupancy: Occupancy
+) -> None:
     graph, topology = data.draw(random_graphs(ranks)), data.draw(random_topologies(ranks))
     alpha_beta = occupancy is Occupancy.ALPHA_BETA
-    plain = SpecSimulator(graph, links_of(topology), lambda a, b: nodes_on_route(topology, a, b), is_alpha_beta=alpha_beta)
+    plain = SpecSimulator(
+        graph,
+        links_of(topology),
+        lambda a, b: nodes_on_route(topology, a, b),
+        is_alpha_beta=alpha_beta,
+    )
     assert finish(graph, topology, Model(occupancy=occupancy)) == plain.run()
 
 
@@ -175,19 +203,30 @@ def test_kernel_and_plain_implementation_agree_without_congestion(
         return BANDWIDTHS[chosen[0]], hops * chosen[1]
 
     plain = SpecSimulator(graph, {}, lambda a, b: [], private)
-    assert finish(graph, build(f"{shape}:{ranks}", chosen), Model(is_congestion_aware=False)) == plain.run()
+    assert (
+        finish(graph, build(f"{shape}:{ranks}", chosen), Model(is_congestion_aware=False))
+        == plain.run()
+    )
 
 
 @given(st.data(), st.sampled_from([14, 20, 40, 70]), st.sampled_from([0, 1, 20, 40]))
 @settings(max_examples=60, deadline=None)
-def test_kernel_and_plain_implementation_agree_on_many_nodes_at_once(data: st.DataObject, count: int, roots: int) -> None:
+def test_kernel_and_plain_implementation_agree_on_many_nodes_at_once(
+    data: st.DataObject, count: int, roots: int
+) -> None:
     """Beyond 13 nodes that are free together, hash sets scramble their order, and a set that grew once stays large."""
-    identities = data.draw(st.lists(st.integers(0, 1 << 63), min_size=count, max_size=count, unique=True))
+    identities = data.draw(
+        st.lists(st.integers(0, 1 << 63), min_size=count, max_size=count, unique=True)
+    )
     soon, late = max(identities) + 1, max(identities) + 2
     graph = graphs.equal_sends(identities)
-    choices = data.draw(st.sampled_from([[(), (soon,), (soon, late)], [(soon,), (late,)], [(soon,), (soon, late)]]))
+    choices = data.draw(
+        st.sampled_from([[(), (soon,), (soon, late)], [(soon,), (late,)], [(soon,), (soon, late)]])
+    )
     waits = data.draw(st.lists(st.sampled_from(choices), min_size=count, max_size=count))
-    sends = [node._replace(data=parents) for node, parents in zip(graph.ranks[0], waits, strict=True)]
+    sends = [
+        node._replace(data=parents) for node, parents in zip(graph.ranks[0], waits, strict=True)
+    ]
     others = [GraphNode(soon, COMP), GraphNode(late, COMP, duration_ns=1000)]
     others += [GraphNode(late + 1 + place, COMP) for place in range(roots)]
     graph.ranks[0] = data.draw(st.permutations(sends + others))
@@ -204,7 +243,9 @@ def test_kernel_and_plain_implementation_agree_on_many_nodes_at_once(data: st.Da
 
 @given(st.data(), st.integers(3, 6), st.sampled_from(["ring", "fc", "switch"]))
 @settings(max_examples=40, deadline=None)
-def test_turning_a_symmetric_network_turns_the_times(data: st.DataObject, ranks: int, shape: str) -> None:
+def test_turning_a_symmetric_network_turns_the_times(
+    data: st.DataObject, ranks: int, shape: str
+) -> None:
     """Messages of different ranks that meet at a link in the same instant could change places: each sends alone here."""
     graph = Graph(ranks)
     previous: list[int] = []
@@ -218,7 +259,9 @@ def test_turning_a_symmetric_network_turns_the_times(data: st.DataObject, ranks:
     turn = data.draw(st.integers(1, ranks - 1))
     turned = Graph(ranks)
     for rank, nodes in enumerate(graph.complete().ranks):
-        turned.ranks[(rank + turn) % ranks] = [node._replace(peer=(node.peer + turn) % ranks) for node in nodes]
+        turned.ranks[(rank + turn) % ranks] = [
+            node._replace(peer=(node.peer + turn) % ranks) for node in nodes
+        ]
     topology = build(f"{shape}:{ranks}", ("50GiB/s", 500.0))
     times = finish(graph, topology)
     assert finish(turned, topology) == [times[(rank - turn) % ranks] for rank in range(ranks)]

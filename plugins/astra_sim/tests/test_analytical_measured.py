@@ -20,7 +20,13 @@ MIB = 1 << 20
 Cycles = list[int | None]
 
 
-def cycles(graph: Graph, topology: str, *, aware: bool = True, constants: str = "bandwidth=50GiB/s&latency=500ns") -> Cycles:
+def cycles(
+    graph: Graph,
+    topology: str,
+    *,
+    aware: bool = True,
+    constants: str = "bandwidth=50GiB/s&latency=500ns",
+) -> Cycles:
     times = simulate_nodes(graph.table(), parse_topology(f"{topology}?{constants}"), Model(aware))
     return list(times.rank_finish_ns)
 
@@ -35,7 +41,11 @@ def one_message(num_ranks: int, source: int, destination: int, size: int = MIB) 
 def test_one_message() -> None:
     assert cycles(one_message(3, 0, 1), "fc:3") == [20031, 20031, 1]
     assert cycles(one_message(3, 0, 1), "fc:3", aware=False) == [20031, 20031, 1]
-    assert cycles(one_message(3, 0, 1), "fc:3", constants="bandwidth=50GiB/s&latency=0ns") == [19531, 19531, 1]
+    assert cycles(one_message(3, 0, 1), "fc:3", constants="bandwidth=50GiB/s&latency=0ns") == [
+        19531,
+        19531,
+        1,
+    ]
 
 
 def test_a_send_completes_when_its_message_has_arrived_posted_or_not() -> None:
@@ -71,7 +81,12 @@ def test_messages_are_stored_and_forwarded_whole() -> None:
 @pytest.mark.parametrize(
     ("topology", "aware", "time"),
     # A congestion-aware ring of two is ours: ASTRA-sim aborts.
-    [("fc:2", True, 20031), ("switch:2", True, 40062), ("ring:2", False, 20031), ("ring:2", True, 20031)],
+    [
+        ("fc:2", True, 20031),
+        ("switch:2", True, 40062),
+        ("ring:2", False, 20031),
+        ("ring:2", True, 20031),
+    ],
 )
 def test_two_ranks(topology: str, aware: bool, time: int) -> None:
     assert cycles(one_message(2, 0, 1), topology, aware=aware) == [time, time]
@@ -86,7 +101,9 @@ def test_small_messages() -> None:
     assert cycles(later, "fc:3") == [501, 501, 1]
 
 
-@pytest.mark.parametrize(("microseconds", "time"), [(0, 1), (1, 1000), (7, 7000), (1000000, 1000000000)])
+@pytest.mark.parametrize(
+    ("microseconds", "time"), [(0, 1), (1, 1000), (7, 7000), (1000000, 1000000000)]
+)
 def test_a_comp_takes_whole_microseconds_or_1_ns(microseconds: int, time: int) -> None:
     graph = Graph(3)
     graph.comp(0, microseconds)
@@ -103,14 +120,18 @@ def test_comps_of_one_rank_run_side_by_side() -> None:
 def test_control_dependencies_count_as_dependencies() -> None:
     graph = Graph(3)
     for place in range(3):
-        graph.add(0, GraphNode(place, COMP, duration_ns=1000, control=(place - 1,) if place else ()))
+        graph.add(
+            0, GraphNode(place, COMP, duration_ns=1000, control=(place - 1,) if place else ())
+        )
     assert cycles(graph, "fc:3") == [3000, 1, 1]
 
 
 def test_unaware_networks_count_the_first_differing_dimension_only() -> None:
     constants = "bandwidth=50GiB/s,25GiB/s&latency=500ns,1000ns"
     for destination, time in ((1, 20031), (2, 41062), (3, 20031)):
-        found = cycles(one_message(4, 0, destination), "ring:2*switch:2", aware=False, constants=constants)
+        found = cycles(
+            one_message(4, 0, destination), "ring:2*switch:2", aware=False, constants=constants
+        )
         assert found[0] == found[destination] == time
 
 
@@ -155,9 +176,21 @@ AWARE: dict[str, list[list[int] | None]] = {
     "direct all-to-all 128": [None, [1720], [157160]],
     "two-phase 16": [[89341], [3441], [41041]],
     "two-phase 32": [[332841], [3441], [80081]],
-    "gather": [[9044, 1720, 5882, 9044, 5382], [5382, 1720, 2941, 4162, 5382], [14426, 3440, 5882, 9544, 14426]],
-    "chain": [[20028, 25410, 30792, 30792], [20028, 25410, 30792, 30792], [25410, 36174, 46938, 46938]],
-    "broadcast": [[138717, 119686, 159248, 140217], [20031, 40062, 40062, 60093], [79124, 99655, 99655, 120186]],
+    "gather": [
+        [9044, 1720, 5882, 9044, 5382],
+        [5382, 1720, 2941, 4162, 5382],
+        [14426, 3440, 5882, 9544, 14426],
+    ],
+    "chain": [
+        [20028, 25410, 30792, 30792],
+        [20028, 25410, 30792, 30792],
+        [25410, 36174, 46938, 46938],
+    ],
+    "broadcast": [
+        [138717, 119686, 159248, 140217],
+        [20031, 40062, 40062, 60093],
+        [79124, 99655, 99655, 120186],
+    ],
     "skew": [[15967, 9813, 13605, 15967], [9880, 7226, 7518, 9880], [19760, 14038, 15036, 19760]],
 }
 UNAWARE: dict[str, list[list[int] | None]] = {
@@ -167,9 +200,21 @@ UNAWARE: dict[str, list[list[int] | None]] = {
     "direct all-to-all 16": [[5220], [1720], [2220]],
     "two-phase 16": [[10441], [3441], [4441]],
     "two-phase 32": [[18441], [3441], [4441]],
-    "gather": [[5382, 1720, 3441, 4662, 5382], [5382, 1720, 2941, 4162, 5382], [5882, 2220, 3441, 4662, 5882]],
-    "chain": [[5382, 10764, 16146, 16146], [5382, 10764, 16146, 16146], [5882, 11764, 17646, 17646]],
-    "broadcast": [[21531, 41562, 42062, 62093], [20031, 40062, 40062, 60093], [20531, 41062, 41062, 61593]],
+    "gather": [
+        [5382, 1720, 3441, 4662, 5382],
+        [5382, 1720, 2941, 4162, 5382],
+        [5882, 2220, 3441, 4662, 5882],
+    ],
+    "chain": [
+        [5382, 10764, 16146, 16146],
+        [5382, 10764, 16146, 16146],
+        [5882, 11764, 17646, 17646],
+    ],
+    "broadcast": [
+        [21531, 41562, 42062, 62093],
+        [20031, 40062, 40062, 60093],
+        [20531, 41062, 41062, 61593],
+    ],
     "skew": [[10380, 7226, 8018, 10380], [9880, 7226, 7518, 9880], [11380, 7726, 8518, 11380]],
 }
 ROWS = [

@@ -21,10 +21,14 @@ def wire_order(identities: list[int], are_freed_together: bool) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "identities", [[0, 1, 2, 3], [3, 2, 1, 0], [10, 20, 30, 40], [0, 13, 26, 5], list(range(13))], ids=lambda ids: str(len(ids))
+    "identities",
+    [[0, 1, 2, 3], [3, 2, 1, 0], [10, 20, 30, 40], [0, 13, 26, 5], list(range(13))],
+    ids=lambda ids: str(len(ids)),
 )
 @pytest.mark.parametrize("are_freed_together", [False, True])
-def test_up_to_13_sends_leave_in_file_order(identities: list[int], are_freed_together: bool) -> None:
+def test_up_to_13_sends_leave_in_file_order(
+    identities: list[int], are_freed_together: bool
+) -> None:
     assert wire_order(identities, are_freed_together) == identities
 
 

@@ -38,11 +38,27 @@ def all_gather(ranks):
     for rank in range(ranks):
         for other in range(ranks):
             if other != rank:
-                steps.add(rank, StepKind.SEND, peer=other, src_buffer=Buffer.OUTPUT, src_offset=rank, count=1)
+                steps.add(
+                    rank,
+                    StepKind.SEND,
+                    peer=other,
+                    src_buffer=Buffer.OUTPUT,
+                    src_offset=rank,
+                    count=1,
+                )
         for other in range(ranks):
             if other != rank:
-                steps.add(rank, StepKind.RECV, peer=other, dst_buffer=Buffer.OUTPUT, dst_offset=other, count=1)
-    collective = Collective(CollectiveKind.ALL_GATHER, ranks, ranks, in_place=True, out_of_place=False)
+                steps.add(
+                    rank,
+                    StepKind.RECV,
+                    peer=other,
+                    dst_buffer=Buffer.OUTPUT,
+                    dst_offset=other,
+                    count=1,
+                )
+    collective = Collective(
+        CollectiveKind.ALL_GATHER, ranks, ranks, in_place=True, out_of_place=False
+    )
     return Algorithm(collective, steps.build(), np.zeros(ranks, np.int64))
 
 
@@ -60,12 +76,18 @@ def workload_size(files, rank=0):
 
 def test_folder_has_all_files_that_the_simulator_opens():
     names = set(contents(write(ring_all_reduce(4), RING)))
-    traces = {f"traces/all-reduce.{rank}.et" for rank in range(4)} | {f"workload.{rank}.et" for rank in range(4)}
+    traces = {f"traces/all-reduce.{rank}.et" for rank in range(4)} | {
+        f"workload.{rank}.et" for rank in range(4)
+    }
     assert names == traces | {"system.json", "network.yml", "memory.json", "run.sh"}
 
 
 def test_only_the_script_is_executable():
-    assert [artifact.name for artifact in write(ring_all_reduce(4), RING).artifacts if artifact.executable] == ["run.sh"]
+    assert [
+        artifact.name
+        for artifact in write(ring_all_reduce(4), RING).artifacts
+        if artifact.executable
+    ] == ["run.sh"]
 
 
 def test_same_algorithm_gives_same_bytes():
@@ -74,9 +96,16 @@ def test_same_algorithm_gives_same_bytes():
 
 def test_configurations_are_these_bytes():
     files = contents(write(ring_all_reduce(4), {**RING, "name": "ring-4"}))
-    system = {"scheduling-policy": "FIFO", "preferred-dataset-splits": 1, "all-reduce-implementation-custom": ["traces/ring-4"]}
+    system = {
+        "scheduling-policy": "FIFO",
+        "preferred-dataset-splits": 1,
+        "all-reduce-implementation-custom": ["traces/ring-4"],
+    }
     assert json.loads(files["system.json"]) == system
-    assert files["network.yml"] == b"topology: [ Ring ]\nnpus_count: [ 4 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n"
+    assert (
+        files["network.yml"]
+        == b"topology: [ Ring ]\nnpus_count: [ 4 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n"
+    )
     assert json.loads(files["memory.json"]) == {"memory-type": "NO_MEMORY_EXPANSION"}
 
 
@@ -116,7 +145,9 @@ def test_workload_of_an_all_gather_states_the_input_of_one_rank():
 
 
 def test_workload_of_a_symbolic_all_gather_states_the_whole_output():
-    assert workload_size(contents(write(all_gather(4), {"size": MIB, "dialect": "symbolic"}))) == MIB
+    assert (
+        workload_size(contents(write(all_gather(4), {"size": MIB, "dialect": "symbolic"}))) == MIB
+    )
 
 
 def test_workload_of_an_all_gather_is_never_of_zero_bytes():
@@ -125,7 +156,11 @@ def test_workload_of_an_all_gather_is_never_of_zero_bytes():
 
 def test_default_world_is_fully_connected(store, run_script, aware):
     folder = store(write(all_gather(4), {"size": MIB}))
-    assert (folder / "network.yml").read_text().startswith("topology: [ FullyConnected ]\nnpus_count: [ 4 ]\n")
+    assert (
+        (folder / "network.yml")
+        .read_text()
+        .startswith("topology: [ FullyConnected ]\nnpus_count: [ 4 ]\n")
+    )
     assert run_script(folder, aware).stdout.count("finished, 5382 cycles") == 4
 
 
@@ -134,7 +169,10 @@ def test_group_runs_on_its_npus_and_the_others_idle(store, run_script, aware, me
     folder = store(write(message(), {"size": MIB, "group": "1,3", "npus": 5}))
     assert json.loads((folder / "groups.json").read_text()) == {"1": [1, 3]}
     printed = run_script(folder, aware).stdout
-    assert [f"sys[{rank}] finished, {time} cycles" in printed for rank, time in enumerate((1, 20031, 1, 20031, 1))] == [True] * 5
+    assert [
+        f"sys[{rank}] finished, {time} cycles" in printed
+        for rank, time in enumerate((1, 20031, 1, 20031, 1))
+    ] == [True] * 5
 
 
 def test_larger_topology_makes_a_group_of_the_first_npus(store, run_script, aware):
@@ -181,7 +219,10 @@ def test_message_of_no_units_is_refused_with_its_step(message):
     empty = dataclasses.replace(message(), steps=steps.build())
     with pytest.raises(InputError, match="0 bytes, on which ASTRA-sim aborts") as caught:
         write(empty, {})
-    assert (caught.value.diagnostics[0].location.line, caught.value.diagnostics[0].location.step) == (7, 1)
+    assert (
+        caught.value.diagnostics[0].location.line,
+        caught.value.diagnostics[0].location.step,
+    ) == (7, 1)
 
 
 def test_message_to_its_own_rank_is_refused(message):
@@ -191,10 +232,16 @@ def test_message_to_its_own_rank_is_refused(message):
         write(dataclasses.replace(message(), steps=steps.build()), {})
 
 
-def test_message_faster_than_1_ns_at_the_start_is_a_loss_where_the_simulator_aborts(store, run_script, aware, message):
+def test_message_faster_than_1_ns_at_the_start_is_a_loss_where_the_simulator_aborts(
+    store, run_script, aware, message
+):
     # 53 bytes take less than 1 ns at 50 GiB/s, 54 do not.
-    assert "collective broadcast" in [loss.feature for loss in write(message(), {"size": 54}).losses]
-    assert not [loss for loss in write(message(), {"size": 54}).losses if "aborts" in loss.consequence]
+    assert "collective broadcast" in [
+        loss.feature for loss in write(message(), {"size": 54}).losses
+    ]
+    assert not [
+        loss for loss in write(message(), {"size": 54}).losses if "aborts" in loss.consequence
+    ]
     result = write(message(), {"size": 53})
     (loss,) = [loss for loss in result.losses if "aborts" in loss.consequence]
     assert loss == Loss(
@@ -215,7 +262,9 @@ def test_latency_lets_small_messages_pass_without_congestion(store, run_script, 
 @pytest.mark.parametrize("flatten", [False, True])
 def test_options_of_the_traces_are_passed_on(dialect, flatten, store, run_script, aware):
     result = write(ring_all_reduce(4), {**RING, "dialect": dialect, "flatten": flatten})
-    files = {name: content for name, content in contents(result).items() if name.startswith("traces/")}
+    files = {
+        name: content for name, content in contents(result).items() if name.startswith("traces/")
+    }
     assert all((b"msg_chunk_cnt" in content) == (dialect == "both") for content in files.values())
     folder = store(write(ring_all_reduce(4), {**RING, "dialect": dialect, "flatten": flatten}))
     assert run_script(folder, aware).returncode == 0
@@ -236,15 +285,23 @@ def test_readme_states_every_option_and_file():
     names = [option.name for option in (*FOLDER.options, *ASTRA_SIM.options)]
     files = [*write(ring_all_reduce(4), {"topology": "ring:5"}).artifacts]
     assert [name for name in names if f"`{name}`" not in text and f"-O {name}=" not in text] == []
-    generic = {re.sub(r"\.\d+\.et", "", artifact.name).replace("all-reduce", "NAME") for artifact in files}
+    generic = {
+        re.sub(r"\.\d+\.et", "", artifact.name).replace("all-reduce", "NAME") for artifact in files
+    }
     assert [name for name in generic if f"`{name}" not in text] == []
 
 
 def test_command_of_the_readme_writes_the_folder(tmp_path):
-    (command,) = re.findall(r"^\$ (collhub convert .*)$", (Path(__file__).parents[1] / "README.md").read_text(), re.MULTILINE)
+    (command,) = re.findall(
+        r"^\$ (collhub convert .*)$",
+        (Path(__file__).parents[1] / "README.md").read_text(),
+        re.MULTILINE,
+    )
     hub_core.write(ring_all_reduce(8), tmp_path / "ring.json")
     program, *arguments = shlex.split(command.replace("ring.xml", "ring.json"))
-    done = subprocess.run([Path(sys.executable).with_name(program), *arguments], cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [Path(sys.executable).with_name(program), *arguments], cwd=tmp_path, check=False
+    )
     assert (done.returncode, (tmp_path / "ring-8" / "run.sh").exists()) == (0, True)
 
 
@@ -254,7 +311,9 @@ def test_trace_of_bytes_is_written_at_its_own_size_only(message):
     steps.add(1, StepKind.RECV, peer=0, count=4096)
     contract = CustomContract(*[np.full(2, 4096)] * 2, np.ones(2, np.bool_))
     collective = Collective(CollectiveKind.CUSTOM, 2, 4096, contract=contract)
-    timing_only = dataclasses.replace(message(), collective=collective, steps=steps.build(), collective_bytes=4096)
+    timing_only = dataclasses.replace(
+        message(), collective=collective, steps=steps.build(), collective_bytes=4096
+    )
     assert write(timing_only, {}).losses
     with pytest.raises(InputError, match="for a size of 4096 bytes in all, not 8192"):
         write(timing_only, {"size": 8192})

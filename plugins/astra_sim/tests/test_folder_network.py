@@ -38,21 +38,30 @@ def described(text):
 @given(st.lists(DIMENSIONS, min_size=1, max_size=3))
 def test_network_comes_back_to_the_last_bit(dimensions):
     topology = described(network_text(dimensions))
-    assert np.array_equal(topology.bandwidth_bytes_per_s, grid("x", dimensions).bandwidth_bytes_per_s)
+    assert np.array_equal(
+        topology.bandwidth_bytes_per_s, grid("x", dimensions).bandwidth_bytes_per_s
+    )
     assert np.array_equal(topology.latency_ns, grid("x", dimensions).latency_ns)
     assert [(d.kind, d.size) for d in topology.dimensions] == [(d.kind, d.size) for d in dimensions]
 
 
 @given(st.floats(1e6, 1e13))
 def test_simulator_computes_the_bandwidth_that_the_hub_uses(bandwidth):
-    (line,) = (line for line in network_text([Dimension(DimensionKind.RING, 3, bandwidth, 0.0)]).splitlines() if "bandw" in line)
+    (line,) = (
+        line
+        for line in network_text([Dimension(DimensionKind.RING, 3, bandwidth, 0.0)]).splitlines()
+        if "bandw" in line
+    )
     written = float(line.split("[")[1].split("]")[0])
     assert written * 2**30 / 1e9 == bandwidth / 1e9
 
 
 def test_numbers_are_written_without_exponent():
     text = network_text([Dimension(DimensionKind.RING, 3, 1.0, 1e-15)])
-    assert text.splitlines()[2:] == ["bandwidth: [ 0.0000000009313225746154785 ]", "latency: [ 0.000001 ]"]
+    assert text.splitlines()[2:] == [
+        "bandwidth: [ 0.0000000009313225746154785 ]",
+        "latency: [ 0.000001 ]",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -69,14 +78,20 @@ def test_numbers_are_written_without_exponent():
 )
 def test_regular_networks_are_written_as_they_are(text, network, kinds):
     result = write(ring_all_reduce(4), {"topology": text, "network": network})
-    written = next(artifact.content() for artifact in result.artifacts if artifact.name == "network.yml")
+    written = next(
+        artifact.content() for artifact in result.artifacts if artifact.name == "network.yml"
+    )
     assert f"topology: [ {kinds} ]".encode() in written
     assert not result.losses
 
 
-def test_algorithm_between_neighbours_on_uniform_links_is_written_as_fully_connected(store, run_script, aware):
+def test_algorithm_between_neighbours_on_uniform_links_is_written_as_fully_connected(
+    store, run_script, aware
+):
     # On a mesh of 4 x 2 the ring 0 1 2 3 7 6 5 4 would fit; the sample's ring fits a torus of one dimension beside another.
-    result = write(ring_all_reduce(4), {"topology": "ring:4*ring:3?bandwidth=50GiB/s", "size": 1 << 20})
+    result = write(
+        ring_all_reduce(4), {"topology": "ring:4*ring:3?bandwidth=50GiB/s", "size": 1 << 20}
+    )
     assert [loss.where for loss in result.losses] == ["network.yml"]
     assert "FullyConnected: the times are those of this topology" in result.losses[0].consequence
     folder = store(result)
@@ -145,7 +160,11 @@ def test_network_file_may_be_written_as_block_lists_with_comments():
         ("a: [", "net.yml:1", "this is not YAML"),
         (b"\xff\xfe\x00", "net.yml", "this is not YAML"),
         ("\x00", "net.yml", "this is not YAML"),
-        (GOOD.replace("Ring", "Rong"), "net.yml:1", "'Rong' is not one of Ring, FullyConnected, Switch"),
+        (
+            GOOD.replace("Ring", "Rong"),
+            "net.yml:1",
+            "'Rong' is not one of Ring, FullyConnected, Switch",
+        ),
         (GOOD.replace("8", "0"), "net.yml:2", "npus_count '0'"),
         (GOOD.replace("8", "1e9"), "net.yml:2", "npus_count '1e9'"),
         (GOOD.replace("8", "9999999"), "net.yml", "too large"),
@@ -165,7 +184,9 @@ def test_network_file_may_be_written_as_block_lists_with_comments():
 )
 def test_wrong_network_file_is_refused_with_its_line(text, place, says):
     if place is None:
-        assert described(text).num_npus == 8  # a tag is not obeyed, the text behind it is what counts
+        assert (
+            described(text).num_npus == 8
+        )  # a tag is not obeyed, the text behind it is what counts
         return
     with pytest.raises(InputError, match=says) as caught:
         described(text)

@@ -35,11 +35,17 @@ def topology_of(case: dict[str, Any]) -> Topology:
 
 
 @pytest.mark.parametrize("number", range(120))
-def test_every_rank_finishes_in_the_cycle_that_astra_sim_printed(golden: list[dict[str, Any]], number: int) -> None:
+def test_every_rank_finishes_in_the_cycle_that_astra_sim_printed(
+    golden: list[dict[str, Any]], number: int
+) -> None:
     case = golden[number]
-    times = simulate_nodes(graph_of_golden(case).table(), topology_of(case), Model(case["backend"] == "aware"))
+    times = simulate_nodes(
+        graph_of_golden(case).table(), topology_of(case), Model(case["backend"] == "aware")
+    )
     assert list(times.rank_finish_ns) == case["cycles"]
-    named = [finding.location.rank for finding in times.diagnostics if finding.code == "never-finishes"]
+    named = [
+        finding.location.rank for finding in times.diagnostics if finding.code == "never-finishes"
+    ]
     assert named == [rank for rank, cycles in enumerate(case["cycles"]) if cycles is None]
 
 
@@ -77,9 +83,12 @@ def test_the_plain_implementation_agrees_too(golden: list[dict[str, Any]]) -> No
         if case["backend"] == "aware":
             topology = topology_of(case)
             links = {
-                (link.source, link.destination): (link.bandwidth_bytes_per_s / 1e9, case["latency"]) for link in topology.links()
+                (link.source, link.destination): (link.bandwidth_bytes_per_s / 1e9, case["latency"])
+                for link in topology.links()
             }
-            assert SpecSimulator(graph_of_golden(case), links, route_of(case)).run() == case["cycles"]
+            assert (
+                SpecSimulator(graph_of_golden(case), links, route_of(case)).run() == case["cycles"]
+            )
 
 
 def route_of(case: dict[str, Any]) -> Callable[[int, int], list[int]]:

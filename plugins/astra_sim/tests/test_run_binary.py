@@ -20,7 +20,10 @@ from hub_core.topologies import parse_topology
 MIB = 1 << 20
 RING = parse_topology("ring:4?bandwidth=50GiB/s&latency=500ns")
 PAIR = parse_topology("fully-connected:2?bandwidth=50GiB/s&latency=500ns")
-FINISHED = "".join(f"print('sys[{rank}] finished, 5 cycles, exposed communication 5 cycles.')\n" for rank in range(4))
+FINISHED = "".join(
+    f"print('sys[{rank}] finished, 5 cycles, exposed communication 5 cycles.')\n"
+    for rank in range(4)
+)
 
 
 def test_times_are_those_of_the_binary(aware):
@@ -32,7 +35,9 @@ def test_times_are_those_of_the_binary(aware):
 @pytest.mark.parametrize("text", ["ring:6", "switch:6", "fc:6", "ring:6*switch:2"])
 def test_binary_and_analytical_model_agree_without_congestion(text, unaware):
     topology = parse_topology(f"{text}?bandwidth=46.5GiB/s&latency=30.5ns")
-    mine = analytical.simulate(ring_all_reduce(6), topology, 1000003, {"network": "congestion-unaware"})
+    mine = analytical.simulate(
+        ring_all_reduce(6), topology, 1000003, {"network": "congestion-unaware"}
+    )
     theirs = simulate(ring_all_reduce(6), topology, 1000003, {"binary": str(unaware)})
     assert theirs.rank_finish_ns == mine.rank_finish_ns
 
@@ -40,10 +45,14 @@ def test_binary_and_analytical_model_agree_without_congestion(text, unaware):
 def test_backend_is_known_by_the_name_of_the_binary_or_stated(unaware, program):
     torus = parse_topology("torus:2x3")
     assert simulate(ring_all_reduce(6), torus, MIB, {"binary": str(unaware)}).time_ns
-    renamed = program(unaware.read_text().replace("Path(sys.argv[0]).name", "'Unaware'"), "simulator")
+    renamed = program(
+        unaware.read_text().replace("Path(sys.argv[0]).name", "'Unaware'"), "simulator"
+    )
     with pytest.raises(UsageError, match="cannot express topology torus:2x3"):
         simulate(ring_all_reduce(6), torus, MIB, {"binary": str(renamed)})
-    assert simulate(ring_all_reduce(6), torus, MIB, {"binary": str(renamed), "network": "congestion-unaware"}).time_ns
+    assert simulate(
+        ring_all_reduce(6), torus, MIB, {"binary": str(renamed), "network": "congestion-unaware"}
+    ).time_ns
 
 
 def test_ranks_that_never_finish_are_named(aware, message):
@@ -57,12 +66,17 @@ def test_ranks_that_never_finish_are_named(aware, message):
 
 def test_losses_of_the_folder_are_notes(aware, message):
     result = simulate(message(), PAIR, MIB, {"binary": str(aware)})
-    assert [(finding.code, finding.severity) for finding in result.diagnostics] == [("loss", Severity.NOTE)]
+    assert [(finding.code, finding.severity) for finding in result.diagnostics] == [
+        ("loss", Severity.NOTE)
+    ]
 
 
 def test_ranks_of_a_larger_topology_are_the_first_npus(aware, message):
     topology = parse_topology("fully-connected:5?bandwidth=50GiB/s&latency=500ns")
-    assert simulate(message(), topology, MIB, {"binary": str(aware)}).rank_finish_ns == (20031, 20031)
+    assert simulate(message(), topology, MIB, {"binary": str(aware)}).rank_finish_ns == (
+        20031,
+        20031,
+    )
 
 
 def test_topology_with_fewer_npus_than_ranks_is_refused(aware):
@@ -102,8 +116,14 @@ def test_program_that_is_not_astra_sim_is_a_plugin_error(program):
             "print('Assertion failed'); import os, sys; sys.stdout.flush(); os._exit(134)",
             r"exit status 134 \(an assertion failed\)",
         ),
-        ("import os; os.abort()", r"signal SIGABRT \(an assertion failed\): \(it printed nothing\)"),
-        ("import sys; print('Cannot access et file'); sys.exit(1)", "exit status 1: Cannot access et file"),
+        (
+            "import os; os.abort()",
+            r"signal SIGABRT \(an assertion failed\): \(it printed nothing\)",
+        ),
+        (
+            "import sys; print('Cannot access et file'); sys.exit(1)",
+            "exit status 1: Cannot access et file",
+        ),
     ],
 )
 def test_abnormal_end_is_told_with_the_last_lines(text, says, program):
@@ -126,7 +146,10 @@ def test_abort_over_a_message_faster_than_1_ns_is_explained(aware, message):
 
 def test_lost_event_is_told(program):
     result = simulate(
-        ring_all_reduce(4), RING, MIB, {"binary": str(program(FINISHED + "print('a callable is removed before call')"))}
+        ring_all_reduce(4),
+        RING,
+        MIB,
+        {"binary": str(program(FINISHED + "print('a callable is removed before call')"))},
     )
     assert [finding.code for finding in result.diagnostics] == ["lost-event"]
 
@@ -134,7 +157,9 @@ def test_lost_event_is_told(program):
 def test_time_limit_ends_the_binary_and_its_children(program, tmp_path):
     mark = tmp_path / "still-running"
     child = f"import time; time.sleep(1.5); open({str(mark)!r}, 'w')"
-    binary = program(f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(30)")
+    binary = program(
+        f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(30)"
+    )
     started = time.monotonic()
     with pytest.raises(InputError, match=r"did not end within 0.5 s"):
         simulate(ring_all_reduce(4), RING, MIB, {"binary": str(binary), "time_limit_s": 0.5})
@@ -188,7 +213,11 @@ def test_output_is_parsed_whatever_stands_around_the_lines():
         "\n",
     ]
     outcome = parse_output(lines)
-    assert (dict(outcome.finish_ns), outcome.unreleased, outcome.lost_event) == ({3: 12, 0: 7}, {2}, False)
+    assert (dict(outcome.finish_ns), outcome.unreleased, outcome.lost_event) == (
+        {3: 12, 0: 7},
+        {2},
+        False,
+    )
     assert outcome.tail[-1] == "!!!Hardware Resource sys.id=2 has unreleased nodes!!!"
 
 
@@ -204,7 +233,12 @@ def test_doctor_lets_the_binary_time_one_message(aware):
 
 
 @pytest.mark.parametrize(
-    "text", ["print('hello')", FINISHED.replace("sys[2]", "sys[1]").replace("sys[3]", "sys[0]"), "raise SystemExit(3)"]
+    "text",
+    [
+        "print('hello')",
+        FINISHED.replace("sys[2]", "sys[1]").replace("sys[3]", "sys[0]"),
+        "raise SystemExit(3)",
+    ],
 )
 def test_doctor_says_what_is_wrong_with_a_binary(text, program):
     (line,) = check({"ASTRA_SIM_BIN": str(program(text))})
@@ -217,8 +251,12 @@ def test_doctor_names_a_binary_that_is_not_there():
     assert (line.is_healthy, "no/such/program" in line.details) == (False, True)
 
 
-@pytest.mark.skipif("ASTRA_SIM_BIN" not in os.environ, reason="ASTRA_SIM_BIN names no real ASTRA-sim")
+@pytest.mark.skipif(
+    "ASTRA_SIM_BIN" not in os.environ, reason="ASTRA_SIM_BIN names no real ASTRA-sim"
+)
 def test_real_binary_and_analytical_model_agree():
     options = {"binary": os.environ["ASTRA_SIM_BIN"]}
-    theirs = simulate(ring_all_reduce(8), parse_topology("ring:8?bandwidth=50GiB/s&latency=500ns"), MIB, options)
+    theirs = simulate(
+        ring_all_reduce(8), parse_topology("ring:8?bandwidth=50GiB/s&latency=500ns"), MIB, options
+    )
     assert np.array_equal(theirs.rank_finish_ns, (41181,) * 8)

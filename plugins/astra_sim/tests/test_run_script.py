@@ -16,7 +16,10 @@ def folder(store):
 
 
 def finished(*ranks):
-    return "".join(f"print('sys[{rank}] finished, 5 cycles, exposed communication 5 cycles.')\n" for rank in ranks)
+    return "".join(
+        f"print('sys[{rank}] finished, 5 cycles, exposed communication 5 cycles.')\n"
+        for rank in ranks
+    )
 
 
 def test_script_is_plain_posix_shell(folder):
@@ -38,7 +41,10 @@ def test_folder_can_be_moved(folder, run_script, aware, tmp_path):
 
 def test_further_options_reach_the_simulator(folder, run_script, program):
     binary = program(f"import sys\nprint(sys.argv[-1])\n{finished(0, 1, 2, 3)}")
-    assert "--rendezvous-protocol=true" in run_script(folder, binary, None, "--rendezvous-protocol=true").stdout
+    assert (
+        "--rendezvous-protocol=true"
+        in run_script(folder, binary, None, "--rendezvous-protocol=true").stdout
+    )
 
 
 def test_missing_variable_is_named(folder, run_script):
@@ -64,7 +70,10 @@ def test_rank_that_never_finishes_fails_the_script(store, run_script, aware, mes
         (finished(0, 1, 3), "these ranks never finished: 2"),
         (finished(0, 1, 2, 2), "these ranks never finished: 3"),
         ("", "these ranks never finished: 0 1 2 3"),
-        (finished(0, 1, 2, 3) + "print('!!!Hardware Resource sys.id=3 has unreleased nodes!!!')", "unreleased nodes"),
+        (
+            finished(0, 1, 2, 3) + "print('!!!Hardware Resource sys.id=3 has unreleased nodes!!!')",
+            "unreleased nodes",
+        ),
         (finished(0, 1, 2, 3) + "print('a callable is removed before call')", "lost an event"),
         (finished(0, 1, 2, 3) + "import os; os._exit(134)", "exit status 134"),
     ],

@@ -36,13 +36,22 @@ class Graph:
         return node.identity
 
     def send(self, rank: int, peer: int, size: int, tag: int = 0, after: Iterable[int] = ()) -> int:
-        return self.add(rank, GraphNode(len(self.ranks[rank]), SEND, peer, size, tag, data=tuple(after)))
+        return self.add(
+            rank, GraphNode(len(self.ranks[rank]), SEND, peer, size, tag, data=tuple(after))
+        )
 
     def recv(self, rank: int, peer: int, size: int, tag: int = 0, after: Iterable[int] = ()) -> int:
-        return self.add(rank, GraphNode(len(self.ranks[rank]), RECV, peer, size, tag, data=tuple(after)))
+        return self.add(
+            rank, GraphNode(len(self.ranks[rank]), RECV, peer, size, tag, data=tuple(after))
+        )
 
     def comp(self, rank: int, microseconds: int = 0, after: Iterable[int] = ()) -> int:
-        return self.add(rank, GraphNode(len(self.ranks[rank]), COMP, duration_ns=1000 * microseconds, data=tuple(after)))
+        return self.add(
+            rank,
+            GraphNode(
+                len(self.ranks[rank]), COMP, duration_ns=1000 * microseconds, data=tuple(after)
+            ),
+        )
 
     def complete(self) -> Graph:
         """Give every rank without nodes the COMP that ASTRA-sim needs."""
@@ -71,9 +80,17 @@ class Graph:
         }
         edges = {}
         for name in ("data", "control"):
-            lists = [[rows[rank][parent] for parent in getattr(node, name)] for rank, nodes in enumerate(ranks) for node in nodes]
-            edges[f"{name}_indptr"] = np.cumsum([0] + [len(parents) for parents in lists]).astype(np.int64)
-            edges[f"{name}_indices"] = np.asarray([parent for parents in lists for parent in parents], np.int64)
+            lists = [
+                [rows[rank][parent] for parent in getattr(node, name)]
+                for rank, nodes in enumerate(ranks)
+                for node in nodes
+            ]
+            edges[f"{name}_indptr"] = np.cumsum([0] + [len(parents) for parents in lists]).astype(
+                np.int64
+            )
+            edges[f"{name}_indices"] = np.asarray(
+                [parent for parents in lists for parent in parents], np.int64
+            )
         return NodeTable(
             rank_indptr=starts.astype(np.int64),
             node_id=np.asarray([node.identity for node in flat], np.uint64),
@@ -90,7 +107,17 @@ def graph_of_golden(case: Mapping[str, Any]) -> Graph:
     for rank, rows in enumerate(case["ranks"]):
         for identity, kind, peer, size, tag, micros, data, control in rows:
             message = (-1, 0, 0) if kind == "C" else (peer, size, tag)
-            graph.add(rank, GraphNode(identity, kinds[kind], *message, 1000 * (micros or 0), tuple(data), tuple(control)))
+            graph.add(
+                rank,
+                GraphNode(
+                    identity,
+                    kinds[kind],
+                    *message,
+                    1000 * (micros or 0),
+                    tuple(data),
+                    tuple(control),
+                ),
+            )
     return graph
 
 
@@ -122,7 +149,9 @@ def ring_all_gather(n: int, size: int) -> Graph:
 def halving_doubling(n: int, total: int) -> Graph:
     """All-reduce by recursive halving, then doubling."""
     distances = [n >> k for k in range(1, n.bit_length())]
-    steps = [(d, total * d // n, True) for d in distances] + [(d, total * d // n, False) for d in reversed(distances)]
+    steps = [(d, total * d // n, True) for d in distances] + [
+        (d, total * d // n, False) for d in reversed(distances)
+    ]
     graph = Graph(n)
     for r in range(n):
         previous: list[int] = []
@@ -204,6 +233,11 @@ def equal_sends(identities: Sequence[int], are_freed_together: bool = False) -> 
     if are_freed_together:
         graph.add(0, GraphNode(first, COMP))
     for place, identity in enumerate(identities):
-        graph.add(0, GraphNode(identity, SEND, 1, 100000, place, data=(first,) if are_freed_together else ()))
+        graph.add(
+            0,
+            GraphNode(
+                identity, SEND, 1, 100000, place, data=(first,) if are_freed_together else ()
+            ),
+        )
         graph.recv(1, 0, 100000, place)
     return graph

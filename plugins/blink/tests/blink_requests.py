@@ -35,7 +35,9 @@ def synthesized(
     network = parse_topology(topology) if isinstance(topology, str) else topology
     ranks = network.num_npus if npus is None else len(npus)
     units = 1 if kind in _WHOLE else ranks
-    collective = Collective(CollectiveKind(kind), ranks, units, root=root if kind in _ROOTED else None, in_place=True)
+    collective = Collective(
+        CollectiveKind(kind), ranks, units, root=root if kind in _ROOTED else None, in_place=True
+    )
     given = {name: str(value) for name, value in options.items()}
     return pipeline.synthesize(
         collective,

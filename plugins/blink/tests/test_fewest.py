@@ -30,8 +30,12 @@ def graph_of(machine: str, npus: tuple[int, ...] | None = None) -> CapacityGraph
     return CapacityGraph.of(topology if npus is None else topology.subset(npus))
 
 
-def fewest_broadcast(graph: CapacityGraph, root: int = 0, depth: int | None = None, steps: int = STEPS) -> Fewest:
-    return fewest_broadcast_trees(graph, root, int(broadcast_rate(graph, root).value), (), Budget(steps), depth)
+def fewest_broadcast(
+    graph: CapacityGraph, root: int = 0, depth: int | None = None, steps: int = STEPS
+) -> Fewest:
+    return fewest_broadcast_trees(
+        graph, root, int(broadcast_rate(graph, root).value), (), Budget(steps), depth
+    )
 
 
 def fewest_all_reduce(graph: CapacityGraph, steps: int = STEPS) -> tuple[Fewest, CapacityGraph]:
@@ -57,14 +61,19 @@ def check_trees(graph: CapacityGraph, trees: tuple[Tree, ...], is_both_ways: boo
     assert np.all(load <= capacity)
 
 
-@pytest.mark.parametrize(("machine", "row"), [(machine, row) for machine, rows in ROWS.items() for row in rows], ids=str)
+@pytest.mark.parametrize(
+    ("machine", "row"), [(machine, row) for machine, rows in ROWS.items() for row in rows], ids=str
+)
 def test_rates_and_fewest_trees_are_those_of_the_golden_table(machine: str, row: Row) -> None:
     npus, _, broadcast, _, all_reduce, _, tree_counts, weights = row
     graph = graph_of(machine, npus)
     links = graph.unit / LINK_BYTES_PER_S[machine]
     found = [fewest_broadcast(graph, root) for root in range(len(npus))]
     assert {broadcast_rate(graph, root).value * links for root in range(len(npus))} == {broadcast}
-    assert (tuple(sorted({len(each.trees) for each in found})), all(each.is_proved for each in found)) == (tree_counts, True)
+    assert (
+        tuple(sorted({len(each.trees) for each in found})),
+        all(each.is_proved for each in found),
+    ) == (tree_counts, True)
     assert strength(graph).value * links == Fraction(all_reduce)
     reduced, _ = fewest_all_reduce(graph)
     assert (len(reduced.trees), reduced.is_proved) == (len(weights), True)
@@ -79,7 +88,9 @@ def test_four_trees_carry_the_broadcast_of_a_dgx_1v_and_none_does_with_less() ->
 
 # Fewest trees within a depth on 8 GPUs, computed 2026-11 by another solver; 0: none in whole links.
 @pytest.mark.parametrize(
-    ("machine", "counts"), [("dgx1v", {3: 0, 4: 6, 5: 6, 6: 6, 7: 4}), ("dgx1p", {2: 0, 3: 4})], ids=["dgx1v", "dgx1p"]
+    ("machine", "counts"),
+    [("dgx1v", {3: 0, 4: 6, 5: 6, 6: 6, 7: 4}), ("dgx1p", {2: 0, 3: 4})],
+    ids=["dgx1v", "dgx1p"],
 )
 def test_fewest_trees_within_a_depth(machine: str, counts: dict[int, int]) -> None:
     graph = graph_of(machine)
@@ -119,15 +130,26 @@ def duplex_graphs(draw: st.DrawFn) -> CapacityGraph:
     n = draw(st.integers(3, 5))
     capacities = st.integers(1, 3)
     links = {(draw(st.integers(0, node - 1)), node): draw(capacities) for node in range(1, n)}
-    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda pair: pair[0] < pair[1])
+    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(
+        lambda pair: pair[0] < pair[1]
+    )
     links |= draw(st.dictionaries(pairs, capacities, max_size=4))
-    arcs = np.asarray(sorted([(u, v, c) for (u, v), c in links.items()] + [(v, u, c) for (u, v), c in links.items()]), np.int64)
-    return CapacityGraph(n, n, arcs[:, 0], arcs[:, 1], arcs[:, 2], np.arange(len(arcs)), Fraction(1))
+    arcs = np.asarray(
+        sorted(
+            [(u, v, c) for (u, v), c in links.items()] + [(v, u, c) for (u, v), c in links.items()]
+        ),
+        np.int64,
+    )
+    return CapacityGraph(
+        n, n, arcs[:, 0], arcs[:, 1], arcs[:, 2], np.arange(len(arcs)), Fraction(1)
+    )
 
 
 @settings(max_examples=30)
 @given(duplex_graphs(), st.randoms(use_true_random=False))
-def test_packings_are_sound_and_their_size_does_not_depend_on_the_numbering(graph: CapacityGraph, random) -> None:
+def test_packings_are_sound_and_their_size_does_not_depend_on_the_numbering(
+    graph: CapacityGraph, random
+) -> None:
     broadcast, (reduced, scaled) = fewest_broadcast(graph), fewest_all_reduce(graph)
     check_trees(graph, broadcast.trees, False)
     check_trees(scaled, reduced.trees, True)

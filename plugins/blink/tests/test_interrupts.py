@@ -26,7 +26,9 @@ def interrupted_at(call: int) -> SynthesisResult:
             raise KeyboardInterrupt
 
     collective = Collective(CollectiveKind.ALL_REDUCE, 8, 1, in_place=True)
-    return pipeline.synthesize(collective, parse_topology("dgx1p"), MIB, name="blink", progress=progress)
+    return pipeline.synthesize(
+        collective, parse_topology("dgx1p"), MIB, name="blink", progress=progress
+    )
 
 
 def test_an_interrupt_after_the_first_schedule_keeps_it() -> None:

@@ -31,7 +31,9 @@ MIXED = "fc:3?bandwidth=40GB/s+switch:3?bandwidth=10GB/s"
         ("dgx1v+dgx1-pcie", 1, 156.9),
     ],
 )
-def test_both_planes_reach_the_published_balance_in_simulation(topology: str, gigabytes: float, expected: float) -> None:
+def test_both_planes_reach_the_published_balance_in_simulation(
+    topology: str, gigabytes: float, expected: float
+) -> None:
     size = int(gigabytes * 1e9)
     made = synthesized("broadcast", topology, size, setup="0ns,2ms", trees="fewest", seeds=1)
     simulated = hub_core.simulate(made.algorithm, parse_topology(topology), size)
@@ -50,19 +52,26 @@ def test_a_plane_that_starts_too_late_gets_nothing() -> None:
 @pytest.mark.parametrize("occupancy", ["serialization", "alpha-beta"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_collective_is_correct_on_two_planes(kind: str, occupancy: str) -> None:
-    made = synthesized(kind, MIXED, 16 * MIB, setup="0ns,10us", chunks=16, trees="fewest", occupancy=occupancy)
+    made = synthesized(
+        kind, MIXED, 16 * MIB, setup="0ns,10us", chunks=16, trees="fewest", occupancy=occupancy
+    )
     assert set(made.algorithm.steps.channel.tolist()) == {0, 1}
     report = checked(made, MIXED)
     assert report.rate is not None
-    simulated = hub_core.simulate(made.algorithm, parse_topology(MIXED), 16 * MIB, options={"occupancy": occupancy})
-    alone = synthesized(kind, "fc:3?bandwidth=40GB/s", 16 * MIB, chunks=16, trees="fewest", occupancy=occupancy)
+    simulated = hub_core.simulate(
+        made.algorithm, parse_topology(MIXED), 16 * MIB, options={"occupancy": occupancy}
+    )
+    alone = synthesized(
+        kind, "fc:3?bandwidth=40GB/s", 16 * MIB, chunks=16, trees="fewest", occupancy=occupancy
+    )
     assert simulated.time_ns == made.time_ns
     assert made.time_ns < alone.time_ns
 
 
 def test_without_a_simulator_the_schedule_tells_about_the_same_time() -> None:
     times = [
-        synthesized("all-reduce", MIXED, 16 * MIB, setup="0ns,10us", backend=name).time_ns for name in ("analytical", "none")
+        synthesized("all-reduce", MIXED, 16 * MIB, setup="0ns,10us", backend=name).time_ns
+        for name in ("analytical", "none")
     ]
     assert times[0] == pytest.approx(times[1], rel=0.01)
 
@@ -81,7 +90,13 @@ def test_relays_serve_on_every_plane() -> None:
 
 def test_ranks_that_no_plane_joins_are_named() -> None:
     lonely = Topology(
-        "lonely", 3, 3, *(np.asarray(ends) for ends in ([0, 1], [1, 0])), np.full(2, 1e9), np.zeros(2), plane=np.arange(2)
+        "lonely",
+        3,
+        3,
+        *(np.asarray(ends) for ends in ([0, 1], [1, 0])),
+        np.full(2, 1e9),
+        np.zeros(2),
+        plane=np.arange(2),
     )
     with pytest.raises(InputError, match="NPU 2 cannot be reached"):
         synthesized("broadcast", lonely, MIB)
@@ -91,11 +106,17 @@ def _crossed() -> Topology:
     """A path of three, wide at one end on one plane and at the other end on the other."""
     source, destination = np.tile([0, 1, 1, 2], 2), np.tile([1, 0, 2, 1], 2)
     rates = np.asarray([10e9, 10e9, 1e9, 1e9, 1e9, 1e9, 10e9, 10e9])
-    return Topology("crossed", 3, 3, source, destination, rates, np.full(8, 500e-9), plane=np.repeat([0, 1], 4))
+    return Topology(
+        "crossed", 3, 3, source, destination, rates, np.full(8, 500e-9), plane=np.repeat([0, 1], 4)
+    )
 
 
-@pytest.mark.parametrize(("kind", "bound"), [("broadcast", 11), ("all-reduce", 11), ("all-gather", Fraction(33, 2))])
-def test_where_the_planes_together_could_do_more_the_certificate_says_so(kind: str, bound: Fraction) -> None:
+@pytest.mark.parametrize(
+    ("kind", "bound"), [("broadcast", 11), ("all-reduce", 11), ("all-gather", Fraction(33, 2))]
+)
+def test_where_the_planes_together_could_do_more_the_certificate_says_so(
+    kind: str, bound: Fraction
+) -> None:
     made = synthesized(kind, _crossed(), MIB)
     report = checked(made, _crossed())
     assert (report.bound, report.is_optimal) == (bound * 10**9, False)
@@ -110,7 +131,10 @@ def test_where_the_planes_together_could_do_more_the_certificate_says_so(kind: s
         (lambda stated: stated["planes"][1]["bound"].update(rate="1"), "bound of plane 1"),
         (lambda stated: stated["trees"][1].update(weight="60000000000"), "put 60 GB/s on the link"),
         (lambda stated: stated["trees"][0].update(plane=1), "carry nothing"),
-        (lambda stated: stated["trees"].append({**stated["trees"][0], "plane": 2}), "does not have"),
+        (
+            lambda stated: stated["trees"].append({**stated["trees"][0], "plane": 2}),
+            "does not have",
+        ),
         (lambda stated: stated.pop("planes"), "do not share all data"),
     ],
 )
@@ -131,7 +155,10 @@ def test_shares_that_the_algorithm_does_not_send_are_found() -> None:
     assert "does not send what the trees say" in report.diagnostics[0].message
 
 
-@pytest.mark.parametrize(("topology", "setup"), [(PAIR, "1ms"), (PAIR, "0ns,1ms,2ms"), ("fc:2", "1ms"), (PAIR, "0ns,soon")])
+@pytest.mark.parametrize(
+    ("topology", "setup"),
+    [(PAIR, "1ms"), (PAIR, "0ns,1ms,2ms"), ("fc:2", "1ms"), (PAIR, "0ns,soon")],
+)
 def test_start_up_times_that_do_not_fit_are_refused(topology: str, setup: str) -> None:
     with pytest.raises(UsageError):
         synthesized("broadcast", topology, MIB, setup=setup)
@@ -146,7 +173,9 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
             raise KeyboardInterrupt
 
     collective = Collective(CollectiveKind.BROADCAST, 2, 1, root=0, in_place=True)
-    made = pipeline.synthesize(collective, parse_topology(PAIR), 10**9, name="blink", progress=progress)
+    made = pipeline.synthesize(
+        collective, parse_topology(PAIR), 10**9, name="blink", progress=progress
+    )
     assert made.statistics["interrupted"] is True
     assert hub_core.verify(made.algorithm).ok
 

@@ -33,16 +33,28 @@ def test_every_collective_is_correct_and_its_rate_proved(kind: str, topology: st
 @pytest.mark.parametrize("kind", ["scatter", "all-reduce"])
 def test_the_time_is_the_simulators(kind: str, topology: str, occupancy: str) -> None:
     made = synthesized(kind, topology, occupancy=occupancy)
-    simulated = hub_core.simulate(made.algorithm, parse_topology(topology), MIB, options={"occupancy": occupancy})
+    simulated = hub_core.simulate(
+        made.algorithm, parse_topology(topology), MIB, options={"occupancy": occupancy}
+    )
     assert simulated.time_ns == made.time_ns
 
 
 @pytest.mark.parametrize("occupancy", list(Occupancy))
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_a_simulator_the_schedule_tells_about_the_same_time(kind: str, occupancy: Occupancy) -> None:
+def test_without_a_simulator_the_schedule_tells_about_the_same_time(
+    kind: str, occupancy: Occupancy
+) -> None:
     topology, size = parse_topology("dgx1p"), 16 * MIB
     times = [
-        synthesized(kind, topology, size, occupancy=str(occupancy), backend=backend, chunks=8, trees="fewest").time_ns
+        synthesized(
+            kind,
+            topology,
+            size,
+            occupancy=str(occupancy),
+            backend=backend,
+            chunks=8,
+            trees="fewest",
+        ).time_ns
         for backend in ("analytical", "none")
     ]
     # The simulator truncates every message's time to whole nanoseconds and charges one for every reduction.
@@ -73,8 +85,12 @@ def test_rates_are_the_known_optima(kind: str, topology: str) -> None:
     assert (report.is_optimal, report.bound) == (True, GOLDEN[kind, topology])
 
 
-@pytest.mark.parametrize(("npus", "rate"), [(row[0], row[2]) for row in ROWS["dgx1v"][18:28:3]], ids=str)
-def test_at_least_95_percent_of_the_certified_rate_is_simulated(npus: tuple[int, ...], rate: int) -> None:
+@pytest.mark.parametrize(
+    ("npus", "rate"), [(row[0], row[2]) for row in ROWS["dgx1v"][18:28:3]], ids=str
+)
+def test_at_least_95_percent_of_the_certified_rate_is_simulated(
+    npus: tuple[int, ...], rate: int
+) -> None:
     network = parse_topology("dgx1v").subset(npus)
     for kind in ("broadcast", "all-reduce"):
         made = synthesized(kind, network, 256 * MIB)
@@ -104,7 +120,10 @@ def test_a_depth_is_kept() -> None:
 
 
 def test_small_data_goes_over_shallow_trees() -> None:
-    small, large = synthesized("all-reduce", "dgx1v", 4096), synthesized("all-reduce", "dgx1v", 64 * MIB)
+    small, large = (
+        synthesized("all-reduce", "dgx1v", 4096),
+        synthesized("all-reduce", "dgx1v", 64 * MIB),
+    )
     assert int(str(small.statistics["depth"])) < int(str(large.statistics["depth"]))
     assert checked(small, "dgx1v").is_optimal is False
 
@@ -123,7 +142,9 @@ def test_the_three_phase_plan_is_kept_where_it_is_faster() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_others_relay_for_those_who_take_part(kind: str) -> None:
     npus = (1, 4, 5, 6)
-    alone = synthesized(kind, parse_topology("dgx1v").subset(npus), 64 * MIB, chunks=32, trees="fewest")
+    alone = synthesized(
+        kind, parse_topology("dgx1v").subset(npus), 64 * MIB, chunks=32, trees="fewest"
+    )
     relayed = synthesized(kind, "dgx1v", 64 * MIB, npus=npus, chunks=32, trees="fewest")
     assert checked(relayed, "dgx1v").is_optimal
     assert relayed.time_ns < alone.time_ns / 3
@@ -137,22 +158,32 @@ def test_relays_serve_all_whose_paths_meet_there(kind: str) -> None:
 
 def test_messages_of_one_pair_take_one_route_and_so_arrive_in_order() -> None:
     # Its trees pass from one NPU to another by two routes; on both at once, messages would overtake each other.
-    checked(synthesized("all-reduce", "dragonfly:2,1,1", 64 * MIB, chunks=32, trees="fewest"), "dragonfly:2,1,1")
+    checked(
+        synthesized("all-reduce", "dragonfly:2,1,1", 64 * MIB, chunks=32, trees="fewest"),
+        "dragonfly:2,1,1",
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_request_gives_the_same_bytes(kind: str) -> None:
     contents = [
-        b"".join(a.content() for a in write_document(synthesized(kind, "dgx1v").algorithm, {}).artifacts) for _ in range(2)
+        b"".join(
+            a.content() for a in write_document(synthesized(kind, "dgx1v").algorithm, {}).artifacts
+        )
+        for _ in range(2)
     ]
     assert contents[0] == contents[1]
 
 
 def test_some_ranks_alone_have_the_steps_that_they_have_in_the_whole() -> None:
-    whole, part = (synthesized("broadcast", "dgx1p", chunks=4, wanted=wanted) for wanted in (None, (2, 5)))
+    whole, part = (
+        synthesized("broadcast", "dgx1p", chunks=4, wanted=wanted) for wanted in (None, (2, 5))
+    )
     assert part.is_partial
     for rank in (2, 5):
-        peers = [made.algorithm.steps.peer[made.algorithm.steps.rank == rank] for made in (whole, part)]
+        peers = [
+            made.algorithm.steps.peer[made.algorithm.steps.rank == rank] for made in (whole, part)
+        ]
         assert np.array_equal(*peers)
 
 
@@ -168,7 +199,15 @@ def test_bandwidths_are_what_their_decimal_text_says() -> None:
 
 def one_way(*links: tuple[int, int], npus: int = 3) -> Topology:
     source, destination = np.asarray(links, np.int64).T
-    return Topology("one way", npus, npus, source.copy(), destination.copy(), np.full(len(links), 1e9), np.zeros(len(links)))
+    return Topology(
+        "one way",
+        npus,
+        npus,
+        source.copy(),
+        destination.copy(),
+        np.full(len(links), 1e9),
+        np.zeros(len(links)),
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,9 +228,13 @@ def test_an_all_reduce_without_duplex_links_tells_how_far_it_is_from_the_bound()
 
 
 def test_a_rank_that_cannot_be_reached_is_named_with_the_cut() -> None:
-    with pytest.raises(InputError, match="NPU 2 cannot be reached from NPU 0: no link leaves the nodes 0, 1"):
+    with pytest.raises(
+        InputError, match="NPU 2 cannot be reached from NPU 0: no link leaves the nodes 0, 1"
+    ):
         synthesized("broadcast", one_way((0, 1), (1, 0), (2, 0)))
-    with pytest.raises(InputError, match="NPU 2 cannot reach NPU 0: no link leads to the nodes 0, 1"):
+    with pytest.raises(
+        InputError, match="NPU 2 cannot reach NPU 0: no link leads to the nodes 0, 1"
+    ):
         synthesized("reduce", one_way((0, 1), (1, 0), (0, 2)))
     with pytest.raises(InputError, match="NPU 2 cannot reach NPU 0"):
         synthesized("all-gather", one_way((0, 1), (1, 0), (0, 2)))
@@ -211,7 +254,9 @@ def test_a_rank_that_cannot_be_reached_is_named_with_the_cut() -> None:
         ("too few for 400 chunks", "broadcast", {"size": 100, "chunks": 100, "trees": "fewest"}),
     ],
 )
-def test_what_cannot_be_made_is_refused_in_one_line(message: str, kind: str, more: dict[str, object]) -> None:
+def test_what_cannot_be_made_is_refused_in_one_line(
+    message: str, kind: str, more: dict[str, object]
+) -> None:
     size = int(str(more.pop("size", MIB)))
     with pytest.raises(HubError, match=message) as caught:
         synthesized(kind, "dgx1p", size, **more)
@@ -240,7 +285,9 @@ def test_traces_come_back_with_their_certificate(kind: str, tmp_path) -> None:
     assert hub_core.verify(again).ok
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "reduce", "all-reduce", "all-gather", "reduce-scatter"])
+@pytest.mark.parametrize(
+    "kind", ["broadcast", "reduce", "all-reduce", "all-gather", "reduce-scatter"]
+)
 def test_the_runtime_of_msccl_gets_a_file(kind: str, tmp_path) -> None:
     pytest.importorskip("collhub_msccl")
     made = synthesized(kind, "dgx1p", chunks=2, trees="fewest", depth=0)

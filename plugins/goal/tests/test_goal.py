@@ -35,16 +35,35 @@ def written(algorithm: Algorithm, **given: str | int) -> str:
 
 def read_text(text: str, reports: list[Diagnostic] | None = None) -> Algorithm:
     source = Source.of_bytes("x.goal", text.encode())
-    return read(Source(source.name, source.parts, (reports if reports is not None else []).append), {})
+    return read(
+        Source(source.name, source.parts, (reports if reports is not None else []).append), {}
+    )
 
 
 def one_message(**values: int) -> Algorithm:
     builder = StepTableBuilder(2)
     place = {"src_buffer": Buffer.INPUT, "dst_buffer": Buffer.UNKNOWN}
     builder.add(0, StepKind.SEND, peer=1, count=1, src_buffer=Buffer.INPUT)
-    received = builder.add(1, StepKind.RECV_REDUCE, peer=0, count=1, **(place | {"dst_buffer": Buffer.OUTPUT}), **values)
-    builder.add(1, StepKind.COPY, count=1, src_buffer=Buffer.OUTPUT, dst_buffer=Buffer.SCRATCH, data=[received], lane=3)
-    return Algorithm(Collective(CollectiveKind.ALL_REDUCE, 2, 4), builder.build(), np.ones(2, np.int64))
+    received = builder.add(
+        1,
+        StepKind.RECV_REDUCE,
+        peer=0,
+        count=1,
+        **(place | {"dst_buffer": Buffer.OUTPUT}),
+        **values,
+    )
+    builder.add(
+        1,
+        StepKind.COPY,
+        count=1,
+        src_buffer=Buffer.OUTPUT,
+        dst_buffer=Buffer.SCRATCH,
+        data=[received],
+        lane=3,
+    )
+    return Algorithm(
+        Collective(CollectiveKind.ALL_REDUCE, 2, 4), builder.build(), np.ones(2, np.int64)
+    )
 
 
 def test_a_reducing_receive_becomes_a_recv_and_a_calc_that_others_wait_for() -> None:
@@ -55,7 +74,9 @@ def test_a_reducing_receive_becomes_a_recv_and_a_calc_that_others_wait_for() -> 
 
 
 def test_work_takes_its_stated_time_or_that_of_its_bytes() -> None:
-    text = written(one_message(duration_ns=70), size=4000, copy_bandwidth="10GB/s", reduce_bandwidth="1GB/s")
+    text = written(
+        one_message(duration_ns=70), size=4000, copy_bandwidth="10GB/s", reduce_bandwidth="1GB/s"
+    )
     assert "l1: calc 70\n" in text
     assert "l2: calc 100 cpu 3\n" in text
     assert "l1: calc 1000\n" in written(one_message(), size=4000, reduce_bandwidth="1GB/s")
@@ -88,14 +109,18 @@ def test_a_timing_only_algorithm_loses_nothing() -> None:
 
 
 def test_losses_name_what_goal_has_no_words_for() -> None:
-    features = {loss.feature.partition(":")[0] for loss in write(ring_all_reduce(4), options()).losses}
+    features = {
+        loss.feature.partition(":")[0] for loss in write(ring_all_reduce(4), options()).losses
+    }
     assert {"size", "steps", "collective", "channel"} <= features
 
 
 def test_an_algorithm_with_a_lonely_send_is_refused() -> None:
     builder = StepTableBuilder(2)
     builder.add(0, StepKind.SEND, peer=1, count=1, src_buffer=Buffer.INPUT)
-    lonely = Algorithm(Collective(CollectiveKind.ALL_REDUCE, 2, 2), builder.build(), np.zeros(2, np.int64))
+    lonely = Algorithm(
+        Collective(CollectiveKind.ALL_REDUCE, 2, 2), builder.build(), np.zeros(2, np.int64)
+    )
     with pytest.raises(InputError, match="do not match"):
         write(lonely, options())
 
@@ -140,16 +165,27 @@ def test_irequires_means_to_wait_for_what_the_other_waits_for() -> None:
         ("num_ranks 1\nrank 0 {\na: calc 1\n\na: calc 2\na requires a\n}\n", 5, "stands twice"),
         ("num_ranks 1\nrank 0 {\na: calc 1\na requires b\n}\n", 4, "label b"),
         ("num_ranks 1\nrank 0 {\ncalc: calc 1\ncalc requires calc\n}\n", 3, "keyword"),
-        ("num_ranks 1\nrank 0 {\na: calc 1\nb: calc 1\na requires b\nb requires a\n}\n", 3, "cycle"),
+        (
+            "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 1\na requires b\nb requires a\n}\n",
+            3,
+            "cycle",
+        ),
         ("num_ranks 1\nrank 0 {\n}\n}\n", 4, "was expected"),
         ("num_ranks 1\n/* rank 0 {\n}\n", 2, "not closed"),
-        ("num_ranks 1\nrank 0 {\na: calc 1\nb: calc 1\na irequires b\nb irequires a\n}\n", 3, "irequires"),
+        (
+            "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 1\na irequires b\nb irequires a\n}\n",
+            3,
+            "irequires",
+        ),
     ],
 )
 def test_bad_files_are_refused_with_their_line(text: str, line: int, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         read_text(text)
-    assert (caught.value.diagnostics[0].location.file, caught.value.diagnostics[0].location.line) == ("x.goal", line)
+    assert (
+        caught.value.diagnostics[0].location.file,
+        caught.value.diagnostics[0].location.line,
+    ) == ("x.goal", line)
 
 
 @given(st.binary(max_size=200))

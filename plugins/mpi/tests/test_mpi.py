@@ -29,7 +29,9 @@ from hub_core.testing.planted import without_send
 from hub_core.testing.samples import all_samples
 
 HAS_MPI = importlib.util.find_spec("mpi4py") is not None
-needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="mpi4py is not installed: python -m pip install 'collhub-mpi[mpich]'")
+needs_mpi = pytest.mark.skipif(
+    not HAS_MPI, reason="mpi4py is not installed: python -m pip install 'collhub-mpi[mpich]'"
+)
 SAMPLES = all_samples(4)
 
 
@@ -37,7 +39,9 @@ def is_right(name: str, dtype_name: str = "int64", op: ReduceOp = ReduceOp.SUM) 
     algorithm, dtype = SAMPLES[name], element_type(dtype_name)
     program = levelled_program(algorithm, not algorithm.collective.out_of_place)
     inputs = exact_inputs(program, 500, dtype, op)
-    result = pipeline.execute(algorithm, inputs, name="mpi", program=program, reduce_op=op, repeats=2)
+    result = pipeline.execute(
+        algorithm, inputs, name="mpi", program=program, reduce_op=op, repeats=2
+    )
     assert len(result.repeat_times_s) == 2
     assert len(result.native_times_s) == (0 if dtype_name == "float16" else 2)
     return judge(algorithm.collective, inputs, result.outputs, op, True).is_right
@@ -57,15 +61,21 @@ def test_all_samples_give_what_the_collective_promises(name: str) -> None:
 
 
 @needs_mpi
-@pytest.mark.parametrize(("dtype_name", "op"), [("float16", ReduceOp.PROD), ("float32", ReduceOp.AVG)])
+@pytest.mark.parametrize(
+    ("dtype_name", "op"), [("float16", ReduceOp.PROD), ("float32", ReduceOp.AVG)]
+)
 def test_other_element_types_and_operators_are_exact(dtype_name: str, op: ReduceOp) -> None:
     assert is_right("ring-all-reduce", dtype_name, op)
 
 
-def failure(algorithm: Algorithm, program: LevelledProgram, timeout_s: float, repeats: int = 1) -> InputError:
+def failure(
+    algorithm: Algorithm, program: LevelledProgram, timeout_s: float, repeats: int = 1
+) -> InputError:
     inputs = exact_inputs(program, 500, np.dtype(np.float32), ReduceOp.SUM)
     with pytest.raises(InputError) as caught:
-        pipeline.execute(algorithm, inputs, name="mpi", program=program, timeout_s=timeout_s, repeats=repeats)
+        pipeline.execute(
+            algorithm, inputs, name="mpi", program=program, timeout_s=timeout_s, repeats=repeats
+        )
     return caught.value
 
 
@@ -122,10 +132,22 @@ def test_a_rank_that_is_killed_ends_all() -> None:
 @needs_mpi
 def test_script_runs_under_mpiexec(tmp_path: Path) -> None:
     hub_core.write(SAMPLES["ring-all-reduce"], tmp_path / "ring", format="chakra")
-    command = [*executor.found_launcher(), "-n", "4", sys.executable, "-m", "collhub_mpi", str(tmp_path / "ring")]
-    done = subprocess.run([*command, "--size", "64KiB", "--json"], capture_output=True, check=True, timeout=60)
+    command = [
+        *executor.found_launcher(),
+        "-n",
+        "4",
+        sys.executable,
+        "-m",
+        "collhub_mpi",
+        str(tmp_path / "ring"),
+    ]
+    done = subprocess.run(
+        [*command, "--size", "64KiB", "--json"], capture_output=True, check=True, timeout=60
+    )
     assert json.loads(done.stdout)["ok"] is True
-    wrong = subprocess.run([*command, "--size", "65537B"], capture_output=True, check=False, timeout=60)
+    wrong = subprocess.run(
+        [*command, "--size", "65537B"], capture_output=True, check=False, timeout=60
+    )
     assert wrong.returncode != 0
     assert b"use a multiple of 16 bytes" in wrong.stderr
 
@@ -145,7 +167,9 @@ def test_absent_mpiexec_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         executor.found_launcher()
 
 
-def test_open_mpi_is_told_to_take_more_ranks_than_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_mpi_is_told_to_take_more_ranks_than_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launcher = tmp_path / "mpiexec"
     launcher.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.11'\n")
     launcher.chmod(0o755)

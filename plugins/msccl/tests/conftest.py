@@ -49,15 +49,33 @@ def step(
     return {"s": None, "type": type, **sides, "cnt": cnt, **waits, **other}
 
 
-def block(*steps: dict[str, object], send: object = -1, recv: object = -1, chan: object = 0, **other: object) -> list[str]:
+def block(
+    *steps: dict[str, object],
+    send: object = -1,
+    recv: object = -1,
+    chan: object = 0,
+    **other: object,
+) -> list[str]:
     """Lines of a thread block but for its id, which counts up unless it is given."""
     lines = []
     for number, attributes in enumerate(steps):
-        lines.append(_element("step", {"s": number} | {k: v for k, v in attributes.items() if k != "s" or v is not None}, "/>"))
-    return [_element("tb", {"id": "ID", "send": send, "recv": recv, "chan": chan, **other}), *lines, "</tb>"]
+        lines.append(
+            _element(
+                "step",
+                {"s": number} | {k: v for k, v in attributes.items() if k != "s" or v is not None},
+                "/>",
+            )
+        )
+    return [
+        _element("tb", {"id": "ID", "send": send, "recv": recv, "chan": chan, **other}),
+        *lines,
+        "</tb>",
+    ]
 
 
-def gpu(*blocks: list[str], i: object = 2, o: object = 2, s: object = 0, **other: object) -> list[str]:
+def gpu(
+    *blocks: list[str], i: object = 2, o: object = 2, s: object = 0, **other: object
+) -> list[str]:
     """Lines of a rank but for its id, which counts up unless it is given."""
     lines = [_element("gpu", {"id": "ID", "i_chunks": i, "o_chunks": o, "s_chunks": s, **other})]
     for number, part in enumerate(blocks):
@@ -76,7 +94,9 @@ def algo(*gpus: list[str], **header: object) -> str:
 
 def local(*blocks: Iterable[dict[str, object]], **header: object) -> str:
     """A file of one rank whose thread blocks have these steps, without peers; scratch of 8."""
-    return algo(gpu(*(block(*steps) for steps in blocks), i=8, o=8, s=8), **{"nchunksperloop": 8, **header})
+    return algo(
+        gpu(*(block(*steps) for steps in blocks), i=8, o=8, s=8), **{"nchunksperloop": 8, **header}
+    )
 
 
 def pair(sending: dict[str, object], receiving: dict[str, object], **header: object) -> str:
@@ -99,7 +119,10 @@ class Reader:
         """`line: code: message` of every error."""
         with pytest.raises(HubError) as caught:
             self(text, **options)
-        return [f"{found.location.line}: {found.code}: {found.message}" for found in caught.value.diagnostics]
+        return [
+            f"{found.location.line}: {found.code}: {found.message}"
+            for found in caught.value.diagnostics
+        ]
 
     @property
     def warnings(self) -> list[str]:
@@ -116,7 +139,9 @@ def reader() -> Reader:
 @pytest.fixture(scope="session")
 def loaders() -> ModuleType:
     """The oracle `runtime_loaders.py` beside this file."""
-    spec = importlib.util.spec_from_file_location("runtime_loaders", Path(__file__).with_name("runtime_loaders.py"))
+    spec = importlib.util.spec_from_file_location(
+        "runtime_loaders", Path(__file__).with_name("runtime_loaders.py")
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

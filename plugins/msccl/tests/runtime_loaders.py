@@ -20,7 +20,15 @@ LIMITS = {
     "rccl": (64, 64, 128),
 }
 NAMES = {
-    "msccl": {"allreduce", "allgather", "reduce", "broadcast", "alltoall", "reduce_scatter", "custom"},
+    "msccl": {
+        "allreduce",
+        "allgather",
+        "reduce",
+        "broadcast",
+        "alltoall",
+        "reduce_scatter",
+        "custom",
+    },
     "executor": {
         *("allreduce", "allgather", "reduce", "broadcast", "alltoall", "reducescatter"),
         *("send", "recv", "gather", "scatter", "alltoallv"),
@@ -53,7 +61,10 @@ def refusals(text: str, runtime: str) -> list[str]:
     if odd:
         return [f"a line that its parser does not read: {odd[0]!r}"]
     algo = ElementTree.fromstring(text)
-    return [*_header(algo, runtime), *(reason for gpu in algo for reason in _rank(gpu, algo, runtime))]
+    return [
+        *_header(algo, runtime),
+        *(reason for gpu in algo for reason in _rank(gpu, algo, runtime)),
+    ]
 
 
 def _header(algo: ElementTree.Element, runtime: str) -> Iterator[str]:
@@ -66,7 +77,8 @@ def _header(algo: ElementTree.Element, runtime: str) -> Iterator[str]:
         "coll": algo.get("coll") in NAMES[runtime],
         "proto": algo.get("proto") in ("Simple", "LL", "LL128"),
         "nchannels": 1 <= int(algo.attrib["nchannels"]) <= LIMITS[runtime][2],
-        "ngpus": [int(gpu.attrib["id"]) for gpu in algo] == list(range(int(algo.attrib["ngpus"]))) and len(algo) <= 1024,
+        "ngpus": [int(gpu.attrib["id"]) for gpu in algo] == list(range(int(algo.attrib["ngpus"])))
+        and len(algo) <= 1024,
         "mode": "1" in (algo.get("inplace"), algo.get("outofplace")) or runtime == "msccl",
         "sizes": int(algo.get("minBytes", 0)) < most
         or (runtime != "msccl" and (most == 0 or most == int(algo.attrib["minBytes"]))),
@@ -76,7 +88,11 @@ def _header(algo: ElementTree.Element, runtime: str) -> Iterator[str]:
 
 def _rank(gpu: ElementTree.Element, algo: ElementTree.Element, runtime: str) -> Iterator[str]:
     blocks, steps, _ = LIMITS[runtime]
-    rank, ranks, whole = int(gpu.attrib["id"]), int(algo.attrib["ngpus"]), int(algo.attrib["nchunksperloop"])
+    rank, ranks, whole = (
+        int(gpu.attrib["id"]),
+        int(algo.attrib["ngpus"]),
+        int(algo.attrib["nchunksperloop"]),
+    )
     name = f"rank {rank}"
     if missing := set(ATTRIBUTES["gpu"].split()) - set(gpu.attrib):
         yield f"{name}: {missing}"
@@ -97,35 +113,52 @@ def _rank(gpu: ElementTree.Element, algo: ElementTree.Element, runtime: str) -> 
         if any(number > 32 for number in Counter(channel for _, channel in users).values()):
             yield f"{name}: too many thread blocks {side} on one channel"
     for block in gpu:
-        yield from (f"{name}, thread block {block.get('id')}: {reason}" for reason in _block(block, gpu, algo, runtime))
+        yield from (
+            f"{name}, thread block {block.get('id')}: {reason}"
+            for reason in _block(block, gpu, algo, runtime)
+        )
         if len(block) > steps:
             yield f"{name}: {len(block)} steps"
 
 
-def _block(block: ElementTree.Element, gpu: ElementTree.Element, algo: ElementTree.Element, runtime: str) -> Iterator[str]:
+def _block(
+    block: ElementTree.Element, gpu: ElementTree.Element, algo: ElementTree.Element, runtime: str
+) -> Iterator[str]:
     if missing := set(ATTRIBUTES["tb"].split()) - set(block.attrib):
         yield f"{missing}"
         return
     for side in ("send", "recv"):
-        if not -1 <= int(block.attrib[side]) < int(algo.attrib["ngpus"]) or block.get(side) == gpu.get("id"):
+        if not -1 <= int(block.attrib[side]) < int(algo.attrib["ngpus"]) or block.get(
+            side
+        ) == gpu.get("id"):
             yield f"{side}"
     if not 0 <= int(block.attrib["chan"]) < min(LIMITS[runtime][2], int(algo.attrib["nchannels"])):
         yield "chan"
     for position, step in enumerate(block):
-        yield from (f"step {position}: {reason}" for reason in _step(step, position, block, gpu, runtime))
+        yield from (
+            f"step {position}: {reason}" for reason in _step(step, position, block, gpu, runtime)
+        )
     for step, following in zip(block, [*list(block)[1:], None], strict=True):
         if step.get("type") == "nop" and (following is None or following.get("depid") == "-1"):
             yield "a nop without a step behind it that waits too"
 
 
 def _step(
-    step: ElementTree.Element, position: int, block: ElementTree.Element, gpu: ElementTree.Element, runtime: str
+    step: ElementTree.Element,
+    position: int,
+    block: ElementTree.Element,
+    gpu: ElementTree.Element,
+    runtime: str,
 ) -> Iterator[str]:
     if missing := set(ATTRIBUTES["step"].split()) - set(step.attrib):
         yield f"{missing}"
         return
     kind, count = step.attrib["type"], int(step.attrib["cnt"])
-    if kind not in TYPES[runtime] or int(step.attrib["s"]) != position or step.get("hasdep") not in ("0", "1"):
+    if (
+        kind not in TYPES[runtime]
+        or int(step.attrib["s"]) != position
+        or step.get("hasdep") not in ("0", "1")
+    ):
         yield "type, s or hasdep"
     if kind != "nop" and not 1 <= count <= 71:
         yield "cnt"
@@ -135,11 +168,16 @@ def _step(
             yield f"{side}"
         elif kind in users and not 0 <= offset <= int(gpu.attrib[f"{buffer}_chunks"]) - count:
             yield f"{side} beyond its buffer"
-    if (kind in SENDING and block.get("send") == "-1") or (kind in RECEIVING and block.get("recv") == "-1"):
+    if (kind in SENDING and block.get("send") == "-1") or (
+        kind in RECEIVING and block.get("recv") == "-1"
+    ):
         yield "no peer"
     waited, number = int(step.attrib["depid"]), int(step.attrib["deps"])
     if waited >= 0 and (
-        waited > 127 or waited >= len(gpu) or number >= len(gpu[waited]) or gpu[waited][number].get("hasdep") != "1"
+        waited > 127
+        or waited >= len(gpu)
+        or number >= len(gpu[waited])
+        or gpu[waited][number].get("hasdep") != "1"
     ):
         yield "waits for a step without hasdep, or too far"
     if kind == "nop" and (waited < 0 or step.get("hasdep") == "1"):
@@ -189,7 +227,11 @@ def run(text: str, in_place: bool, capacity: int) -> Machine:
     """Execute a text; `AssertionError` where it hangs, reads what nobody wrote, or leaves a message over."""
     algo = ElementTree.fromstring(text)
     machine = Machine(capacity)
-    ranks, whole, coll = int(algo.attrib["ngpus"]), int(algo.attrib["nchunksperloop"]), algo.attrib["coll"]
+    ranks, whole, coll = (
+        int(algo.attrib["ngpus"]),
+        int(algo.attrib["nchunksperloop"]),
+        algo.attrib["coll"],
+    )
     for rank, gpu in enumerate(algo):
         if in_place:
             shift = rank * (whole // ranks)
@@ -237,7 +279,9 @@ def _transfers(block: ElementTree.Element) -> list[_Transfer]:
             last.step = {**last.step, "cnt": step.attrib["cnt"]}
             last.has_dependents = has_dependents
         else:
-            found.append(_Transfer(dict(step.attrib), waits, [int(step.attrib["srcoff"])], has_dependents))
+            found.append(
+                _Transfer(dict(step.attrib), waits, [int(step.attrib["srcoff"])], has_dependents)
+            )
             waits = []
         reductions += is_reduction
         assert len(found[-1].sources) <= 16, "a chain of re overflows the interpreter's array"
@@ -282,11 +326,17 @@ def _execute(machine: Machine, rank: int, block: _Block, transfer: _Transfer) ->
         values = machine.queues[block.recv, rank, block.channel].popleft()
         assert len(values) == count, "a message of another length is received"
     if kind in ("rrc", "rrs", "rrcs"):
-        values = [value + other for value, other in zip(values, load(step["srcbuf"], int(step["srcoff"])), strict=True)]
+        values = [
+            value + other
+            for value, other in zip(values, load(step["srcbuf"], int(step["srcoff"])), strict=True)
+        ]
     elif kind == "re":
         values = load(step["dstbuf"], int(step["dstoff"]))
         for offset in transfer.sources:
-            values = [value + other for value, other in zip(values, load(step["srcbuf"], offset), strict=True)]
+            values = [
+                value + other
+                for value, other in zip(values, load(step["srcbuf"], offset), strict=True)
+            ]
     elif kind not in RECEIVING:
         values = load(step["srcbuf"], int(step["srcoff"]))
     if kind in WRITES:

@@ -56,7 +56,9 @@ def row(request: pytest.FixtureRequest, corpus: Path) -> Row:
     return FILES[request.param]
 
 
-@pytest.fixture(params=sorted(name for name, row in FILES.items() if row["verdict"] == "ok") or [None])
+@pytest.fixture(
+    params=sorted(name for name, row in FILES.items() if row["verdict"] == "ok") or [None]
+)
 def correct_row(request: pytest.FixtureRequest, corpus: Path) -> Row:
     """A line of the index whose file is correct in every mode that it claims."""
     if request.param is None:
@@ -69,7 +71,9 @@ def _ignore(_diagnostic: Diagnostic) -> None:
 
 
 def _read(file: Path, **options: str) -> Algorithm:
-    return read(Source(file.name, Source.of_bytes(file.name, file.read_bytes()).parts, _ignore), options)
+    return read(
+        Source(file.name, Source.of_bytes(file.name, file.read_bytes()).parts, _ignore), options
+    )
 
 
 @cache
@@ -79,11 +83,15 @@ def _algorithm(name: str) -> Algorithm:
 
 def _verify(algorithm: Algorithm, row: Row) -> VerifyReport:
     stated = row["custom_semantics"]
-    return verify(algorithm, expected=parse_expectation(stated, algorithm.collective) if stated else None)
+    return verify(
+        algorithm, expected=parse_expectation(stated, algorithm.collective) if stated else None
+    )
 
 
 def _claimed_verdict(report: VerifyReport) -> str:
-    return max((mode.verdict for mode in report.modes.values() if mode.is_claimed), key=_WORST.index)
+    return max(
+        (mode.verdict for mode in report.modes.values() if mode.is_claimed), key=_WORST.index
+    )
 
 
 def _program(file: Path) -> Program:
@@ -95,15 +103,30 @@ def _program(file: Path) -> Program:
 def test_header_agrees_with_the_index(row: Row) -> None:
     algorithm = _algorithm(row["file"])
     written = algorithm.extensions["msccl"]["algo"]
-    for column in ("proto", "nchannels", "nchunksperloop", "inplace", "outofplace", "minBytes", "maxBytes"):
+    for column in (
+        "proto",
+        "nchannels",
+        "nchunksperloop",
+        "inplace",
+        "outofplace",
+        "minBytes",
+        "maxBytes",
+    ):
         assert written.get(column, "") == row[column]
     assert written.get("coll", "(missing)") == row["collective"]
     assert written["name"] == row["algo_name"]
     collective = algorithm.collective
-    assert (collective.num_ranks, collective.unit_count) == (int(row["ranks"]), int(row["nchunksperloop"]))
-    claims = {(True, False): "in", (False, True): "out", (True, True): "both"}[collective.in_place, collective.out_of_place]
+    assert (collective.num_ranks, collective.unit_count) == (
+        int(row["ranks"]),
+        int(row["nchunksperloop"]),
+    )
+    claims = {(True, False): "in", (False, True): "out", (True, True): "both"}[
+        collective.in_place, collective.out_of_place
+    ]
     assert claims == row["claims"].split()[0]
-    assert (collective.kind is CollectiveKind.CUSTOM) == (row["collective"] in ("custom", "(missing)"))
+    assert (collective.kind is CollectiveKind.CUSTOM) == (
+        row["collective"] in ("custom", "(missing)")
+    )
 
 
 def test_counts_agree_with_the_index(row: Row) -> None:
@@ -119,13 +142,17 @@ def test_counts_agree_with_the_index(row: Row) -> None:
         "max_cnt": int(program.count.max()),
         "max_scratch": int(program.scratch_chunks.max()),
     }
-    assert {name: str(value) for name, value in counts.items()} == {name: row[name] for name in counts}
+    assert {name: str(value) for name, value in counts.items()} == {
+        name: row[name] for name in counts
+    }
 
 
 def test_steps_are_the_lowered_ones(row: Row) -> None:
     types = dict(part.split(":") for part in row["step_types"].split())
     rows = {"rcs": 2, "rrs": 2, "rrcs": 2, "nop": 0}
-    assert len(_algorithm(row["file"]).steps) == sum(rows.get(name, 1) * int(number) for name, number in types.items())
+    assert len(_algorithm(row["file"]).steps) == sum(
+        rows.get(name, 1) * int(number) for name, number in types.items()
+    )
 
 
 def test_verdicts_agree_with_the_index(row: Row) -> None:
@@ -144,20 +171,31 @@ def test_size_without_deadlock_agrees_with_the_index(row: Row) -> None:
     algorithm = _algorithm(row["file"])
     safety = fifo_safety(algorithm, _FIFO_CAPACITY[row["proto"]])
     assert (str(safety.min_units), safety.is_exact) == (row["fifo_min_count"], True)
-    safe_bytes = algorithm.collective.unit_count * (_SLICE_BYTES[row["proto"]] // int(row["fifo_min_count"]))
+    safe_bytes = algorithm.collective.unit_count * (
+        _SLICE_BYTES[row["proto"]] // int(row["fifo_min_count"])
+    )
     assert row["fifo_safe_bytes"] == ("" if safety.min_units == 1 else str(safe_bytes))
 
 
 def test_data_dependencies_alone_keep_correct_files_correct(correct_row: Row) -> None:
     algorithm = _algorithm(correct_row["file"])
-    nothing = {"control_indptr": np.zeros(len(algorithm.steps) + 1, np.int64), "control_indices": np.zeros(0, np.int64)}
+    nothing = {
+        "control_indptr": np.zeros(len(algorithm.steps) + 1, np.int64),
+        "control_indices": np.zeros(0, np.int64),
+    }
     assert _verify(replace(algorithm, steps=replace(algorithm.steps, **nothing)), correct_row).ok
 
 
 def test_trace_and_back_is_the_same_algorithm(row: Row) -> None:
     algorithm = _algorithm(row["file"])
-    written = [(int(part.name.split(".")[1]), part.content()) for part in trace_writer.write(algorithm, {}).artifacts]
-    parts = tuple(SourcePart(f"trace.{rank}.et", lambda content=content: content, rank) for rank, content in written)
+    written = [
+        (int(part.name.split(".")[1]), part.content())
+        for part in trace_writer.write(algorithm, {}).artifacts
+    ]
+    parts = tuple(
+        SourcePart(f"trace.{rank}.et", lambda content=content: content, rank)
+        for rank, content in written
+    )
     assert algorithm.differences(trace_reader.read(Source("trace", parts), {})) == []
 
 
@@ -169,7 +207,10 @@ def test_taccl_files_agree_with_their_index(corpus: Path) -> None:
     """The runtimes, and so the hub, ignore <copy>; what TACCL's alltoall and broadcast lose by it is wrong."""
     for row in _index(corpus / "taccl"):
         if row["file"].endswith(".xml"):
-            given = {**row, "custom_semantics": "broadcast root 0" if row["collective"] == "(missing)" else ""}
+            given = {
+                **row,
+                "custom_semantics": "broadcast root 0" if row["collective"] == "(missing)" else "",
+            }
             report = _verify(_read(corpus / "taccl" / row["file"]), given)
             assert _claimed_verdict(report) == row["verdict_copies_ignored"], row["file"]
 

@@ -53,15 +53,33 @@ def test_example_cannot_deadlock_at_any_size(name: str) -> None:
         ("hierarchical_all_gather_8.xml", CollectiveKind.ALL_GATHER, (False, True)),
     ],
 )
-def test_example_is_what_its_name_says(name: str, kind: CollectiveKind, modes: tuple[bool, bool]) -> None:
+def test_example_is_what_its_name_says(
+    name: str, kind: CollectiveKind, modes: tuple[bool, bool]
+) -> None:
     collective = _read(name).collective
-    assert (collective.kind, collective.num_ranks, collective.in_place, collective.out_of_place) == (kind, 8, *modes)
+    assert (
+        collective.kind,
+        collective.num_ranks,
+        collective.in_place,
+        collective.out_of_place,
+    ) == (kind, 8, *modes)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_example_has_every_attribute_that_some_runtime_requires(name: str) -> None:
     written = _read(name).extensions["msccl"]["algo"]
-    required = {"name", "proto", "nchannels", "nchunksperloop", "ngpus", "coll", "inplace", "outofplace", "minBytes", "maxBytes"}
+    required = {
+        "name",
+        "proto",
+        "nchannels",
+        "nchunksperloop",
+        "ngpus",
+        "coll",
+        "inplace",
+        "outofplace",
+        "minBytes",
+        "maxBytes",
+    }
     assert set(written) == required
     # microsoft/msccl never selects a file whose maxBytes is 0.
     assert int(written["maxBytes"]) > int(written["minBytes"]) >= 0

@@ -12,7 +12,20 @@ from hub_core.diagnostics import Diagnostic, HubError
 _NUMBERS = st.one_of(
     st.integers(-3, 9).map(str),
     st.sampled_from(
-        ["", "abc", "1e9", "0x10", "010", "-0", "2147483647", "2147483648", "9" * 30, "1000000000", "65536", "\u0663"]
+        [
+            "",
+            "abc",
+            "1e9",
+            "0x10",
+            "010",
+            "-0",
+            "2147483647",
+            "2147483648",
+            "9" * 30,
+            "1000000000",
+            "65536",
+            "\u0663",
+        ]
     ),
 )
 _COLLECTIVES = "allreduce allgather reduce_scatter alltoall broadcast reduce gather scatter custom send x".split()  # noqa: SIM905
@@ -24,7 +37,11 @@ _STEP = st.fixed_dictionaries(
 )
 _SANE_STEP = st.fixed_dictionaries(
     {name: st.integers(0, 3).map(str) for name in ("s", "srcoff", "dstoff", "deps")}
-    | {"cnt": st.integers(1, 2).map(str), "depid": st.integers(-1, 2).map(str), "hasdep": st.sampled_from(["0", "1"])}
+    | {
+        "cnt": st.integers(1, 2).map(str),
+        "depid": st.integers(-1, 2).map(str),
+        "hasdep": st.sampled_from(["0", "1"]),
+    }
     | {"type": st.sampled_from("s r rcs rrc rrs rrcs cpy re nop".split())}  # noqa: SIM905
     | {name: st.sampled_from(["i", "o", "s"]) for name in ("srcbuf", "dstbuf")}
 )
@@ -49,7 +66,10 @@ def test_any_bytes(reader_of, content: bytes) -> None:
 @given(st.data())
 def test_damaged_files(reader_of, xml, data: st.DataObject) -> None:
     content = bytearray(
-        xml.local([xml.step("cpy", flag=True)], [xml.step("nop", wait=(0, 0)), xml.step("re", wait=(0, 0))]).encode()
+        xml.local(
+            [xml.step("cpy", flag=True)],
+            [xml.step("nop", wait=(0, 0)), xml.step("re", wait=(0, 0))],
+        ).encode()
     )
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(content)))
@@ -61,7 +81,12 @@ def _text(xml, draw: st.DrawFn, steps: st.SearchStrategy, numbers: st.SearchStra
     gpus = [
         xml.gpu(
             *(
-                xml.block(*draw(st.lists(steps, max_size=4)), send=draw(numbers), recv=draw(numbers), chan=draw(numbers))
+                xml.block(
+                    *draw(st.lists(steps, max_size=4)),
+                    send=draw(numbers),
+                    recv=draw(numbers),
+                    chan=draw(numbers),
+                )
                 for _ in range(draw(st.integers(0, 3)))
             ),
             i=draw(numbers),
@@ -93,6 +118,14 @@ def test_plausible_structure_is_sometimes_read(reader_of, xml) -> None:
     chance = random.Random(7)
 
     def step() -> dict[str, object]:
-        return xml.step(chance.choice(["cpy", "re"]), f"i{chance.randrange(3)}", f"s{chance.randrange(3)}", flag=True)
+        return xml.step(
+            chance.choice(["cpy", "re"]),
+            f"i{chance.randrange(3)}",
+            f"s{chance.randrange(3)}",
+            flag=True,
+        )
 
-    assert all(_check_only_refused(reader_of, xml.local([step() for _ in range(5)], [step()])) for _ in range(20))
+    assert all(
+        _check_only_refused(reader_of, xml.local([step() for _ in range(5)], [step()]))
+        for _ in range(20)
+    )

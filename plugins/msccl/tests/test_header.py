@@ -33,7 +33,9 @@ def test_spellings_of_all_dialects(reader, xml, name: str, kind: CollectiveKind)
 
 def test_unknown_collective_names_the_known_ones(reader, xml) -> None:
     (found,) = reader.refusal(xml.local([xml.step("cpy")], coll="allsum"))
-    assert found.startswith("1: unknown-collective: coll 'allsum' is not one of allreduce, allgather, ")
+    assert found.startswith(
+        "1: unknown-collective: coll 'allsum' is not one of allreduce, allgather, "
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,8 +50,12 @@ def test_unknown_collective_names_the_known_ones(reader, xml) -> None:
         ("0", "0", (False, True)),
     ],
 )
-def test_claimed_modes(reader, xml, inplace: str | None, outofplace: str | None, modes: tuple[bool, bool]) -> None:
-    collective = reader(xml.local([xml.step("cpy")], inplace=inplace, outofplace=outofplace)).collective
+def test_claimed_modes(
+    reader, xml, inplace: str | None, outofplace: str | None, modes: tuple[bool, bool]
+) -> None:
+    collective = reader(
+        xml.local([xml.step("cpy")], inplace=inplace, outofplace=outofplace)
+    ).collective
     assert (collective.in_place, collective.out_of_place) == modes
 
 
@@ -79,7 +85,10 @@ def test_missing_required_header_attribute_is_named(reader, xml, name: str) -> N
     ("header", "message"),
     [
         ({"nchunksperloop": "0"}, "attribute-range: nchunksperloop is 0, which is less than 1"),
-        ({"nchunksperloop": "99999999999"}, "attribute-range: nchunksperloop is '99999999999', expected a number below 2^31"),
+        (
+            {"nchunksperloop": "99999999999"},
+            "attribute-range: nchunksperloop is '99999999999', expected a number below 2^31",
+        ),
         ({"nchunksperloop": "many"}, "not-a-number: nchunksperloop is 'many', expected a number"),
         ({"nchannels": "-1"}, "attribute-range: nchannels is -1, which is less than 1"),
         ({"inplace": "2"}, "attribute-range: inplace is 2, expected 0 or 1"),
@@ -98,11 +107,16 @@ def test_all_header_errors_are_told_at_once(reader, xml) -> None:
 
 def test_a_header_of_a_billion_ranks_costs_nothing(reader, xml) -> None:
     (found,) = reader.refusal(xml.local([xml.step("cpy")], ngpus="1000000000"))
-    assert found == "1: missing-rank: ngpus is 1000000000, but only 1 ranks have a <gpu>; the first one missing is 1"
+    assert (
+        found
+        == "1: missing-rank: ngpus is 1000000000, but only 1 ranks have a <gpu>; the first one missing is 1"
+    )
 
 
 def test_a_billion_chunks_cost_nothing(reader, xml) -> None:
-    gpu = xml.gpu(xml.block(xml.step("cpy"), xml.step("cpy", "i0", "o0", cnt=1_000_000_000)), s=1_000_000_000)
+    gpu = xml.gpu(
+        xml.block(xml.step("cpy"), xml.step("cpy", "i0", "o0", cnt=1_000_000_000)), s=1_000_000_000
+    )
     algorithm = reader(xml.algo(gpu, coll="allreduce", nchunksperloop="2000000000"))
     assert algorithm.scratch_units.tolist() == [1_000_000_000]
     assert algorithm.steps.data_indices.tolist() == [0]
@@ -110,12 +124,18 @@ def test_a_billion_chunks_cost_nothing(reader, xml) -> None:
 
 def test_chunks_that_ranks_cannot_share_are_refused_with_the_line(reader, xml) -> None:
     text = xml.algo(*[xml.gpu() for _ in range(3)], coll="allgather", nchunksperloop="4")
-    assert reader.refusal(text)[0].startswith("1: invalid-collective: all-gather of 3 ranks: unit_count 4")
+    assert reader.refusal(text)[0].startswith(
+        "1: invalid-collective: all-gather of 3 ranks: unit_count 4"
+    )
 
 
 def test_octal_and_hexadecimal_numbers_read_as_in_the_runtimes(reader, xml) -> None:
     algorithm = reader(xml.local([xml.step("cpy", "i010", "o0x3")], nchunksperloop="0x10"))
-    assert (algorithm.collective.unit_count, int(algorithm.steps.src_offset[0]), int(algorithm.steps.dst_offset[0])) == (16, 8, 3)
+    assert (
+        algorithm.collective.unit_count,
+        int(algorithm.steps.src_offset[0]),
+        int(algorithm.steps.dst_offset[0]),
+    ) == (16, 8, 3)
 
 
 def test_a_cut_number_is_read_and_said(reader, xml) -> None:
@@ -129,10 +149,15 @@ def test_sizes_without_any_call_are_said(reader, xml) -> None:
 
 
 def test_the_header_is_kept_verbatim_and_small(reader, xml) -> None:
-    algorithm = reader(xml.algo(xml.gpu(s=1), xml.gpu(s=3), nthreads="256", redop="sum", colour="red"))
+    algorithm = reader(
+        xml.algo(xml.gpu(s=1), xml.gpu(s=3), nthreads="256", redop="sum", colour="red")
+    )
     kept = algorithm.extensions["msccl"]
     assert json.loads(json.dumps(kept)) == kept
-    assert {name: kept["algo"][name] for name in ("name", "proto", "nthreads", "redop", "colour", "ngpus")} == {
+    assert {
+        name: kept["algo"][name]
+        for name in ("name", "proto", "nthreads", "redop", "colour", "ngpus")
+    } == {
         "name": "test",
         "proto": "Simple",
         "nthreads": "256",

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from collhub_msccl import language
 from collhub_msccl.language import Buffer, Chunk, MSCCLProgram, Ref, ThreadblockPolicy, chunk
-from collhub_msccl.language.collectives import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
+from collhub_msccl.language.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    ReduceScatter,
+)
 from collhub_msccl.language.program import current_program
 from collhub_msccl.language.topologies import fully_connected
 from collhub_msccl.read_xml import read
@@ -36,7 +42,13 @@ def at(rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref:
 
 def ring(size: int, instances: int = 1, policy: ThreadblockPolicy = AUTO) -> MSCCLProgram:
     """The worked example of the language's specification for any number of ranks."""
-    with MSCCLProgram("ring", fully_connected(size), AllReduce(size, size, True), instances, threadblock_policy=policy):
+    with MSCCLProgram(
+        "ring",
+        fully_connected(size),
+        AllReduce(size, size, True),
+        instances,
+        threadblock_policy=policy,
+    ):
         for start in range(size):
             c = at(start, Buffer.input, start)
             for step in range(1, size):
@@ -50,8 +62,14 @@ def shown(algorithm: Algorithm, rank: int) -> list[tuple[str, int]]:
     """Kind and chunk of every step of a rank."""
     steps = algorithm.steps
     rows = range(int(steps.rank_indptr[rank]), int(steps.rank_indptr[rank + 1]))
-    places = [steps.src_offset if steps.kind[row] in (StepKind.SEND, StepKind.COPY) else steps.dst_offset for row in rows]
-    return [(StepKind(steps.kind[row]).name, int(place[row])) for row, place in zip(rows, places, strict=True)]
+    places = [
+        steps.src_offset if steps.kind[row] in (StepKind.SEND, StepKind.COPY) else steps.dst_offset
+        for row in rows
+    ]
+    return [
+        (StepKind(steps.kind[row]).name, int(place[row]))
+        for row, place in zip(rows, places, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("policy", [AUTO, MANUAL])
@@ -93,7 +111,9 @@ def test_check_prints_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
-def test_xml_prints_what_the_reader_of_the_runtimes_files_reads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_xml_prints_what_the_reader_of_the_runtimes_files_reads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with MSCCLProgram("pass_it_on", fully_connected(3), AllGather(3, 1, True), 2, protocol="LL"):
         for rank in range(3):
             at(rank, Buffer.input, 0).copy((rank + 1) % 3).copy((rank + 2) % 3)  # type: ignore[union-attr]
@@ -175,13 +195,23 @@ def test_thread_block_without_channel_takes_that_of_its_other_messages() -> None
         at(0, Buffer.input, 1).copy(1, "x", 1, sendtb=3, recvtb=1)
         steps = current_program().lower().steps
     assert set(steps.channel.tolist()) == {5}
-    assert sorted(set(zip(steps.rank.tolist(), steps.lane.tolist(), strict=True))) == [(0, 3), (1, 1), (2, 0)]
+    assert sorted(set(zip(steps.rank.tolist(), steps.lane.tolist(), strict=True))) == [
+        (0, 3),
+        (1, 1),
+        (2, 0),
+    ]
 
 
 Sends = list[tuple[int, int, int, int, int]]
 ILLEGAL: dict[str, Sends] = {
-    "thread block 0 of rank 0 sends to rank 1 already, and here rank 2": [(0, 1, 0, 0, -1), (0, 2, 0, 1, -1)],
-    "thread block 0 of rank 2 receives from rank 0 already, and here rank 1": [(0, 2, 0, 0, -1), (1, 2, 0, 0, -1)],
+    "thread block 0 of rank 0 sends to rank 1 already, and here rank 2": [
+        (0, 1, 0, 0, -1),
+        (0, 2, 0, 1, -1),
+    ],
+    "thread block 0 of rank 2 receives from rank 0 already, and here rank 1": [
+        (0, 2, 0, 0, -1),
+        (1, 2, 0, 0, -1),
+    ],
     "thread block 0 of rank 0 would need channels 1 and 2": [(0, 1, 0, 0, 1), (0, 1, 0, 0, 2)],
     "thread block 1 of rank 0 sends what thread block 0 sends too: rank 0 to 1 on channel 0": [
         (0, 1, 0, 0, -1),
@@ -194,7 +224,9 @@ ILLEGAL: dict[str, Sends] = {
 def test_illegal_thread_blocks_are_refused_with_the_line(reason: str) -> None:
     with MSCCLProgram("p", fully_connected(3), AllReduce(3, 1, True), 1, threadblock_policy=MANUAL):
         for source, destination, sendtb, recvtb, ch in ILLEGAL[reason]:
-            at(source, Buffer.input, 0).copy(destination, f"from {source}", sendtb=sendtb, recvtb=recvtb, ch=ch)
+            at(source, Buffer.input, 0).copy(
+                destination, f"from {source}", sendtb=sendtb, recvtb=recvtb, ch=ch
+            )
         program = current_program()
     with pytest.raises(InputError) as caught:
         program.lower()
@@ -210,7 +242,10 @@ def test_derived_collective_with_another_meaning_is_custom() -> None:
     class Named(AllReduce):
         pass
 
-    for kind, collective in ((CollectiveKind.CUSTOM, Mine(2, 1, True)), (CollectiveKind.ALL_REDUCE, Named(2, 1, True))):
+    for kind, collective in (
+        (CollectiveKind.CUSTOM, Mine(2, 1, True)),
+        (CollectiveKind.ALL_REDUCE, Named(2, 1, True)),
+    ):
         with MSCCLProgram("p", fully_connected(2), collective, 1):
             assert current_program().lower().collective.kind is kind
 
@@ -247,7 +282,10 @@ class Free(Collective):
 
     def init_buffers(self) -> list[dict[Hashable, list[Chunk | None]]]:  # type: ignore[override]
         data = [[Chunk(rank, index) for index in range(CHUNKS)] for rank in range(RANKS)]
-        return [{Buffer.input: list(slots), Buffer.output: slots if self.inplace else [None] * CHUNKS} for slots in data]
+        return [
+            {Buffer.input: list(slots), Buffer.output: slots if self.inplace else [None] * CHUNKS}
+            for slots in data
+        ]
 
     def check(self, prog: object) -> bool:
         return True
@@ -258,7 +296,10 @@ class Shared(Free):
 
     def init_buffers(self) -> list[dict[Hashable, list[Chunk | None]]]:  # type: ignore[override]
         buffers = super().init_buffers()
-        return [{Buffer.input: of_rank[Buffer.output], Buffer.output: of_rank[Buffer.output]} for of_rank in buffers]
+        return [
+            {Buffer.input: of_rank[Buffer.output], Buffer.output: of_rank[Buffer.output]}
+            for of_rank in buffers
+        ]
 
 
 class Memory:
@@ -267,7 +308,9 @@ class Memory:
     def __init__(self, is_in_place: bool) -> None:
         self._is_in_place = is_in_place
         self.slots: dict[Slot, Counter[tuple[int, int]]] = {
-            (rank, Buffer.input, index): Counter([(rank, index)]) for rank in range(RANKS) for index in range(CHUNKS)
+            (rank, Buffer.input, index): Counter([(rank, index)])
+            for rank in range(RANKS)
+            for index in range(CHUNKS)
         }
 
     def _slots(self, start: Slot, size: int) -> list[Slot]:
@@ -283,7 +326,10 @@ class Memory:
         if step.is_reduce:
             if not all(slot in self.slots for slot in targets):
                 return False
-            if any(self.slots[one] & self.slots[other] for one, other in zip(sources, targets, strict=True)):
+            if any(
+                self.slots[one] & self.slots[other]
+                for one, other in zip(sources, targets, strict=True)
+            ):
                 return False
         old = [self.slots[slot] for slot in sources]
         for value, slot in zip(old, targets, strict=True):
@@ -294,11 +340,19 @@ class Memory:
         """(rank, output index, origin rank, origin index) of all that lies in the output."""
         result = Buffer.input if self._is_in_place else Buffer.output
         held = ((slot, value) for slot, value in self.slots.items() if slot[1] is result)
-        return Counter({(rank, index, *origin): number for (rank, _, index), v in held for origin, number in v.items()})
+        return Counter(
+            {
+                (rank, index, *origin): number
+                for (rank, _, index), v in held
+                for origin, number in v.items()
+            }
+        )
 
 
 slots = st.tuples(st.integers(0, RANKS - 1), st.sampled_from(BUFFERS), st.integers(0, CHUNKS - 1))
-steps = st.builds(Step, st.booleans(), slots, slots, st.sampled_from([1, 1, 2, 4]), st.integers(-1, 2))
+steps = st.builds(
+    Step, st.booleans(), slots, slots, st.sampled_from([1, 1, 2, 4]), st.integers(-1, 2)
+)
 
 
 def fits(step: Step) -> bool:
@@ -329,7 +383,9 @@ def test_random_program_does_what_a_plain_interpreter_does(
 ) -> None:
     memory = Memory(is_in_place)
     collective = (Shared if is_in_place else Free)(RANKS, CHUNKS, is_in_place)
-    with MSCCLProgram("p", fully_connected(RANKS), collective, instances, interleaved_replication=is_interleaved):
+    with MSCCLProgram(
+        "p", fully_connected(RANKS), collective, instances, interleaved_replication=is_interleaved
+    ):
         perform(program, memory)
         traced = current_program()
     contract = traced.trace().contract

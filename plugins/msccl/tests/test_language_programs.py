@@ -41,7 +41,9 @@ def run(name: str, arguments: str) -> tuple[Algorithm, list[Diagnostic]]:
     reported: list[Diagnostic] = []
     file = PROGRAMS / f"{name}.py"
     parts = Source.of_bytes(str(file), file.read_bytes()).parts
-    return read(Source(str(file), parts, reported.append), {**DEFAULTS, "arguments": arguments}), reported
+    return read(
+        Source(str(file), parts, reported.append), {**DEFAULTS, "arguments": arguments}
+    ), reported
 
 
 def test_every_program_is_listed() -> None:
@@ -49,7 +51,9 @@ def test_every_program_is_listed() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("name", "size"), [(name, size) for name in KINDS for size in SIZES.get(name, [4])])
+@pytest.mark.parametrize(
+    ("name", "size"), [(name, size) for name in KINDS for size in SIZES.get(name, [4])]
+)
 def test_program_verifies(name: str, size: int, way: str) -> None:
     algorithm, reported = run(name, f"{size} {way}")
     report = verify(algorithm)
@@ -91,7 +95,9 @@ def test_eight_ranks_recursive_doubling_in_four_instances_is_right() -> None:
 def test_steps_know_the_line_of_the_program() -> None:
     algorithm, _ = run("pipelined_broadcast", "3 1")
     text = (PROGRAMS / "pipelined_broadcast.py").read_text().splitlines()
-    assert {text[line - 1].strip() for line in algorithm.steps.source_line.tolist()} == {"c = c.copy(rank, sendtb=0, recvtb=0)"}
+    assert {text[line - 1].strip() for line in algorithm.steps.source_line.tolist()} == {
+        "c = c.copy(rank, sendtb=0, recvtb=0)"
+    }
 
 
 def test_provenance_names_program_and_arguments() -> None:
@@ -114,7 +120,9 @@ def test_messages_of_a_connection_have_one_order_on_both_ends() -> None:
         for row in (steps.kind == kind).nonzero()[0].tolist():
             here, there = int(steps.rank[row]), int(steps.peer[row])
             ends = (here, there) if kind == StepKind.SEND else (there, here)
-            sent.setdefault((kind, *ends, int(steps.channel[row])), []).append(int(steps.source_line[row]))
+            sent.setdefault((kind, *ends, int(steps.channel[row])), []).append(
+                int(steps.source_line[row])
+            )
     for (kind, *connection), lines in sent.items():
         if kind == StepKind.SEND:
             assert sent[(StepKind.RECV, *connection)] == lines

@@ -23,7 +23,10 @@ def run(text: str, reported: list[Diagnostic] | None = None, **options: object) 
     """Read a text; its imports are line 1."""
     parts = Source.of_bytes("prog.py", (IMPORTS + text).encode()).parts
     report = (lambda found: None) if reported is None else reported.append
-    return read(Source("prog.py", parts, report), {"time_limit": 20, "memory_limit": 4 << 30, "arguments": None, **options})
+    return read(
+        Source("prog.py", parts, report),
+        {"time_limit": 20, "memory_limit": 4 << 30, "arguments": None, **options},
+    )
 
 
 def refusal(text: str, **options: object) -> str:
@@ -50,7 +53,9 @@ REFUSALS = {
     ),
     "chunk(0, Buffer.input, 0).copy(1, Buffer.output)": "prog.py:3: copy to Buffer.output without an index: state one",
     "chunk(0, Buffer.input, 0).copy(1, index=2)": "prog.py:3: copy to index 2 of no buffer: name the buffer too",
-    "chunk(0, Buffer.input, 0).copy(1, Buffer.output, 9)": ("prog.py:3: rank 1: Buffer.input has 4 chunks, index 9 is outside"),
+    "chunk(0, Buffer.input, 0).copy(1, Buffer.output, 9)": (
+        "prog.py:3: rank 1: Buffer.input has 4 chunks, index 9 is outside"
+    ),
     "chunk(0, Buffer.input, 0).reduce(chunk(1, Buffer.input, 0, 2))": (
         "prog.py:3: rank 1: i[0..1] cannot be reduced into rank 0: i[0]: 2 chunks into 1"
     ),
@@ -111,7 +116,10 @@ def test_refused_program_is_named_with_its_line(text: str) -> None:
 
 def test_endless_program_is_stopped_with_its_line() -> None:
     message = refusal(PROGRAM + "while True: pass", time_limit=1)
-    assert message == "prog.py:3: the program did not end within 1 s of CPU time; if it needs longer: -O time_limit=SECONDS"
+    assert (
+        message
+        == "prog.py:3: the program did not end within 1 s of CPU time; if it needs longer: -O time_limit=SECONDS"
+    )
 
 
 def test_sleeping_program_is_stopped_with_its_line() -> None:
@@ -120,14 +128,21 @@ def test_sleeping_program_is_stopped_with_its_line() -> None:
 
 
 def test_program_that_wants_too_much_memory_is_stopped_with_its_line() -> None:
-    assert refusal("x = [0] * 10**10", memory_limit=1 << 30) == "prog.py:2: needs more memory than the limit"
+    assert (
+        refusal("x = [0] * 10**10", memory_limit=1 << 30)
+        == "prog.py:2: needs more memory than the limit"
+    )
 
 
-def test_output_of_the_program_is_reported_and_kept_off_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_the_program_is_reported_and_kept_off_standard_output(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     reported: list[Diagnostic] = []
     run(PROGRAM + "print('hello'); import os; os.write(1, b'x')", reported)
     assert capfd.readouterr() == ("", "")
-    assert [str(found) for found in reported] == ["prog.py:3: the program prints, and nobody reads it here: 'hello'"]
+    assert [str(found) for found in reported] == [
+        "prog.py:3: the program prints, and nobody reads it here: 'hello'"
+    ]
 
 
 def test_failed_check_is_reported_with_its_line() -> None:
@@ -152,9 +167,12 @@ def test_msccl_is_importable_for_the_program_only() -> None:
 def test_programs_import_modules_beside_them(tmp_path: Path) -> None:
     (tmp_path / "shared_part.py").write_text("def go(c):\n    c.copy(1, 'x', 0)\n")
     file = tmp_path / "prog.py"
-    file.write_text(f"{IMPORTS}from shared_part import go\n{PROGRAM}go(chunk(0, Buffer.input, 0))\n")
+    file.write_text(
+        f"{IMPORTS}from shared_part import go\n{PROGRAM}go(chunk(0, Buffer.input, 0))\n"
+    )
     algorithm = read(
-        Source.of_bytes(str(file), file.read_bytes()), {"time_limit": 20, "memory_limit": 4 << 30, "arguments": None}
+        Source.of_bytes(str(file), file.read_bytes()),
+        {"time_limit": 20, "memory_limit": 4 << 30, "arguments": None},
     )
     assert algorithm.steps.source_line.tolist() == [4, 4]
 
@@ -176,7 +194,9 @@ def test_custom_check_that_refuses_stops_the_reading() -> None:
         "class Mine(AllReduce):\n    def check(self, prog):\n        print('bad slot')\n        return False\n"
         'with MSCCLProgram("p", fully_connected(4), Mine(4, 4, True), 1):\n    pass'
     )
-    assert refusal(text) == "prog.py:6: the check of Mine refuses the result of the program; bad slot"
+    assert (
+        refusal(text) == "prog.py:6: the check of Mine refuses the result of the program; bad slot"
+    )
 
 
 def test_collective_in_place_with_two_buffers_is_reported() -> None:
@@ -193,7 +213,9 @@ def test_collective_in_place_with_two_buffers_is_reported() -> None:
 def test_arguments_behind_the_separator_reach_the_program() -> None:
     file = Path(__file__).parent / "programs" / "every_name.py"
     command = [sys.executable, "-m", "hub_core.cli.main", "verify", str(file)]
-    done = subprocess.run([*command, "--", "--all", "two words"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "--", "--all", "two words"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "2 ranks, 16 steps: correct as claimed" in done.stdout
     done = subprocess.run([*command, "--all"], capture_output=True, text=True, check=False)

@@ -51,7 +51,11 @@ def test_links(expected: str) -> None:
 def test_link_is_from_source_to_destination() -> None:
     topology = Topology("one way", [[0, 3], [0, 0]])
     assert (topology.link(1, 0), topology.link(0, 1)) == (3, 0)
-    assert (list(topology.sources(0)), list(topology.destinations(1)), list(topology.nodes())) == ([1], [0], [0, 1])
+    assert (list(topology.sources(0)), list(topology.destinations(1)), list(topology.nodes())) == (
+        [1],
+        [0],
+        [0, 1],
+    )
     assert list(topology.bandwidth_constraints()) == [([1], [0], 3, "1->0")]
 
 
@@ -84,17 +88,41 @@ def test_bad_topologies_are_refused() -> None:
 
 CHUNK_SETS = {
     "allgather": (chunk_sets.allgather(2), [{0}, {1}], [{0, 1}, {0, 1}], [0, 1], "allgather"),
-    "alltoall": (chunk_sets.alltoall(2), [{0}, {0}, {1}, {1}], [{0}, {1}, {0}, {1}], [0, 1, 2, 3], "alltoall"),
+    "alltoall": (
+        chunk_sets.alltoall(2),
+        [{0}, {0}, {1}, {1}],
+        [{0}, {1}, {0}, {1}],
+        [0, 1, 2, 3],
+        "alltoall",
+    ),
     "allreduce": (chunk_sets.allreduce(2), [{0}, {1}], [{0, 1}, {0, 1}], [0, 0], "allreduce"),
-    "reduce_scatter": (chunk_sets.reduce_scatter(2), [{0}, {0}, {1}, {1}], [{0}, {1}, {0}, {1}], [0, 1, 0, 1], "reduce_scatter"),
+    "reduce_scatter": (
+        chunk_sets.reduce_scatter(2),
+        [{0}, {0}, {1}, {1}],
+        [{0}, {1}, {0}, {1}],
+        [0, 1, 0, 1],
+        "reduce_scatter",
+    ),
     "broadcast": (chunk_sets.broadcast(2, 1), [{1}], [{0, 1}], [0], "custom"),
     "reduce": (chunk_sets.reduce(2, 1), [{0}, {1}], [{1}, {1}], [0, 0], "custom"),
     "scatter": (chunk_sets.scatter(2, 1), [{1}, {1}], [{0}, {1}], [0, 1], "custom"),
     "gather": (chunk_sets.gather(2, 1), [{0}, {1}], [{1}, {1}], [0, 1], "custom"),
     "scan": (chunk_sets.scan(2), [{0}, {1}], [{0, 1}, {1}], [0, 0], "custom"),
     "multiroot_broadcast": (chunk_sets.multiroot_broadcast(2, [1]), [{1}], [{0, 1}], [0], "custom"),
-    "multiroot_scatter": (chunk_sets.multiroot_scatter(2, [1]), [{1}, {1}], [{0}, {1}], [0, 1], "custom"),
-    "multiroot_gather": (chunk_sets.multiroot_gather(2, [1]), [{0}, {1}], [{1}, {1}], [0, 1], "custom"),
+    "multiroot_scatter": (
+        chunk_sets.multiroot_scatter(2, [1]),
+        [{1}, {1}],
+        [{0}, {1}],
+        [0, 1],
+        "custom",
+    ),
+    "multiroot_gather": (
+        chunk_sets.multiroot_gather(2, [1]),
+        [{0}, {1}],
+        [{1}, {1}],
+        [0, 1],
+        "custom",
+    ),
 }
 
 

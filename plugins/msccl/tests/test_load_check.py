@@ -58,7 +58,9 @@ def test_every_real_file_is_judged_as_the_parsers_do(corpus: Path, letter: str) 
     rows = _rows()
     assert rows or not (corpus / "msccl" / "index.csv").is_file()
     for row in rows:
-        report = CHECKS[letter](Source.of_bytes(row["file"], (FOLDER / row["file"]).read_bytes()), {})
+        report = CHECKS[letter](
+            Source.of_bytes(row["file"], (FOLDER / row["file"]).read_bytes()), {}
+        )
         assert report.is_accepted == (row[f"accept_{letter}"] == "1"), row["file"]
         assert _words(report) == set(row[f"reject_{letter}"].split()), row["file"]
         if letter == "M" and report.is_accepted:
@@ -66,7 +68,9 @@ def test_every_real_file_is_judged_as_the_parsers_do(corpus: Path, letter: str) 
 
 
 def _valid(letter: str) -> str:
-    (artifact,) = write(ring_all_reduce(4), {"runtime": RUNTIMES[letter], "max_bytes": 1 << 20}).artifacts
+    (artifact,) = write(
+        ring_all_reduce(4), {"runtime": RUNTIMES[letter], "max_bytes": 1 << 20}
+    ).artifacts
     return artifact.content().decode()
 
 
@@ -131,7 +135,9 @@ def test_change_that_every_parser_refuses(letter: str, code: str) -> None:
     report = _check(letter, REFUSED_BY_ALL[code](_valid(letter)))
     assert not report.is_accepted
     assert code in _errors(report)
-    assert all(found.location.file == "test.xml" and found.location.line for found in report.diagnostics)
+    assert all(
+        found.location.file == "test.xml" and found.location.line for found in report.diagnostics
+    )
 
 
 @pytest.mark.parametrize("letter", CHECKS)
@@ -156,7 +162,10 @@ def test_change_that_every_parser_takes(letter: str, change: str) -> None:
     ],
 )
 def test_change_on_which_the_parsers_differ(change: Callable[[str], str], verdicts: str) -> None:
-    assert "".join(letter for letter in CHECKS if _check(letter, change(_valid(letter))).is_accepted) == verdicts
+    assert (
+        "".join(letter for letter in CHECKS if _check(letter, change(_valid(letter))).is_accepted)
+        == verdicts
+    )
 
 
 def test_nop_without_a_waiting_step_behind_it_is_refused() -> None:
@@ -184,7 +193,10 @@ def test_file_that_claims_no_mode_is_never_used() -> None:
 
 def test_both_modes_are_two_kinds_of_calls() -> None:
     (artifact,) = write(ring_all_gather(4), {"runtime": "executor"}).artifacts
-    assert [call.in_place for call in _check("E", artifact.content().decode()).calls] == [True, False]
+    assert [call.in_place for call in _check("E", artifact.content().decode()).calls] == [
+        True,
+        False,
+    ]
 
 
 def test_all_to_all_is_called_out_of_place_whatever_the_file_says() -> None:
@@ -200,6 +212,18 @@ def test_file_that_loads_but_hangs_is_told_as_a_warning() -> None:
 
 
 def test_nothing_but_findings_comes_of_garbage() -> None:
-    for text in ("", "\n", "<", "<algo", "<algo>", "</algo>", "<a><b/></a>", "<!--", "\x00", "<gpu/>" * 3, "<algo a=>"):
+    for text in (
+        "",
+        "\n",
+        "<",
+        "<algo",
+        "<algo>",
+        "</algo>",
+        "<a><b/></a>",
+        "<!--",
+        "\x00",
+        "<gpu/>" * 3,
+        "<algo a=>",
+    ):
         for letter in CHECKS:
             assert not _check(letter, text).ok

@@ -29,7 +29,13 @@ def _rows(algorithm: Algorithm, rank: int) -> list[tuple[object, ...]]:
 
 
 def _edges(indptr: np.ndarray, indices: np.ndarray) -> list[tuple[int, int]]:
-    return list(zip(indices.tolist(), np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)).tolist(), strict=True))
+    return list(
+        zip(
+            indices.tolist(),
+            np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)).tolist(),
+            strict=True,
+        )
+    )
 
 
 def _middle(reader, xml, step: dict[str, object], **options: str) -> list[tuple[object, ...]]:
@@ -50,7 +56,9 @@ def test_rcs_receives_and_sends_what_it_stored(reader, xml) -> None:
 
 
 def test_rrc_adds_the_local_source(reader, xml) -> None:
-    assert _middle(reader, xml, xml.step("rrc", "i1", "o0")) == [("RECV_REDUCE", 0, (I, 1), (O, 0), 1)]
+    assert _middle(reader, xml, xml.step("rrc", "i1", "o0")) == [
+        ("RECV_REDUCE", 0, (I, 1), (O, 0), 1)
+    ]
 
 
 def test_rrcs_adds_the_local_source_stores_and_sends(reader, xml) -> None:
@@ -63,15 +71,24 @@ def test_rrs_uses_a_slot_behind_the_declared_scratch(reader, xml) -> None:
     assert rows == [("RECV_REDUCE", 0, (I, 1), (S, 2), 1), ("SEND", 2, (S, 2), (U, 0), 1)]
 
 
-@pytest.mark.parametrize(("type", "destination"), [("rrc", (O, 0)), ("rrcs", (O, 0)), ("rrs", (S, 2))])
-def test_dsl_reading_adds_the_local_destination(reader, xml, type: str, destination: tuple[Buffer, int]) -> None:
+@pytest.mark.parametrize(
+    ("type", "destination"), [("rrc", (O, 0)), ("rrcs", (O, 0)), ("rrs", (S, 2))]
+)
+def test_dsl_reading_adds_the_local_destination(
+    reader, xml, type: str, destination: tuple[Buffer, int]
+) -> None:
     rows = _middle(reader, xml, xml.step(type, "i1", "o0"), reading="dsl")
     assert rows[0] == ("RECV_REDUCE", 0, (O, 0), destination, 1)
 
 
 def test_cpy_and_re_are_local(reader, xml) -> None:
-    algorithm = reader(xml.local([xml.step("cpy", "i1", "s2", cnt=3), xml.step("re", "i4", "s2", cnt=2)]))
-    assert _rows(algorithm, 0) == [("COPY", -1, (I, 1), (S, 2), 3), ("REDUCE", -1, (I, 4), (S, 2), 2)]
+    algorithm = reader(
+        xml.local([xml.step("cpy", "i1", "s2", cnt=3), xml.step("re", "i4", "s2", cnt=2)])
+    )
+    assert _rows(algorithm, 0) == [
+        ("COPY", -1, (I, 1), (S, 2), 3),
+        ("REDUCE", -1, (I, 4), (S, 2), 2),
+    ]
 
 
 def test_each_thread_block_with_rrs_has_one_slot_for_its_largest(reader, xml) -> None:
@@ -88,7 +105,10 @@ def test_each_thread_block_with_rrs_has_one_slot_for_its_largest(reader, xml) ->
 
 
 def test_scratch_out_of_bounds_beside_a_slot_cannot_be_represented(reader, xml) -> None:
-    blocks = [xml.block(xml.step("rrs"), recv=0, send=2), xml.block(xml.step("cpy", "s1", "o0", cnt=2))]
+    blocks = [
+        xml.block(xml.step("rrs"), recv=0, send=2),
+        xml.block(xml.step("cpy", "s1", "o0", cnt=2)),
+    ]
     assert reader.refusal(xml.algo(xml.gpu(), xml.gpu(*blocks, s=2), xml.gpu())) == [
         "9: scratch-range: thread block 1, step 0: reaches beyond the s_chunks of 2"
     ]
@@ -125,7 +145,9 @@ def test_reading_twice_gives_equal_algorithms(reader, xml) -> None:
 
 
 def test_cycle_of_dependencies_is_refused(reader, xml) -> None:
-    text = xml.local([xml.step("cpy", wait=(1, 0), flag=True)], [xml.step("cpy", wait=(0, 0), flag=True)])
+    text = xml.local(
+        [xml.step("cpy", wait=(1, 0), flag=True)], [xml.step("cpy", wait=(0, 0), flag=True)]
+    )
     assert reader.refusal(text)[0].startswith("4: cyclic-dependencies: ")
 
 

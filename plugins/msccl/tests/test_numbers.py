@@ -10,13 +10,26 @@ from hypothesis import strategies as st
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("0", 0), ("12", 12), ("-1", -1), ("+3", 3), (" 7", 7), ("0x10", 16), ("0X1f", 31), ("010", 8), ("-010", -8), ("00", 0)],
+    [
+        ("0", 0),
+        ("12", 12),
+        ("-1", -1),
+        ("+3", 3),
+        (" 7", 7),
+        ("0x10", 16),
+        ("0X1f", 31),
+        ("010", 8),
+        ("-010", -8),
+        ("00", 0),
+    ],
 )
 def test_number_forms_of_strtol_are_read(text: str, value: int) -> None:
     assert parse_number(text) == (value, NumberState.FINE)
 
 
-@pytest.mark.parametrize(("text", "value"), [("5x", 5), ("3 ", 3), ("08", 0), ("0x", 0), ("1.5", 1), ("019", 1)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("5x", 5), ("3 ", 3), ("08", 0), ("0x", 0), ("1.5", 1), ("019", 1)]
+)
 def test_text_after_the_number_is_cut(text: str, value: int) -> None:
     assert parse_number(text) == (value, NumberState.CUT)
 

@@ -69,9 +69,14 @@ def test_signature_does_not_match_other_xml(head: bytes) -> None:
 def test_signature_tells_programs_from_topologies_in_the_corpus(corpus: Path) -> None:
     for file in sorted(corpus.rglob("*.xml")):
         is_program = "nccl-topology" not in file.parts
-        assert bool(re.search(OFFER.format.signature, file.read_bytes()[:4096])) == is_program, file.name
+        assert bool(re.search(OFFER.format.signature, file.read_bytes()[:4096])) == is_program, (
+            file.name
+        )
 
 
 def test_many_comments_before_another_root_are_searched_once() -> None:
     assert re.search(OFFER.format.signature, b"<!-- a -->" * 400 + b"<system>") is None
-    assert re.search(OFFER.format.signature, b"<!-- a --> <!-- <algo> -->\n<algo name='x'>") is not None
+    assert (
+        re.search(OFFER.format.signature, b"<!-- a --> <!-- <algo> -->\n<algo name='x'>")
+        is not None
+    )

@@ -11,7 +11,11 @@ def test_document_order_of_ranks_and_thread_blocks_is_free(reader, xml) -> None:
     one, other = xml.block(xml.step("cpy", "i0"), id=1), xml.block(xml.step("cpy", "i1"), id=0)
     text = xml.algo(xml.gpu(id=1), xml.gpu(one, other, id=0))
     steps = reader(text).steps
-    assert (steps.rank.tolist(), steps.lane.tolist(), steps.src_offset.tolist()) == ([0, 0], [0, 1], [1, 0])
+    assert (steps.rank.tolist(), steps.lane.tolist(), steps.src_offset.tolist()) == (
+        [0, 0],
+        [0, 1],
+        [1, 0],
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,7 +29,10 @@ def test_document_order_of_ranks_and_thread_blocks_is_free(reader, xml) -> None:
 def test_rank_ids(reader, xml, ids: list[int], message: str) -> None:
     found = reader.refusal(xml.algo(*(xml.gpu(id=number) for number in ids)))
     assert f"4: {message}" in found
-    assert "1: missing-rank: ngpus is 2, but only 1 ranks have a <gpu>; the first one missing is 1" in found
+    assert (
+        "1: missing-rank: ngpus is 2, but only 1 ranks have a <gpu>; the first one missing is 1"
+        in found
+    )
 
 
 def test_missing_rank_is_named(reader, xml) -> None:
@@ -59,19 +66,27 @@ def test_peers_are_other_ranks(reader, xml, side: str, peer: int, message: str) 
     assert reader.refusal(text) == [f"3: {message.format(side=side)}"]
 
 
-@pytest.mark.parametrize(("type", "side"), [("s", "send"), ("rcs", "send"), ("rrs", "send"), ("rrcs", "send")])
+@pytest.mark.parametrize(
+    ("type", "side"), [("s", "send"), ("rcs", "send"), ("rrs", "send"), ("rrcs", "send")]
+)
 def test_sending_step_needs_a_peer_to_send_to(reader, xml, type: str, side: str) -> None:
     text = xml.algo(xml.gpu(xml.block(xml.step(type), recv=1)), xml.gpu())
-    assert reader.refusal(text)[0] == ("4: no-peer: thread block 0, step 0: a sending step, but its thread block has send -1")
+    assert reader.refusal(text)[0] == (
+        "4: no-peer: thread block 0, step 0: a sending step, but its thread block has send -1"
+    )
 
 
 @pytest.mark.parametrize("type", ["r", "rcs", "rrc", "rrs", "rrcs"])
 def test_receiving_step_needs_a_peer_to_receive_from(reader, xml, type: str) -> None:
     text = xml.algo(xml.gpu(xml.block(xml.step(type), send=1)), xml.gpu())
-    assert reader.refusal(text) == ["4: no-peer: thread block 0, step 0: a receiving step, but its thread block has recv -1"]
+    assert reader.refusal(text) == [
+        "4: no-peer: thread block 0, step 0: a receiving step, but its thread block has recv -1"
+    ]
 
 
-@pytest.mark.parametrize(("side", "type", "verb"), [("send", "s", "sending to"), ("recv", "r", "receiving from")])
+@pytest.mark.parametrize(
+    ("side", "type", "verb"), [("send", "s", "sending to"), ("recv", "r", "receiving from")]
+)
 def test_connection_has_one_owner(reader, xml, side: str, type: str, verb: str) -> None:
     blocks = [xml.block(xml.step(type), **{side: 1}) for _ in range(2)]
     assert reader.refusal(xml.algo(xml.gpu(*blocks), xml.gpu())) == [
@@ -80,16 +95,29 @@ def test_connection_has_one_owner(reader, xml, side: str, type: str, verb: str) 
 
 
 def test_connections_of_other_channels_and_directions_are_apart(reader, xml) -> None:
-    blocks = [xml.block(xml.step("s"), send=1), xml.block(xml.step("r"), recv=1), xml.block(xml.step("s"), send=1, chan=1)]
+    blocks = [
+        xml.block(xml.step("s"), send=1),
+        xml.block(xml.step("r"), recv=1),
+        xml.block(xml.step("s"), send=1, chan=1),
+    ]
     assert len(reader(xml.algo(xml.gpu(*blocks), xml.gpu(), nchannels=2)).steps) == 3
 
 
 def test_thread_block_without_sending_steps_owns_no_connection(reader, xml) -> None:
-    assert len(reader(xml.algo(xml.gpu(xml.block(send=1), xml.block(xml.step("s"), send=1)), xml.gpu())).steps) == 1
+    assert (
+        len(
+            reader(
+                xml.algo(xml.gpu(xml.block(send=1), xml.block(xml.step("s"), send=1)), xml.gpu())
+            ).steps
+        )
+        == 1
+    )
 
 
 def test_negative_channel_is_refused(reader, xml) -> None:
-    assert reader.refusal(xml.algo(xml.gpu(xml.block(chan=-1)))) == ["3: channel-range: thread block 0: chan -1 is negative"]
+    assert reader.refusal(xml.algo(xml.gpu(xml.block(chan=-1)))) == [
+        "3: channel-range: thread block 0: chan -1 is negative"
+    ]
 
 
 def test_channel_beyond_nchannels_is_said(reader, xml) -> None:
@@ -104,16 +132,24 @@ def test_unknown_step_type_names_the_known_ones(reader, xml) -> None:
 
 
 def test_errors_know_the_rank(xml, reader) -> None:
-    text = xml.algo(xml.gpu(), xml.gpu(xml.block(xml.step("sx", cnt="y"))), xml.gpu(xml.block(send="z"), id="k"))
+    text = xml.algo(
+        xml.gpu(), xml.gpu(xml.block(xml.step("sx", cnt="y"))), xml.gpu(xml.block(send="z"), id="k")
+    )
     with pytest.raises(InputError) as caught:
         reader(text)
-    places = {(found.code, found.location.line, found.location.rank) for found in caught.value.diagnostics}
+    places = {
+        (found.code, found.location.line, found.location.rank) for found in caught.value.diagnostics
+    }
     assert {("unknown-type", 6, 1), ("not-a-number", 6, 1), ("not-a-number", 10, None)} <= places
 
 
 def test_unknown_buffer_is_refused_even_on_a_nop(reader, xml) -> None:
-    text = xml.local([xml.step("cpy", flag=True)], [xml.step("nop", "x0", wait=(0, 0)), xml.step("cpy")])
-    assert reader.refusal(text) == ["7: unknown-srcbuf: thread block 1, step 0: srcbuf 'x' is not one of i, o, s"]
+    text = xml.local(
+        [xml.step("cpy", flag=True)], [xml.step("nop", "x0", wait=(0, 0)), xml.step("cpy")]
+    )
+    assert reader.refusal(text) == [
+        "7: unknown-srcbuf: thread block 1, step 0: srcbuf 'x' is not one of i, o, s"
+    ]
 
 
 def test_names_in_messages_skip_thread_blocks_without_steps(reader, xml) -> None:
@@ -138,7 +174,11 @@ def test_count_beyond_the_runtimes_is_read_and_said(reader, xml) -> None:
     [
         ("cnt", "abc", "not-a-number: thread block 0, step 0: cnt 'abc' is not a number"),
         ("cnt", "", "not-a-number: thread block 0, step 0: cnt '' is not a number"),
-        ("srcoff", "1" * 99, f"attribute-range: thread block 0, step 0: srcoff '{'1' * 40}' is not a number below 2^31"),
+        (
+            "srcoff",
+            "1" * 99,
+            f"attribute-range: thread block 0, step 0: srcoff '{'1' * 40}' is not a number below 2^31",
+        ),
         ("hasdep", "2", "attribute-range: thread block 0, step 0: hasdep 2 is not 0 or 1"),
     ],
 )
@@ -147,7 +187,9 @@ def test_step_values_out_of_range(reader, xml, attribute: str, value: str, messa
 
 
 def test_negative_size_is_refused(reader, xml) -> None:
-    assert reader.refusal(xml.algo(xml.gpu(s=-1))) == ["2: attribute-range: a size of the <gpu> with id 0 is negative"]
+    assert reader.refusal(xml.algo(xml.gpu(s=-1))) == [
+        "2: attribute-range: a size of the <gpu> with id 0 is negative"
+    ]
 
 
 def test_references_outside_buffers_are_read_for_verification_to_judge(reader, xml) -> None:
@@ -168,7 +210,10 @@ def test_many_defects_of_a_kind_are_counted(reader, xml) -> None:
 
 
 def test_defects_are_told_in_the_order_of_the_file(reader, xml) -> None:
-    text = xml.algo(xml.gpu(xml.block(xml.step("s"), xml.step("cpy", cnt=0)), xml.block(recv=0, chan=-1)), xml.gpu())
+    text = xml.algo(
+        xml.gpu(xml.block(xml.step("s"), xml.step("cpy", cnt=0)), xml.block(recv=0, chan=-1)),
+        xml.gpu(),
+    )
     lines = [int(found.split(":")[0]) for found in reader.refusal(text)]
     assert lines == sorted(lines)
     assert len(lines) == 4

@@ -29,7 +29,9 @@ def _reachable(steps: StepTable, *kinds: str) -> np.ndarray:
     return reach
 
 
-def _touched(algorithm: Algorithm, row: int, in_place: bool) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+def _touched(
+    algorithm: Algorithm, row: int, in_place: bool
+) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
     """(read, written) units of a row, as (buffer, offset)."""
     steps = algorithm.steps
 
@@ -41,7 +43,9 @@ def _touched(algorithm: Algorithm, row: int, in_place: bool) -> tuple[set[tuple[
 
     kind = StepKind(steps.kind[row])
     reads = region("src") if kind in _READS_SRC else set()
-    return (reads | region("dst") if kind is StepKind.REDUCE else reads), region("dst") if kind in _WRITES_DST else set()
+    return (reads | region("dst") if kind is StepKind.REDUCE else reads), region(
+        "dst"
+    ) if kind in _WRITES_DST else set()
 
 
 def _conflicts(algorithm: Algorithm, in_place: bool) -> list[tuple[int, int]]:
@@ -49,7 +53,8 @@ def _conflicts(algorithm: Algorithm, in_place: bool) -> list[tuple[int, int]]:
     return [
         (one, other)
         for one, other in combinations(range(len(touched)), 2)
-        if touched[one][1] & (touched[other][0] | touched[other][1]) or touched[one][0] & touched[other][1]
+        if touched[one][1] & (touched[other][0] | touched[other][1])
+        or touched[one][0] & touched[other][1]
     ]
 
 
@@ -60,7 +65,12 @@ def _programs(draw: st.DrawFn) -> list[list[dict[str, object]]]:
     blocks: list[list[dict[str, object]]] = [[] for _ in lengths]
     left = [number for number, length in enumerate(lengths) for _ in range(length)]
     for number in draw(st.permutations(left)):
-        done = [(other, position) for other in range(len(blocks)) if other != number for position in range(len(blocks[other]))]
+        done = [
+            (other, position)
+            for other in range(len(blocks))
+            if other != number
+            for position in range(len(blocks[other]))
+        ]
         wait = draw(st.sampled_from([(-1, -1), *done]))
         place = st.tuples(st.sampled_from("ios"), st.integers(0, 3)).map(lambda p: f"{p[0]}{p[1]}")
         blocks[number].append(
@@ -76,26 +86,45 @@ def _assert_complete(algorithm: Algorithm, modes: list[bool]) -> None:
     for in_place in modes:
         for one, other in _conflicts(algorithm, in_place):
             if ordered[one, other]:
-                assert data[one, other], f"rows {one} and {other} conflict, but only program order keeps them apart"
+                assert data[one, other], (
+                    f"rows {one} and {other} conflict, but only program order keeps them apart"
+                )
 
 
 @settings(deadline=None)
 @given(_programs(), st.sampled_from([("1", "0"), ("0", "1"), ("1", "1")]))
-def test_ordered_conflicts_stay_ordered_without_program_order(reader_of, xml, blocks, modes) -> None:
-    text = xml.local(*([xml.step(**step) for step in block] for block in blocks), inplace=modes[0], outofplace=modes[1])
+def test_ordered_conflicts_stay_ordered_without_program_order(
+    reader_of, xml, blocks, modes
+) -> None:
+    text = xml.local(
+        *([xml.step(**step) for step in block] for block in blocks),
+        inplace=modes[0],
+        outofplace=modes[1],
+    )
     algorithm = reader_of(text)
-    _assert_complete(algorithm, [mode for mode, claim in zip([True, False], modes, strict=True) if claim == "1"])
+    _assert_complete(
+        algorithm, [mode for mode, claim in zip([True, False], modes, strict=True) if claim == "1"]
+    )
 
 
 @settings(deadline=None)
 @given(_programs())
 def test_nothing_is_ordered_that_the_file_leaves_open(reader_of, xml, blocks) -> None:
     """Also: every new dependency stands between steps that really conflict."""
-    algorithm = reader_of(xml.local(*([xml.step(**step) for step in block] for block in blocks), inplace="1", outofplace="1"))
+    algorithm = reader_of(
+        xml.local(
+            *([xml.step(**step) for step in block] for block in blocks), inplace="1", outofplace="1"
+        )
+    )
     steps = algorithm.steps
-    position = {(int(lane), int(line)): row for row, (lane, line) in enumerate(zip(steps.lane, steps.source_line, strict=True))}
+    position = {
+        (int(lane), int(line)): row
+        for row, (lane, line) in enumerate(zip(steps.lane, steps.source_line, strict=True))
+    }
     stated = np.zeros((len(steps), len(steps)), bool)
-    by_lane = {lane: np.flatnonzero(steps.lane == lane).tolist() for lane in set(steps.lane.tolist())}
+    by_lane = {
+        lane: np.flatnonzero(steps.lane == lane).tolist() for lane in set(steps.lane.tolist())
+    }
     for rows in by_lane.values():
         stated[rows[:-1], rows[1:]] = True
     for lane, rows in by_lane.items():
@@ -114,11 +143,17 @@ def test_nothing_is_ordered_that_the_file_leaves_open(reader_of, xml, blocks) ->
 
 
 @pytest.mark.parametrize(
-    ("module", "limit"), [(hazards, "_MOST_UNITS"), (block_order, "_MOST_CLOCKS"), (block_order, "_MOST_QUERIES")]
+    ("module", "limit"),
+    [(hazards, "_MOST_UNITS"), (block_order, "_MOST_CLOCKS"), (block_order, "_MOST_QUERIES")],
 )
-def test_beyond_the_limits_all_program_order_becomes_data(reader, xml, monkeypatch, module: object, limit: str) -> None:
+def test_beyond_the_limits_all_program_order_becomes_data(
+    reader, xml, monkeypatch, module: object, limit: str
+) -> None:
     monkeypatch.setattr(module, limit, -10_000)
-    blocks = [[xml.step("cpy", "i0", "o0"), xml.step("cpy", "i1", "o1", flag=True)], [xml.step("cpy", "o0", "o2", wait=(0, 1))]]
+    blocks = [
+        [xml.step("cpy", "i0", "o0"), xml.step("cpy", "i1", "o1", flag=True)],
+        [xml.step("cpy", "o0", "o2", wait=(0, 1))],
+    ]
     steps = reader(xml.local(*blocks)).steps
     assert steps.data_indices.tolist() == [0, 1]
 
@@ -126,11 +161,19 @@ def test_beyond_the_limits_all_program_order_becomes_data(reader, xml, monkeypat
 def test_data_dependencies_name_only_the_last_conflicts(reader, xml) -> None:
     steps = reader(
         xml.local(
-            [xml.step("cpy", "i0", "o0"), xml.step("cpy", "o0", "o1"), xml.step("cpy", "o0", "o2"), xml.step("cpy", "i1", "o0")]
+            [
+                xml.step("cpy", "i0", "o0"),
+                xml.step("cpy", "o0", "o1"),
+                xml.step("cpy", "o0", "o2"),
+                xml.step("cpy", "i1", "o0"),
+            ]
         )
     ).steps
     # The last copy waits for both readers, and through them for the first write.
-    assert [steps.data_indices[steps.data_indptr[row] : steps.data_indptr[row + 1]].tolist() for row in range(4)] == [
+    assert [
+        steps.data_indices[steps.data_indptr[row] : steps.data_indptr[row + 1]].tolist()
+        for row in range(4)
+    ] == [
         [],
         [0],
         [0],

@@ -42,7 +42,8 @@ def _rows() -> list[Row]:
 
 ROWS = {row["file"]: row for row in _rows()}
 PARAMETERS = [
-    pytest.param(name, marks=[] if number % IN_CI == 0 else [pytest.mark.slow]) for number, name in enumerate(sorted(ROWS))
+    pytest.param(name, marks=[] if number % IN_CI == 0 else [pytest.mark.slow])
+    for number, name in enumerate(sorted(ROWS))
 ]
 
 
@@ -79,12 +80,15 @@ def _transfers(algorithm: Algorithm) -> Counter[tuple[object, ...]]:
     columns = (steps.rank, steps.peer, steps.count, steps.src_buffer, steps.src_offset)
     rows = zip(*(column[sends].tolist() for column in columns), strict=True)
     return Counter(
-        (*pair, count, *((buffer, offset) if buffer != Buffer.SCRATCH else ())) for *pair, count, buffer, offset in rows
+        (*pair, count, *((buffer, offset) if buffer != Buffer.SCRATCH else ()))
+        for *pair, count, buffer, offset in rows
     )
 
 
 @pytest.mark.parametrize("runtime", CHECKS)
-def test_written_file_is_loaded_and_does_the_same(row: Row, runtime: str, loaders: ModuleType) -> None:
+def test_written_file_is_loaded_and_does_the_same(
+    row: Row, runtime: str, loaders: ModuleType
+) -> None:
     original = _original(row["file"])
     text = _written(row["file"], runtime)
     assert loaders.refusals(text.decode(), runtime) == []
@@ -93,12 +97,16 @@ def test_written_file_is_loaded_and_does_the_same(row: Row, runtime: str, loader
     assert _transfers(back) == _transfers(original)
     semantics = row["custom_semantics"] if back.collective.kind is CollectiveKind.CUSTOM else ""
     if semantics or original.collective.kind is not CollectiveKind.CUSTOM:
-        report = verify(back, expected=parse_expectation(semantics, back.collective) if semantics else None)
+        report = verify(
+            back, expected=parse_expectation(semantics, back.collective) if semantics else None
+        )
         assert report.ok, report.diagnostics
 
 
 @pytest.mark.parametrize("runtime", CHECKS)
-def test_device_interpreter_gets_the_same_results(row: Row, runtime: str, loaders: ModuleType) -> None:
+def test_device_interpreter_gets_the_same_results(
+    row: Row, runtime: str, loaders: ModuleType
+) -> None:
     original = _original(row["file"])
     in_place = original.collective.in_place
     capacity = 2 if row["proto"] == "Simple" else 8
@@ -111,7 +119,9 @@ def test_device_interpreter_gets_the_same_results(row: Row, runtime: str, loader
     wanted: dict[tuple[int, int], Counter[tuple[int, int]]] = {}
     columns = (expected.rank, expected.offset, expected.source_rank, expected.source_unit)
     for rank, offset, source, unit in zip(*(column.tolist() for column in columns), strict=True):
-        wanted.setdefault((rank, offset), Counter()).update((s, unit) for s in (ranks if source < 0 else [source]))
+        wanted.setdefault((rank, offset), Counter()).update(
+            (s, unit) for s in (ranks if source < 0 else [source])
+        )
     found = {place: machine.cells.get(machine.cell(place[0], "o", place[1])) for place in wanted}
     assert found == wanted
 
@@ -138,7 +148,11 @@ def test_no_size_is_claimed_at_which_connections_fill_up(row: Row) -> None:
     assert safety.min_units is not None
     if safety.min_units > 1:
         slice_bytes = {"Simple": 2 << 20, "LL": 32 << 10, "LL128": 576_000}[row["proto"]]
-        assert 0 < int(attributes["maxBytes"]) <= back.collective.unit_count * (slice_bytes // safety.min_units)
+        assert (
+            0
+            < int(attributes["maxBytes"])
+            <= back.collective.unit_count * (slice_bytes // safety.min_units)
+        )
 
 
 def test_custom_collective_is_refused_where_the_runtime_has_none(corpus: Path) -> None:

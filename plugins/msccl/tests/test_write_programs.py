@@ -36,7 +36,9 @@ class Program:
     readers: dict[Cell, list[int]] = field(default_factory=dict)
     held: dict[Cell, Counter[tuple[int, int]]] = field(
         default_factory=lambda: {
-            (rank, Buffer.INPUT, unit): Counter({(rank, unit): 1}) for rank in range(RANKS) for unit in range(UNITS)
+            (rank, Buffer.INPUT, unit): Counter({(rank, unit): 1})
+            for rank in range(RANKS)
+            for unit in range(UNITS)
         }
     )
 
@@ -47,13 +49,17 @@ class Program:
         for side, cells in (("src", source), ("dst", target)):
             if cells:
                 values |= {f"{side}_buffer": cells[0][1], f"{side}_offset": cells[0][2]}
-        row = self.builder.add(rank, kind, data=sorted(parents), count=len(source or target), **values)
+        row = self.builder.add(
+            rank, kind, data=sorted(parents), count=len(source or target), **values
+        )
         for cell in source:
             self.readers.setdefault(cell, []).append(row)
         for cell in target:
             self.writers[cell], self.readers[cell] = row, []
 
-    def move(self, source: list[Cell], target: list[Cell], operand: list[Cell], channel: int, lane: int) -> None:
+    def move(
+        self, source: list[Cell], target: list[Cell], operand: list[Cell], channel: int, lane: int
+    ) -> None:
         """Copy or send; with `operand` the sum of both is stored."""
         sums = [self.held[cell].copy() for cell in source]
         if operand:
@@ -74,7 +80,9 @@ class Program:
             for contribution in sorted(contents.elements())
         ]
         sizes = np.full(RANKS, UNITS, np.int64)
-        expected = Contributions(*(np.asarray([row[column] for row in rows], np.int64) for column in range(4)))
+        expected = Contributions(
+            *(np.asarray([row[column] for row in rows], np.int64) for column in range(4))
+        )
         contract = CustomContract(sizes, sizes, np.ones(RANKS, np.bool_), expected)
         collective = Collective(CollectiveKind.CUSTOM, RANKS, UNITS, contract=contract)
         return Algorithm(collective, self.builder.build(), np.full(RANKS, UNITS, np.int64))
@@ -85,8 +93,17 @@ def _cells(place: Cell, count: int) -> list[Cell]:
     return [(rank, buffer, unit) for unit in range(start, min(start + count, UNITS))]
 
 
-places = st.tuples(st.integers(0, RANKS - 1), st.sampled_from(list(Buffer)[:3]), st.integers(0, UNITS - 1))
-moves = st.tuples(places, places, st.integers(1, 3), st.sampled_from(["", "same", "other"]), st.integers(0, 1), st.integers(0, 3))
+places = st.tuples(
+    st.integers(0, RANKS - 1), st.sampled_from(list(Buffer)[:3]), st.integers(0, UNITS - 1)
+)
+moves = st.tuples(
+    places,
+    places,
+    st.integers(1, 3),
+    st.sampled_from(["", "same", "other"]),
+    st.integers(0, 1),
+    st.integers(0, 3),
+)
 
 
 @st.composite
@@ -102,9 +119,18 @@ def programs(draw: st.DrawFn) -> Algorithm:
             is_local = start[0] == end[0]
             place = end if is_local or adds == "same" else (end[0], Buffer.INPUT, 0)
             operand = _cells(place, length)
-        known = all(cell in program.held for cell in source + operand) and len(operand) in (0, length)
-        apart = set(source).isdisjoint(target) and (operand == target or set(operand).isdisjoint(target))
-        if known and apart and max((max(program.held[cell].values()) for cell in source + operand), default=0) < 20:
+        known = all(cell in program.held for cell in source + operand) and len(operand) in (
+            0,
+            length,
+        )
+        apart = set(source).isdisjoint(target) and (
+            operand == target or set(operand).isdisjoint(target)
+        )
+        if (
+            known
+            and apart
+            and max((max(program.held[cell].values()) for cell in source + operand), default=0) < 20
+        ):
             program.move(source, target, operand, channel, lane if has_lanes else -1)
     found = program.algorithm()
     assert verify(found).modes["out_of_place"].verdict == "ok"
@@ -125,9 +151,13 @@ def _outputs(algorithm: Algorithm) -> dict[tuple[int, int], Counter[tuple[int, i
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(program=programs())
-def test_random_program_keeps_its_contents(loaders: ModuleType, runtime: str, program: Algorithm) -> None:
+def test_random_program_keeps_its_contents(
+    loaders: ModuleType, runtime: str, program: Algorithm
+) -> None:
     options = {"runtime": runtime, "collective": "custom" if runtime == "msccl" else "allreduce"}
     contract = program.collective.contract
     assert contract is not None
@@ -143,12 +173,16 @@ def test_random_program_keeps_its_contents(loaders: ModuleType, runtime: str, pr
         ):
             machine = loaders.run(text.decode(), in_place, 2)
             outputs = _outputs(program)
-            assert {place: machine.cells[machine.cell(place[0], "o", place[1])] for place in outputs} == outputs
+            assert {
+                place: machine.cells[machine.cell(place[0], "o", place[1])] for place in outputs
+            } == outputs
 
 
 @settings(max_examples=100)
 @given(algorithm=algorithms(max_steps=20), runtime=st.sampled_from(RUNTIMES))
-def test_any_algorithm_is_written_or_refused_with_a_reason(loaders: ModuleType, algorithm: Algorithm, runtime: str) -> None:
+def test_any_algorithm_is_written_or_refused_with_a_reason(
+    loaders: ModuleType, algorithm: Algorithm, runtime: str
+) -> None:
     with contextlib.suppress(HubError):
         (artifact,) = write(algorithm, {"runtime": runtime}).artifacts
         assert loaders.refusals(artifact.content().decode(), runtime) == []

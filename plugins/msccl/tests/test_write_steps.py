@@ -13,11 +13,24 @@ from collhub_msccl.read_xml import read
 from collhub_msccl.write_xml import write
 
 from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
+from hub_core.collectives import (
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    ReduceOp,
+)
 from hub_core.diagnostics import HubError, InputError, UsageError
 from hub_core.plugins.contract import Source, WriteResult
 from hub_core.steps import StepKind, StepTable, StepTableBuilder
-from hub_core.testing.samples import all_samples, direct_all_to_all, direct_gather, ring_all_gather, ring_all_reduce
+from hub_core.testing.samples import (
+    all_samples,
+    direct_all_to_all,
+    direct_gather,
+    ring_all_gather,
+    ring_all_reduce,
+)
 from hub_core.verification import verify
 
 INPUT, OUTPUT, SCRATCH = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
@@ -27,13 +40,25 @@ Place = tuple[Buffer, int]
 class Draft:
     """Steps of a custom collective, eight units a buffer, without stated result."""
 
-    def __init__(self, num_ranks: int = 2, in_place: bool = False, out_of_place: bool = True) -> None:
+    def __init__(
+        self, num_ranks: int = 2, in_place: bool = False, out_of_place: bool = True
+    ) -> None:
         self.builder = StepTableBuilder(num_ranks)
         sizes = np.full(num_ranks, 8, np.int64)
         contract = CustomContract(sizes, sizes, np.ones(num_ranks, np.bool_))
-        self.collective = Collective(CollectiveKind.CUSTOM, num_ranks, 8, None, in_place, out_of_place, contract=contract)
+        self.collective = Collective(
+            CollectiveKind.CUSTOM, num_ranks, 8, None, in_place, out_of_place, contract=contract
+        )
 
-    def add(self, rank: int, kind: StepKind, source: Place | None, target: Place | None, count: int = 1, **values: object) -> int:
+    def add(
+        self,
+        rank: int,
+        kind: StepKind,
+        source: Place | None,
+        target: Place | None,
+        count: int = 1,
+        **values: object,
+    ) -> int:
         for side, place in (("src", source), ("dst", target)):
             if place:
                 values |= {f"{side}_buffer": place[0], f"{side}_offset": place[1]}
@@ -44,7 +69,9 @@ class Draft:
         return Algorithm(self.collective, steps, np.full(steps.num_ranks, 8, np.int64))
 
 
-def _result(algorithm: Algorithm, runtime: str = "msccl", **options: str | int) -> tuple[str, WriteResult]:
+def _result(
+    algorithm: Algorithm, runtime: str = "msccl", **options: str | int
+) -> tuple[str, WriteResult]:
     if runtime != "msccl" and algorithm.collective.kind is CollectiveKind.CUSTOM:
         options.setdefault("collective", "allreduce")
     result = write(algorithm, {"runtime": runtime, **options})
@@ -90,7 +117,9 @@ def _forwarding(reduces: bool, target: Place, is_read_again: bool = False) -> Al
         (_forwarding(True, (SCRATCH, 3), is_read_again=True), ["rrcs", "cpy"]),
     ],
 )
-def test_receive_and_send_of_the_same_units_are_one_step(algorithm: Algorithm, middle: list[str]) -> None:
+def test_receive_and_send_of_the_same_units_are_one_step(
+    algorithm: Algorithm, middle: list[str]
+) -> None:
     assert _types(_text(algorithm)) == ["s", *middle, "r"]
 
 
@@ -124,7 +153,8 @@ def test_send_that_waits_for_a_change_of_what_was_received_stays_apart(loaders: 
 
 
 @pytest.mark.parametrize(
-    ("in_place", "out_of_place", "types"), [(False, True, "r re"), (True, False, "r re"), (True, True, "r re cpy")]
+    ("in_place", "out_of_place", "types"),
+    [(False, True, "r re"), (True, False, "r re"), (True, True, "r re cpy")],
 )
 def test_sum_in_another_place_is_unfused_for_the_modes_that_are_claimed(
     loaders: ModuleType, in_place: bool, out_of_place: bool, types: str
@@ -158,14 +188,19 @@ def _reductions(counts: list[int], source: Buffer = INPUT) -> Algorithm:
     return draft.algorithm()
 
 
-@pytest.mark.parametrize(("counts", "separated"), [([1, 1], 0), ([2, 1], 1), ([1, 2], 1), ([1] * 16, 0), ([1] * 20, 4)])
+@pytest.mark.parametrize(
+    ("counts", "separated"), [([1, 1], 0), ([2, 1], 1), ([1, 2], 1), ([1] * 16, 0), ([1] * 20, 4)]
+)
 def test_neighbouring_reductions_are_separated_where_the_runtimes_would_misread_them(
     loaders: ModuleType, counts: list[int], separated: int
 ) -> None:
     text = _text(_reductions(counts))
     assert text.count('hasdep="1"') == separated
     cells = loaders.run(text, False, 2).cells
-    assert [cells[0, "s", unit][0, 2 + unit] for unit in (0, 1)] == [len(counts), sum(count > 1 for count in counts)]
+    assert [cells[0, "s", unit][0, 2 + unit] for unit in (0, 1)] == [
+        len(counts),
+        sum(count > 1 for count in counts),
+    ]
 
 
 def test_reductions_within_one_buffer_are_separated() -> None:
@@ -178,7 +213,15 @@ def _staged(is_in_turn: bool) -> Algorithm:
     last: list[int] = []
     for unit in range(2):
         draft.add(0, StepKind.SEND, (INPUT, unit), None, peer=1, channel=unit)
-        received = draft.add(1, StepKind.RECV, None, (SCRATCH, 3 * unit), peer=0, channel=unit, data=last if is_in_turn else [])
+        received = draft.add(
+            1,
+            StepKind.RECV,
+            None,
+            (SCRATCH, 3 * unit),
+            peer=0,
+            channel=unit,
+            data=last if is_in_turn else [],
+        )
         last = [draft.add(1, StepKind.COPY, (SCRATCH, 3 * unit), (OUTPUT, unit), data=[received])]
     return draft.algorithm()
 
@@ -195,7 +238,9 @@ def test_several_dependencies_are_nops_before_the_step() -> None:
     parents = []
     for channel in range(3):
         draft.add(0, StepKind.SEND, (INPUT, channel), None, peer=1, channel=channel)
-        parents.append(draft.add(1, StepKind.RECV, None, (OUTPUT, channel), peer=0, channel=channel))
+        parents.append(
+            draft.add(1, StepKind.RECV, None, (OUTPUT, channel), peer=0, channel=channel)
+        )
     draft.add(1, StepKind.SEND, (OUTPUT, 0), None, count=3, peer=0, data=parents)
     draft.add(0, StepKind.RECV, None, (OUTPUT, 0), count=3, peer=1)
     text = _text(draft.algorithm())
@@ -210,8 +255,12 @@ def test_long_messages_are_cut_at_the_same_places_on_both_ends() -> None:
     for start, count in ((0, 1), (1, 150)):
         region = {"count": count}
         builder.add(0, StepKind.SEND, peer=1, src_buffer=OUTPUT, src_offset=start, **region)
-        received = builder.add(1, StepKind.RECV, peer=0, dst_buffer=OUTPUT, dst_offset=start, **region)
-        builder.add(1, StepKind.SEND, peer=2, src_buffer=OUTPUT, src_offset=start, data=[received], **region)
+        received = builder.add(
+            1, StepKind.RECV, peer=0, dst_buffer=OUTPUT, dst_offset=start, **region
+        )
+        builder.add(
+            1, StepKind.SEND, peer=2, src_buffer=OUTPUT, src_offset=start, data=[received], **region
+        )
         builder.add(2, StepKind.RECV, peer=1, dst_buffer=OUTPUT, dst_offset=start, **region)
     text = _text(Algorithm(collective, builder.build(), np.zeros(3, np.int64)), "executor")
     assert Counter(_types(text)) == {"s": 4, "rcs": 4, "r": 4}
@@ -221,14 +270,23 @@ def test_long_messages_are_cut_at_the_same_places_on_both_ends() -> None:
 
 def test_units_that_are_finer_than_needed_are_joined_and_that_is_said() -> None:
     fine = ring_all_gather(4)
-    steps = replace(fine.steps, **{name: getattr(fine.steps, name) * 1000 for name in ("src_offset", "dst_offset", "count")})
-    text, result = _result(replace(fine, steps=steps, collective=replace(fine.collective, unit_count=4000)), "executor")
+    steps = replace(
+        fine.steps,
+        **{
+            name: getattr(fine.steps, name) * 1000 for name in ("src_offset", "dst_offset", "count")
+        },
+    )
+    text, result = _result(
+        replace(fine, steps=steps, collective=replace(fine.collective, unit_count=4000)), "executor"
+    )
     assert _header(text)["nchunksperloop"] == "4"
     assert any("unit_count" in loss.feature for loss in result.losses)
 
 
 @pytest.mark.parametrize(("runtime", "ranks"), [("msccl", 200), ("executor", 48), ("rccl", 48)])
-def test_long_thread_blocks_are_cut_to_the_limit(loaders: ModuleType, runtime: str, ranks: int) -> None:
+def test_long_thread_blocks_are_cut_to_the_limit(
+    loaders: ModuleType, runtime: str, ranks: int
+) -> None:
     text = _text(ring_all_reduce(ranks), runtime)
     assert loaders.refusals(text, runtime) == []
     assert verify(_back(text)).ok
@@ -242,13 +300,17 @@ def test_stated_limits_replace_those_of_the_default_build(loaders: ModuleType) -
     assert verify(_back(_text(ring, "executor", max_steps=8))).ok
 
 
-def test_more_peers_than_thread_blocks_of_a_channel_are_spread_over_channels(loaders: ModuleType) -> None:
+def test_more_peers_than_thread_blocks_of_a_channel_are_spread_over_channels(
+    loaders: ModuleType,
+) -> None:
     text = _text(direct_all_to_all(40), "executor")
     assert 2 <= int(_header(text)["nchannels"]) <= 4
     assert loaders.refusals(text, "executor") == []
 
 
-def test_unrelated_thread_blocks_are_joined_where_there_would_be_too_many(loaders: ModuleType) -> None:
+def test_unrelated_thread_blocks_are_joined_where_there_would_be_too_many(
+    loaders: ModuleType,
+) -> None:
     text = _text(direct_all_to_all(60), "rccl")
     assert loaders.refusals(text, "rccl") == []
     assert verify(_back(text)).ok
@@ -257,12 +319,32 @@ def test_unrelated_thread_blocks_are_joined_where_there_would_be_too_many(loader
 @pytest.mark.parametrize(
     ("algorithm", "runtime", "options", "reason"),
     [
-        (direct_all_to_all(70), "rccl", {}, r"rank \d+ needs \d+ thread blocks, more than the 64 that it takes"),
+        (
+            direct_all_to_all(70),
+            "rccl",
+            {},
+            r"rank \d+ needs \d+ thread blocks, more than the 64 that it takes",
+        ),
         (direct_all_to_all(40), "executor", {"max_channels": 1}, "more than the 1 channels"),
         (all_samples(4)["shift-to-next"], "rccl", {}, "it has no custom collective"),
-        (all_samples(4)["ring-all-reduce"], "msccl", {"mode": "out-of-place"}, "does not claim to be usable out of place"),
-        (all_samples(4)["ring-all-reduce"], "msccl", {"min_bytes": 9, "max_bytes": 8}, "no size is at least 9 and at most 8"),
-        (all_samples(4)["ring-all-reduce"], "msccl", {"collective": "alltoallw"}, "knows no 'alltoallw'"),
+        (
+            all_samples(4)["ring-all-reduce"],
+            "msccl",
+            {"mode": "out-of-place"},
+            "does not claim to be usable out of place",
+        ),
+        (
+            all_samples(4)["ring-all-reduce"],
+            "msccl",
+            {"min_bytes": 9, "max_bytes": 8},
+            "no size is at least 9 and at most 8",
+        ),
+        (
+            all_samples(4)["ring-all-reduce"],
+            "msccl",
+            {"collective": "alltoallw"},
+            "knows no 'alltoallw'",
+        ),
     ],
 )
 def test_what_a_runtime_cannot_do_is_refused_by_name(
@@ -299,8 +381,26 @@ def test_lonely_message_is_refused_with_its_place() -> None:
     ("runtime", "expected"),
     [
         ("msccl", {"coll": "reduce_scatter", "inplace": "1", "maxBytes": "134217728"}),
-        ("executor", {"coll": "reducescatter", "inplace": "1", "outofplace": "1", "minBytes": "0", "maxBytes": "0"}),
-        ("rccl", {"coll": "reducescatter", "inplace": "1", "outofplace": "1", "minBytes": "0", "maxBytes": "0"}),
+        (
+            "executor",
+            {
+                "coll": "reducescatter",
+                "inplace": "1",
+                "outofplace": "1",
+                "minBytes": "0",
+                "maxBytes": "0",
+            },
+        ),
+        (
+            "rccl",
+            {
+                "coll": "reducescatter",
+                "inplace": "1",
+                "outofplace": "1",
+                "minBytes": "0",
+                "maxBytes": "0",
+            },
+        ),
     ],
 )
 def test_header_is_spelled_for_the_runtime(runtime: str, expected: dict[str, str]) -> None:
@@ -312,9 +412,15 @@ def test_header_is_spelled_for_the_runtime(runtime: str, expected: dict[str, str
 def test_both_modes_are_two_files_for_msccl_and_a_loss_says_so() -> None:
     both = ring_all_gather(4)
     text, result = _result(both)
-    assert (_header(text)["inplace"], [loss.feature for loss in result.losses]) == ("1", ["out_of_place"])
+    assert (_header(text)["inplace"], [loss.feature for loss in result.losses]) == (
+        "1",
+        ["out_of_place"],
+    )
     text, result = _result(both, mode="out-of-place")
-    assert (_header(text)["inplace"], [loss.feature for loss in result.losses]) == ("0", ["in_place"])
+    assert (_header(text)["inplace"], [loss.feature for loss in result.losses]) == (
+        "0",
+        ["in_place"],
+    )
 
 
 def test_sizes_are_inclusive_at_the_upper_end_for_all_but_msccl() -> None:
@@ -335,10 +441,16 @@ def test_size_is_limited_where_connections_would_fill_up(proto: str, limit: str)
         builder.add(rank, StepKind.COPY, src_buffer=INPUT, dst_buffer=SCRATCH, count=1, lane=1)
     sizes = np.full(2, 3, np.int64)
     contract = CustomContract(sizes, sizes, np.ones(2, np.bool_))
-    algorithm = Algorithm(Collective(CollectiveKind.CUSTOM, 2, 3, contract=contract), builder.build(), np.ones(2, np.int64))
+    algorithm = Algorithm(
+        Collective(CollectiveKind.CUSTOM, 2, 3, contract=contract),
+        builder.build(),
+        np.ones(2, np.int64),
+    )
     text, result = _result(algorithm, "executor", proto=proto)
     assert _header(text)["maxBytes"] == limit
-    assert ("extensions: maxBytes" in {loss.feature for loss in result.losses}) == (proto == "Simple")
+    assert ("extensions: maxBytes" in {loss.feature for loss in result.losses}) == (
+        proto == "Simple"
+    )
 
 
 def test_collective_without_a_name_in_msccl_is_custom_and_that_is_said() -> None:
@@ -351,14 +463,26 @@ def test_what_the_file_cannot_say_is_listed() -> None:
     ring = ring_all_reduce(4)
     collective = replace(ring.collective, reduce_op=ReduceOp.MAX)
     timed = np.where(ring.steps.sends, -1, 5).astype(np.int64)
-    changed = replace(_with(ring, duration_ns=timed), collective=collective, collective_bytes=4096, extensions={"x": 1})
+    changed = replace(
+        _with(ring, duration_ns=timed),
+        collective=collective,
+        collective_bytes=4096,
+        extensions={"x": 1},
+    )
     _, result = _result(changed, "executor")
-    assert {loss.feature for loss in result.losses} == {"reduce_op", "durations", "collective bytes", "extensions"}
+    assert {loss.feature for loss in result.losses} == {
+        "reduce_op",
+        "durations",
+        "collective bytes",
+        "extensions",
+    }
     expected = Contributions(*(np.zeros(1, np.int64) for _ in range(4)))
     draft = Draft(1).algorithm()
     contract = draft.collective.contract
     assert contract is not None
-    stated = replace(draft, collective=replace(draft.collective, contract=replace(contract, expected=expected)))
+    stated = replace(
+        draft, collective=replace(draft.collective, contract=replace(contract, expected=expected))
+    )
     assert [loss.feature for loss in _result(stated)[1].losses] == ["contract"]
 
 

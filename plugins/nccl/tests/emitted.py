@@ -49,7 +49,9 @@ def write_fixed(folder: Path) -> None:
 def make(folder: Path, *arguments: str) -> None:
     """Build what the arguments name, without optimisation."""
     command = ["make", "-s", "CXXFLAGS=-O0", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -65,5 +67,13 @@ def run(folder: Path, *arguments: str, limit_s: float = 20) -> Run:
     """Run the program; a message waits at most `limit_s` seconds for its partner."""
     command = ["./collhub_double", "--repeats", "1", "--warmups", "0", *arguments]
     environment = {"COLLHUB_DOUBLE_TIMEOUT_S": str(limit_s)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
     return Run(done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr)

@@ -34,22 +34,42 @@ def gather_round(rings: Sequence[Sequence[int]]) -> Algorithm:
     builder = StepTableBuilder(n)
     last: dict[tuple[int, int], int] = {}
     for rank in range(n):
-        copy = builder.add(rank, StepKind.COPY, src_buffer=IN, dst_buffer=OUT, dst_offset=rank * k, count=k)
+        copy = builder.add(
+            rank, StepKind.COPY, src_buffer=IN, dst_buffer=OUT, dst_offset=rank * k, count=k
+        )
         last.update({(rank, rank * k + j): copy for j in range(k)})
     for hop in range(n - 1):
         for j, ring in enumerate(rings):
             for place, rank in enumerate(ring):
                 unit, peer = ring[(place - hop) % n] * k + j, ring[(place + 1) % n]
                 given, message = [last[rank, unit]], {"channel": j, "count": 1}
-                builder.add(rank, StepKind.SEND, data=given, control=(), peer=peer, src_buffer=OUT, src_offset=unit, **message)
+                builder.add(
+                    rank,
+                    StepKind.SEND,
+                    data=given,
+                    control=(),
+                    peer=peer,
+                    src_buffer=OUT,
+                    src_offset=unit,
+                    **message,
+                )
                 last[peer, unit] = builder.add(
-                    peer, StepKind.RECV, data=(), control=(), peer=rank, dst_buffer=OUT, dst_offset=unit, **message
+                    peer,
+                    StepKind.RECV,
+                    data=(),
+                    control=(),
+                    peer=rank,
+                    dst_buffer=OUT,
+                    dst_offset=unit,
+                    **message,
                 )
     collective = Collective(CollectiveKind.ALL_GATHER, n, n * k)
     return Algorithm(collective, builder.build(), np.zeros(n, np.int64))
 
 
-@pytest.mark.parametrize("make", [samples.ring_all_gather, samples.ring_all_reduce, samples.ring_reduce_scatter])
+@pytest.mark.parametrize(
+    "make", [samples.ring_all_gather, samples.ring_all_reduce, samples.ring_reduce_scatter]
+)
 def test_ring_of_every_sample_is_read_back(make: object) -> None:
     assert callable(make)
     assert read_rings(text_of(make(5))) == [[0, 1, 2, 3, 4]]
@@ -60,7 +80,9 @@ def test_ring_of_two_ranks_is_recognised() -> None:
 
 
 @settings(max_examples=20)
-@given(st.integers(2, 6).flatmap(lambda n: st.lists(st.permutations(range(n)), min_size=1, max_size=3)))
+@given(
+    st.integers(2, 6).flatmap(lambda n: st.lists(st.permutations(range(n)), min_size=1, max_size=3))
+)
 def test_rings_in_any_order_of_ranks_are_read_back(orders: list[list[int]]) -> None:
     rings = [[*order[order.index(0) :], *order[: order.index(0)]] for order in orders]
     different = list(dict.fromkeys(map(tuple, rings)))
@@ -72,7 +94,9 @@ def test_rings_in_any_order_of_ranks_are_read_back(orders: list[list[int]]) -> N
 
 
 @pytest.mark.needs_plugins
-@pytest.mark.parametrize("name", ["az_allreduce_a100_ring_8_4_1_ll128", "mt_allgather_ring_8_4_2_ll128"])
+@pytest.mark.parametrize(
+    "name", ["az_allreduce_a100_ring_8_4_1_ll128", "mt_allgather_ring_8_4_2_ll128"]
+)
 def test_rings_of_the_corpus_are_recognised(corpus: Path, name: str) -> None:
     assert read_rings(text_of(hub_core.read(corpus / "msccl" / f"{name}.xml"))) == [list(range(8))]
 
@@ -85,7 +109,12 @@ def test_devices_are_hexadecimal_and_may_be_named() -> None:
 
 def test_copies_give_every_ring_more_channels() -> None:
     rings = [[0, 1, 2], [0, 2, 1]]
-    assert read_rings(text_of(gather_round(rings), copies=2)) == [rings[0], rings[0], rings[1], rings[1]]
+    assert read_rings(text_of(gather_round(rings), copies=2)) == [
+        rings[0],
+        rings[0],
+        rings[1],
+        rings[1],
+    ]
 
 
 def test_more_channels_than_nccl_has_are_refused() -> None:
@@ -116,11 +145,20 @@ def test_what_is_no_set_of_equal_rings_is_refused_with_the_reason(sample: str, r
 
 def test_wrong_algorithm_does_not_become_a_ring() -> None:
     right = samples.ring_all_reduce(3)
-    columns = {name: getattr(right.steps, name).copy() for name in ("rank", "kind", "peer", "src_buffer", "src_offset")}
-    columns |= {name: getattr(right.steps, name).copy() for name in ("dst_buffer", "dst_offset", "count")}
+    columns = {
+        name: getattr(right.steps, name).copy()
+        for name in ("rank", "kind", "peer", "src_buffer", "src_offset")
+    }
+    columns |= {
+        name: getattr(right.steps, name).copy() for name in ("dst_buffer", "dst_offset", "count")
+    }
     # The first reducing receive only overwrites.
     row = int(np.flatnonzero(columns["kind"] == StepKind.RECV_REDUCE)[0])
-    columns["kind"][row], columns["src_buffer"][row], columns["src_offset"][row] = StepKind.RECV, Buffer.UNKNOWN, 0
+    columns["kind"][row], columns["src_buffer"][row], columns["src_offset"][row] = (
+        StepKind.RECV,
+        Buffer.UNKNOWN,
+        0,
+    )
     steps = type(right.steps).from_columns(3, columns, data=right.steps.edges())
     with pytest.raises(HubError):
         text_of(Algorithm(right.collective, steps, np.zeros(3, np.int64)))

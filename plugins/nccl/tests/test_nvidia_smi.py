@@ -49,8 +49,12 @@ def test_devices_that_share_a_switch_or_a_cpu_hang_below_one_node() -> None:
 
 
 def test_colours_and_the_legend_are_no_content() -> None:
-    coloured = MATRIX.replace("\tGPU0\tGPU1", "\x1b[4mGPU0\tGPU1", 1).replace("NUMA ID\n", "NUMA ID\x1b[0m\n", 1)
-    assert read_text(coloured, profile="a100").num_links == read_text(MATRIX, profile="a100").num_links
+    coloured = MATRIX.replace("\tGPU0\tGPU1", "\x1b[4mGPU0\tGPU1", 1).replace(
+        "NUMA ID\n", "NUMA ID\x1b[0m\n", 1
+    )
+    assert (
+        read_text(coloured, profile="a100").num_links == read_text(MATRIX, profile="a100").num_links
+    )
 
 
 def test_without_a_profile_the_speed_of_nvlink_is_assumed_aloud() -> None:

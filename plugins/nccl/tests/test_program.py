@@ -73,7 +73,9 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     "all-to-all": lambda: samples.direct_all_to_all(5),
     "staged-all-to-all": lambda: samples.staged_all_to_all(4),
     "custom": lambda: samples.shift_to_next(3),
-    "tacos": lambda: synthesized("tacos", "mesh:2x2?bandwidth=50GiB/s&latency=500ns", CollectiveKind.ALL_GATHER),
+    "tacos": lambda: synthesized(
+        "tacos", "mesh:2x2?bandwidth=50GiB/s&latency=500ns", CollectiveKind.ALL_GATHER
+    ),
     "blink": lambda: synthesized("blink", "dgx1v", CollectiveKind.BROADCAST),
 }
 
@@ -90,7 +92,9 @@ def test_result_is_what_the_collective_defines(folder: Path, name: str) -> None:
         assert found.report["max_abs_error"] == 0
 
 
-@pytest.mark.parametrize("name", ["ring-all-gather", "ring-reduce-scatter", "direct-gather", "direct-scatter"])
+@pytest.mark.parametrize(
+    "name", ["ring-all-gather", "ring-reduce-scatter", "direct-gather", "direct-scatter"]
+)
 @pytest.mark.parametrize("in_place", [False, True])
 def test_calls_in_place_and_out_of_place_are_right(folder: Path, name: str, in_place: bool) -> None:
     algorithm = samples.all_samples(4)[name]
@@ -134,7 +138,9 @@ def test_unknown_dtype_is_refused_with_the_known_ones(ring: Path) -> None:
     assert "float16, bfloat16" in found.errors
 
 
-def test_sends_and_receives_in_groups_of_their_own_deadlock_and_every_rank_is_named(folder: Path) -> None:
+def test_sends_and_receives_in_groups_of_their_own_deadlock_and_every_rank_is_named(
+    folder: Path,
+) -> None:
     stated = tables(samples.ring_all_reduce(4))
     records = stated.records.copy()
     is_receive_or_later = records[:, 0] >= RecordKind.RECV
@@ -206,14 +212,30 @@ int main() {
 
 def test_float16_is_converted_as_numpy_converts_it(folder: Path) -> None:
     (folder / "conversions.cpp").write_text(CONVERSIONS, encoding="ascii")
-    subprocess.run(["g++", "-std=c++17", "-o", "conversions", "conversions.cpp"], cwd=folder, timeout=60, check=True)
+    subprocess.run(
+        ["g++", "-std=c++17", "-o", "conversions", "conversions.cpp"],
+        cwd=folder,
+        timeout=60,
+        check=True,
+    )
     halves = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
     rng = np.random.default_rng(1)
     floats = np.concatenate(
-        [halves[np.isfinite(halves)] * np.float32(1 + 2.0**-11), rng.uniform(-7e4, 7e4, 10000), rng.normal(0, 1e-5, 10000)]
+        [
+            halves[np.isfinite(halves)] * np.float32(1 + 2.0**-11),
+            rng.uniform(-7e4, 7e4, 10000),
+            rng.normal(0, 1e-5, 10000),
+        ]
     )
     floats = floats.astype(np.float32)
-    done = subprocess.run(["./conversions"], cwd=folder, input=floats.tobytes(), capture_output=True, timeout=60, check=True)
+    done = subprocess.run(
+        ["./conversions"],
+        cwd=folder,
+        input=floats.tobytes(),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
     np.testing.assert_array_equal(np.frombuffer(done.stdout[: 4 * 65536], np.float32), halves)
     with np.errstate(over="ignore"):
         expected = floats.astype(np.float16)
@@ -224,14 +246,18 @@ def test_program_is_written_for_the_mode_that_is_asked_for() -> None:
     algorithm = samples.ring_all_gather(2)
     facts = {}
     for mode in ("in-place", "out-of-place"):
-        schedule = {artifact.name: artifact.content() for artifact in _written(algorithm, mode).artifacts}["schedule.json"]
+        schedule = {
+            artifact.name: artifact.content() for artifact in _written(algorithm, mode).artifacts
+        }["schedule.json"]
         facts[mode] = json.loads(schedule)["in_place"]
     assert facts == {"in-place": True, "out-of-place": False}
 
 
 def test_build_without_nvcc_says_what_works_instead(ring: Path) -> None:
     command = ["make", "-s", "NVCC=no-such-nvcc", "collhub_program"]
-    done = subprocess.run(command, cwd=ring, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ring, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode != 0
     assert "run 'make double' for the CPU" in done.stdout
 
@@ -240,7 +266,10 @@ def test_doctor_says_what_can_be_built(tmp_path: Path) -> None:
     (tmp_path / "g++").write_text("")
     (tmp_path / "g++").chmod(0o755)
     lines = check({"PATH": str(tmp_path)})
-    assert [(line.subject, "not found" in line.details) for line in lines] == [("g++", False), ("nvcc", True)]
+    assert [(line.subject, "not found" in line.details) for line in lines] == [
+        ("g++", False),
+        ("nvcc", True),
+    ]
 
 
 def test_mode_that_the_algorithm_does_not_serve_is_refused() -> None:
@@ -276,7 +305,9 @@ class Wires:
 
     def __init__(self, num_ranks: int) -> None:
         self.queues: dict[tuple[int, int], queue.Queue[Any]] = {
-            (source, target): queue.Queue() for source in range(num_ranks) for target in range(num_ranks)
+            (source, target): queue.Queue()
+            for source in range(num_ranks)
+            for target in range(num_ranks)
         }
 
     def calls(self, module: ModuleType, rank: int, copied: Callable[[Any], Any] = np.copy) -> Any:
@@ -309,7 +340,10 @@ def test_python_entry_runs_the_same_records() -> None:
         memories.append(module.Buffers(np.zeros(layout["total"] * block), layout["begin"], block))
         memories[rank].region(module.INPUT, 0, n)[:] = given[rank]
     threads = [
-        threading.Thread(target=module.run_records, args=(schedule["records"][rank], memories[rank], wires.calls(module, rank)))
+        threading.Thread(
+            target=module.run_records,
+            args=(schedule["records"][rank], memories[rank], wires.calls(module, rank)),
+        )
         for rank in range(n)
     ]
     for thread in threads:
@@ -324,16 +358,29 @@ def test_python_entry_gets_what_the_collective_defines_on_tensors() -> None:
     torch = pytest.importorskip("torch")
     module, n, block = entry(), 4, 5
     schedule = json.loads(schedule_json(tables(samples.ring_all_reduce(n))))
-    for dtype, op in [("float16", "sum"), ("int32", "prod"), ("bfloat16", "max"), ("int64", "avg"), ("float32", "min")]:
+    for dtype, op in [
+        ("float16", "sum"),
+        ("int32", "prod"),
+        ("bfloat16", "max"),
+        ("int64", "avg"),
+        ("float32", "min"),
+    ]:
         wires, reduce = Wires(n), module.reductions(torch)[op]
         memories, threads = [], []
         for rank, layout in enumerate(schedule["memory"]):
             memory = torch.zeros(layout["total"] * block, dtype=getattr(torch, dtype))
             memories.append(module.Buffers(memory, layout["begin"], block))
-            memories[rank].region(module.INPUT, 0, n).copy_(module.values(torch, rank, n * block, n, dtype, op))
+            memories[rank].region(module.INPUT, 0, n).copy_(
+                module.values(torch, rank, n * block, n, dtype, op)
+            )
             calls = wires.calls(module, rank, torch.clone)
             calls = replace(calls, copy=lambda target, source: target.copy_(source), reduce=reduce)
-            threads.append(threading.Thread(target=module.run_records, args=(schedule["records"][rank], memories[rank], calls)))
+            threads.append(
+                threading.Thread(
+                    target=module.run_records,
+                    args=(schedule["records"][rank], memories[rank], calls),
+                )
+            )
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -352,7 +399,11 @@ def test_program_compiles_and_links_against_nccl(folder: Path, tmp_path: Path) -
     if shutil.which("nvcc") is None or nccl is None or not nccl.submodule_search_locations:
         pytest.skip("nvcc or the package nvidia-nccl-cu13 is not installed")
     write_fixed(tmp_path)
-    (tmp_path / "schedule.cpp").write_text(schedule_cpp(tables(samples.ring_all_reduce(8))), encoding="ascii")
+    (tmp_path / "schedule.cpp").write_text(
+        schedule_cpp(tables(samples.ring_all_reduce(8))), encoding="ascii"
+    )
     make(tmp_path, f"NCCL_HOME={nccl.submodule_search_locations[0]}", "collhub_program")
-    done = subprocess.run(["./collhub_program", "--help"], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["./collhub_program", "--help"], cwd=tmp_path, capture_output=True, timeout=60, check=False
+    )
     assert done.returncode == 0

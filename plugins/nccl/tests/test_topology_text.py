@@ -26,7 +26,12 @@ def test_options_of_the_reader_stand_behind_the_file(machine: Path) -> None:
 
 @pytest.mark.parametrize(
     ("query", "words"),
-    [("nodes", "KEY=VALUE"), ("node=2", "no option 'node'"), ("nodes=2&nodes=2", "twice"), ("npus=9", "NPU 9")],
+    [
+        ("nodes", "KEY=VALUE"),
+        ("node=2", "no option 'node'"),
+        ("nodes=2&nodes=2", "twice"),
+        ("npus=9", "NPU 9"),
+    ],
 )
 def test_what_is_no_option_of_the_reader_is_refused(machine: Path, query: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):

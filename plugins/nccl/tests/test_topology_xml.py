@@ -57,7 +57,9 @@ def test_gpus_are_npus_and_everything_else_is_a_switch() -> None:
 
 def test_bandwidths_are_those_of_nccl() -> None:
     topology = read_text(NVIDIA)
-    assert rates(topology, "gpu 0", "nvswitch") == rates(topology, "nvswitch", "gpu 0") == [18 * 20.6]
+    assert (
+        rates(topology, "gpu 0", "nvswitch") == rates(topology, "nvswitch", "gpu 0") == [18 * 20.6]
+    )
     assert rates(topology, "gpu 0", "pci 0000:00:00.0") == [48.0]
     assert rates(topology, "cpu 0", "cpu 1") == [22.0]
     assert rates(topology, "net mlx5_0", "nic 0000:08:00.0") == [50.0]
@@ -108,14 +110,22 @@ def test_a_switch_to_switch_link_is_directed() -> None:
 def test_two_level_broadcom_switches_are_one() -> None:
     ids = 'class="0x060400" link_speed="32 GT/s" link_width="16" vendor="0x1000" device="0xc030" subsystem_vendor="0x1000"'
     lower = f'<pci busid="0000:0b:00.0" {ids} subsystem_device="0x1005">{gpu("01", 0)}</pci>'
-    topology = read_text(machine(f'<pci busid="0000:0a:00.0" {ids} subsystem_device="0x0005">{lower}</pci>'))
+    topology = read_text(
+        machine(f'<pci busid="0000:0a:00.0" {ids} subsystem_device="0x0005">{lower}</pci>')
+    )
     assert topology.node_names == ("gpu 0", "cpu 0", "pci 0000:0a:00.0")
 
 
 def test_partitions_of_one_gpu_are_two_npus() -> None:
-    two = '<gpu dev="0" sm="100" mlopart="0"><nvlink target="s" count="18" tclass="0x068000"/></gpu>'
+    two = (
+        '<gpu dev="0" sm="100" mlopart="0"><nvlink target="s" count="18" tclass="0x068000"/></gpu>'
+    )
     both = two + two.replace('dev="0"', 'dev="1"')
-    topology = read_text(machine(f'<pci busid="0000:01:00.0" class="0x030200" link_speed="32 GT/s" link_width="16">{both}</pci>'))
+    topology = read_text(
+        machine(
+            f'<pci busid="0000:01:00.0" class="0x030200" link_speed="32 GT/s" link_width="16">{both}</pci>'
+        )
+    )
     assert rates(topology, "gpu 0", "gpu 1") == [2618.0]
     assert rates(topology, "gpu 0", "nvswitch") == [360.9]
 
@@ -130,12 +140,15 @@ def test_partitions_of_one_gpu_are_two_npus() -> None:
         ("8 GT/s", 8, 6.0),
     ],
 )
-def test_pci_bandwidth_follows_the_prefix_that_nccl_finds_first(speed: str, width: int, expected: float) -> None:
+def test_pci_bandwidth_follows_the_prefix_that_nccl_finds_first(
+    speed: str, width: int, expected: float
+) -> None:
     assert bandwidths.pci(speed, width) == expected
 
 
 @pytest.mark.parametrize(
-    ("capability", "expected"), [(50, 20.0), (61, 18.0), (75, 20.0), (86, 12.0), (89, 20.0), (90, 20.6), (120, 40.1)]
+    ("capability", "expected"),
+    [(50, 20.0), (61, 18.0), (75, 20.0), (86, 12.0), (89, 20.0), (90, 20.6), (120, 40.1)],
 )
 def test_nvlink_bandwidth_follows_the_compute_capability(capability: int, expected: float) -> None:
     assert bandwidths.nvlink(capability) == expected
@@ -191,7 +204,10 @@ def test_machines_without_ports_need_their_speed(corpus: Path) -> None:
     text = (corpus / "nccl-topology" / "azure-ndv5-topo.xml").read_text()
     with pytest.raises(InputError, match=r"FILE\?net_bandwidth="):
         read_text(text, nodes=2)
-    assert read_text(text, nodes=2, net_bandwidth="400Gbit/s", fabric="rail").node_names[-1] == "rail 7"
+    assert (
+        read_text(text, nodes=2, net_bandwidth="400Gbit/s", fabric="rail").node_names[-1]
+        == "rail 7"
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,17 +219,34 @@ def test_machines_without_ports_need_their_speed(corpus: Path) -> None:
         ("<!DOCTYPE system>\n<system/>", 1, "DOCTYPE"),
         ("<system>\n&lol;</system>", 2, "not well-formed"),
         (machine("\n<pci busid='zz'/>"), 2, "bus id"),
-        (machine(gpu("01", 0, "\n<nvlink count='x' target='0000:01:00.0' tclass='0x03'/>")), 2, "whole number"),
+        (
+            machine(gpu("01", 0, "\n<nvlink count='x' target='0000:01:00.0' tclass='0x03'/>")),
+            2,
+            "whole number",
+        ),
         (machine(gpu("01", 0, "\n<nvlink count='2'/>")), 2, "no tclass"),
-        (machine("<pci busid='0000:01:00.0'>\n<gpu><nvlink count='1' tclass='0x068000'/></gpu></pci>"), 2, "FILE.profile="),
-        (machine("<pci busid='0000:01:00.0'>\n<gpu><xgmi count='1' tclass='0x03'/></gpu></pci>"), 2, "gcn.*profile="),
+        (
+            machine(
+                "<pci busid='0000:01:00.0'>\n<gpu><nvlink count='1' tclass='0x068000'/></gpu></pci>"
+            ),
+            2,
+            "FILE.profile=",
+        ),
+        (
+            machine("<pci busid='0000:01:00.0'>\n<gpu><xgmi count='1' tclass='0x03'/></gpu></pci>"),
+            2,
+            "gcn.*profile=",
+        ),
         ("<system>" + "<cpu>" * 70, 1, "inside one another"),
     ],
 )
 def test_bad_files_are_refused_with_their_line(text: str, line: int, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         read_text(text)
-    assert (caught.value.diagnostics[0].location.file, caught.value.diagnostics[0].location.line) == ("machine.xml", line)
+    assert (
+        caught.value.diagnostics[0].location.file,
+        caught.value.diagnostics[0].location.line,
+    ) == ("machine.xml", line)
 
 
 def test_unknown_gpus_and_links_are_named_with_the_option_that_helps() -> None:
@@ -240,9 +273,15 @@ def test_the_pairs_of_a_profile_use_all_lanes_of_every_gpu(name: str, lanes: int
 
 def test_dies_of_the_mi250x_profile_are_joined_as_in_a_real_dump(corpus: Path) -> None:
     real = read_text((corpus / "nccl-topology" / "rccl-topo_8p_90a.xml").read_text())
-    pairs = {(link.source, link.destination) for link in real.links() if link.source < link.destination < real.num_npus}
+    pairs = {
+        (link.source, link.destination)
+        for link in real.links()
+        if link.source < link.destination < real.num_npus
+    }
     assert pairs == set(PROFILES["mi250x"].wiring.pairs)
 
 
 def test_the_plugin_lists_the_profiles() -> None:
-    assert next(option for option in TOPOLOGY_XML.options if option.name == "profile").choices == tuple(PROFILES)
+    assert next(
+        option for option in TOPOLOGY_XML.options if option.name == "profile"
+    ).choices == tuple(PROFILES)

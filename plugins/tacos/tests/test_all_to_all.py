@@ -12,7 +12,15 @@ from collhub_tacos.schedule import Schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology, simulate, verify
+from hub_core import (
+    Collective,
+    CollectiveKind,
+    InputError,
+    Topology,
+    parse_topology,
+    simulate,
+    verify,
+)
 from hub_core.topology import Links, Occupancy
 from hub_core.transfers import Chunks, algorithm_of
 
@@ -24,11 +32,20 @@ CONSTANTS = "?bandwidth=50GiB/s&latency=500ns"
 def networks(draw: st.DrawFn) -> Topology:
     """A one-way ring, which keeps it connected, and any other links, with times of their own."""
     n = draw(st.integers(2, 7))
-    pairs = sorted(draw(st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))) | {(i, (i + 1) % n) for i in range(n)})
+    pairs = sorted(
+        draw(st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1))))
+        | {(i, (i + 1) % n) for i in range(n)}
+    )
     ends = np.asarray([pair for pair in pairs if pair[0] != pair[1]], np.int64)
-    rates = draw(st.lists(st.sampled_from([10e9, 25e9, 50e9]), min_size=len(ends), max_size=len(ends)))
-    latencies = draw(st.lists(st.sampled_from([0.0, 5e-7, 1e-5]), min_size=len(ends), max_size=len(ends)))
-    return Links(ends[:, 0], ends[:, 1], np.asarray(rates), np.asarray(latencies)).topology("random", n, n)
+    rates = draw(
+        st.lists(st.sampled_from([10e9, 25e9, 50e9]), min_size=len(ends), max_size=len(ends))
+    )
+    latencies = draw(
+        st.lists(st.sampled_from([0.0, 5e-7, 1e-5]), min_size=len(ends), max_size=len(ends))
+    )
+    return Links(ends[:, 0], ends[:, 1], np.asarray(rates), np.asarray(latencies)).topology(
+        "random", n, n
+    )
 
 
 def all_pairs(npus: int) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +53,9 @@ def all_pairs(npus: int) -> tuple[np.ndarray, np.ndarray]:
     return origin, target
 
 
-def route(topology: Topology, seed: int = 0, occupancy: Occupancy = Occupancy.ALPHA_BETA) -> tuple[Schedule, LinkTimes]:
+def route(
+    topology: Topology, seed: int = 0, occupancy: Occupancy = Occupancy.ALPHA_BETA
+) -> tuple[Schedule, LinkTimes]:
     network = Network.of(topology)
     times = network.link_times(MIB, occupancy)
     return route_all(network, times, *all_pairs(topology.num_npus), seed), times
@@ -69,7 +88,9 @@ def test_time_scales_with_the_links(topology: Topology) -> None:
     times = network.link_times(MIB, Occupancy.SERIALIZATION)
     slower = LinkTimes(4 * times.busy, 4 * times.arrival)
     pairs = all_pairs(topology.num_npus)
-    assert route_all(network, slower, *pairs).time_ps == 4 * route_all(network, times, *pairs).time_ps
+    assert (
+        route_all(network, slower, *pairs).time_ps == 4 * route_all(network, times, *pairs).time_ps
+    )
 
 
 @pytest.mark.parametrize("text", ["torus:8x8", "torus:4x4x4", "torus:5x7", "mesh:6x6"])
@@ -78,7 +99,11 @@ def test_all_to_all_is_within_a_step_or_three_percent_of_the_bound(text: str) ->
     n = topology.num_npus
     schedule, times = route(topology)
     bounds = lower_bounds_ps(
-        Collective(CollectiveKind.ALL_TO_ALL, n, n), schedule.network, np.arange(n), MIB, Occupancy.ALPHA_BETA
+        Collective(CollectiveKind.ALL_TO_ALL, n, n),
+        schedule.network,
+        np.arange(n),
+        MIB,
+        Occupancy.ALPHA_BETA,
     )
     assert max(bounds.values()) <= schedule.time_ps <= 1.03 * max(bounds.values()) + times.busy[0]
 
@@ -104,12 +129,19 @@ def test_root_is_busy_all_the_time(kind: CollectiveKind) -> None:
 def test_same_seed_gives_the_same_schedule() -> None:
     topology = parse_topology("mesh:3x4" + CONSTANTS)
     one, other = route(topology, seed=5)[0], route(topology, seed=5)[0]
-    assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("chunk", "link", "start", "finish"))
+    assert all(
+        np.array_equal(getattr(one, name), getattr(other, name))
+        for name in ("chunk", "link", "start", "finish")
+    )
 
 
 @pytest.mark.parametrize("occupancy", list(Occupancy))
-@pytest.mark.parametrize("text", ["torus:4x4", "dgx1v", "mesh:3x4?bandwidth=16GiB/s,73GiB/s&latency=1.5us"])
-def test_algorithm_is_correct_and_takes_the_time_of_the_schedule(text: str, occupancy: Occupancy) -> None:
+@pytest.mark.parametrize(
+    "text", ["torus:4x4", "dgx1v", "mesh:3x4?bandwidth=16GiB/s,73GiB/s&latency=1.5us"]
+)
+def test_algorithm_is_correct_and_takes_the_time_of_the_schedule(
+    text: str, occupancy: Occupancy
+) -> None:
     topology = parse_topology(text)
     n = topology.num_npus
     schedule, times = route(topology, occupancy=occupancy)
@@ -132,6 +164,8 @@ def test_target_that_cannot_be_reached_is_named_with_the_cut() -> None:
     ends = np.asarray([0, 1, 2, 3], np.int64)
     network = Network.of(Links.uniform(ends, ends ^ 1, 50e9, 0.0).topology("islands", 4, 4))
     times = network.link_times(MIB, Occupancy.ALPHA_BETA)
-    with pytest.raises(InputError, match="topology islands: NPU 1 cannot reach NPU 2: no link leaves NPUs 0,1"):
+    with pytest.raises(
+        InputError, match="topology islands: NPU 1 cannot reach NPU 2: no link leaves NPUs 0,1"
+    ):
         route_all(network, times, np.asarray([0, 1]), np.asarray([1, 2]))
     assert len(route_all(network, times, np.asarray([0, 3]), np.asarray([1, 2]))) == 2

@@ -16,7 +16,12 @@ from hub_core import Collective, CollectiveKind, InputError, Topology, parse_top
 from hub_core.topology import Links, Occupancy
 
 MIB = 1 << 20
-ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER)
+ROOTED = (
+    CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
+    CollectiveKind.GATHER,
+    CollectiveKind.SCATTER,
+)
 KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
 OPPOSITES = [
     (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
@@ -40,7 +45,9 @@ def bounds(
 ) -> dict[str, int]:
     network = Network.of(parse_topology(topology) if isinstance(topology, str) else topology)
     ranks = network.num_npus
-    return lower_bounds_ps(collective(kind, ranks, chunks * ranks), network, np.arange(ranks), chunk_bytes, occupancy)
+    return lower_bounds_ps(
+        collective(kind, ranks, chunks * ranks), network, np.arange(ranks), chunk_bytes, occupancy
+    )
 
 
 def largest_us(topology: Topology | str, chunks: int, total: int) -> float:
@@ -122,37 +129,55 @@ ALL_REDUCE = [
 
 
 @pytest.mark.parametrize(("text", "chunks", "total", "expected_us"), TESTS_OF_THE_RELEASE)
-def test_bounds_equal_the_expectations_of_the_release(text: str, chunks: int, total: int, expected_us: float) -> None:
+def test_bounds_equal_the_expectations_of_the_release(
+    text: str, chunks: int, total: int, expected_us: float
+) -> None:
     assert largest_us(text, chunks, total) == pytest.approx(expected_us, abs=0.005001)
 
 
 @pytest.mark.parametrize(("text", "chunks", "expected_us"), HOMOGENEOUS)
 def test_bounds_of_homogeneous_networks(text: str, chunks: int, expected_us: float) -> None:
     topology = parse_topology(f"{text}?bandwidth=50GiB/s&latency=500ns")
-    assert largest_us(topology, chunks, topology.num_npus * MIB) == pytest.approx(expected_us, abs=0.050001)
+    assert largest_us(topology, chunks, topology.num_npus * MIB) == pytest.approx(
+        expected_us, abs=0.050001
+    )
 
 
 @pytest.mark.parametrize(
-    ("topology", "chunks", "expected_us"), HETEROGENEOUS, ids=lambda value: getattr(value, "name", str(value))
+    ("topology", "chunks", "expected_us"),
+    HETEROGENEOUS,
+    ids=lambda value: getattr(value, "name", str(value)),
 )
-def test_bounds_of_heterogeneous_networks(topology: Topology, chunks: int, expected_us: float) -> None:
-    assert largest_us(topology, chunks, topology.num_npus * MIB) == pytest.approx(expected_us, abs=0.005001)
+def test_bounds_of_heterogeneous_networks(
+    topology: Topology, chunks: int, expected_us: float
+) -> None:
+    assert largest_us(topology, chunks, topology.num_npus * MIB) == pytest.approx(
+        expected_us, abs=0.005001
+    )
 
 
 @pytest.mark.parametrize(("text", "steps"), ALL_REDUCE)
 def test_an_all_reduce_must_send_everything_twice_to_all_but_one(text: str, steps: float) -> None:
-    found = bounds(f"{text}?bandwidth=1GB/s&latency=0ns", CollectiveKind.ALL_REDUCE, chunk_bytes=1000)
+    found = bounds(
+        f"{text}?bandwidth=1GB/s&latency=0ns", CollectiveKind.ALL_REDUCE, chunk_bytes=1000
+    )
     assert found["fluid"] / 1e6 == pytest.approx(steps, abs=1e-6)
     assert found["bandwidth"] / 1e6 == np.ceil(steps)
 
 
 def test_slabs_bind_an_all_reduce_between_two_dense_halves() -> None:
-    found = bounds("fc:8*line:2?bandwidth=80GB/s,1GB/s&latency=0ns", CollectiveKind.ALL_REDUCE, chunk_bytes=1000)
+    found = bounds(
+        "fc:8*line:2?bandwidth=80GB/s,1GB/s&latency=0ns",
+        CollectiveKind.ALL_REDUCE,
+        chunk_bytes=1000,
+    )
     assert found["bandwidth"] == 2 * 16 // 16 * 10**6
 
 
 def test_an_all_to_all_crosses_the_middle() -> None:
-    found = bounds("torus:8x8x8?bandwidth=1GB/s&latency=0ns", CollectiveKind.ALL_TO_ALL, chunk_bytes=1000)
+    found = bounds(
+        "torus:8x8x8?bandwidth=1GB/s&latency=0ns", CollectiveKind.ALL_TO_ALL, chunk_bytes=1000
+    )
     # Half of the pairs that begin in one half end in the other: 256 * 256 messages over 2 * 64 links.
     assert found["cut"] == 512 * 10**6
     # 6 hops on average over 511 others, of 6 links a node.
@@ -160,14 +185,19 @@ def test_an_all_to_all_crosses_the_middle() -> None:
 
 
 def test_an_all_to_alls_hops_are_counted_over_all_pairs() -> None:
-    found = bounds("line:3?bandwidth=1GB/s&latency=0ns", CollectiveKind.ALL_TO_ALL, chunk_bytes=1000)
+    found = bounds(
+        "line:3?bandwidth=1GB/s&latency=0ns", CollectiveKind.ALL_TO_ALL, chunk_bytes=1000
+    )
     assert found["bandwidth"] == (4 * 1 + 2 * 2) // 4 * 10**6
 
 
 def test_serialization_sends_while_the_latency_passes() -> None:
     text = "mesh:8x8?bandwidth=1GB/s&latency=500ns"
     assert bounds(text, chunk_bytes=1000)["ingress"] == 32 * 1_500_000
-    assert bounds(text, chunk_bytes=1000, occupancy=Occupancy.SERIALIZATION)["ingress"] == 32 * 1_000_000 + 500_000
+    assert (
+        bounds(text, chunk_bytes=1000, occupancy=Occupancy.SERIALIZATION)["ingress"]
+        == 32 * 1_000_000 + 500_000
+    )
 
 
 def test_the_root_binds_rooted_collectives() -> None:
@@ -181,45 +211,81 @@ def test_the_root_binds_rooted_collectives() -> None:
 
 
 @pytest.mark.parametrize(("kind", "opposite"), OPPOSITES)
-def test_opposite_collectives_have_equal_bounds_on_duplex_networks(kind: CollectiveKind, opposite: CollectiveKind) -> None:
+def test_opposite_collectives_have_equal_bounds_on_duplex_networks(
+    kind: CollectiveKind, opposite: CollectiveKind
+) -> None:
     text = "mesh:3x4?bandwidth=16GiB/s,73GiB/s&latency=1.5us"
     swapped = {"ingress": "egress", "egress": "ingress"}
-    assert bounds(text, kind, 3) == {swapped.get(name, name): time for name, time in bounds(text, opposite, 3).items()}
+    assert bounds(text, kind, 3) == {
+        swapped.get(name, name): time for name, time in bounds(text, opposite, 3).items()
+    }
 
 
 @given(st.permutations(range(8)), st.sampled_from(KINDS), st.sampled_from(list(Occupancy)))
 @settings(max_examples=40, deadline=None)
-def test_renumbering_changes_no_bound(numbers: list[int], kind: CollectiveKind, occupancy: Occupancy) -> None:
+def test_renumbering_changes_no_bound(
+    numbers: list[int], kind: CollectiveKind, occupancy: Occupancy
+) -> None:
     topology = parse_topology("dgx1v")
     number = np.asarray(numbers)
-    links = Links(number[topology.source], number[topology.destination], topology.bandwidth_bytes_per_s, topology.latency_s)
+    links = Links(
+        number[topology.source],
+        number[topology.destination],
+        topology.bandwidth_bytes_per_s,
+        topology.latency_s,
+    )
     asked = collective(kind, 8, 16)
     plain = lower_bounds_ps(asked, Network.of(topology), np.arange(8), MIB, occupancy)
-    assert lower_bounds_ps(asked, Network.of(links.topology("renumbered", 8, 8)), number, MIB, occupancy) == plain
+    assert (
+        lower_bounds_ps(
+            asked, Network.of(links.topology("renumbered", 8, 8)), number, MIB, occupancy
+        )
+        == plain
+    )
 
 
 @given(st.integers(1, 4), st.integers(2, 5), st.integers(1, 3), st.sampled_from(list(Occupancy)))
 @settings(max_examples=40, deadline=None)
-def test_no_all_gather_is_faster_than_the_bounds(width: int, height: int, chunks: int, occupancy: Occupancy) -> None:
+def test_no_all_gather_is_faster_than_the_bounds(
+    width: int, height: int, chunks: int, occupancy: Occupancy
+) -> None:
     topology = parse_topology(f"mesh:{width}x{height}?bandwidth=50GB/s&latency=5us")
     network, npus = Network.of(topology), width * height
     times = network.link_times(MIB, occupancy)
     origin = np.repeat(np.arange(npus), chunks)
-    found = best_all_gather(network, int(times.busy[0]), origin, arrival_ps=int(times.arrival[0]), seeds=3)
+    found = best_all_gather(
+        network, int(times.busy[0]), origin, arrival_ps=int(times.arrival[0]), seeds=3
+    )
     assert max(bounds(topology, chunks=chunks, occupancy=occupancy).values()) <= found.log.time_ps
 
 
 def test_a_group_counts_only_what_its_members_need() -> None:
     network = Network.of(parse_topology("ring:8?bandwidth=1GB/s&latency=0ns"))
-    found = lower_bounds_ps(collective(CollectiveKind.ALL_GATHER, 2, 2), network, np.asarray([1, 4]), 1000, Occupancy.ALPHA_BETA)
-    assert found == {"ingress": 10**6, "egress": 10**6, "cut": 10**6, "diameter": 3 * 10**6, "fluid": 500_000}
+    found = lower_bounds_ps(
+        collective(CollectiveKind.ALL_GATHER, 2, 2),
+        network,
+        np.asarray([1, 4]),
+        1000,
+        Occupancy.ALPHA_BETA,
+    )
+    assert found == {
+        "ingress": 10**6,
+        "egress": 10**6,
+        "cut": 10**6,
+        "diameter": 3 * 10**6,
+        "fluid": 500_000,
+    }
 
 
 def test_the_narrowest_cut_is_found_exactly() -> None:
     links = parse_topology("fc:4?bandwidth=50GB/s")
-    pairs = [(links.source + shift, links.destination + shift) for shift in (0, 4)] + [(np.asarray([3, 4]), np.asarray([4, 3]))]
+    pairs = [(links.source + shift, links.destination + shift) for shift in (0, 4)] + [
+        (np.asarray([3, 4]), np.asarray([4, 3]))
+    ]
     source, destination = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    network = Network.of(Links.uniform(source, destination, 50e9, 0.0).topology("two cliques", 8, 8))
+    network = Network.of(
+        Links.uniform(source, destination, 50e9, 0.0).topology("two cliques", 8, 8)
+    )
     asked = collective(CollectiveKind.ALL_GATHER, 8, 8)
     (nodes,) = tightest_sets(network, np.arange(8))
     assert sorted(np.flatnonzero(nodes)) in ([0, 1, 2, 3], [4, 5, 6, 7])
@@ -234,6 +300,8 @@ def test_no_exact_cut_without_a_common_unit() -> None:
 
 
 def test_exact_cuts_of_disconnected_networks_are_refused() -> None:
-    network = Network.of(Links.uniform(np.asarray([0]), np.asarray([1]), 1e9, 0.0).topology("one way", 2, 2))
+    network = Network.of(
+        Links.uniform(np.asarray([0]), np.asarray([1]), 1e9, 0.0).topology("one way", 2, 2)
+    )
     with pytest.raises(InputError, match="cannot be reached"):
         tightest_sets(network, np.arange(2))

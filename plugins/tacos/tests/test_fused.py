@@ -23,7 +23,9 @@ from hub_core.transfers import algorithm_of
 CONSTANTS = "?bandwidth=50GB/s&latency=200ns"
 
 
-def setting_of(text: str, size: int, occupancy: Occupancy = Occupancy.ALPHA_BETA, **given: object) -> Setting:
+def setting_of(
+    text: str, size: int, occupancy: Occupancy = Occupancy.ALPHA_BETA, **given: object
+) -> Setting:
     topology = parse_topology(text + CONSTANTS)
     npus = tuple(range(topology.num_npus))
     collective = Collective(CollectiveKind.ALL_REDUCE, len(npus), 1, in_place=True)
@@ -41,14 +43,19 @@ def bandwidth(candidate: Candidate, setting: Setting) -> float:
 
 
 # Links of 50 GB/s and 0.2 us; bars of the project, above the published 73.4, 73.1, 73.0 GB/s of PipeComm's solver.
-@pytest.mark.parametrize(("mesh", "bar"), [("mesh:4x4", 77.0), ("mesh:5x5", 79.0), ("mesh:6x6", 79.5)])
+@pytest.mark.parametrize(
+    ("mesh", "bar"), [("mesh:4x4", 77.0), ("mesh:5x5", 79.0), ("mesh:6x6", 79.5)]
+)
 def test_large_all_reduces_on_meshes_beat_two_phases(mesh: str, bar: float) -> None:
     setting = setting_of(mesh, 10**9)
     assert bandwidth(fused(setting, silent), setting) >= bar
 
 
 # Steps from "tacos.md" 7.1: chunks, and the makespan computed there; at most a tenth more.
-@pytest.mark.parametrize(("mesh", "chunks", "steps"), [("mesh:4x4", 128, 93), ("mesh:5x5", 160, 112), ("mesh:6x6", 384, 251)])
+@pytest.mark.parametrize(
+    ("mesh", "chunks", "steps"),
+    [("mesh:4x4", 128, 93), ("mesh:5x5", 160, 112), ("mesh:6x6", 384, 251)],
+)
 def test_pipelines_fill_as_fast_as_computed(mesh: str, chunks: int, steps: int) -> None:
     ranks = parse_topology(mesh).num_npus
     pieces = -(-chunks // ranks)
@@ -66,7 +73,9 @@ def test_schedules_are_right_and_simulated_as_planned(form: object, occupancy: O
     candidate = form(setting, silent)  # type: ignore[operator]
     algorithm = algorithm_of(candidate.collective, candidate.chunks, candidate.transfers(None))
     assert verify(algorithm).ok
-    simulated = hub_core.simulate(algorithm, setting.network.topology, 1 << 20, options={"occupancy": str(occupancy)}).time_ns
+    simulated = hub_core.simulate(
+        algorithm, setting.network.topology, 1 << 20, options={"occupancy": str(occupancy)}
+    ).time_ns
     assert simulated is not None
     # Serialization: simulators may swap messages whose data comes at one instant.
     tolerance = 0.005 if occupancy is Occupancy.ALPHA_BETA else 0.03
@@ -86,7 +95,10 @@ def test_small_sizes_are_faster_on_one_tree_and_large_ones_on_many() -> None:
     assert latency(large, silent).time_ps > fused(large, silent).time_ps
 
 
-@pytest.mark.parametrize(("text", "promising"), [("mesh:3x3", True), ("torus:3x3", False), ("ring:5", False), ("fc:4", False)])
+@pytest.mark.parametrize(
+    ("text", "promising"),
+    [("mesh:3x3", True), ("torus:3x3", False), ("ring:5", False), ("fc:4", False)],
+)
 def test_trees_promise_more_only_where_npus_differ(text: str, promising: bool) -> None:
     assert is_promising(setting_of(text, 1 << 20)) is promising
 
@@ -99,7 +111,11 @@ def test_sizes_below_a_byte_per_chunk_are_not_promising() -> None:
 
 def test_strength_and_its_partition_are_stated() -> None:
     details = fused(setting_of("mesh:4x4", 1 << 20), silent).details
-    assert (details["strength"], details["rate_bytes_per_s"], details["partition"]) == ("8/5", 80e9, "every NPU alone")
+    assert (details["strength"], details["rate_bytes_per_s"], details["partition"]) == (
+        "8/5",
+        80e9,
+        "every NPU alone",
+    )
 
 
 @pytest.mark.parametrize("text", ["switch:4", "rail:2x2"])
@@ -117,7 +133,8 @@ def test_links_that_differ_by_direction_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "depth"), [("mesh:5x5", 4), ("mesh:8x8", 8), ("torus:4x4", 4), ("mesh:3x3x3", 3), ("ring:7", 3)]
+    ("text", "depth"),
+    [("mesh:5x5", 4), ("mesh:8x8", 8), ("torus:4x4", 4), ("mesh:3x3x3", 3), ("ring:7", 3)],
 )
 def test_central_trees_are_as_deep_as_the_radius(text: str, depth: int) -> None:
     network = Network.of(parse_topology(text + CONSTANTS))
@@ -126,7 +143,9 @@ def test_central_trees_are_as_deep_as_the_radius(text: str, depth: int) -> None:
 
 
 def test_same_seed_gives_the_same_schedule() -> None:
-    one, other = (fused(setting_of("mesh:3x3", 1 << 20, seed=5), silent).transfers(None) for _ in range(2))
+    one, other = (
+        fused(setting_of("mesh:3x3", 1 << 20, seed=5), silent).transfers(None) for _ in range(2)
+    )
     assert one.start.tobytes() == other.start.tobytes()
     assert one.link.tobytes() == other.link.tobytes()
 

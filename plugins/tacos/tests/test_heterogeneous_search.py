@@ -26,7 +26,9 @@ def search(
             raise KeyboardInterrupt
         return costs[seed]
 
-    return best_of_seeds(attempt, int, range(len(costs)), goal=goal, threads=threads, progress=progress)
+    return best_of_seeds(
+        attempt, int, range(len(costs)), goal=goal, threads=threads, progress=progress
+    )
 
 
 def test_the_first_of_the_cheapest_is_kept() -> None:

@@ -69,7 +69,11 @@ def times_of(network: Network, busy_ps: int = STEP_PS, arrival_ps: int = STEP_PS
 def checked(found: Found, origin: npt.NDArray[np.int64], busy_ps: int = STEP_PS) -> int:
     """The time after replaying log and schedule."""
     times = times_of(found.log.network, busy_ps, found.log.arrival_ps)
-    assert replay_log(found.log, times, origin) == replay(found.log.schedule(), times, origin) == found.log.time_ps
+    assert (
+        replay_log(found.log, times, origin)
+        == replay(found.log.schedule(), times, origin)
+        == found.log.time_ps
+    )
     return found.log.time_ps
 
 
@@ -89,11 +93,15 @@ def connected(draw: st.DrawFn) -> Topology:
 
 
 @pytest.mark.parametrize(("text", "chunks", "total", "expected_us"), EXPECTED)
-def test_the_releases_expectations_are_met(text: str, chunks: int, total: int, expected_us: float) -> None:
+def test_the_releases_expectations_are_met(
+    text: str, chunks: int, total: int, expected_us: float
+) -> None:
     network = network_of(text)
     times = network.link_times(total // (network.num_npus * chunks), Occupancy.ALPHA_BETA)
     found = best_all_gather(network, int(times.busy[0]), each(network, chunks))
-    assert replay_log(found.log, times, each(network, chunks)) / 1e6 == pytest.approx(expected_us, abs=0.005)
+    assert replay_log(found.log, times, each(network, chunks)) / 1e6 == pytest.approx(
+        expected_us, abs=0.005
+    )
 
 
 @pytest.mark.parametrize(("text", "chunks", "steps"), BOUNDS)
@@ -106,7 +114,9 @@ def test_meshes_and_tori_take_the_steps_of_the_bound(text: str, chunks: int, ste
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("text", "chunks", "steps"), LARGER_BOUNDS)
-def test_larger_meshes_and_tori_take_the_steps_of_the_bound(text: str, chunks: int, steps: int) -> None:
+def test_larger_meshes_and_tori_take_the_steps_of_the_bound(
+    text: str, chunks: int, steps: int
+) -> None:
     network = network_of(text)
     found = best_all_gather(network, STEP_PS, each(network, chunks))
     assert replay_log(found.log, times_of(network), each(network, chunks)) == steps * STEP_PS
@@ -119,7 +129,9 @@ def test_any_connected_network_gets_a_valid_schedule_not_below_the_bound(
 ) -> None:
     network = Network.of(topology)
     origin = each(network, chunks)
-    found = best_all_gather(network, STEP_PS, origin, arrival_ps=arrival_ps, seeds=2, first_seed=seed)
+    found = best_all_gather(
+        network, STEP_PS, origin, arrival_ps=arrival_ps, seeds=2, first_seed=seed
+    )
     assert checked(found, origin) >= (fewest_steps(network, origin) - 1) * STEP_PS + arrival_ps
 
 
@@ -135,9 +147,14 @@ def test_chunks_may_start_anywhere(origins: list[int]) -> None:
 def test_renumbering_a_torus_changes_no_bound(numbers: list[int]) -> None:
     topology = parse_topology("torus:3x4")
     number = np.asarray(numbers)
-    network = Network.of(graph(12, list(zip(number[topology.source], number[topology.destination], strict=True))))
+    network = Network.of(
+        graph(12, list(zip(number[topology.source], number[topology.destination], strict=True)))
+    )
     found = best_all_gather(network, STEP_PS, each(network, 2), seeds=1)
-    assert checked(found, each(network, 2)) - fewest_steps(network, each(network, 2)) * STEP_PS <= STEP_PS
+    assert (
+        checked(found, each(network, 2)) - fewest_steps(network, each(network, 2)) * STEP_PS
+        <= STEP_PS
+    )
 
 
 def test_one_nodes_part_is_moved_to_all_on_a_torus_but_not_on_a_mesh() -> None:
@@ -166,8 +183,19 @@ def test_a_chunk_goes_on_only_after_its_arrival() -> None:
 
 def test_the_result_does_not_depend_on_threads() -> None:
     network = network_of("mesh:4x2x3")
-    results = [best_all_gather(network, STEP_PS, each(network, 1), arrival_ps=1300, seeds=6, threads=t) for t in (1, 2, 5)]
-    assert len({(found.seed, found.log.log.tobytes(), found.log.carried.tobytes()) for found in results}) == 1
+    results = [
+        best_all_gather(network, STEP_PS, each(network, 1), arrival_ps=1300, seeds=6, threads=t)
+        for t in (1, 2, 5)
+    ]
+    assert (
+        len(
+            {
+                (found.seed, found.log.log.tobytes(), found.log.carried.tobytes())
+                for found in results
+            }
+        )
+        == 1
+    )
 
 
 def test_the_same_seed_gives_the_same_log() -> None:
@@ -181,7 +209,9 @@ def test_some_nodes_transfers_are_those_of_the_whole_schedule_that_touch_them() 
     network = network_of("mesh:4x4")
     log = all_gather(network, STEP_PS, each(network, 1), 3)
     whole, part = log.schedule(), log.schedule([5, 0])
-    touching = np.isin(network.source[whole.link], (5, 0)) | np.isin(network.destination[whole.link], (5, 0))
+    touching = np.isin(network.source[whole.link], (5, 0)) | np.isin(
+        network.destination[whole.link], (5, 0)
+    )
     for column in ("chunk", "link", "start", "finish"):
         assert np.array_equal(getattr(whole, column)[touching], getattr(part, column))
 
@@ -210,7 +240,13 @@ def test_interrupted_search_keeps_the_best_so_far(threads: int) -> None:
             raise KeyboardInterrupt
 
     found = best_all_gather(
-        network, STEP_PS, each(network, 1), arrival_ps=1300, seeds=9, threads=threads, progress=stop_at_the_second
+        network,
+        STEP_PS,
+        each(network, 1),
+        arrival_ps=1300,
+        seeds=9,
+        threads=threads,
+        progress=stop_at_the_second,
     )
     assert found.is_interrupted
     checked(found, each(network, 1))
@@ -218,7 +254,9 @@ def test_interrupted_search_keeps_the_best_so_far(threads: int) -> None:
 
 def test_disconnected_networks_are_refused_with_the_cut() -> None:
     network = Network.of(graph(4, [(0, 1), (1, 0), (1, 2), (2, 3), (3, 2)], "broken"))
-    with pytest.raises(InputError, match="topology broken: NPU 2 cannot reach NPU 0: no link leaves NPUs 2,3"):
+    with pytest.raises(
+        InputError, match="topology broken: NPU 2 cannot reach NPU 0: no link leaves NPUs 2,3"
+    ):
         best_all_gather(network, STEP_PS, each(network, 1))
 
 
@@ -241,14 +279,20 @@ def test_one_npu_has_nothing_to_send() -> None:
     assert best_all_gather(network, STEP_PS, each(network, 3)).log.time_ps == 0
 
 
-def test_a_schedule_becomes_an_algorithm_that_verifies_and_takes_its_time_in_the_simulator() -> None:
+def test_a_schedule_becomes_an_algorithm_that_verifies_and_takes_its_time_in_the_simulator() -> (
+    None
+):
     topology, size = parse_topology("torus:3x4?bandwidth=50GiB/s&latency=500ns"), 12 << 20
     network, collective = Network.of(topology), Collective(CollectiveKind.ALL_GATHER, 12, 24)
     times = network.link_times(size // 24, Occupancy.ALPHA_BETA)
     log = best_all_gather(network, int(times.busy[0]), each(network, 2)).log
-    algorithm = algorithm_of(collective, Chunks.cut(collective, [1, 1]), log.schedule().transfers(times))
+    algorithm = algorithm_of(
+        collective, Chunks.cut(collective, [1, 1]), log.schedule().transfers(times)
+    )
     assert hub_core.verify(algorithm).ok
-    time_ns = hub_core.simulate(algorithm, topology, size, options={"occupancy": "alpha-beta"}).time_ns
+    time_ns = hub_core.simulate(
+        algorithm, topology, size, options={"occupancy": "alpha-beta"}
+    ).time_ns
     assert time_ns == pytest.approx(log.time_ps / 1000, abs=log.num_steps)
 
 

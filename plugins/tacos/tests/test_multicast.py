@@ -24,7 +24,9 @@ def steps(text: str, origin: list[int], members: list[int], seeds: int = 1) -> f
     network = Network.of(parse_topology(text + CONSTANTS))
     times = network.link_times(MIB, Occupancy.ALPHA_BETA)
     needed = np.isin(np.arange(network.num_nodes), members)
-    found = [spread(network, times, np.asarray(origin), needed, seed).time_ps for seed in range(seeds)]
+    found = [
+        spread(network, times, np.asarray(origin), needed, seed).time_ps for seed in range(seeds)
+    ]
     return min(found) / int(times.busy[0])
 
 
@@ -32,9 +34,14 @@ def steps(text: str, origin: list[int], members: list[int], seeds: int = 1) -> f
 def networks(draw: st.DrawFn) -> Topology:
     n = draw(st.integers(2, 8))
     pairs = draw(st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=16))
-    ends = np.asarray(sorted({(a, b) for a, b in pairs if a != b} | {(i, (i + 1) % n) for i in range(n)}), np.int64)
+    ends = np.asarray(
+        sorted({(a, b) for a, b in pairs if a != b} | {(i, (i + 1) % n) for i in range(n)}),
+        np.int64,
+    )
     rates = draw(st.lists(st.sampled_from([10e9, 50e9]), min_size=len(ends), max_size=len(ends)))
-    return Links(ends[:, 0], ends[:, 1], np.asarray(rates), np.full(len(ends), 1e-6)).topology("random", n, n)
+    return Links(ends[:, 0], ends[:, 1], np.asarray(rates), np.full(len(ends), 1e-6)).topology(
+        "random", n, n
+    )
 
 
 @settings(max_examples=60)
@@ -47,7 +54,9 @@ def test_members_get_every_chunk_once_and_relays_what_they_pass_on(
     origin = np.asarray(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=8)))
     network = Network.of(topology)
     times = network.link_times(MIB, occupancy)
-    schedule = spread(network, times, origin, np.isin(np.arange(n), members), data.draw(st.integers(0, 2)))
+    schedule = spread(
+        network, times, origin, np.isin(np.arange(n), members), data.draw(st.integers(0, 2))
+    )
     wanted = np.repeat(np.arange(len(origin)), len(members)), np.tile(members, len(origin))
     assert replay(schedule, times, origin, wanted) == schedule.time_ps
     assert passed_on(schedule) >= relayed(schedule, members)
@@ -97,6 +106,10 @@ def test_members_in_one_part_of_a_network_in_pieces_are_enough() -> None:
     ends = np.asarray([0, 1, 2, 3], np.int64)
     network = Network.of(Links.uniform(ends, ends ^ 1, 50e9, 0.0).topology("islands", 4, 4))
     times = network.link_times(MIB, Occupancy.ALPHA_BETA)
-    assert len(spread(network, times, np.asarray([2, 3]), np.asarray([False, False, True, True]))) == 2
-    with pytest.raises(InputError, match="topology islands: NPU 2 cannot reach NPU 0: no link leaves NPUs 2,3"):
+    assert (
+        len(spread(network, times, np.asarray([2, 3]), np.asarray([False, False, True, True]))) == 2
+    )
+    with pytest.raises(
+        InputError, match="topology islands: NPU 2 cannot reach NPU 0: no link leaves NPUs 2,3"
+    ):
         spread(network, times, np.asarray([2]), np.asarray([True, False, True, True]))

@@ -56,40 +56,78 @@ def test_nothing_to_do_takes_no_time() -> None:
     lone = Network.of(parse_topology("ring:1"))
     empty = np.zeros(0, np.int64)
     assert (
-        replay(Schedule(lone, empty, empty, empty, empty, empty.astype(np.bool_)), LinkTimes(empty, empty), np.zeros(2, np.int64))
+        replay(
+            Schedule(lone, empty, empty, empty, empty, empty.astype(np.bool_)),
+            LinkTimes(empty, empty),
+            np.zeros(2, np.int64),
+        )
         == 0
     )
 
 
-def changed(rows: list[tuple[int, int, int]], row: int, to: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+def changed(
+    rows: list[tuple[int, int, int]], row: int, to: tuple[int, int, int]
+) -> list[tuple[int, int, int]]:
     return [*rows[:row], to, *rows[row + 1 :]]
 
 
 @pytest.mark.parametrize(
     ("rows", "reduces", "message"),
     [
-        (changed(GATHER, 3, (0, 2, 11)), False, r"chunk 0 on link 1 -> 2 at 11 ps is sent before it is there"),
-        (changed(GATHER, 1, (1, 2, 5)), False, r"chunk 0 on link 1 -> 2 at 12 ps starts while the link is busy"),
-        ([*GATHER, (0, 1, 40)], False, r"chunk 0 on link 0 -> 1 at 40 ps is one transfer of it too many there"),
-        ([*GATHER, (0, 0, 40)], False, r"chunk 0 on link 2 -> 0 at 40 ps is one transfer of it too many there"),
+        (
+            changed(GATHER, 3, (0, 2, 11)),
+            False,
+            r"chunk 0 on link 1 -> 2 at 11 ps is sent before it is there",
+        ),
+        (
+            changed(GATHER, 1, (1, 2, 5)),
+            False,
+            r"chunk 0 on link 1 -> 2 at 12 ps starts while the link is busy",
+        ),
+        (
+            [*GATHER, (0, 1, 40)],
+            False,
+            r"chunk 0 on link 0 -> 1 at 40 ps is one transfer of it too many there",
+        ),
+        (
+            [*GATHER, (0, 0, 40)],
+            False,
+            r"chunk 0 on link 2 -> 0 at 40 ps is one transfer of it too many there",
+        ),
         (GATHER[:-1], False, r"chunk 2 never arrives at NPU 1"),
         ([], False, r"chunk 0 never arrives at NPU 1"),
         (changed(GATHER, 0, (7, 1, 0)), False, r"transfer 0 names chunk 7, there are 3"),
         (changed(GATHER, 0, (0, -1, 0)), False, r"transfer 0 names link -1, there are 3"),
-        (changed(GATHER, 0, (0, 1, -2)), False, r"chunk 0 on link 0 -> 1 at -2 ps arrives at 10 ps"),
-        (changed(SCATTER, 3, (2, 2, 11)), True, r"chunk 2 on link 0 -> 1 at 0 ps misses the sum that goes on"),
+        (
+            changed(GATHER, 0, (0, 1, -2)),
+            False,
+            r"chunk 0 on link 0 -> 1 at -2 ps arrives at 10 ps",
+        ),
+        (
+            changed(SCATTER, 3, (2, 2, 11)),
+            True,
+            r"chunk 2 on link 0 -> 1 at 0 ps misses the sum that goes on",
+        ),
         (SCATTER[1:], True, r"chunk 2 is never added from NPU 0"),
-        ([*SCATTER, (2, 1, 40)], True, r"chunk 2 on link 0 -> 1 at 40 ps is one transfer of it too many there"),
+        (
+            [*SCATTER, (2, 1, 40)],
+            True,
+            r"chunk 2 on link 0 -> 1 at 40 ps is one transfer of it too many there",
+        ),
     ],
 )
-def test_the_first_offence_is_named(rows: list[tuple[int, int, int]], reduces: bool, message: str) -> None:
+def test_the_first_offence_is_named(
+    rows: list[tuple[int, int, int]], reduces: bool, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         replay(schedule(rows, reduces), TIMES, ORIGIN)
 
 
 def test_transfers_take_the_time_of_their_link() -> None:
     found = schedule(GATHER)
-    with pytest.raises(InputError, match=r"chunk 0 on link 0 -> 1 at 0 ps arrives at 13 ps, not 12 ps later"):
+    with pytest.raises(
+        InputError, match=r"chunk 0 on link 0 -> 1 at 0 ps arrives at 13 ps, not 12 ps later"
+    ):
         replay(replace(found, finish=found.finish + 1), TIMES, ORIGIN)
 
 
@@ -102,7 +140,9 @@ def test_a_result_is_not_spread_before_it_is_done() -> None:
         if name != "network"
     }
     late_links = LinkTimes(np.full(3, 1), np.full(3, 12))
-    with pytest.raises(InputError, match=r"chunk 0 on link 0 -> 1 at 20 ps is sent before it is there"):
+    with pytest.raises(
+        InputError, match=r"chunk 0 on link 0 -> 1 at 20 ps is sent before it is there"
+    ):
         replay(Schedule(NETWORK, **columns), late_links, ORIGIN)
 
 
@@ -173,7 +213,9 @@ def test_bits_behind_the_last_link_are_refused() -> None:
     carried = log.carried.copy()
     carried[0] |= 1 << ring.num_links
     with pytest.raises(InputError, match="is no link"):
-        replay_log(replace(log, carried=carried), LinkTimes(np.full(4, 10), np.full(4, 10)), np.arange(3))
+        replay_log(
+            replace(log, carried=carried), LinkTimes(np.full(4, 10), np.full(4, 10)), np.arange(3)
+        )
 
 
 def test_progress_of_a_replay_ends_at_one() -> None:

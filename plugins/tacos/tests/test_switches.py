@@ -14,7 +14,16 @@ from collhub_tacos.switches import PathNetwork, contracted, unwound
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core import Collective, CollectiveKind, Topology, UsageError, parse_topology, pipeline, simulate, verify
+from hub_core import (
+    Collective,
+    CollectiveKind,
+    Topology,
+    UsageError,
+    parse_topology,
+    pipeline,
+    simulate,
+    verify,
+)
 from hub_core.topology import Links, Occupancy
 from hub_core.transfers import Chunks, algorithm_of
 
@@ -37,12 +46,16 @@ def made(kind: CollectiveKind, network: Network, occupancy: Occupancy) -> tuple[
     everyone = np.ones(n, np.bool_)
     is_routed = kind is CollectiveKind.ALL_TO_ALL
     schedule = (
-        route_all(network, times, chunks.origin, chunks.target) if is_routed else spread(network, times, chunks.origin, everyone)
+        route_all(network, times, chunks.origin, chunks.target)
+        if is_routed
+        else spread(network, times, chunks.origin, everyone)
     )
     assert np.array_equal(retimed(schedule, times).start, schedule.start)
     algorithm = algorithm_of(collective, chunks, schedule.transfers(times))
     assert verify(algorithm).ok
-    time_ns = simulate(algorithm, network.topology, n * 256 * KIB, options={"occupancy": str(occupancy)}).time_ns
+    time_ns = simulate(
+        algorithm, network.topology, n * 256 * KIB, options={"occupancy": str(occupancy)}
+    ).time_ns
     assert time_ns is not None
     return schedule, time_ns
 
@@ -50,7 +63,9 @@ def made(kind: CollectiveKind, network: Network, occupancy: Occupancy) -> tuple[
 @pytest.mark.parametrize("occupancy", list(Occupancy))
 @pytest.mark.parametrize("kind", [CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_GATHER])
 @pytest.mark.parametrize("text", SWITCHED)
-def test_simulated_time_is_that_of_the_schedule(text: str, kind: CollectiveKind, occupancy: Occupancy) -> None:
+def test_simulated_time_is_that_of_the_schedule(
+    text: str, kind: CollectiveKind, occupancy: Occupancy
+) -> None:
     schedule, time_ns = made(kind, path_network(text), occupancy)
     # Each rank copies its own chunk last, in 1 ns.
     assert 0 <= time_ns - schedule.time_ps // 1000 <= 1
@@ -61,7 +76,9 @@ def test_ports_of_a_switch_are_busy_all_the_time(kind: CollectiveKind) -> None:
     network = path_network("switch:16?bandwidth=50GiB/s&latency=500ns")
     schedule, _ = made(kind, network, Occupancy.ALPHA_BETA)
     # n - 1 messages a port, one step to pass the switch, one in which the first message is alone.
-    assert schedule.time_ps == (15 + 2) * int(network.link_times(256 * KIB, Occupancy.ALPHA_BETA).busy[0])
+    assert schedule.time_ps == (15 + 2) * int(
+        network.link_times(256 * KIB, Occupancy.ALPHA_BETA).busy[0]
+    )
 
 
 def test_pair_that_only_switches_join_is_an_arc_over_its_route() -> None:
@@ -93,7 +110,9 @@ def test_network_without_switches_stays_as_it_is() -> None:
 def switched_networks(draw: st.DrawFn) -> Topology:
     npus, switches = draw(st.integers(2, 5)), draw(st.integers(1, 3))
     nodes = npus + switches
-    pairs = draw(st.sets(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)), min_size=1))
+    pairs = draw(
+        st.sets(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)), min_size=1)
+    )
     ends = np.asarray(sorted((a, b) for a, b in pairs if a != b) or [(0, npus)], np.int64)
     return Links.uniform(ends[:, 0], ends[:, 1], 50e9, 1e-6).topology("random", npus, nodes)
 
@@ -127,7 +146,9 @@ def test_unwound_switch_has_links_to_the_next_neighbours(degree: int) -> None:
     plain = unwound(parse_topology("switch:4?bandwidth=60GB/s&latency=500ns"), degree)
     parts = min(degree, 3)
     found = [(link.source, link.destination) for link in plain.links()]
-    assert sorted(found) == sorted((k, (k + step) % 4) for k in range(4) for step in range(1, parts + 1))
+    assert sorted(found) == sorted(
+        (k, (k + step) % 4) for k in range(4) for step in range(1, parts + 1)
+    )
     assert set(plain.bandwidth_bytes_per_s.tolist()) == {60e9 / parts}
     assert set(plain.latency_s.tolist()) == {1e-6}
 

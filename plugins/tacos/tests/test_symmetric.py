@@ -36,16 +36,22 @@ def each(network: Network, chunks: int) -> npt.NDArray[np.int64]:
     return np.repeat(np.arange(network.num_npus), chunks)
 
 
-def setting(topology: Topology, chunks: int, occupancy: Occupancy) -> tuple[Network, LinkTimes, npt.NDArray[np.int64]]:
+def setting(
+    topology: Topology, chunks: int, occupancy: Occupancy
+) -> tuple[Network, LinkTimes, npt.NDArray[np.int64]]:
     network = Network.of(topology)
     return network, network.link_times(MIB // chunks, occupancy), each(network, chunks)
 
 
-def moved(network: Network, times: LinkTimes, origin: npt.NDArray[np.int64], seeds: int = 20) -> int:
+def moved(
+    network: Network, times: LinkTimes, origin: npt.NDArray[np.int64], seeds: int = 20
+) -> int:
     """The time after replay."""
     translations = Translations.of(network, origin, times)
     assert translations is not None
-    return replay(find_all_gather(network, translations, times, origin, seeds).result, times, origin)
+    return replay(
+        find_all_gather(network, translations, times, origin, seeds).result, times, origin
+    )
 
 
 @pytest.mark.parametrize(("groups", "degree", "chunks", "published_us", "bound_us"), PUBLISHED)
@@ -57,7 +63,8 @@ def test_ring_full_switch_networks_beat_what_is_published(
 
 
 @pytest.mark.parametrize(
-    ("text", "steps"), [("torus:8x8", 16), ("torus:4x4x4", 11), ("hypercube:5", 7), ("ring:9", 4), ("fc:6", 1)]
+    ("text", "steps"),
+    [("torus:8x8", 16), ("torus:4x4x4", 11), ("hypercube:5", 7), ("ring:9", 4), ("fc:6", 1)],
 )
 def test_equal_links_take_the_steps_of_the_bound(text: str, steps: int) -> None:
     network = Network.of(parse_topology(text))
@@ -66,7 +73,9 @@ def test_equal_links_take_the_steps_of_the_bound(text: str, steps: int) -> None:
 
 
 def test_links_that_are_free_before_the_arrival_lose_no_more_than_one_latency() -> None:
-    network, times, origin = setting(parse_topology("torus:8x8?bandwidth=50GiB/s&latency=500ns"), 1, Occupancy.SERIALIZATION)
+    network, times, origin = setting(
+        parse_topology("torus:8x8?bandwidth=50GiB/s&latency=500ns"), 1, Occupancy.SERIALIZATION
+    )
     bound = 15 * int(times.busy[0]) + int(times.arrival[0])
     assert bound <= moved(network, times, origin) <= bound + 500_000
 
@@ -79,13 +88,18 @@ def circulants(draw: st.DrawFn) -> tuple[Topology, int]:
     rates = [draw(st.sampled_from([10e9, 25e9, 40e9])) for _ in steps]
     latencies = [draw(st.sampled_from([0.0, 1e-7, 5e-6])) for _ in steps]
     node = np.arange(n)
-    columns = [Links.uniform(node, (node + step) % n, *pair) for step, *pair in zip(steps, rates, latencies, strict=True)]
+    columns = [
+        Links.uniform(node, (node + step) % n, *pair)
+        for step, *pair in zip(steps, rates, latencies, strict=True)
+    ]
     return Links.joined(columns).topology("circulant", n, n), draw(st.integers(1, 3))
 
 
 @given(circulants(), st.sampled_from(list(Occupancy)), st.integers(0, 5))
 @settings(max_examples=60, deadline=None)
-def test_every_circulant_network_gets_a_valid_schedule(drawn: tuple[Topology, int], occupancy: Occupancy, seed: int) -> None:
+def test_every_circulant_network_gets_a_valid_schedule(
+    drawn: tuple[Topology, int], occupancy: Occupancy, seed: int
+) -> None:
     network, times, origin = setting(*drawn, occupancy)
     translations = Translations.of(network, origin, times)
     assert translations is not None
@@ -122,9 +136,16 @@ def test_shapes_are_found_where_none_is_stated() -> None:
 def test_links_of_different_times_must_be_alike_everywhere() -> None:
     torus = parse_topology("ring:6")
     rates = np.where(np.arange(torus.num_links) == 0, 10e9, 50e9)
-    network = Network.of(Links(torus.source, torus.destination, rates, torus.latency_s).topology("one slow link", 6, 6))
+    network = Network.of(
+        Links(torus.source, torus.destination, rates, torus.latency_s).topology(
+            "one slow link", 6, 6
+        )
+    )
     assert Translations.of(network, each(network, 1)) is not None
-    assert Translations.of(network, each(network, 1), network.link_times(MIB, Occupancy.ALPHA_BETA)) is None
+    assert (
+        Translations.of(network, each(network, 1), network.link_times(MIB, Occupancy.ALPHA_BETA))
+        is None
+    )
 
 
 @pytest.mark.parametrize("text", ["mesh:3x3", "line:4", "switch:4", "ring:1"])
@@ -139,7 +160,9 @@ def test_disconnected_networks_are_refused() -> None:
     times = network.link_times(MIB, Occupancy.ALPHA_BETA)
     translations = Translations.of(network, each(network, 1), times)
     assert translations is not None
-    with pytest.raises(InputError, match="topology two rings: NPU 5 cannot reach NPU 0: no link leaves NPUs 1,3,5"):
+    with pytest.raises(
+        InputError, match="topology two rings: NPU 5 cannot reach NPU 0: no link leaves NPUs 1,3,5"
+    ):
         all_gather(network, translations, times, each(network, 1))
 
 

@@ -21,10 +21,20 @@ from hub_core import (
 from hub_core.plugins.contract import SynthesisResult
 from hub_core.topology import Links, Occupancy
 
-ROOTED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE, CollectiveKind.GATHER, CollectiveKind.SCATTER)
+ROOTED = (
+    CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
+    CollectiveKind.GATHER,
+    CollectiveKind.SCATTER,
+)
 KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
 CONSTANTS = "?bandwidth=50GiB/s&latency=500ns"
-PLAIN = [f"mesh:3x3{CONSTANTS}", f"ring:5{CONSTANTS}", "fc:4", "mesh:2x3?bandwidth=16GiB/s,73GiB/s&latency=1.5us"]
+PLAIN = [
+    f"mesh:3x3{CONSTANTS}",
+    f"ring:5{CONSTANTS}",
+    "fc:4",
+    "mesh:2x3?bandwidth=16GiB/s,73GiB/s&latency=1.5us",
+]
 SWITCHED = ["switch:4", "ring:2*switch:3", "rail:2x2"]
 SIZE = 1 << 20
 
@@ -33,31 +43,48 @@ def one_way_ring(npus: int) -> Topology:
     """Links to the next NPU alone, every other one slower."""
     node = np.arange(npus, dtype=np.int64)
     rates = np.where(node % 2 == 0, 50e9, 20e9)
-    return Links(node, (node + 1) % npus, rates, np.full(npus, 5e-7)).topology("one-way", npus, npus)
+    return Links(node, (node + 1) % npus, rates, np.full(npus, 5e-7)).topology(
+        "one-way", npus, npus
+    )
 
 
 def unequal_ring(npus: int) -> Topology:
     """Both ways, with other bandwidths back."""
     node = np.arange(npus, dtype=np.int64)
-    source, destination = np.concatenate([node, (node + 1) % npus]), np.concatenate([(node + 1) % npus, node])
+    source, destination = (
+        np.concatenate([node, (node + 1) % npus]),
+        np.concatenate([(node + 1) % npus, node]),
+    )
     rates = np.repeat([50e9, 30e9], npus)
-    return Links(source, destination, rates, np.full(2 * npus, 5e-7)).topology("unequal", npus, npus)
+    return Links(source, destination, rates, np.full(2 * npus, 5e-7)).topology(
+        "unequal", npus, npus
+    )
 
 
-def make(kind: CollectiveKind, topology: Topology, size: int = SIZE, **given: object) -> SynthesisResult:
+def make(
+    kind: CollectiveKind, topology: Topology, size: int = SIZE, **given: object
+) -> SynthesisResult:
     """Synthesize; `given`: npus, occupancy, wanted and options by name."""
     names = ("npus", "occupancy", "wanted")
     details = {name: given.pop(name) for name in names if name in given}
     npus = details.get("npus")
     ranks = topology.num_npus if npus is None else len(npus)
-    units = 1 if kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE) else ranks
+    units = (
+        1
+        if kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+        else ranks
+    )
     collective = Collective(kind, ranks, units, 1 if kind in ROOTED else None, in_place=True)
     options = {name: str(value) for name, value in given.items()}
     return pipeline.synthesize(collective, topology, size, name="tacos", options=options, **details)
 
 
-def simulated_ns(algorithm: Algorithm, topology: Topology, occupancy: Occupancy, size: int = SIZE) -> int:
-    time = hub_core.simulate(algorithm, topology, size, options={"occupancy": str(occupancy)}).time_ns
+def simulated_ns(
+    algorithm: Algorithm, topology: Topology, occupancy: Occupancy, size: int = SIZE
+) -> int:
+    time = hub_core.simulate(
+        algorithm, topology, size, options={"occupancy": str(occupancy)}
+    ).time_ns
     assert time is not None
     return time
 
@@ -74,7 +101,9 @@ def check(result: SynthesisResult, topology: Topology, occupancy: Occupancy) -> 
 @pytest.mark.parametrize("occupancy", list(Occupancy))
 @pytest.mark.parametrize("text", PLAIN)
 @pytest.mark.parametrize("kind", KINDS)
-def test_result_is_correct_and_takes_the_time_it_says(kind: CollectiveKind, text: str, occupancy: Occupancy) -> None:
+def test_result_is_correct_and_takes_the_time_it_says(
+    kind: CollectiveKind, text: str, occupancy: Occupancy
+) -> None:
     topology = parse_topology(text)
     check(make(kind, topology, occupancy=occupancy, seeds=2), topology, occupancy)
 
@@ -127,7 +156,9 @@ def messages(algorithm: Algorithm, rank: int) -> dict[tuple[int, int], list[tupl
     for row in range(*steps.rank_indptr[rank : rank + 2].tolist()):
         side = "src" if steps.kind[row] == StepKind.SEND else "dst"
         columns = (getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset"), steps.count)
-        found.setdefault((int(steps.kind[row]), int(steps.peer[row])), []).append(tuple(int(column[row]) for column in columns))
+        found.setdefault((int(steps.kind[row]), int(steps.peer[row])), []).append(
+            tuple(int(column[row]) for column in columns)
+        )
     return found
 
 
@@ -136,7 +167,13 @@ def test_metadata_says_how_it_was_made() -> None:
     record = result.algorithm.extensions["collhub-tacos"]
     assert isinstance(record, dict)
     assert (record["chunks"], record["occupancy"]) == (2, "serialization")
-    again = make(CollectiveKind.ALL_GATHER, parse_topology("mesh:3x3"), chunks=2, seed=record["seed"], seeds=1)
+    again = make(
+        CollectiveKind.ALL_GATHER,
+        parse_topology("mesh:3x3"),
+        chunks=2,
+        seed=record["seed"],
+        seeds=1,
+    )
     assert again.time_ns == result.time_ns
     assert record["bounds_ns"] == dict(result.bounds_ns)
     assert record["topology"] == "mesh:3x3"
@@ -149,7 +186,9 @@ def two_islands() -> Topology:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_network_in_pieces_is_refused_with_a_pair(kind: CollectiveKind) -> None:
-    with pytest.raises(InputError, match=r"topology islands: NPU \d cannot reach NPU \d|no path from \d to \d"):
+    with pytest.raises(
+        InputError, match=r"topology islands: NPU \d cannot reach NPU \d|no path from \d to \d"
+    ):
         make(kind, two_islands())
 
 

@@ -31,7 +31,9 @@ from hub_core.testing.planted import without_send
 from hub_core.testing.samples import all_samples
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: python -m pip install 'collhub-torch[torch]'")
+needs_torch = pytest.mark.skipif(
+    not HAS_TORCH, reason="torch is not installed: python -m pip install 'collhub-torch[torch]'"
+)
 # Importing torch takes seconds of a busy core, and every execution does that once.
 slow = pytest.mark.slow
 SAMPLES = all_samples(4)
@@ -41,7 +43,9 @@ SAMPLES = all_samples(4)
 
 
 @needs_torch
-@pytest.mark.parametrize("dtype_name", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize(
+    "dtype_name", ["float16", "bfloat16", "float32", "float64", "int32", "int64"]
+)
 def test_engine_keeps_every_element_type_and_reduces_as_numpy_does(dtype_name: str) -> None:
     if dtype_name == "bfloat16":
         pytest.importorskip("ml_dtypes")
@@ -68,11 +72,15 @@ def test_engine_keeps_every_element_type_and_reduces_as_numpy_does(dtype_name: s
 # ---- processes ---------------------------------------------------------------------------------------------------------
 
 
-def is_right(name: str, dtype_name: str = "int64", op: ReduceOp = ReduceOp.SUM, **options: str) -> bool:
+def is_right(
+    name: str, dtype_name: str = "int64", op: ReduceOp = ReduceOp.SUM, **options: str
+) -> bool:
     algorithm, dtype = SAMPLES[name], element_type(dtype_name)
     program = levelled_program(algorithm, not algorithm.collective.out_of_place)
     inputs = exact_inputs(program, 500, dtype, op)
-    result = pipeline.execute(algorithm, inputs, name="torch", program=program, reduce_op=op, repeats=2, options=options)
+    result = pipeline.execute(
+        algorithm, inputs, name="torch", program=program, reduce_op=op, repeats=2, options=options
+    )
     assert (len(result.repeat_times_s), len(result.native_times_s)) == (2, 2)
     return judge(algorithm.collective, inputs, result.outputs, op, True).is_right
 
@@ -87,7 +95,8 @@ def test_samples_give_what_the_collective_promises(name: str) -> None:
 @needs_torch
 @slow
 @pytest.mark.parametrize(
-    ("dtype_name", "op"), [("float16", ReduceOp.PROD), ("bfloat16", ReduceOp.SUM), ("float32", ReduceOp.AVG)]
+    ("dtype_name", "op"),
+    [("float16", ReduceOp.PROD), ("bfloat16", ReduceOp.SUM), ("float32", ReduceOp.AVG)],
 )
 def test_other_element_types_and_operators_are_exact(dtype_name: str, op: ReduceOp) -> None:
     if dtype_name == "bfloat16":
@@ -101,10 +110,14 @@ def test_levels_may_be_batches() -> None:
     assert is_right("all-pairs-all-reduce", batch="true")
 
 
-def failure(algorithm: Algorithm, program: LevelledProgram, timeout_s: float, repeats: int = 1) -> InputError:
+def failure(
+    algorithm: Algorithm, program: LevelledProgram, timeout_s: float, repeats: int = 1
+) -> InputError:
     inputs = exact_inputs(program, 500, np.dtype(np.float32), ReduceOp.SUM)
     with pytest.raises(InputError) as caught:
-        pipeline.execute(algorithm, inputs, name="torch", program=program, timeout_s=timeout_s, repeats=repeats)
+        pipeline.execute(
+            algorithm, inputs, name="torch", program=program, timeout_s=timeout_s, repeats=repeats
+        )
     return caught.value
 
 
@@ -175,7 +188,15 @@ def test_gpus_that_are_not_there_are_told() -> None:
 @slow
 def test_script_runs_under_torchrun(tmp_path: Path) -> None:
     hub_core.write(SAMPLES["ring-all-reduce"], tmp_path / "ring", format="chakra")
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "-m", "collhub_torch"]
+    start = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "4",
+        "-m",
+        "collhub_torch",
+    ]
     command = [*start, str(tmp_path / "ring"), "--size", "64KiB", "--json"]
     done = subprocess.run(command, capture_output=True, check=True, timeout=120)
     assert json.loads(done.stdout)["ok"] is True
@@ -183,7 +204,9 @@ def test_script_runs_under_torchrun(tmp_path: Path) -> None:
 
 @needs_torch
 def test_script_outside_torchrun_says_how_to_start_it() -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")
+    }
     command = [sys.executable, "-m", "collhub_torch", "ring", "--size", "64KiB"]
     done = subprocess.run(command, capture_output=True, check=False, timeout=60, env=environment)
     assert done.returncode == 2

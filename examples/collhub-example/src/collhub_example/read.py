@@ -30,7 +30,11 @@ def read(source: Source, options: Options) -> Algorithm:
     """Build the algorithm. Raises `InputError` at the first line that does not fit."""
     lines = source.content().decode("ascii", "replace").splitlines()
     if len(lines) < 3 or lines[0] != TITLE:
-        _fail(source, 1, f"this is no text of the format example, which begins with '{TITLE}' and has three lines or more")
+        _fail(
+            source,
+            1,
+            f"this is no text of the format example, which begins with '{TITLE}' and has three lines or more",
+        )
     collective = _parsed(source, 2, partial(_collective, lines[1]))
     scratch = np.asarray(_parsed(source, 3, partial(_numbers, lines[2])), np.int64)
     if len(scratch) != collective.num_ranks or scratch.min() < 0:
@@ -97,4 +101,6 @@ def _parsed(source: Source, line: int, parse: Callable[[], T]) -> T:
 
 
 def _fail(source: Source, line: int, message: str) -> NoReturn:
-    raise InputError(message, location=Location(source.name, line), cure="see the README of collhub-example")
+    raise InputError(
+        message, location=Location(source.name, line), cure="see the README of collhub-example"
+    )

@@ -16,14 +16,23 @@ COLUMNS = "rank kind peer channel source target count data control"
 def write(algorithm: Algorithm, options: Options) -> WriteResult:
     """Return one artifact. Raises `UsageError` for custom collectives, which the format does not have."""
     if algorithm.collective.kind is CollectiveKind.CUSTOM:
-        raise UsageError("the format example has no custom collectives", cure="write json or chakra")
+        raise UsageError(
+            "the format example has no custom collectives", cure="write json or chakra"
+        )
     has_comments = bool(options["comments"])
-    return WriteResult((Artifact("", lambda: _text(algorithm, has_comments).encode("ascii")),), tuple(_losses(algorithm)))
+    return WriteResult(
+        (Artifact("", lambda: _text(algorithm, has_comments).encode("ascii")),),
+        tuple(_losses(algorithm)),
+    )
 
 
 def _text(algorithm: Algorithm, has_comments: bool) -> str:
     collective = algorithm.collective
-    modes = [name for name, claimed in (("in", collective.in_place), ("out", collective.out_of_place)) if claimed]
+    modes = [
+        name
+        for name, claimed in (("in", collective.in_place), ("out", collective.out_of_place))
+        if claimed
+    ]
     root = "-" if collective.root is None else collective.root
     lines = [
         TITLE,
@@ -42,7 +51,16 @@ def _step(steps: StepTable, row: int) -> str:
     data = steps.data_indices[steps.data_indptr[row] : steps.data_indptr[row + 1]]
     control = steps.control_indices[steps.control_indptr[row] : steps.control_indptr[row + 1]]
     waits = [",".join(map(str, rows.tolist())) or "-" for rows in (data, control)]
-    words = [steps.rank[row], kind, steps.peer[row], steps.channel[row], source, target, steps.count[row], *waits]
+    words = [
+        steps.rank[row],
+        kind,
+        steps.peer[row],
+        steps.channel[row],
+        source,
+        target,
+        steps.count[row],
+        *waits,
+    ]
     return " ".join(map(str, words))
 
 

@@ -12,8 +12,6 @@ from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
 from hub_core.diagnostics import InputError
 
-__all__ = ["DuplexLinks", "LeastSets"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -45,7 +43,9 @@ class DuplexLinks:
                 cure="use trees for each direction",
                 code="not-duplex",
             )
-        return cls(graph.num_nodes, graph.source[up], graph.destination[up], graph.capacity[up], up, down)
+        return cls(
+            graph.num_nodes, graph.source[up], graph.destination[up], graph.capacity[up], up, down
+        )
 
     def opposite(self, num_arcs: int) -> Int64Array:
         """For every arc of the graph the one that leads back, -1 for arcs without capacity."""
@@ -78,7 +78,9 @@ class LeastSets:
         self._links = np.tile(scaled(links.capacity, scale), 2)
         self._num_nodes = n
 
-    def least(self, members: Sequence[int], weights: Int64Array, allowed: BoolArray) -> tuple[int, BoolArray]:
+    def least(
+        self, members: Sequence[int], weights: Int64Array, allowed: BoolArray
+    ) -> tuple[int, BoolArray]:
         """The least value of a set that holds all of `members` and only nodes of `allowed`, and the smallest such set."""
         n = self._num_nodes
         gain, loss = np.maximum(-weights, 0), np.maximum(weights, 0)

@@ -14,7 +14,6 @@ from hub_core.diagnostics import InputError
 if TYPE_CHECKING:
     from collhub_packing.kernels import Wires
 
-__all__ = ["UNLIMITED", "Cut", "FlowNetwork", "scaled"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -31,7 +30,9 @@ def scaled(values: Int64Array, factor: int) -> Int64Array:
     """Values times a factor. Raises `InputError` where their sum would not stay below 2^60."""
     if int(values.astype(object).sum()) * factor >= UNLIMITED:
         raise InputError(
-            "the capacities are too fine: their least common unit makes them too large", cure=_ROUND, code="capacities"
+            "the capacities are too fine: their least common unit makes them too large",
+            cure=_ROUND,
+            code="capacities",
         )
     return values * factor
 
@@ -86,7 +87,9 @@ class FlowNetwork:
     def residual(self, capacity: Int64Array) -> Int64Array:
         """Capacities by wire, parallel arcs added up: what is left before anything flows."""
         if float(np.sum(capacity, dtype=np.float64)) >= UNLIMITED:
-            raise InputError("the capacities add up to 2^60 or more", cure=_ROUND, code="capacities")
+            raise InputError(
+                "the capacities add up to 2^60 or more", cure=_ROUND, code="capacities"
+            )
         wires = np.zeros(len(self.wires.head), np.int64)
         np.add.at(wires, self.place, capacity)
         return wires
@@ -102,10 +105,16 @@ class FlowNetwork:
         from collhub_packing import kernels
 
         residual = self.residual(capacity)
-        return int(kernels.max_flow(self.wires, residual, source, sink, UNLIMITED)), residual[self.place]
+        return int(kernels.max_flow(self.wires, residual, source, sink, UNLIMITED)), residual[
+            self.place
+        ]
 
     def least_cut(
-        self, capacity: Int64Array, source: int, sinks: Sequence[int] | Int64Array, limit: int = UNLIMITED
+        self,
+        capacity: Int64Array,
+        source: int,
+        sinks: Sequence[int] | Int64Array,
+        limit: int = UNLIMITED,
     ) -> Cut | None:
         """The least cut below `limit` between the source and any one of the sinks; None if there is none.
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from hub_core.diagnostics import InputError
 from hub_core.topology import Topology
 
-__all__ = ["CapacityGraph"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _MOST_CAPACITY = 1 << 40

@@ -17,12 +17,13 @@ from hub_core.diagnostics import InputError
 if TYPE_CHECKING:
     from collhub_packing.kernels import Field
 
-__all__ = ["pack_arborescences", "pack_rooted_trees"]
 
 Int64Array = npt.NDArray[np.int64]
 
 
-def pack_arborescences(graph: CapacityGraph, root: int, total: int, *, seeds: int = 8, first_seed: int = 0) -> list[Tree]:
+def pack_arborescences(
+    graph: CapacityGraph, root: int, total: int, *, seeds: int = 8, first_seed: int = 0
+) -> list[Tree]:
     """Out-trees from one root of weight `total` together; see `pack_rooted_trees`. `broadcast_rate` is the most."""
     sent = np.zeros(graph.num_compute, np.int64)
     sent[root] = total
@@ -40,11 +41,21 @@ def pack_rooted_trees(
     """
     weights = np.asarray(sent, np.int64)
     if graph.num_nodes > graph.num_compute:
-        raise InputError("trees grow in networks without switches", cure="remove the switches first", code="switches")
+        raise InputError(
+            "trees grow in networks without switches",
+            cure="remove the switches first",
+            code="switches",
+        )
     if SourcedNetwork(graph).shortage(graph.capacity, weights) is not None:
-        raise InputError(f"trees of weight {int(weights.sum())} do not fit into the network", code="no-room")
-    packings = (_packing(graph, weights, seed) for seed in range(first_seed, first_seed + max(1, seeds)))
-    best = min(packings, key=lambda trees: (len(trees), sum(tree.weight * tree.depth for tree in trees)))
+        raise InputError(
+            f"trees of weight {int(weights.sum())} do not fit into the network", code="no-room"
+        )
+    packings = (
+        _packing(graph, weights, seed) for seed in range(first_seed, first_seed + max(1, seeds))
+    )
+    best = min(
+        packings, key=lambda trees: (len(trees), sum(tree.weight * tree.depth for tree in trees))
+    )
     return sorted(best, key=lambda tree: (tree.root, -tree.weight, tree.depth, tuple(tree.arc)))
 
 
@@ -69,7 +80,11 @@ def _field(graph: CapacityGraph, sent: Int64Array) -> Field:
 
     n = graph.num_nodes
     nodes = np.arange(n)
-    network = FlowNetwork.of(n + 1, np.concatenate([graph.source, np.full(n, n)]), np.concatenate([graph.destination, nodes]))
+    network = FlowNetwork.of(
+        n + 1,
+        np.concatenate([graph.source, np.full(n, n)]),
+        np.concatenate([graph.destination, nodes]),
+    )
     out = np.argsort(graph.source, kind="stable")
     return Field(
         network.wires,

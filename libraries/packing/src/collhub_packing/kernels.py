@@ -13,8 +13,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Field", "Junction", "Wires", "grow_tree", "least_cut", "max_flow", "split_off", "supply"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -90,7 +88,9 @@ def _search(wires: Wires, residual: Int64Array, room: _Room, source: int, sink: 
 
 
 @_compiled
-def _reach_from(wires: Wires, residual: Int64Array, room: _Room, source: int, side: BoolArray) -> None:
+def _reach_from(
+    wires: Wires, residual: Int64Array, room: _Room, source: int, side: BoolArray
+) -> None:
     """Mark the nodes that can be reached from the source."""
     side[:] = False
     side[source] = True
@@ -108,7 +108,9 @@ def _reach_from(wires: Wires, residual: Int64Array, room: _Room, source: int, si
 
 
 @_compiled
-def _push(wires: Wires, residual: Int64Array, trail: Int64Array, length: int, most: int) -> tuple[int, int]:
+def _push(
+    wires: Wires, residual: Int64Array, trail: Int64Array, length: int, most: int
+) -> tuple[int, int]:
     """Push what a path can take, at most `most`; return the amount and the place of the first wire that it fills."""
     amount = most
     for place in range(length):
@@ -136,7 +138,9 @@ def _advance(wires: Wires, residual: Int64Array, room: _Room, node: int) -> int:
 
 
 @_compiled
-def _block(wires: Wires, residual: Int64Array, room: _Room, source: int, sink: int, limit: int) -> int:
+def _block(
+    wires: Wires, residual: Int64Array, room: _Room, source: int, sink: int, limit: int
+) -> int:
     """Push along shortest paths until each has a full wire, or `limit` is reached."""
     room.turn[:] = wires.first[:-1]
     pushed, length, node = 0, 0, source
@@ -161,7 +165,9 @@ def _block(wires: Wires, residual: Int64Array, room: _Room, source: int, sink: i
 
 
 @_compiled
-def _augment(wires: Wires, residual: Int64Array, room: _Room, source: int, sink: int, limit: int) -> int:
+def _augment(
+    wires: Wires, residual: Int64Array, room: _Room, source: int, sink: int, limit: int
+) -> int:
     """Increase a flow by at most `limit` (Dinic 1970).
 
     Searched from the sink, so that only paths that end there are followed, and a full cut near the sink is found at once.
@@ -179,7 +185,9 @@ def max_flow(wires: Wires, residual: Int64Array, source: int, sink: int, limit: 
 
 
 @_entry
-def least_cut(wires: Wires, capacity: Int64Array, source: int, sinks: Int64Array, limit: int) -> tuple[int, int, BoolArray]:
+def least_cut(
+    wires: Wires, capacity: Int64Array, source: int, sinks: Int64Array, limit: int
+) -> tuple[int, int, BoolArray]:
     """The least cut below `limit` between the source and one of the sinks: value, the place of the sink, source side.
 
     (limit, -1, nothing) if there is none.
@@ -241,7 +249,9 @@ def grow_tree(field: Field, root: int, salt: int, arc_of: Int64Array) -> int:
     """
     n = len(field.first) - 1
     order, rank = _tries(field.capacity, salt)
-    growth = _Growth(np.full(n, -1, np.int64), arc_of, order, rank, np.empty_like(field.residual), _room(n + 1))
+    growth = _Growth(
+        np.full(n, -1, np.int64), arc_of, order, rank, np.empty_like(field.residual), _room(n + 1)
+    )
     growth.depth[root] = 0
     arc_of[:] = -1
     width = int(field.unsent[root])
@@ -338,7 +348,9 @@ def _allowed(field: Field, growth: _Growth, arc: int, width: int, rest: int) -> 
     growth.work[:] = field.residual
     growth.work[field.feed[field.source[arc]]] = rest + width
     limit = rest + width
-    flow = _augment(field.wires, growth.work, growth.room, source, int(field.destination[arc]), limit)
+    flow = _augment(
+        field.wires, growth.work, growth.room, source, int(field.destination[arc]), limit
+    )
     return flow - rest
 
 
@@ -372,7 +384,12 @@ def supply(junction: Junction, capacity: Int64Array) -> bool:
     for k in range(len(junction.sinks)):
         junction.flows[k] = capacity
         residual = junction.flows[k]
-        if _augment(junction.wires, residual, room, junction.source, junction.sinks[k], junction.demand) < junction.demand:
+        if (
+            _augment(
+                junction.wires, residual, room, junction.source, junction.sinks[k], junction.demand
+            )
+            < junction.demand
+        ):
             return False
     return True
 
@@ -406,7 +423,9 @@ def _move(junction: Junction, room: _Room, i: int, j: int, amount: int) -> int:
             # The cut that lacks it holds exactly so much too little, whatever the amount.
             for earlier in range(k + 1):
                 _restore(junction, earlier, i, j, missing)
-            _augment(junction.wires, junction.flows[k], room, junction.source, junction.sinks[k], missing)
+            _augment(
+                junction.wires, junction.flows[k], room, junction.source, junction.sinks[k], missing
+            )
             amount -= missing
             if amount == 0:
                 break

@@ -17,8 +17,6 @@ from collhub_packing.rates import Rate, SourcedNetwork, all_gather_rate
 from collhub_packing.splitting import DirectNetwork, Spread, direct, without_switches
 from collhub_packing.trees import Tree
 
-__all__ = ["MultirootPacking", "all_gather_trees", "fixed_rate", "fixed_trees"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -50,21 +48,29 @@ def all_gather_trees(
     each node sends b / g for a unit of its weight: the least integers that do. Switches are split off, see
     `without_switches`. Of the packings of `seeds` random orders: the fewest trees, then the least depth by weight.
     """
-    share = np.ones(graph.num_compute, np.int64) if weights is None else np.asarray(weights, np.int64)
+    share = (
+        np.ones(graph.num_compute, np.int64) if weights is None else np.asarray(weights, np.int64)
+    )
     rate = all_gather_rate(graph, weights)
     divisor = math.gcd(rate.value.numerator, *graph.capacity.tolist())
     times = Fraction(rate.value.denominator, divisor)
     grown = replace(graph, capacity=_floors(graph.capacity, times), unit=graph.unit / times)
-    return _packed(grown, rate, scaled(share, rate.value.numerator // divisor), spread, seeds, first_seed)
+    return _packed(
+        grown, rate, scaled(share, rate.value.numerator // divisor), spread, seeds, first_seed
+    )
 
 
-def fixed_rate(graph: CapacityGraph, per_root: int, weights: Sequence[int] | None = None) -> Fraction:
+def fixed_rate(
+    graph: CapacityGraph, per_root: int, weights: Sequence[int] | None = None
+) -> Fraction:
     """The best rate x, as in `all_gather_rate`, of trees of which each node has `per_root` of weight 1 per unit of its weight.
 
     The least U such that the capacities floor(U * c) suffice is a multiple of 1 / c for a capacity c: one binary
     search per distinct capacity; x = per_root / U.
     """
-    share = np.ones(graph.num_compute, np.int64) if weights is None else np.asarray(weights, np.int64)
+    share = (
+        np.ones(graph.num_compute, np.int64) if weights is None else np.asarray(weights, np.int64)
+    )
     network = SourcedNetwork(graph)
 
     def suffices(times: Fraction) -> bool:
@@ -98,7 +104,9 @@ def fixed_trees(
 
     As from `all_gather_trees`. The rate has no cut: more trees may be faster.
     """
-    share = np.ones(graph.num_compute, np.int64) if weights is None else np.asarray(weights, np.int64)
+    share = (
+        np.ones(graph.num_compute, np.int64) if weights is None else np.asarray(weights, np.int64)
+    )
     value = fixed_rate(graph, per_root, weights)
     times = per_root / value
     floored = replace(graph, capacity=_floors(graph.capacity, times), unit=graph.unit / times)
@@ -110,7 +118,9 @@ def _floors(capacity: Int64Array, times: Fraction) -> Int64Array:
     return scaled(capacity, times.numerator) // times.denominator
 
 
-def _packed(graph: CapacityGraph, rate: Rate, sent: Int64Array, spread: Spread, seeds: int, first_seed: int) -> MultirootPacking:
+def _packed(
+    graph: CapacityGraph, rate: Rate, sent: Int64Array, spread: Spread, seeds: int, first_seed: int
+) -> MultirootPacking:
     """Trees in a network with scaled capacities."""
     is_direct = graph.num_nodes == graph.num_compute
     network = direct(graph) if is_direct else without_switches(graph, sent, spread=spread)

@@ -18,8 +18,6 @@ from collhub_packing.splitting import DirectNetwork, Spread, direct, without_swi
 from collhub_packing.trees import Tree
 from hub_core.diagnostics import InputError
 
-__all__ = ["AllReducePacking", "all_reduce_packing", "all_reduce_trees", "oriented"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -42,7 +40,9 @@ class AllReducePacking:
         return Fraction(sum(tree.weight for tree in self.trees), self.scale)
 
 
-def all_reduce_trees(graph: CapacityGraph, *, seeds: int = 8, first_seed: int = 0) -> tuple[Strength, list[Tree]]:
+def all_reduce_trees(
+    graph: CapacityGraph, *, seeds: int = 8, first_seed: int = 0
+) -> tuple[Strength, list[Tree]]:
     """The strength a / q of a network without switches and trees of weight a together, in units of 1 / q of the graph's.
 
     Reduce towards the root and broadcast from it, on every tree at once, load a link by at most its capacity in either
@@ -51,7 +51,9 @@ def all_reduce_trees(graph: CapacityGraph, *, seeds: int = 8, first_seed: int = 
     switches, for which there is `all_reduce_packing`.
     """
     if graph.num_nodes > graph.num_compute:
-        raise InputError("trees of links cannot pass switches", cure="split the switches off", code="switches")
+        raise InputError(
+            "trees of links cannot pass switches", cure="split the switches off", code="switches"
+        )
     packing = all_reduce_packing(graph, seeds=seeds, first_seed=first_seed)
     return packing.strength, packing.trees
 
@@ -72,11 +74,19 @@ def all_reduce_packing(
     """
     found = strength(graph)
     wanted = found.value.denominator if scale is None else scale
-    packings = [_packing(graph, found, wanted, spread, seed) for seed in range(first_seed, first_seed + max(1, seeds))]
-    return min(packings, key=lambda packing: (len(packing.trees), sum(t.weight * t.depth for t in packing.trees)))
+    packings = [
+        _packing(graph, found, wanted, spread, seed)
+        for seed in range(first_seed, first_seed + max(1, seeds))
+    ]
+    return min(
+        packings,
+        key=lambda packing: (len(packing.trees), sum(t.weight * t.depth for t in packing.trees)),
+    )
 
 
-def _packing(graph: CapacityGraph, found: Strength, wanted: int, spread: Spread, seed: int) -> AllReducePacking:
+def _packing(
+    graph: CapacityGraph, found: Strength, wanted: int, spread: Spread, seed: int
+) -> AllReducePacking:
     """The packing of one random orientation."""
     order = [int(node) for node in np.random.default_rng(seed).permutation(graph.num_compute)]
     directed, scale = oriented(graph, found, order, wanted)
@@ -86,8 +96,12 @@ def _packing(graph: CapacityGraph, found: Strength, wanted: int, spread: Spread,
         network = direct(replace(directed, capacity=scaled(graph.capacity, scale)))
         grown = pack_arborescences(directed, order[0], total, seeds=1, first_seed=seed)
     else:
-        one_way = without_switches(directed, _sent(order[0], total, graph.num_compute), spread=spread)
-        network, opposite = _both_ways(one_way, DuplexLinks.of(graph).opposite(graph.num_arcs), graph)
+        one_way = without_switches(
+            directed, _sent(order[0], total, graph.num_compute), spread=spread
+        )
+        network, opposite = _both_ways(
+            one_way, DuplexLinks.of(graph).opposite(graph.num_arcs), graph
+        )
         grown = pack_arborescences(one_way.graph, order[0], total, seeds=1, first_seed=seed)
     trees = [tree.rerooted(tree.centre(opposite), opposite) for tree in grown]
     trees.sort(key=lambda tree: (-tree.weight, tree.depth, tree.root, tuple(tree.arc)))
@@ -100,7 +114,9 @@ def _sent(root: int, total: int, num_compute: int) -> Int64Array:
     return sent
 
 
-def _both_ways(one_way: DirectNetwork, opposite: Int64Array, graph: CapacityGraph) -> tuple[DirectNetwork, Int64Array]:
+def _both_ways(
+    one_way: DirectNetwork, opposite: Int64Array, graph: CapacityGraph
+) -> tuple[DirectNetwork, Int64Array]:
     """A network with each arc's opposite over the opposite links, as far behind the arcs as there are arcs."""
     arcs = one_way.graph
     back = tuple(tuple(int(opposite[arc]) for arc in reversed(route)) for route in one_way.routes)
@@ -112,10 +128,14 @@ def _both_ways(one_way: DirectNetwork, opposite: Int64Array, graph: CapacityGrap
         row=np.concatenate([arcs.row, graph.row[[route[0] for route in back]]]),
     )
     number = np.arange(arcs.num_arcs)
-    return DirectNetwork(both, one_way.routes + back), np.concatenate([number + len(number), number])
+    return DirectNetwork(both, one_way.routes + back), np.concatenate(
+        [number + len(number), number]
+    )
 
 
-def oriented(graph: CapacityGraph, rate: Strength, order: list[int], wanted: int | None = None) -> tuple[CapacityGraph, int]:
+def oriented(
+    graph: CapacityGraph, rate: Strength, order: list[int], wanted: int | None = None
+) -> tuple[CapacityGraph, int]:
     """Share the capacity of every link, `scale`-fold, between its directions, so that the rate reaches all from `order[0]`.
 
     The scale, also returned, is `wanted`, by default the strength's denominator, or twice that where a switch has an odd
@@ -129,7 +149,10 @@ def oriented(graph: CapacityGraph, rate: Strength, order: list[int], wanted: int
     links = DuplexLinks.of(graph)
     scale = rate.value.denominator if wanted is None else wanted
     if scale < 1 or math.floor(rate.value * scale) < 1:
-        raise InputError(f"weights that are multiples of 1/{scale} are above the rate of {rate.value}", code="scale")
+        raise InputError(
+            f"weights that are multiples of 1/{scale} are above the rate of {rate.value}",
+            code="scale",
+        )
     if np.any(_touching(links, scale)[graph.num_compute :] % 2):
         scale *= 2
     arriving = _arriving(links, order, math.floor(rate.value * scale), scale)

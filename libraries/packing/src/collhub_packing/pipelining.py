@@ -36,7 +36,6 @@ from hub_core.transfers import Chunks, Transfers
 if TYPE_CHECKING:
     from collhub_packing.pipelining_kernel import Program
 
-__all__ = ["Paths", "Pipeline", "Pipelining", "Stream"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -136,7 +135,9 @@ class Pipelining:
         if any(part * self.collective_bytes < shares for part in parts):
             cure = "choose a larger size, or fewer chunks"
             raise InputError(
-                f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks", cure=cure, code="size-too-small"
+                f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks",
+                cure=cure,
+                code="size-too-small",
             )
         collective = replace(self.collective, unit_count=shares * share_units)
         whole = Chunks.cut(collective, [share_units])
@@ -146,7 +147,11 @@ class Pipelining:
         share = np.asarray([stream.share for stream in self.streams], np.int64)[stream]
         within = begin[stream] + position * units[stream]
         offsets = (whole.input_offset[share] + within, whole.output_offset[share] + within)
-        return collective, Chunks(whole.origin[share], *offsets, units[stream], whole.target[share]), units
+        return (
+            collective,
+            Chunks(whole.origin[share], *offsets, units[stream], whole.target[share]),
+            units,
+        )
 
     def _program(self, counts: Sequence[int], sizes: Int64Array) -> Program:
         # Importing numba takes a second.
@@ -160,7 +165,9 @@ class Pipelining:
         _, turn = np.unique(position / repeats[stream], return_inverse=True)
         order = np.argsort(operations.before, kind="stable")
         distinct, size_class = np.unique(sizes, return_inverse=True)
-        serialization = np.rint(distinct[:, None] * _PICOSECONDS / self.topology.bandwidth_bytes_per_s).astype(np.int64)
+        serialization = np.rint(
+            distinct[:, None] * _PICOSECONDS / self.topology.bandwidth_bytes_per_s
+        ).astype(np.int64)
         arrival = np.rint(self.topology.latency_s * _PICOSECONDS).astype(np.int64) + serialization
         return Program(
             _starts(width),
@@ -196,7 +203,12 @@ class Pipelining:
 
 
 _SPLIT_BY_RANK = frozenset(
-    {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER, CollectiveKind.GATHER}
+    {
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.SCATTER,
+        CollectiveKind.GATHER,
+    }
 )
 _ROOTED_AT_RANKS = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER})
 _FORMS: Mapping[CollectiveKind, Callable[[Hanging, Int64Array], list[Operations]]] = {
@@ -206,13 +218,19 @@ _FORMS: Mapping[CollectiveKind, Callable[[Hanging, Int64Array], list[Operations]
     CollectiveKind.REDUCE: lambda tree, members: [reduction(tree)],
     CollectiveKind.REDUCE_SCATTER: lambda tree, members: [reduction(tree)],
     CollectiveKind.SCATTER: paths,
-    CollectiveKind.GATHER: lambda tree, members: [turned_round(path) for path in paths(tree, members)],
+    CollectiveKind.GATHER: lambda tree, members: [
+        turned_round(path) for path in paths(tree, members)
+    ],
 }
 
 
-def _streams(trees: Sequence[Tree], collective: Collective, members: Int64Array) -> Iterator[Stream]:
+def _streams(
+    trees: Sequence[Tree], collective: Collective, members: Int64Array
+) -> Iterator[Stream]:
     if collective.kind not in _FORMS:
-        raise InputError(f"{collective.kind} does not run on spanning trees", code="trees-unsuitable")
+        raise InputError(
+            f"{collective.kind} does not run on spanning trees", code="trees-unsuitable"
+        )
     rank_of = {int(npu): rank for rank, npu in enumerate(members)}
     is_rooted_at_ranks = collective.kind in _ROOTED_AT_RANKS
     groups = [rank_of.get(tree.root, -1) if is_rooted_at_ranks else 0 for tree in trees]
@@ -223,32 +241,62 @@ def _streams(trees: Sequence[Tree], collective: Collective, members: Int64Array)
     begin = dict.fromkeys(weight, Fraction(0))
     for number, (tree, group) in enumerate(zip(trees, groups, strict=True)):
         part = Fraction(tree.weight, weight[group])
-        for share, operations in enumerate(_FORMS[collective.kind](hanging(tree, members), members)):
+        for share, operations in enumerate(
+            _FORMS[collective.kind](hanging(tree, members), members)
+        ):
             yield Stream(number, group + share, begin[group], part, operations)
         begin[group] += part
 
 
-def _check_roots(trees: Sequence[Tree], groups: Sequence[int], collective: Collective, members: Int64Array) -> None:
-    lost = set(range(collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1)) - set(groups)
+def _check_roots(
+    trees: Sequence[Tree], groups: Sequence[int], collective: Collective, members: Int64Array
+) -> None:
+    lost = set(range(collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1)) - set(
+        groups
+    )
     if lost or -1 in groups:
-        what = f"no tree is rooted at rank {min(lost)}" if lost else "a tree is rooted at an NPU that is no member"
+        what = (
+            f"no tree is rooted at rank {min(lost)}"
+            if lost
+            else "a tree is rooted at an NPU that is no member"
+        )
         raise InputError(f"{collective.kind} on {len(trees)} trees: {what}", code="tree-root")
     if collective.root is not None and any(tree.root != members[collective.root] for tree in trees):
-        raise InputError(f"{collective.kind}: a tree is not rooted at NPU {int(members[collective.root])}", code="tree-root")
+        raise InputError(
+            f"{collective.kind}: a tree is not rooted at NPU {int(members[collective.root])}",
+            code="tree-root",
+        )
 
 
-def _along(stated: Paths, trees: Sequence[Tree], streams: Sequence[Stream], topology: Topology, routes: Routes) -> Routes:
+def _along(
+    stated: Paths,
+    trees: Sequence[Tree],
+    streams: Sequence[Stream],
+    topology: Topology,
+    routes: Routes,
+) -> Routes:
     """Routes of all operations of all streams, the stated ones in place of the given ones."""
-    rows = [routes.links[first:last] for first, last in zip(routes.indptr[:-1], routes.indptr[1:], strict=True)]
-    link_between = {(int(u), int(v)): row for row, (u, v) in enumerate(zip(topology.source, topology.destination, strict=True))}
+    rows = [
+        routes.links[first:last]
+        for first, last in zip(routes.indptr[:-1], routes.indptr[1:], strict=True)
+    ]
+    link_between = {
+        (int(u), int(v)): row
+        for row, (u, v) in enumerate(zip(topology.source, topology.destination, strict=True))
+    }
     operation = 0
     for stream in streams:
         parent, named = trees[stream.tree].parent, stated[stream.tree]
-        for source, destination in zip(stream.operations.source.tolist(), stream.operations.destination.tolist(), strict=True):
+        for source, destination in zip(
+            stream.operations.source.tolist(), stream.operations.destination.tolist(), strict=True
+        ):
             is_down = parent[destination] == source
             links = list(named.get(destination if is_down else source, ()))
             if not is_down:
-                links = [link_between[int(topology.destination[row]), int(topology.source[row])] for row in reversed(links)]
+                links = [
+                    link_between[int(topology.destination[row]), int(topology.source[row])]
+                    for row in reversed(links)
+                ]
             if links:
                 rows[operation] = np.asarray(links, np.int64)
             operation += 1
@@ -268,7 +316,9 @@ def _run(program: Program) -> tuple[Int64Array, Int64Array]:
     return state.start, state.finish
 
 
-def _window(link: Int64Array, start: Int64Array, finish: Int64Array, is_ready: BoolArray) -> Int64Array:
+def _window(
+    link: Int64Array, start: Int64Array, finish: Int64Array, is_ready: BoolArray
+) -> Int64Array:
     """Per message, how many messages of its first link are on their way at once at most, itself included.
 
     The first messages of a link, where they are ready from the beginning, all wait for the very first one: what a trace
@@ -294,7 +344,9 @@ def _window(link: Int64Array, start: Int64Array, finish: Int64Array, is_ready: B
 def _repeated(counts: Int64Array) -> tuple[Int64Array, Int64Array]:
     """(group, position in it) of every element of groups of these sizes."""
     group = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    return group, np.arange(len(group), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+    return group, np.arange(len(group), dtype=np.int64) - np.repeat(
+        np.cumsum(counts) - counts, counts
+    )
 
 
 def _starts(counts: Int64Array) -> Int64Array:

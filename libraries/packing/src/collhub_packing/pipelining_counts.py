@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["best_chunks", "by_multiplicative_increase", "fitted_chunks"]
-
 Time = Callable[[int], int]
 
 _SAMPLES = (1, 4, 16)
@@ -55,7 +53,9 @@ def fitted_chunks(times: dict[int, int], most: int) -> int:
         return min(times, key=lambda count: (times[count], count))
     counts = np.asarray(list(times), np.float64)
     form = np.stack([np.ones_like(counts), counts, 1 / counts], axis=1)
-    _, growth, share = np.linalg.lstsq(form, np.asarray(list(times.values()), np.float64), rcond=None)[0]
+    _, growth, share = np.linalg.lstsq(
+        form, np.asarray(list(times.values()), np.float64), rcond=None
+    )[0]
     if share <= 0:
         return 1
     return most if growth <= 0 else min(max(round(math.sqrt(share / growth)), 1), most)

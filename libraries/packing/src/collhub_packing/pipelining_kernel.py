@@ -13,8 +13,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Program", "State", "advance", "begin", "state_of"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -163,7 +161,10 @@ def _happen(item: int, now: int, touched: int, program: Program, state: State) -
     message = item - num_links
     stream = state.stream[message]
     operation = _operation(message, stream, program)
-    if program.route_indptr[operation] + state.hop[message] + 1 < program.route_indptr[operation + 1]:
+    if (
+        program.route_indptr[operation] + state.hop[message] + 1
+        < program.route_indptr[operation + 1]
+    ):
         state.hop[message] += 1
         return _line_up(message, touched, program, state)
     state.finish[message] = now
@@ -189,7 +190,14 @@ def _line_up(message: int, touched: int, program: Program, state: State) -> int:
         chunk = program.stream_chunk[stream] + (message - program.stream_message[stream]) // width
         key = program.turn[chunk] - program.remaining[operation]
     link = program.route_link[program.route_indptr[operation] + hop]
-    _push(state.line_key, state.line_message, state.line_first[link], state.line_size[link], key, message)
+    _push(
+        state.line_key,
+        state.line_message,
+        state.line_first[link],
+        state.line_size[link],
+        key,
+        message,
+    )
     state.line_size[link] += 1
     return _touch(link, touched, state)
 
@@ -212,19 +220,31 @@ def _dispatch(now: int, touched: int, program: Program, state: State) -> None:
         state.is_touched[link] = False
         if not state.is_free[link] or state.line_size[link] == 0:
             continue
-        message = _pop(state.line_key, state.line_message, state.line_first[link], state.line_size[link])
+        message = _pop(
+            state.line_key, state.line_message, state.line_first[link], state.line_size[link]
+        )
         state.line_size[link] -= 1
         if state.hop[message] == 0:
             state.start[message] = now
         size = program.size_class[state.stream[message]]
         arrival = now + program.arrival[size, link]
         # Messages that wait for nothing are told apart in a trace only by the end of the first one.
-        is_alone = state.is_unused[link] and program.needs[_operation(message, state.stream[message], program)] == 0
+        is_alone = (
+            state.is_unused[link]
+            and program.needs[_operation(message, state.stream[message], program)] == 0
+        )
         free = arrival if is_alone else now + program.busy[size, link]
         state.is_free[link] = False
         state.is_unused[link] = False
         _push(state.event_time, state.event_item, 0, state.counter[_EVENTS], free, link)
-        _push(state.event_time, state.event_item, 0, state.counter[_EVENTS] + 1, arrival, num_links + message)
+        _push(
+            state.event_time,
+            state.event_item,
+            0,
+            state.counter[_EVENTS] + 1,
+            arrival,
+            num_links + message,
+        )
         state.counter[_EVENTS] += 2
 
 
@@ -236,7 +256,9 @@ def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, 
     hole = size
     while hole > 0:
         parent = (hole - 1) >> 1
-        if keys[first + parent] < key or (keys[first + parent] == key and items[first + parent] < item):
+        if keys[first + parent] < key or (
+            keys[first + parent] == key and items[first + parent] < item
+        ):
             break
         keys[first + hole] = keys[first + parent]
         items[first + hole] = items[first + parent]
@@ -254,7 +276,8 @@ def _pop(keys: Int64Array, items: Int64Array, first: int, size: int) -> int:
     hole, child = first, first + 1
     while child < end:
         if child + 1 < end and (
-            keys[child + 1] < keys[child] or (keys[child + 1] == keys[child] and items[child + 1] < items[child])
+            keys[child + 1] < keys[child]
+            or (keys[child + 1] == keys[child] and items[child + 1] < items[child])
         ):
             child += 1
         if key < keys[child] or (key == keys[child] and item < items[child]):

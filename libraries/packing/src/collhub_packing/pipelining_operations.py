@@ -11,8 +11,6 @@ import numpy.typing as npt
 from collhub_packing.trees import Tree
 from hub_core.diagnostics import InputError
 
-__all__ = ["Hanging", "Operations", "broadcast", "hanging", "paths", "reduce_and_broadcast", "reduction", "turned_round"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -38,7 +36,10 @@ class Operations:
     def joined(cls, parts: Sequence[Operations]) -> Operations:
         """All operations of all parts, in order."""
         first = np.cumsum([0, *(len(part) for part in parts)])
-        shifted = [replace(part, before=part.before + at, after=part.after + at) for part, at in zip(parts, first, strict=False)]
+        shifted = [
+            replace(part, before=part.before + at, after=part.after + at)
+            for part, at in zip(parts, first, strict=False)
+        ]
         columns = ("source", "destination", "reduces", "remaining", "before", "after")
         return cls(*(np.concatenate([getattr(part, name) for part in shifted]) for name in columns))
 
@@ -64,7 +65,9 @@ def hanging(tree: Tree, members: Int64Array) -> Hanging:
     depth = tree.depths()
     if np.any(depth[members] < 0):
         lost = int(members[np.argmax(depth[members] < 0)])
-        raise InputError(f"a tree rooted at {tree.root} does not reach NPU {lost}", code="tree-does-not-span")
+        raise InputError(
+            f"a tree rooted at {tree.root} does not reach NPU {lost}", code="tree-does-not-span"
+        )
     needed = np.zeros(len(depth), np.bool_)
     needed[members] = True
     height = np.zeros(len(depth), np.int64)
@@ -85,14 +88,18 @@ def broadcast(tree: Hanging) -> Operations:
     parent = tree.parent[nodes]
     inner = np.flatnonzero(parent != tree.root)
     reduces = np.zeros(len(nodes), np.bool_)
-    return Operations(parent, nodes, reduces, tree.height[nodes] + 1, tree.place[parent[inner]], inner)
+    return Operations(
+        parent, nodes, reduces, tree.height[nodes] + 1, tree.place[parent[inner]], inner
+    )
 
 
 def reduction(tree: Hanging) -> Operations:
     """From every node to the root: operation i takes what `tree.nodes[i]` has gathered to its parent."""
     down = broadcast(tree)
     reduces = np.ones(len(down), np.bool_)
-    return Operations(down.destination, down.source, reduces, tree.depth[tree.nodes], down.after, down.before)
+    return Operations(
+        down.destination, down.source, reduces, tree.depth[tree.nodes], down.after, down.before
+    )
 
 
 def reduce_and_broadcast(tree: Hanging) -> Operations:
@@ -102,7 +109,11 @@ def reduce_and_broadcast(tree: Hanging) -> Operations:
     both = Operations.joined([up, down])
     top = np.flatnonzero(tree.parent[tree.nodes] == tree.root)
     before, after = np.repeat(top, len(top)), len(up) + np.tile(top, len(top))
-    return replace(both, before=np.concatenate([both.before, before]), after=np.concatenate([both.after, after]))
+    return replace(
+        both,
+        before=np.concatenate([both.before, before]),
+        after=np.concatenate([both.after, after]),
+    )
 
 
 def paths(tree: Hanging, targets: Int64Array) -> list[Operations]:
@@ -117,12 +128,19 @@ def _path(tree: Hanging, target: int) -> Operations:
         nodes[hop] = target
         target = int(tree.parent[target])
     hops = np.arange(length, dtype=np.int64)
-    return Operations(tree.parent[nodes], nodes, np.zeros(length, np.bool_), length - hops, hops[:-1], hops[1:])
+    return Operations(
+        tree.parent[nodes], nodes, np.zeros(length, np.bool_), length - hops, hops[:-1], hops[1:]
+    )
 
 
 def turned_round(path: Operations) -> Operations:
     """The same path from its target to the root."""
     remaining = len(path) + 1 - path.remaining
     return replace(
-        path, source=path.destination, destination=path.source, remaining=remaining, before=path.after, after=path.before
+        path,
+        source=path.destination,
+        destination=path.source,
+        remaining=remaining,
+        before=path.after,
+        after=path.before,
     )

@@ -14,8 +14,6 @@ from collhub_packing.flows import UNLIMITED, FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
 from hub_core.diagnostics import InputError
 
-__all__ = ["Rate", "Strength", "all_gather_rate", "broadcast_rate", "strength"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -67,18 +65,28 @@ def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) 
     for a unit of data per weight. Raises `InputError` where a node cannot be reached.
     """
     _check(graph)
-    share = np.ones(graph.num_compute, np.int64) if weights is None else np.asarray(weights, np.int64)
+    share = (
+        np.ones(graph.num_compute, np.int64) if weights is None else np.asarray(weights, np.int64)
+    )
     if len(share) != graph.num_compute or share.min() < 0 or not share.sum():
-        raise InputError(f"{len(share)} weights for {graph.num_compute} nodes: one each, not negative, not all 0")
+        raise InputError(
+            f"{len(share)} weights for {graph.num_compute} nodes: one each, not negative, not all 0"
+        )
     rate, side = _weakest_node(graph, share)
     network = SourcedNetwork(graph)
     while rate:
-        cut = network.shortage(scaled(graph.capacity, rate.denominator), scaled(share, rate.numerator))
+        cut = network.shortage(
+            scaled(graph.capacity, rate.denominator), scaled(share, rate.numerator)
+        )
         if cut is None:
             return Rate(rate, tuple(int(v) for v in np.flatnonzero(side)))
         side = cut
         rate = Fraction(_leaving(graph, side), int(share[side[: graph.num_compute]].sum()))
-    raise _unreachable(int(np.argmin(side[: graph.num_compute])), tuple(int(v) for v in np.flatnonzero(side)), graph)
+    raise _unreachable(
+        int(np.argmin(side[: graph.num_compute])),
+        tuple(int(v) for v in np.flatnonzero(side)),
+        graph,
+    )
 
 
 class SourcedNetwork:
@@ -90,13 +98,17 @@ class SourcedNetwork:
         self._sinks = nodes[np.argsort(_capacity_into(graph)[nodes], kind="stable")]
         feeder = np.full(graph.num_compute, graph.num_nodes)
         self._network = FlowNetwork.of(
-            graph.num_nodes + 1, np.concatenate([graph.source, feeder]), np.concatenate([graph.destination, nodes])
+            graph.num_nodes + 1,
+            np.concatenate([graph.source, feeder]),
+            np.concatenate([graph.destination, nodes]),
         )
 
     def shortage(self, capacity: Int64Array, sent: Int64Array) -> BoolArray | None:
         """The source side of the cut that lacks most for `sent[v]` from each node v to reach everybody; None: all fits."""
         total = int(sent.sum())
-        cut = self._network.least_cut(np.concatenate([capacity, sent]), self._num_nodes, self._sinks, min(total, UNLIMITED))
+        cut = self._network.least_cut(
+            np.concatenate([capacity, sent]), self._num_nodes, self._sinks, min(total, UNLIMITED)
+        )
         return None if cut is None else cut.side[: self._num_nodes]
 
 
@@ -121,7 +133,9 @@ def strength(graph: CapacityGraph) -> Strength:
     raise _unreachable(outside[0], inside, graph)
 
 
-def _worst_partition(links: DuplexLinks, num_compute: int, rate: Fraction) -> tuple[int, list[list[int]]]:
+def _worst_partition(
+    links: DuplexLinks, num_compute: int, rate: Fraction
+) -> tuple[int, list[list[int]]]:
     """The partition P with least c(E(P)) - rate * |P|, and that value times twice the rate's denominator."""
     sets = LeastSets(links, rate.denominator)
     prices = np.zeros(links.num_nodes, np.int64)
@@ -140,13 +154,21 @@ def _worst_partition(links: DuplexLinks, num_compute: int, rate: Fraction) -> tu
 def _between(graph: CapacityGraph, links: DuplexLinks, blocks: list[list[int]]) -> Strength:
     """The rate that a partition allows."""
     ordered = sorted(sorted(block) for block in blocks)
-    sides = [_least_side(graph, links, block) for block in ordered] if graph.num_nodes > graph.num_compute else ordered
+    sides = (
+        [_least_side(graph, links, block) for block in ordered]
+        if graph.num_nodes > graph.num_compute
+        else ordered
+    )
     leaving = 0
     for side in sides:
         inside = np.zeros(graph.num_nodes, np.bool_)
         inside[side] = True
         leaving += _leaving(graph, inside)
-    return Strength(Fraction(leaving, 2 * (len(ordered) - 1)), tuple(map(tuple, ordered)), tuple(map(tuple, sides)))
+    return Strength(
+        Fraction(leaving, 2 * (len(ordered) - 1)),
+        tuple(map(tuple, ordered)),
+        tuple(map(tuple, sides)),
+    )
 
 
 def _least_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
@@ -162,7 +184,9 @@ def _weakest_node(graph: CapacityGraph, weights: Int64Array) -> tuple[Fraction, 
     total = int(weights.sum())
     arriving = _capacity_into(graph)
     rate, weakest = min(
-        (Fraction(int(arriving[v]), total - int(weights[v])), v) for v in range(graph.num_compute) if weights[v] < total
+        (Fraction(int(arriving[v]), total - int(weights[v])), v)
+        for v in range(graph.num_compute)
+        if weights[v] < total
     )
     return rate, np.arange(graph.num_nodes) != weakest
 
@@ -181,7 +205,9 @@ def _leaving(graph: CapacityGraph, side: BoolArray) -> int:
 
 def _check(graph: CapacityGraph) -> None:
     if graph.num_compute < 2:
-        raise InputError("a network of one node sends nothing", cure="give at least two nodes", code="one-node")
+        raise InputError(
+            "a network of one node sends nothing", cure="give at least two nodes", code="one-node"
+        )
 
 
 def _unreachable(lost: int, side: tuple[int, ...], graph: CapacityGraph) -> InputError:

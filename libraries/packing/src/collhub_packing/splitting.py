@@ -16,8 +16,6 @@ from collhub_packing.graph import CapacityGraph
 from collhub_packing.trees import Tree
 from hub_core.diagnostics import InputError
 
-__all__ = ["DirectNetwork", "Spread", "direct", "without_switches"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _Route = tuple[int, ...]
@@ -38,7 +36,10 @@ class DirectNetwork:
     def paths(self, tree: Tree, switched: CapacityGraph) -> dict[int, list[int]]:
         """For every node of a tree but the root the rows of the topology's links from its parent to it."""
         hanging = np.flatnonzero(tree.arc >= 0).tolist()
-        return {node: [int(switched.row[arc]) for arc in self.routes[tree.arc[node]]] for node in hanging}
+        return {
+            node: [int(switched.row[arc]) for arc in self.routes[tree.arc[node]]]
+            for node in hanging
+        }
 
 
 def direct(graph: CapacityGraph) -> DirectNetwork:
@@ -68,7 +69,9 @@ class _Piece(NamedTuple):
 _Pieces = dict[_Pair, list[_Piece]]
 
 
-def without_switches(graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, spread: Spread = Spread.NOWHERE) -> DirectNetwork:
+def without_switches(
+    graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, spread: Spread = Spread.NOWHERE
+) -> DirectNetwork:
     """Split off all switches such that `sent[v]` from every compute node v at once still reaches all others.
 
     Exact: one link through a switch and another one out of it become a link past it as far as every least cut allows,
@@ -81,9 +84,13 @@ def without_switches(graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, 
         if graph.capacity[arc]:
             pieces[ends] = [_Piece(int(graph.capacity[arc]), (arc,))]
     for switch in _removal_order(graph):
-        is_spread = spread is Spread.EVERYWHERE or (spread is Spread.WIDEST and _is_widest(switch, pieces, graph.num_compute))
+        is_spread = spread is Spread.EVERYWHERE or (
+            spread is Spread.WIDEST and _is_widest(switch, pieces, graph.num_compute)
+        )
         _remove(switch, pieces, graph, demand, is_spread)
-    ordered = sorted((ends, piece.route, piece.amount) for ends, found in pieces.items() for piece in found)
+    ordered = sorted(
+        (ends, piece.route, piece.amount) for ends, found in pieces.items() for piece in found
+    )
     routes = tuple(route for _, route, _ in ordered)
     replaced = CapacityGraph(
         graph.num_compute,
@@ -106,7 +113,9 @@ def _removal_order(graph: CapacityGraph) -> list[int]:
         if np.array_equal(nearer, distance):
             break
         distance = nearer
-    return sorted(range(graph.num_compute, graph.num_nodes), key=lambda switch: (distance[switch], switch))
+    return sorted(
+        range(graph.num_compute, graph.num_nodes), key=lambda switch: (distance[switch], switch)
+    )
 
 
 def _is_widest(switch: int, pieces: _Pieces, num_compute: int) -> bool:
@@ -121,7 +130,9 @@ def _is_widest(switch: int, pieces: _Pieces, num_compute: int) -> bool:
     return all(u < num_compute and 2 * to_switch[u] >= sent[u] for u in to_switch)
 
 
-def _remove(switch: int, pieces: _Pieces, graph: CapacityGraph, demand: Int64Array, is_spread: bool) -> None:
+def _remove(
+    switch: int, pieces: _Pieces, graph: CapacityGraph, demand: Int64Array, is_spread: bool
+) -> None:
     """Replace the links of one switch."""
     before = [u for u, w in sorted(pieces) if w == switch]
     behind = [t for w, t in sorted(pieces) if w == switch]
@@ -202,17 +213,23 @@ def _moved(
     return moved
 
 
-def _sourced(ends: list[_Pair], pieces: _Pieces, graph: CapacityGraph, demand: Int64Array) -> tuple[FlowNetwork, Int64Array]:
+def _sourced(
+    ends: list[_Pair], pieces: _Pieces, graph: CapacityGraph, demand: Int64Array
+) -> tuple[FlowNetwork, Int64Array]:
     """The network of some pairs of nodes, with the source of all demand, and its capacities by wire."""
     compute = np.arange(graph.num_compute)
-    source = np.concatenate([[u for u, _ in ends], np.full(graph.num_compute, graph.num_nodes)]).astype(np.int64)
+    source = np.concatenate(
+        [[u for u, _ in ends], np.full(graph.num_compute, graph.num_nodes)]
+    ).astype(np.int64)
     destination = np.concatenate([[t for _, t in ends], compute]).astype(np.int64)
     held = [sum(piece.amount for piece in pieces.get(pair, ())) for pair in ends]
     network = FlowNetwork.of(graph.num_nodes + 1, source, destination)
     return network, network.residual(np.concatenate([held, demand]).astype(np.int64))
 
 
-def _shares(before: list[int], behind: list[int], enters: Int64Array, leaves: Int64Array, is_spread: bool) -> Int64Array:
+def _shares(
+    before: list[int], behind: list[int], enters: Int64Array, leaves: Int64Array, is_spread: bool
+) -> Int64Array:
     """Limits of the rounds: an even share rounded down, rounded up, then none; turning back only at last."""
     is_other = np.asarray(before)[:, None] != np.asarray(behind)
     endless = np.full(is_other.shape, UNLIMITED, np.int64)
@@ -236,12 +253,20 @@ def _orders(switch: int, before: list[int], behind: list[int], ends: Iterable[_P
     sizes = Counter(part.values())
 
     def key(u: int, t: int) -> tuple[bool, int, int]:
-        return part[u] == part[t], (rank[t] - rank[u]) % sizes[part[t]], (part[t] - part[u]) % len(sizes)
+        return (
+            part[u] == part[t],
+            (rank[t] - rank[u]) % sizes[part[t]],
+            (part[t] - part[u]) % len(sizes),
+        )
 
-    return np.asarray([sorted(range(len(behind)), key=lambda j: key(u, behind[j])) for u in before], np.int64)
+    return np.asarray(
+        [sorted(range(len(behind)), key=lambda j: key(u, behind[j])) for u in before], np.int64
+    )
 
 
-def _parts(switch: int, neighbours: list[int], ends: Iterable[_Pair]) -> tuple[dict[int, int], dict[int, int]]:
+def _parts(
+    switch: int, neighbours: list[int], ends: Iterable[_Pair]
+) -> tuple[dict[int, int], dict[int, int]]:
     """For every neighbour the number of its part of the network without the switch, and its rank in it."""
     linked: dict[int, list[int]] = defaultdict(list)
     for u, t in ends:

@@ -17,8 +17,6 @@ from hub_core.diagnostics import Diagnostic, Location
 from hub_core.plugins.contract import LinkLoad, Options, SimulationResult
 from hub_core.topology import Topology
 
-__all__ = ["NodeTimes", "simulate", "simulate_nodes"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -37,7 +35,9 @@ class NodeTimes:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def simulate(algorithm: Algorithm, topology: Topology, collective_bytes: int, options: Options) -> SimulationResult:
+def simulate(
+    algorithm: Algorithm, topology: Topology, collective_bytes: int, options: Options
+) -> SimulationResult:
     """Simulate `algorithm` for a collective of `collective_bytes`; rank r runs on NPU r.
 
     Raises `UsageError` for invalid options, `InputError` where the topology has too few NPUs or no path between
@@ -51,10 +51,16 @@ def simulate(algorithm: Algorithm, topology: Topology, collective_bytes: int, op
     def locate(node: int) -> Location:
         row = int(nodes.step[node])
         return (
-            algorithm.steps.location(row, algorithm.provenance.source_name or None) if row >= 0 else _node_location(nodes, node)
+            algorithm.steps.location(row, algorithm.provenance.source_name or None)
+            if row >= 0
+            else _node_location(nodes, node)
         )
 
-    channel = np.where(nodes.step >= 0, algorithm.steps.channel[nodes.step], 0) if len(algorithm.steps) else None
+    channel = (
+        np.where(nodes.step >= 0, algorithm.steps.channel[nodes.step], 0)
+        if len(algorithm.steps)
+        else None
+    )
     times = simulate_nodes(nodes, topology, model, durations, locate, channel)
     start, end = _step_times(nodes, times, len(algorithm.steps))
     return SimulationResult(times.rank_finish_ns, start, end, times.link_loads, times.diagnostics)
@@ -83,9 +89,16 @@ def simulate_nodes(
     place = locate or (lambda node: _node_location(nodes, node))
     durations = stated_durations_ns(nodes) if duration_ns is None else duration_ns
     world = world_of(nodes, durations, topology, model, place, channel)
-    has_event_at_zero = run(world, Parents(nodes.data_indptr, nodes.data_indices, nodes.control_indptr, nodes.control_indices))
+    has_event_at_zero = run(
+        world,
+        Parents(nodes.data_indptr, nodes.data_indices, nodes.control_indptr, nodes.control_indices),
+    )
     finish = tuple(time if time >= 0 else None for time in world.rank["finish"][:-1].tolist())
-    loads = _link_loads(topology, world.link["bytes"], world.link["busy_ns"]) if model.is_congestion_aware else ()
+    loads = (
+        _link_loads(topology, world.link["bytes"], world.link["busy_ns"])
+        if model.is_congestion_aware
+        else ()
+    )
     found = findings(nodes, world, has_event_at_zero, topology, model, place)
     return NodeTimes(finish, world.node["start"].copy(), world.node["end"].copy(), loads, found)
 
@@ -105,8 +118,12 @@ def _step_times(nodes: NodeTable, times: NodeTimes, steps: int) -> tuple[Int64Ar
     return start, end
 
 
-def _link_loads(topology: Topology, carried: Int64Array, busy_ns: Int64Array) -> tuple[LinkLoad, ...]:
+def _link_loads(
+    topology: Topology, carried: Int64Array, busy_ns: Int64Array
+) -> tuple[LinkLoad, ...]:
     used = np.flatnonzero(carried)
     used = used[np.lexsort((used, -carried[used], -busy_ns[used]))]
     columns = (topology.source[used], topology.destination[used], carried[used], busy_ns[used])
-    return tuple(LinkLoad(*load) for load in zip(*(column.tolist() for column in columns), strict=True))
+    return tuple(
+        LinkLoad(*load) for load in zip(*(column.tolist() for column in columns), strict=True)
+    )

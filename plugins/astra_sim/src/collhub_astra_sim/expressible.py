@@ -12,8 +12,6 @@ from hub_core.diagnostics import UsageError
 from hub_core.losses import Loss
 from hub_core.topology import Dimension, DimensionKind, Topology
 
-__all__ = ["AstraNetwork", "expressed", "fully_connected"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -25,14 +23,18 @@ class AstraNetwork:
     losses: tuple[Loss, ...] = ()
 
 
-def expressed(topology: Topology, sources: Int64Array, destinations: Int64Array, *, is_congestion_aware: bool) -> AstraNetwork:
+def expressed(
+    topology: Topology, sources: Int64Array, destinations: Int64Array, *, is_congestion_aware: bool
+) -> AstraNetwork:
     """The network for messages from `sources` to `destinations` (NPUs, int64[messages]).
 
     Congestion-aware ASTRA-sim takes one dimension, congestion-unaware any number. Other networks of uniform links
     become FullyConnected, one private link per pair of NPUs, where the algorithm sends to neighbours only: the
     times are the same. Raises `UsageError` with the reason where there is no such network.
     """
-    dimensions = tuple(_native(dimension) for dimension in topology.dimensions if dimension.size > 1)
+    dimensions = tuple(
+        _native(dimension) for dimension in topology.dimensions if dimension.size > 1
+    )
     is_native = bool(dimensions) and all(dimension.kind in KIND_NAMES for dimension in dimensions)
     if is_native and (len(dimensions) == 1 or not is_congestion_aware):
         return AstraNetwork(dimensions)
@@ -55,8 +57,12 @@ def expressed(topology: Topology, sources: Int64Array, destinations: Int64Array,
 def fully_connected(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -> AstraNetwork:
     """A private link for every ordered pair of NPUs. Raises `UsageError` for less than two."""
     if npus < 2:
-        raise UsageError("ASTRA-sim needs at least two NPUs", cure="name a larger topology", code="too-few-npus")
-    return AstraNetwork((Dimension(DimensionKind.FULLY_CONNECTED, npus, bandwidth_bytes_per_s, latency_s),))
+        raise UsageError(
+            "ASTRA-sim needs at least two NPUs", cure="name a larger topology", code="too-few-npus"
+        )
+    return AstraNetwork(
+        (Dimension(DimensionKind.FULLY_CONNECTED, npus, bandwidth_bytes_per_s, latency_s),)
+    )
 
 
 def _native(dimension: Dimension) -> Dimension:

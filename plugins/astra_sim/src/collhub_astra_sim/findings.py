@@ -14,8 +14,6 @@ from hub_core.chakra.nodes import NodeTable, NodeType
 from hub_core.diagnostics import Diagnostic, Location, Severity
 from hub_core.topology import DimensionKind, Occupancy, Topology
 
-__all__ = ["findings"]
-
 Int64Array = npt.NDArray[np.int64]
 Locate = Callable[[int], Location]
 
@@ -23,7 +21,12 @@ _ASTRA_SIM_KINDS = (DimensionKind.RING, DimensionKind.FULLY_CONNECTED, Dimension
 
 
 def findings(
-    nodes: NodeTable, world: World, has_event_at_zero: bool, topology: Topology, model: Model, locate: Locate
+    nodes: NodeTable,
+    world: World,
+    has_event_at_zero: bool,
+    topology: Topology,
+    model: Model,
+    locate: Locate,
 ) -> tuple[Diagnostic, ...]:
     """All that is to be said about a run, ranks in order."""
     found: list[Diagnostic] = []
@@ -47,7 +50,11 @@ def _is_astra_sim_network(topology: Topology, model: Model) -> bool:
     """Whether ASTRA-sim can be given this network at all."""
     kinds = [dimension.kind for dimension in topology.dimensions]
     few_enough = len(kinds) == 1 or (len(kinds) > 1 and not model.is_congestion_aware)
-    return few_enough and all(kind in _ASTRA_SIM_KINDS for kind in kinds) and model.occupancy is Occupancy.SERIALIZATION
+    return (
+        few_enough
+        and all(kind in _ASTRA_SIM_KINDS for kind in kinds)
+        and model.occupancy is Occupancy.SERIALIZATION
+    )
 
 
 class _Stuck:
@@ -70,7 +77,9 @@ class _Stuck:
         if self._finish[rank] >= 0:
             if len(unended):
                 message = f"{_steps(len(unended))} of rank {rank} depend on one another in a cycle and never run"
-                yield Diagnostic("cyclic-dependencies", message, Severity.WARNING, self._locate(int(unended[0])))
+                yield Diagnostic(
+                    "cyclic-dependencies", message, Severity.WARNING, self._locate(int(unended[0]))
+                )
             return
         begun = unended[self._start[unended] >= 0]
         if len(begun):
@@ -83,7 +92,11 @@ class _Stuck:
             )
         else:
             what = "every step waits for another one" if end > first else "it has no steps"
-            yield Diagnostic("never-finishes", f"rank {rank} never finishes: {what}", location=Location(rank=rank))
+            yield Diagnostic(
+                "never-finishes",
+                f"rank {rank} never finishes: {what}",
+                location=Location(rank=rank),
+            )
 
     def _wait(self, node: int) -> str:
         """What a node that began waits for."""
@@ -110,7 +123,9 @@ class _Stuck:
         nodes = self._nodes
         peer = int(nodes.peer[receive])
         first, end = int(nodes.rank_indptr[peer]), int(nodes.rank_indptr[peer + 1])
-        is_send = (nodes.type[first:end] == NodeType.COMM_SEND) & (nodes.peer[first:end] == self._rank[receive])
+        is_send = (nodes.type[first:end] == NodeType.COMM_SEND) & (
+            nodes.peer[first:end] == self._rank[receive]
+        )
         return first + np.flatnonzero(is_send)
 
     def _near_miss(self, receive: int) -> str:
@@ -130,7 +145,11 @@ class _Stuck:
     def _obstacle(self, node: int) -> str:
         """What keeps a node from starting in the end."""
         blocker = int(self._blocker[node])
-        return "its dependencies form a cycle" if self._start[blocker] < 0 else f"it waits for {self._name(blocker)}"
+        return (
+            "its dependencies form a cycle"
+            if self._start[blocker] < 0
+            else f"it waits for {self._name(blocker)}"
+        )
 
     def _cure(self, node: int) -> str:
         if self._nodes.type[node] == NodeType.COMM_RECV and self._sender(node) is None:
@@ -145,7 +164,10 @@ class _Stuck:
 def _blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Array:
     """For every node that never started, a node that did and that it waits for in the end; one of a cycle if none did."""
     blocker = np.arange(len(nodes))
-    for indptr, parents in ((nodes.control_indptr, nodes.control_indices), (nodes.data_indptr, nodes.data_indices)):
+    for indptr, parents in (
+        (nodes.control_indptr, nodes.control_indices),
+        (nodes.data_indptr, nodes.data_indices),
+    ):
         children = np.repeat(np.arange(len(nodes)), np.diff(indptr))
         holds = (start[children] < 0) & (end[parents] < 0)
         blocker[children[holds]] = parents[holds]
@@ -163,7 +185,11 @@ def _others(begun: int, waiting: int) -> str:
     """What else is unfinished in the same rank."""
     parts = []
     if begun:
-        parts.append(f"{_steps(begun)} more wait for messages" if begun > 1 else "1 step more waits for a message")
+        parts.append(
+            f"{_steps(begun)} more wait for messages"
+            if begun > 1
+            else "1 step more waits for a message"
+        )
     if waiting:
         parts.append(f"{_steps(waiting)} behind never start{'s' if waiting == 1 else ''}")
     return f" ({', '.join(parts)})" if parts else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hub_core.algorithm import Algorithm
 from hub_core.diagnostics import InputError, UsageError
 
-__all__ = ["check_size"]
-
 
 def check_size(algorithm: Algorithm, collective_bytes: int) -> None:
     """Raise `UsageError` for less than a byte, `InputError` for another size than that of a trace of bytes."""
     if collective_bytes < 1:
-        raise UsageError(f"a collective of {collective_bytes} bytes", cure="state a size of at least 1 byte")
+        raise UsageError(
+            f"a collective of {collective_bytes} bytes", cure="state a size of at least 1 byte"
+        )
     fixed = algorithm.collective_bytes
     if fixed is not None and fixed != collective_bytes and not algorithm.has_contents:
         raise InputError(

@@ -29,8 +29,6 @@ from hub_core.plugins.contract import Artifact, Options, WriteResult
 from hub_core.topologies import parse_topology
 from hub_core.topology import Topology
 
-__all__ = ["Folder", "folder_of", "write"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _DEFAULT_BANDWIDTH_BYTES_PER_S = 50.0 * (1 << 30)
@@ -120,7 +118,9 @@ def folder_of(algorithm: Algorithm, topology: Topology | None, options: Options)
     nodes = lower(algorithm, size)
     _check_messages(nodes, algorithm)
     network = _network(topology, npus, np.asarray(members, np.int64), nodes, is_congestion_aware)
-    traces = write_traces(algorithm, {key: options[key] for key in _TRACE_OPTIONS if key in options})
+    traces = write_traces(
+        algorithm, {key: options[key] for key in _TRACE_OPTIONS if key in options}
+    )
     return Folder(
         _name(options, kind),
         kind if kind in COLLECTIVE_KEYS else CollectiveKind.ALL_REDUCE,
@@ -130,14 +130,21 @@ def folder_of(algorithm: Algorithm, topology: Topology | None, options: Options)
         network,
         is_congestion_aware,
         traces,
-        (*traces.losses, *network.losses, *own_losses(algorithm, nodes, network, is_congestion_aware)),
+        (
+            *traces.losses,
+            *network.losses,
+            *own_losses(algorithm, nodes, network, is_congestion_aware),
+        ),
     )
 
 
 def _name(options: Options, kind: CollectiveKind) -> str:
     name = str(options.get("name") or kind)
     if not _NAME.fullmatch(name):
-        raise UsageError(f"option name: {name[:80]!r} is not letters, digits, '.', '_' and '-'", cure="write for example ring")
+        raise UsageError(
+            f"option name: {name[:80]!r} is not letters, digits, '.', '_' and '-'",
+            cure="write for example ring",
+        )
     return name
 
 
@@ -147,17 +154,24 @@ def _comm_size(algorithm: Algorithm, size: int, options: Options) -> int:
     An all-gather counts the input of one rank; the only reader of symbolic sizes (a branch of ASTRA-sim) divides
     this number by the units of the whole output nevertheless, so that it gets the whole.
     """
-    is_share = algorithm.collective.kind is CollectiveKind.ALL_GATHER and options.get("dialect") != "symbolic"
+    is_share = (
+        algorithm.collective.kind is CollectiveKind.ALL_GATHER
+        and options.get("dialect") != "symbolic"
+    )
     return max(1, size // algorithm.num_ranks) if is_share else size
 
 
-def _world(num_ranks: int, topology: Topology | None, options: Options) -> tuple[int, tuple[int, ...]]:
+def _world(
+    num_ranks: int, topology: Topology | None, options: Options
+) -> tuple[int, tuple[int, ...]]:
     """Number of NPUs, and the NPU of every rank."""
     group = _group(options.get("group"), num_ranks)
     stated = options.get("npus")
     npus = topology.num_npus if topology else int(stated or group[-1] + 1)
     if stated is not None and npus != int(stated):
-        raise UsageError(f"option npus: {stated}, but topology {topology.name if topology else ''} has {npus} NPUs")
+        raise UsageError(
+            f"option npus: {stated}, but topology {topology.name if topology else ''} has {npus} NPUs"
+        )
     if npus > _MOST_NPUS:
         raise UsageError(f"{npus} NPUs are more than {_MOST_NPUS}", cure="name a smaller world")
     if group[-1] >= npus:
@@ -174,13 +188,20 @@ def _group(stated: object, num_ranks: int) -> tuple[int, ...]:
         return tuple(range(num_ranks))
     parts = str(stated).split(",")
     if not all(part.isascii() and part.isdecimal() and len(part) <= 7 for part in parts):
-        raise UsageError(f"option group: {str(stated)[:80]!r} is not a list of NPUs", cure="write for example 1,3")
+        raise UsageError(
+            f"option group: {str(stated)[:80]!r} is not a list of NPUs",
+            cure="write for example 1,3",
+        )
     group = tuple(map(int, parts))
     if len(group) != num_ranks:
-        raise UsageError(f"option group: {len(group)} NPUs for {num_ranks} ranks", cure="name one NPU for every rank")
+        raise UsageError(
+            f"option group: {len(group)} NPUs for {num_ranks} ranks",
+            cure="name one NPU for every rank",
+        )
     if list(group) != sorted(set(group)):
         raise UsageError(
-            "option group: the NPUs do not ascend; ASTRA-sim would mix up ranks and peers", cure="sort them: rank i is the i-th"
+            "option group: the NPUs do not ascend; ASTRA-sim would mix up ranks and peers",
+            cure="sort them: rank i is the i-th",
         )
     return group
 
@@ -190,8 +211,16 @@ def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     for is_wrong, what, cure in (
         (is_message & (nodes.size <= 0), "a message of 0 bytes", "remove the step"),
-        (is_message & (nodes.peer == rank_of_nodes(nodes)), "a message to its own rank", "copy instead"),
-        (nodes.tag >= _TAG_LIMIT, f"more than {_TAG_LIMIT} messages between two ranks", "use fewer steps"),
+        (
+            is_message & (nodes.peer == rank_of_nodes(nodes)),
+            "a message to its own rank",
+            "copy instead",
+        ),
+        (
+            nodes.tag >= _TAG_LIMIT,
+            f"more than {_TAG_LIMIT} messages between two ranks",
+            "use fewer steps",
+        ),
     ):
         if is_wrong.any():
             place = location_of(algorithm, int(nodes.step[np.argmax(is_wrong)]))
@@ -199,7 +228,11 @@ def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
 
 
 def _network(
-    topology: Topology | None, npus: int, members: Int64Array, nodes: NodeTable, is_congestion_aware: bool
+    topology: Topology | None,
+    npus: int,
+    members: Int64Array,
+    nodes: NodeTable,
+    is_congestion_aware: bool,
 ) -> AstraNetwork:
     if topology is None:
         link = (_DEFAULT_BANDWIDTH_BYTES_PER_S, _DEFAULT_LATENCY_S)

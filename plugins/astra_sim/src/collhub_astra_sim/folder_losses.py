@@ -12,12 +12,15 @@ from hub_core.diagnostics import Location
 from hub_core.losses import Loss
 from hub_core.topology import link_times_ns
 
-__all__ = ["location_of", "own_losses"]
 
-
-def own_losses(algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool) -> tuple[Loss, ...]:
+def own_losses(
+    algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool
+) -> tuple[Loss, ...]:
     """All losses that the folder adds to those of its traces."""
-    found = (_collective(algorithm), _instant_messages(algorithm, nodes, network, is_congestion_aware))
+    found = (
+        _collective(algorithm),
+        _instant_messages(algorithm, nodes, network, is_congestion_aware),
+    )
     return tuple(loss for loss in found if loss is not None)
 
 
@@ -37,12 +40,16 @@ def _collective(algorithm: Algorithm) -> Loss | None:
     )
 
 
-def _instant_messages(algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool) -> Loss | None:
+def _instant_messages(
+    algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool
+) -> Loss | None:
     """Messages sent at time 0 that cause an event at time 0, which the simulator's event queue refuses."""
     is_root = (np.diff(nodes.data_indptr) == 0) & (np.diff(nodes.control_indptr) == 0)
     roots = np.flatnonzero(is_root & (nodes.type == NodeType.COMM_SEND))
     bandwidth = np.asarray([dimension.bandwidth_bytes_per_s for dimension in network.dimensions])
-    latency_ns = np.asarray([round(dimension.latency_s * 1e9, 6) for dimension in network.dimensions])
+    latency_ns = np.asarray(
+        [round(dimension.latency_s * 1e9, 6) for dimension in network.dimensions]
+    )
     busy, arrival = link_times_ns(bandwidth[None, :], latency_ns[None, :], nodes.size[roots, None])
     instant = roots[((busy if is_congestion_aware else arrival) == 0).any(axis=1)]
     if not len(instant):

@@ -8,8 +8,6 @@ from collhub_astra_sim.process import found_binary
 from hub_core.diagnostics import HubError
 from hub_core.plugins.contract import HealthLine, Options
 
-__all__ = ["VARIABLE", "check"]
-
 VARIABLE = "ASTRA_SIM_BIN"
 _SUBJECT = "ASTRA-sim binary"
 _MESSAGE_BYTES = 1 << 20
@@ -22,7 +20,13 @@ def check(environment: Mapping[str, str]) -> Sequence[HealthLine]:
     """One line. Without a binary all is well: the simulator analytical needs none."""
     name = environment.get(VARIABLE)
     if not name:
-        return [HealthLine(_SUBJECT, True, f"not named ({VARIABLE} is not set); the simulator analytical needs none")]
+        return [
+            HealthLine(
+                _SUBJECT,
+                True,
+                f"not named ({VARIABLE} is not set); the simulator analytical needs none",
+            )
+        ]
     try:
         binary = found_binary(name)
         times = _one_message(binary)
@@ -31,7 +35,14 @@ def check(environment: Mapping[str, str]) -> Sequence[HealthLine]:
         return [HealthLine(_SUBJECT, False, found.message, found.cure)]
     if times != (_KNOWN_TIME_NS, _KNOWN_TIME_NS):
         known = f"one message of 1 MiB took {times} ns, {_KNOWN_TIME_NS} ns are right"
-        return [HealthLine(_SUBJECT, False, f"{binary}: {known}", "build the analytical backend of the public release")]
+        return [
+            HealthLine(
+                _SUBJECT,
+                False,
+                f"{binary}: {known}",
+                "build the analytical backend of the public release",
+            )
+        ]
     return [HealthLine(_SUBJECT, True, f"{binary} gives the known time of one message")]
 
 
@@ -48,7 +59,9 @@ def _one_message(binary: str) -> tuple[int | None, ...]:
     steps = StepTableBuilder(2)
     steps.add(0, StepKind.SEND, peer=1, src_buffer=Buffer.OUTPUT, count=1)
     steps.add(1, StepKind.RECV, peer=0, dst_buffer=Buffer.OUTPUT, count=1)
-    collective = Collective(CollectiveKind.BROADCAST, 2, 1, root=0, in_place=True, out_of_place=False)
+    collective = Collective(
+        CollectiveKind.BROADCAST, 2, 1, root=0, in_place=True, out_of_place=False
+    )
     algorithm = Algorithm(collective, steps.build(), np.zeros(2, np.int64))
     topology = parse_topology("fully-connected:2?bandwidth=50GiB/s&latency=500ns")
     options: Options = {"binary": binary, "time_limit_s": _TIME_LIMIT_S}

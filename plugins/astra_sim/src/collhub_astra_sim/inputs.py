@@ -7,14 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from collhub_astra_sim.kernel import BUCKET_COUNTS, ELEMENT, EVENT, KEY, LINK, NOBODY, NODE, QUEUE, RANK, TIME, World
+from collhub_astra_sim.kernel import (
+    BUCKET_COUNTS,
+    ELEMENT,
+    EVENT,
+    KEY,
+    LINK,
+    NOBODY,
+    NODE,
+    QUEUE,
+    RANK,
+    TIME,
+    World,
+)
 from collhub_astra_sim.network import LONGEST_NS, Network, network_between
 from collhub_astra_sim.options import Model
 from hub_core.chakra.nodes import NodeTable, NodeType
 from hub_core.diagnostics import InputError, Location
 from hub_core.topology import Topology
-
-__all__ = ["TAG_MODULUS", "rank_of_nodes", "world_of"]
 
 Int64Array = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
@@ -33,7 +43,12 @@ def rank_of_nodes(nodes: NodeTable) -> npt.NDArray[np.int32]:
 
 
 def world_of(
-    nodes: NodeTable, duration_ns: Int64Array, topology: Topology, model: Model, locate: Locate, channel: Int64Array | None = None
+    nodes: NodeTable,
+    duration_ns: Int64Array,
+    topology: Topology,
+    model: Model,
+    locate: Locate,
+    channel: Int64Array | None = None,
 ) -> World:
     """The state before the start; `channel` (int64 per node) chooses the plane of a message.
 
@@ -44,9 +59,15 @@ def world_of(
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
     sizes, size_class = np.unique(nodes.size, return_inverse=True)
     pairs, planes, pair_of_send = _pairs(nodes, rank, sends, topology.num_planes, channel)
-    network = network_between(topology, pairs // nodes.num_ranks, pairs % nodes.num_ranks, sizes, model, planes)
+    network = network_between(
+        topology, pairs // nodes.num_ranks, pairs % nodes.num_ranks, sizes, model, planes
+    )
     if max(len(nodes), len(network.routes.links)) >= _MOST_ROWS:
-        raise InputError(f"more than {_MOST_ROWS - 1} nodes or hops", cure="simulate fewer ranks", code="too-large")
+        raise InputError(
+            f"more than {_MOST_ROWS - 1} nodes or hops",
+            cure="simulate fewer ranks",
+            code="too-large",
+        )
     hops = np.diff(network.routes.indptr)[pair_of_send]
     _check_time(hops, network.arrival_ns.max(axis=1, initial=0)[size_class[sends]], duration_ns)
     key, key_records = _matching(nodes, rank, size_class)
@@ -66,19 +87,30 @@ def world_of(
 
 
 def _pairs(
-    nodes: NodeTable, rank: npt.NDArray[np.int32], sends: Int64Array, num_planes: int, channel: Int64Array | None
+    nodes: NodeTable,
+    rank: npt.NDArray[np.int32],
+    sends: Int64Array,
+    num_planes: int,
+    channel: Int64Array | None,
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """(codes of the pairs of ranks that talk, their planes, and which of them every send is of)."""
     plane = np.zeros(len(sends), np.int64) if channel is None else channel[sends] % num_planes
     square = nodes.num_ranks**2
-    codes, of_send = np.unique(plane * square + _pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks), return_inverse=True)
+    codes, of_send = np.unique(
+        plane * square + _pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks),
+        return_inverse=True,
+    )
     return codes % square, codes // square, of_send
 
 
 def _world(nodes: NodeTable, node: Records, key: Records, network: Network, model: Model) -> World:
     count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
     slots = int(key["first_slot"][-1])
-    times = {"size": network.sizes[:, None], "busy_ns": network.busy_ns, "arrival_ns": network.arrival_ns}
+    times = {
+        "size": network.sizes[:, None],
+        "busy_ns": network.busy_ns,
+        "arrival_ns": network.arrival_ns,
+    }
     largest = int(np.diff(nodes.rank_indptr).max(initial=2))
     # At most one event is pending per node and per link, and at most one COMP is running per node.
     queue_first = np.concatenate([[0], count + links + nodes.rank_indptr[:-1]])
@@ -98,12 +130,16 @@ def _world(nodes: NodeTable, node: Records, key: Records, network: Network, mode
         freed=np.empty(largest, np.int64),
         parents=np.empty(largest, np.int64),
         element=np.empty(largest + 1, ELEMENT),
-        before=np.full(next(buckets for buckets in BUCKET_COUNTS if buckets >= largest), -1, np.int64),
+        before=np.full(
+            next(buckets for buckets in BUCKET_COUNTS if buckets >= largest), -1, np.int64
+        ),
         is_shared=model.is_congestion_aware,
     )
 
 
-def _records(dtype: np.dtype[np.void], shape: int | tuple[int, ...], columns: Mapping[str, npt.ArrayLike]) -> Records:
+def _records(
+    dtype: np.dtype[np.void], shape: int | tuple[int, ...], columns: Mapping[str, npt.ArrayLike]
+) -> Records:
     """Records with these columns, 0 elsewhere."""
     records = np.zeros(shape, dtype)
     for name, column in columns.items():
@@ -111,7 +147,9 @@ def _records(dtype: np.dtype[np.void], shape: int | tuple[int, ...], columns: Ma
     return records
 
 
-def _matching(nodes: NodeTable, rank: npt.NDArray[np.int32], size_class: Int64Array) -> tuple[npt.NDArray[np.int32], Records]:
+def _matching(
+    nodes: NodeTable, rank: npt.NDArray[np.int32], size_class: Int64Array
+) -> tuple[npt.NDArray[np.int32], Records]:
     """(key of every node, the keys): messages of one tag, source, destination and size share a key.
 
     A key has as many slots as its sends or its receives, whichever are more. One key more ends the last one's.
@@ -121,7 +159,11 @@ def _matching(nodes: NodeTable, rank: npt.NDArray[np.int32], size_class: Int64Ar
     source = np.where(is_send, rank[rows], nodes.peer[rows])
     destination = np.where(is_send, nodes.peer[rows], rank[rows])
     codes = _joint_codes(
-        (_pair_codes(source, destination, nodes.num_ranks), nodes.tag[rows] % TAG_MODULUS, size_class[rows]),
+        (
+            _pair_codes(source, destination, nodes.num_ranks),
+            nodes.tag[rows] % TAG_MODULUS,
+            size_class[rows],
+        ),
     )
     key = np.full(len(nodes), -1, np.int32)
     key[rows] = codes
@@ -130,7 +172,9 @@ def _matching(nodes: NodeTable, rank: npt.NDArray[np.int32], size_class: Int64Ar
     return key, _records(KEY, keys + 1, {"first_slot": np.concatenate([[0], np.cumsum(slots)])})
 
 
-def _pair_codes(source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32], num_ranks: int) -> Int64Array:
+def _pair_codes(
+    source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32], num_ranks: int
+) -> Int64Array:
     return source.astype(np.int64) * num_ranks + destination
 
 
@@ -148,7 +192,9 @@ def _joint_codes(columns: Sequence[npt.NDArray[np.integer]]) -> Int64Array:
     return np.unique(codes, return_inverse=True)[1].astype(np.int64)
 
 
-def _check(nodes: NodeTable, rank: npt.NDArray[np.int32], topology: Topology, locate: Locate) -> None:
+def _check(
+    nodes: NodeTable, rank: npt.NDArray[np.int32], topology: Topology, locate: Locate
+) -> None:
     if topology.num_npus < nodes.num_ranks:
         raise InputError(
             f"topology {topology.name} has {topology.num_npus} NPUs, the algorithm has {nodes.num_ranks} ranks",
@@ -159,21 +205,38 @@ def _check(nodes: NodeTable, rank: npt.NDArray[np.int32], topology: Topology, lo
         raise InputError(f"a rank has more than {BUCKET_COUNTS[-1]} nodes", code="too-large")
     message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     defects: tuple[tuple[BoolArray, str, str], ...] = (
-        (message & ((nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)), "names a peer that is not a rank", "peer-range"),
+        (
+            message & ((nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)),
+            "names a peer that is not a rank",
+            "peer-range",
+        ),
         (message & (nodes.peer == rank), "sends to or receives from its own rank", "self-message"),
         (message & (nodes.size < 0), "has a negative size", "negative-size"),
     )
     for is_wrong, what, code in defects:
         if is_wrong.any():
-            raise InputError(f"a message {what}", location=locate(int(np.flatnonzero(is_wrong)[0])), code=code)
-    for indptr, parents in ((nodes.data_indptr, nodes.data_indices), (nodes.control_indptr, nodes.control_indices)):
+            raise InputError(
+                f"a message {what}", location=locate(int(np.flatnonzero(is_wrong)[0])), code=code
+            )
+    for indptr, parents in (
+        (nodes.data_indptr, nodes.data_indices),
+        (nodes.control_indptr, nodes.control_indices),
+    ):
         child_rank = np.repeat(rank, np.diff(indptr))
         if np.any((parents < 0) | (parents >= len(nodes))) or np.any(rank[parents] != child_rank):
-            raise InputError("a dependency names a node that its rank does not have", code="dangling")
+            raise InputError(
+                "a dependency names a node that its rank does not have", code="dangling"
+            )
 
 
 def _check_time(hops: Int64Array, slowest_ns: Int64Array, duration_ns: Int64Array) -> None:
     """Refuse what could overflow: everything one after the other is an upper bound of the time."""
-    bound = float(np.sum(hops * slowest_ns.astype(np.float64))) + float(np.sum(duration_ns, dtype=np.float64))
+    bound = float(np.sum(hops * slowest_ns.astype(np.float64))) + float(
+        np.sum(duration_ns, dtype=np.float64)
+    )
     if bound >= LONGEST_NS:
-        raise InputError("the simulated time may exceed 146 years", cure="check sizes, bandwidths and durations", code="too-long")
+        raise InputError(
+            "the simulated time may exceed 146 years",
+            cure="check sizes, bandwidths and durations",
+            code="too-long",
+        )

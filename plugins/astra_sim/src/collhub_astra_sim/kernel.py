@@ -17,22 +17,6 @@ import numpy.typing as npt
 
 from hub_core.chakra.nodes import NodeType
 
-__all__ = [
-    "BUCKET_COUNTS",
-    "ELEMENT",
-    "EVENT",
-    "KEY",
-    "LINK",
-    "NOBODY",
-    "NODE",
-    "QUEUE",
-    "RANK",
-    "TIME",
-    "Parents",
-    "World",
-    "run",
-]
-
 Int64Array = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
 Integer = int | np.int64
@@ -79,7 +63,10 @@ NODE = np.dtype(
     ],
     align=True,
 )
-RANK = np.dtype([("first", np.int64), ("finish", np.int64), ("ongoing", np.int64), ("buckets", np.int64)], align=True)
+RANK = np.dtype(
+    [("first", np.int64), ("finish", np.int64), ("ongoing", np.int64), ("buckets", np.int64)],
+    align=True,
+)
 KEY = np.dtype([("first_slot", np.int64), ("sends", np.int64), ("receives", np.int64)], align=True)
 LINK = np.dtype(
     [
@@ -96,7 +83,10 @@ TIME = np.dtype([("size", np.int64), ("busy_ns", np.int64), ("arrival_ns", np.in
 QUEUE = np.dtype([("first", np.int64), ("size", np.int64)], align=True)
 EVENT = np.dtype([("time", np.int64), ("sequence", np.int64), ("item", np.int64)], align=True)
 # One element of the hash set in work.
-ELEMENT = np.dtype([("row", np.int64), ("identity", np.uint64), ("bucket", np.int64), ("after", np.int64)], align=True)
+ELEMENT = np.dtype(
+    [("row", np.int64), ("identity", np.uint64), ("bucket", np.int64), ("after", np.int64)],
+    align=True,
+)
 
 
 class World(NamedTuple):
@@ -334,7 +324,9 @@ def _push(world: World, queue: Integer, time: Integer, item: Integer) -> None:
 
 
 @_compiled
-def _insert(event: Records, queues: Records, queue: Integer, time: Integer, sequence: Integer, item: Integer) -> None:
+def _insert(
+    event: Records, queues: Records, queue: Integer, time: Integer, sequence: Integer, item: Integer
+) -> None:
     first, hole = queues[queue]["first"], queues[queue]["size"]
     queues[queue]["size"] = hole + 1
     # A new entry has the largest sequence number, so among equal times it stays below.
@@ -460,7 +452,13 @@ def _has_forward_parent(row: Integer, parents: Parents) -> bool:
 
 
 @_compiled
-def _touch(row: Integer, first: Integer, is_touched: npt.NDArray[np.bool_], touched: Int64Array, count: Integer) -> Integer:
+def _touch(
+    row: Integer,
+    first: Integer,
+    is_touched: npt.NDArray[np.bool_],
+    touched: Int64Array,
+    count: Integer,
+) -> Integer:
     if is_touched[row - first]:
         return count
     is_touched[row - first] = True
@@ -483,7 +481,9 @@ def _set_order(rows: Int64Array, count: Integer, buckets: Integer, world: World)
 
 
 @_compiled
-def _long_set_order(rows: Int64Array, buckets: Integer, node: Records, element: Records, before: Int64Array) -> Integer:
+def _long_set_order(
+    rows: Int64Array, buckets: Integer, node: Records, element: Records, before: Int64Array
+) -> Integer:
     """As `_set_order`, by a linked list of positions; `before`: the position before a bucket's first element."""
     head = len(rows)
     element[head]["after"] = -1
@@ -502,7 +502,9 @@ def _long_set_order(rows: Int64Array, buckets: Integer, node: Records, element: 
 
 
 @_compiled
-def _place(position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array) -> None:
+def _place(
+    position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array
+) -> None:
     """Link an element in before the first one of its bucket, or at the front when the bucket is empty."""
     bucket = np.int64(element[position]["identity"] % np.uint64(buckets))
     element[position]["bucket"] = bucket

@@ -11,8 +11,6 @@ from hub_core.chakra.nodes import NodeTable, NodeType
 from hub_core.steps import StepKind
 from hub_core.topology import link_times_ns
 
-__all__ = ["SHORTEST_NS", "local_durations_ns", "stated_durations_ns"]
-
 Int64Array = npt.NDArray[np.int64]
 
 SHORTEST_NS = 1
@@ -23,7 +21,9 @@ def stated_durations_ns(nodes: NodeTable) -> Int64Array:
     return np.maximum(nodes.duration_ns, SHORTEST_NS)
 
 
-def local_durations_ns(algorithm: Algorithm, nodes: NodeTable, collective_bytes: int, model: Model) -> Int64Array:
+def local_durations_ns(
+    algorithm: Algorithm, nodes: NodeTable, collective_bytes: int, model: Model
+) -> Int64Array:
     """Durations, int64 per node, with the model's bandwidths for reductions and copies that state none."""
     durations = stated_durations_ns(nodes)
     charges = (

@@ -11,8 +11,6 @@ from collhub_astra_sim.options import Model
 from hub_core.diagnostics import InputError
 from hub_core.topology import Dimension, DimensionKind, Occupancy, Routes, Topology, link_times_ns
 
-__all__ = ["LONGEST_NS", "Network", "network_between"]
-
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
@@ -57,7 +55,13 @@ def network_between(
     return _network(routes, topology.bandwidth_bytes_per_s, topology.latency_ns, sizes, model)
 
 
-def _network(routes: Routes, bandwidth: Float64Array, latency_ns: Float64Array, sizes: Int64Array, model: Model) -> Network:
+def _network(
+    routes: Routes,
+    bandwidth: Float64Array,
+    latency_ns: Float64Array,
+    sizes: Int64Array,
+    model: Model,
+) -> Network:
     used = np.unique(routes.links)
     # A complex number per link, so that pairs of doubles sort and compare exactly.
     classes, class_of_used = np.unique(bandwidth[used] + 1j * latency_ns[used], return_inverse=True)
@@ -79,9 +83,15 @@ def _times(
     """(busy, arrival) by size and class of links."""
     # What does not fit in 64 bits turns negative or becomes the largest number; the test below finds both.
     with np.errstate(invalid="ignore"):
-        busy_ns, arrival_ns = link_times_ns(bandwidth[None, :], latency_ns[None, :], sizes[:, None], occupancy)
+        busy_ns, arrival_ns = link_times_ns(
+            bandwidth[None, :], latency_ns[None, :], sizes[:, None], occupancy
+        )
     if np.any((arrival_ns < 0) | (arrival_ns >= LONGEST_NS)):
-        raise InputError("a message takes longer than 146 years", cure="check sizes, bandwidths and latencies", code="too-long")
+        raise InputError(
+            "a message takes longer than 146 years",
+            cure="check sizes, bandwidths and latencies",
+            code="too-long",
+        )
     return busy_ns, arrival_ns
 
 
@@ -99,7 +109,9 @@ def _private_links(
     routes = topology.routes(sources, destinations, channels)
     if not len(sources):
         return np.zeros(0), np.zeros(0)
-    bandwidth = np.minimum.reduceat(topology.bandwidth_bytes_per_s[routes.links], routes.indptr[:-1])
+    bandwidth = np.minimum.reduceat(
+        topology.bandwidth_bytes_per_s[routes.links], routes.indptr[:-1]
+    )
     return bandwidth, np.add.reduceat(topology.latency_ns[routes.links], routes.indptr[:-1])
 
 

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
     from hub_core.plugins.contract import Options
 
-__all__ = ["KIND_NAMES", "network_text", "read", "samples"]
 
-KIND_NAMES = {DimensionKind.RING: "Ring", DimensionKind.FULLY_CONNECTED: "FullyConnected", DimensionKind.SWITCH: "Switch"}
+KIND_NAMES = {
+    DimensionKind.RING: "Ring",
+    DimensionKind.FULLY_CONNECTED: "FullyConnected",
+    DimensionKind.SWITCH: "Switch",
+}
 _KINDS = {name: kind for kind, name in KIND_NAMES.items()}
 _KEYS = ("topology", "npus_count", "bandwidth", "latency")
 # The simulator calls the unit GB/s and multiplies by 2^30.
@@ -53,8 +56,15 @@ def read(source: Source, options: Options) -> Topology:
     sizes = {len(values[key]) for key in _KEYS}
     if len(sizes) != 1:
         lengths = ", ".join(f"{key} {len(values[key])}" for key in _KEYS)
-        _fail(name, None, f"the lists differ in length: {lengths}", "state one value per dimension in every list")
-    dimensions = [_dimension(name, *entry) for entry in zip(*(values[key] for key in _KEYS), strict=True)]
+        _fail(
+            name,
+            None,
+            f"the lists differ in length: {lengths}",
+            "state one value per dimension in every list",
+        )
+    dimensions = [
+        _dimension(name, *entry) for entry in zip(*(values[key] for key in _KEYS), strict=True)
+    ]
     try:
         return grid(name, dimensions)
     except UsageError as error:
@@ -98,7 +108,12 @@ def _values(name: str, root: MappingNode) -> dict[str, list[tuple[str, int]]]:
             found[key] = [_scalar(name, key, entry) for entry in entries]
     missing = [key for key in _KEYS if key not in found]
     if missing:
-        _fail(name, None, f"missing: {', '.join(missing)}", "see `network.yml` of a folder written by the hub")
+        _fail(
+            name,
+            None,
+            f"missing: {', '.join(missing)}",
+            "see `network.yml` of a folder written by the hub",
+        )
     return found
 
 
@@ -110,7 +125,11 @@ def _scalar(name: str, key: str, node: Node) -> tuple[str, int]:
 
 
 def _dimension(
-    name: str, kind: tuple[str, int], size: tuple[str, int], bandwidth: tuple[str, int], latency: tuple[str, int]
+    name: str,
+    kind: tuple[str, int],
+    size: tuple[str, int],
+    bandwidth: tuple[str, int],
+    latency: tuple[str, int],
 ) -> Dimension:
     if kind[0] not in _KINDS:
         _fail(name, kind[1], f"topology {kind[0][:80]!r} is not one of {', '.join(_KINDS)}")
@@ -118,7 +137,9 @@ def _dimension(
         _fail(name, size[1], f"npus_count {size[0][:80]!r} is not a whole number of at least 1")
     rate, delay = _number(bandwidth[0]), _number(latency[0])
     if not 0 < rate < 1e9:
-        _fail(name, bandwidth[1], f"bandwidth {bandwidth[0][:80]!r} is not a number of GiB/s above 0")
+        _fail(
+            name, bandwidth[1], f"bandwidth {bandwidth[0][:80]!r} is not a number of GiB/s above 0"
+        )
     if not 0 <= delay < 1e18:
         _fail(name, latency[1], f"latency {latency[0][:80]!r} is not a number of ns of at least 0")
     return Dimension(_KINDS[kind[0]], int(size[0]), rate * _GIB, delay / 1e9)

@@ -9,8 +9,6 @@ from hub_core.plugins.contract import Options
 from hub_core.topology import Occupancy
 from hub_core.units import parse_bandwidth
 
-__all__ = ["NETWORKS", "Model"]
-
 NETWORKS = ("congestion-aware", "congestion-unaware")
 
 
@@ -42,7 +40,10 @@ def _choice(options: Options, name: str, choices: tuple[str, ...]) -> str:
     """The stated choice, or the first one."""
     stated = options.get(name) or choices[0]
     if stated not in choices:
-        raise UsageError(f"option {name}: {stated!r} is not one of {', '.join(choices)}", cure=f"write for example {choices[0]}")
+        raise UsageError(
+            f"option {name}: {stated!r} is not one of {', '.join(choices)}",
+            cure=f"write for example {choices[0]}",
+        )
     return str(stated)
 
 

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Outcome", "parse_output"]
-
 _FINISHED = re.compile(r"sys\[(\d{1,9})\] finished, (\d{1,19}) cycles")
 _UNRELEASED = re.compile(r"!!!Hardware Resource sys\.id=(\d{1,9}) has unreleased nodes!!!")
 _LOST_EVENT = "a callable is removed before call"

@@ -12,22 +12,28 @@ from pathlib import Path
 
 from hub_core.diagnostics import InputError, PluginError
 
-__all__ = ["found_binary", "run"]
-
 _CURE = "build the public ASTRA-sim and name its binary: -O binary=PATH, or the environment variable ASTRA_SIM_BIN"
 
 
 def found_binary(name: str | None) -> str:
     """The absolute path of the binary that the user named. Raises `PluginError` where there is none to run."""
     if not name:
-        raise PluginError("the simulator astra-sim runs a binary, and none is named", cure=_CURE, code="no-binary")
+        raise PluginError(
+            "the simulator astra-sim runs a binary, and none is named", cure=_CURE, code="no-binary"
+        )
     found = shutil.which(os.path.abspath(name) if os.sep in name else name)
     if found is None:
-        raise PluginError(f"the ASTRA-sim binary {name!r} is not a program that can be run", cure=_CURE, code="no-binary")
+        raise PluginError(
+            f"the ASTRA-sim binary {name!r} is not a program that can be run",
+            cure=_CURE,
+            code="no-binary",
+        )
     return os.path.abspath(found)
 
 
-def run(command: Sequence[str], folder: Path, output: Path, *, time_limit_s: float, handles: int) -> int:
+def run(
+    command: Sequence[str], folder: Path, output: Path, *, time_limit_s: float, handles: int
+) -> int:
     """Run to the end and return the exit status, negative for a signal; both outputs go to the file `output`.
 
     Raises `InputError` when the time limit passes (the process and its children are ended), `PluginError` when
@@ -36,15 +42,24 @@ def run(command: Sequence[str], folder: Path, output: Path, *, time_limit_s: flo
     with _file_handles(handles), open(output, "wb") as sink:
         try:
             process = subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         except OSError as error:
-            raise PluginError(f"{command[0]} cannot be run: {error.strerror}", cure=_CURE, code="no-binary") from None
+            raise PluginError(
+                f"{command[0]} cannot be run: {error.strerror}", cure=_CURE, code="no-binary"
+            ) from None
         try:
             return process.wait(time_limit_s)
         except subprocess.TimeoutExpired:
             message = f"ASTRA-sim did not end within {time_limit_s:g} s"
-            raise InputError(message, cure="raise it with -O time_limit_s=SECONDS", code="time-limit") from None
+            raise InputError(
+                message, cure="raise it with -O time_limit_s=SECONDS", code="time-limit"
+            ) from None
         finally:
             _end(process)
 

@@ -17,8 +17,6 @@ from hub_core.diagnostics import Diagnostic, InputError, Location, PluginError, 
 from hub_core.plugins.contract import Options, SimulationResult
 from hub_core.topology import Topology
 
-__all__ = ["simulate"]
-
 _DEFAULT_TIME_LIMIT_S = 3600.0
 # What the simulator prints before it ends, and what to do about it.
 _CURES = {
@@ -29,7 +27,9 @@ _CURES = {
 }
 
 
-def simulate(algorithm: Algorithm, topology: Topology, collective_bytes: int, options: Options) -> SimulationResult:
+def simulate(
+    algorithm: Algorithm, topology: Topology, collective_bytes: int, options: Options
+) -> SimulationResult:
     """Finishing times as ASTRA-sim prints them; None for ranks that never finish, which it does not report itself.
 
     Raises `PluginError` without a binary that answers like ASTRA-sim, `InputError` when it ends abnormally or
@@ -37,7 +37,9 @@ def simulate(algorithm: Algorithm, topology: Topology, collective_bytes: int, op
     """
     binary = found_binary(_text(options, "binary"))
     network = _text(options, "network") or NETWORKS["unaware" in Path(binary).name.lower()]
-    folder = folder_of(algorithm, topology, {"size": collective_bytes, "dialect": "absolute", "network": network})
+    folder = folder_of(
+        algorithm, topology, {"size": collective_bytes, "dialect": "absolute", "network": network}
+    )
     with tempfile.TemporaryDirectory(prefix="collhub-astra-sim-") as name:
         place = Path(name, "input")
         _store(folder, place)
@@ -73,17 +75,31 @@ def _check(binary: str, status: int, outcome: Outcome, folder: Folder) -> None:
     said = " | ".join(outcome.tail) or "(it printed nothing)"
     if status != 0:
         cure = next((cure for text, cure in _CURES.items() if text in said), "")
-        cure = cure or "; ".join(f"{loss.feature}: {loss.consequence}" for loss in folder.losses if "aborts" in loss.consequence)
-        raise InputError(f"ASTRA-sim ended with {_ending(status)}: {said}", cure=cure, code="astra-sim-failed")
+        cure = cure or "; ".join(
+            f"{loss.feature}: {loss.consequence}"
+            for loss in folder.losses
+            if "aborts" in loss.consequence
+        )
+        raise InputError(
+            f"ASTRA-sim ended with {_ending(status)}: {said}", cure=cure, code="astra-sim-failed"
+        )
     strangers = [npu for npu in outcome.finish_ns if npu >= folder.npus]
     if strangers or not (outcome.finish_ns or outcome.unreleased or outcome.lost_event):
-        raise PluginError(f"{binary} does not answer like ASTRA-sim: {said}", cure="name the analytical binary", code="no-binary")
+        raise PluginError(
+            f"{binary} does not answer like ASTRA-sim: {said}",
+            cure="name the analytical binary",
+            code="no-binary",
+        )
 
 
 def _ending(status: int) -> str:
     if status >= 0:
-        return f"exit status {status}" + (" (an assertion failed)" if status == 128 + signal.SIGABRT else "")
-    return f"signal {signal.Signals(-status).name}" + (" (an assertion failed)" if status == -signal.SIGABRT else "")
+        return f"exit status {status}" + (
+            " (an assertion failed)" if status == 128 + signal.SIGABRT else ""
+        )
+    return f"signal {signal.Signals(-status).name}" + (
+        " (an assertion failed)" if status == -signal.SIGABRT else ""
+    )
 
 
 def _findings(folder: Folder, outcome: Outcome) -> Iterator[Diagnostic]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["BINARY_NAMES", "GROUPS", "MEMORY", "NETWORK", "SCRIPT", "SYSTEM", "WORKLOAD", "arguments", "handles_needed", "script"]
-
-WORKLOAD, SYSTEM, NETWORK, MEMORY, GROUPS = "workload", "system.json", "network.yml", "memory.json", "groups.json"
+WORKLOAD, SYSTEM, NETWORK, MEMORY, GROUPS = (
+    "workload",
+    "system.json",
+    "network.yml",
+    "memory.json",
+    "groups.json",
+)
 SCRIPT = "run.sh"
-BINARY_NAMES = {True: "AstraSim_Analytical_Congestion_Aware", False: "AstraSim_Analytical_Congestion_Unaware"}
+BINARY_NAMES = {
+    True: "AstraSim_Analytical_Congestion_Aware",
+    False: "AstraSim_Analytical_Congestion_Unaware",
+}
 """What ASTRA-sim calls its binaries, by whether they are congestion-aware."""
 
 
@@ -28,7 +35,9 @@ def handles_needed(npus: int) -> int:
     return 2 * npus + 64
 
 
-def script(npus: int, trace_prefix: str, num_ranks: int, *, is_congestion_aware: bool, has_groups: bool) -> str:
+def script(
+    npus: int, trace_prefix: str, num_ranks: int, *, is_congestion_aware: bool, has_groups: bool
+) -> str:
     """The POSIX shell script. Exit status 0 only where all ranks finished: the simulator exits with 0 when ranks hang."""
     options = " \\\n    ".join(arguments(has_groups=has_groups))
     name = BINARY_NAMES[is_congestion_aware]

@@ -10,8 +10,6 @@ from hub_core.chakra.schema import message_class
 from hub_core.chakra.wire import varint
 from hub_core.collectives import CollectiveKind
 
-__all__ = ["COLLECTIVE_KEYS", "GROUP", "collective_workload", "idle_workload"]
-
 GROUP = "1"
 """The communicator group of the algorithm; 0 means all ranks."""
 

@@ -14,8 +14,6 @@ from collhub_blink.placing import placed
 from collhub_blink.shallow import shallow_packing, three_phase_packing
 from collhub_blink.task import Task
 
-__all__ = ["all_reduce_packings"]
-
 
 def all_reduce_packings(task: Task) -> list[Packing]:
     """Packings at the optimal rate; for small sizes one tree, and one tree a rank, of least depth."""
@@ -23,8 +21,13 @@ def all_reduce_packings(task: Task) -> list[Packing]:
         return [directed_packing(task)]
     optimal = [_fewest(task)] if task.network.is_direct else _switched(task)
     bound = optimal[0].bound
-    shallow = shallow_packing(task, "a shallow tree a rank", range(task.network.graph.num_compute), bound)
-    centre = min(shallow.trees, key=lambda placed: (placed.tree.depth, int(placed.tree.depths().sum()), placed.tree.root))
+    shallow = shallow_packing(
+        task, "a shallow tree a rank", range(task.network.graph.num_compute), bound
+    )
+    centre = min(
+        shallow.trees,
+        key=lambda placed: (placed.tree.depth, int(placed.tree.depths().sum()), placed.tree.root),
+    )
     rank = task.npus.index(centre.tree.root)
     return [*optimal, shallow, shallow_packing(task, "one shallow tree", [rank], bound)]
 
@@ -35,7 +38,9 @@ def _fewest(task: Task) -> Packing:
     grown = all_reduce_packing(network.graph, seeds=task.seeds, first_seed=task.seed)
     unit = network.graph.unit / grown.scale
     scaled = replace(network.graph, capacity=network.graph.capacity * grown.scale, unit=unit)
-    found = fewest_all_reduce_trees(scaled, grown.strength.value.numerator, grown.trees, task.budget)
+    found = fewest_all_reduce_trees(
+        scaled, grown.strength.value.numerator, grown.trees, task.budget
+    )
     return Packing(
         "fewest trees",
         placed(network, found.trees, direct(scaled), scaled),
@@ -51,9 +56,18 @@ def _switched(task: Task) -> list[Packing]:
     network = task.network
     packings = []
     for spread in (Spread.NOWHERE, Spread.EVERYWHERE):
-        found = all_reduce_packing(network.graph, spread=spread, seeds=task.seeds, first_seed=task.seed)
+        found = all_reduce_packing(
+            network.graph, spread=spread, seeds=task.seeds, first_seed=task.seed
+        )
         trees = placed(network, found.trees, found.network, network.graph)
-        packings.append(Packing("trees through forwarders", trees, network.graph.unit / found.scale, _bound(task, found)))
+        packings.append(
+            Packing(
+                "trees through forwarders",
+                trees,
+                network.graph.unit / found.scale,
+                _bound(task, found),
+            )
+        )
     plan = three_phase_packing(task, packings[0].bound)
     return [*packings, plan] if plan is not None else packings
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from hub_core.topology import Topology
 
-__all__ = ["AllocationClass", "allocation_classes"]
-
 Float64Array = npt.NDArray[np.float64]
 
 
@@ -30,20 +28,28 @@ def allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[Allocat
     Tries every set of NPUs of these sizes: meant for one server.
     """
     bandwidth = np.zeros((topology.num_npus, topology.num_npus))
-    direct = np.flatnonzero((topology.source < topology.num_npus) & (topology.destination < topology.num_npus))
+    direct = np.flatnonzero(
+        (topology.source < topology.num_npus) & (topology.destination < topology.num_npus)
+    )
     # Of parallel links the first in link order stands.
     for row in direct[::-1]:
-        bandwidth[topology.source[row], topology.destination[row]] = topology.bandwidth_bytes_per_s[row]
+        bandwidth[topology.source[row], topology.destination[row]] = topology.bandwidth_bytes_per_s[
+            row
+        ]
     classes: dict[tuple[object, ...], list[list[tuple[int, ...]]]] = {}
     for size in sizes:
         for npus in combinations(range(topology.num_npus), size):
             _sort_in(classes, bandwidth, npus)
-    found = [AllocationClass(members[0], len(members)) for alike in classes.values() for members in alike]
+    found = [
+        AllocationClass(members[0], len(members)) for alike in classes.values() for members in alike
+    ]
     return sorted(found, key=lambda found: (len(found.npus), found.npus))
 
 
 def _sort_in(
-    classes: dict[tuple[object, ...], list[list[tuple[int, ...]]]], bandwidth: Float64Array, npus: tuple[int, ...]
+    classes: dict[tuple[object, ...], list[list[tuple[int, ...]]]],
+    bandwidth: Float64Array,
+    npus: tuple[int, ...],
 ) -> None:
     """Add a set to the class that it belongs to, or open one."""
     own = _restricted(bandwidth, npus)
@@ -72,17 +78,24 @@ def _is_connected(bandwidth: Float64Array) -> bool:
 
 def _colours(bandwidth: Float64Array) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
     """Bandwidths out of and into every node: what an isomorphism cannot change."""
-    return [(tuple(sorted(bandwidth[node])), tuple(sorted(bandwidth[:, node]))) for node in range(len(bandwidth))]
+    return [
+        (tuple(sorted(bandwidth[node])), tuple(sorted(bandwidth[:, node])))
+        for node in range(len(bandwidth))
+    ]
 
 
 def _isomorphism(one: Float64Array, other: Float64Array) -> list[int] | None:
     """Nodes of `other` that take the places of the nodes of `one`, or None."""
     colours, others = _colours(one), _colours(other)
-    images = [[node for node, colour in enumerate(others) if colour == wanted] for wanted in colours]
+    images = [
+        [node for node, colour in enumerate(others) if colour == wanted] for wanted in colours
+    ]
     return next(_completions(one, other, images, []), None)
 
 
-def _completions(one: Float64Array, other: Float64Array, images: list[list[int]], chosen: list[int]) -> Iterator[list[int]]:
+def _completions(
+    one: Float64Array, other: Float64Array, images: list[list[int]], chosen: list[int]
+) -> Iterator[list[int]]:
     node = len(chosen)
     if node == len(one):
         yield chosen

@@ -13,8 +13,6 @@ from collhub_blink.task import Task
 from hub_core.algorithm import JsonValue
 from hub_core.certificates import SCHEMA, network_object
 
-__all__ = ["certificate_of", "certificate_of_planes", "lower_bound_ns"]
-
 # Parents and links that a certificate states; every rank's file holds a copy.
 _MOST_NUMBERS = 1 << 15
 
@@ -39,7 +37,9 @@ def certificate_of(task: Task, packing: Packing) -> dict[str, JsonValue]:
     return document
 
 
-def certificate_of_planes(task: Task, shares: Sequence[Share], bound: Bound) -> dict[str, JsonValue]:
+def certificate_of_planes(
+    task: Task, shares: Sequence[Share], bound: Bound
+) -> dict[str, JsonValue]:
     """The same for trees on several planes: `bound` is that of all links, and the rate the sum of the planes' rates."""
     packings = [share.packing for share in shares]
     document = _head(task, bound, sum((packing.rate for packing in packings), Fraction(0)))
@@ -60,7 +60,9 @@ def certificate_of_planes(task: Task, shares: Sequence[Share], bound: Bound) -> 
     ]
     if _is_whole(task, packings):
         document["trees"] = [
-            {**tree, "plane": share.plane.number} for share in shares for tree in _tree_objects(task, share.packing)
+            {**tree, "plane": share.plane.number}
+            for share in shares
+            for tree in _tree_objects(task, share.packing)
         ]
     return document
 
@@ -88,7 +90,10 @@ def _is_whole(task: Task, packings: Sequence[Packing]) -> bool:
 
 
 def _tree_objects(task: Task, packing: Packing) -> list[dict[str, JsonValue]]:
-    return [_tree_object(packing, number, tree, task.topology.num_npus) for number, tree in enumerate(packing.trees)]
+    return [
+        _tree_object(packing, number, tree, task.topology.num_npus)
+        for number, tree in enumerate(packing.trees)
+    ]
 
 
 def _bound_object(bound: Bound) -> dict[str, JsonValue]:
@@ -98,7 +103,9 @@ def _bound_object(bound: Bound) -> dict[str, JsonValue]:
     return {"kind": bound.kind, "rate": str(bound.rate), **side}
 
 
-def _tree_object(packing: Packing, number: int, placed: PlacedTree, num_npus: int) -> dict[str, JsonValue]:
+def _tree_object(
+    packing: Packing, number: int, placed: PlacedTree, num_npus: int
+) -> dict[str, JsonValue]:
     tree = placed.tree
     stated: dict[str, JsonValue] = {
         "root": tree.root,
@@ -116,5 +123,7 @@ def _tree_object(packing: Packing, number: int, placed: PlacedTree, num_npus: in
 def _ways(placed: PlacedTree, num_npus: int) -> dict[str, JsonValue]:
     stated: dict[str, JsonValue] = {"parents": placed.tree.parent[:num_npus].tolist()}
     if placed.stops:
-        stated["routes"] = {str(node): list(stops[1:-1]) for node, stops in sorted(placed.stops.items())}
+        stated["routes"] = {
+            str(node): list(stops[1:-1]) for node, stops in sorted(placed.stops.items())
+        }
     return stated

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from hub_core.diagnostics import UsageError
 
-__all__ = ["Channel", "balanced_shares", "combined_rate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Channel:
@@ -19,7 +17,9 @@ class Channel:
 
     def __post_init__(self) -> None:
         if not self.rate_bytes_per_s > 0 or not self.setup_s >= 0:
-            message = f"a channel of {self.rate_bytes_per_s} bytes/s with a set-up of {self.setup_s} s"
+            message = (
+                f"a channel of {self.rate_bytes_per_s} bytes/s with a set-up of {self.setup_s} s"
+            )
             raise UsageError(message, cure="give a positive rate and no negative time")
 
     def time_s(self, share_bytes: float) -> float:
@@ -47,7 +47,9 @@ def balanced_shares(size_bytes: float, *channels: Channel) -> tuple[float, ...]:
     end_s = (size_bytes + head_start) / rate
     shares = [0.0] * len(channels)
     for number in chosen[1:]:
-        shares[number] = min(max((end_s - late_s[number]) * channels[number].rate_bytes_per_s, 0.0), size_bytes)
+        shares[number] = min(
+            max((end_s - late_s[number]) * channels[number].rate_bytes_per_s, 0.0), size_bytes
+        )
     shares[chosen[0]] = max(size_bytes - sum(shares), 0.0)
     return tuple(shares)
 
@@ -55,4 +57,6 @@ def balanced_shares(size_bytes: float, *channels: Channel) -> tuple[float, ...]:
 def combined_rate(size_bytes: float, *channels: Channel) -> float:
     """Bytes per second of all channels with balanced shares."""
     shares: Sequence[float] = balanced_shares(size_bytes, *channels)
-    return size_bytes / max(channel.time_s(share) for channel, share in zip(channels, shares, strict=True))
+    return size_bytes / max(
+        channel.time_s(share) for channel, share in zip(channels, shares, strict=True)
+    )

@@ -15,8 +15,6 @@ from collhub_blink.shallow import islands
 from collhub_blink.task import Task
 from hub_core.certificates import partition_rate
 
-__all__ = ["directed_bound", "directed_packing"]
-
 
 def directed_packing(task: Task) -> Packing:
     """The trees of an all-gather, and those of a reduce-scatter for the way up, as wide as fit together."""
@@ -41,7 +39,10 @@ def _pairs(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterator[Pla
     first = second = 0
     while first < len(down) and second < len(up):
         weight = min(left[0][first], left[1][second])
-        one, other = (replace(tree, tree=replace(tree.tree, weight=weight)) for tree in (down[first], up[second]))
+        one, other = (
+            replace(tree, tree=replace(tree.tree, weight=weight))
+            for tree in (down[first], up[second])
+        )
         yield replace(one, up=other)
         left[0][first] -= weight
         left[1][second] -= weight
@@ -52,12 +53,20 @@ def directed_bound(network: Network) -> Bound:
     """The least bound by partitions into ranks and machines, and by the least cut, which all data must cross either way."""
     graph, nodes_of = network.graph, network.nodes
     ends = zip(nodes_of[graph.source].tolist(), nodes_of[graph.destination].tolist(), strict=True)
-    capacities = {pair: capacity * graph.unit for pair, capacity in zip(ends, graph.capacity.tolist(), strict=True)}
-    blocks = [tuple(map(network.named, found)) for found in islands(network.graph) if len(found) > 1]
-    bounds = [Bound("partition", partition_rate(found, capacities), blocks=found) for found in blocks]
+    capacities = {
+        pair: capacity * graph.unit
+        for pair, capacity in zip(ends, graph.capacity.tolist(), strict=True)
+    }
+    blocks = [
+        tuple(map(network.named, found)) for found in islands(network.graph) if len(found) > 1
+    ]
+    bounds = [
+        Bound("partition", partition_rate(found, capacities), blocks=found) for found in blocks
+    ]
     out, into = broadcast_rate(network.graph, 0), broadcast_rate(network.reversed.graph, 0)
     behind = tuple(node for node in range(network.graph.num_nodes) if node not in into.cut)
     bounds += [
-        Bound("cut", rate.value * network.graph.unit, network.named(nodes)) for rate, nodes in ((out, out.cut), (into, behind))
+        Bound("cut", rate.value * network.graph.unit, network.named(nodes))
+        for rate, nodes in ((out, out.cut), (into, behind))
     ]
     return min(bounds, key=lambda bound: bound.rate)

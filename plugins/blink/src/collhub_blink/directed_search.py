@@ -9,8 +9,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["EXHAUSTED", "FOUND", "STOPPED", "search_directed"]
-
 Int64Array = npt.NDArray[np.int64]
 
 STOPPED, FOUND, EXHAUSTED = 0, 1, 2
@@ -18,7 +16,13 @@ STOPPED, FOUND, EXHAUSTED = 0, 1, 2
 
 @numba.njit(cache=True, nogil=True)
 def _reaches_all(
-    parent: Int64Array, first: Int64Array, head: Int64Array, root: int, max_depth: int, queue: Int64Array, depth: Int64Array
+    parent: Int64Array,
+    first: Int64Array,
+    head: Int64Array,
+    root: int,
+    max_depth: int,
+    queue: Int64Array,
+    depth: Int64Array,
 ) -> bool:
     """Whether all nodes lie within `max_depth` of the root where those with a parent hang there, the others anywhere."""
     depth[:] = -1

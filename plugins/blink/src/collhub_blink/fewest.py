@@ -9,8 +9,6 @@ from collhub_packing.trees import Tree
 
 from collhub_blink.weights import Budget
 
-__all__ = ["Fewest", "search_counts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fewest:

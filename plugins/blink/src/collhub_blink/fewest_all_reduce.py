@@ -19,8 +19,6 @@ from collhub_blink.network import induced
 from collhub_blink.undirected_search import search_undirected
 from collhub_blink.weights import Budget, first_found, weight_vectors
 
-__all__ = ["fewest_all_reduce_trees"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _MOST_TREES = 12
@@ -42,7 +40,9 @@ class _Part:
     is_full: bool
 
 
-def fewest_all_reduce_trees(graph: CapacityGraph, total: int, known: Sequence[Tree], budget: Budget) -> Fewest:
+def fewest_all_reduce_trees(
+    graph: CapacityGraph, total: int, known: Sequence[Tree], budget: Budget
+) -> Fewest:
     """Fewest trees with whole weights of sum `total`, the strength of a network of duplex links.
 
     Across a tight partition every tree has just as many links as it needs and all links are full, so the quotient and
@@ -57,8 +57,12 @@ def fewest_all_reduce_trees(graph: CapacityGraph, total: int, known: Sequence[Tr
         if count > _MOST_TREES or links.num_nodes > _MOST_NODES:
             return None, False
         parts = tuple(_parts(graph, np.arange(len(links.low)), total))
-        found, is_proved = first_found(weight_vectors(total, count, widest), partial(_search, parts), budget)
-        return None if found is None else tuple(_tree(graph, links, *chosen) for chosen in found), is_proved
+        found, is_proved = first_found(
+            weight_vectors(total, count, widest), partial(_search, parts), budget
+        )
+        return None if found is None else tuple(
+            _tree(graph, links, *chosen) for chosen in found
+        ), is_proved
 
     return search_counts(tuple(known), bound, reason, attempt, range(bound, total + 1), budget)
 
@@ -101,7 +105,9 @@ def _parts(graph: CapacityGraph, numbers: Int64Array, total: int) -> Iterator[_P
         block_of[list(block)] = number
     low, high = block_of[links.low], block_of[links.high]
     across = np.flatnonzero(low != high)
-    yield _Part(len(found.blocks), low[across], high[across], links.capacity[across], numbers[across], True)
+    yield _Part(
+        len(found.blocks), low[across], high[across], links.capacity[across], numbers[across], True
+    )
     for number, block in enumerate(found.blocks):
         if len(block) > 1:
             inner = np.flatnonzero((low == number) & (high == number))
@@ -124,7 +130,9 @@ def _part_search(part: _Part, weights: Sequence[int]) -> _PartSearch | None:
     parts = np.zeros((depth, len(weights), part.num_nodes), np.int8)
     parts[0] = np.arange(part.num_nodes)
     twins = np.zeros(depth, np.int64)
-    twins[0] = sum(1 << tree for tree in range(1, len(weights)) if weights[tree] == weights[tree - 1])
+    twins[0] = sum(
+        1 << tree for tree in range(1, len(weights)) if weights[tree] == weights[tree - 1]
+    )
     return _PartSearch(
         part.link[order],
         part.first[order],
@@ -143,7 +151,11 @@ def _sharers(capacity: int, weights: Sequence[int], is_full: bool) -> list[int]:
     load = [0]
     for weight in weights:
         load += [other + weight for other in load]
-    fitting = [mask for mask in range(len(load)) if (load[mask] == capacity if is_full else load[mask] <= capacity)]
+    fitting = [
+        mask
+        for mask in range(len(load))
+        if (load[mask] == capacity if is_full else load[mask] <= capacity)
+    ]
     return sorted(fitting, key=lambda mask: (-load[mask], mask))
 
 
@@ -164,7 +176,9 @@ class _PartSearch:
     def go_on(self, steps: int) -> int:
         scratch = np.zeros(self.parts.shape[2], np.int8)
         state = (self.parts, scratch, self.twins, self.choice, self.level)
-        return int(search_undirected(self.first, self.second, self.indptr, self.masks, *state, steps))
+        return int(
+            search_undirected(self.first, self.second, self.indptr, self.masks, *state, steps)
+        )
 
     def links_of(self, tree: int) -> Int64Array:
         chosen = self.masks[self.indptr[:-1] + self.choice[: len(self.link)]]
@@ -187,12 +201,21 @@ class _JointSearch:
         outcomes = [search.go_on(steps) for search in self.waiting]
         if EXHAUSTED in outcomes:
             return EXHAUSTED
-        self.done += [search for search, outcome in zip(self.waiting, outcomes, strict=True) if outcome == FOUND]
-        self.waiting = [search for search, outcome in zip(self.waiting, outcomes, strict=True) if outcome != FOUND]
+        self.done += [
+            search
+            for search, outcome in zip(self.waiting, outcomes, strict=True)
+            if outcome == FOUND
+        ]
+        self.waiting = [
+            search
+            for search, outcome in zip(self.waiting, outcomes, strict=True)
+            if outcome != FOUND
+        ]
         return min(outcomes) if self.waiting else FOUND
 
     def result(self) -> list[tuple[Int64Array, int]]:
         """Per tree, its links and its weight."""
         return [
-            (np.concatenate([search.links_of(tree) for search in self.done]), weight) for tree, weight in enumerate(self.weights)
+            (np.concatenate([search.links_of(tree) for search in self.done]), weight)
+            for tree, weight in enumerate(self.weights)
         ]

@@ -14,8 +14,6 @@ from collhub_blink.directed_search import search_directed
 from collhub_blink.fewest import Fewest, search_counts
 from collhub_blink.weights import Budget, first_found, weight_vectors
 
-__all__ = ["fewest_broadcast_trees", "least_tree_count"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _MOST_PATTERNS = 1 << 16
@@ -40,13 +38,23 @@ def widest_tree(graph: CapacityGraph, root: int) -> int:
     """The largest weight that one tree can have."""
     for width in np.unique(graph.capacity)[::-1]:
         wide = graph.capacity >= width
-        if int(_distances(graph.num_nodes, graph.source[wide], graph.destination[wide], root).max()) < _UNREACHED:
+        if (
+            int(
+                _distances(graph.num_nodes, graph.source[wide], graph.destination[wide], root).max()
+            )
+            < _UNREACHED
+        ):
             return int(width)
     return 1
 
 
 def fewest_broadcast_trees(
-    graph: CapacityGraph, root: int, total: int, known: Sequence[Tree], budget: Budget, max_depth: int | None = None
+    graph: CapacityGraph,
+    root: int,
+    total: int,
+    known: Sequence[Tree],
+    budget: Budget,
+    max_depth: int | None = None,
 ) -> Fewest:
     """Fewest trees with whole weights of sum `total`, none deeper than `max_depth`; all nodes of `graph` compute.
 
@@ -101,14 +109,19 @@ class _Search:
     def result(self) -> tuple[Tree, ...]:
         arc_of = {
             (int(tail), int(head)): arc
-            for arc, (tail, head) in enumerate(zip(self.graph.source, self.graph.destination, strict=True))
+            for arc, (tail, head) in enumerate(
+                zip(self.graph.source, self.graph.destination, strict=True)
+            )
         }
         return tuple(
             Tree(
                 self.root,
                 weight,
                 parents.copy(),
-                np.asarray([arc_of.get((int(tail), head), -1) for head, tail in enumerate(parents)], np.int64),
+                np.asarray(
+                    [arc_of.get((int(tail), head), -1) for head, tail in enumerate(parents)],
+                    np.int64,
+                ),
             )
             for weight, parents in zip(self.weights, self.parents, strict=True)
         )
@@ -125,7 +138,9 @@ def _search(graph: CapacityGraph, root: int, weights: Sequence[int], depth: int)
     # Nodes with few choices first; ties from the root outwards.
     nodes.sort(key=lambda node: (len(patterns[node]), int(distance[node]), node))
     twins = np.zeros(graph.num_nodes, np.int64)
-    twins[0] = sum(1 << tree for tree in range(1, len(weights)) if weights[tree] == weights[tree - 1])
+    twins[0] = sum(
+        1 << tree for tree in range(1, len(weights)) if weights[tree] == weights[tree - 1]
+    )
     arcs = np.argsort(graph.source, kind="stable")
     return _Search(
         graph,
@@ -153,7 +168,9 @@ def _patterns(graph: CapacityGraph, node: int, weights: Sequence[int]) -> Iterat
     return _assignments(tails, graph.capacity[arcs].tolist(), weights)
 
 
-def _assignments(tails: list[int], room: list[int], weights: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def _assignments(
+    tails: list[int], room: list[int], weights: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
     if not weights:
         yield ()
         return
@@ -164,7 +181,9 @@ def _assignments(tails: list[int], room: list[int], weights: Sequence[int]) -> I
                 yield (tail, *others)
 
 
-def _distances(num_nodes: int, source: Int64Array, destination: Int64Array, root: int) -> Int64Array:
+def _distances(
+    num_nodes: int, source: Int64Array, destination: Int64Array, root: int
+) -> Int64Array:
     """Arcs from the root to every node, `_UNREACHED` where there is no path."""
     distance = np.full(num_nodes, _UNREACHED, np.int64)
     distance[root] = 0

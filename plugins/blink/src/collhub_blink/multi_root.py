@@ -10,8 +10,6 @@ from collhub_blink.placing import placed
 from collhub_blink.shallow import shallow_packing, three_phase_packing
 from collhub_blink.task import Task
 
-__all__ = ["spread_packings"]
-
 
 def spread_packings(task: Task) -> list[Packing]:
     """Packings for an all-gather, or with all links turned round a reduce-scatter; and shallow trees."""
@@ -19,11 +17,24 @@ def spread_packings(task: Task) -> list[Packing]:
     ranks = network.graph.num_compute
     packings = []
     for spread in (Spread.NOWHERE,) if network.is_direct else (Spread.NOWHERE, Spread.EVERYWHERE):
-        found = all_gather_trees(network.graph, spread=spread, seeds=task.seeds, first_seed=task.seed)
-        bound = Bound("ingress-cut", found.rate.value * network.graph.unit * ranks, network.named(found.rate.cut))
+        found = all_gather_trees(
+            network.graph, spread=spread, seeds=task.seeds, first_seed=task.seed
+        )
+        bound = Bound(
+            "ingress-cut",
+            found.rate.value * network.graph.unit * ranks,
+            network.named(found.rate.cut),
+        )
         trees = placed(network, found.trees, found.network, network.graph)
         unit = found.network.graph.unit
-        packings.append(Packing("trees of every rank", trees, unit, bound, ranks, "every rank has a tree of its own"))
+        packings.append(
+            Packing(
+                "trees of every rank", trees, unit, bound, ranks, "every rank has a tree of its own"
+            )
+        )
     if not network.is_direct and (plan := three_phase_packing(task, packings[0].bound)):
         packings.append(plan)
-    return [*packings, shallow_packing(task, "a shallow tree a rank", range(ranks), packings[0].bound)]
+    return [
+        *packings,
+        shallow_packing(task, "a shallow tree a rank", range(ranks), packings[0].bound),
+    ]

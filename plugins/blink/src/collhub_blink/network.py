@@ -13,8 +13,6 @@ from collhub_packing.graph import CapacityGraph
 from hub_core.diagnostics import InputError
 from hub_core.topology import Topology
 
-__all__ = ["Network", "induced", "transposed"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _NAMED_IN_A_MESSAGE = 8
@@ -85,12 +83,18 @@ class Network:
             reached = _reached(graph, start)
             lost = np.flatnonzero(~reached[: graph.num_compute])
             if len(lost):
-                raise self._unreachable(start, int(lost[0]), self.named(np.flatnonzero(reached).tolist()), is_forward)
+                raise self._unreachable(
+                    start, int(lost[0]), self.named(np.flatnonzero(reached).tolist()), is_forward
+                )
 
-    def _unreachable(self, start: int, lost: int, cut: tuple[int, ...], is_forward: bool) -> InputError:
+    def _unreachable(
+        self, start: int, lost: int, cut: tuple[int, ...], is_forward: bool
+    ) -> InputError:
         names = [self.topology.node_name(node) for node in cut[:_NAMED_IN_A_MESSAGE]]
         listed = ", ".join(names) + (", ..." if len(cut) > len(names) else "")
-        start_name, lost_name = (self.topology.node_name(int(self.nodes[node])) for node in (start, lost))
+        start_name, lost_name = (
+            self.topology.node_name(int(self.nodes[node])) for node in (start, lost)
+        )
         what = f"NPU {lost_name} cannot be reached from NPU {start_name}: no link leaves"
         if not is_forward:
             what = f"NPU {lost_name} cannot reach NPU {start_name}: no link leads to"

@@ -7,8 +7,6 @@ from fractions import Fraction
 
 from collhub_blink.placing import PlacedTree
 
-__all__ = ["Bound", "Packing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Bound:

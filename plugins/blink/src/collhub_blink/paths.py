@@ -18,8 +18,6 @@ from collhub_blink.packing import Bound, Packing
 from collhub_blink.placing import PlacedTree
 from collhub_blink.task import Task
 
-__all__ = ["path_bound", "path_packings"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -29,12 +27,24 @@ def path_packings(task: Task) -> list[Packing]:
     graph, ranks = network.graph, network.graph.num_compute
     flow = _best_flow(graph, task.root)
     bound = _bound(network, flow)
-    paths = sorted(_paths(graph, flow, task.root), key=lambda path: (path[0][-1], -path[1], path[0]))
+    paths = sorted(
+        _paths(graph, flow, task.root), key=lambda path: (path[0][-1], -path[1], path[0])
+    )
     trees = tuple(_placed(network, path, weight) for path, weight in paths)
     targets = tuple(int(network.nodes[path[-1]]) for path, _ in paths)
     # What a path carries for its rank is that part of the collective's rate; the root's own part goes nowhere.
     unit = graph.unit * flow.rate / flow.need
-    return [Packing("paths to every rank", trees, unit, bound, ranks - 1, "every rank but the root needs a path", targets)]
+    return [
+        Packing(
+            "paths to every rank",
+            trees,
+            unit,
+            bound,
+            ranks - 1,
+            "every rank but the root needs a path",
+            targets,
+        )
+    ]
 
 
 def path_bound(task: Task) -> Bound:
@@ -45,7 +55,9 @@ def path_bound(task: Task) -> Bound:
 
 def _bound(network: Network, flow: _Flow) -> Bound:
     # A unit of every rank's rate is as many units of the collective's as there are ranks.
-    return Bound("cut", flow.rate * network.graph.unit * network.graph.num_compute, network.named(flow.cut))
+    return Bound(
+        "cut", flow.rate * network.graph.unit * network.graph.num_compute, network.named(flow.cut)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,8 +85,12 @@ def _best_flow(graph: CapacityGraph, root: int) -> _Flow:
     cut = np.arange(graph.num_nodes) == root
     while True:
         behind = int(np.count_nonzero(~cut[: graph.num_compute]))
-        rate = Fraction(int(graph.capacity[cut[graph.source] & ~cut[graph.destination]].sum()), behind)
-        whole = np.concatenate([graph.capacity * rate.denominator, np.full(len(takers), rate.numerator)])
+        rate = Fraction(
+            int(graph.capacity[cut[graph.source] & ~cut[graph.destination]].sum()), behind
+        )
+        whole = np.concatenate(
+            [graph.capacity * rate.denominator, np.full(len(takers), rate.numerator)]
+        )
         least = network.least_cut(whole, root, [sink])
         assert least is not None
         if least.value == rate.numerator * len(takers):

@@ -16,8 +16,6 @@ from collhub_packing.trees import Tree
 from collhub_blink.network import Network
 from hub_core.topology import Topology
 
-__all__ = ["PlacedTree", "placed", "placed_along_routes", "shallow_tree", "unit_that_fits"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -45,10 +43,16 @@ class PlacedTree:
     def paths(self) -> list[tuple[int, ...]]:
         """Nodes of every way from a parent to its child."""
         parents = self.tree.parent.tolist()
-        return [self.stops.get(node, (parent, node)) for node, parent in enumerate(parents) if parent >= 0]
+        return [
+            self.stops.get(node, (parent, node))
+            for node, parent in enumerate(parents)
+            if parent >= 0
+        ]
 
 
-def placed(network: Network, trees: Sequence[Tree], direct: DirectNetwork, graph: CapacityGraph) -> tuple[PlacedTree, ...]:
+def placed(
+    network: Network, trees: Sequence[Tree], direct: DirectNetwork, graph: CapacityGraph
+) -> tuple[PlacedTree, ...]:
     """Trees over ranks as trees over NPUs; arc a of a tree stands for the arcs `direct.routes[a]` of `graph`.
 
     An NPU that takes no part and lies on a route hands on as a node of the tree; once it has a chunk, it serves all that
@@ -57,23 +61,32 @@ def placed(network: Network, trees: Sequence[Tree], direct: DirectNetwork, graph
     return tuple(_placed(network, tree, direct, graph) for tree in trees)
 
 
-def _placed(network: Network, tree: Tree, direct: DirectNetwork, graph: CapacityGraph) -> PlacedTree:
+def _placed(
+    network: Network, tree: Tree, direct: DirectNetwork, graph: CapacityGraph
+) -> PlacedTree:
     nodes, topology = network.nodes, network.topology
     parent = np.full(topology.num_nodes, -1, np.int64)
     stops: dict[int, tuple[int, ...]] = {}
     has_chunk = {int(nodes[tree.root])}
     ranks = np.argsort(tree.depths(), kind="stable")
     for rank in ranks[tree.parent[ranks] >= 0].tolist():
-        path = [int(nodes[tree.parent[rank]]), *nodes[graph.destination[list(direct.routes[tree.arc[rank]])]].tolist()]
+        path = [
+            int(nodes[tree.parent[rank]]),
+            *nodes[graph.destination[list(direct.routes[tree.arc[rank]])]].tolist(),
+        ]
         for stop in _new_stops(path, has_chunk, topology.num_npus):
             has_chunk.add(stop[-1])
             parent[stop[-1]] = stop[0]
             if len(stop) > 2:
                 stops[stop[-1]] = stop
-    return PlacedTree(Tree(int(nodes[tree.root]), tree.weight, parent, np.full(len(parent), -1, np.int64)), stops)
+    return PlacedTree(
+        Tree(int(nodes[tree.root]), tree.weight, parent, np.full(len(parent), -1, np.int64)), stops
+    )
 
 
-def _new_stops(path: Sequence[int], has_chunk: set[int], num_npus: int) -> Iterator[tuple[int, ...]]:
+def _new_stops(
+    path: Sequence[int], has_chunk: set[int], num_npus: int
+) -> Iterator[tuple[int, ...]]:
     """The path from its last NPU that has a chunk on, from NPU to NPU, without circles."""
     places = [place for place, node in enumerate(path) if node < num_npus]
     last_of = {path[place]: place for place in places}
@@ -98,7 +111,14 @@ def placed_along_routes(network: Network, trees: Sequence[Tree]) -> tuple[Placed
             rows = routes.links[routes.indptr[place] : routes.indptr[place + 1]]
             if len(rows) > 1:
                 stops[child] = (int(parent[child]), *topology.destination[rows].tolist())
-        made.append(PlacedTree(Tree(int(nodes[tree.root]), tree.weight, parent, np.full(len(parent), -1, np.int64)), stops))
+        made.append(
+            PlacedTree(
+                Tree(
+                    int(nodes[tree.root]), tree.weight, parent, np.full(len(parent), -1, np.int64)
+                ),
+                stops,
+            )
+        )
     return tuple(made)
 
 
@@ -112,7 +132,9 @@ def shallow_tree(graph: CapacityGraph, root: int) -> Tree:
     depth[root] = 0
     order = np.lexsort((graph.source, -graph.capacity))
     for level in range(graph.num_nodes):
-        outward = order[(depth[graph.source[order]] == level) & (depth[graph.destination[order]] < 0)]
+        outward = order[
+            (depth[graph.source[order]] == level) & (depth[graph.destination[order]] < 0)
+        ]
         heads, first = np.unique(graph.destination[outward], return_index=True)
         if not len(heads):
             break
@@ -132,5 +154,7 @@ def unit_that_fits(topology: Topology, trees: Sequence[PlacedTree], is_up: bool)
                 load[pair] = load.get(pair, 0) + tree.weight
     capacity: dict[tuple[int, int], Fraction] = {}
     for link in topology.links():
-        capacity.setdefault((link.source, link.destination), Fraction(repr(link.bandwidth_bytes_per_s)))
+        capacity.setdefault(
+            (link.source, link.destination), Fraction(repr(link.bandwidth_bytes_per_s))
+        )
     return min(capacity.get(pair, Fraction(0)) / carried for pair, carried in load.items())

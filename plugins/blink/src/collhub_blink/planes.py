@@ -22,8 +22,6 @@ from hub_core.plugins.contract import Options, SynthesisRequest
 from hub_core.transfers import Chunks, Transfers, link_channels
 from hub_core.units import parse_time
 
-__all__ = ["Divided", "Plane", "Share", "divided", "planes_of"]
-
 # Shares to begin with are fractions of a denominator up to this; later ones differ by so much of themselves from the
 # balance, if that takes no more than so many units of the whole for a unit of the smallest chunks.
 _FINEST = 1 << 12
@@ -78,7 +76,9 @@ Simulate = Callable[[Pipeline], int]
 """Time in nanoseconds of a schedule on the whole topology, start-up times included."""
 
 
-def planes_of(request: SynthesisRequest, options: Options, packings: Callable[[Task], list[Packing]]) -> list[Plane]:
+def planes_of(
+    request: SynthesisRequest, options: Options, packings: Callable[[Task], list[Packing]]
+) -> list[Plane]:
     """The planes on which all ranks reach one another. Raises `InputError` where there is none, naming a lost rank."""
     startup_ns = _startups(str(options["setup"]), request.topology.num_planes)
     planes, lost = [], []
@@ -102,7 +102,10 @@ def _startups(text: str, count: int) -> list[int]:
         return [0] * count
     if len(times) != count:
         message = f"option setup: {len(times)} times for {count} planes"
-        raise UsageError(message, cure=f"state {count} times, such as {','.join(['0ns', *['2ms'] * (count - 1)])}")
+        raise UsageError(
+            message,
+            cure=f"state {count} times, such as {','.join(['0ns', *['2ms'] * (count - 1)])}",
+        )
     return times
 
 
@@ -133,12 +136,18 @@ def _divisions(planes: Sequence[Plane], whole: Task, simulate: Simulate) -> Iter
     filling of the pipeline, lower it.
     """
     size = whole.collective_bytes
-    channels = [Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9) for plane in planes]
+    channels = [
+        Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9)
+        for plane in planes
+    ]
     quickest = min(range(len(planes)), key=lambda place: channels[place].time_s(size))
     if (alone := _made(planes[quickest], Fraction(1), simulate)) is None:
         return
     yield _division(whole, [Share(planes[quickest], Fraction(1), alone)], simulate)
-    parts = [Fraction(share / size).limit_denominator(_FINEST) for share in balanced_shares(size, *channels)]
+    parts = [
+        Fraction(share / size).limit_denominator(_FINEST)
+        for share in balanced_shares(size, *channels)
+    ]
     made = [_made(plane, part, simulate) for plane, part in zip(planes, parts, strict=True)]
     for _ in range(_ROUNDS):
         shares = _shares(planes, parts, made)
@@ -152,7 +161,9 @@ def _divisions(planes: Sequence[Plane], whole: Task, simulate: Simulate) -> Iter
             yield _division(whole, again, simulate)
 
 
-def _shares(planes: Sequence[Plane], parts: Sequence[Fraction], made: Sequence[Made | None]) -> list[Share]:
+def _shares(
+    planes: Sequence[Plane], parts: Sequence[Fraction], made: Sequence[Made | None]
+) -> list[Share]:
     """The shares of the planes that can carry theirs."""
     found = zip(planes, parts, made, strict=True)
     return [Share(plane, part, each) for plane, part, each in found if each is not None]
@@ -160,7 +171,12 @@ def _shares(planes: Sequence[Plane], parts: Sequence[Fraction], made: Sequence[M
 
 def _division(whole: Task, shares: Sequence[Share], simulate: Simulate) -> Divided:
     pipeline = _joined(whole.collective, shares)
-    return Divided(tuple(shares), pipeline, simulate(pipeline), any(share.made.is_interrupted for share in shares))
+    return Divided(
+        tuple(shares),
+        pipeline,
+        simulate(pipeline),
+        any(share.made.is_interrupted for share in shares),
+    )
 
 
 def _made(plane: Plane, part: Fraction, simulate: Simulate) -> Made | None:
@@ -183,7 +199,9 @@ def _again(share: Share, part: Fraction, simulate: Simulate) -> Made | None:
     if task is None or scheduled is None:
         return None
     made = Made(share.packing, scheduled, 0, share.made.is_interrupted)
-    return replace(made, time_ns=simulate(_joined(task.collective, [Share(share.plane, part, made)])))
+    return replace(
+        made, time_ns=simulate(_joined(task.collective, [Share(share.plane, part, made)]))
+    )
 
 
 def _task_of(plane: Plane, part: Fraction) -> Task | None:
@@ -195,7 +213,9 @@ def _task_of(plane: Plane, part: Fraction) -> Task | None:
 def _measured(share: Share, size: int) -> Channel:
     """The rate at which a plane carried its share once it had started."""
     startup_ns = share.plane.startup_ns
-    return Channel(float(share.part * size) * 1e9 / max(1, share.made.time_ns - startup_ns), startup_ns / 1e9)
+    return Channel(
+        float(share.part * size) * 1e9 / max(1, share.made.time_ns - startup_ns), startup_ns / 1e9
+    )
 
 
 def _in_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Fraction]:
@@ -210,7 +230,10 @@ def _in_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Frac
         scales = [round(base * each / least) for each in width]
         total = sum(scale * count for scale, count in zip(scales, units, strict=True))
         parts = [Fraction(scale * count, total) for scale, count in zip(scales, units, strict=True)]
-        if all(abs(part * sum(shares) - share) <= _TOLERANCE * share for part, share in zip(parts, shares, strict=True)):
+        if all(
+            abs(part * sum(shares) - share) <= _TOLERANCE * share
+            for part, share in zip(parts, shares, strict=True)
+        ):
             break
     return parts
 
@@ -227,12 +250,16 @@ def _joined(collective: Collective, shares: Sequence[Share]) -> Pipeline:
     time_ps = 0
     for share, pipeline, ratio in zip(shares, pipelines, ratios, strict=True):
         moved = _moved(pipeline, int(begin * units), int(ratio * units), units)
-        transfers.append(_on_plane(pipeline.transfers, share.plane, sum(len(before) for before in chunks)))
+        transfers.append(
+            _on_plane(pipeline.transfers, share.plane, sum(len(before) for before in chunks))
+        )
         chunks.append(moved)
         begin += share.part
         time_ps = max(time_ps, pipeline.time_ps + share.plane.startup_ns * 1000)
     joined = replace(collective, unit_count=ranks * units)
-    return Pipeline(joined, _concatenated(Chunks, chunks), _concatenated(Transfers, transfers), time_ps)
+    return Pipeline(
+        joined, _concatenated(Chunks, chunks), _concatenated(Transfers, transfers), time_ps
+    )
 
 
 def _moved(pipeline: Pipeline, begin: int, scale: int, units: int) -> Chunks:

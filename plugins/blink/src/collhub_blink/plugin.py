@@ -14,7 +14,12 @@ BLINK = Synthesizer(
     "optimal packing of spanning trees, with a certificate of the rate",
     "collhub_blink.synthesize:synthesize",
     (
-        Option("chunks", OptionType.TEXT, "auto", "pieces of the widest tree's share: a number, or auto to choose by the time"),
+        Option(
+            "chunks",
+            OptionType.TEXT,
+            "auto",
+            "pieces of the widest tree's share: a number, or auto to choose by the time",
+        ),
         Option(
             "trees",
             OptionType.TEXT,
@@ -22,15 +27,30 @@ BLINK = Synthesizer(
             "packing: the fastest for the size, the fewest trees at the optimal rate, or shallow trees",
             ("auto", "fewest", "shallow"),
         ),
-        Option("depth", OptionType.INT, 0, "most hops of a tree at the optimal rate of a broadcast or reduce (0: any)"),
+        Option(
+            "depth",
+            OptionType.INT,
+            0,
+            "most hops of a tree at the optimal rate of a broadcast or reduce (0: any)",
+        ),
         Option(
             "setup",
             OptionType.TEXT,
             "0ns",
             "time until a plane of the topology can be used: 0ns, or one per plane such as 0ns,2ms",
         ),
-        Option("seed", OptionType.INT, 0, "first seed of the tree growth; the same seed gives the same bytes"),
-        Option("seeds", OptionType.INT, 8, "random orders in which trees are grown; the fewest trees stand"),
+        Option(
+            "seed",
+            OptionType.INT,
+            0,
+            "first seed of the tree growth; the same seed gives the same bytes",
+        ),
+        Option(
+            "seeds",
+            OptionType.INT,
+            8,
+            "random orders in which trees are grown; the fewest trees stand",
+        ),
         Option(
             "time_limit",
             OptionType.FLOAT,

@@ -9,7 +9,14 @@ from fractions import Fraction
 
 import numpy as np
 from collhub_packing.pipelining import Pipeline, Pipelining, Stream
-from collhub_packing.pipelining_operations import Operations, broadcast, hanging, paths, reduction, turned_round
+from collhub_packing.pipelining_operations import (
+    Operations,
+    broadcast,
+    hanging,
+    paths,
+    reduction,
+    turned_round,
+)
 
 from collhub_blink.packing import Packing
 from collhub_blink.placing import PlacedTree
@@ -17,8 +24,6 @@ from collhub_blink.task import Task
 from hub_core.collectives import CollectiveKind
 from hub_core.diagnostics import InputError
 from hub_core.topology import Occupancy
-
-__all__ = ["Scheduled", "chunk_counts", "coarser", "schedule"]
 
 _MOST_CHUNKS = 1 << 14
 # Where messages meet at switches, the simulator has to time every schedule that counts.
@@ -49,7 +54,9 @@ def schedule(task: Task, packing: Packing, near: int = 1) -> Scheduled | None:
     """
     pipelining = _pipelining(task, packing)
     if task.chunks is not None:
-        return Scheduled(task.chunks, pipelining.schedule(chunk_counts(packing.weights, task.chunks)))
+        return Scheduled(
+            task.chunks, pipelining.schedule(chunk_counts(packing.weights, task.chunks))
+        )
     best: Scheduled | None = None
     try:
         for found in _search(pipelining, packing.weights, max(1, near // 4)):
@@ -65,7 +72,9 @@ def coarser(task: Task, packing: Packing, found: Scheduled) -> Iterator[Schedule
     """A schedule, and those with a half and a quarter of its chunks, unless their number is stated."""
     yield found
     pipelining = _pipelining(task, packing)
-    for chunks in [found.chunks >> halvings for halvings in range(1, _COARSER)] if task.chunks is None else ():
+    for chunks in (
+        [found.chunks >> halvings for halvings in range(1, _COARSER)] if task.chunks is None else ()
+    ):
         if chunks and (other := _scheduled(pipelining, packing.weights, chunks)) is not None:
             yield other
 
@@ -85,7 +94,11 @@ def _search(pipelining: Pipelining, weights: Sequence[int], first: int) -> Itera
     best: Scheduled | None = None
     for is_upward in (True, False):
         chunks, failures = first if is_upward else first // 2, 0
-        while 0 < chunks <= _MOST_CHUNKS and failures < 2 and (found := _scheduled(pipelining, weights, chunks)) is not None:
+        while (
+            0 < chunks <= _MOST_CHUNKS
+            and failures < 2
+            and (found := _scheduled(pipelining, weights, chunks)) is not None
+        ):
             yield found
             failures += 1
             if best is None or _is_worthwhile(best, found):
@@ -102,7 +115,9 @@ def _search(pipelining: Pipelining, weights: Sequence[int], first: int) -> Itera
 def _is_worthwhile(best: Scheduled, found: Scheduled) -> bool:
     """Whether a schedule is faster, by a hundredth where it has more chunks."""
     gain = best.pipeline.time_ps - found.pipeline.time_ps
-    return gain * _WORTHWHILE_PART > best.pipeline.time_ps if found.chunks > best.chunks else gain > 0
+    return (
+        gain * _WORTHWHILE_PART > best.pipeline.time_ps if found.chunks > best.chunks else gain > 0
+    )
 
 
 def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> Scheduled | None:
@@ -126,18 +141,36 @@ def _is_sensible(pipelining: Pipelining, counts: Sequence[int]) -> bool:
         return True
     topology = pipelining.topology
     waiting = float((topology.bandwidth_bytes_per_s * topology.latency_s).max(initial=0.0))
-    shares = pipelining.collective.num_ranks if pipelining.collective.units_per_rank < pipelining.collective.unit_count else 1
-    smallest = min(stream.part / counts[stream.tree] for stream in streams) * pipelining.collective_bytes / shares
+    shares = (
+        pipelining.collective.num_ranks
+        if pipelining.collective.units_per_rank < pipelining.collective.unit_count
+        else 1
+    )
+    smallest = (
+        min(stream.part / counts[stream.tree] for stream in streams)
+        * pipelining.collective_bytes
+        / shares
+    )
     return smallest * (_MOST_ON_THE_WAY - 1) >= waiting
 
 
 def _pipelining(task: Task, packing: Packing) -> Pipelining:
     """Messages go by `Topology.routes`, one route a pair, as everywhere in the hub; a packing's own may be others."""
     if packing.targets or packing.trees[0].up is not None:
-        streams = tuple(_path_streams(task, packing) if packing.targets else _directed_streams(packing))
+        streams = tuple(
+            _path_streams(task, packing) if packing.targets else _directed_streams(packing)
+        )
         operations = Operations.joined([stream.operations for stream in streams])
         routes = task.topology.routes(operations.source, operations.destination)
-        return Pipelining(task.topology, task.collective, task.collective_bytes, task.occupancy, streams, operations, routes)
+        return Pipelining(
+            task.topology,
+            task.collective,
+            task.collective_bytes,
+            task.occupancy,
+            streams,
+            operations,
+            routes,
+        )
     return Pipelining.of(
         task.topology,
         [placed.tree for placed in packing.trees],
@@ -157,9 +190,17 @@ def _path_streams(task: Task, packing: Packing) -> Iterator[Stream]:
         total = sum(packing.weights[tree] for tree in chosen)
         begin = Fraction(0)
         for tree in chosen:
-            (operations,) = paths(hanging(packing.trees[tree].tree, np.asarray([npu])), np.asarray([npu]))
+            (operations,) = paths(
+                hanging(packing.trees[tree].tree, np.asarray([npu])), np.asarray([npu])
+            )
             part = Fraction(packing.weights[tree], total)
-            yield Stream(tree, rank, begin, part, turned_round(operations) if is_inward and npu != root else operations)
+            yield Stream(
+                tree,
+                rank,
+                begin,
+                part,
+                turned_round(operations) if is_inward and npu != root else operations,
+            )
             begin += part
 
 
@@ -185,4 +226,8 @@ def _there_and_back(placed: PlacedTree, upward: PlacedTree) -> Operations:
     arriving = np.flatnonzero(up.destination == placed.tree.root)
     leaving = len(up) + np.flatnonzero(down.source == placed.tree.root)
     before, after = np.repeat(arriving, len(leaving)), np.tile(leaving, len(arriving))
-    return replace(both, before=np.concatenate([both.before, before]), after=np.concatenate([both.after, after]))
+    return replace(
+        both,
+        before=np.concatenate([both.before, before]),
+        after=np.concatenate([both.after, after]),
+    )

@@ -9,8 +9,6 @@ from collhub_blink.packing import Packing
 from collhub_blink.schedules import Scheduled, coarser, schedule
 from collhub_blink.task import Task
 
-__all__ = ["Judge", "Made", "fastest"]
-
 Judge = Callable[[Packing, Scheduled], int]
 """Time in nanoseconds of a schedule of a packing."""
 
@@ -56,7 +54,13 @@ def _candidates(task: Task, packings: Sequence[Packing], judge: Judge) -> Iterat
             continue
         found = schedule(task, packing, near)
         near = near if found is None else found.chunks
-        for scheduled in () if found is None else (found,) if task.network.is_switchless else coarser(task, packing, found):
+        for scheduled in (
+            ()
+            if found is None
+            else (found,)
+            if task.network.is_switchless
+            else coarser(task, packing, found)
+        ):
             time_ns = judge(packing, scheduled)
             least = time_ns if least is None else min(least, time_ns)
             yield Made(packing, scheduled, time_ns)

@@ -15,8 +15,6 @@ from collhub_blink.placing import placed_along_routes, shallow_tree, unit_that_f
 from collhub_blink.task import Task
 from hub_core.collectives import CollectiveKind
 
-__all__ = ["islands", "shallow_packing", "three_phase_packing"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -36,7 +34,11 @@ def three_phase_packing(task: Task, bound: Bound) -> Packing | None:
     if blocks is None:
         return None
     inner = [_within(task.network.graph, block) for block in blocks]
-    trees = [_joined(task.network, blocks, inner, home, index) for home in range(len(blocks)) for index in range(len(blocks[0]))]
+    trees = [
+        _joined(task.network, blocks, inner, home, index)
+        for home in range(len(blocks))
+        for index in range(len(blocks[0]))
+    ]
     return _along_routes(task, "three phases", trees, bound)
 
 
@@ -45,7 +47,13 @@ def _are_machines(blocks: list[tuple[int, ...]]) -> bool:
     return len(blocks) > 1 and {len(block) for block in blocks} == {len(blocks[0])} != {1}
 
 
-def _joined(network: Network, blocks: list[tuple[int, ...]], inner: list[dict[int, Tree]], home: int, index: int) -> Tree:
+def _joined(
+    network: Network,
+    blocks: list[tuple[int, ...]],
+    inner: list[dict[int, Tree]],
+    home: int,
+    index: int,
+) -> Tree:
     """The tree whose root is rank `index` of machine `home`."""
     parent = np.full(network.graph.num_compute, -1, np.int64)
     root = blocks[home][index]
@@ -100,5 +108,7 @@ def _along_routes(task: Task, method: str, trees: Sequence[Tree], bound: Bound) 
     kind = task.collective.kind
     placed = placed_along_routes(task.oriented_network, trees)
     unit = unit_that_fits(task.oriented_network.topology, placed, kind is CollectiveKind.ALL_REDUCE)
-    at_least = len(trees) if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER) else 1
+    at_least = (
+        len(trees) if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER) else 1
+    )
     return Packing(method, placed, unit, bound, at_least, is_shallow=True)

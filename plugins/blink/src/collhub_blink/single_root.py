@@ -21,8 +21,6 @@ from collhub_blink.shallow import shallow_packing
 from collhub_blink.task import Task
 from hub_core.diagnostics import InputError
 
-__all__ = ["rooted_packings", "tree_front"]
-
 _MOST_NODES_OF_A_FRONT = 24
 
 
@@ -31,26 +29,39 @@ def rooted_packings(task: Task) -> list[Packing]:
     network = task.oriented_network
     rate = broadcast_rate(network.graph, task.root)
     bound = Bound("cut", rate.value * network.graph.unit, network.named(rate.cut))
-    optimal = _optimal(task, network, int(rate.value), bound) if network.is_direct else _switched(task, network, bound)
+    optimal = (
+        _optimal(task, network, int(rate.value), bound)
+        if network.is_direct
+        else _switched(task, network, bound)
+    )
     return [*optimal, shallow_packing(task, "one shallow tree", [task.root], bound)]
 
 
 def _optimal(task: Task, network: Network, total: int, bound: Bound) -> Iterator[Packing]:
-    grown = pack_arborescences(network.graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
+    grown = pack_arborescences(
+        network.graph, task.root, total, seeds=task.seeds, first_seed=task.seed
+    )
     for found in tree_front(task, network.graph, total, grown):
         trees = placed(network, found.trees, direct(network.graph), network.graph)
-        yield Packing("fewest trees", trees, network.graph.unit, bound, found.lower_bound, found.reason)
+        yield Packing(
+            "fewest trees", trees, network.graph.unit, bound, found.lower_bound, found.reason
+        )
 
 
 def _switched(task: Task, network: Network, bound: Bound) -> Iterator[Packing]:
     """Trees in a network with switches: these are split off first, in one way or another."""
     graph = network.graph
     if task.depth is not None:
-        raise InputError("depth: trees of a stated depth are not searched in networks with switches", code="depth")
+        raise InputError(
+            "depth: trees of a stated depth are not searched in networks with switches",
+            code="depth",
+        )
     sent = np.zeros(graph.num_compute, np.int64)
     sent[task.root] = 1
     for spread in (Spread.NOWHERE, Spread.EVERYWHERE):
-        found = all_gather_trees(graph, sent.tolist(), spread=spread, seeds=task.seeds, first_seed=task.seed)
+        found = all_gather_trees(
+            graph, sent.tolist(), spread=spread, seeds=task.seeds, first_seed=task.seed
+        )
         trees = placed(network, found.trees, found.network, graph)
         yield Packing("trees through forwarders", trees, found.network.graph.unit, bound)
 
@@ -94,4 +105,6 @@ def _too_shallow(depth: int, found: Fewest) -> InputError:
     message = f"no trees of depth {depth} at the optimal rate were found"
     if found.lower_bound > 1:
         message += f" ({found.reason})"
-    return InputError(message, cure="allow more with -O depth=, or more search with -O time_limit=", code="depth")
+    return InputError(
+        message, cure="allow more with -O depth=, or more search with -O time_limit=", code="depth"
+    )

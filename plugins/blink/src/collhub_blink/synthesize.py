@@ -25,8 +25,6 @@ from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
 from hub_core.transfers import algorithm_of
 
-__all__ = ["packings_of", "synthesize"]
-
 _NAME = "collhub-blink"
 _MOST_SIMULATED = 1 << 19
 
@@ -50,13 +48,20 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
     if str(options["setup"]) != "0ns":
-        raise UsageError("option setup: the topology has one plane alone", cure="join networks by +, as in dgx1v+dgx1-pcie")
+        raise UsageError(
+            "option setup: the topology has one plane alone",
+            cure="join networks by +, as in dgx1v+dgx1-pcie",
+        )
     task = Task.of(request, options)
     packings = _wanted(task, packings_of(task))
 
     def judge(packing: Packing, scheduled: Scheduled) -> int:
         named = {"certificate": certificate_of(task, packing)}
-        return _time_ns(scheduled.pipeline, lambda: _algorithm(task, scheduled.pipeline, None, {}, named), request.simulate)
+        return _time_ns(
+            scheduled.pipeline,
+            lambda: _algorithm(task, scheduled.pipeline, None, {}, named),
+            request.simulate,
+        )
 
     best = fastest(task, packings, judge)
     if best is None:
@@ -65,7 +70,9 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     extension = {**statistics, "certificate": certificate_of(task, best.packing)}
     algorithm = _algorithm(task, best.scheduled.pipeline, request.wanted, options, extension)
     bounds = _bounds_ns(task, best.packing.bound, request)
-    return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None)
+    return SynthesisResult(
+        algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None
+    )
 
 
 def _synthesize_on_planes(request: SynthesisRequest, options: Options) -> SynthesisResult:
@@ -77,7 +84,11 @@ def _synthesize_on_planes(request: SynthesisRequest, options: Options) -> Synthe
         startup_ns[plane.number] = plane.startup_ns
 
     def simulate(pipeline: Pipeline) -> int:
-        return _time_ns(pipeline, lambda: _algorithm(whole, pipeline, None, {}, {}, startup_ns), request.simulate)
+        return _time_ns(
+            pipeline,
+            lambda: _algorithm(whole, pipeline, None, {}, {}, startup_ns),
+            request.simulate,
+        )
 
     best = divided(planes, whole, simulate)
     if best is None:
@@ -87,7 +98,9 @@ def _synthesize_on_planes(request: SynthesisRequest, options: Options) -> Synthe
     extension = {**statistics, "certificate": certificate_of_planes(whole, best.shares, bound)}
     algorithm = _algorithm(whole, best.pipeline, request.wanted, options, extension, startup_ns)
     bounds = _bounds_ns(whole, bound, request)
-    return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None)
+    return SynthesisResult(
+        algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None
+    )
 
 
 def _too_small(task: Task) -> InputError:
@@ -115,12 +128,23 @@ def _wanted(task: Task, packings: list[Packing]) -> list[Packing]:
         return packings
     chosen = [packing for packing in packings if packing.is_shallow == (task.trees == "shallow")]
     if not chosen:
-        raise UsageError(f"there are no {task.trees} trees for a {task.collective.kind}", cure="leave the option trees out")
+        raise UsageError(
+            f"there are no {task.trees} trees for a {task.collective.kind}",
+            cure="leave the option trees out",
+        )
     fewest = min(len(packing.trees) for packing in chosen)
-    return chosen if task.trees == "shallow" else [packing for packing in chosen if len(packing.trees) == fewest]
+    return (
+        chosen
+        if task.trees == "shallow"
+        else [packing for packing in chosen if len(packing.trees) == fewest]
+    )
 
 
-def _time_ns(pipeline: Pipeline, algorithm: Callable[[], Algorithm], simulate: Callable[[Algorithm], int | None]) -> int:
+def _time_ns(
+    pipeline: Pipeline,
+    algorithm: Callable[[], Algorithm],
+    simulate: Callable[[Algorithm], int | None],
+) -> int:
     """The simulator's time, the schedule's own where there is none, or where it would take long."""
     own = -(-pipeline.time_ps // 1000)
     return own if len(pipeline.transfers) > _MOST_SIMULATED else simulate(algorithm()) or own
@@ -153,7 +177,9 @@ def _statistics_of_planes(best: Divided, bound: Bound) -> dict[str, JsonValue]:
     """As for one plane, a value per plane that carries anything; the rate is the sum, the best rate that of all links."""
     packings = [share.packing for share in best.shares]
     found: dict[str, JsonValue] = {
-        "method": "; ".join(f"plane {share.plane.number}: {share.packing.method}" for share in best.shares),
+        "method": "; ".join(
+            f"plane {share.plane.number}: {share.packing.method}" for share in best.shares
+        ),
         "share %": ", ".join(f"{float(100 * share.part):.4g}" for share in best.shares),
         "trees": ", ".join(str(len(packing.trees)) for packing in packings),
         "depth": ", ".join(str(packing.depth) for packing in packings),
@@ -161,7 +187,9 @@ def _statistics_of_planes(best: Divided, bound: Bound) -> dict[str, JsonValue]:
         "rate GB/s": ", ".join(f"{float(packing.rate) / 1e9:.6g}" for packing in packings),
         "best rate GB/s": float(bound.rate) / 1e9,
     }
-    is_interrupted = best.is_interrupted or any(share.plane.task.budget.is_interrupted for share in best.shares)
+    is_interrupted = best.is_interrupted or any(
+        share.plane.task.budget.is_interrupted for share in best.shares
+    )
     return found | ({"interrupted": True} if is_interrupted else {})
 
 
@@ -170,11 +198,19 @@ def _statistics(task: Task, packings: Sequence[Packing], best: Made) -> dict[str
     found: dict[str, JsonValue] = {
         "method": packing.method,
         "trees": len(packing.trees),
-        "fewest trees": packing.at_least if packing.status == "optimal" else f"at least {packing.at_least}",
+        "fewest trees": packing.at_least
+        if packing.status == "optimal"
+        else f"at least {packing.at_least}",
         "depth": packing.depth,
         "chunks": best.scheduled.chunks,
         "rate GB/s": float(packing.rate) / 1e9,
         "best rate GB/s": float(packing.bound.rate) / 1e9,
-        "trees x depth": ", ".join(f"{len(packing.trees)} x {packing.depth}" for packing in packings if not packing.is_shallow),
+        "trees x depth": ", ".join(
+            f"{len(packing.trees)} x {packing.depth}"
+            for packing in packings
+            if not packing.is_shallow
+        ),
     }
-    return found | ({"interrupted": True} if best.is_interrupted or task.budget.is_interrupted else {})
+    return found | (
+        {"interrupted": True} if best.is_interrupted or task.budget.is_interrupted else {}
+    )

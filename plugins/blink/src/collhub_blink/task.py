@@ -12,8 +12,6 @@ from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest
 from hub_core.topology import Occupancy, Topology
 
-__all__ = ["STEPS_PER_SECOND", "Task"]
-
 STEPS_PER_SECOND = 1_000_000
 """Search steps that count as a second of `time_limit`: about what one core of a server does."""
 
@@ -47,10 +45,18 @@ class Task:
         """Check a request. Raises `UsageError` and `InputError` naming what no trees can serve."""
         kind = request.collective.kind
         if kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.CUSTOM):
-            message = f"{kind} does not run on spanning trees: every pair of ranks has data of its own"
-            raise InputError(message, cure="take a synthesizer for any collective", code="trees-unsuitable")
+            message = (
+                f"{kind} does not run on spanning trees: every pair of ranks has data of its own"
+            )
+            raise InputError(
+                message, cure="take a synthesizer for any collective", code="trees-unsuitable"
+            )
         if request.collective.num_ranks == 1:
-            raise UsageError("one rank has nothing to send", cure="let at least two ranks take part", code="one-rank")
+            raise UsageError(
+                "one rank has nothing to send",
+                cure="let at least two ranks take part",
+                code="one-rank",
+            )
         network = Network.of(request.topology, request.npus)
         root = request.collective.root
         if kind not in _TO_THE_ROOT:
@@ -97,7 +103,9 @@ def _least_units(collective: Collective) -> int:
 def _whole(options: Options, name: str, least: int) -> int:
     value = options[name]
     if not isinstance(value, int) or value < least:
-        raise UsageError(f"option {name}: {value} is less than {least}", cure=f"give {least} or more")
+        raise UsageError(
+            f"option {name}: {value} is less than {least}", cure=f"give {least} or more"
+        )
     return value
 
 
@@ -106,12 +114,18 @@ def _chunks(options: Options) -> int | None:
     if text == "auto":
         return None
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= 1 << 20:
-        raise UsageError(f"option chunks: {text!r} is neither auto nor a number from 1 to 2^20", cure="give for example 16")
+        raise UsageError(
+            f"option chunks: {text!r} is neither auto nor a number from 1 to 2^20",
+            cure="give for example 16",
+        )
     return int(text)
 
 
 def _steps(options: Options) -> int:
     seconds = options["time_limit"]
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
-        raise UsageError(f"option time_limit: {seconds} is no time in seconds", cure="give 0 for no proofs, 60, ...")
+        raise UsageError(
+            f"option time_limit: {seconds} is no time in seconds",
+            cure="give 0 for no proofs, 60, ...",
+        )
     return int(seconds * STEPS_PER_SECOND)

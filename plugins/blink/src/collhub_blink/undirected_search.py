@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from collhub_blink.directed_search import EXHAUSTED, FOUND, STOPPED
 
-__all__ = ["search_undirected"]
-
 Int64Array = npt.NDArray[np.int64]
 Int8Array = npt.NDArray[np.int8]
 
@@ -30,7 +28,9 @@ def _joined(part: Int8Array, one: int, other: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _can_span(part: Int8Array, scratch: Int8Array, first: Int64Array, second: Int64Array, level: int) -> bool:
+def _can_span(
+    part: Int8Array, scratch: Int8Array, first: Int64Array, second: Int64Array, level: int
+) -> bool:
     """Whether the links from `level` on can join all parts of a tree."""
     scratch[:] = part
     for link in range(level, len(first)):

@@ -12,8 +12,6 @@ from collhub_blink.paths import path_bound
 from collhub_blink.task import Task
 from hub_core.collectives import CollectiveKind
 
-__all__ = ["union_bound"]
-
 
 def union_bound(task: Task) -> Bound:
     """The least cut or partition of the network in which the links of all planes add up.
@@ -32,7 +30,11 @@ def _rooted(task: Task) -> Bound:
 def _spread(task: Task) -> Bound:
     network = task.oriented_network
     rate = all_gather_rate(network.graph)
-    return Bound("ingress-cut", rate.value * network.graph.unit * network.graph.num_compute, network.named(rate.cut))
+    return Bound(
+        "ingress-cut",
+        rate.value * network.graph.unit * network.graph.num_compute,
+        network.named(rate.cut),
+    )
 
 
 def _all_reduce(task: Task) -> Bound:
@@ -40,7 +42,9 @@ def _all_reduce(task: Task) -> Bound:
     if not network.is_duplex:
         return directed_bound(network)
     found = strength(network.graph)
-    return Bound("partition", found.value * network.graph.unit, blocks=tuple(map(network.named, found.sides)))
+    return Bound(
+        "partition", found.value * network.graph.unit, blocks=tuple(map(network.named, found.sides))
+    )
 
 
 _BOUNDS: Mapping[CollectiveKind, Callable[[Task], Bound]] = {

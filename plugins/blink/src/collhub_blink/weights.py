@@ -9,8 +9,6 @@ from typing import Protocol, TypeVar
 
 from collhub_blink.directed_search import EXHAUSTED, FOUND
 
-__all__ = ["Budget", "Search", "first_found", "weight_vectors"]
-
 Found = TypeVar("Found", covariant=True)
 
 _FIRST_SLICE = 4096
@@ -59,7 +57,9 @@ def weight_vectors(total: int, count: int, most: int) -> Iterator[tuple[int, ...
 
 
 def first_found(
-    vectors: Iterator[tuple[int, ...]], search_of: Callable[[Sequence[int]], Search[Found] | None], budget: Budget
+    vectors: Iterator[tuple[int, ...]],
+    search_of: Callable[[Sequence[int]], Search[Found] | None],
+    budget: Budget,
 ) -> tuple[Found | None, bool]:
     """What a search finds for any of the weight vectors, or None and whether that is proved.
 
@@ -68,7 +68,11 @@ def first_found(
     """
     chosen = list(islice(vectors, _MOST_VECTORS + 1))
     try:
-        waiting = [search for weights in chosen[:_MOST_VECTORS] if (search := search_of(weights)) is not None]
+        waiting = [
+            search
+            for weights in chosen[:_MOST_VECTORS]
+            if (search := search_of(weights)) is not None
+        ]
     except OverflowError:
         return None, False
     slice_steps = _FIRST_SLICE

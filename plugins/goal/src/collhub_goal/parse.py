@@ -11,12 +11,23 @@ import numpy as np
 from collhub_goal.schedule import Int64Array, Operation, Schedule
 from hub_core.diagnostics import InputError, Location
 
-__all__ = ["parse"]
-
 MAX_BYTES = 4 << 30
 MAX_RANKS = 1 << 20
 _KEYWORDS = frozenset(
-    (b"num_ranks", b"rank", b"calc", b"send", b"recv", b"to", b"from", b"tag", b"cpu", b"nic", b"requires", b"irequires")
+    (
+        b"num_ranks",
+        b"rank",
+        b"calc",
+        b"send",
+        b"recv",
+        b"to",
+        b"from",
+        b"tag",
+        b"cpu",
+        b"nic",
+        b"requires",
+        b"irequires",
+    )
 )
 _HEAD = re.compile(rb"\s*num_ranks[ \t]+([0-9]{1,9})[ \t]*\n")
 _BLOCK = re.compile(rb"\s*rank[ \t]+([0-9]{1,9})[ \t]*\{([^{}]*)\}")
@@ -44,12 +55,19 @@ _Match = tuple[bytes, ...]
 def parse(content: bytes, file: str) -> Schedule:
     """The schedule in a file. Raises `InputError` with the line of what is not GOAL."""
     if len(content) > MAX_BYTES:
-        raise InputError(f"the file is larger than {MAX_BYTES >> 30} GiB", location=Location(file), code="too-large")
+        raise InputError(
+            f"the file is larger than {MAX_BYTES >> 30} GiB",
+            location=Location(file),
+            code="too-large",
+        )
     text = _without_comments(content, file) if b"/" in content else content
     head = _HEAD.match(text)
     if head is None:
         _fail(
-            file, 1, "num_ranks N was expected, on a line of its own", "give a GOAL schedule as text, not the binary of txt2bin"
+            file,
+            1,
+            "num_ranks N was expected, on a line of its own",
+            "give a GOAL schedule as text, not the binary of txt2bin",
         )
     num_ranks = int(head[1])
     if not 1 <= num_ranks <= MAX_RANKS:
@@ -63,9 +81,18 @@ def parse(content: bytes, file: str) -> Schedule:
         place = block.end()
     rest = re.compile(rb"\s*").match(text, place)
     if rest is None or rest.end() < len(text):
-        _fail(file, line + text.count(b"\n", place, rest.end() if rest else place), "rank N { ... } was expected")
+        _fail(
+            file,
+            line + text.count(b"\n", place, rest.end() if rest else place),
+            "rank N { ... } was expected",
+        )
     if reader.ranks < num_ranks:
-        _fail(file, line, f"the file ends after {reader.ranks} of {num_ranks} ranks", "get the whole file")
+        _fail(
+            file,
+            line,
+            f"the file ends after {reader.ranks} of {num_ranks} ranks",
+            "get the whole file",
+        )
     return reader.schedule()
 
 
@@ -85,7 +112,9 @@ class _Reader:
         self._file = file
         self._num_ranks = num_ranks
         self._rows = 0
-        self._columns: dict[str, list[Int64Array]] = {name: [np.zeros(0, np.int64)] for name in (*_COLUMNS, *_EDGES)}
+        self._columns: dict[str, list[Int64Array]] = {
+            name: [np.zeros(0, np.int64)] for name in (*_COLUMNS, *_EDGES)
+        }
 
     def add(self, rank: int, body: bytes, first_line: int) -> None:
         """Take the block of one rank, which begins in `first_line`."""
@@ -103,27 +132,40 @@ class _Reader:
         if not found:
             return
         texts = body.split(b"\n")
-        numbers = first_line + np.flatnonzero(np.fromiter(map(bool, map(bytes.strip, texts)), np.bool_, len(texts)))
+        numbers = first_line + np.flatnonzero(
+            np.fromiter(map(bool, map(bytes.strip, texts)), np.bool_, len(texts))
+        )
         fields: list[Sequence[bytes]] = list(zip(*found, strict=True))
         is_edge = np.fromiter(map(bool, fields[10]), np.bool_, len(found))
         rows = np.flatnonzero(~is_edge)
-        self._operations([[column[row] for row in rows.tolist()] for column in fields[:9]], numbers[rows], rank)
+        self._operations(
+            [[column[row] for row in rows.tolist()] for column in fields[:9]], numbers[rows], rank
+        )
         if len(rows) < len(found):
             labels = self._labels([fields[0][row] for row in rows.tolist()], numbers[rows])
-            self._dependencies([found[row] for row in np.flatnonzero(is_edge).tolist()], labels, numbers[is_edge])
+            self._dependencies(
+                [found[row] for row in np.flatnonzero(is_edge).tolist()], labels, numbers[is_edge]
+            )
         self._rows += len(rows)
 
     def schedule(self) -> Schedule:
         """Everything that was added."""
-        return Schedule(self._num_ranks, **{name: np.concatenate(parts) for name, parts in self._columns.items()})
+        return Schedule(
+            self._num_ranks,
+            **{name: np.concatenate(parts) for name, parts in self._columns.items()},
+        )
 
     def _operations(self, fields: Sequence[Sequence[bytes]], lines: Int64Array, rank: int) -> None:
         _, calc, send, to, receive, source, tag, cpu, nic = fields
         rows = len(calc)
-        is_send, is_receive = (np.fromiter(map(bool, column), np.bool_, rows) for column in (send, receive))
+        is_send, is_receive = (
+            np.fromiter(map(bool, column), np.bool_, rows) for column in (send, receive)
+        )
         columns = {
             "rank": np.full(rows, rank, np.int64),
-            "operation": np.select([is_send, is_receive], [Operation.SEND, Operation.RECV], Operation.CALC).astype(np.int64),
+            "operation": np.select(
+                [is_send, is_receive], [Operation.SEND, Operation.RECV], Operation.CALC
+            ).astype(np.int64),
             "amount": _numbers(calc, 0) + _numbers(send, 0) + _numbers(receive, 0),
             "peer": np.select([is_send, is_receive], [_numbers(to, -1), _numbers(source, -1)], -1),
             "tag": _numbers(tag, 0),
@@ -132,14 +174,18 @@ class _Reader:
             "line": lines,
         }
         is_message = is_send | is_receive
-        misplaced = ~is_message & np.fromiter((bool(t or n) for t, n in zip(tag, nic, strict=True)), np.bool_, rows)
+        misplaced = ~is_message & np.fromiter(
+            (bool(t or n) for t, n in zip(tag, nic, strict=True)), np.bool_, rows
+        )
         peer = columns["peer"]
         outside = f"is no rank of 0..{self._num_ranks - 1}"
         self._check(misplaced, lines, "calc takes no tag and no nic")
         self._check(is_receive & ((peer == -1) | (columns["tag"] == -1)), lines, _WILDCARD)
         self._check(is_send & (columns["tag"] == -1), lines, "a send needs a tag of at least 0")
         self._check(is_message & (peer >= self._num_ranks), lines, f"the peer {outside}")
-        self._check(columns["tag"] > np.iinfo(np.int32).max, lines, "the tag is larger than 2^31 - 1")
+        self._check(
+            columns["tag"] > np.iinfo(np.int32).max, lines, "the tag is larger than 2^31 - 1"
+        )
         for name, column in columns.items():
             self._columns[name].append(column)
 
@@ -150,25 +196,45 @@ class _Reader:
             seen: set[bytes] = set()
             for row, name in enumerate(names):
                 if name and name in seen:
-                    _fail(self._file, int(lines[row]), f"the label {name.decode()[:80]} stands twice in its rank")
+                    _fail(
+                        self._file,
+                        int(lines[row]),
+                        f"the label {name.decode()[:80]} stands twice in its rank",
+                    )
                 seen.add(name)
         if wrong := _KEYWORDS & labels.keys():
             name = min(wrong)
-            _fail(self._file, int(lines[labels[name] - self._rows]), f"{name.decode()} is a keyword, not a label")
+            _fail(
+                self._file,
+                int(lines[labels[name] - self._rows]),
+                f"{name.decode()} is a keyword, not a label",
+            )
         return labels
 
-    def _dependencies(self, found: Sequence[_Match], labels: dict[bytes, int], lines: Int64Array) -> None:
+    def _dependencies(
+        self, found: Sequence[_Match], labels: dict[bytes, int], lines: Int64Array
+    ) -> None:
         names = [[match[column] for match in found] for column in (11, 9)]
         for column in names:
             if unknown := set(column) - labels.keys():
                 row = next(row for row, name in enumerate(column) if name in unknown)
-                _fail(self._file, int(lines[row]), f"no operation of this rank has the label {column[row].decode()[:80]}")
-        parent, child = (np.fromiter(map(labels.__getitem__, column), np.int64, len(found)) for column in names)
+                _fail(
+                    self._file,
+                    int(lines[row]),
+                    f"no operation of this rank has the label {column[row].decode()[:80]}",
+                )
+        parent, child = (
+            np.fromiter(map(labels.__getitem__, column), np.int64, len(found)) for column in names
+        )
         is_early = np.fromiter((match[10] == b"irequires" for match in found), np.bool_, len(found))
-        for name, ends, rows in zip(_EDGES, (parent, child) * 2, (~is_early, ~is_early, is_early, is_early), strict=True):
+        for name, ends, rows in zip(
+            _EDGES, (parent, child) * 2, (~is_early, ~is_early, is_early, is_early), strict=True
+        ):
             self._columns[name].append(ends[rows])
 
-    def _check(self, is_wrong: np.ndarray[tuple[int], np.dtype[np.bool_]], lines: Int64Array, message: str) -> None:
+    def _check(
+        self, is_wrong: np.ndarray[tuple[int], np.dtype[np.bool_]], lines: Int64Array, message: str
+    ) -> None:
         if is_wrong.any():
             _fail(self._file, int(lines[int(is_wrong.argmax())]), message)
 
@@ -176,11 +242,21 @@ class _Reader:
         lines = body.split(b"\n")
         for number, line in enumerate(lines, first_line):
             if line.strip(b" \t") and not _LINE.match(line):
-                _fail(self._file, number, f"{line.strip().decode('utf-8', 'replace')[:80]!r} is no statement: {_EXPECTED}")
-        _fail(self._file, first_line + len(lines) - 1, "a statement ends with its line; } stands on the next one")
+                _fail(
+                    self._file,
+                    number,
+                    f"{line.strip().decode('utf-8', 'replace')[:80]!r} is no statement: {_EXPECTED}",
+                )
+        _fail(
+            self._file,
+            first_line + len(lines) - 1,
+            "a statement ends with its line; } stands on the next one",
+        )
 
 
-_WILDCARD = "a receive from any rank, or with any tag, has no message of its own: who sends cannot be told"
+_WILDCARD = (
+    "a receive from any rank, or with any tag, has no message of its own: who sends cannot be told"
+)
 
 
 def _numbers(texts: Sequence[bytes], default: int) -> Int64Array:

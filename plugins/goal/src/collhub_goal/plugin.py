@@ -10,13 +10,23 @@ from hub_core.plugins.hookspecs import hookimpl
 COLLHUB_PLUGIN_API = (1, 0)
 
 _SIGNATURE = rb"\A(?>\s|//[^\n]*\n|/\*(?s:.*?)\*/)*+num_ranks[ \t]+[0-9]"
-_GOAL = Format("goal", "GOAL schedules, the text that LogGOPSim's and ATLAHS's txt2bin takes", (".goal",), _SIGNATURE)
+_GOAL = Format(
+    "goal",
+    "GOAL schedules, the text that LogGOPSim's and ATLAHS's txt2bin takes",
+    (".goal",),
+    _SIGNATURE,
+)
 
 _WRITER = FormatWriter(
     _GOAL,
     "collhub_goal.write:write",
     (
-        Option("size", OptionType.SIZE, None, "size of the collective (default: the size that the algorithm states)"),
+        Option(
+            "size",
+            OptionType.SIZE,
+            None,
+            "size of the collective (default: the size that the algorithm states)",
+        ),
         Option(
             "cpu",
             OptionType.TEXT,
@@ -24,9 +34,25 @@ _WRITER = FormatWriter(
             "what the number of the cpu is taken from; one cpu does one thing at a time",
             ("lane", "none"),
         ),
-        Option("nic", OptionType.TEXT, "none", "what the number of the nic is taken from", ("channel", "none")),
-        Option("reduce_bandwidth", OptionType.TEXT, None, "bytes reduced per second, as 200GB/s; not given: 1 ns each"),
-        Option("copy_bandwidth", OptionType.TEXT, None, "bytes copied per second, as 1TB/s; not given: 1 ns each"),
+        Option(
+            "nic",
+            OptionType.TEXT,
+            "none",
+            "what the number of the nic is taken from",
+            ("channel", "none"),
+        ),
+        Option(
+            "reduce_bandwidth",
+            OptionType.TEXT,
+            None,
+            "bytes reduced per second, as 200GB/s; not given: 1 ns each",
+        ),
+        Option(
+            "copy_bandwidth",
+            OptionType.TEXT,
+            None,
+            "bytes copied per second, as 1TB/s; not given: 1 ns each",
+        ),
     ),
 )
 

@@ -14,9 +14,11 @@ from hub_core.diagnostics import Diagnostic, InputError, Location, Severity
 from hub_core.plugins.contract import Options, Source
 from hub_core.steps import StepKind, StepTable
 
-__all__ = ["algorithm_of", "read", "samples"]
-
-_KINDS = {Operation.CALC: StepKind.COMPUTE, Operation.SEND: StepKind.SEND, Operation.RECV: StepKind.RECV}
+_KINDS = {
+    Operation.CALC: StepKind.COMPUTE,
+    Operation.SEND: StepKind.SEND,
+    Operation.RECV: StepKind.RECV,
+}
 _MOST_HOPS = 1000
 
 
@@ -29,7 +31,12 @@ def read(source: Source, options: Options) -> Algorithm:
         _report(source, "irequires", message, int(schedule.line[schedule.early_child[0]]))
     if np.any(schedule.nic >= 0):
         line = int(schedule.line[np.argmax(schedule.nic >= 0)])
-        _report(source, "nic", "numbers of nics are left out: a network of the hub decides which way messages go", line)
+        _report(
+            source,
+            "nic",
+            "numbers of nics are left out: a network of the hub decides which way messages go",
+            line,
+        )
     provenance = Provenance("goal", "", source.name, source.sha256())
     return algorithm_of(schedule, source.name, provenance)
 
@@ -39,7 +46,9 @@ def algorithm_of(schedule: Schedule, file: str | None, provenance: Provenance) -
     is_message = schedule.operation != Operation.CALC
     columns = {
         "rank": schedule.rank,
-        "kind": np.select([schedule.operation == operation for operation in _KINDS], list(_KINDS.values())),
+        "kind": np.select(
+            [schedule.operation == operation for operation in _KINDS], list(_KINDS.values())
+        ),
         "peer": schedule.peer,
         "channel": np.where(is_message, schedule.tag, 0),
         "count": np.where(is_message, schedule.amount, 0),
@@ -96,7 +105,10 @@ def _required(schedule: Schedule, file: str | None) -> tuple[Int64Array, Int64Ar
         early, which = started.of(early)
         late = late[which]
     line = int(schedule.line[late[0]])
-    raise InputError(f"more than {_MOST_HOPS} irequires follow one another, or form a cycle", location=Location(file, line))
+    raise InputError(
+        f"more than {_MOST_HOPS} irequires follow one another, or form a cycle",
+        location=Location(file, line),
+    )
 
 
 class _Followers:
@@ -120,9 +132,15 @@ def _most_bytes(schedule: Schedule, file: str | None) -> int:
     for operation in (Operation.SEND, Operation.RECV):
         rows = schedule.operation == operation
         # Sums of doubles only tell whether the whole numbers are in range.
-        rough = np.bincount(schedule.rank[rows], schedule.amount[rows].astype(np.float64), schedule.num_ranks)
+        rough = np.bincount(
+            schedule.rank[rows], schedule.amount[rows].astype(np.float64), schedule.num_ranks
+        )
         if float(rough.max(initial=0)) > MAX_UNITS:
-            raise InputError("a rank sends or receives more than 2^62 bytes", location=Location(file), code="size-range")
+            raise InputError(
+                "a rank sends or receives more than 2^62 bytes",
+                location=Location(file),
+                code="size-range",
+            )
         total = np.zeros(schedule.num_ranks, np.int64)
         np.add.at(total, schedule.rank[rows], schedule.amount[rows])
         most = max(most, int(total.max(initial=0)))

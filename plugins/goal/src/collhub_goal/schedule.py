@@ -8,8 +8,6 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Operation", "Schedule"]
-
 Int64Array = npt.NDArray[np.int64]
 
 

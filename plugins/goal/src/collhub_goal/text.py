@@ -8,21 +8,26 @@ import numpy as np
 
 from collhub_goal.schedule import Int64Array, Operation, Schedule
 
-__all__ = ["goal_text"]
-
 
 def goal_text(schedule: Schedule) -> bytes:
     """The whole file. Only what is stated is printed: no cpu and nic of -1."""
     bounds = np.searchsorted(schedule.rank, np.arange(schedule.num_ranks + 1))
-    edges = [_sorted(schedule.parent, schedule.child), _sorted(schedule.early_parent, schedule.early_child)]
+    edges = [
+        _sorted(schedule.parent, schedule.child),
+        _sorted(schedule.early_parent, schedule.early_child),
+    ]
     words = ("requires", "irequires")
     parts = [f"num_ranks {schedule.num_ranks}\n"]
-    for rank, (start, stop) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+    for rank, (start, stop) in enumerate(
+        zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    ):
         parts.append(f"\nrank {rank} {{\n")
         parts.extend(_operations(schedule, start, stop))
         for (parent, child), word in zip(edges, words, strict=True):
             rows = slice(*np.searchsorted(child, [start, stop]))
-            pairs = zip((child[rows] - start).tolist(), (parent[rows] - start).tolist(), strict=True)
+            pairs = zip(
+                (child[rows] - start).tolist(), (parent[rows] - start).tolist(), strict=True
+            )
             parts.extend(f"l{later} {word} l{earlier}\n" for later, earlier in pairs)
         parts.append("}\n")
     return "".join(parts).encode("ascii")

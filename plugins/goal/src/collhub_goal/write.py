@@ -17,8 +17,6 @@ from hub_core.plugins.contract import Artifact, Options, WriteResult
 from hub_core.steps import StepKind, StepTable
 from hub_core.units import parse_bandwidth
 
-__all__ = ["schedule_of", "write"]
-
 DEFAULT_BYTES = 1 << 20
 LARGEST_BYTES = 10**18 - 1
 _UNSTATED_NS = 1
@@ -27,7 +25,18 @@ _OF_MODEL: Sequence[tuple[str, str, frozenset[str]]] = (
     (
         "steps: buffers, offsets and kinds of local work",
         "GOAL carries sizes and times only; what is read back can be simulated, not verified or run",
-        frozenset({"kind", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count", "rank", "rank_indptr"}),
+        frozenset(
+            {
+                "kind",
+                "src_buffer",
+                "src_offset",
+                "dst_buffer",
+                "dst_offset",
+                "count",
+                "rank",
+                "rank_indptr",
+            }
+        ),
     ),
     (
         "collective: kind, root, contract, unit count, in place, out of place, reduce op",
@@ -66,7 +75,9 @@ def schedule_of(algorithm: Algorithm, size: int, options: Options) -> Schedule:
     """
     steps = algorithm.steps
     if int(steps.count.max(initial=0)) * size // algorithm.collective.unit_count > LARGEST_BYTES:
-        raise UsageError("a message has more bytes than GOAL can state", cure="choose a smaller size")
+        raise UsageError(
+            "a message has more bytes than GOAL can state", cure="choose a smaller size"
+        )
     sizes = message_bytes(size, algorithm.collective.unit_count, steps.count)
     fuses = steps.is_kind(StepKind.RECV_REDUCE)
     last = np.cumsum(1 + fuses) - 1
@@ -84,8 +95,12 @@ def schedule_of(algorithm: Algorithm, size: int, options: Options) -> Schedule:
         amount=np.where(is_message, sizes[rows], _work_ns(steps, sizes, options)[rows]),
         peer=np.where(is_message, steps.peer[rows], -1).astype(np.int64),
         tag=np.where(is_message, _tags(steps)[rows], 0),
-        cpu=np.where(options["cpu"] == "lane", np.maximum(steps.lane[rows], -1), -1).astype(np.int64),
-        nic=np.where(is_message & (options["nic"] == "channel"), steps.channel[rows], -1).astype(np.int64),
+        cpu=np.where(options["cpu"] == "lane", np.maximum(steps.lane[rows], -1), -1).astype(
+            np.int64
+        ),
+        nic=np.where(is_message & (options["nic"] == "channel"), steps.channel[rows], -1).astype(
+            np.int64
+        ),
         line=np.full(len(rows), -1, np.int64),
         parent=np.concatenate([last[parent], first[fuses]]),
         child=np.concatenate([first[child], last[fuses]]),
@@ -98,17 +113,29 @@ def _losses(algorithm: Algorithm, schedule: Schedule, options: Options) -> Itera
     steps = algorithm.steps
     read_back = algorithm_of(schedule, None, algorithm.provenance)
     changed = set(algorithm.differences(read_back))
-    yield from (Loss(feature, "the whole schedule", what) for feature, what, parts in _OF_MODEL if changed & parts)
+    yield from (
+        Loss(feature, "the whole schedule", what)
+        for feature, what, parts in _OF_MODEL
+        if changed & parts
+    )
     renumbered = np.count_nonzero(_tags(steps) != steps.channel)
     if renumbered:
-        yield Loss("channel", f"{renumbered} steps", "a message gets a tag of its own, which is read back as its channel")
+        yield Loss(
+            "channel",
+            f"{renumbered} steps",
+            "a message gets a tag of its own, which is read back as its channel",
+        )
     if len(steps.control_indices):
         consequence = "every dependency is written as requires, and read back as data"
-        yield Loss("control dependencies", f"{len(steps.control_indices)} dependencies", consequence)
+        yield Loss(
+            "control dependencies", f"{len(steps.control_indices)} dependencies", consequence
+        )
     lanes = np.count_nonzero(steps.lane >= 0)
     if lanes and options["cpu"] != "lane":
         yield Loss("lane", f"{lanes} steps", "not written, as the option cpu asks")
-    untimed = np.count_nonzero(~steps.sends & ~steps.is_kind(StepKind.RECV) & (steps.duration_ns < 0))
+    untimed = np.count_nonzero(
+        ~steps.sends & ~steps.is_kind(StepKind.RECV) & (steps.duration_ns < 0)
+    )
     if untimed:
         consequence = "local work without a stated time takes that of its bytes, or 1 ns where no bandwidth is given"
         yield Loss("duration", f"{untimed} steps", consequence)
@@ -117,7 +144,10 @@ def _losses(algorithm: Algorithm, schedule: Schedule, options: Options) -> Itera
 def _work_ns(steps: StepTable, sizes: Int64Array, options: Options) -> Int64Array:
     """Time of the local part of every step: as stated, else by its bytes where a bandwidth is given, else 1 ns."""
     time = np.full(len(steps), _UNSTATED_NS, np.int64)
-    kinds = {"reduce_bandwidth": (StepKind.REDUCE, StepKind.RECV_REDUCE), "copy_bandwidth": (StepKind.COPY,)}
+    kinds = {
+        "reduce_bandwidth": (StepKind.REDUCE, StepKind.RECV_REDUCE),
+        "copy_bandwidth": (StepKind.COPY,),
+    }
     for option, members in kinds.items():
         if options[option] is not None:
             nanoseconds = sizes / parse_bandwidth(str(options[option])) * 1e9
@@ -130,9 +160,15 @@ def _tags(steps: StepTable) -> Int64Array:
     sends, receives = np.flatnonzero(steps.sends), np.flatnonzero(steps.receives)
     sides = [
         _in_order(rows, source, destination, steps.channel)
-        for rows, source, destination in ((sends, steps.rank, steps.peer), (receives, steps.peer, steps.rank))
+        for rows, source, destination in (
+            (sends, steps.rank, steps.peer),
+            (receives, steps.peer, steps.rank),
+        )
     ]
-    if any(not np.array_equal(one, other) for one, other in zip(sides[0][1:], sides[1][1:], strict=True)):
+    if any(
+        not np.array_equal(one, other)
+        for one, other in zip(sides[0][1:], sides[1][1:], strict=True)
+    ):
         message = "sends and receives do not match: GOAL could not be simulated to its end"
         raise InputError(message, cure="see what 'collhub verify' says", code="unmatched-message")
     tags = steps.channel.astype(np.int64)
@@ -142,7 +178,9 @@ def _tags(steps: StepTable) -> Int64Array:
     return tags
 
 
-def _in_order(rows: Int64Array, source: np.ndarray, destination: np.ndarray, channel: np.ndarray) -> Sequence[Int64Array]:
+def _in_order(
+    rows: Int64Array, source: np.ndarray, destination: np.ndarray, channel: np.ndarray
+) -> Sequence[Int64Array]:
     """Rows by (source, destination, channel), those of one in the order of the table, and the three columns."""
     order = rows[np.lexsort((channel[rows], destination[rows], source[rows]))]
     return order, source[order], destination[order], channel[order]

@@ -16,8 +16,6 @@ from hub_core.diagnostics import Diagnostic, HubError
 from hub_core.execution.rank_tasks import Array
 from hub_core.execution.started_ranks import Report, Trial, add_arguments, run_rank
 
-__all__ = ["main"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Wire:
@@ -46,7 +44,9 @@ class _Wire:
 
 def main() -> int:
     """Run one rank. The exit status is that of `collhub run`."""
-    parser = argparse.ArgumentParser(prog="mpirun ... -m collhub_mpi", description="Run an algorithm, a process per rank.")
+    parser = argparse.ArgumentParser(
+        prog="mpirun ... -m collhub_mpi", description="Run an algorithm, a process per rank."
+    )
     add_arguments(parser)
     wish, world = parser.parse_args(), MPI.COMM_WORLD
     try:
@@ -69,7 +69,9 @@ def _run(trial: Trial, world: MPI.Intracomm, timeout_s: float) -> Report | None:
     except BaseException as error:
         # Without this, MPI would wait for the other ranks at the end of the process.
         found = (
-            error.diagnostics if isinstance(error, HubError) else [Diagnostic("rank-died", f"{type(error).__name__}: {error}")]
+            error.diagnostics
+            if isinstance(error, HubError)
+            else [Diagnostic("rank-died", f"{type(error).__name__}: {error}")]
         )
         _end(found)
         raise

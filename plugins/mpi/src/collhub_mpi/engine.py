@@ -14,14 +14,17 @@ from hub_core.execution.memory import REDUCTIONS
 from hub_core.execution.rank_engine import NativeCollective, Post, Waiting
 from hub_core.execution.rank_tasks import RankTask
 
-__all__ = ["MpiEngine"]
-
 Array = npt.NDArray[Any]
 
 # MPI promises tags up to 32767; messages of one pair and tag arrive in their order, so that tags may be used again.
 _TAGS = 1 << 15
 
-_OPS = {ReduceOp.SUM: MPI.SUM, ReduceOp.PROD: MPI.PROD, ReduceOp.MIN: MPI.MIN, ReduceOp.MAX: MPI.MAX}
+_OPS = {
+    ReduceOp.SUM: MPI.SUM,
+    ReduceOp.PROD: MPI.PROD,
+    ReduceOp.MIN: MPI.MIN,
+    ReduceOp.MAX: MPI.MAX,
+}
 _KNOWN_TO_MPI = frozenset({"float32", "float64", "int32", "int64"})
 
 
@@ -42,11 +45,19 @@ class MpiEngine:
         self._memory[:] = task.background
         self.part(task.plan.input_start, len(task.input))[:] = task.input
 
-    def post(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> Sequence[Waiting]:
+    def post(
+        self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]
+    ) -> Sequence[Waiting]:
         """Receives first, so that messages find their place."""
         communicator = self._communicator
-        arriving = [communicator.Irecv(_bytes(post.memory), post.message.peer, post.message.tag % _TAGS) for post in receives]
-        leaving = [communicator.Isend(_bytes(post.memory), post.message.peer, post.message.tag % _TAGS) for post in sends]
+        arriving = [
+            communicator.Irecv(_bytes(post.memory), post.message.peer, post.message.tag % _TAGS)
+            for post in receives
+        ]
+        leaving = [
+            communicator.Isend(_bytes(post.memory), post.message.peer, post.message.tag % _TAGS)
+            for post in sends
+        ]
         return [*arriving, *leaving]
 
     def copy(self, destination: Array, source: Array) -> None:
@@ -76,10 +87,15 @@ class MpiEngine:
             return None
         target = np.empty(task.plan.output_size, task.input.dtype)
         if task.collective is CollectiveKind.BROADCAST:
-            return NativeCollective(lambda: np.copyto(target, task.input), lambda: self._communicator.Bcast(target, task.root))
+            return NativeCollective(
+                lambda: np.copyto(target, task.input),
+                lambda: self._communicator.Bcast(target, task.root),
+            )
         # Received data of an earlier run does no harm: all of it is written again.
         source = np.array(task.input)
-        return NativeCollective(lambda: None, lambda: call(self._communicator, task, source, target))
+        return NativeCollective(
+            lambda: None, lambda: call(self._communicator, task, source, target)
+        )
 
 
 def _bytes(memory: Array) -> tuple[Array, MPI.Datatype]:
@@ -88,14 +104,22 @@ def _bytes(memory: Array) -> tuple[Array, MPI.Datatype]:
 
 _Call = Callable[[MPI.Intracomm, RankTask, Array, Array], None]
 _NATIVE: Mapping[CollectiveKind, _Call] = {
-    CollectiveKind.ALL_REDUCE: lambda world, task, source, target: world.Allreduce(source, target, _OPS[task.reduce_op]),
+    CollectiveKind.ALL_REDUCE: lambda world, task, source, target: world.Allreduce(
+        source, target, _OPS[task.reduce_op]
+    ),
     CollectiveKind.ALL_GATHER: lambda world, task, source, target: world.Allgather(source, target),
     CollectiveKind.REDUCE_SCATTER: lambda world, task, source, target: world.Reduce_scatter_block(
         source, target, _OPS[task.reduce_op]
     ),
     CollectiveKind.ALL_TO_ALL: lambda world, task, source, target: world.Alltoall(source, target),
     CollectiveKind.BROADCAST: lambda world, task, source, target: world.Bcast(target, task.root),
-    CollectiveKind.REDUCE: lambda world, task, source, target: world.Reduce(source, target, _OPS[task.reduce_op], task.root),
-    CollectiveKind.GATHER: lambda world, task, source, target: world.Gather(source, target, task.root),
-    CollectiveKind.SCATTER: lambda world, task, source, target: world.Scatter(source, target, task.root),
+    CollectiveKind.REDUCE: lambda world, task, source, target: world.Reduce(
+        source, target, _OPS[task.reduce_op], task.root
+    ),
+    CollectiveKind.GATHER: lambda world, task, source, target: world.Gather(
+        source, target, task.root
+    ),
+    CollectiveKind.SCATTER: lambda world, task, source, target: world.Scatter(
+        source, target, task.root
+    ),
 }

@@ -15,8 +15,6 @@ from hub_core.diagnostics import PluginError
 from hub_core.execution.launching import launch
 from hub_core.plugins.contract import ExecutionRequest, ExecutionResult, Options
 
-__all__ = ["INSTALL", "execute", "found_launcher"]
-
 INSTALL = "python -m pip install 'collhub-mpi[mpich]'"
 
 _CURE = f"{INSTALL}; the executor numpy works without it"
@@ -31,7 +29,10 @@ def execute(request: ExecutionRequest, options: Options) -> ExecutionResult:
     named = options["launcher"]
     start = shlex.split(str(named)) if named else found_launcher()
     ranks = str(request.program.num_ranks)
-    return launch(request, lambda folder: [*start, "-n", ranks, sys.executable, "-m", "collhub_mpi.rank", str(folder)])
+    return launch(
+        request,
+        lambda folder: [*start, "-n", ranks, sys.executable, "-m", "collhub_mpi.rank", str(folder)],
+    )
 
 
 def found_launcher() -> Sequence[str]:
@@ -42,9 +43,15 @@ def found_launcher() -> Sequence[str]:
     beside = str(Path(sys.executable).parent)
     found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
     if found is None:
-        raise PluginError("the executor mpi needs mpiexec, which is not on the path", cure=_CURE, code="no-mpiexec")
+        raise PluginError(
+            "the executor mpi needs mpiexec, which is not on the path",
+            cure=_CURE,
+            code="no-mpiexec",
+        )
     try:
-        printed = subprocess.run([found, "--version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, check=False).stdout
+        printed = subprocess.run(
+            [found, "--version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, check=False
+        ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PluginError(f"{found} --version: {error}", cure=_CURE, code="no-mpiexec") from None
     if b"Open MPI" not in printed and b"OpenRTE" not in printed:

@@ -14,8 +14,6 @@ from hub_core.execution.job_folder import FAILED, Job, serve_rank
 from hub_core.execution.rank_engine import RankLog, run_task
 from hub_core.execution.rank_tasks import Array, RankTask
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Serve the rank that MPI gives to this process."""
@@ -31,7 +29,11 @@ def main() -> int:
 def _run(task: RankTask, log: RankLog, world: MPI.Intracomm) -> Array:
     if world.size != task.plan.num_ranks:
         message = f"mpiexec started {task.plan.num_ranks} processes, but mpi4py sees {world.size}: it belongs to another MPI"
-        raise PluginError(message, cure="name the launcher of the same MPI: -O launcher=mpiexec.mpich", code="other-mpi")
+        raise PluginError(
+            message,
+            cure="name the launcher of the same MPI: -O launcher=mpiexec.mpich",
+            code="other-mpi",
+        )
     return run_task(task, MpiEngine(task, world), log)
 
 

@@ -26,8 +26,6 @@ from hub_core.algorithm import Algorithm
 from hub_core.diagnostics import InputError, Location
 from hub_core.verification import verify
 
-__all__ = ["Limits", "assemble"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _MOST_ROUNDS = 12
@@ -87,9 +85,17 @@ def _without_control(algorithm: Algorithm, full: Draft) -> Draft:
         return full
     relaxed = replace(
         algorithm,
-        steps=replace(steps, control_indptr=np.zeros(len(steps) + 1, np.int64), control_indices=_NOTHING.copy()),
+        steps=replace(
+            steps,
+            control_indptr=np.zeros(len(steps) + 1, np.int64),
+            control_indices=_NOTHING.copy(),
+        ),
     )
-    return cut_counts(draft_of(algorithm, with_control=False), MOST_COUNT) if verify(relaxed).ok else full
+    return (
+        cut_counts(draft_of(algorithm, with_control=False), MOST_COUNT)
+        if verify(relaxed).ok
+        else full
+    )
 
 
 def _fitted(attempt: _Attempt, memory: Memory, limits: Limits) -> Program | str:
@@ -117,7 +123,13 @@ def _fitted(attempt: _Attempt, memory: Memory, limits: Limits) -> Program | str:
             continue
         if channel is None:
             return f"its connections need more than the {limits.max_channels} channels that it has"
-        program = emit(draft, replace(blocks, channel=channel), arrangement, memory, limits.runtime.has_fused_steps)
+        program = emit(
+            draft,
+            replace(blocks, channel=channel),
+            arrangement,
+            memory,
+            limits.runtime.has_fused_steps,
+        )
         if reason := _excess(program, limits):
             return reason
         longest = np.bincount(program.block, minlength=len(blocks))
@@ -130,7 +142,9 @@ def _fitted(attempt: _Attempt, memory: Memory, limits: Limits) -> Program | str:
     return reason
 
 
-def _arranged(draft: Draft, lanes: Lanes, blocks: Blocks | None, limits: Limits) -> Arrangement | None:
+def _arranged(
+    draft: Draft, lanes: Lanes, blocks: Blocks | None, limits: Limits
+) -> Arrangement | None:
     first, second = lanes.fusable(draft) if limits.is_fusing else (_NOTHING, _NOTHING)
     order = lanes.program_order()
     if blocks is not None:
@@ -140,7 +154,9 @@ def _arranged(draft: Draft, lanes: Lanes, blocks: Blocks | None, limits: Limits)
     return arrange(draft, *order, (first, second))
 
 
-def _channels(blocks: Blocks, lanes: Lanes, limits: Limits, is_cut: bool) -> tuple[Int64Array | None, Int64Array]:
+def _channels(
+    blocks: Blocks, lanes: Lanes, limits: Limits, is_cut: bool
+) -> tuple[Int64Array | None, Int64Array]:
     """Channels of the connections; the producer's where lanes are and the runtime takes them."""
     if lanes.is_given and not is_cut and _are_usable(blocks, limits.max_channels):
         return blocks.channel, _NOTHING
@@ -151,8 +167,15 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
     channel = blocks.channel
     if not len(channel):
         return True
-    loads = [np.unique(end * limit + channel, return_counts=True)[1].max() for end in (blocks.source, blocks.destination)]
-    return int(channel.min()) >= 0 and int(channel.max()) < limit and int(max(loads)) <= BLOCKS_PER_CHANNEL
+    loads = [
+        np.unique(end * limit + channel, return_counts=True)[1].max()
+        for end in (blocks.source, blocks.destination)
+    ]
+    return (
+        int(channel.min()) >= 0
+        and int(channel.max()) < limit
+        and int(max(loads)) <= BLOCKS_PER_CHANNEL
+    )
 
 
 def _excess(program: Program, limits: Limits) -> str:
@@ -160,7 +183,13 @@ def _excess(program: Program, limits: Limits) -> str:
     per_rank = np.diff(program.block_indptr)
     steps = np.bincount(program.block_rank[program.block], minlength=program.num_ranks)
     nodes = 1 + program.num_ranks + per_rank + steps
-    offsets = np.concatenate([program.src_offset + program.count, program.dst_offset + program.count, program.scratch_chunks])
+    offsets = np.concatenate(
+        [
+            program.src_offset + program.count,
+            program.dst_offset + program.count,
+            program.scratch_chunks,
+        ]
+    )
     rules = (
         (per_rank, limits.max_blocks, "thread blocks"),
         (nodes, MOST_NODES, "XML elements that it reads for one rank"),
@@ -168,7 +197,9 @@ def _excess(program: Program, limits: Limits) -> str:
     for found, most, what in rules:
         if int(found.max(initial=0)) > most:
             rank = int(found.argmax())
-            return f"rank {rank} needs {int(found[rank])} {what}, more than the {most} that it takes"
+            return (
+                f"rank {rank} needs {int(found[rank])} {what}, more than the {most} that it takes"
+            )
     if int(program.depid.max(initial=0)) > MOST_DEPENDENCY_BLOCK:
         return f"steps wait for thread blocks above {MOST_DEPENDENCY_BLOCK}, which it cannot name"
     if int(offsets.max(initial=0)) > MOST_OFFSET:
@@ -176,12 +207,16 @@ def _excess(program: Program, limits: Limits) -> str:
     return ""
 
 
-def _more_cuts(draft: Draft, lanes: Lanes, cuts: Cuts, blocks: Blocks, longest: Int64Array, limits: Limits) -> Cuts:
+def _more_cuts(
+    draft: Draft, lanes: Lanes, cuts: Cuts, blocks: Blocks, longest: Int64Array, limits: Limits
+) -> Cuts:
     """More thread blocks for the lanes that have one too long."""
     room = max(limits.max_steps - 2, 1)
     is_local = draft.partner < 0
     total = np.bincount(blocks.lane, weights=longest, minlength=lanes.size).astype(np.int64)
-    share = np.bincount(lanes.of_row[is_local], minlength=lanes.size) / np.maximum(np.bincount(lanes.of_row), 1)
+    share = np.bincount(lanes.of_row[is_local], minlength=lanes.size) / np.maximum(
+        np.bincount(lanes.of_row), 1
+    )
     messages, local = cuts.messages.copy(), cuts.local.copy()
     for lane in np.unique(blocks.lane[longest > limits.max_steps]).tolist():
         in_messages = -(-int(total[lane] * (1 - share[lane])) // room)

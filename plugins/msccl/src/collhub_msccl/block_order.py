@@ -12,8 +12,6 @@ import numpy.typing as npt
 from collhub_msccl.hazards import Accesses, Edges, Int64Array
 from hub_core.steps import StepTable
 
-__all__ = ["Clocks", "conflicts_between_blocks", "tell_clocks"]
-
 _MOST_CLOCKS = 1 << 24
 _MOST_QUERIES = 1 << 23
 
@@ -59,7 +57,12 @@ def tell_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     block = block_indptr[table.rank] + table.lane
     known = np.full(ends[-1], -1, np.int64)
     bounds = np.searchsorted(children, waiting[1:])
-    _advance(known, zip(waiting, ends - sizes, ends, np.split(parents, bounds), strict=True), block, table.lane)
+    _advance(
+        known,
+        zip(waiting, ends - sizes, ends, np.split(parents, bounds), strict=True),
+        block,
+        table.lane,
+    )
     return Clocks(known, _starts_of_rows(block, waiting, ends - sizes))
 
 
@@ -115,7 +118,10 @@ def conflicts_between_blocks(accesses: Accesses, clocks: Clocks, table: StepTabl
     queries = _find_queries(accesses, clocks, table)
     if queries is None:
         return None
-    after, before = _after_writes(accesses, queries, clocks), _after_reads(accesses, queries, len(table))
+    after, before = (
+        _after_writes(accesses, queries, clocks),
+        _after_reads(accesses, queries, len(table)),
+    )
     return np.concatenate([after[0], before[0]]), np.concatenate([after[1], before[1]])
 
 
@@ -139,9 +145,9 @@ def _find_queries(accesses: Accesses, clocks: Clocks, table: StepTable) -> _Quer
     first = np.flatnonzero(accesses.is_new)
     rank, unit = table.rank[accesses.row[first]], accesses.unit[first]
     by_unit = np.lexsort((unit, rank))
-    new_cell = np.append(True, (unit[by_unit][1:] != unit[by_unit][:-1]) | (rank[by_unit][1:] != rank[by_unit][:-1]))[
-        : len(first)
-    ]
+    new_cell = np.append(
+        True, (unit[by_unit][1:] != unit[by_unit][:-1]) | (rank[by_unit][1:] != rank[by_unit][:-1])
+    )[: len(first)]
     cell_start = np.flatnonzero(new_cell)
     cell_size = np.diff(np.append(cell_start, len(first)))
     cell = np.empty(len(first), np.int64)
@@ -181,7 +187,10 @@ def _after_reads(accesses: Accesses, queries: _Queries, rows: int) -> Edges:
     if not len(by_write) or not len(by_read):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     pairs = int(queries.pair[-1]) + 1
-    group, number = np.unique(queries.pair[queries.access[by_write]] * pairs + queries.other[by_write], return_inverse=True)
+    group, number = np.unique(
+        queries.pair[queries.access[by_write]] * pairs + queries.other[by_write],
+        return_inverse=True,
+    )
     # Within a group later writes know more, so the keys ascend with the rows of the writes.
     order = np.lexsort((accesses.row[queries.access[by_write]], number))
     writes, keys = by_write[order], number[order] * (rows + 1) + queries.known[by_write][order]

@@ -12,8 +12,6 @@ from collhub_msccl.draft import Draft
 from collhub_msccl.runtimes import BLOCKS_PER_CHANNEL
 from collhub_msccl.thread_blocks import Lanes
 
-__all__ = ["Blocks", "Cuts", "cut_lanes", "find_channels"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -84,12 +82,21 @@ def cut_lanes(draft: Draft, lanes: Lanes, cuts: Cuts, position: Int64Array) -> B
     rank[of_row] = draft.rank
     ends = np.full((4, len(keys)), -1, np.int64)
     for row, (side, column) in enumerate(
-        ((draft.sends, draft.peer), (draft.receives, draft.peer), (draft.receives, piece_of_row), (draft.sends, piece_of_row))
+        (
+            (draft.sends, draft.peer),
+            (draft.receives, draft.peer),
+            (draft.receives, piece_of_row),
+            (draft.sends, piece_of_row),
+        )
     ):
         ends[row, of_row[side]] = column[side]
-    source, destination, channel = triples[known // width].T if len(known) else np.zeros((3, 0), np.int64)
+    source, destination, channel = (
+        triples[known // width].T if len(known) else np.zeros((3, 0), np.int64)
+    )
     send, recv, incoming, outgoing = ends
-    return Blocks(of_row, rank, keys // width, send, recv, incoming, outgoing, source, destination, channel)
+    return Blocks(
+        of_row, rank, keys // width, send, recv, incoming, outgoing, source, destination, channel
+    )
 
 
 def _message_parts(draft: Draft, lanes: Lanes, cuts: Cuts, connection: Int64Array) -> Int64Array:
@@ -111,7 +118,9 @@ def _message_parts(draft: Draft, lanes: Lanes, cuts: Cuts, connection: Int64Arra
     return part
 
 
-def _with_local_parts(draft: Draft, lanes: Lanes, cuts: Cuts, part: Int64Array, position: Int64Array) -> Int64Array:
+def _with_local_parts(
+    draft: Draft, lanes: Lanes, cuts: Cuts, part: Int64Array, position: Int64Array
+) -> Int64Array:
     """Local rows go with the message before them in their lane, or in turn to the blocks of their own."""
     is_local = draft.partner < 0
     if not cuts.is_any or not is_local.any():
@@ -143,7 +152,9 @@ class _Group:
     def clashes(self, other: _Group) -> bool:
         """Whether one channel cannot serve both: two connections between the same ranks, or too many at one rank."""
         small, large = sorted((self, other), key=lambda group: len(group.ends))
-        crowded = any(number + large.ends[end] > BLOCKS_PER_CHANNEL for end, number in small.ends.items())
+        crowded = any(
+            number + large.ends[end] > BLOCKS_PER_CHANNEL for end, number in small.ends.items()
+        )
         return crowded or not self.pairs.isdisjoint(other.pairs)
 
     def add(self, other: _Group) -> None:
@@ -179,18 +190,28 @@ def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64A
 
 
 def _is_free(
-    number: int, group: _Group, used: dict[tuple[int, int], set[int]], load: dict[tuple[int, str], Counter[int]]
+    number: int,
+    group: _Group,
+    used: dict[tuple[int, int], set[int]],
+    load: dict[tuple[int, str], Counter[int]],
 ) -> bool:
-    is_crowded = any(load[end][number] + more > BLOCKS_PER_CHANNEL for end, more in group.ends.items())
+    is_crowded = any(
+        load[end][number] + more > BLOCKS_PER_CHANNEL for end, more in group.ends.items()
+    )
     return not is_crowded and all(number not in used[pair] for pair in group.pairs)
 
 
 def _groups(blocks: Blocks) -> tuple[list[_Group], list[int]]:
     """Groups of connection parts in the order of their first one, and the blocks whose two ends cannot be of one group."""
     pairs = list(zip(blocks.source.tolist(), blocks.destination.tolist(), strict=True))
-    group_of = [_Group([part], {pair}, Counter({(pair[0], "send"): 1, (pair[1], "recv"): 1})) for part, pair in enumerate(pairs)]
+    group_of = [
+        _Group([part], {pair}, Counter({(pair[0], "send"): 1, (pair[1], "recv"): 1}))
+        for part, pair in enumerate(pairs)
+    ]
     apart: list[int] = []
-    for block, (one, other) in enumerate(zip(blocks.incoming.tolist(), blocks.outgoing.tolist(), strict=True)):
+    for block, (one, other) in enumerate(
+        zip(blocks.incoming.tolist(), blocks.outgoing.tolist(), strict=True)
+    ):
         if one < 0 or other < 0 or group_of[one] is group_of[other]:
             continue
         into, group = group_of[one], group_of[other]

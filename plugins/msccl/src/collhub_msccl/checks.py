@@ -9,8 +9,6 @@ from collhub_msccl.findings import Findings
 from collhub_msccl.header import Header
 from collhub_msccl.program import RECEIVING, SENDING, Program, StepType
 
-__all__ = ["check_program"]
-
 _MOST_COUNT = 71
 _MOST_DEPENDENCY_BLOCK = 127
 
@@ -28,19 +26,27 @@ def check_program(program: Program, header: Header, findings: Findings) -> None:
 def _check_blocks(program: Program, findings: Findings) -> None:
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     expected = np.arange(len(ids)) - program.block_indptr[rank]
-    repeated = np.concatenate([[False], (ids[1:] == ids[:-1]) & (rank[1:] == rank[:-1])])[: len(ids)]
+    repeated = np.concatenate([[False], (ids[1:] == ids[:-1]) & (rank[1:] == rank[:-1])])[
+        : len(ids)
+    ]
     wrong = (ids != expected) & ~repeated
     # One missing id shifts all later ones: only the first of a rank is told.
     first_wrong = np.zeros(len(ids), np.bool_)
     first_wrong[np.flatnonzero(wrong)[np.unique(rank[wrong], return_index=True)[1]]] = True
     findings.errors_at(
-        "duplicate-thread-block", repeated, line, lambda row: f"a second thread block has id {ids[row]}", rank=rank
+        "duplicate-thread-block",
+        repeated,
+        line,
+        lambda row: f"a second thread block has id {ids[row]}",
+        rank=rank,
     )
     findings.errors_at(
         "thread-block-gap",
         first_wrong & ~_has_any(repeated, rank, program.num_ranks)[rank],
         line,
-        lambda row: f"thread block ids must be 0, 1, 2, ...: {ids[row]} stands where {expected[row]} is expected",
+        lambda row: (
+            f"thread block ids must be 0, 1, 2, ...: {ids[row]} stands where {expected[row]} is expected"
+        ),
         rank=rank,
     )
     for name, peer in (("send", program.send), ("recv", program.recv)):
@@ -54,23 +60,35 @@ def _check_blocks(program: Program, findings: Findings) -> None:
     )
 
 
-def _check_peers(name: str, peer: npt.NDArray[np.int64], program: Program, findings: Findings) -> None:
+def _check_peers(
+    name: str, peer: npt.NDArray[np.int64], program: Program, findings: Findings
+) -> None:
     rank, ids, line, n = program.block_rank, program.block_id, program.block_line, program.num_ranks
     outside = (peer < -1) | (peer >= n)
     findings.errors_at(
         "peer-range",
         outside,
         line,
-        lambda row: f"thread block {ids[row]}: {name} {peer[row]} is neither -1 nor a rank of 0..{n - 1}",
+        lambda row: (
+            f"thread block {ids[row]}: {name} {peer[row]} is neither -1 nor a rank of 0..{n - 1}"
+        ),
         rank=rank,
     )
     findings.errors_at(
-        "self-peer", peer == rank, line, lambda row: f"thread block {ids[row]}: {name} {peer[row]} is the own rank", rank=rank
+        "self-peer",
+        peer == rank,
+        line,
+        lambda row: f"thread block {ids[row]}: {name} {peer[row]} is the own rank",
+        rank=rank,
     )
 
 
 def _check_connections(
-    program: Program, peer: npt.NDArray[np.int64], types: tuple[StepType, ...], what: str, findings: Findings
+    program: Program,
+    peer: npt.NDArray[np.int64],
+    types: tuple[StepType, ...],
+    what: str,
+    findings: Findings,
 ) -> None:
     """Each (rank, peer, channel) belongs to one thread block per direction; two owners corrupt the runtimes' FIFO."""
     is_message = program.is_type(*types)
@@ -81,11 +99,15 @@ def _check_connections(
         "no-peer",
         without,
         program.line,
-        lambda row: f"{program.name(row)}: a {what} step, but its thread block has {name} {peer[program.block[row]]}",
+        lambda row: (
+            f"{program.name(row)}: a {what} step, but its thread block has {name} {peer[program.block[row]]}"
+        ),
         rank=program.rank,
     )
     users = users[peer[users] >= 0]
-    users = users[np.lexsort((users, program.channel[users], peer[users], program.block_rank[users]))]
+    users = users[
+        np.lexsort((users, program.channel[users], peer[users], program.block_rank[users]))
+    ]
     key = np.stack([program.block_rank[users], peer[users], program.channel[users]])
     shared = np.zeros(len(program.block_id), np.bool_)
     shared[users[1:][np.all(key[:, 1:] == key[:, :-1], axis=0)]] = True
@@ -108,7 +130,9 @@ def _check_steps(program: Program, findings: Findings) -> None:
         "count-range",
         (program.count < 1) & ~program.is_type(StepType.NOP),
         program.line,
-        lambda row: f"{program.name(row)}: cnt {program.count[row]} moves nothing, expected 1 or more",
+        lambda row: (
+            f"{program.name(row)}: cnt {program.count[row]} moves nothing, expected 1 or more"
+        ),
         rank=program.rank,
     )
 
@@ -121,14 +145,18 @@ def _check_dependencies(program: Program, findings: Findings) -> None:
         "dangling-dependency",
         dangling,
         program.line,
-        lambda row: f"{program.name(row)}: depid {program.depid[row]}, but the rank has {blocks_of_rank[row]} thread blocks",
+        lambda row: (
+            f"{program.name(row)}: depid {program.depid[row]}, but the rank has {blocks_of_rank[row]} thread blocks"
+        ),
         rank=program.rank,
     )
     findings.errors_at(
         "dangling-dependency",
         waits & (program.deps < 0),
         program.line,
-        lambda row: f"{program.name(row)}: depid {program.depid[row]} with deps {program.deps[row]}, expected a step number",
+        lambda row: (
+            f"{program.name(row)}: depid {program.depid[row]} with deps {program.deps[row]}, expected a step number"
+        ),
         rank=program.rank,
     )
 
@@ -136,8 +164,16 @@ def _check_dependencies(program: Program, findings: Findings) -> None:
 def _warn_of_limits(program: Program, header: Header, findings: Findings) -> None:
     is_nop, rank, line = program.is_type(StepType.NOP), program.rank, program.line
     rules = (
-        ("count-limit", ~is_nop & (program.count > _MOST_COUNT), f"a cnt above {_MOST_COUNT} is refused by the runtimes"),
-        ("step-number", program.number != program.position, "s is not the position in the document, which is what counts"),
+        (
+            "count-limit",
+            ~is_nop & (program.count > _MOST_COUNT),
+            f"a cnt above {_MOST_COUNT} is refused by the runtimes",
+        ),
+        (
+            "step-number",
+            program.number != program.position,
+            "s is not the position in the document, which is what counts",
+        ),
         (
             "nop-without-dependency",
             is_nop & (program.depid < 0),
@@ -150,18 +186,28 @@ def _warn_of_limits(program: Program, header: Header, findings: Findings) -> Non
         ),
     )
     for code, mask, message in rules:
-        findings.warn_at(code, mask, line, lambda row, message=message: f"{program.name(row)}: {message}", rank=rank)  # type: ignore[misc]
+        findings.warn_at(
+            code,
+            mask,
+            line,
+            lambda row, message=message: f"{program.name(row)}: {message}",
+            rank=rank,
+        )  # type: ignore[misc]
     too_high = program.channel >= header.channel_count
     findings.warn_at(
         "channel-count",
         too_high,
         program.block_line,
-        lambda row: f"chan {program.channel[row]} needs nchannels of {program.channel[row] + 1} or more",
+        lambda row: (
+            f"chan {program.channel[row]} needs nchannels of {program.channel[row] + 1} or more"
+        ),
         rank=program.block_rank,
     )
 
 
-def _has_any(mask: npt.NDArray[np.bool_], rank: npt.NDArray[np.int64], num_ranks: int) -> npt.NDArray[np.bool_]:
+def _has_any(
+    mask: npt.NDArray[np.bool_], rank: npt.NDArray[np.int64], num_ranks: int
+) -> npt.NDArray[np.bool_]:
     found = np.zeros(num_ranks, np.bool_)
     found[rank[mask]] = True
     return found

@@ -9,14 +9,14 @@ from collhub_msccl.findings import Findings
 from collhub_msccl.fusion import Fusion
 from collhub_msccl.program import Program, StepType
 
-__all__ = ["resolve_dependencies"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _MOST_FORWARDED = 1 << 22
 
 
-def resolve_dependencies(program: Program, fusion: Fusion, findings: Findings) -> tuple[Int64Array, Int64Array]:
+def resolve_dependencies(
+    program: Program, fusion: Fusion, findings: Findings
+) -> tuple[Int64Array, Int64Array]:
     """Pairs (parent step, waiting step), neither of them a nop.
 
     A wait is over after the first step of thread block `depid` that has hasdep and whose flag is at least
@@ -46,7 +46,12 @@ def _first_flagged(program: Program, fusion: Fusion, waiting: Int64Array) -> Int
 
 
 def _tell(
-    program: Program, fusion: Fusion, waiting: Int64Array, parent: Int64Array, never: npt.NDArray[np.bool_], findings: Findings
+    program: Program,
+    fusion: Fusion,
+    waiting: Int64Array,
+    parent: Int64Array,
+    never: npt.NDArray[np.bool_],
+    findings: Findings,
 ) -> None:
     line, rank = program.line[waiting], program.rank[waiting]
 
@@ -58,7 +63,9 @@ def _tell(
         "endless-wait",
         never,
         line,
-        lambda row: f"{message(row)}, which can never end: no step there has hasdep from that one on",
+        lambda row: (
+            f"{message(row)}, which can never end: no step there has hasdep from that one on"
+        ),
         rank=rank,
         cure='write hasdep="1" on the step that is waited for, and wait for none of the own thread block that comes later',
     )
@@ -67,7 +74,9 @@ def _tell(
         "late-dependency",
         late,
         line,
-        lambda row: f"{message(row)}, which has no hasdep; the wait ends after step {program.position[parent[row]]}",
+        lambda row: (
+            f"{message(row)}, which has no hasdep; the wait ends after step {program.position[parent[row]]}"
+        ),
         rank=rank,
     )
 
@@ -82,7 +91,9 @@ def _without_nops(
     pairs = [(parent[~is_nop[parent]], owner[~is_nop[parent]])]
     if len(nop_targets):
         behind = _steps_behind_nops(program, is_nop, parent, waiting, findings)
-        for nop, child in zip(parent[is_nop[parent]].tolist(), owner[is_nop[parent]].tolist(), strict=True):
+        for nop, child in zip(
+            parent[is_nop[parent]].tolist(), owner[is_nop[parent]].tolist(), strict=True
+        ):
             steps = np.asarray(sorted(behind[nop].values()), np.int64)
             pairs.append((steps, np.full(len(steps), child, np.int64)))
     parents, children = (np.concatenate(column) for column in zip(*pairs, strict=True))
@@ -99,7 +110,9 @@ def _warn_of_unfinished_chains(program: Program, owner: Int64Array, findings: Fi
         "unfinished-nop-chain",
         without_own,
         program.line,
-        lambda row: f"{program.name(row)} follows a nop without an own dependency, which the runtimes refuse",
+        lambda row: (
+            f"{program.name(row)} follows a nop without an own dependency, which the runtimes refuse"
+        ),
         rank=program.rank,
     )
 
@@ -110,12 +123,18 @@ def _owners(program: Program, passes_on: npt.NDArray[np.bool_]) -> Int64Array:
     owner = np.where(passes_on, len(program), rows)
     # A joining `re` has no wait of its own, so passing on concerns nops only.
     owner = np.minimum.accumulate(owner[::-1])[::-1]
-    inside = (owner < len(program)) & (program.block[np.minimum(owner, len(program) - 1)] == program.block)
+    inside = (owner < len(program)) & (
+        program.block[np.minimum(owner, len(program) - 1)] == program.block
+    )
     return np.where(inside, owner, -1)
 
 
 def _steps_behind_nops(
-    program: Program, is_nop: npt.NDArray[np.bool_], parent: Int64Array, waiting: Int64Array, findings: Findings
+    program: Program,
+    is_nop: npt.NDArray[np.bool_],
+    parent: Int64Array,
+    waiting: Int64Array,
+    findings: Findings,
 ) -> dict[int, dict[int, int]]:
     """For every nop the steps that must be done before it is: {thread block: latest step}."""
     before = _predecessors(program, is_nop, parent, waiting)
@@ -124,12 +143,18 @@ def _steps_behind_nops(
     for nop in _in_order(program, before, findings):
         found: dict[int, int] = {}
         for step in before[nop]:
-            for block, latest in behind[step].items() if step in before else ((int(program.block[step]), step),):
+            for block, latest in (
+                behind[step].items() if step in before else ((int(program.block[step]), step),)
+            ):
                 found[block] = max(latest, found.get(block, -1))
         behind[nop] = found
         forwarded += len(found)
         if forwarded > _MOST_FORWARDED:
-            findings.error("too-many-dependencies", "the dependencies on nops add up to millions", int(program.line[nop]))
+            findings.error(
+                "too-many-dependencies",
+                "the dependencies on nops add up to millions",
+                int(program.line[nop]),
+            )
             findings.raise_errors()
     return behind
 
@@ -164,6 +189,8 @@ def _in_order(program: Program, before: dict[int, list[int]], findings: Findings
     if len(order) < len(before):
         stuck = min(set(before) - set(order))
         message = f"{program.name(stuck)}: the dependencies form a cycle, so this nop can never end"
-        findings.error("cyclic-dependencies", message, int(program.line[stuck]), rank=int(program.rank[stuck]))
+        findings.error(
+            "cyclic-dependencies", message, int(program.line[stuck]), rank=int(program.rank[stuck])
+        )
         findings.raise_errors()
     return order

@@ -17,8 +17,6 @@ from hub_core.verification.matching import match_messages
 from hub_core.verification.regions import check_regions
 from hub_core.verification.report import Findings
 
-__all__ = ["READS_SRC", "WRITES_DST", "Draft", "draft_of"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Array = npt.NDArray[Any]
@@ -77,7 +75,9 @@ class Draft:
         rank, peer = self.rank[rows], self.peer[rows]
         channels, channel = np.unique(self.channel[rows], return_inverse=True)
         pair = np.where(is_send, rank * self.num_ranks + peer, peer * self.num_ranks + rank)
-        keys, number = np.unique(pair * max(len(channels), 1) + channel.reshape(-1), return_inverse=True)
+        keys, number = np.unique(
+            pair * max(len(channels), 1) + channel.reshape(-1), return_inverse=True
+        )
         found = np.full(len(self), -1, np.int64)
         found[rows] = number.reshape(-1)
         pair, channel = np.divmod(keys, max(len(channels), 1))
@@ -87,8 +87,12 @@ class Draft:
     def forwarding(self) -> tuple[Int64Array, Int64Array]:
         """(receive, send) rows where the send waits for the receive and passes on just what that wrote."""
         first, second = self.parents, self.children
-        is_pair = self.receives[first] & self.sends[second] & (self.count[first] == self.count[second])
-        is_pair &= (self.dst_buffer[first] == self.src_buffer[second]) & (self.dst_offset[first] == self.src_offset[second])
+        is_pair = (
+            self.receives[first] & self.sends[second] & (self.count[first] == self.count[second])
+        )
+        is_pair &= (self.dst_buffer[first] == self.src_buffer[second]) & (
+            self.dst_offset[first] == self.src_offset[second]
+        )
         return first[is_pair], second[is_pair]
 
 
@@ -107,10 +111,20 @@ def draft_of(algorithm: Algorithm, with_control: bool) -> Draft:
     if with_control:
         parents, children = steps.edges()
     else:
-        parents, children = steps.data_indices, np.repeat(np.arange(len(steps)), np.diff(steps.data_indptr))
-    names = {field.name for field in fields(Draft)} - {"num_ranks", "partner", "parents", "children"}
+        parents, children = (
+            steps.data_indices,
+            np.repeat(np.arange(len(steps)), np.diff(steps.data_indptr)),
+        )
+    names = {field.name for field in fields(Draft)} - {
+        "num_ranks",
+        "partner",
+        "parents",
+        "children",
+    }
     columns = {name: getattr(steps, name).astype(np.int64) for name in sorted(names)}
-    return Draft(num_ranks=steps.num_ranks, partner=partner, parents=parents, children=children, **columns)
+    return Draft(
+        num_ranks=steps.num_ranks, partner=partner, parents=parents, children=children, **columns
+    )
 
 
 def _refuse_opaque(algorithm: Algorithm) -> None:
@@ -152,12 +166,18 @@ def cut_counts(draft: Draft, most: int) -> Draft:
     # Forwarding goes piece by piece, so that it can be fused; everything else waits for the whole.
     receive, send = draft.forwarding()
     piecewise = np.repeat(np.arange(len(receive)), pieces[receive])
-    piece = np.arange(len(piecewise)) - np.repeat(np.cumsum(pieces[receive]) - pieces[receive], pieces[receive])
+    piece = np.arange(len(piecewise)) - np.repeat(
+        np.cumsum(pieces[receive]) - pieces[receive], pieces[receive]
+    )
     is_forward = np.isin(draft.parents * len(draft) + draft.children, receive * len(draft) + send)
     inner = np.flatnonzero(within > 0)
     return Draft(
         num_ranks=draft.num_ranks,
         **columns,
-        parents=np.concatenate([last[draft.parents[~is_forward]], first[receive[piecewise]] + piece, inner - 1]),
-        children=np.concatenate([first[draft.children[~is_forward]], first[send[piecewise]] + piece, inner]),
+        parents=np.concatenate(
+            [last[draft.parents[~is_forward]], first[receive[piecewise]] + piece, inner - 1]
+        ),
+        children=np.concatenate(
+            [first[draft.children[~is_forward]], first[send[piecewise]] + piece, inner]
+        ),
     )

@@ -17,16 +17,29 @@ from collhub_msccl.unfuse import REGION, Steps, unfused
 from hub_core.collectives import Buffer
 from hub_core.steps import StepKind
 
-__all__ = ["Memory", "emit"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _PROTECTED_REDUCTIONS = 16
 _PLAIN = np.asarray(
-    [StepType.SEND, StepType.RECV, StepType.RECV_REDUCE_COPY, StepType.COPY, StepType.REDUCE, StepType.NOP], np.int64
+    [
+        StepType.SEND,
+        StepType.RECV,
+        StepType.RECV_REDUCE_COPY,
+        StepType.COPY,
+        StepType.REDUCE,
+        StepType.NOP,
+    ],
+    np.int64,
 )
-_NOP = {"src_buffer": 0, "src_offset": -1, "dst_buffer": 1, "dst_offset": -1, "count": 0, "type": int(StepType.NOP)}
+_NOP = {
+    "src_buffer": 0,
+    "src_offset": -1,
+    "dst_buffer": 1,
+    "dst_offset": -1,
+    "count": 0,
+    "type": int(StepType.NOP),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +55,16 @@ class Memory:
     is_compact: bool
 
 
-def emit(draft: Draft, blocks: Blocks, arrangement: Arrangement, memory: Memory, has_fused_steps: bool) -> Program:
+def emit(
+    draft: Draft, blocks: Blocks, arrangement: Arrangement, memory: Memory, has_fused_steps: bool
+) -> Program:
     """Make the program. `has_fused_steps`: the runtime can receive and do more in one step; else `rrc` becomes several."""
     heads, step_of_row = _heads(draft, blocks, arrangement)
     block = blocks.of_row[heads]
     ordinal = np.arange(len(heads)) - np.searchsorted(block, block)
-    knowledge = find_waits(block, ordinal, arrangement.position[heads], step_of_row, (draft.parents, draft.children))
+    knowledge = find_waits(
+        block, ordinal, arrangement.position[heads], step_of_row, (draft.parents, draft.children)
+    )
     slots = forwarded_only(draft, arrangement)
     fused = arrangement.fused_into
     dropped = (fused >= 0) & slots[fused], slots
@@ -73,14 +90,20 @@ def _heads(draft: Draft, blocks: Blocks, arrangement: Arrangement) -> tuple[Int6
     return heads, head_of_row
 
 
-def _main_steps(draft: Draft, arrangement: Arrangement, heads: Int64Array, slots: BoolArray) -> Steps:
+def _main_steps(
+    draft: Draft, arrangement: Arrangement, heads: Int64Array, slots: BoolArray
+) -> Steps:
     """One step a head row, fused with its send where it has one."""
     send = np.full(len(draft), -1, np.int64)
     fused = np.flatnonzero(arrangement.fused_into >= 0)
     send[arrangement.fused_into[fused]] = fused
     types = _PLAIN[draft.kind[heads]]
     is_fused = send[heads] >= 0
-    types = np.where(is_fused, np.where(types == StepType.RECV, StepType.RECV_COPY_SEND, StepType.RECV_REDUCE_COPY_SEND), types)
+    types = np.where(
+        is_fused,
+        np.where(types == StepType.RECV, StepType.RECV_COPY_SEND, StepType.RECV_REDUCE_COPY_SEND),
+        types,
+    )
     types = np.where(slots[heads], StepType.RECV_REDUCE_SEND, types)
     columns = {name: getattr(draft, name)[heads] for name in (*REGION, "count")}
     # The other rank's side is documentation: where a message comes from, where it goes. An `rrs` there has no place but
@@ -108,7 +131,9 @@ def _with_waits(steps: Steps, knowledge: Knowledge) -> Steps:
     extra = np.flatnonzero(~is_last)
     nops = {**_NOP, "wait": parents[extra]}
     columns = {
-        name: np.concatenate([column, np.broadcast_to(np.asarray(nops[name], np.int64), len(extra))])
+        name: np.concatenate(
+            [column, np.broadcast_to(np.asarray(nops[name], np.int64), len(extra))]
+        )
         for name, column in {**steps.columns, "wait": wait}.items()
     }
     row = np.concatenate([steps.row, children[extra]])
@@ -117,7 +142,9 @@ def _with_waits(steps: Steps, knowledge: Knowledge) -> Steps:
     return Steps({name: column[order] for name, column in columns.items()}, row[order], key[order])
 
 
-def _program(blocks: Blocks, steps: Steps, knowledge: Knowledge, memory: Memory, scratch: Int64Array) -> Program:
+def _program(
+    blocks: Blocks, steps: Steps, knowledge: Knowledge, memory: Memory, scratch: Int64Array
+) -> Program:
     """Number blocks and positions, and resolve waits to depid, deps and hasdep."""
     block = knowledge.block[steps.row]
     position = np.arange(len(block)) - np.searchsorted(block, block)
@@ -153,7 +180,9 @@ def _program(blocks: Blocks, steps: Steps, knowledge: Knowledge, memory: Memory,
     )
 
 
-def _must_not_fuse(columns: dict[str, Int64Array], block: Int64Array, depid: Int64Array, has_dependents: BoolArray) -> BoolArray:
+def _must_not_fuse(
+    columns: dict[str, Int64Array], block: Int64Array, depid: Int64Array, has_dependents: BoolArray
+) -> BoolArray:
     """Mask of `re` that need hasdep only so that the runtimes do not execute the next `re` as part of them.
 
     They would with the count of the last of them, and they protect only the first 16 of a thread block; both must be
@@ -163,12 +192,21 @@ def _must_not_fuse(columns: dict[str, Int64Array], block: Int64Array, depid: Int
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
     ordinal = np.arange(len(reductions)) - np.searchsorted(block[reductions], block[reductions])
     first, second, number = reductions[:-1], reductions[1:], ordinal[1:]
-    joins = (second == first + 1) & (block[first] == block[second]) & (depid[second] < 0) & ~has_dependents[first]
+    joins = (
+        (second == first + 1)
+        & (block[first] == block[second])
+        & (depid[second] < 0)
+        & ~has_dependents[first]
+    )
     for name in ("dst_buffer", "dst_offset", "src_buffer"):
         joins &= columns[name][first] == columns[name][second]
     source, target = columns["src_buffer"][second], columns["dst_buffer"][second]
     is_apart = (source != target) & ((source == Buffer.SCRATCH) | (target == Buffer.SCRATCH))
-    is_exact = (columns["count"][first] == columns["count"][second]) & (number < _PROTECTED_REDUCTIONS) & is_apart
+    is_exact = (
+        (columns["count"][first] == columns["count"][second])
+        & (number < _PROTECTED_REDUCTIONS)
+        & is_apart
+    )
     found[first[joins & ~is_exact]] = True
     return found
 

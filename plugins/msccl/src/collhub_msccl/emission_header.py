@@ -19,8 +19,6 @@ from hub_core.diagnostics import InputError, Location, UsageError
 from hub_core.plugins.contract import Options
 from hub_core.verification import FifoSafety
 
-__all__ = ["Target", "largest_size", "target_of"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _LONGEST_NAME = 63
@@ -61,10 +59,17 @@ class Target:
             "inplace": int(self.collective.in_place),
         }
         if self.runtime.has_both_modes:
-            written |= {"outofplace": int(self.collective.out_of_place), "minBytes": self.min_bytes, "maxBytes": largest or 0}
+            written |= {
+                "outofplace": int(self.collective.out_of_place),
+                "minBytes": self.min_bytes,
+                "maxBytes": largest or 0,
+            }
         else:
             # Here the upper end is the first size that is not served.
-            written |= {"minBytes": self.min_bytes, "maxBytes": DEFAULT_MAX_BYTES if largest is None else largest + 1}
+            written |= {
+                "minBytes": self.min_bytes,
+                "maxBytes": DEFAULT_MAX_BYTES if largest is None else largest + 1,
+            }
             threads = _number(self.imported.get("nthreads", ""))
             written |= {"nthreads": threads} if threads else {}
         return {name: str(value) for name, value in written.items()}
@@ -112,7 +117,11 @@ def largest_size(algorithm: Algorithm, target: Target, safety: FifoSafety) -> in
 def _imported(algorithm: Algorithm) -> Mapping[str, str]:
     extension = algorithm.extensions.get("msccl")
     written = extension.get("algo") if isinstance(extension, dict) else None
-    return {name: text for name, text in written.items() if isinstance(text, str)} if isinstance(written, dict) else {}
+    return (
+        {name: text for name, text in written.items() if isinstance(text, str)}
+        if isinstance(written, dict)
+        else {}
+    )
 
 
 def _with_modes(collective: Collective, runtime: Runtime, options: Options) -> Collective:
@@ -120,22 +129,31 @@ def _with_modes(collective: Collective, runtime: Runtime, options: Options) -> C
     claims = {"in-place": collective.in_place, "out-of-place": collective.out_of_place}
     wanted = options.get("mode")
     if wanted is None and not runtime.has_both_modes:
-        is_in_place = collective.in_place and not (collective.kind is CollectiveKind.ALL_TO_ALL and collective.out_of_place)
+        is_in_place = collective.in_place and not (
+            collective.kind is CollectiveKind.ALL_TO_ALL and collective.out_of_place
+        )
         wanted = "in-place" if is_in_place else "out-of-place"
     if wanted is None:
         return collective
     if not claims.get(str(wanted), False):
-        raise UsageError(f"option mode: the algorithm does not claim to be usable {str(wanted).replace('-', ' ')}")
+        raise UsageError(
+            f"option mode: the algorithm does not claim to be usable {str(wanted).replace('-', ' ')}"
+        )
     return replace(collective, in_place=wanted == "in-place", out_of_place=wanted == "out-of-place")
 
 
-def _spelling(algorithm: Algorithm, runtime: Runtime, options: Options, imported: Mapping[str, str]) -> str:
+def _spelling(
+    algorithm: Algorithm, runtime: Runtime, options: Options, imported: Mapping[str, str]
+) -> str:
     kind = algorithm.collective.kind
     stated = options.get("collective")
     if stated is not None:
         if stated not in runtime.collectives:
             known = ", ".join(sorted(runtime.collectives))
-            raise UsageError(f"option collective: {runtime.title} knows no {stated!r}", cure=f"use one of {known}")
+            raise UsageError(
+                f"option collective: {runtime.title} knows no {stated!r}",
+                cure=f"use one of {known}",
+            )
         return str(stated)
     if kind is CollectiveKind.CUSTOM and imported.get("coll") in runtime.collectives:
         return imported["coll"]
@@ -155,7 +173,10 @@ def _declared_chunks(algorithm: Algorithm, runtime: Runtime) -> tuple[Int64Array
     """True sizes, but for custom collectives in microsoft/msccl, which refuses any other size than nchunksperloop."""
     collective = algorithm.collective
     sizes = collective.input_units(), collective.output_units()
-    if runtime.has_both_modes or collective.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+    if runtime.has_both_modes or collective.kind in (
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.REDUCE_SCATTER,
+    ):
         return sizes
     whole = collective.unit_count
     if max(int(size.max()) for size in sizes) > whole:
@@ -167,9 +188,13 @@ def _declared_chunks(algorithm: Algorithm, runtime: Runtime) -> tuple[Int64Array
     return np.where(sizes[0] > 0, whole, 0), np.where(sizes[1] > 0, whole, 0)
 
 
-def _name(algorithm: Algorithm, spelling: str, options: Options, imported: Mapping[str, str]) -> str:
+def _name(
+    algorithm: Algorithm, spelling: str, options: Options, imported: Mapping[str, str]
+) -> str:
     source = PurePath(algorithm.provenance.source_name).stem
-    chosen = str(options.get("name") or imported.get("name") or source or f"{spelling}_{algorithm.num_ranks}")
+    chosen = str(
+        options.get("name") or imported.get("name") or source or f"{spelling}_{algorithm.num_ranks}"
+    )
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", chosen)[:_LONGEST_NAME]
     # This name makes microsoft/msccl run an algorithm of its own instead of the file's.
     return "2D_file" if name == "2D" and spelling == "alltoall" else name
@@ -185,7 +210,10 @@ def _sizes(options: Options, imported: Mapping[str, str]) -> tuple[int, int | No
         # Files without outofplace are of microsoft/msccl, where the upper end is not included.
         largest = (stated if "outofplace" in imported else stated - 1) if stated > 0 else None
     if largest is not None and largest < smallest:
-        raise UsageError(f"no size is at least {smallest} and at most {largest} bytes", cure="state min_bytes and max_bytes")
+        raise UsageError(
+            f"no size is at least {smallest} and at most {largest} bytes",
+            cure="state min_bytes and max_bytes",
+        )
     return smallest, largest
 
 

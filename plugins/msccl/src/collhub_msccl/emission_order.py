@@ -12,8 +12,6 @@ from hub_core.collectives import Buffer
 from hub_core.steps import StepKind
 from hub_core.verification.order import topological_levels
 
-__all__ = ["Arrangement", "arrange", "forwarded_only", "neighbours"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -51,7 +49,9 @@ def arrange(
             fused_into = np.full(len(draft), -1, np.int64)
             fused_into[second] = first
             return Arrangement(order.position[node], fused_into)
-        circular = (order.position < 0) & (topological_levels(len(draft), to_node, from_node).position < 0)
+        circular = (order.position < 0) & (
+            topological_levels(len(draft), to_node, from_node).position < 0
+        )
         kept = ~circular[first]
         if bool(kept.all()):
             return None
@@ -70,7 +70,9 @@ def _connection_order(draft: Draft) -> tuple[Int64Array, Int64Array]:
     """What keeps the k-th send of a connection with its k-th receive."""
     connection, _ = draft.connections
     rows = np.arange(len(draft))
-    pairs = [neighbours(np.where(side, connection, -1), rows) for side in (draft.sends, draft.receives)]
+    pairs = [
+        neighbours(np.where(side, connection, -1), rows) for side in (draft.sends, draft.receives)
+    ]
     return np.concatenate([pairs[0][0], pairs[1][0]]), np.concatenate([pairs[0][1], pairs[1][1]])
 
 
@@ -81,7 +83,9 @@ def forwarded_only(draft: Draft, arrangement: Arrangement) -> BoolArray:
     """
     second = np.flatnonzero(arrangement.fused_into >= 0)
     first = arrangement.fused_into[second]
-    is_candidate = (draft.kind[first] == StepKind.RECV_REDUCE) & (draft.dst_buffer[first] == Buffer.SCRATCH)
+    is_candidate = (draft.kind[first] == StepKind.RECV_REDUCE) & (
+        draft.dst_buffer[first] == Buffer.SCRATCH
+    )
     first, second = first[is_candidate], second[is_candidate]
     found = np.zeros(len(draft), np.bool_)
     found[first] = True
@@ -92,7 +96,9 @@ def forwarded_only(draft: Draft, arrangement: Arrangement) -> BoolArray:
     partner[second] = first
     owner = np.where(partner[row] >= 0, partner[row], row)
     # The operand of a reducing receive is a read of its own, which no slot may serve.
-    is_operand = (draft.kind[row] == StepKind.RECV_REDUCE) & (np.arange(len(row)) < int(_lengths(draft, "src").sum()))
+    is_operand = (draft.kind[row] == StepKind.RECV_REDUCE) & (
+        np.arange(len(row)) < int(_lengths(draft, "src").sum())
+    )
     while True:
         is_foreign = np.zeros(int(unit.max()) + 1, np.bool_)
         is_foreign[unit[~found[owner] | is_operand]] = True

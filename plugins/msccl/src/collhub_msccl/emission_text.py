@@ -7,11 +7,7 @@ from itertools import pairwise
 
 from collhub_msccl.program import STEP_TYPE_NAMES, Program
 
-__all__ = ["xml_text"]
-
-_STEP = (
-    '      <step s="%d" type="%s" srcbuf="%s" srcoff="%d" dstbuf="%s" dstoff="%d" cnt="%d" depid="%d" deps="%d" hasdep="%d"/>\n'
-)
+_STEP = '      <step s="%d" type="%s" srcbuf="%s" srcoff="%d" dstbuf="%s" dstoff="%d" cnt="%d" depid="%d" deps="%d" hasdep="%d"/>\n'
 _BLOCK = '    <tb id="%d" send="%d" recv="%d" chan="%d">\n'
 _RANK = '  <gpu id="%d" i_chunks="%d" o_chunks="%d" s_chunks="%d">\n'
 # The runtimes want a buffer even where a step has none.
@@ -25,7 +21,9 @@ def xml_text(attributes: Mapping[str, str], program: Program) -> bytes:
     sizes = (program.input_chunks, program.output_chunks, program.scratch_chunks)
     lines = [f"<algo {header}>\n"]
     borders = pairwise(program.block_indptr.tolist())
-    for rank, (chunks, (start, stop)) in enumerate(zip(zip(*map(list, sizes), strict=True), borders, strict=True)):
+    for rank, (chunks, (start, stop)) in enumerate(
+        zip(zip(*map(list, sizes), strict=True), borders, strict=True)
+    ):
         lines.append(_RANK % (rank, *chunks))
         lines += blocks[start:stop]
         lines.append("  </gpu>\n")
@@ -38,7 +36,11 @@ def _blocks(program: Program) -> list[str]:
     bounds = program.block.searchsorted(range(len(program.block_id) + 1)).tolist()
     return [
         "".join([_BLOCK % head, *steps[start:stop], "    </tb>\n"])
-        for head, (start, stop) in zip(zip(*(column.tolist() for column in columns), strict=True), pairwise(bounds), strict=True)
+        for head, (start, stop) in zip(
+            zip(*(column.tolist() for column in columns), strict=True),
+            pairwise(bounds),
+            strict=True,
+        )
     ]
 
 

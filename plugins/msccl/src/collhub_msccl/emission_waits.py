@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Knowledge", "find_waits"]
-
 Int64Array = npt.NDArray[np.int64]
 Clock = dict[int, int]
 History = dict[int, tuple[list[int], list[Clock]]]
@@ -42,7 +40,11 @@ class Knowledge:
 
 
 def find_waits(
-    block: Int64Array, ordinal: Int64Array, time: Int64Array, step_of_row: Int64Array, edges: tuple[Int64Array, Int64Array]
+    block: Int64Array,
+    ordinal: Int64Array,
+    time: Int64Array,
+    step_of_row: Int64Array,
+    edges: tuple[Int64Array, Int64Array],
 ) -> Knowledge:
     """Of the pairs of rows (parent, waiting), take those that do not follow from others and the order within blocks.
 
@@ -78,7 +80,9 @@ def _not_known_before(
     history: History = {}
     columns = (block[children], ordinal[children], block[parents], ordinal[parents])
     kept: list[int] = []
-    for index, (here, at, there, wanted) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+    for index, (here, at, there, wanted) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
         ordinals, clocks = history.setdefault(here, ([], []))
         clock = clocks[-1] if clocks else {}
         if clock.get(there, -1) >= wanted:
@@ -93,7 +97,9 @@ def _not_known_before(
     return kept, history
 
 
-def _merged(clock: Clock, its_history: tuple[list[int], list[Clock]] | None, there: int, wanted: int) -> Clock:
+def _merged(
+    clock: Clock, its_history: tuple[list[int], list[Clock]] | None, there: int, wanted: int
+) -> Clock:
     """What is known after also waiting for step `wanted` of block `there`."""
     merged = dict(clock)
     ordinals, clocks = its_history or ([], [])

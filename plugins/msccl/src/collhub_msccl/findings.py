@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from hub_core.diagnostics import Diagnostic, InputError, Location, Severity
 
-__all__ = ["Findings"]
-
 _SHOWN_PER_RULE = 5
 
 
@@ -26,11 +24,15 @@ class Findings:
         """Where in the file."""
         return Location(self._file, line, None, rank)
 
-    def error(self, code: str, message: str, line: int, *, rank: int | None = None, cure: str = "") -> None:
+    def error(
+        self, code: str, message: str, line: int, *, rank: int | None = None, cure: str = ""
+    ) -> None:
         """Record a defect that makes the file unusable."""
         self._errors.append(Diagnostic(code, message, Severity.ERROR, self.place(line, rank), cure))
 
-    def warn(self, code: str, message: str, line: int, *, rank: int | None = None, cure: str = "") -> None:
+    def warn(
+        self, code: str, message: str, line: int, *, rank: int | None = None, cure: str = ""
+    ) -> None:
         """Report what was accepted, but the user should know."""
         self._report(Diagnostic(code, message, Severity.WARNING, self.place(line, rank), cure))
 
@@ -47,7 +49,11 @@ class Findings:
         """Record one error for each row of `is_wrong`: the first few, and how many more there are."""
         rows = np.flatnonzero(is_wrong)
         for count, row in enumerate(rows[:_SHOWN_PER_RULE].tolist(), 1):
-            more = f" (and {len(rows) - count} more like this)" if count == _SHOWN_PER_RULE < len(rows) else ""
+            more = (
+                f" (and {len(rows) - count} more like this)"
+                if count == _SHOWN_PER_RULE < len(rows)
+                else ""
+            )
             self.error(code, message(row) + more, int(line[row]), rank=_at(rank, row), cure=cure)
 
     def warn_at(

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from collhub_msccl.findings import Findings
 from collhub_msccl.program import Program, StepType
 
-__all__ = ["Fusion", "fuse_reductions"]
-
 _LAST_PROTECTED = 16
 
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from hub_core.collectives import Buffer
 from hub_core.steps import StepKind
 
-__all__ = ["Accesses", "conflicts_within_blocks", "find_accesses"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -44,13 +42,17 @@ class Accesses:
     def last_writes(self) -> Int64Array:
         """For each access the index of the latest write before it in its (block, unit), or -1."""
         index = np.arange(len(self))
-        last = np.concatenate([[-1], np.maximum.accumulate(np.where(self.is_write, index, -1))[:-1]])
+        last = np.concatenate(
+            [[-1], np.maximum.accumulate(np.where(self.is_write, index, -1))[:-1]]
+        )
         return np.where(last >= np.maximum.accumulate(np.where(self.is_new, index, 0)), last, -1)
 
     def next_writes(self) -> Int64Array:
         """For each access the index of the first write after it in its (block, unit), or -1."""
         index, size = np.arange(len(self)), len(self)
-        following = np.append(np.minimum.accumulate(np.where(self.is_write, index, size)[::-1])[::-1][1:], size)
+        following = np.append(
+            np.minimum.accumulate(np.where(self.is_write, index, size)[::-1])[::-1][1:], size
+        )
         end = np.append(np.flatnonzero(self.is_new)[1:], size)[np.cumsum(self.is_new) - 1]
         return np.where(following < end, following, -1)
 
@@ -62,9 +64,18 @@ def find_accesses(columns: Columns, block: Int64Array, base: Int64Array) -> Acce
     greatest common divisor of all offsets and counts.
     """
     sides = [_side(columns, base, *side) for side in ((_READS_SRC, "src"), (_WRITES_DST, "dst"))]
-    step = int(np.gcd.reduce(np.concatenate([*(address for _, address in sides), columns["count"]]), initial=0)) or 1
+    step = (
+        int(
+            np.gcd.reduce(
+                np.concatenate([*(address for _, address in sides), columns["count"]]), initial=0
+            )
+        )
+        or 1
+    )
     count = columns["count"] // step
-    if any(float(count[rows].sum(dtype=np.float64)) > _MOST_UNITS + 4 * len(count) for rows, _ in sides):
+    if any(
+        float(count[rows].sum(dtype=np.float64)) > _MOST_UNITS + 4 * len(count) for rows, _ in sides
+    ):
         return None
     row = np.concatenate([np.repeat(rows, count[rows]) for rows, _ in sides])
     unit = np.concatenate([_each_unit(address // step, count[rows]) for rows, address in sides])
@@ -113,7 +124,9 @@ def _sorted(block: Int64Array, unit: Int64Array, row: Int64Array, is_write: Bool
     return Accesses(block, unit, row, is_write, is_new)
 
 
-def _by_block_and_unit(block: Int64Array, unit: Int64Array, row: Int64Array, is_write: BoolArray) -> Int64Array:
+def _by_block_and_unit(
+    block: Int64Array, unit: Int64Array, row: Int64Array, is_write: BoolArray
+) -> Int64Array:
     if not len(row):
         return row
     low, span = int(unit.min()), int(unit.max() - unit.min()) + 1

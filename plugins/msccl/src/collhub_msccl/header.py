@@ -10,8 +10,6 @@ from collhub_msccl.numbers import NumberState, parse_number
 from collhub_msccl.scan import Document
 from hub_core.collectives import CollectiveKind
 
-__all__ = ["Header", "read_header"]
-
 _COLLECTIVES: Mapping[str, CollectiveKind] = {
     "allreduce": CollectiveKind.ALL_REDUCE,
     "allgather": CollectiveKind.ALL_GATHER,
@@ -55,10 +53,16 @@ def read_header(document: Document, findings: Findings) -> Header:
     reader.protocol()
     in_place = reader.flag("inplace", False)
     if "inplace" not in document.algo:
-        reader.warn("missing-attribute", "<algo> has no attribute 'inplace', which the runtimes require; read as 0")
+        reader.warn(
+            "missing-attribute",
+            "<algo> has no attribute 'inplace', which the runtimes require; read as 0",
+        )
     out_of_place = reader.flag("outofplace", not in_place)
     if not (in_place or out_of_place):
-        reader.warn("no-mode", "inplace and outofplace are both 0; read as out of place, as microsoft/msccl does")
+        reader.warn(
+            "no-mode",
+            "inplace and outofplace are both 0; read as out of place, as microsoft/msccl does",
+        )
     reader.sizes()
     return Header(
         dict(document.algo),
@@ -78,7 +82,10 @@ class _AttributeReader:
         self._line = document.algo_line
         self._findings = findings
         for name in sorted(set(self._algo) - _KNOWN):
-            self.warn("unknown-attribute", f"attribute {name!r} of <algo> is kept, but no runtime knows it")
+            self.warn(
+                "unknown-attribute",
+                f"attribute {name!r} of <algo> is kept, but no runtime knows it",
+            )
 
     def warn(self, code: str, message: str, cure: str = "") -> None:
         self._findings.warn(code, message, self._line, cure=cure)
@@ -108,10 +115,15 @@ class _AttributeReader:
     def collective(self) -> CollectiveKind:
         name = self._algo.get("coll")
         if name is None:
-            self.warn("missing-attribute", "<algo> has no attribute 'coll', which the runtimes require; read as custom")
+            self.warn(
+                "missing-attribute",
+                "<algo> has no attribute 'coll', which the runtimes require; read as custom",
+            )
             return CollectiveKind.CUSTOM
         if name not in _COLLECTIVES:
-            self.error("unknown-collective", f"coll {name!r} is not one of {', '.join(_COLLECTIVES)}")
+            self.error(
+                "unknown-collective", f"coll {name!r} is not one of {', '.join(_COLLECTIVES)}"
+            )
         return _COLLECTIVES.get(name, CollectiveKind.CUSTOM)
 
     def protocol(self) -> None:
@@ -124,10 +136,15 @@ class _AttributeReader:
     def sizes(self) -> None:
         """Warn of a range of sizes that no call is in."""
         # Sizes are 64-bit in some writers, so they are compared only where they fit the runtimes' numbers.
-        lowest, highest = (parse_number(self._algo.get(name, "0")) for name in ("minBytes", "maxBytes"))
+        lowest, highest = (
+            parse_number(self._algo.get(name, "0")) for name in ("minBytes", "maxBytes")
+        )
         is_readable = lowest[1] is NumberState.FINE and highest[1] is NumberState.FINE
         if is_readable and lowest[0] > highest[0] > 0:
-            self.warn("size-range", f"minBytes {lowest[0]} is greater than maxBytes {highest[0]}: no call is in between")
+            self.warn(
+                "size-range",
+                f"minBytes {lowest[0]} is greater than maxBytes {highest[0]}: no call is in between",
+            )
 
     def _parsed(self, name: str) -> int | None:
         text = self._algo[name]

@@ -13,8 +13,6 @@ from hub_core.diagnostics import Diagnostic, HubError, Location, Severity
 from hub_core.plugins.contract import LoadableCall, LoadReport, Options, Source
 from hub_core.verification import fifo_safety
 
-__all__ = ["check_executor", "check_msccl", "check_rccl"]
-
 _REDUCING = frozenset({"allreduce", "reduce", "reduce_scatter", "reducescatter"})
 _TOTAL_SIZES = frozenset({"allgather", "reduce_scatter", "reducescatter", "alltoall"})
 _OPERATORS = "operators sum, prod, min, max"
@@ -57,13 +55,19 @@ def _calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
     if sizes is None:
         return
     for is_in_place in _modes(algo, runtime):
-        yield LoadableCall(collective, ranks, is_in_place, *sizes, tuple(_conditions(collective, algo)))
+        yield LoadableCall(
+            collective, ranks, is_in_place, *sizes, tuple(_conditions(collective, algo))
+        )
 
 
 def _modes(algo: RawElement, runtime: Runtime) -> list[bool]:
     if not runtime.has_both_modes:
         # Its all-to-all refuses calls in place and does not look at the attribute.
-        return [False if algo.attributes["coll"] == "alltoall" else number(algo.attributes["inplace"]) == 1]
+        return [
+            False
+            if algo.attributes["coll"] == "alltoall"
+            else number(algo.attributes["inplace"]) == 1
+        ]
     flags = (("inplace", True), ("outofplace", False))
     return [is_in_place for name, is_in_place in flags if number(algo.attributes[name]) == 1]
 
@@ -88,7 +92,9 @@ def _conditions(collective: str, algo: RawElement) -> Iterator[str]:
         yield _OPERATORS
 
 
-def _doubts(source: Source, algo: RawElement, runtime: Runtime, calls: tuple[LoadableCall, ...]) -> Iterator[Diagnostic]:
+def _doubts(
+    source: Source, algo: RawElement, runtime: Runtime, calls: tuple[LoadableCall, ...]
+) -> Iterator[Diagnostic]:
     """Why no call, or not every call that gets the file, is served by it."""
     note = partial(Diagnostic, location=Location(source.name, algo.line))
     if _sizes(algo, runtime) is None:
@@ -97,7 +103,9 @@ def _doubts(source: Source, algo: RawElement, runtime: Runtime, calls: tuple[Loa
         message = f"{runtime.title} takes the file but never uses it: no size is below maxBytes={highest!r}"
         yield note("never-selected", message, cure=cure)
     elif not calls:
-        message = f"{runtime.title} takes the file but never uses it: inplace and outofplace are both 0"
+        message = (
+            f"{runtime.title} takes the file but never uses it: inplace and outofplace are both 0"
+        )
         yield note("never-selected", message, cure='write outofplace="1" or inplace="1"')
     try:
         parts = Source.of_bytes(source.name, source.content()).parts
@@ -112,8 +120,14 @@ def _doubts(source: Source, algo: RawElement, runtime: Runtime, calls: tuple[Loa
     if safety.min_units == 1:
         return
     chunks = number(algo.attributes["nchunksperloop"])
-    safe = chunks * (runtime.slice_bytes[algo.attributes["proto"]] // safety.min_units) if safety.min_units else 0
+    safe = (
+        chunks * (runtime.slice_bytes[algo.attributes["proto"]] // safety.min_units)
+        if safety.min_units
+        else 0
+    )
     if any(call.max_bytes is None or call.max_bytes > safe for call in calls):
-        message = f"above {safe} bytes the FIFOs of connections can fill up and the file can deadlock"
+        message = (
+            f"above {safe} bytes the FIFOs of connections can fill up and the file can deadlock"
+        )
         cure = f"lower maxBytes, as 'collhub convert -O runtime={runtime.name}' does"
         yield note("fifo-deadlock", message, Severity.WARNING, cure=cure)

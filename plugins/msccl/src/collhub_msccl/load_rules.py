@@ -19,8 +19,6 @@ from collhub_msccl.runtimes import (
 )
 from hub_core.diagnostics import Diagnostic, Location, Severity
 
-__all__ = ["Refusals", "check_algo", "check_gpu", "number"]
-
 _SHOWN_PER_RULE = 5
 _REQUIRED = {
     "algo": ("ngpus", "nchunksperloop", "nchannels", "proto", "coll", "inplace"),
@@ -76,7 +74,9 @@ class Refusals:
         self._add(code, message, line, Severity.WARNING, "")
 
     def _add(self, code: str, message: str, line: int, severity: Severity, cure: str) -> None:
-        self._found.setdefault(code, []).append(Diagnostic(code, message, severity, Location(self._file, line), cure))
+        self._found.setdefault(code, []).append(
+            Diagnostic(code, message, severity, Location(self._file, line), cure)
+        )
 
 
 @lru_cache(maxsize=1 << 14)
@@ -99,12 +99,25 @@ def check_algo(algo: RawElement, found: Refusals) -> None:
     if attributes.get("coll") not in runtime.collectives:
         known = ", ".join(sorted(runtime.collectives))
         message = f"{runtime.title} knows no coll={attributes.get('coll')!r}; it knows {known}"
-        found.refuse("unknown-collective", message, algo.line, f"'collhub convert -O runtime={runtime.name}' spells it right")
+        found.refuse(
+            "unknown-collective",
+            message,
+            algo.line,
+            f"'collhub convert -O runtime={runtime.name}' spells it right",
+        )
     if "proto" in attributes and attributes["proto"] not in FIFO_CAPACITY:
-        found.refuse("unknown-protocol", f"proto {attributes['proto']!r} is not one of Simple, LL, LL128", algo.line)
+        found.refuse(
+            "unknown-protocol",
+            f"proto {attributes['proto']!r} is not one of Simple, LL, LL128",
+            algo.line,
+        )
     _check_sizes(algo, found)
     if len(algo.children) > MOST_CHILDREN:
-        found.refuse("too-many-elements", f"{len(algo.children)} <gpu>; more than {MOST_CHILDREN} overrun an array", algo.line)
+        found.refuse(
+            "too-many-elements",
+            f"{len(algo.children)} <gpu>; more than {MOST_CHILDREN} overrun an array",
+            algo.line,
+        )
     _check_ranks(algo, found)
 
 
@@ -116,7 +129,9 @@ def _check_sizes(algo: RawElement, found: Refusals) -> None:
     channels = number(attributes.get("nchannels", "1"))
     if channels > runtime.max_channels:
         message = f"nchannels {channels} is more than the {runtime.max_channels} of {runtime.title}"
-        (found.refuse if runtime.has_both_modes else found.warn)("channel-range", message, algo.line)
+        (found.refuse if runtime.has_both_modes else found.warn)(
+            "channel-range", message, algo.line
+        )
 
 
 def _check_ranks(algo: RawElement, found: Refusals) -> None:
@@ -140,10 +155,18 @@ def check_gpu(gpu: RawElement, algo: RawElement, found: Refusals) -> None:
     steps = sum(len(block.children) for block in blocks)
     nodes = 1 + len(algo.children) + len(blocks) + steps
     if nodes > MOST_NODES:
-        found.refuse("too-many-elements", f"rank {rank} reads {nodes} elements, more than {MOST_NODES}", gpu.line)
+        found.refuse(
+            "too-many-elements",
+            f"rank {rank} reads {nodes} elements, more than {MOST_NODES}",
+            gpu.line,
+        )
     ids = sorted(number(block.attributes.get("id", "")) for block in blocks)
     if ids != list(range(len(blocks))):
-        found.refuse("thread-block-gap", f"rank {rank}: the ids of its thread blocks are not 0, 1, 2, ...", gpu.line)
+        found.refuse(
+            "thread-block-gap",
+            f"rank {rank}: the ids of its thread blocks are not 0, 1, 2, ...",
+            gpu.line,
+        )
     if len(blocks) > runtime.max_blocks:
         message = f"rank {rank} has {len(blocks)} thread blocks, more than the {runtime.max_blocks} of {runtime.title}"
         found.refuse("too-many-thread-blocks", message, gpu.line)
@@ -155,7 +178,9 @@ def check_gpu(gpu: RawElement, algo: RawElement, found: Refusals) -> None:
 
 def _check_chunks(gpu: RawElement, algo: RawElement, found: Refusals) -> None:
     """microsoft/msccl holds declared sizes against nchunksperloop."""
-    coll, ranks, whole = (algo.attributes.get(name, "") for name in ("coll", "ngpus", "nchunksperloop"))
+    coll, ranks, whole = (
+        algo.attributes.get(name, "") for name in ("coll", "ngpus", "nchunksperloop")
+    )
     for name, divided in (("i_chunks", "allgather"), ("o_chunks", "reduce_scatter")):
         size = number(gpu.attributes[name])
         factor = number(ranks) if coll == divided else 1
@@ -165,7 +190,13 @@ def _check_chunks(gpu: RawElement, algo: RawElement, found: Refusals) -> None:
             found.refuse("chunks-inconsistent", message, gpu.line, cure)
 
 
-def _check_block(block: RawElement, gpu: RawElement, ranks: int, usage: dict[tuple[str, int], int], found: Refusals) -> None:
+def _check_block(
+    block: RawElement,
+    gpu: RawElement,
+    ranks: int,
+    usage: dict[tuple[str, int], int],
+    found: Refusals,
+) -> None:
     runtime, attributes = found.runtime, block.attributes
     rank, channel = number(gpu.attributes["id"]), number(attributes["chan"])
     name = f"rank {rank}, thread block {attributes['id']}"
@@ -173,7 +204,11 @@ def _check_block(block: RawElement, gpu: RawElement, ranks: int, usage: dict[tup
         message = f"{name}: chan {channel} is more than the {runtime.max_channels - 1} that {runtime.title} has"
         found.refuse("channel-range", message, block.line)
     elif channel == runtime.max_channels:
-        found.warn("channel-range", f"{name}: chan {channel} passes the test, but indexes past an array", block.line)
+        found.warn(
+            "channel-range",
+            f"{name}: chan {channel} passes the test, but indexes past an array",
+            block.line,
+        )
     for side in ("send", "recv"):
         peer = number(attributes[side])
         if peer == rank or peer < -1 or (peer >= ranks and not runtime.has_both_modes):
@@ -196,15 +231,29 @@ def _check_step(step: RawElement, gpu: RawElement, block: str, found: Refusals) 
         message = f"{name}: {runtime.title} takes {runtime.max_steps} steps a thread block"
         found.refuse_once("too-many-steps", block, message, step.line)
     if kind not in runtime.step_types:
-        what = f"{runtime.title} has no step type {kind!r}" if kind in _TYPES else f"{kind!r} is no step type"
-        cure = f"'collhub convert -O runtime={runtime.name}' writes steps that it has" if kind in _TYPES else ""
+        what = (
+            f"{runtime.title} has no step type {kind!r}"
+            if kind in _TYPES
+            else f"{kind!r} is no step type"
+        )
+        cure = (
+            f"'collhub convert -O runtime={runtime.name}' writes steps that it has"
+            if kind in _TYPES
+            else ""
+        )
         found.refuse_once("refused-type", kind, f"{name}: {what}", step.line, cure)
     elif kind == "ra":
-        found.warn("refused-type", f"{name}: the interpreter leaves the thread block at 'ra'", step.line)
+        found.warn(
+            "refused-type", f"{name}: the interpreter leaves the thread block at 'ra'", step.line
+        )
     if kind != "nop" and not 0 <= number(attributes["cnt"]) <= MOST_COUNT:
-        found.refuse("count-limit", f"{name}: cnt {attributes['cnt']} is not in 0..{MOST_COUNT}", step.line)
+        found.refuse(
+            "count-limit", f"{name}: cnt {attributes['cnt']} is not in 0..{MOST_COUNT}", step.line
+        )
     if number(attributes["hasdep"]) not in (0, 1):
-        found.refuse("attribute-range", f"{name}: hasdep {attributes['hasdep']} is not 0 or 1", step.line)
+        found.refuse(
+            "attribute-range", f"{name}: hasdep {attributes['hasdep']} is not 0 or 1", step.line
+        )
     if number(attributes["depid"]) > MOST_DEPENDENCY_BLOCK:
         message = f"{name}: depid {attributes['depid']} is stored in 8 bits, and so corrupted above {MOST_DEPENDENCY_BLOCK}"
         found.warn("dependency-limit", message, step.line)
@@ -216,7 +265,9 @@ def _check_places(step: RawElement, gpu: RawElement, name: str, found: Refusals)
     for side in ("src", "dst"):
         buffer, offset = attributes[f"{side}buf"], number(attributes[f"{side}off"])
         if buffer not in _BUFFERS:
-            found.refuse("unknown-buffer", f"{name}: {side}buf {buffer!r} is not one of i, o, s", step.line)
+            found.refuse(
+                "unknown-buffer", f"{name}: {side}buf {buffer!r} is not one of i, o, s", step.line
+            )
         elif side in _CHECKED_SIDES.get(attributes["type"], ()):
             size = number(gpu.attributes[_BUFFERS[buffer]])
             if not -1 <= offset < size:
@@ -227,7 +278,9 @@ def _check_places(step: RawElement, gpu: RawElement, name: str, found: Refusals)
 def _check_chains(block: RawElement, name: str, found: Refusals) -> None:
     """A nop passes its wait to the next step, which must have one of its own."""
     for step, following in pairwise(block.children):
-        is_chain = step.attributes.get("type") == "nop" and number(step.attributes.get("depid", "")) >= 0
+        is_chain = (
+            step.attributes.get("type") == "nop" and number(step.attributes.get("depid", "")) >= 0
+        )
         if is_chain and number(following.attributes.get("depid", "")) < 0:
             message = f"{name}, step {following.attributes.get('s')}: follows a nop, but waits for nothing itself"
             found.refuse("unfinished-nop-chain", message, following.line)

@@ -16,8 +16,6 @@ from collhub_msccl.true_dependencies import with_true_dependencies
 from hub_core.collectives import Buffer, Collective
 from hub_core.steps import StepKind, StepTable
 
-__all__ = ["Lowered", "lower"]
-
 Int64Array = npt.NDArray[np.int64]
 
 # In the order of StepType: s, r, rcs, rrc, rrs, rrcs, cpy, re, nop.
@@ -48,7 +46,9 @@ class Lowered:
 
     def table(self, collective: Collective, file: str) -> StepTable:
         """The step table for a collective, whose in-placeness tells what memory is shared. Raises `InputError` for cycles."""
-        table = StepTable.from_columns(len(self.scratch_units), self.columns, self.data, self.control, file)
+        table = StepTable.from_columns(
+            len(self.scratch_units), self.columns, self.data, self.control, file
+        )
         return with_true_dependencies(table, collective, self.scratch_units, self.block_indptr)
 
 
@@ -67,7 +67,13 @@ def lower(program: Program, is_dsl_reading: bool, findings: Findings) -> Lowered
     moves = np.flatnonzero(width)
     same_block = program.block[moves[1:]] == program.block[moves[:-1]]
     control = last[moves[:-1][same_block]], first[moves[1:][same_block]]
-    return Lowered(_columns(program, slot, is_dsl_reading, width), data, control, program.block_indptr, scratch_units)
+    return Lowered(
+        _columns(program, slot, is_dsl_reading, width),
+        data,
+        control,
+        program.block_indptr,
+        scratch_units,
+    )
 
 
 def _slots(program: Program, findings: Findings) -> tuple[Int64Array, Int64Array]:
@@ -111,7 +117,9 @@ _SENDS_FIRST = np.asarray([1, 0, 0, 0, 0, 0, 0, 0, 0], np.bool_)
 _REDUCES_RECEIVED = np.asarray([0, 0, 0, 1, 1, 1, 0, 0, 0], np.bool_)
 
 
-def _columns(program: Program, slot: Int64Array, is_dsl_reading: bool, width: Int64Array) -> dict[str, Int64Array]:
+def _columns(
+    program: Program, slot: Int64Array, is_dsl_reading: bool, width: Int64Array
+) -> dict[str, Int64Array]:
     step_type = program.type
     src_buffer, src_offset, dst_buffer, dst_offset = _regions(program, slot, is_dsl_reading)
     is_rrs = step_type == StepType.RECV_REDUCE_SEND
@@ -141,7 +149,9 @@ def _columns(program: Program, slot: Int64Array, is_dsl_reading: bool, width: In
     return rows
 
 
-def _regions(program: Program, slot: Int64Array, is_dsl_reading: bool) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+def _regions(
+    program: Program, slot: Int64Array, is_dsl_reading: bool
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Source and destination of every step's first row; unused sides are not blanked yet."""
     src_buffer, src_offset = program.src_buffer, program.src_offset
     if is_dsl_reading:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-__all__ = ["NumberState", "parse_number"]
-
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(?:0[xX]([0-9a-fA-F]+)|0([0-7]*)|([1-9][0-9]*))")
 _BASES = (16, 8, 10)
 _LONGEST = 40
@@ -31,8 +29,12 @@ def parse_number(text: str) -> tuple[int, NumberState]:
     if match is None:
         return 0, NumberState.NO_NUMBER
     sign, *digits = match.groups()
-    base, found = next((base, found) for base, found in zip(_BASES, digits, strict=True) if found is not None)
+    base, found = next(
+        (base, found) for base, found in zip(_BASES, digits, strict=True) if found is not None
+    )
     value = int(found or "0", base) if len(found) <= _LONGEST else _INT_MAX + 1
     if value > _INT_MAX:
         return 0, NumberState.OUT_OF_RANGE
-    return (-value if sign == "-" else value), NumberState.FINE if match.end() == len(text) else NumberState.CUT
+    return (-value if sign == "-" else value), NumberState.FINE if match.end() == len(
+        text
+    ) else NumberState.CUT

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugins.contract import Format, FormatReader, FormatWriter, LoadCheck, Option, OptionType
+from hub_core.plugins.contract import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    LoadCheck,
+    Option,
+    OptionType,
+)
 from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
@@ -12,12 +19,19 @@ COLLHUB_PLUGIN_API = (1, 0)
 # Other kinds of XML live beside this one (NCCL topologies start with <system>): the root element decides.
 _SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?><!--(?s:.*?)-->\s*)*+<algo[\s/>]"
 
-_XML = Format("msccl-xml", "MSCCL-IR XML, the programs of the MSCCL runtimes", (".xml",), _SIGNATURE)
+_XML = Format(
+    "msccl-xml", "MSCCL-IR XML, the programs of the MSCCL runtimes", (".xml",), _SIGNATURE
+)
 _READER = FormatReader(
     _XML,
     "collhub_msccl.read_xml:read",
     (
-        Option("root", OptionType.INT, None, "root of a broadcast, reduce, gather or scatter, which the file does not name"),
+        Option(
+            "root",
+            OptionType.INT,
+            None,
+            "root of a broadcast, reduce, gather or scatter, which the file does not name",
+        ),
         Option(
             "reading",
             OptionType.TEXT,
@@ -41,7 +55,13 @@ _WRITER = FormatWriter(
             ("msccl", "executor", "rccl"),
         ),
         Option("name", OptionType.TEXT, None, "name of the algorithm in the file"),
-        Option("proto", OptionType.TEXT, None, "protocol; as imported, else Simple", ("Simple", "LL", "LL128")),
+        Option(
+            "proto",
+            OptionType.TEXT,
+            None,
+            "protocol; as imported, else Simple",
+            ("Simple", "LL", "LL128"),
+        ),
         Option(
             "mode",
             OptionType.TEXT,
@@ -49,20 +69,47 @@ _WRITER = FormatWriter(
             "calls that the file serves, where the algorithm is right for both; msccl takes one mode a file",
             ("in-place", "out-of-place"),
         ),
-        Option("collective", OptionType.TEXT, None, "name of the collective in the file, for custom ones"),
+        Option(
+            "collective",
+            OptionType.TEXT,
+            None,
+            "name of the collective in the file, for custom ones",
+        ),
         Option("min_bytes", OptionType.SIZE, None, "smallest size of calls that use the file"),
         Option("max_bytes", OptionType.SIZE, None, "largest size of calls that use the file"),
-        Option("max_steps", OptionType.INT, None, "steps that a thread block may have, where the runtime was built for others"),
-        Option("max_channels", OptionType.INT, None, "channels that the file may use, if not all that the runtime has"),
+        Option(
+            "max_steps",
+            OptionType.INT,
+            None,
+            "steps that a thread block may have, where the runtime was built for others",
+        ),
+        Option(
+            "max_channels",
+            OptionType.INT,
+            None,
+            "channels that the file may use, if not all that the runtime has",
+        ),
     ),
 )
 
 _PROGRAM_READER = FormatReader(
-    Format("mscclang", "MSCCLang programs; reading one EXECUTES it, in a process of its own", (".py",)),
+    Format(
+        "mscclang", "MSCCLang programs; reading one EXECUTES it, in a process of its own", (".py",)
+    ),
     "collhub_msccl.read_program:read",
     (
-        Option("arguments", OptionType.TEXT, None, "command line arguments of the program, quoted as in a shell; or after --"),
-        Option("time_limit", OptionType.INT, 60, "CPU seconds that the program may take; by the clock twice as many and 5"),
+        Option(
+            "arguments",
+            OptionType.TEXT,
+            None,
+            "command line arguments of the program, quoted as in a shell; or after --",
+        ),
+        Option(
+            "time_limit",
+            OptionType.INT,
+            60,
+            "CPU seconds that the program may take; by the clock twice as many and 5",
+        ),
         Option("memory_limit", OptionType.SIZE, "4GiB", "address space that the program may take"),
     ),
     samples="collhub_msccl.program_samples:samples",
@@ -77,7 +124,9 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 
 _LOAD_CHECKS = [
-    LoadCheck(name, f"whether {title} uses an MSCCL-IR XML file", f"collhub_msccl.load_check:check_{name}")
+    LoadCheck(
+        name, f"whether {title} uses an MSCCL-IR XML file", f"collhub_msccl.load_check:check_{name}"
+    )
     for name, title in (
         ("msccl", "microsoft/msccl"),
         ("executor", "Azure/msccl-executor-nccl"),

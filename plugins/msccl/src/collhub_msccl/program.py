@@ -15,8 +15,6 @@ from collhub_msccl.header import Header
 from collhub_msccl.numbers import NumberState
 from collhub_msccl.scan import Document
 
-__all__ = ["Program", "StepType", "read_program"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -37,7 +35,12 @@ class StepType(IntEnum):
 
 STEP_TYPE_NAMES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop")
 _BUFFER_NAMES = ("i", "o", "s")  # in the order of `hub_core.collectives.Buffer`
-SENDING = (StepType.SEND, StepType.RECV_COPY_SEND, StepType.RECV_REDUCE_SEND, StepType.RECV_REDUCE_COPY_SEND)
+SENDING = (
+    StepType.SEND,
+    StepType.RECV_COPY_SEND,
+    StepType.RECV_REDUCE_SEND,
+    StepType.RECV_REDUCE_COPY_SEND,
+)
 RECEIVING = (StepType.RECV, *SENDING[1:], StepType.RECV_REDUCE_COPY)
 _NUMBER_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("id", "i_chunks", "o_chunks", "s_chunks"),
@@ -161,44 +164,72 @@ def _check_numbers(tag: str, attribute: str, document: Document, findings: Findi
     state[codes == texts.missing] = NumberState.FINE
 
     def message(expected: str, row: int) -> str:
-        return f"{document.name(tag, row)}: {attribute} {(texts[codes[row]] or '')[:40]!r} {expected}"
+        return (
+            f"{document.name(tag, row)}: {attribute} {(texts[codes[row]] or '')[:40]!r} {expected}"
+        )
 
     for kind, code, expected in _NUMBER_DEFECTS:
-        findings.errors_at(code, state == kind, table.line, partial(message, expected), rank=document.ranks(tag))
+        findings.errors_at(
+            code, state == kind, table.line, partial(message, expected), rank=document.ranks(tag)
+        )
     cut = partial(message, "is cut at its first odd character")
-    findings.warn_at("odd-number", state == NumberState.CUT, table.line, cut, rank=document.ranks(tag))
+    findings.warn_at(
+        "odd-number", state == NumberState.CUT, table.line, cut, rank=document.ranks(tag)
+    )
 
 
-def _words(attribute: str, words: Sequence[str], document: Document, findings: Findings) -> Int64Array:
+def _words(
+    attribute: str, words: Sequence[str], document: Document, findings: Findings
+) -> Int64Array:
     codes = document.steps.column(attribute)
     positions = document.texts.positions_in(words)[codes]
 
     def message(row: int) -> str:
         found = (document.texts[codes[row]] or "")[:40]
-        return f"{document.name('step', row)}: {attribute} {found!r} is not one of {', '.join(words)}"
+        return (
+            f"{document.name('step', row)}: {attribute} {found!r} is not one of {', '.join(words)}"
+        )
 
     is_wrong = (positions < 0) & (codes != document.texts.missing)
     if is_wrong.any():
-        findings.errors_at(f"unknown-{attribute}", is_wrong, document.steps.line, message, rank=document.ranks("step"))
+        findings.errors_at(
+            f"unknown-{attribute}",
+            is_wrong,
+            document.steps.line,
+            message,
+            rank=document.ranks("step"),
+        )
     return positions
 
 
-def _check_gpus(gpus: Mapping[str, Int64Array], line: Int64Array, header: Header, findings: Findings) -> None:
+def _check_gpus(
+    gpus: Mapping[str, Int64Array], line: Int64Array, header: Header, findings: Findings
+) -> None:
     ids, expected = gpus["id"], header.num_ranks
     outside = (ids < 0) | (ids >= expected)
     findings.errors_at(
-        "rank-range", outside, line, lambda row: f"gpu id {ids[row]} is not in 0..{expected - 1} (ngpus {expected})"
+        "rank-range",
+        outside,
+        line,
+        lambda row: f"gpu id {ids[row]} is not in 0..{expected - 1} (ngpus {expected})",
     )
     _, first = np.unique(ids, return_index=True)
     again = np.ones(len(ids), np.bool_)
     again[first] = False
-    findings.errors_at("duplicate-rank", again, line, lambda row: f"a second <gpu> has the id {ids[row]}")
+    findings.errors_at(
+        "duplicate-rank", again, line, lambda row: f"a second <gpu> has the id {ids[row]}"
+    )
     present = len(first) - int(np.count_nonzero(outside[first]))
     if present < expected:
         message = f"ngpus is {expected}, but only {present} ranks have a <gpu>; the first one missing is {_first_missing(ids)}"
         findings.error("missing-rank", message, header.line)
     smallest = np.minimum(np.minimum(gpus["i_chunks"], gpus["o_chunks"]), gpus["s_chunks"])
-    findings.errors_at("attribute-range", smallest < 0, line, lambda row: f"a size of the <gpu> with id {ids[row]} is negative")
+    findings.errors_at(
+        "attribute-range",
+        smallest < 0,
+        line,
+        lambda row: f"a size of the <gpu> with id {ids[row]} is negative",
+    )
 
 
 def _check_flags(has_dependents: Int64Array, document: Document, findings: Findings) -> None:
@@ -218,7 +249,10 @@ def _first_missing(ids: Int64Array) -> int:
 
 
 def _arranged(
-    document: Document, gpus: Mapping[str, Int64Array], blocks: Mapping[str, Int64Array], steps: Mapping[str, Int64Array]
+    document: Document,
+    gpus: Mapping[str, Int64Array],
+    blocks: Mapping[str, Int64Array],
+    steps: Mapping[str, Int64Array],
 ) -> Program:
     gpu_of_block = np.repeat(np.arange(len(document.gpus)), np.diff(document.gpus.first_child))
     block_rank = gpus["id"][gpu_of_block]
@@ -233,7 +267,9 @@ def _arranged(
         input_chunks=gpus["i_chunks"][by_rank],
         output_chunks=gpus["o_chunks"][by_rank],
         scratch_chunks=gpus["s_chunks"][by_rank],
-        block_indptr=np.searchsorted(block_rank[block_order], np.arange(len(document.gpus) + 1)).astype(np.int64),
+        block_indptr=np.searchsorted(
+            block_rank[block_order], np.arange(len(document.gpus) + 1)
+        ).astype(np.int64),
         block_rank=block_rank[block_order],
         block_id=blocks["id"][block_order],
         send=blocks["send"][block_order],

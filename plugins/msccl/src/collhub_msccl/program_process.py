@@ -14,8 +14,6 @@ from typing import Any
 
 from hub_core.diagnostics import InputError, Location
 
-__all__ = ["Limits", "run_program"]
-
 Report = dict[str, Any]
 
 # What the child imports must be what this process has imported, wherever that came from.
@@ -52,20 +50,30 @@ def run_program(name: str, source: bytes, arguments: list[str], limits: Limits) 
         "time_limit_s": limits.time_limit_s,
         "memory_limit_bytes": limits.memory_limit_bytes,
     }
-    output, status, is_late = _finished(_started(), json.dumps(job).encode() + b"\n" + source, limits.clock_limit_s)
+    output, status, is_late = _finished(
+        _started(), json.dumps(job).encode() + b"\n" + source, limits.clock_limit_s
+    )
     report = _parsed(output)
     if report is None:
         raise _silent_end(name, output, status, is_late, limits)
     if "error" in report:
         place = Location(name, report["line"] if report["line"] > 0 else None)
-        raise InputError(str(report["error"]), location=place, code=report.get("code", "program-failed"))
+        raise InputError(
+            str(report["error"]), location=place, code=report.get("code", "program-failed")
+        )
     return report
 
 
 def _started() -> subprocess.Popen[bytes]:
     # Sets are walked in the same order every time, and no library starts threads that count against the limits. All
     # other variables pass through: some interpreters find their libraries by them.
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-s", "-P", "-c", _START, *filter(None, sys.path)]
     return subprocess.Popen(
         command,
@@ -77,7 +85,9 @@ def _started() -> subprocess.Popen[bytes]:
     )
 
 
-def _finished(process: subprocess.Popen[bytes], job: bytes, clock_limit_s: int) -> tuple[bytes, int, bool]:
+def _finished(
+    process: subprocess.Popen[bytes], job: bytes, clock_limit_s: int
+) -> tuple[bytes, int, bool]:
     """Output and exit status of the process, and whether it had to be stopped."""
     is_late = False
     try:
@@ -116,11 +126,21 @@ def _silent_end(name: str, output: bytes, status: int, is_late: bool, limits: Li
     place = Location(name, _dumped_line(name, output))
     # A program that survives the first signal is killed; then only what it wrote at the first one tells why.
     if is_late or -status == signal.SIGXCPU or place.line is not None:
-        took = f"{limits.clock_limit_s} s by the clock" if is_late else f"{limits.time_limit_s} s of CPU time"
+        took = (
+            f"{limits.clock_limit_s} s by the clock"
+            if is_late
+            else f"{limits.time_limit_s} s of CPU time"
+        )
         cure = "if it needs longer: -O time_limit=SECONDS"
-        return InputError(f"the program did not end within {took}", location=place, cure=cure, code="time-limit")
+        return InputError(
+            f"the program did not end within {took}", location=place, cure=cure, code="time-limit"
+        )
     how = f"signal {-status}" if status < 0 else f"status {status}"
-    return InputError(f"the program's process ended by {how} before the program did", location=place, code="program-failed")
+    return InputError(
+        f"the program's process ended by {how} before the program did",
+        location=place,
+        code="program-failed",
+    )
 
 
 def _dumped_line(name: str, output: bytes) -> int | None:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from hub_core.plugins.contract import Source
 
-__all__ = ["samples"]
-
 _START = b"""\
 from msccl.language import *
 from msccl.language.collectives import *
@@ -38,4 +36,7 @@ with MSCCLProgram("staged", fully_connected(4), AllToAll(4, 1, False), 2, thread
 
 def samples() -> Sequence[Source]:
     """An all-reduce around a ring, in place, and an all-to-all through scratch with stated thread blocks."""
-    return [Source.of_bytes("ring.py", _START + _RING), Source.of_bytes("staged.py", _START + _STAGED)]
+    return [
+        Source.of_bytes("ring.py", _START + _RING),
+        Source.of_bytes("staged.py", _START + _STAGED),
+    ]

@@ -9,8 +9,6 @@ from typing import NoReturn
 
 from hub_core.diagnostics import InputError, Location
 
-__all__ = ["RawElement", "parse_raw"]
-
 _MOST_ATTRIBUTES = 16
 _LONGEST_NAME, _LONGEST_VALUE = 254, 255
 _CHILDREN = {"algo": "gpu", "gpu": "tb", "tb": "step"}
@@ -86,7 +84,11 @@ class _Parser:
         for spaces, name, value in _ATTRIBUTE.findall(match[2]):
             slot += len(spaces)
             if len(name) > _LONGEST_NAME or len(value) > _LONGEST_VALUE:
-                self._fail("too-long", f"attribute {name[:_SHOWN]!r} overruns the {_LONGEST_VALUE} bytes for a value", line)
+                self._fail(
+                    "too-long",
+                    f"attribute {name[:_SHOWN]!r} overruns the {_LONGEST_VALUE} bytes for a value",
+                    line,
+                )
             # The first of two attributes of one name is the one that is found.
             if slot <= _MOST_ATTRIBUTES:
                 found.setdefault(name, value)
@@ -94,7 +96,10 @@ class _Parser:
 
     def _check_end(self, end: re.Match[str], element: RawElement, is_root: bool) -> None:
         if end[1] != element.name and not is_root:
-            self._fail("misplaced-element", f"</{end[1][:_SHOWN]}> stands where </{element.name[:_SHOWN]}> is expected")
+            self._fail(
+                "misplaced-element",
+                f"</{end[1][:_SHOWN]}> stands where </{element.name[:_SHOWN]}> is expected",
+            )
 
     def _skip_between(self) -> None:
         match = _BETWEEN.match(self._text, self._position)
@@ -115,12 +120,21 @@ class _Parser:
             if rest.startswith(start):
                 self._fail(code, what)
         if not rest.startswith("<"):
-            self._fail("not-xml", f"text {rest[:_SHOWN]!r} between elements, where the runtimes' parser takes none")
+            self._fail(
+                "not-xml",
+                f"text {rest[:_SHOWN]!r} between elements, where the runtimes' parser takes none",
+            )
         tag = rest.partition(">")[0]
         if "'" in tag:
-            self._fail("single-quote", "a value in single quotes; the runtimes' parser takes double quotes only")
+            self._fail(
+                "single-quote",
+                "a value in single quotes; the runtimes' parser takes double quotes only",
+            )
         if re.search(r"[\t\n\r]", tag):
-            self._fail("line-break", "a tab or line break between attributes; the runtimes' parser takes one space only")
+            self._fail(
+                "line-break",
+                "a tab or line break between attributes; the runtimes' parser takes one space only",
+            )
         self._fail("not-xml", f"{tag[:_SHOWN]!r} is no element that the runtimes' parser takes")
 
     def _fail(self, code: str, message: str, line: int | None = None) -> NoReturn:

@@ -14,8 +14,6 @@ from hub_core.algorithm import Algorithm, Provenance
 from hub_core.diagnostics import Diagnostic, InputError, Location, Severity, UsageError
 from hub_core.plugins.contract import Options, Source
 
-__all__ = ["read"]
-
 _PACKAGES = ("msccl", "collhub_msccl")
 _MOST_BYTES = 16 << 20
 
@@ -36,21 +34,39 @@ def read(source: Source, options: Options) -> Algorithm:
     if trace.is_in_place and trace.has_two_buffers:
         message = "the collective is in place, but init_buffers gives input and output of a rank as two lists"
         cure = "the runtime has one buffer there: give one list for both, or state inplace=False"
-        source.report(Diagnostic("two-buffers", message, Severity.WARNING, Location(source.name, trace.line), cure))
+        source.report(
+            Diagnostic(
+                "two-buffers", message, Severity.WARNING, Location(source.name, trace.line), cure
+            )
+        )
     digest = sha256(content).hexdigest()
-    return lower(trace, source.name, Provenance("collhub-msccl", version("collhub-msccl"), source.name, digest, _given(options)))
+    return lower(
+        trace,
+        source.name,
+        Provenance("collhub-msccl", version("collhub-msccl"), source.name, digest, _given(options)),
+    )
 
 
 def _check_program(name: str, content: bytes) -> None:
     """Refuse what cannot be a program of the language, without executing it."""
     if len(content) > _MOST_BYTES:
-        raise InputError(f"{len(content)} bytes are too long for a program", location=Location(name), code="too-large")
+        raise InputError(
+            f"{len(content)} bytes are too long for a program",
+            location=Location(name),
+            code="too-large",
+        )
     try:
         tree = ast.parse(content, name)
     except SyntaxError as error:
-        raise InputError(f"is no Python program: {error.msg}", location=Location(name, error.lineno), code="syntax") from None
+        raise InputError(
+            f"is no Python program: {error.msg}",
+            location=Location(name, error.lineno),
+            code="syntax",
+        ) from None
     except (ValueError, MemoryError, RecursionError) as error:
-        raise InputError(f"is no Python program: {error}", location=Location(name), code="syntax") from None
+        raise InputError(
+            f"is no Python program: {error}", location=Location(name), code="syntax"
+        ) from None
     if not any(_is_of_language(node) for node in ast.walk(tree)):
         message = "is no MSCCLang program: it neither imports msccl nor makes an MSCCLProgram; it was not executed"
         raise InputError(message, location=Location(name), code="not-a-program")
@@ -83,10 +99,18 @@ def _warn(source: Source, report: Report) -> None:
     for check in report.get("checks", ()):
         more = f" (and {check['count'] - 1} more)" if check["count"] > 1 else ""
         message = f"Check() finds the program wrong: {check['lines'][0]}{more}"
-        source.report(Diagnostic("check-failed", message, Severity.WARNING, _place(source.name, check["line"])))
+        source.report(
+            Diagnostic(
+                "check-failed", message, Severity.WARNING, _place(source.name, check["line"])
+            )
+        )
     if printed := report.get("printed"):
         message = f"the program prints, and nobody reads it here: {printed['text']!r}"
-        source.report(Diagnostic("program-prints", message, Severity.WARNING, _place(source.name, printed["line"])))
+        source.report(
+            Diagnostic(
+                "program-prints", message, Severity.WARNING, _place(source.name, printed["line"])
+            )
+        )
 
 
 def _place(name: str, line: int) -> Location:
@@ -97,7 +121,9 @@ def _trace(name: str, report: Report) -> Trace:
     try:
         return Trace.from_json(report["trace"])
     except (KeyError, TypeError) as error:
-        raise InputError(f"the program's process sent no trace: {error!r}", location=Location(name)) from None
+        raise InputError(
+            f"the program's process sent no trace: {error!r}", location=Location(name)
+        ) from None
 
 
 def _given(options: Options) -> dict[str, str]:

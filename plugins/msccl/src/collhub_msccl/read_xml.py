@@ -20,8 +20,6 @@ from hub_core.collectives import ROOTED, Collective, CollectiveKind, CustomContr
 from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, Source
 
-__all__ = ["read"]
-
 
 def read(source: Source, options: Options) -> Algorithm:
     """Read a file as the runtimes do; see the plugin's page for the mapping.
@@ -57,11 +55,15 @@ def _content(source: Source) -> bytes:
     return source.content()
 
 
-def _collective(header: Header, program: Program, lowered: Lowered, root: object, findings: Findings) -> Collective:
+def _collective(
+    header: Header, program: Program, lowered: Lowered, root: object, findings: Findings
+) -> Collective:
     n, kind = header.num_ranks, header.kind
     is_rooted = kind in ROOTED
     if root is not None and not is_rooted:
-        raise UsageError(f"option root: the collective of {header.written.get('coll', 'this file')!r} has no root")
+        raise UsageError(
+            f"option root: the collective of {header.written.get('coll', 'this file')!r} has no root"
+        )
     contract = None
     if kind is CollectiveKind.CUSTOM:
         contract = CustomContract(program.input_chunks, program.output_chunks, np.ones(n, np.bool_))
@@ -77,7 +79,9 @@ def _collective(header: Header, program: Program, lowered: Lowered, root: object
         )
     except InputError as error:
         found = error.diagnostics[0]
-        raise InputError(found.message, location=findings.place(header.line), code=found.code, cure=found.cure) from None
+        raise InputError(
+            found.message, location=findings.place(header.line), code=found.code, cure=found.cure
+        ) from None
 
 
 def _root(header: Header, lowered: Lowered, stated: object) -> int:
@@ -91,7 +95,10 @@ def _root(header: Header, lowered: Lowered, stated: object) -> int:
         return found[0]
     shown = ", ".join(map(str, found[:8])) + (", ..." if len(found) > 8 else "")
     reason = f"ranks {shown} can be" if found else "no rank can be"
-    raise UsageError(f"the file does not name the root of its {header.kind}, and {reason} it", cure="state it: -O root=RANK")
+    raise UsageError(
+        f"the file does not name the root of its {header.kind}, and {reason} it",
+        cure="state it: -O root=RANK",
+    )
 
 
 def _provenance(name: str, content: bytes, options: Options) -> Provenance:
@@ -102,7 +109,9 @@ def _provenance(name: str, content: bytes, options: Options) -> Provenance:
     }
     # The name alone: the same file gives the same traces, wherever it lies.
     file_name = PurePath(name).name
-    return Provenance("collhub-msccl", version("collhub-msccl"), file_name, sha256(content).hexdigest(), given)
+    return Provenance(
+        "collhub-msccl", version("collhub-msccl"), file_name, sha256(content).hexdigest(), given
+    )
 
 
 def _extension(header: Header, program: Program) -> JsonValue:
@@ -110,7 +119,11 @@ def _extension(header: Header, program: Program) -> JsonValue:
 
     `algo`: attributes verbatim; `i_chunks`, `o_chunks`, `s_chunks` as declared: one number, or one per rank.
     """
-    declared = {"i_chunks": program.input_chunks, "o_chunks": program.output_chunks, "s_chunks": program.scratch_chunks}
+    declared = {
+        "i_chunks": program.input_chunks,
+        "o_chunks": program.output_chunks,
+        "s_chunks": program.scratch_chunks,
+    }
     extension: dict[str, JsonValue] = {"algo": dict(header.written)}
     for name, sizes in declared.items():
         extension[name] = _compact(sizes)

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from hub_core.collectives import Buffer, CollectiveKind
 from hub_core.steps import StepKind
 
-__all__ = ["possible_roots"]
-
 Int64Array = npt.NDArray[np.int64]
 Columns = Mapping[str, Int64Array]
 
@@ -20,7 +18,9 @@ _READS_SRC = [StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUC
 _WRITES_DST = [StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE]
 
 
-def possible_roots(kind: CollectiveKind, columns: Columns, num_ranks: int, is_aliased: bool) -> list[int]:
+def possible_roots(
+    kind: CollectiveKind, columns: Columns, num_ranks: int, is_aliased: bool
+) -> list[int]:
     """Ranks that can be the root, ascending.
 
     Messages must lead from the root to all ranks (broadcast, scatter) or from all ranks to it (reduce, gather).
@@ -34,20 +34,32 @@ def possible_roots(kind: CollectiveKind, columns: Columns, num_ranks: int, is_al
         evident = _reading_own_input(columns, is_aliased and kind is CollectiveKind.BROADCAST)
     else:
         connected = _reaching_all(target, source, num_ranks)
-        evident = set() if is_aliased and kind is CollectiveKind.REDUCE else _writing_output(columns)
+        evident = (
+            set() if is_aliased and kind is CollectiveKind.REDUCE else _writing_output(columns)
+        )
     return sorted(connected & evident or connected)
 
 
 def _reading_own_input(columns: Columns, is_output_too: bool) -> set[int]:
     """Ranks with a read of input that starts where no step of the rank writes."""
     reads, writes = (
-        set(zip(*(column.tolist() for column in _input_accesses(columns, kinds, side, is_output_too)), strict=True))
+        set(
+            zip(
+                *(
+                    column.tolist()
+                    for column in _input_accesses(columns, kinds, side, is_output_too)
+                ),
+                strict=True,
+            )
+        )
         for kinds, side in ((_READS_SRC, "src"), (_WRITES_DST, "dst"))
     )
     return {rank for rank, _ in reads - writes}
 
 
-def _input_accesses(columns: Columns, kinds: list[StepKind], side: str, is_output_too: bool) -> tuple[Int64Array, Int64Array]:
+def _input_accesses(
+    columns: Columns, kinds: list[StepKind], side: str, is_output_too: bool
+) -> tuple[Int64Array, Int64Array]:
     buffers = [Buffer.INPUT, Buffer.OUTPUT] if is_output_too else [Buffer.INPUT]
     used = np.isin(columns["kind"], kinds) & np.isin(columns[f"{side}_buffer"], buffers)
     return columns["rank"][used], columns[f"{side}_offset"][used]

@@ -7,19 +7,6 @@ from dataclasses import dataclass
 
 from hub_core.collectives import CollectiveKind
 
-__all__ = [
-    "BLOCKS_PER_CHANNEL",
-    "DEFAULT_MAX_BYTES",
-    "FIFO_CAPACITY",
-    "MOST_CHILDREN",
-    "MOST_COUNT",
-    "MOST_DEPENDENCY_BLOCK",
-    "MOST_NODES",
-    "MOST_OFFSET",
-    "RUNTIMES",
-    "Runtime",
-]
-
 MOST_COUNT = 71
 MOST_DEPENDENCY_BLOCK = 127
 MOST_OFFSET = (1 << 15) - 1

@@ -6,15 +6,22 @@ from collections.abc import Sequence
 
 from hub_core.plugins.contract import Source
 
-__all__ = ["samples"]
-
 _RANKS = 4
 _RING = (
     '<algo name="ring_4" proto="LL" nchannels="1" nchunksperloop="4" ngpus="4" coll="allreduce"'
     ' inplace="1" outofplace="0" minBytes="0" maxBytes="1048576">\n'
 )
 # Type, and how many ranks before this one the chunk started.
-_RING_STEPS = (("s", 0), ("rrs", 1), ("rrcs", 2), ("rrc", 3), ("s", 3), ("rcs", 4), ("rcs", 5), ("r", 6))
+_RING_STEPS = (
+    ("s", 0),
+    ("rrs", 1),
+    ("rrcs", 2),
+    ("rrc", 3),
+    ("s", 3),
+    ("rcs", 4),
+    ("rcs", 5),
+    ("r", 6),
+)
 _RING_RANK = '<gpu id="{rank}" i_chunks="4" o_chunks="0" s_chunks="0">\n<tb id="0" send="{after}" recv="{before}" chan="0">\n'
 _RING_STEP = (
     '<step s="{number}" type="{type}" srcbuf="i" srcoff="{chunk}" dstbuf="i" dstoff="{chunk}" cnt="1"'

@@ -17,8 +17,6 @@ from collhub_msccl.findings import Findings
 from collhub_msccl.numbers import NumberState, parse_number
 from hub_core.diagnostics import InputError, Location
 
-__all__ = ["Document", "ElementTable", "Texts", "scan"]
-
 MAX_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 18
 _FLUSH_TEXTS = 1 << 13
@@ -56,14 +54,19 @@ class Texts:
     @cached_property
     def numbers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
         """Value and `NumberState` of every text."""
-        parsed = [(0, NumberState.NO_NUMBER) if text is None else parse_number(text) for text in self._texts]
+        parsed = [
+            (0, NumberState.NO_NUMBER) if text is None else parse_number(text)
+            for text in self._texts
+        ]
         values, states = zip(*parsed, strict=True) if parsed else ((), ())
         return np.asarray(values, np.int64), np.asarray(states, np.uint8)
 
     def positions_in(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
         """For every text its index in `words`, or -1."""
         known = {word: position for position, word in enumerate(words)}
-        return np.asarray([known.get(text, -1) if text is not None else -1 for text in self._texts], np.int64)
+        return np.asarray(
+            [known.get(text, -1) if text is not None else -1 for text in self._texts], np.int64
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,11 @@ class Document:
 def scan(content: bytes, file: str, findings: Findings) -> Document:
     """Parse `content`. Raises `InputError` for what is not well-formed MSCCL-IR XML; reports what it ignores."""
     if len(content) > MAX_BYTES:
-        raise InputError(f"the file has {len(content)} bytes, more than {MAX_BYTES}", location=Location(file), code="too-large")
+        raise InputError(
+            f"the file has {len(content)} bytes, more than {MAX_BYTES}",
+            location=Location(file),
+            code="too-large",
+        )
     scanner = _Scanner(file)
     view = memoryview(content)
     try:
@@ -142,14 +149,25 @@ def scan(content: bytes, file: str, findings: Findings) -> Document:
     return scanner.document(findings)
 
 
-def _syntax_error(error: expat.ExpatError, scanner: _Scanner, content: bytes, file: str) -> InputError:
+def _syntax_error(
+    error: expat.ExpatError, scanner: _Scanner, content: bytes, file: str
+) -> InputError:
     if not content.strip(b" \t\r\n\xef\xbb\xbf"):
-        return InputError("the file is empty", location=Location(file), code="empty", cure="give an MSCCL-IR XML file")
+        return InputError(
+            "the file is empty",
+            location=Location(file),
+            code="empty",
+            cure="give an MSCCL-IR XML file",
+        )
     place = Location(file, error.lineno)
     reason = expat.ErrorString(error.code)
     if reason in _REASONS_AT_END:
-        inside = f"inside <{scanner.innermost}>" if scanner.innermost else "before its first element"
-        return InputError(f"the file ends {inside}", location=place, code="truncated", cure="get the whole file")
+        inside = (
+            f"inside <{scanner.innermost}>" if scanner.innermost else "before its first element"
+        )
+        return InputError(
+            f"the file ends {inside}", location=place, code="truncated", cure="get the whole file"
+        )
     return InputError(f"this is not well-formed XML: {reason}", location=place, code="not-xml")
 
 
@@ -195,7 +213,9 @@ class _Rows:
         self._order = None if order == list(range(len(names))) else order
 
     def _flush(self) -> None:
-        self._pieces.append(np.fromiter(map(self._codes.__getitem__, self._texts), np.int32, len(self._texts)))
+        self._pieces.append(
+            np.fromiter(map(self._codes.__getitem__, self._texts), np.int32, len(self._texts))
+        )
         self._texts.clear()
 
 
@@ -210,7 +230,9 @@ class _Scanner:
         self._ignored_line = 0
         self._algo: dict[str, str] = {}
         self._algo_line = 0
-        self._gpus, self._thread_blocks, self._steps = (_Rows(name, self._codes) for name in ("gpu", "tb", "step"))
+        self._gpus, self._thread_blocks, self._steps = (
+            _Rows(name, self._codes) for name in ("gpu", "tb", "step")
+        )
         self.parser = expat.ParserCreate()
         self.parser.ordered_attributes = True
         self.parser.StartElementHandler = self._start
@@ -228,7 +250,9 @@ class _Scanner:
         steps = self._steps.table(0)
         thread_blocks = self._thread_blocks.table(len(steps))
         gpus = self._gpus.table(len(thread_blocks))
-        return Document(self._algo, self._algo_line, gpus, thread_blocks, steps, Texts(list(self._codes)))
+        return Document(
+            self._algo, self._algo_line, gpus, thread_blocks, steps, Texts(list(self._codes))
+        )
 
     def _start(self, name: str, attributes: list[str]) -> None:
         inside = self._open[-1]
@@ -252,25 +276,42 @@ class _Scanner:
 
     def _start_algo(self, name: str, attributes: list[str], line: int) -> None:
         if name != "algo":
-            self._fail("wrong-root", f"the root element is <{_short(name)}>; MSCCL-IR XML starts with <algo>", line)
+            self._fail(
+                "wrong-root",
+                f"the root element is <{_short(name)}>; MSCCL-IR XML starts with <algo>",
+                line,
+            )
         self._algo = dict(zip(attributes[::2], attributes[1::2], strict=True))
         self._algo_line = line
         for key, text in self._algo.items():
             if len(key) + len(text) > _LONGEST_HEADER_TEXT:
-                self._fail("too-long", f"attribute {_short(key)!r} of <algo> has {len(text)} characters", line)
+                self._fail(
+                    "too-long",
+                    f"attribute {_short(key)!r} of <algo> has {len(text)} characters",
+                    line,
+                )
 
     def _ignore(self, name: str, inside: str, line: int) -> str:
         if inside != _IGNORED:
             if name == "algo" or name in _PARENT:
                 parent = _PARENT.get(name, "the file itself")
-                self._fail("misplaced-element", f"<{name}> stands in <{inside}>; it belongs in {parent}", line)
+                self._fail(
+                    "misplaced-element",
+                    f"<{name}> stands in <{inside}>; it belongs in {parent}",
+                    line,
+                )
             self._ignored[_short(name)] += 1
             self._ignored_line = self._ignored_line or line
         return _IGNORED
 
     def _refuse_doctype(self, *_declaration: object) -> None:
         line = self.parser.CurrentLineNumber
-        self._fail("doctype", "a DOCTYPE is not accepted: entities could be expanded without bound", line, "remove it")
+        self._fail(
+            "doctype",
+            "a DOCTYPE is not accepted: entities could be expanded without bound",
+            line,
+            "remove it",
+        )
 
     def _fail(self, code: str, message: str, line: int, cure: str = "") -> NoReturn:
         raise InputError(message, location=Location(self._file, line), code=code, cure=cure)
@@ -278,11 +319,19 @@ class _Scanner:
     def _report_ignored(self, findings: Findings) -> None:
         if self._ignored:
             names = ", ".join(f"{number} <{name}>" for name, number in self._ignored.most_common(5))
-            findings.warn("ignored-elements", f"ignored, as the runtimes do: {names}", self._ignored_line)
+            findings.warn(
+                "ignored-elements", f"ignored, as the runtimes do: {names}", self._ignored_line
+            )
         for tag, rows in (("gpu", self._gpus), ("tb", self._thread_blocks), ("step", self._steps)):
             if rows.unknown:
-                names = ", ".join(f"{number} {_short(name)}" for name, number in rows.unknown.most_common(5))
-                findings.warn("ignored-attributes", f"ignored, as the runtimes do, on <{tag}>: {names}", self._algo_line)
+                names = ", ".join(
+                    f"{number} {_short(name)}" for name, number in rows.unknown.most_common(5)
+                )
+                findings.warn(
+                    "ignored-attributes",
+                    f"ignored, as the runtimes do, on <{tag}>: {names}",
+                    self._algo_line,
+                )
 
 
 def _short(name: str) -> str:

@@ -11,8 +11,6 @@ from collhub_msccl.draft import READS_SRC, WRITES_DST, Draft
 from collhub_msccl.emission_waits import Knowledge
 from hub_core.collectives import Buffer
 
-__all__ = ["allocated", "touched"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -32,7 +30,9 @@ class _Accesses:
     rank: Int64Array
 
 
-def allocated(draft: Draft, dropped_src: BoolArray, dropped_dst: BoolArray, knowledge: Knowledge) -> tuple[Draft, Int64Array]:
+def allocated(
+    draft: Draft, dropped_src: BoolArray, dropped_dst: BoolArray, knowledge: Knowledge
+) -> tuple[Draft, Int64Array]:
     """Move the pieces of SCRATCH, and return the units that every rank then needs.
 
     `dropped_src`, `dropped_dst`: rows whose source (destination) no step of the file touches. A piece moves to where
@@ -57,8 +57,12 @@ def touched(draft: Draft, dropped_src: BoolArray, dropped_dst: BoolArray) -> Int
 
 
 def _find(draft: Draft, dropped_src: BoolArray, dropped_dst: BoolArray) -> _Accesses:
-    reads = np.flatnonzero(draft.is_kind(*READS_SRC) & (draft.src_buffer == Buffer.SCRATCH) & ~dropped_src)
-    writes = np.flatnonzero(draft.is_kind(*WRITES_DST) & (draft.dst_buffer == Buffer.SCRATCH) & ~dropped_dst)
+    reads = np.flatnonzero(
+        draft.is_kind(*READS_SRC) & (draft.src_buffer == Buffer.SCRATCH) & ~dropped_src
+    )
+    writes = np.flatnonzero(
+        draft.is_kind(*WRITES_DST) & (draft.dst_buffer == Buffer.SCRATCH) & ~dropped_dst
+    )
     row = np.concatenate([reads, writes])
     is_source = np.arange(len(row)) < len(reads)
     offset = np.where(is_source, draft.src_offset[row], draft.dst_offset[row])
@@ -71,7 +75,9 @@ def _find(draft: Draft, dropped_src: BoolArray, dropped_dst: BoolArray) -> _Acce
     starts = np.flatnonzero(is_new)
     ends = np.append(starts[1:], len(row))[: len(starts)] - 1
     rank, start = np.divmod(first[starts], width)
-    return _Accesses(row, is_source, np.cumsum(is_new) - 1, start, reach[ends] - first[starts], rank)
+    return _Accesses(
+        row, is_source, np.cumsum(is_new) - 1, start, reach[ends] - first[starts], rank
+    )
 
 
 @dataclass(slots=True)
@@ -83,7 +89,9 @@ class _Place:
     last: dict[int, int]
 
 
-def _places(accesses: _Accesses, knowledge: Knowledge, num_ranks: int) -> tuple[Int64Array, Int64Array]:
+def _places(
+    accesses: _Accesses, knowledge: Knowledge, num_ranks: int
+) -> tuple[Int64Array, Int64Array]:
     """Where each piece goes, and the units of every rank."""
     first, last, time = _lives(accesses, knowledge)
     total = [0] * num_ranks
@@ -103,14 +111,21 @@ def _places(accesses: _Accesses, knowledge: Knowledge, num_ranks: int) -> tuple[
     return result, np.asarray(total, np.int64)
 
 
-def _lives(accesses: _Accesses, knowledge: Knowledge) -> tuple[list[dict[int, int]], list[dict[int, int]], list[int]]:
+def _lives(
+    accesses: _Accesses, knowledge: Knowledge
+) -> tuple[list[dict[int, int]], list[dict[int, int]], list[int]]:
     """Of every piece the first and the last access of each thread block, and when the first of all is."""
     count = len(accesses.start)
     first: list[dict[int, int]] = [{} for _ in range(count)]
     last: list[dict[int, int]] = [{} for _ in range(count)]
     time = [2**62] * count
     steps = knowledge.step_of_row[accesses.row]
-    columns = (accesses.piece, knowledge.block[steps], knowledge.ordinal[steps], knowledge.time[steps])
+    columns = (
+        accesses.piece,
+        knowledge.block[steps],
+        knowledge.ordinal[steps],
+        knowledge.time[steps],
+    )
     for piece, block, ordinal, when in zip(*(column.tolist() for column in columns), strict=True):
         first[piece][block] = min(ordinal, first[piece].get(block, ordinal))
         last[piece][block] = max(ordinal, last[piece].get(block, ordinal))
@@ -118,10 +133,19 @@ def _lives(accesses: _Accesses, knowledge: Knowledge) -> tuple[list[dict[int, in
     return first, last, time
 
 
-def _free_place(places: list[_Place], size: int, first: dict[int, int], knowledge: Knowledge) -> _Place | None:
+def _free_place(
+    places: list[_Place], size: int, first: dict[int, int], knowledge: Knowledge
+) -> _Place | None:
     """A place that is large enough and that all accesses before are done with when the new ones begin; tight ones first."""
-    fitting = sorted((place for place in places if place.size >= size), key=lambda place: (place.size, place.start))
+    fitting = sorted(
+        (place for place in places if place.size >= size),
+        key=lambda place: (place.size, place.start),
+    )
     for place in fitting[:_MOST_TRIES]:
-        if all(knowledge.is_before(there, at, here, start) for there, at in place.last.items() for here, start in first.items()):
+        if all(
+            knowledge.is_before(there, at, here, start)
+            for there, at in place.last.items()
+            for here, start in first.items()
+        ):
             return place
     return None

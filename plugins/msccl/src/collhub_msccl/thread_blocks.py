@@ -11,8 +11,6 @@ import numpy.typing as npt
 from collhub_msccl.draft import Draft
 from collhub_msccl.emission_order import neighbours
 
-__all__ = ["Lanes", "assign_lanes", "given_lanes"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -41,9 +39,15 @@ class Lanes:
         """(receive, send) pairs of one lane that may become one step: next to each other in a given lane."""
         if self.is_given:
             first, second = self.program_order()
-            is_pair = draft.receives[first] & draft.sends[second] & (draft.count[first] == draft.count[second])
+            is_pair = (
+                draft.receives[first]
+                & draft.sends[second]
+                & (draft.count[first] == draft.count[second])
+            )
             for side in ("buffer", "offset"):
-                is_pair &= getattr(draft, f"dst_{side}")[first] == getattr(draft, f"src_{side}")[second]
+                is_pair &= (
+                    getattr(draft, f"dst_{side}")[first] == getattr(draft, f"src_{side}")[second]
+                )
             return first[is_pair], second[is_pair]
         first, second = draft.forwarding()
         inside = self.of_row[first] == self.of_row[second]
@@ -86,7 +90,9 @@ def assign_lanes(draft: Draft, is_tight: bool) -> Lanes:
 def _message_lanes(draft: Draft, connection: Int64Array, is_tight: bool) -> Int64Array:
     """Lane of every message row: twice the connection's number where it is received, one more where it is sent."""
     receive, send = draft.forwarding()
-    fed: Counter[tuple[int, int]] = Counter(zip(connection[receive].tolist(), connection[send].tolist(), strict=True))
+    fed: Counter[tuple[int, int]] = Counter(
+        zip(connection[receive].tolist(), connection[send].tolist(), strict=True)
+    )
     pairs = [pair for pair, _ in sorted(fed.items(), key=lambda item: (-item[1], item[0]))]
     if is_tight:
         pairs += _any_pairs(draft, connection)
@@ -115,7 +121,12 @@ def _any_pairs(draft: Draft, connection: Int64Array) -> list[tuple[int, int]]:
             found.setdefault((rank, channel), {})[number] = None
         ends.append(found)
     incoming, outgoing = ends
-    return [(one, other) for key, ones in incoming.items() for one in ones for other in outgoing.get(key, ())]
+    return [
+        (one, other)
+        for key, ones in incoming.items()
+        for one in ones
+        for other in outgoing.get(key, ())
+    ]
 
 
 def _with_local_steps(draft: Draft, lane: Int64Array, is_tight: bool) -> Int64Array:
@@ -124,7 +135,10 @@ def _with_local_steps(draft: Draft, lane: Int64Array, is_tight: bool) -> Int64Ar
     if not local:
         return lane
     found: list[int] = lane.tolist()
-    waits, followers = (_grouped(*pair) for pair in ((draft.children, draft.parents), (draft.parents, draft.children)))
+    waits, followers = (
+        _grouped(*pair)
+        for pair in ((draft.children, draft.parents), (draft.parents, draft.children))
+    )
     spare = 2 * len(draft)
     any_lane = _first_lanes(draft, lane) if is_tight else {}
     ranks = draft.rank.tolist()

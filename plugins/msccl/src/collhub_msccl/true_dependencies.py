@@ -10,8 +10,6 @@ from collhub_msccl.hazards import Edges, conflicts_within_blocks, find_accesses
 from hub_core.collectives import Collective
 from hub_core.steps import COLUMN_DTYPES, StepTable
 
-__all__ = ["with_true_dependencies"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -26,7 +24,10 @@ def with_true_dependencies(
     more units than can be looked at, all of program order becomes data.
     """
     columns = {name: getattr(table, name) for name in COLUMN_DTYPES}
-    data, control = (_edges(table.data_indptr, table.data_indices), _edges(table.control_indptr, table.control_indices))
+    data, control = (
+        _edges(table.data_indptr, table.data_indices),
+        _edges(table.control_indptr, table.control_indices),
+    )
     clocks = tell_clocks(table, block_indptr)
     found = [data]
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):
@@ -37,7 +38,9 @@ def with_true_dependencies(
     return StepTable.from_columns(table.num_ranks, columns, completed, control)
 
 
-def _conflicts(table: StepTable, base: Int64Array, clocks: Clocks | None, block_indptr: Int64Array) -> list[Edges] | None:
+def _conflicts(
+    table: StepTable, base: Int64Array, clocks: Clocks | None, block_indptr: Int64Array
+) -> list[Edges] | None:
     block = block_indptr[table.rank] + table.lane
     columns = {name: getattr(table, name) for name in COLUMN_DTYPES}
     accesses = find_accesses(columns, block, base) if clocks else None

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from collhub_msccl.program import StepType
 from hub_core.collectives import Buffer
 
-__all__ = ["REGION", "Steps", "unfused"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -29,7 +27,11 @@ class Steps:
 
 
 def unfused(
-    steps: Steps, block: Int64Array, block_rank: Int64Array, scratch: Int64Array, bases: tuple[Int64Array, ...]
+    steps: Steps,
+    block: Int64Array,
+    block_rank: Int64Array,
+    scratch: Int64Array,
+    bases: tuple[Int64Array, ...],
 ) -> tuple[Steps, Int64Array]:
     """Replace `rrc` (dst = received + src) by `r` and `re`; also return the scratch that every rank needs then.
 
@@ -43,7 +45,10 @@ def unfused(
     slot, scratch = _slots(given["count"], block[reducing], ~is_apart, block_rank, scratch)
     receive = _to(given, "dst", slot, ~is_apart) | {"type": np.full(len(reducing), StepType.RECV)}
     reduce = _to(_to(given, "src", slot, is_one), "dst", slot, ~is_one & ~is_apart)
-    copy = {name: column[~is_one & ~is_apart] for name, column in _to(given, "src", slot, ~is_one).items()}
+    copy = {
+        name: column[~is_one & ~is_apart]
+        for name, column in _to(given, "src", slot, ~is_one).items()
+    }
     columns = {name: column.copy() for name, column in steps.columns.items()}
     for name, column in receive.items():
         columns[name][reducing] = column
@@ -55,18 +60,29 @@ def unfused(
     return Steps(merged, row, key), scratch
 
 
-def _relation(given: dict[str, Int64Array], rank: Int64Array, bases: tuple[Int64Array, ...]) -> tuple[BoolArray, BoolArray]:
+def _relation(
+    given: dict[str, Int64Array], rank: Int64Array, bases: tuple[Int64Array, ...]
+) -> tuple[BoolArray, BoolArray]:
     """Whether source and destination are one place in every mode, and whether they lie apart in every mode."""
     is_one, is_apart = np.ones((2, len(rank)), np.bool_)
     for base in bases:
-        distance = base[rank, given["dst_buffer"]] + given["dst_offset"] - base[rank, given["src_buffer"]] - given["src_offset"]
+        distance = (
+            base[rank, given["dst_buffer"]]
+            + given["dst_offset"]
+            - base[rank, given["src_buffer"]]
+            - given["src_offset"]
+        )
         is_one &= distance == 0
         is_apart &= np.abs(distance) >= given["count"]
     return is_one, is_apart
 
 
 def _slots(
-    count: Int64Array, block: Int64Array, is_needed: BoolArray, block_rank: Int64Array, scratch: Int64Array
+    count: Int64Array,
+    block: Int64Array,
+    is_needed: BoolArray,
+    block_rank: Int64Array,
+    scratch: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
     """Where the slot of each step's thread block starts, behind the scratch so far, and the scratch in all."""
     size = np.zeros(len(block_rank), np.int64)
@@ -78,7 +94,9 @@ def _slots(
     return start[block], scratch + of_rank
 
 
-def _to(given: dict[str, Int64Array], side: str, slot: Int64Array, moved: BoolArray) -> dict[str, Int64Array]:
+def _to(
+    given: dict[str, Int64Array], side: str, slot: Int64Array, moved: BoolArray
+) -> dict[str, Int64Array]:
     """The same columns with one side moved to the slot where `moved`."""
     buffer, offset = f"{side}_buffer", f"{side}_offset"
     return {

@@ -24,8 +24,6 @@ from hub_core.steps import StepTable
 from hub_core.verification import FifoSafety, fifo_safety
 from hub_core.verification.regions import common_unit
 
-__all__ = ["write"]
-
 # The file has them in the form of its runtime: steps in thread blocks, waits instead of dependencies, its own header.
 _RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "extensions")
 
@@ -42,13 +40,17 @@ def write(algorithm: Algorithm, options: Options) -> WriteResult:
     program, safety = _safe_program(coarse, target, options)
     largest = largest_size(coarse, target, safety)
     content = xml_text(target.attributes(program, largest), program)
-    return WriteResult([Artifact("", lambda: content)], losses_of(algorithm, coarse, target, largest), _RESTATED)
+    return WriteResult(
+        [Artifact("", lambda: content)], losses_of(algorithm, coarse, target, largest), _RESTATED
+    )
 
 
 def _in_larger_units(algorithm: Algorithm) -> Algorithm:
     """The same algorithm in the largest units that divide everything, where the given ones are too small for the format."""
     steps, collective = algorithm.steps, algorithm.collective
-    reach = int(max((side + steps.count).max(initial=0) for side in (steps.src_offset, steps.dst_offset)))
+    reach = int(
+        max((side + steps.count).max(initial=0) for side in (steps.src_offset, steps.dst_offset))
+    )
     if int(steps.count.max(initial=0)) <= MOST_COUNT and reach <= MOST_OFFSET:
         return algorithm
     unit = common_unit(algorithm)
@@ -61,7 +63,9 @@ def _in_larger_units(algorithm: Algorithm) -> Algorithm:
     columns = {name: getattr(steps, name) // unit for name in ("src_offset", "dst_offset", "count")}
     return replace(
         algorithm,
-        collective=replace(collective, unit_count=max(1, collective.unit_count // unit), contract=contract),
+        collective=replace(
+            collective, unit_count=max(1, collective.unit_count // unit), contract=contract
+        ),
         steps=replace(steps, **columns),
         scratch_units=algorithm.scratch_units // unit,
     )
@@ -78,7 +82,9 @@ def _check_size(algorithm: Algorithm, runtime: Runtime) -> None:
             raise InputError(message, location=place, code="runtime-limit")
 
 
-def _safe_program(algorithm: Algorithm, target: Target, options: Options) -> tuple[Program, FifoSafety]:
+def _safe_program(
+    algorithm: Algorithm, target: Target, options: Options
+) -> tuple[Program, FifoSafety]:
     """The program, with steps fused unless that makes it deadlock where the FIFOs of connections fill up."""
     memory = _memory(algorithm, target)
     for is_fusing in (True, False) if target.runtime.has_fused_steps else (False,):
@@ -90,7 +96,9 @@ def _safe_program(algorithm: Algorithm, target: Target, options: Options) -> tup
         f"cannot be written for {target.runtime.title}: it deadlocks at every size, as a connection holds only"
         f" {safety.capacity} transfers in the protocol {target.protocol}",
         location=Location(algorithm.provenance.source_name or None),
-        cure="choose -O proto=LL or LL128" if target.protocol == "Simple" else "let receives come before further sends",
+        cure="choose -O proto=LL or LL128"
+        if target.protocol == "Simple"
+        else "let receives come before further sends",
         code="fifo-deadlock",
     )
 
@@ -109,7 +117,11 @@ def _limits(runtime: Runtime, options: Options, is_fusing: bool) -> Limits:
 
 def _memory(algorithm: Algorithm, target: Target) -> Memory:
     collective = target.collective
-    modes = [mode for mode, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)) if is_claimed]
+    modes = [
+        mode
+        for mode, is_claimed in ((True, collective.in_place), (False, collective.out_of_place))
+        if is_claimed
+    ]
     return Memory(
         *target.declared_chunks,
         scratch_chunks=_declared_scratch(algorithm),
@@ -125,13 +137,18 @@ def _declared_scratch(algorithm: Algorithm) -> npt.NDArray[np.int64]:
     sizes = declared if isinstance(declared, list) else [declared] * algorithm.num_ranks
     if len(sizes) != algorithm.num_ranks:
         return np.zeros(algorithm.num_ranks, np.int64)
-    return np.asarray([size if isinstance(size, int) and 0 <= size <= MOST_OFFSET else 0 for size in sizes], np.int64)
+    return np.asarray(
+        [size if isinstance(size, int) and 0 <= size <= MOST_OFFSET else 0 for size in sizes],
+        np.int64,
+    )
 
 
 def _lowered(program: Program, collective: Collective) -> Algorithm:
     """What the file does, as its reader would have it, but for dependencies that follow from others."""
     lowered = lower(program, False, Findings("", _ignore))
-    table = StepTable.from_columns(program.num_ranks, lowered.columns, lowered.data, lowered.control)
+    table = StepTable.from_columns(
+        program.num_ranks, lowered.columns, lowered.data, lowered.control
+    )
     return Algorithm(collective, table, lowered.scratch_units)
 
 

@@ -17,7 +17,13 @@ size = args.size
 policy = ThreadblockPolicy.manual if args.manual else ThreadblockPolicy.auto
 options = dict(threadblock_policy=policy, interleaved_replication=not args.blocked, protocol="LL")
 
-with MSCCLProgram("all_pairs", fully_connected(size), AllReduce(size, size * size, True), args.instances, **options):
+with MSCCLProgram(
+    "all_pairs",
+    fully_connected(size),
+    AllReduce(size, size * size, True),
+    args.instances,
+    **options,
+):
     for rank in range(size):
         for peer in range(size):
             if rank != peer:
@@ -30,6 +36,8 @@ with MSCCLProgram("all_pairs", fully_connected(size), AllReduce(size, size * siz
     for rank in range(size):
         for peer in range(size):
             if rank != peer:
-                chunk(rank, Buffer.input, rank * size, size).copy(peer, Buffer.input, rank * size, sendtb=peer, recvtb=rank)
+                chunk(rank, Buffer.input, rank * size, size).copy(
+                    peer, Buffer.input, rank * size, sendtb=peer, recvtb=rank
+                )
     XML()
     assert Check()

@@ -40,7 +40,9 @@ class AllToNext(Collective):
         return correct
 
 
-with MSCCLProgram("all_to_next", fully_connected(size), AllToNext(size, 4, False), args.instances, **options):
+with MSCCLProgram(
+    "all_to_next", fully_connected(size), AllToNext(size, 4, False), args.instances, **options
+):
     for rank in range(size - 1):
         direct, indirect = chunk(rank, Buffer.input, 0, 4).split(2)
         direct.copy(rank + 1, Buffer.output, 0, sendtb=0, recvtb=0)

@@ -49,10 +49,15 @@ with MSCCLProgram(
         assert both.copy(rank) is None
         one, two = both.split(2)
         assert one.group(two) == both and isinstance(one, Ref)
-        assert [(ref.get_origin_rank(), ref.get_origin_index()) for ref in (one, two)] == [(rank, 0), (rank, 1)]
+        assert [(ref.get_origin_rank(), ref.get_origin_index()) for ref in (one, two)] == [
+            (rank, 0),
+            (rank, 1),
+        ]
         assert (both.get_dst_rank(1), both.get_dst_index(1)) == (-1, 1)
         kept = both.copy(dst=rank, buffer=Buffer.output, index=0)
-        sent = chunk(1 - rank, Buffer.input, 0, 2).copy(rank, ("from", 1 - rank), sendtb=0, recvtb=0, ch=1)
+        sent = chunk(1 - rank, Buffer.input, 0, 2).copy(
+            rank, ("from", 1 - rank), sendtb=0, recvtb=0, ch=1
+        )
         assert kept.reduce(other=sent) == kept
         moved.counts[rank] += 1
     prog = kept.prog

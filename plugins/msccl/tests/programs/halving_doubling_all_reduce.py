@@ -23,7 +23,13 @@ def exchange(rank, peer, start, count, step):
     c.reduce(chunk(peer, Buffer.input, start, count), sendtb=step, recvtb=step, ch=step)
 
 
-with MSCCLProgram("halving_doubling", fully_connected(size), AllReduce(size, size, True), args.instances, **options):
+with MSCCLProgram(
+    "halving_doubling",
+    fully_connected(size),
+    AllReduce(size, size, True),
+    args.instances,
+    **options,
+):
     count, step = size // 2, 0
     while count:
         for rank in range(size):
@@ -33,7 +39,9 @@ with MSCCLProgram("halving_doubling", fully_connected(size), AllReduce(size, siz
     while count < size:
         for rank in range(size):
             start = rank // count * count
-            chunk(rank, Buffer.input, start, count).copy(rank ^ count, sendtb=step, recvtb=step, ch=step)
+            chunk(rank, Buffer.input, start, count).copy(
+                rank ^ count, sendtb=step, recvtb=step, ch=step
+            )
         count, step = count * 2, step + 1
     XML()
     assert Check()

@@ -33,7 +33,14 @@ with MSCCLProgram("hierarchical", topology, AllReduce(size, size, True), args.in
                 own = chunk((start + step) % nodes * gpus + gpu, Buffer.input, index)
                 c = own.reduce(c, sendtb=1, recvtb=1, ch=1)
             for step in range(nodes, 2 * nodes - 1):
-                c = c.copy((start + step) % nodes * gpus + gpu, Buffer.input, index, sendtb=1, recvtb=1, ch=1)
+                c = c.copy(
+                    (start + step) % nodes * gpus + gpu,
+                    Buffer.input,
+                    index,
+                    sendtb=1,
+                    recvtb=1,
+                    ch=1,
+                )
     for node in range(nodes):
         for gpu in range(gpus):
             c = chunk(node * gpus + gpu, Buffer.input, gpu * nodes, nodes)

@@ -17,7 +17,9 @@ size = args.size
 policy = ThreadblockPolicy.manual if args.manual else ThreadblockPolicy.auto
 options = dict(threadblock_policy=policy, interleaved_replication=not args.blocked, protocol="LL")
 
-with MSCCLProgram("direct", fully_connected(size), AllGather(size, 2, True), args.instances, **options):
+with MSCCLProgram(
+    "direct", fully_connected(size), AllGather(size, 2, True), args.instances, **options
+):
     for rank in range(size):
         for peer in range(size):
             if rank != peer:

@@ -17,7 +17,9 @@ size = args.size
 policy = ThreadblockPolicy.manual if args.manual else ThreadblockPolicy.auto
 options = dict(threadblock_policy=policy, interleaved_replication=not args.blocked, protocol="LL")
 
-with MSCCLProgram("pipeline", line(size), Broadcast(size, 4, True, root=0), args.instances, **options):
+with MSCCLProgram(
+    "pipeline", line(size), Broadcast(size, 4, True, root=0), args.instances, **options
+):
     for index in range(4):
         c = chunk(0, Buffer.input, index)
         for rank in range(1, size):

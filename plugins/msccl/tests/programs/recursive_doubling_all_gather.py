@@ -17,7 +17,13 @@ size = args.size
 policy = ThreadblockPolicy.manual if args.manual else ThreadblockPolicy.auto
 options = dict(threadblock_policy=policy, interleaved_replication=not args.blocked, protocol="LL")
 
-with MSCCLProgram("recursive_doubling", fully_connected(size), AllGather(size, 1, False), args.instances, **options):
+with MSCCLProgram(
+    "recursive_doubling",
+    fully_connected(size),
+    AllGather(size, 1, False),
+    args.instances,
+    **options,
+):
     for rank in range(size):
         chunk(rank, Buffer.input, 0).copy(rank, Buffer.output, rank, sendtb=99)
     count, step = 1, 0

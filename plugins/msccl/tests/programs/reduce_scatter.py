@@ -17,7 +17,9 @@ size = args.size
 policy = ThreadblockPolicy.manual if args.manual else ThreadblockPolicy.auto
 options = dict(threadblock_policy=policy, interleaved_replication=not args.blocked, protocol="LL")
 
-with MSCCLProgram("reduce_scatter", ring(size), ReduceScatter(size, 1, True), args.instances, **options):
+with MSCCLProgram(
+    "reduce_scatter", ring(size), ReduceScatter(size, 1, True), args.instances, **options
+):
     for index in range(size):
         c = chunk((index + 1) % size, Buffer.input, index)
         for step in range(2, size):

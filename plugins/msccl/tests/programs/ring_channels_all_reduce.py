@@ -31,7 +31,9 @@ def all_reduce(size, channels, instances, policy, interleaved):
                 rank = (index // channels + step) % size
                 lane = index % channels
                 c = chunk(rank, Buffer.input, index)
-                c = c.copy((rank + 1) % size, Buffer.input, index, ch=lane, sendtb=lane, recvtb=lane)
+                c = c.copy(
+                    (rank + 1) % size, Buffer.input, index, ch=lane, sendtb=lane, recvtb=lane
+                )
         XML()
         assert Check()
 

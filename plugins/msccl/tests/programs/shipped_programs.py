@@ -24,9 +24,20 @@ from msccl.programs.allreduce_ring import allreduce_ring
 from msccl.programs.alltoall_hierarchical import alltoall_hierarchical
 
 chunks = {2: 4, 3: 3, 4: 4, 5: 5}[size]
-programs = {2: allreduce_allpairs, 3: allreduce_ring, 4: lambda size: alltoall_hierarchical(2, 2), 5: allreduce_ring_inplace}
+programs = {
+    2: allreduce_allpairs,
+    3: allreduce_ring,
+    4: lambda size: alltoall_hierarchical(2, 2),
+    5: allreduce_ring_inplace,
+}
 outcome = AllToAll(size, 1, False) if size == 4 else AllReduce(size, chunks, True)
-with MSCCLProgram("shipped", fully_connected(size), outcome, args.instances, interleaved_replication=not args.blocked):
+with MSCCLProgram(
+    "shipped",
+    fully_connected(size),
+    outcome,
+    args.instances,
+    interleaved_replication=not args.blocked,
+):
     programs[size](size)
     XML()
     assert Check()

@@ -20,7 +20,11 @@ options = dict(threadblock_policy=policy, interleaved_replication=not args.block
 from msccl.programs import alltoall_three_step
 
 with MSCCLProgram(
-    "three_step", fully_connected(size), AllToAll(size, 1, False), args.instances, interleaved_replication=not args.blocked
+    "three_step",
+    fully_connected(size),
+    AllToAll(size, 1, False),
+    args.instances,
+    interleaved_replication=not args.blocked,
 ):
     alltoall_three_step(size // 2, 2)
     XML()

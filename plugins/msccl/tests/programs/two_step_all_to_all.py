@@ -18,7 +18,9 @@ policy = ThreadblockPolicy.manual if args.manual else ThreadblockPolicy.auto
 options = dict(threadblock_policy=policy, interleaved_replication=not args.blocked, protocol="LL")
 
 nodes, gpus = size // 2, 2
-with MSCCLProgram("two_step", fully_connected(size), AllToAll(size, 1, False), args.instances, **options):
+with MSCCLProgram(
+    "two_step", fully_connected(size), AllToAll(size, 1, False), args.instances, **options
+):
     for source in range(size):
         for target in range(size):
             c = chunk(source, Buffer.input, target)
@@ -27,13 +29,22 @@ with MSCCLProgram("two_step", fully_connected(size), AllToAll(size, 1, False), a
             else:
                 collector = source // gpus * gpus + target % gpus
                 into = ("for", target)
-                c.copy(collector, into, source % gpus, sendtb=size + target, recvtb=size + source, ch=1)
+                c.copy(
+                    collector, into, source % gpus, sendtb=size + target, recvtb=size + source, ch=1
+                )
                 assert chunk(collector, into, source % gpus).get_dst_rank() == target
     for node in range(nodes):
         for target in range(size):
             if node != target // gpus:
                 collector = node * gpus + target % gpus
                 c = chunk(collector, ("for", target), 0, gpus)
-                c.copy(target, Buffer.output, node * gpus, sendtb=2 * size + target, recvtb=2 * size + collector, ch=2)
+                c.copy(
+                    target,
+                    Buffer.output,
+                    node * gpus,
+                    sendtb=2 * size + target,
+                    recvtb=2 * size + collector,
+                    ch=2,
+                )
     XML()
     assert Check()

@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "DEFAULT_PCI",
-    "UNLIMITED",
-    "intel_generation",
-    "is_known_gcn",
-    "lane_rate",
-    "net",
-    "nvlink",
-    "pci",
-    "socket_to_socket",
-    "xgmi",
-]
-
 UNLIMITED = 5000.0
 DEFAULT_PCI = 12.0
 DEFAULT_NET_MBIT = 10_000
@@ -41,7 +28,14 @@ _OTHER_NVLINK = 20.0
 _XGMI = {"gfx90a": 36.0, "gfx94": 48.0}
 _OTHER_XGMI = 24.0
 # RCCL's numbers for architectures, before it wrote their names.
-_GCN_NAMES = {"906": "gfx906", "908": "gfx908", "910": "gfx90a", "940": "gfx940", "941": "gfx941", "942": "gfx942"}
+_GCN_NAMES = {
+    "906": "gfx906",
+    "908": "gfx908",
+    "910": "gfx90a",
+    "940": "gfx940",
+    "941": "gfx941",
+    "942": "gfx942",
+}
 
 _INTEL_MODELS = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0))
 _OTHER_INTEL = 6.0
@@ -52,7 +46,9 @@ _ZHAOXIN = ("CentaurHauls", "  Shanghai  ")
 
 def lane_rate(link_speed: str) -> int:
     """Rate of one PCI lane in 100 Mb/s by the text of its link speed; what NCCL does not know counts as 8 GT/s."""
-    return next((rate for prefix, rate in _LINK_SPEEDS if link_speed.startswith(prefix)), _OTHER_SPEED)
+    return next(
+        (rate for prefix, rate in _LINK_SPEEDS if link_speed.startswith(prefix)), _OTHER_SPEED
+    )
 
 
 def pci(link_speed: str, link_width: int) -> float:
@@ -87,7 +83,9 @@ def intel_generation(model: int, is_rccl: bool) -> float:
     return min(rate, 10.0) if is_rccl else rate
 
 
-def socket_to_socket(architecture: str, vendor: str, family: int, model: int, is_rccl: bool) -> float:
+def socket_to_socket(
+    architecture: str, vendor: str, family: int, model: int, is_rccl: bool
+) -> float:
     """Between two CPUs of one machine, by the first one."""
     if architecture in _BY_ARCHITECTURE:
         return _BY_ARCHITECTURE[architecture]

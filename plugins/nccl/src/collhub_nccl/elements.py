@@ -10,8 +10,6 @@ from xml.parsers import expat
 
 from hub_core.diagnostics import InputError, Location
 
-__all__ = ["Element", "parse"]
-
 MAX_BYTES = 16 << 20
 MAX_ELEMENTS = 100_000
 MAX_DEPTH = 64
@@ -43,7 +41,11 @@ class Element:
         if not text:
             return None
         match = _NUMBER.match(text)
-        return int(match[1], 0 if "x" in match[1].lower() else 10) if match else self.fail_value(name, "a whole number")
+        return (
+            int(match[1], 0 if "x" in match[1].lower() else 10)
+            if match
+            else self.fail_value(name, "a whole number")
+        )
 
     def real(self, name: str) -> float | None:
         """An attribute as a number, None where it is missing or empty."""
@@ -69,18 +71,26 @@ class Element:
 def parse(content: bytes, file: str) -> Element:
     """The root element. Raises `InputError` with the line of what is not well-formed XML, or too large."""
     if len(content) > MAX_BYTES:
-        raise InputError(f"the file is larger than {MAX_BYTES >> 20} MiB", location=Location(file), code="too-large")
+        raise InputError(
+            f"the file is larger than {MAX_BYTES >> 20} MiB",
+            location=Location(file),
+            code="too-large",
+        )
     tree = _Tree(file)
     try:
         tree.parser.Parse(content, True)
     except expat.ExpatError as error:
         reason = expat.ErrorString(error.code)
         raise InputError(
-            f"this is not well-formed XML: {reason}", location=Location(file, error.lineno), code="not-xml"
+            f"this is not well-formed XML: {reason}",
+            location=Location(file, error.lineno),
+            code="not-xml",
         ) from None
     except (LookupError, ValueError):
         message = "the XML declaration names an encoding that is not supported"
-        raise InputError(message, location=Location(file, 1), cure="write the file in UTF-8", code="not-xml") from None
+        raise InputError(
+            message, location=Location(file, 1), cure="write the file in UTF-8", code="not-xml"
+        ) from None
     return tree.root.children[0]
 
 
@@ -100,13 +110,19 @@ class _Tree:
         element = Element(name, attributes, self.root.file, self.parser.CurrentLineNumber)
         self._count += 1
         if self._count > MAX_ELEMENTS or len(self._open) > MAX_DEPTH:
-            element.fail(f"there are more than {MAX_ELEMENTS} elements, or more than {MAX_DEPTH} inside one another")
+            element.fail(
+                f"there are more than {MAX_ELEMENTS} elements, or more than {MAX_DEPTH} inside one another"
+            )
         self._open[-1].children.append(element)
         self._open.append(element)
 
     def _end(self, name: str) -> None:
         self._open.pop()
 
-    def _refuse_doctype(self, name: str, system: str | None, public: str | None, has_internal: bool) -> None:
+    def _refuse_doctype(
+        self, name: str, system: str | None, public: str | None, has_internal: bool
+    ) -> None:
         place = Location(self.root.file, self.parser.CurrentLineNumber)
-        raise InputError("a DOCTYPE is not accepted", location=place, cure="remove it", code="doctype")
+        raise InputError(
+            "a DOCTYPE is not accepted", location=place, cure="remove it", code="doctype"
+        )

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from hub_core.diagnostics import Diagnostic, Location, Severity
 
-__all__ = ["Findings"]
-
 
 class Findings:
     """Warnings by code, in the order in which they first came."""
@@ -17,11 +15,17 @@ class Findings:
 
     def warn(self, code: str, place: Location, message: str, cure: str = "") -> None:
         """Note one place; the first of a code gives the message."""
-        first, count = self._found.get(code, (Diagnostic(code, message, Severity.WARNING, place, cure), 0))
+        first, count = self._found.get(
+            code, (Diagnostic(code, message, Severity.WARNING, place, cure), 0)
+        )
         self._found[code] = (first, count + 1)
 
     def tell(self, report: Callable[[Diagnostic], None]) -> None:
         """Report every kind once."""
         for first, count in self._found.values():
             more = f" (and {count - 1} more such places)" if count > 1 else ""
-            report(Diagnostic(first.code, first.message + more, first.severity, first.location, first.cure))
+            report(
+                Diagnostic(
+                    first.code, first.message + more, first.severity, first.location, first.cure
+                )
+            )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collhub_nccl.elements import Element
 
-__all__ = ["flatten_switches"]
-
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 
 
@@ -15,7 +13,11 @@ def flatten_switches(element: Element) -> None:
         element.children = [
             inner
             for child in element.children
-            for inner in (child.children if child.name == "pci" and _generation(child, 1) == generation else [child])
+            for inner in (
+                child.children
+                if child.name == "pci" and _generation(child, 1) == generation
+                else [child]
+            )
         ]
     for child in element.children:
         flatten_switches(child)

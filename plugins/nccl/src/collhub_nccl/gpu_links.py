@@ -13,8 +13,6 @@ from collhub_nccl.xml_machine import Gpu, Hub
 from collhub_nccl.xml_nodes import TargetKind, bus_of, target_kind
 from hub_core.diagnostics import Location, UsageError
 
-__all__ = ["join_by_profile", "join_gpus"]
-
 _LINKS = ("nvlink", "xgmi", "c2c")
 _CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
 MAX_COUNT = 1 << 16
@@ -22,7 +20,13 @@ MAX_COUNT = 1 << 16
 
 def join_gpus(hub: Hub, gpus: Sequence[Gpu], source: str) -> None:
     """Add the links that the file states; where it states none, those of the profile, if one is given."""
-    stated = [(gpu, link) for gpu in gpus if gpu.element is not None for link in gpu.element.children if link.name in _LINKS]
+    stated = [
+        (gpu, link)
+        for gpu in gpus
+        if gpu.element is not None
+        for link in gpu.element.children
+        if link.name in _LINKS
+    ]
     partners: dict[tuple[str, int], list[Gpu]] = {}
     for gpu in gpus:
         partners.setdefault((gpu.host, gpu.bus), []).append(gpu)
@@ -45,7 +49,11 @@ def join_by_profile(machine: Machine, gpus: Sequence[int], profile: Profile) -> 
     wiring = profile.wiring
     if wiring.gpus not in (None, len(gpus)):
         message = f"the profile's wiring is for {wiring.gpus} GPUs, the machine has {len(gpus)}"
-        raise UsageError(message, cure="choose another profile, or name the GPUs with FILE?gpus=", code="profile-size")
+        raise UsageError(
+            message,
+            cure="choose another profile, or name the GPUs with FILE?gpus=",
+            code="profile-size",
+        )
     for one, other, count in wiring.lanes(len(gpus)):
         machine.join(LinkType.NVLINK, gpus[one], gpus[other], count * profile.link)
     if wiring.links:
@@ -54,7 +62,9 @@ def join_by_profile(machine: Machine, gpus: Sequence[int], profile: Profile) -> 
             machine.join(LinkType.NVLINK, gpu, switch, wiring.links * profile.link)
 
 
-def _join(hub: Hub, gpu: Gpu, link: Element, partners: dict[tuple[str, int], list[Gpu]], switch: list[int]) -> None:
+def _join(
+    hub: Hub, gpu: Gpu, link: Element, partners: dict[tuple[str, int], list[Gpu]], switch: list[int]
+) -> None:
     count = link.whole("count")
     if count is None or not 0 < count <= MAX_COUNT:
         link.fail_value("count", f"a number of links in 1..{MAX_COUNT}")
@@ -78,7 +88,9 @@ def _join(hub: Hub, gpu: Gpu, link: Element, partners: dict[tuple[str, int], lis
 
 def _to_gpu(hub: Hub, gpu: Gpu, link: Element, rate: float, targets: Sequence[Gpu]) -> None:
     if not targets:
-        message = f"<{link.name}> to {link.text('target')}, which is no GPU of the file, is left out"
+        message = (
+            f"<{link.name}> to {link.text('target')}, which is no GPU of the file, is left out"
+        )
         hub.findings.warn("link-target", link.place, message)
     for target in targets:
         hub.machine.connect(LinkType.NVLINK, gpu.node, target.node, rate / len(targets))
@@ -92,7 +104,11 @@ def _rate(hub: Hub, gpu: Gpu, link: Element) -> float:
         capability = element.whole("sm")
         if capability is not None:
             return bandwidths.nvlink(capability)
-        return hub.profile.link if hub.profile else element.fail("the GPU states no sm, which tells the speed of NVLink", _CURE)
+        return (
+            hub.profile.link
+            if hub.profile
+            else element.fail("the GPU states no sm, which tells the speed of NVLink", _CURE)
+        )
     name = element.text("gcn")
     if name and bandwidths.is_known_gcn(name):
         return bandwidths.xgmi(name)
@@ -102,7 +118,10 @@ def _rate(hub: Hub, gpu: Gpu, link: Element) -> float:
         element.fail("the GPU states no gcn, which tells the speed of xGMI", _CURE)
     rate = bandwidths.xgmi(name)
     hub.findings.warn(
-        "unknown-gpu", element.place, f"the GPU gcn={name[:40]!r} is not known; {rate:g} GB/s a link is assumed", _CURE
+        "unknown-gpu",
+        element.place,
+        f"the GPU gcn={name[:40]!r} is not known; {rate:g} GB/s a link is assumed",
+        _CURE,
     )
     return rate
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from hub_core.plugins.contract import HealthLine
 
-__all__ = ["check"]
-
 _TOOLS = (
-    ("g++", "programs of the format nccl run here, on the test double of NCCL", "install g++ and make to run them without GPU"),
+    (
+        "g++",
+        "programs of the format nccl run here, on the test double of NCCL",
+        "install g++ and make to run them without GPU",
+    ),
     (
         "nvcc",
         "programs of the format nccl compile for GPUs",

@@ -13,8 +13,6 @@ from hub_core.plugins.contract import Options
 from hub_core.topology import Links, Topology
 from hub_core.units import parse_bandwidth, parse_time
 
-__all__ = ["Fabric", "LinkType", "Machine", "NodeKind", "topology_of"]
-
 MAX_NODES = 1 << 20
 MAX_LINKS = 1 << 22
 
@@ -84,7 +82,9 @@ class Machine:
             key = (type, source, destination)
             self.links[key] = self.links.get(key, 0.0) + bandwidth
 
-    def join(self, type: LinkType, one: int, other: int, bandwidth: float, latency_s: float | None = None) -> None:
+    def join(
+        self, type: LinkType, one: int, other: int, bandwidth: float, latency_s: float | None = None
+    ) -> None:
         """A link in both directions."""
         for key in ((one, other), (other, one)):
             self.connect(type, *key, bandwidth)
@@ -97,7 +97,11 @@ class Machine:
 
     def net_bandwidth(self, net: int) -> float:
         """What a network port can send to its machine, in GB/s."""
-        return sum(rate for (type, source, _), rate in self.links.items() if type is LinkType.NET and source == net)
+        return sum(
+            rate
+            for (type, source, _), rate in self.links.items()
+            if type is LinkType.NET and source == net
+        )
 
 
 def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabric) -> Topology:
@@ -106,30 +110,52 @@ def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabr
     Raises `InputError` where there is no GPU, or no network port to join machines by.
     """
     if not gpus:
-        raise InputError("no GPU is known", location=Location(source), cure="name the GPUs with FILE?gpus=", code="no-gpu")
+        raise InputError(
+            "no GPU is known",
+            location=Location(source),
+            cure="name the GPUs with FILE?gpus=",
+            code="no-gpu",
+        )
     nets = machine.of_kind(NodeKind.NET)
     if fabric.machines > 1 and not nets:
         cure = "state the speed of its network cards with FILE?net_bandwidth=400Gbit/s"
         raise InputError(
-            "the machine has no network port to join several by", location=Location(source), cure=cure, code="no-net"
+            "the machine has no network port to join several by",
+            location=Location(source),
+            cure=cure,
+            code="no-net",
         )
     switches = (len(nets) if fabric.is_rail else 1) if fabric.machines > 1 else 0
-    _check_size(fabric.machines * len(machine.kinds) + switches, fabric.machines * (len(machine.links) + 2 * len(nets)))
+    _check_size(
+        fabric.machines * len(machine.kinds) + switches,
+        fabric.machines * (len(machine.links) + 2 * len(nets)),
+    )
     rest = [node for node in range(len(machine.kinds)) if node not in set(gpus)]
     number = _numbers(len(machine.kinds), gpus, rest, fabric.machines)
     first_switch = fabric.machines * len(machine.kinds)
     parts = [_inside(machine, number[m], fabric) for m in range(fabric.machines)]
     if switches:
-        parts += [_outside(machine, number[m], nets, first_switch, fabric) for m in range(fabric.machines)]
+        parts += [
+            _outside(machine, number[m], nets, first_switch, fabric) for m in range(fabric.machines)
+        ]
     names = _names(machine, gpus, rest, fabric, switches)
     npus = fabric.machines * len(gpus)
-    groups = {f"machine {m}": tuple(range(m * len(gpus), (m + 1) * len(gpus))) for m in range(fabric.machines) if switches}
-    return Links.joined(parts).topology(source, npus, first_switch + switches, node_names=tuple(names), groups=groups)
+    groups = {
+        f"machine {m}": tuple(range(m * len(gpus), (m + 1) * len(gpus)))
+        for m in range(fabric.machines)
+        if switches
+    }
+    return Links.joined(parts).topology(
+        source, npus, first_switch + switches, node_names=tuple(names), groups=groups
+    )
 
 
 def _check_size(nodes: int, links: int) -> None:
     if nodes > MAX_NODES or links > MAX_LINKS:
-        raise UsageError(f"that is {nodes} nodes and {links} links, too many", cure="give fewer machines with FILE?nodes=")
+        raise UsageError(
+            f"that is {nodes} nodes and {links} links, too many",
+            cure="give fewer machines with FILE?nodes=",
+        )
 
 
 def _numbers(
@@ -143,7 +169,9 @@ def _numbers(
     return number
 
 
-def _inside(machine: Machine, number: np.ndarray[tuple[int], np.dtype[np.int64]], fabric: Fabric) -> Links:
+def _inside(
+    machine: Machine, number: np.ndarray[tuple[int], np.dtype[np.int64]], fabric: Fabric
+) -> Links:
     keys = sorted(machine.links)
     latency = [machine.latencies.get(key, fabric.latency_s) for key in keys]
     ends = np.asarray([key[1:] for key in keys], np.int64).reshape(-1, 2)
@@ -152,18 +180,33 @@ def _inside(machine: Machine, number: np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def _outside(
-    machine: Machine, number: np.ndarray[tuple[int], np.dtype[np.int64]], nets: Sequence[int], first_switch: int, fabric: Fabric
+    machine: Machine,
+    number: np.ndarray[tuple[int], np.dtype[np.int64]],
+    nets: Sequence[int],
+    first_switch: int,
+    fabric: Fabric,
 ) -> Links:
     """Links between the network ports of one machine and the switches of the network."""
     ports = number[list(nets)]
-    switches = first_switch + (np.arange(len(nets)) if fabric.is_rail else np.zeros(len(nets), np.int64))
+    switches = first_switch + (
+        np.arange(len(nets)) if fabric.is_rail else np.zeros(len(nets), np.int64)
+    )
     rates = np.tile([machine.net_bandwidth(net) * 1e9 for net in nets], 2)
     delays = np.full(2 * len(nets), fabric.latency_s)
-    return Links(np.concatenate([ports, switches]), np.concatenate([switches, ports]), rates, delays)
+    return Links(
+        np.concatenate([ports, switches]), np.concatenate([switches, ports]), rates, delays
+    )
 
 
-def _names(machine: Machine, gpus: Sequence[int], rest: Sequence[int], fabric: Fabric, switches: int) -> list[str]:
+def _names(
+    machine: Machine, gpus: Sequence[int], rest: Sequence[int], fabric: Fabric, switches: int
+) -> list[str]:
     if fabric.machines == 1:
         return [machine.names[node] for node in (*gpus, *rest)]
-    names = [f"machine {m} {machine.names[node]}" for part in (gpus, rest) for m in range(fabric.machines) for node in part]
+    names = [
+        f"machine {m} {machine.names[node]}"
+        for part in (gpus, rest)
+        for m in range(fabric.machines)
+        for node in part
+    ]
     return names + ([f"rail {k}" for k in range(switches)] if fabric.is_rail else ["network"])

@@ -17,8 +17,6 @@ from hub_core.plugins.contract import Options, Source
 from hub_core.topology import Topology
 from hub_core.units import parse_bandwidth
 
-__all__ = ["read"]
-
 MAX_BYTES = 4 << 20
 MAX_DEVICES = 1024
 # What two devices share, nearest first: a PCI switch, several of them, a host bridge, a NUMA node; SOC is the old name of SYS.
@@ -76,7 +74,11 @@ def read(source: Source, options: Options) -> Topology:
 
 
 def _node_of(device: _Device) -> tuple[NodeKind, str]:
-    return (NodeKind.GPU, f"gpu {device.name[3:]}") if device.is_gpu else (NodeKind.NIC, f"nic {device.name}")
+    return (
+        (NodeKind.GPU, f"gpu {device.name[3:]}")
+        if device.is_gpu
+        else (NodeKind.NIC, f"nic {device.name}")
+    )
 
 
 def _matrix(name: str, content: bytes) -> list[_Device]:
@@ -95,7 +97,12 @@ def _matrix(name: str, content: bytes) -> list[_Device]:
     for line, text in enumerate(lines[start + 1 : start + 1 + len(heads)], start + 2):
         devices.append(_row(name, line, text.split(), heads, len(devices)))
     if len(devices) < len(heads):
-        _fail(name, len(lines), f"the matrix ends after {len(devices)} of {len(heads)} rows", "save the whole output")
+        _fail(
+            name,
+            len(lines),
+            f"the matrix ends after {len(devices)} of {len(heads)} rows",
+            "save the whole output",
+        )
     for one, other in itertools.combinations(range(len(heads)), 2):
         if devices[one].cells[other] != devices[other].cells[one]:
             pair = f"{heads[one]} and {heads[other]}"
@@ -107,22 +114,37 @@ def _matrix(name: str, content: bytes) -> list[_Device]:
     return devices
 
 
-def _row(name: str, line: int, words: Sequence[str], heads: Sequence[str], position: int) -> _Device:
+def _row(
+    name: str, line: int, words: Sequence[str], heads: Sequence[str], position: int
+) -> _Device:
     if len(words) < len(heads) + 1 or words[0] != heads[position]:
-        _fail(name, line, f"the row of {heads[position][:40]} was expected, with {len(heads)} columns", "save the whole output")
+        _fail(
+            name,
+            line,
+            f"the row of {heads[position][:40]} was expected, with {len(heads)} columns",
+            "save the whole output",
+        )
     cells = tuple(words[1 : len(heads) + 1])
     for column, cell in enumerate(cells):
-        fits = cell == "X" if column == position else cell in _SHARED or cell in _APART or _NVLINKS.match(cell) is not None
+        fits = (
+            cell == "X"
+            if column == position
+            else cell in _SHARED or cell in _APART or _NVLINKS.match(cell) is not None
+        )
         if not fits:
-            message = (
-                f"{heads[position]} and {heads[column]}: {cell[:40]!r} is not one of X, NV#, {', '.join((*_SHARED, *_APART))}"
-            )
+            message = f"{heads[position]} and {heads[column]}: {cell[:40]!r} is not one of X, NV#, {', '.join((*_SHARED, *_APART))}"
             _fail(name, line, message, f"write the PCI relation there; for links, {_CURE}")
     rest = words[len(heads) + 1 :]
     return _Device(words[0], line, cells, rest[1] if len(rest) > 1 and rest[1].isdecimal() else "")
 
 
-def _nvlinks(machine: Machine, devices: Sequence[_Device], profile: Profile | None, findings: Findings, name: str) -> None:
+def _nvlinks(
+    machine: Machine,
+    devices: Sequence[_Device],
+    profile: Profile | None,
+    findings: Findings,
+    name: str,
+) -> None:
     """Direct links of pairs, or links of every GPU to NVSwitch, where one GPU cannot have as many links as its row says."""
     counts = {
         (a, b): int(match[1])
@@ -159,7 +181,9 @@ def _tree(machine: Machine, devices: Sequence[_Device], pci: float, sockets: flo
     for level, relation in enumerate(_SHARED):
         for a, b in itertools.combinations(range(len(devices)), 2):
             is_last = level == len(_SHARED) - 1
-            if devices[a].cells[b] == relation or (is_last and devices[a].numa and devices[a].numa == devices[b].numa):
+            if devices[a].cells[b] == relation or (
+                is_last and devices[a].numa and devices[a].numa == devices[b].numa
+            ):
                 _merge(group, a, b)
         for first in sorted(set(group)):
             below = sorted({top[k] for k in range(len(devices)) if group[k] == first})

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from collhub_nccl import bandwidths
 
-__all__ = ["PROFILES", "Profile", "Wiring"]
-
 Pairs = Mapping[tuple[int, int], int]
 
 

@@ -15,8 +15,6 @@ from hub_core.diagnostics import InputError
 from hub_core.execution.levels import levelled_program
 from hub_core.execution.program import LevelledProgram, RecordKind
 
-__all__ = ["RING_KINDS", "Ring", "rings_of"]
-
 Int64Array = npt.NDArray[np.int64]
 Ring = tuple[int, ...]
 """Ranks in the order in which data passes them, from rank 0 on; the last one sends to the first."""
@@ -41,32 +39,42 @@ def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
     """
     kind, n = algorithm.collective.kind, algorithm.num_ranks
     if kind not in _PASSES or n < 2:
-        raise _refusal(f"NCCL has no rings for {kind} of {n} ranks; it has for {', '.join(RING_KINDS)}")
+        raise _refusal(
+            f"NCCL has no rings for {kind} of {n} ranks; it has for {', '.join(RING_KINDS)}"
+        )
     program = levelled_program(algorithm, not algorithm.collective.out_of_place)
     collective = replace(algorithm.collective, unit_count=program.unit_count)
     part, source, target = _passages(collective, program)
     order = np.argsort(part, kind="stable")
     bounds = np.searchsorted(part[order], np.arange(program.unit_count + 1))
     found: Counter[Ring] = Counter()
-    for index, (first, last) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+    for index, (first, last) in enumerate(
+        zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+    ):
         rows = order[first:last]
         if len(rows) != _PASSES[kind] * (n - 1):
             raise _refusal(
                 f"part {index} passes over {len(rows)} links; in a ring {kind} of {n} ranks it passes {_PASSES[kind] * (n - 1)}"
             )
-        found[_ring(index, n, set(zip(source[rows].tolist(), target[rows].tolist(), strict=True)))] += 1
+        found[
+            _ring(index, n, set(zip(source[rows].tolist(), target[rows].tolist(), strict=True)))
+        ] += 1
     return dict(found)
 
 
 def _refusal(reason: str) -> InputError:
-    return InputError(f"not a set of rings: {reason}", cure="write it as a program: --to nccl", code="not-rings")
+    return InputError(
+        f"not a set of rings: {reason}", cure="write it as a program: --to nccl", code="not-rings"
+    )
 
 
 def _ring(part: int, n: int, links: Iterable[tuple[int, int]]) -> Ring:
     successor: dict[int, int] = {}
     for source, target in sorted(links):
         if source in successor:
-            raise _refusal(f"rank {source} sends part {part} to rank {successor[source]} and to rank {target}")
+            raise _refusal(
+                f"rank {source} sends part {part} to rank {successor[source]} and to rank {target}"
+            )
         successor[source] = target
     if len(set(successor.values())) < len(successor):
         twice = Counter(successor.values()).most_common(1)[0][0]
@@ -83,7 +91,9 @@ def _ring(part: int, n: int, links: Iterable[tuple[int, int]]) -> Ring:
     return tuple(ring)
 
 
-def _passages(collective: Collective, program: LevelledProgram) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _passages(
+    collective: Collective, program: LevelledProgram
+) -> tuple[Int64Array, Int64Array, Int64Array]:
     """(part, source, target) of every block that a message moves: the program runs on numbers of parts instead of data."""
     memory = _initial_parts(collective, program)
     source, target = program.addresses()
@@ -105,7 +115,10 @@ def _passages(collective: Collective, program: LevelledProgram) -> tuple[Int64Ar
     if not moved:
         raise _refusal("no rank sends anything")
     lengths = [len(parts) for parts, _, _ in moved]
-    ends = [np.repeat(np.asarray([passage[side] for passage in moved], np.int64), lengths) for side in (1, 2)]
+    ends = [
+        np.repeat(np.asarray([passage[side] for passage in moved], np.int64), lengths)
+        for side in (1, 2)
+    ]
     return np.concatenate([parts for parts, _, _ in moved]), ends[0], ends[1]
 
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from hub_core.plugins.contract import Source
 
-__all__ = ["MATRIX", "text_samples", "xml_samples"]
-
 _PORT = '<nic><net name="{name}" dev="{dev}" speed="400000" port="1" latency="0.5" guid="0x1" maxconn="131072" gdr="1"/></nic>'
 
 

@@ -15,8 +15,6 @@ from hub_core.diagnostics import InputError
 from hub_core.execution.bandwidth import bus_bandwidth
 from hub_core.execution.program import LevelledProgram
 
-__all__ = ["Tables", "schedule_cpp", "schedule_json", "tables_of"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _LARGEST = 2**31 - 1
@@ -29,7 +27,16 @@ _NATIVE = {
     CollectiveKind.BROADCAST: "kBroadcast",
     CollectiveKind.REDUCE: "kReduce",
 }
-_RECORD_FIELDS = ("kind", "src_buffer", "dst_buffer", "level", "peer", "src_offset", "dst_offset", "count")
+_RECORD_FIELDS = (
+    "kind",
+    "src_buffer",
+    "dst_buffer",
+    "level",
+    "peer",
+    "src_offset",
+    "dst_offset",
+    "count",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,11 @@ def tables_of(algorithm: Algorithm, program: LevelledProgram) -> Tables:
     records[:, 1:3] = np.where(records[:, 1:3] == Buffer.UNKNOWN, 0, records[:, 1:3])
     if len(records) > _MOST_RECORDS or records.max(initial=0) > _LARGEST:
         message = f"{len(records)} records are more than an emitted program holds"
-        raise InputError(message, cure=f"use at most {_MOST_RECORDS} records, and offsets below 2^31", code="too-large")
+        raise InputError(
+            message,
+            cure=f"use at most {_MOST_RECORDS} records, and offsets below 2^31",
+            code="too-large",
+        )
     promises, indptr = _promises(collective)
     return Tables(algorithm.provenance, collective, program, records, promises, indptr)
 
@@ -68,15 +79,25 @@ def _promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
     if stated is None:
         return np.zeros((0, 4), np.int64), np.zeros(collective.num_ranks + 1, np.int64)
     # Sorted by source first, so that what lies side by side at both ends becomes one run.
-    order = np.lexsort((stated.offset, stated.source_unit - stated.offset, stated.source_rank, stated.rank))
+    order = np.lexsort(
+        (stated.offset, stated.source_unit - stated.offset, stated.source_rank, stated.rank)
+    )
     rank, offset, source, unit = (
-        column[order] for column in (stated.rank, stated.offset, stated.source_rank, stated.source_unit)
+        column[order]
+        for column in (stated.rank, stated.offset, stated.source_rank, stated.source_unit)
     )
     is_first = np.ones(len(rank), np.bool_)
-    is_first[1:] = (np.diff(rank) != 0) | (np.diff(source) != 0) | (np.diff(offset) != 1) | (np.diff(unit) != 1)
+    is_first[1:] = (
+        (np.diff(rank) != 0)
+        | (np.diff(source) != 0)
+        | (np.diff(offset) != 1)
+        | (np.diff(unit) != 1)
+    )
     first = np.flatnonzero(is_first)
     if len(first) > _MOST_PROMISES:
-        raise InputError(f"the result has {len(first)} parts, more than {_MOST_PROMISES}", code="too-large")
+        raise InputError(
+            f"the result has {len(first)} parts, more than {_MOST_PROMISES}", code="too-large"
+        )
     count = np.diff(np.append(first, len(rank)))
     runs = np.stack([offset[first], source[first], unit[first], count], axis=1)
     return runs, np.searchsorted(rank[first], np.arange(collective.num_ranks + 1)).astype(np.int64)
@@ -129,7 +150,9 @@ def _memories(tables: Tables) -> Iterator[str]:
     for rank in range(tables.program.num_ranks):
         memory = tables.program.rank_memory(rank)
         begin, size = (layout.base[rank] - memory.start).tolist(), layout.size[rank].tolist()
-        yield _braced([_braced(begin), _braced(size), memory.stop - memory.start, _truth(defined[rank])])
+        yield _braced(
+            [_braced(begin), _braced(size), memory.stop - memory.start, _truth(defined[rank])]
+        )
 
 
 def _facts(tables: Tables) -> list[str]:
@@ -183,6 +206,8 @@ def schedule_json(tables: Tables) -> str:
         "record_fields": list(_RECORD_FIELDS),
         "records": [part.tolist() for part in np.split(tables.records, program.rank_indptr[1:-1])],
         "promise_fields": ["offset", "source", "source_offset", "count"],
-        "promises": [part.tolist() for part in np.split(tables.promises, tables.promise_indptr[1:-1])],
+        "promises": [
+            part.tolist() for part in np.split(tables.promises, tables.promise_indptr[1:-1])
+        ],
     }
     return json.dumps(document, separators=(",", ":")) + "\n"

@@ -17,8 +17,6 @@ from hub_core.plugins.contract import Options, Source
 from hub_core.topology import Topology
 from hub_core.units import parse_bandwidth
 
-__all__ = ["read"]
-
 
 def read(source: Source, options: Options) -> Topology:
     """GPUs become NPUs in the order of their `dev`; CPUs, PCI switches, NVSwitch, NICs and ports become switches.
@@ -67,11 +65,22 @@ def _named_gpus(text: str) -> Iterator[int]:
     for part in filter(None, text.split(",")):
         number = bus_number(part)
         if number is None:
-            raise UsageError(f"gpus: {part[:40]!r} is no bus id", cure="write for example 00:16.0,00:17.0", code="bus-id")
+            raise UsageError(
+                f"gpus: {part[:40]!r} is no bus id",
+                cure="write for example 00:16.0,00:17.0",
+                code="bus-id",
+            )
         yield number
 
 
 def _refuse_empty(root: Element) -> None:
-    plain = [element.text("busid") for element in _all(root) if element.name == "pci" and not is_gpu_class(element.text("class"))]
+    plain = [
+        element.text("busid")
+        for element in _all(root)
+        if element.name == "pci" and not is_gpu_class(element.text("class"))
+    ]
     first = f", for example FILE?gpus={','.join(plain[:2])}" if plain else ""
-    root.fail("the file names no GPU, neither as <gpu> nor by the class of a PCI device", f"say which devices are GPUs{first}")
+    root.fail(
+        "the file names no GPU, neither as <gpu> nor by the class of a PCI device",
+        f"say which devices are GPUs{first}",
+    )

@@ -12,8 +12,6 @@ from collhub_nccl.machine import LinkType, Machine, NodeKind
 from collhub_nccl.profiles import Profile
 from collhub_nccl.xml_nodes import TargetKind, bus_of, device_kind
 
-__all__ = ["Gpu", "Hub", "build"]
-
 _KNOWN = {
     "system": ("cpu",),
     "cpu": ("pci", "nic"),
@@ -76,7 +74,9 @@ class _Place:
 def build(root: Element, hub: Hub) -> None:
     """Fill the machine with everything but the links of GPUs. Raises `InputError` with the line of what is wrong."""
     if root.name != "system":
-        root.fail(f"this is not an NCCL topology: <system> was expected, <{root.name}> stands there")
+        root.fail(
+            f"this is not an NCCL topology: <system> was expected, <{root.name}> stands there"
+        )
     _check_children(root, hub)
     for element in root.named("gpu", "pci", "nic"):
         element.fail(f"<{element.name}> stands in <system>: a machine has <cpu>, and devices in it")
@@ -126,7 +126,11 @@ def _gpus(element: Element, bus: int, place: _Place, hub: Hub) -> None:
     _check_children(element, hub)
     stated = [gpu for gpu in element.named("gpu") if not hub.has_ranks or gpu.text("rank")]
     if len(stated) < sum(1 for _ in element.named("gpu")):
-        hub.findings.warn("gpu-without-rank", element.place, "a GPU without a rank, beside GPUs with one, takes no part")
+        hub.findings.warn(
+            "gpu-without-rank",
+            element.place,
+            "a GPU without a rank, beside GPUs with one, takes no part",
+        )
         if not stated:
             return
     rate = _pci_rate(element, hub)
@@ -139,9 +143,16 @@ def _gpus(element: Element, bus: int, place: _Place, hub: Hub) -> None:
     for gpu in entries:
         dev = "" if gpu is None else gpu.text("dev")
         nodes.append(hub.machine.add(NodeKind.GPU, f"gpu {dev or element.text('busid').strip()}"))
-        hub.gpus.append(Gpu(nodes[-1], place.host, bus, place.cpu, max(1, len(stated)), element, gpu))
+        hub.gpus.append(
+            Gpu(nodes[-1], place.host, bus, place.cpu, max(1, len(stated)), element, gpu)
+        )
         loose = len(stated) > 1
-        hub.machine.join(LinkType.LOC if loose else LinkType.PCI, nodes[-1], above, bandwidths.UNLIMITED if loose else rate)
+        hub.machine.join(
+            LinkType.LOC if loose else LinkType.PCI,
+            nodes[-1],
+            above,
+            bandwidths.UNLIMITED if loose else rate,
+        )
     for one, other in itertools.combinations(nodes, 2):
         hub.machine.join(LinkType.LOC, one, other, _PARTITION_LINK)
 
@@ -168,12 +179,21 @@ def _nets(card: Element, nic: int, hub: Hub) -> None:
         if port.whole("dev") is None:
             continue
         net = hub.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
-        rate = bandwidths.net(port.whole("speed")) if hub.net_bandwidth is None else hub.net_bandwidth
+        rate = (
+            bandwidths.net(port.whole("speed")) if hub.net_bandwidth is None else hub.net_bandwidth
+        )
         if rate > bandwidths.UNLIMITED:
             message = f"a port of {port.text('speed')} Mb/s is faster than any that is sold; it is taken as written"
-            hub.findings.warn("port-speed", port.place, message, "state the speed with FILE?net_bandwidth=200Gbit/s")
+            hub.findings.warn(
+                "port-speed",
+                port.place,
+                message,
+                "state the speed with FILE?net_bandwidth=200Gbit/s",
+            )
         delay = port.real("latency")
-        hub.machine.join(LinkType.NET, net, nic, rate, delay * 1e-6 if delay and delay > 0 else None)
+        hub.machine.join(
+            LinkType.NET, net, nic, rate, delay * 1e-6 if delay and delay > 0 else None
+        )
 
 
 def _pci_rate(element: Element, hub: Hub) -> float:
@@ -195,8 +215,12 @@ def _socket_rate(cpu: Element, hub: Hub) -> float:
     architecture, vendor = cpu.text("arch"), cpu.text("vendor")
     if not architecture or (architecture == "x86_64" and not vendor):
         rate = f"{bandwidths.UNLIMITED:g} GB/s between CPUs"
-        message = f"a CPU states no architecture or vendor; {rate} are assumed, which limits nothing"
-        hub.findings.warn("unknown-cpu", cpu.place, message, "state the bandwidth with FILE?cpu_bandwidth=22GB/s")
+        message = (
+            f"a CPU states no architecture or vendor; {rate} are assumed, which limits nothing"
+        )
+        hub.findings.warn(
+            "unknown-cpu", cpu.place, message, "state the bandwidth with FILE?cpu_bandwidth=22GB/s"
+        )
     family, model = cpu.whole("familyid") or 0, cpu.whole("modelid") or 0
     return bandwidths.socket_to_socket(architecture, vendor, family, model, hub.is_rccl)
 
@@ -213,7 +237,9 @@ def _cross_links(hub: Hub) -> None:
 
 def _check_children(element: Element, hub: Hub) -> None:
     for child in element.children:
-        if child.name not in _KNOWN.get(element.name, ()) and not (element.name == "system" and child.name in _KNOWN):
+        if child.name not in _KNOWN.get(element.name, ()) and not (
+            element.name == "system" and child.name in _KNOWN
+        ):
             message = f"<{child.name[:40]}> in <{element.name}> is not known and left out"
             cure = "supply the links of GPUs with FILE?profile=" if element.name == "gpu" else ""
             hub.findings.warn(f"unknown-element-{child.name[:40]}", child.place, message, cure)

@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from collhub_nccl.elements import Element
 
-__all__ = ["TargetKind", "bus_number", "device_kind", "is_gpu_class", "target_kind"]
-
 
 class TargetKind(StrEnum):
     """What a PCI class stands for."""
@@ -35,12 +33,16 @@ _BUS_ID = re.compile(r"\s*[0-9a-fA-F]{1,8}(:[0-9a-fA-F]{1,2}){1,2}(\.[0-9a-fA-F]
 
 def device_kind(pci_class: str) -> TargetKind:
     """Kind of a PCI device; what is not known counts as a bridge."""
-    return next((kind for prefix, kind in _CLASSES if pci_class.startswith(prefix)), TargetKind.BRIDGE)
+    return next(
+        (kind for prefix, kind in _CLASSES if pci_class.startswith(prefix)), TargetKind.BRIDGE
+    )
 
 
 def target_kind(pci_class: str) -> TargetKind:
     """Kind of the far end of an NVLink or xGMI link; what is not known counts as NVSwitch."""
-    kind = next((kind for prefix, kind in _CLASSES if pci_class.startswith(prefix)), TargetKind.NVSWITCH)
+    kind = next(
+        (kind for prefix, kind in _CLASSES if pci_class.startswith(prefix)), TargetKind.NVSWITCH
+    )
     return kind if kind in (TargetKind.GPU, TargetKind.CPU) else TargetKind.NVSWITCH
 
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from collhub_tacos.network import Network
 from collhub_tacos.schedule import Schedule
 
-__all__ = ["ArrivalLog", "Identifiers", "identifier_type"]
-
 Int64Array = npt.NDArray[np.int64]
 Identifiers = npt.NDArray[np.uint16 | np.uint32]
 
@@ -67,21 +65,39 @@ class ArrivalLog:
         if nodes is not None:
             links = links[np.isin(network.source, nodes) | np.isin(destination, nodes)]
         receivers = np.unique(destination[links])
-        parts = [self._received(receivers[first : first + _LINKS_AT_ONCE]) for first in range(0, len(receivers), _LINKS_AT_ONCE)]
-        step, link, chunk = (np.concatenate(columns) for columns in zip(*parts, strict=True)) if parts else (links, links, links)
+        parts = [
+            self._received(receivers[first : first + _LINKS_AT_ONCE])
+            for first in range(0, len(receivers), _LINKS_AT_ONCE)
+        ]
+        step, link, chunk = (
+            (np.concatenate(columns) for columns in zip(*parts, strict=True))
+            if parts
+            else (links, links, links)
+        )
         if nodes is not None:
             kept = np.isin(link, links)
             step, link, chunk = step[kept], link[kept], chunk[kept]
         order = np.lexsort((link, step))
         start = step[order] * self.busy_ps
-        return Schedule(network, chunk[order], link[order], start, start + self.arrival_ps, np.zeros(len(order), np.bool_))
+        return Schedule(
+            network,
+            chunk[order],
+            link[order],
+            start,
+            start + self.arrival_ps,
+            np.zeros(len(order), np.bool_),
+        )
 
     def _received(self, receivers: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Step, link and chunk of all transfers to some nodes, by node, then in order of arrival."""
         indptr = self.network.indptr
         found = [self._in_links(int(indptr[node]), int(indptr[node + 1])) for node in receivers]
         chunk = [self.log[node, self.own[node] :].astype(np.int64) for node in receivers]
-        return np.concatenate([step for step, _ in found]), np.concatenate([link for _, link in found]), np.concatenate(chunk)
+        return (
+            np.concatenate([step for step, _ in found]),
+            np.concatenate([link for _, link in found]),
+            np.concatenate(chunk),
+        )
 
     def _in_links(self, first: int, end: int) -> tuple[Int64Array, Int64Array]:
         """Step and link of all transfers on links `first..end-1`, in order of the steps."""

@@ -13,8 +13,6 @@ from collhub_tacos.network import LinkTimes, Network
 from hub_core.collectives import Collective, CollectiveKind
 from hub_core.topology import Occupancy
 
-__all__ = ["lower_bounds_ps"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -36,8 +34,14 @@ def lower_bounds_ps(
     `fluid`: the largest of these for messages of any size, latency left out. The network must be connected.
     """
     times = network.link_times(chunk_bytes, occupancy)
-    crowds = {name: list(found) for name, found in _crowds(_Demand.of(collective, network, members), network, node_sets)}
-    bounds = {name: max((crowd.time_ps(times) for crowd in found), default=0) for name, found in crowds.items()}
+    crowds = {
+        name: list(found)
+        for name, found in _crowds(_Demand.of(collective, network, members), network, node_sets)
+    }
+    bounds = {
+        name: max((crowd.time_ps(times) for crowd in found), default=0)
+        for name, found in crowds.items()
+    }
     bounds["diameter"] = diameter_ps(collective, network, members, times)
     rate = network.topology.bandwidth_bytes_per_s[network.row]
     fluid = max(crowd.fluid_s(rate, chunk_bytes) for found in crowds.values() for crowd in found)
@@ -85,7 +89,11 @@ class _Crowd:
         crowd = self.of_links()
         if not len(crowd.needed):
             return 0.0
-        return float(np.max(crowd.needed * chunk_bytes / np.add.reduceat(rate[crowd.links], crowd.indptr[:-1])))
+        return float(
+            np.max(
+                crowd.needed * chunk_bytes / np.add.reduceat(rate[crowd.links], crowd.indptr[:-1])
+            )
+        )
 
 
 _Count = Callable[[Int64Array, Int64Array, BoolArray], Int64Array]
@@ -93,9 +101,15 @@ _Count = Callable[[Int64Array, Int64Array, BoolArray], Int64Array]
 _LEAVING: Mapping[CollectiveKind, _Count] = {
     CollectiveKind.ALL_GATHER: lambda inside, outside, has_root: inside * (outside > 0),
     CollectiveKind.REDUCE_SCATTER: lambda inside, outside, has_root: outside * (inside > 0),
-    CollectiveKind.ALL_REDUCE: lambda inside, outside, has_root: ((inside > 0) & (outside > 0)).astype(np.int64),
-    CollectiveKind.BROADCAST: lambda inside, outside, has_root: (has_root & (outside > 0)).astype(np.int64),
-    CollectiveKind.REDUCE: lambda inside, outside, has_root: (~has_root & (inside > 0)).astype(np.int64),
+    CollectiveKind.ALL_REDUCE: lambda inside, outside, has_root: (
+        (inside > 0) & (outside > 0)
+    ).astype(np.int64),
+    CollectiveKind.BROADCAST: lambda inside, outside, has_root: (has_root & (outside > 0)).astype(
+        np.int64
+    ),
+    CollectiveKind.REDUCE: lambda inside, outside, has_root: (~has_root & (inside > 0)).astype(
+        np.int64
+    ),
     CollectiveKind.GATHER: lambda inside, outside, has_root: inside * ~has_root,
     CollectiveKind.SCATTER: lambda inside, outside, has_root: outside * has_root,
     CollectiveKind.ALL_TO_ALL: lambda inside, outside, has_root: inside * outside,
@@ -114,7 +128,9 @@ class _Demand:
     def of(cls, collective: Collective, network: Network, members: Int64Array) -> _Demand:
         is_member = np.zeros(network.num_nodes, np.bool_)
         is_member[members] = True
-        return cls(collective, is_member, -1 if collective.root is None else int(members[collective.root]))
+        return cls(
+            collective, is_member, -1 if collective.root is None else int(members[collective.root])
+        )
 
     @property
     def num_members(self) -> int:
@@ -130,7 +146,9 @@ class _Demand:
         return int(self.leaving(inside, np.asarray([self.root >= 0 and bool(nodes[self.root])]))[0])
 
 
-def _crowds(demand: _Demand, network: Network, node_sets: Sequence[BoolArray]) -> Iterator[tuple[str, Iterator[_Crowd]]]:
+def _crowds(
+    demand: _Demand, network: Network, node_sets: Sequence[BoolArray]
+) -> Iterator[tuple[str, Iterator[_Crowd]]]:
     nodes, inside = np.arange(network.num_nodes), demand.is_member.astype(np.int64)
     is_root = nodes == demand.root
     entering = demand.leaving(demand.num_members - inside, ~is_root & (demand.root >= 0))
@@ -145,7 +163,9 @@ def _crowds(demand: _Demand, network: Network, node_sets: Sequence[BoolArray]) -
 def _cuts(demand: _Demand, network: Network, node_sets: Sequence[BoolArray]) -> Iterator[_Crowd]:
     for nodes in (*_slabs(network), *_groups(network), *node_sets):
         for side in (nodes, ~nodes):
-            yield _Crowd.one(side[network.source] & ~side[network.destination], demand.leaving_set(side))
+            yield _Crowd.one(
+                side[network.source] & ~side[network.destination], demand.leaving_set(side)
+            )
 
 
 def _totals(demand: _Demand, network: Network) -> Iterator[_Crowd]:

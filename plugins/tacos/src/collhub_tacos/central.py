@@ -9,8 +9,6 @@ from collhub_packing.trees import Tree
 from collhub_tacos.distances import Ways
 from collhub_tacos.network import LinkTimes, Network
 
-__all__ = ["central_tree"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _LANDMARKS = 16

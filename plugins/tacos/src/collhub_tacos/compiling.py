@@ -7,8 +7,6 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["kernel", "part"]
-
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 # What only compiled code calls needs no way in from Python; half of the time to compile would go there.

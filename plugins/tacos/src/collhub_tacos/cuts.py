@@ -11,8 +11,6 @@ from collhub_packing.graph import CapacityGraph
 from collhub_tacos.network import Network
 from hub_core.diagnostics import InputError
 
-__all__ = ["tightest_sets"]
-
 
 def tightest_sets(network: Network, members: npt.NDArray[np.int64]) -> list[npt.NDArray[np.bool_]]:
     """The node set of least bandwidth out of it by members in it: bool[nodes], for `lower_bounds_ps`.
@@ -30,7 +28,12 @@ def tightest_sets(network: Network, members: npt.NDArray[np.int64]) -> list[npt.
     order = np.concatenate([members, np.setdiff1d(np.arange(network.num_nodes), members)])
     number = np.argsort(order)
     # NPUs that only relay are to the flows what switches are: they need nothing themselves.
-    graph = replace(graph, num_compute=len(members), source=number[graph.source], destination=number[graph.destination])
+    graph = replace(
+        graph,
+        num_compute=len(members),
+        source=number[graph.source],
+        destination=number[graph.destination],
+    )
     nodes = np.zeros(network.num_nodes, np.bool_)
     nodes[order[list(all_gather_rate(graph).cut)]] = True
     return [nodes]

@@ -11,8 +11,6 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.translation import Translations
 from hub_core.collectives import Collective, CollectiveKind
 
-__all__ = ["Ways", "diameter_ps", "total_hops"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _FAR = 1 << 61
@@ -26,7 +24,9 @@ _TO_ROOT = frozenset({CollectiveKind.REDUCE, CollectiveKind.GATHER})
 class Ways:
     """Shortest ways on weighted links, from any nodes to all."""
 
-    def __init__(self, num_nodes: int, source: Int64Array, destination: Int64Array, weight: Int64Array) -> None:
+    def __init__(
+        self, num_nodes: int, source: Int64Array, destination: Int64Array, weight: Int64Array
+    ) -> None:
         order = np.argsort(destination, kind="stable")
         self._num_nodes, self._source, self._weight = num_nodes, source[order], weight[order]
         self._heads, self._first = np.unique(destination[order], return_index=True)
@@ -36,7 +36,9 @@ class Ways:
         length = np.full((len(sources), self._num_nodes), _FAR, np.int64)
         length[np.arange(len(sources)), sources] = 0
         while len(self._heads):
-            reached = np.minimum.reduceat(length[:, self._source] + self._weight, self._first, axis=1)
+            reached = np.minimum.reduceat(
+                length[:, self._source] + self._weight, self._first, axis=1
+            )
             shorter = np.minimum(length[:, self._heads], reached)
             if np.array_equal(shorter, length[:, self._heads]):
                 break
@@ -50,7 +52,9 @@ class Ways:
             yield self.lengths(sources[first : first + size])
 
 
-def diameter_ps(collective: Collective, network: Network, members: Int64Array, times: LinkTimes) -> int:
+def diameter_ps(
+    collective: Collective, network: Network, members: Int64Array, times: LinkTimes
+) -> int:
     """Time from the first start to the last arrival on the longest of the shortest ways that data must go.
 
     From or to the root, or between all members. In networks of many nodes and links the pairs are those that four sweeps
@@ -78,9 +82,14 @@ def _longest(length: Int64Array) -> int:
 
 def total_hops(network: Network, members: Int64Array) -> int:
     """Links on the shortest ways between all ordered pairs of members, in sum."""
-    ways = Ways(network.num_nodes, network.source, network.destination, np.ones(network.num_links, np.int64))
+    ways = Ways(
+        network.num_nodes, network.source, network.destination, np.ones(network.num_links, np.int64)
+    )
     sources = members
     if len(members) == network.num_nodes and Translations.of(network, members) is not None:
         sources = members[:1]
-    hops = sum(int(np.sum(length[:, members], where=length[:, members] < _FAR)) for length in ways.in_batches(sources))
+    hops = sum(
+        int(np.sum(length[:, members], where=length[:, members] < _FAR))
+        for length in ways.in_batches(sources)
+    )
     return hops * (len(members) // len(sources))

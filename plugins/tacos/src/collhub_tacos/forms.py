@@ -16,8 +16,6 @@ from hub_core.algorithm import JsonValue
 from hub_core.collectives import Collective, CollectiveKind
 from hub_core.transfers import Chunks, Transfers
 
-__all__ = ["FORMS", "LADDERS", "Candidate", "Form"]
-
 Int64Array = npt.NDArray[np.int64]
 Progress = Callable[[float, str], None]
 Nodes = Sequence[int] | None
@@ -74,7 +72,9 @@ class _Phases:
         for spread in self.spreads[1:]:
             schedule = spread.schedule(nodes).after(schedule, end)
             end += spread.time_ps
-        if nodes is None and (self.is_first_reversed or np.any(self.times.busy < self.times.arrival)):
+        if nodes is None and (
+            self.is_first_reversed or np.any(self.times.busy < self.times.arrival)
+        ):
             # Imported here: numba takes a second.
             from collhub_tacos.retiming import retimed
 
@@ -86,7 +86,9 @@ class _Phases:
         return all(spread.replay(progress) for spread in dict.fromkeys(self.spreads))
 
 
-def _candidate(form: str, pieces: int, parts: tuple[Collective, Chunks], phases: _Phases) -> Candidate:
+def _candidate(
+    form: str, pieces: int, parts: tuple[Collective, Chunks], phases: _Phases
+) -> Candidate:
     spreads = phases.spreads
     details: dict[str, JsonValue] = {"kernel": spreads[-1].kernel, "seed": spreads[-1].seed}
     return Candidate(
@@ -110,15 +112,24 @@ def _spread(setting: Setting, pieces: int, progress: Progress) -> Candidate:
     collective, chunks = setting.cut(pieces)
     times = setting.link_times(collective.unit_count)
     found = spread_out(setting, setting.network, times, setting.members[chunks.origin], progress)
-    return _candidate("spread", pieces, (collective, chunks), _Phases(setting.network, times, (found,)))
+    return _candidate(
+        "spread", pieces, (collective, chunks), _Phases(setting.network, times, (found,))
+    )
 
 
 def _collect(setting: Setting, pieces: int, progress: Progress) -> Candidate:
     """Reduce-scatter and reduce: the opposite collective on the transposed network, reversed."""
     collective, chunks = setting.cut(pieces)
     times = setting.link_times(collective.unit_count)
-    found = _on_transpose(setting, times, collective.unit_count, setting.members[chunks.target], progress)
-    return _candidate("reversed", pieces, (collective, chunks), _Phases(setting.network, times, (found,), is_first_reversed=True))
+    found = _on_transpose(
+        setting, times, collective.unit_count, setting.members[chunks.target], progress
+    )
+    return _candidate(
+        "reversed",
+        pieces,
+        (collective, chunks),
+        _Phases(setting.network, times, (found,), is_first_reversed=True),
+    )
 
 
 def _two_phase(setting: Setting, pieces: int, progress: Progress) -> Candidate:
@@ -145,7 +156,9 @@ def _route(setting: Setting, pieces: int, progress: Progress) -> Candidate:
     origin, target = setting.members[chunks.origin], setting.members[chunks.target]
     schedule = route_all(setting.network, times, origin, target, setting.seed)
     progress(1.0, "routing")
-    phases = _Phases(setting.network, times, (Spread(schedule, times, origin, None, "routing", setting.seed),))
+    phases = _Phases(
+        setting.network, times, (Spread(schedule, times, origin, None, "routing", setting.seed),)
+    )
     return _candidate("routed", pieces, (collective, chunks), phases)
 
 
@@ -161,7 +174,9 @@ FORMS: Mapping[CollectiveKind, Form] = {
 }
 
 
-def _on_transpose(setting: Setting, times: LinkTimes, unit_count: int, origin: Int64Array, progress: Progress) -> Spread:
+def _on_transpose(
+    setting: Setting, times: LinkTimes, unit_count: int, origin: Int64Array, progress: Progress
+) -> Spread:
     """The spreading on the transposed network, not yet reversed."""
     if is_duplex(setting.network, times):
         return spread_out(setting, setting.network, times, origin, progress)

@@ -29,8 +29,6 @@ from hub_core.topology import Occupancy, Topology
 from hub_core.transfers import algorithm_of
 from hub_core.verification import verify
 
-__all__ = ["fused", "is_promising", "latency", "unsuitability"]
-
 _MOST_MESSAGES = 1 << 19
 _TRIAL_MESSAGES = 1 << 15
 _LEAST_S = 20e-9
@@ -85,9 +83,18 @@ class _Packing:
     details: Mapping[str, JsonValue]
 
     @classmethod
-    def of(cls, trees: Sequence[Tree], setting: Setting, details: Mapping[str, JsonValue]) -> _Packing:
+    def of(
+        cls, trees: Sequence[Tree], setting: Setting, details: Mapping[str, JsonValue]
+    ) -> _Packing:
         topology, members = setting.network.topology, setting.members
-        pipelining = Pipelining.of(topology, trees, setting.collective, setting.collective_bytes, setting.occupancy, members)
+        pipelining = Pipelining.of(
+            topology,
+            trees,
+            setting.collective,
+            setting.collective_bytes,
+            setting.occupancy,
+            members,
+        )
         depth = max(tree.depth for tree in trees)
         return cls(trees, pipelining, {**details, "trees": len(trees), "depth": depth})
 
@@ -104,7 +111,12 @@ class _Packing:
         """How often so many messages, and the least size of one, allow to repeat; at least once."""
         each = sum(tree.weight * int(np.count_nonzero(tree.parent >= 0)) for tree in self.trees)
         smallest = _smallest_chunk(self.pipelining.topology)
-        return max(1, min(messages // (2 * each), self.pipelining.collective_bytes // (self.weight * smallest)))
+        return max(
+            1,
+            min(
+                messages // (2 * each), self.pipelining.collective_bytes // (self.weight * smallest)
+            ),
+        )
 
 
 def _smallest_chunk(topology: Topology) -> int:
@@ -133,11 +145,17 @@ class _Search:
 def _fastest(form: str, setting: Setting, packings: Iterator[_Packing]) -> Candidate:
     """Try all packings with few chunks, the best one with more. Ctrl-C ends the search where there is a result."""
     if reason := unsuitability(setting.network):
-        raise InputError(f"no all-reduce on trees: {reason}", cure="choose the method two-phase", code="not-duplex")
+        raise InputError(
+            f"no all-reduce on trees: {reason}",
+            cure="choose the method two-phase",
+            code="not-duplex",
+        )
     search = _Search()
     try:
         for packing in packings:
-            search.time_ps(packing, _stated(setting, packing) or packing.most_repeats(_TRIAL_MESSAGES))
+            search.time_ps(
+                packing, _stated(setting, packing) or packing.most_repeats(_TRIAL_MESSAGES)
+            )
         assert search.best is not None
         found = _with_best_count(search, *search.best) if setting.pieces is None else search.best
     except KeyboardInterrupt:
@@ -147,8 +165,12 @@ def _fastest(form: str, setting: Setting, packings: Iterator[_Packing]) -> Candi
     return _candidate(form, setting, *found, is_interrupted=False)
 
 
-def _with_best_count(search: _Search, packing: _Packing, repeats: int, pipeline: Pipeline) -> tuple[_Packing, int, Pipeline]:
-    count = best_chunks(lambda repeats: search.time_ps(packing, repeats), packing.most_repeats(_MOST_MESSAGES))
+def _with_best_count(
+    search: _Search, packing: _Packing, repeats: int, pipeline: Pipeline
+) -> tuple[_Packing, int, Pipeline]:
+    count = best_chunks(
+        lambda repeats: search.time_ps(packing, repeats), packing.most_repeats(_MOST_MESSAGES)
+    )
     return packing, count, pipeline if count == repeats else packing.schedule(count)
 
 
@@ -160,7 +182,13 @@ def _stated(setting: Setting, packing: _Packing) -> int | None:
 
 
 def _candidate(
-    form: str, setting: Setting, packing: _Packing, repeats: int, pipeline: Pipeline, *, is_interrupted: bool
+    form: str,
+    setting: Setting,
+    packing: _Packing,
+    repeats: int,
+    pipeline: Pipeline,
+    *,
+    is_interrupted: bool,
 ) -> Candidate:
     return Candidate(
         form,
@@ -179,7 +207,15 @@ def _candidate(
 def _verify(pipeline: Pipeline, setting: Setting) -> bool:
     """True; raises `InputError` where the whole is not right."""
     members, num_npus = setting.members.tolist(), setting.network.num_npus
-    report = verify(algorithm_of(pipeline.collective, pipeline.chunks, pipeline.transfers, npus=members, num_npus=num_npus))
+    report = verify(
+        algorithm_of(
+            pipeline.collective,
+            pipeline.chunks,
+            pipeline.transfers,
+            npus=members,
+            num_npus=num_npus,
+        )
+    )
     if not report.ok:
         raise InputError(f"invalid schedule: {report.diagnostics[0]}", code="invalid-schedule")
     return True
@@ -188,7 +224,9 @@ def _verify(pipeline: Pipeline, setting: Setting) -> bool:
 def _packings(setting: Setting, progress: Progress) -> Iterator[_Packing]:
     """Trees of the network's strength, seed by seed."""
     graph = CapacityGraph.of(setting.network.topology)
-    seeds = setting.seeds or max(1, min(_MOST_SEEDS, _MOST_SEEDS * _NODES_FOR_ALL_SEEDS // graph.num_nodes))
+    seeds = setting.seeds or max(
+        1, min(_MOST_SEEDS, _MOST_SEEDS * _NODES_FOR_ALL_SEEDS // graph.num_nodes)
+    )
     for place in range(seeds):
         progress(place / (seeds + 1), "packing trees")
         seed = setting.seed + place
@@ -207,4 +245,8 @@ def _rate(found: Strength, graph: CapacityGraph) -> dict[str, JsonValue]:
     """The strength, and the partition of the NPUs that no trees can beat."""
     is_finest = len(found.blocks) == graph.num_nodes
     blocks: JsonValue = "every NPU alone" if is_finest else [list(block) for block in found.blocks]
-    return {"strength": str(found.value), "rate_bytes_per_s": float(found.value * graph.unit), "partition": blocks}
+    return {
+        "strength": str(found.value),
+        "rate_bytes_per_s": float(found.value * graph.unit),
+        "partition": blocks,
+    }

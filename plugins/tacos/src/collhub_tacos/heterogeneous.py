@@ -14,8 +14,6 @@ from collhub_tacos.schedule import Schedule
 from collhub_tacos.seed_search import Best, best_of_seeds
 from hub_core.diagnostics import InputError
 
-__all__ = ["all_gather", "fewest_ps", "find_all_gather"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -89,7 +87,9 @@ def find_all_gather(
     )
 
 
-def fewest_ps(network: Network, times: LinkTimes, origin: Int64Array, needed: BoolArray | None = None) -> int:
+def fewest_ps(
+    network: Network, times: LinkTimes, origin: Int64Array, needed: BoolArray | None = None
+) -> int:
     """No all-gather is faster: the least time in which the in-links of every NPU can deliver what it lacks, each alone.
 
     Exact in whole messages, by bisection; int64 picoseconds. `needed` as in `all_gather`.
@@ -117,7 +117,13 @@ class _Work:
     """An all-gather under way: the arrays of the kernel and how far it is."""
 
     def __init__(
-        self, network: Network, times: LinkTimes, origin: Int64Array, seed: int, needed: BoolArray, is_patient: bool
+        self,
+        network: Network,
+        times: LinkTimes,
+        origin: Int64Array,
+        seed: int,
+        needed: BoolArray,
+        is_patient: bool,
     ) -> None:
         # Importing numba takes a second.
         from collhub_tacos.heterogeneous_kernel import Links, State
@@ -132,7 +138,17 @@ class _Work:
         patience = arrival - busy if is_patient else np.zeros(num_links, np.int64)
         out_links = np.argsort(network.source, kind="stable")
         out_indptr = np.searchsorted(network.source[out_links], np.arange(network.num_npus + 1))
-        self._links = Links(network.source, network.destination, busy, arrival, rate, turn, patience, out_indptr, out_links)
+        self._links = Links(
+            network.source,
+            network.destination,
+            busy,
+            arrival,
+            rate,
+            turn,
+            patience,
+            out_indptr,
+            out_links,
+        )
         start, finish, first, known, heap = np.zeros((5, num_links), np.int64)
         self._state = State(
             supply,
@@ -159,12 +175,20 @@ class _Work:
         from collhub_tacos.heterogeneous_kernel import advance
 
         self._waiting, self.missing = advance(
-            self._links, self._state, self._origin, self._needed, self._waiting, self.missing, _SLICE
+            self._links,
+            self._state,
+            self._origin,
+            self._needed,
+            self._waiting,
+            self.missing,
+            _SLICE,
         )
         if self.missing and not self._waiting:
             held = np.isinf(self._state.supply) | ~self._needed[:, None]
             chunk = int(np.argmin(held.all(axis=0)))
-            raise unreachable(self._network, int(self._origin[chunk]), int(np.argmin(held[:, chunk])))
+            raise unreachable(
+                self._network, int(self._origin[chunk]), int(np.argmin(held[:, chunk]))
+            )
 
     def schedule(self) -> Schedule:
         """All transfers, by destination and arrival there."""
@@ -172,7 +196,14 @@ class _Work:
         link = self._state.via[is_transfer].astype(np.int64)
         finish = self._state.when[is_transfer]
         chunk = self._state.log[is_transfer].astype(np.int64)
-        return Schedule(self._network, chunk, link, finish - self._links.arrival[link], finish, np.zeros(len(link), np.bool_))
+        return Schedule(
+            self._network,
+            chunk,
+            link,
+            finish - self._links.arrival[link],
+            finish,
+            np.zeros(len(link), np.bool_),
+        )
 
 
 def _pruned(schedule: Schedule, needed: BoolArray, num_chunks: int) -> Schedule:
@@ -189,10 +220,19 @@ def _pruned(schedule: Schedule, needed: BoolArray, num_chunks: int) -> Schedule:
         behind = behind[(behind >= 0) & ~is_kept[behind]]
         is_kept[behind] = True
     chunk, link = schedule.chunk[is_kept], schedule.link[is_kept]
-    return Schedule(network, chunk, link, schedule.start[is_kept], schedule.finish[is_kept], schedule.reduces[is_kept])
+    return Schedule(
+        network,
+        chunk,
+        link,
+        schedule.start[is_kept],
+        schedule.finish[is_kept],
+        schedule.reduces[is_kept],
+    )
 
 
-def _variant(seed: int, shape: tuple[int, int], num_links: int, least_rate: float) -> tuple[npt.NDArray[np.float32], Int64Array]:
+def _variant(
+    seed: int, shape: tuple[int, int], num_links: int, least_rate: float
+) -> tuple[npt.NDArray[np.float32], Int64Array]:
     """What a seed decides: a small part of the supply, by which equal chunks differ, and the order of links that tie."""
     if seed == 0:
         return np.zeros(shape, np.float32), np.arange(num_links)
@@ -203,7 +243,9 @@ def _variant(seed: int, shape: tuple[int, int], num_links: int, least_rate: floa
 
 def _random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
     """Numbers in [0, 1) by the generator splitmix64: entries from `offset` on of the sequence of a seed."""
-    state = (np.arange(1, count + 1, dtype=np.uint64) + np.uint64(offset)) * np.uint64(0x9E3779B97F4A7C15)
+    state = (np.arange(1, count + 1, dtype=np.uint64) + np.uint64(offset)) * np.uint64(
+        0x9E3779B97F4A7C15
+    )
     mixed = state + np.uint64(seed * 0xD1342543DE82EF95 % (1 << 64))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -214,8 +256,15 @@ def _random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
 def _check(network: Network, times: LinkTimes, origin: Int64Array) -> None:
     name = network.topology.name
     if network.num_nodes > network.num_npus:
-        raise InputError(f"topology {name}: events on links need a network without switches", code="switches")
+        raise InputError(
+            f"topology {name}: events on links need a network without switches", code="switches"
+        )
     if np.any(times.busy < 0) or np.any(times.arrival < times.busy):
-        raise InputError(f"topology {name}: a link is busy for longer than until the arrival", code="link-times")
+        raise InputError(
+            f"topology {name}: a link is busy for longer than until the arrival", code="link-times"
+        )
     if np.any((origin < 0) | (origin >= network.num_npus)):
-        raise InputError(f"topology {name}: a chunk starts outside NPUs 0..{network.num_npus - 1}", code="origin-range")
+        raise InputError(
+            f"topology {name}: a chunk starts outside NPUs 0..{network.num_npus - 1}",
+            code="origin-range",
+        )

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from collhub_tacos.compiling import kernel, part
 
-__all__ = ["Links", "State", "advance"]
-
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
@@ -69,7 +67,13 @@ class State(NamedTuple):
 
 @kernel
 def advance(
-    links: Links, state: State, origin: Int64Array, needed: npt.NDArray[np.bool_], waiting: int, missing: int, budget: int
+    links: Links,
+    state: State,
+    origin: Int64Array,
+    needed: npt.NDArray[np.bool_],
+    waiting: int,
+    missing: int,
+    budget: int,
 ) -> tuple[int, int]:
     """Deliver until nothing is `missing`, no link is `waiting` or `budget` chunks were looked at; returns `waiting`, `missing`.
 
@@ -103,7 +107,10 @@ def advance(
                 while soon < end and when[origin_node, soon] <= start[link] + patience[link]:
                     soon += 1
                 later = _rarest(supply[node], log[origin_node], latest, soon)
-                if later >= 0 and (best < 0 or supply[node, log[origin_node, later]] < supply[node, log[origin_node, best]]):
+                if later >= 0 and (
+                    best < 0
+                    or supply[node, log[origin_node, later]] < supply[node, log[origin_node, best]]
+                ):
                     has_waited[link] = True
                     start[link] = when[origin_node, later]
                     finish[link] = start[link] + arrival[link]
@@ -188,4 +195,6 @@ def _pop(heap: Int64Array, size: int, finish: Int64Array, turn: Int64Array) -> i
 @part
 def _is_sooner(finish: Int64Array, turn: Int64Array, one: int, other: int) -> bool:
     """Whether a link comes before another in the heap."""
-    return bool(finish[one] < finish[other] or (finish[one] == finish[other] and turn[one] < turn[other]))
+    return bool(
+        finish[one] < finish[other] or (finish[one] == finish[other] and turn[one] < turn[other])
+    )

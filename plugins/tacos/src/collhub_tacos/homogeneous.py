@@ -16,8 +16,6 @@ from collhub_tacos.seed_search import best_of_seeds
 from collhub_tacos.translation import Translations, symmetric_all_gather
 from hub_core.diagnostics import InputError
 
-__all__ = ["Found", "all_gather", "best_all_gather", "fewest_steps", "memory_bytes"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _MOST_SEEDS = 20
@@ -50,7 +48,9 @@ def fewest_steps(network: Network, origin: Int64Array) -> int:
 def memory_bytes(network: Network, num_chunks: int, seeds: int = 1, threads: int = 1) -> int:
     """What `best_all_gather` takes at its peak: logs, bit sets and used links of all logs that exist at once."""
     steps = -(-num_chunks // max(1, int(np.diff(network.indptr).min(initial=1))))
-    a_node = num_chunks * np.dtype(identifier_type(num_chunks)).itemsize + 8 * -(-num_chunks // 64) + 600
+    a_node = (
+        num_chunks * np.dtype(identifier_type(num_chunks)).itemsize + 8 * -(-num_chunks // 64) + 600
+    )
     one = network.num_npus * a_node + steps * -(-network.num_links // 8) + 8 * network.num_links
     return one * (1 if seeds == 1 else 1 + threads)
 
@@ -100,7 +100,9 @@ def best_all_gather(
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
-    number = seeds or max(1, min(_MOST_SEEDS, _PAIRS_FOR_SEEDS // max(1, network.num_links * len(origin))))
+    number = seeds or max(
+        1, min(_MOST_SEEDS, _PAIRS_FOR_SEEDS // max(1, network.num_links * len(origin)))
+    )
     fewest = fewest_steps(network, origin)
     best: Found | None = None
     try:
@@ -118,17 +120,24 @@ def best_all_gather(
     return best
 
 
-def _runs(network: Network, origin: Int64Array, step_ps: int, arrival_ps: int, *, is_quick: bool) -> list[_Run]:
+def _runs(
+    network: Network, origin: Int64Array, step_ps: int, arrival_ps: int, *, is_quick: bool
+) -> list[_Run]:
     """One node's part for all, where that can be, then all nodes each for itself, if that is quick or the only way."""
     translations = Translations.of(network, origin)
-    kernels = [None] if translations is None else [translations, None] if is_quick else [translations]
+    kernels = (
+        [None] if translations is None else [translations, None] if is_quick else [translations]
+    )
     steps = _step_lengths(step_ps, arrival_ps)
     return [_Run(network, origin, step, arrival_ps, kernel) for kernel in kernels for step in steps]
 
 
 def _step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
     """The shortest steps, and the shortest ones of which one less lie between start and arrival; of either at most 64."""
-    lags = sorted({min(-(-arrival_ps // busy_ps), _MOST_LAG), max(1, min(arrival_ps // busy_ps, _MOST_LAG))}, reverse=True)
+    lags = sorted(
+        {min(-(-arrival_ps // busy_ps), _MOST_LAG), max(1, min(arrival_ps // busy_ps, _MOST_LAG))},
+        reverse=True,
+    )
     return [max(busy_ps, -(-arrival_ps // lag)) for lag in lags]
 
 
@@ -146,7 +155,13 @@ class _Run:
         """No seed is faster, if nothing takes less than the fewest steps."""
         return (max(fewest, 1) - 1) * self.step_ps + self.arrival_ps
 
-    def best(self, seeds: Sequence[int], fewest: int, threads: int, progress: Callable[[float, str], None]) -> Found:
+    def best(
+        self,
+        seeds: Sequence[int],
+        fewest: int,
+        threads: int,
+        progress: Callable[[float, str], None],
+    ) -> Found:
         found = best_of_seeds(
             self._log,
             lambda log: log.num_steps,
@@ -159,8 +174,17 @@ class _Run:
 
     def _log(self, seed: int, report: Callable[[float], None]) -> ArrivalLog:
         if self.translations is not None:
-            return symmetric_all_gather(self.network, self.translations, self.step_ps, self.arrival_ps, self.origin, seed)
-        return all_gather(self.network, self.step_ps, self.origin, seed, arrival_ps=self.arrival_ps, progress=report)
+            return symmetric_all_gather(
+                self.network, self.translations, self.step_ps, self.arrival_ps, self.origin, seed
+            )
+        return all_gather(
+            self.network,
+            self.step_ps,
+            self.origin,
+            seed,
+            arrival_ps=self.arrival_ps,
+            progress=report,
+        )
 
 
 class _Work:
@@ -178,12 +202,20 @@ class _Work:
         node = origin[chunk]
         self.log[node, np.arange(num_chunks) - (np.cumsum(own) - own)[node]] = chunk
         np.bitwise_or.at(have, (node, chunk >> 6), np.uint64(1) << (chunk & 63).astype(np.uint64))
-        self._state = Progress(self.log, have, own.copy(), np.tile(own, (lag + 1, 1)), np.zeros(network.num_links, np.int64))
+        self._state = Progress(
+            self.log,
+            have,
+            own.copy(),
+            np.tile(own, (lag + 1, 1)),
+            np.zeros(network.num_links, np.int64),
+        )
         self._layers = Layers(*_layers(network))
         self._window = max(_WINDOW, lag)
         self._step, self.is_over = 0, False
         expected = fewest_steps(network, origin)
-        self._carried = np.zeros((expected + expected // 8 + 4 * self._window, -(-network.num_links // 8)), np.uint8)
+        self._carried = np.zeros(
+            (expected + expected // 8 + 4 * self._window, -(-network.num_links // 8)), np.uint8
+        )
 
     @property
     def carried(self) -> npt.NDArray[np.uint8]:
@@ -207,14 +239,24 @@ class _Work:
             self._carried = np.concatenate([self._carried, more])
         network = self._network
         self._step, transfers = advance(
-            network.indptr, network.source, self._layers, self._state, self._carried, self._step, self._window, seed, _SLICE
+            network.indptr,
+            network.source,
+            self._layers,
+            self._state,
+            self._carried,
+            self._step,
+            self._window,
+            seed,
+            _SLICE,
         )
         self.is_over = not transfers
         if self.is_over and np.any(self._state.filled < len(self._origin)):
             raise self._unreachable(int(np.argmin(self._state.filled)))
 
     def _unreachable(self, node: int) -> InputError:
-        missing = np.setdiff1d(np.arange(len(self._origin)), self.log[node, : self._state.filled[node]])
+        missing = np.setdiff1d(
+            np.arange(len(self._origin)), self.log[node, : self._state.filled[node]]
+        )
         return unreachable(self._network, int(self._origin[missing[0]]), node)
 
 
@@ -230,4 +272,6 @@ def _check(network: Network, step_ps: int, arrival_ps: int) -> None:
         message = f"topology {network.topology.name}: steps of equal length need a network without switches"
         raise InputError(message, code="switches")
     if not 0 < step_ps <= arrival_ps:
-        raise InputError(f"links are busy for {step_ps} ps and deliver after {arrival_ps} ps", code="link-times")
+        raise InputError(
+            f"links are busy for {step_ps} ps and deliver after {arrival_ps} ps", code="link-times"
+        )

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from collhub_tacos.compiling import kernel, part
 
-__all__ = ["Layers", "Progress", "advance", "advance_cells"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -42,7 +40,9 @@ class Layers(NamedTuple):
 @part
 def _turn(seed: int, step: int, node: int) -> int:
     """A hash of its arguments in 0..2^31-1 (multiply and xor-shift, as in splitmix64)."""
-    mixed = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(step) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(step) * np.uint64(
+        0xBF58476D1CE4E5B9
+    )
     mixed = (mixed ^ (mixed >> np.uint64(31))) + np.uint64(node) * np.uint64(0x94D049BB133111EB)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return int((mixed ^ (mixed >> np.uint64(32))) & np.uint64(0x7FFFFFFF))

@@ -11,13 +11,13 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.routing_rules import EVERYONE, Rules
 from collhub_tacos.schedule import Schedule
 
-__all__ = ["spread"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 # Shallow trees first, which are fast for few chunks; then trees that fill links evenly, which are fast for many.
-_ROUNDS = (Rules(steepness=1.0, depth_weight=0.9, slack=1.1),) * 7 + (Rules(steepness=4.0, depth_weight=0.5, slack=1.0),) * 7
+_ROUNDS = (Rules(steepness=1.0, depth_weight=0.9, slack=1.1),) * 7 + (
+    Rules(steepness=4.0, depth_weight=0.5, slack=1.0),
+) * 7
 
 
 def spread(

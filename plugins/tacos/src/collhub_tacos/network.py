@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from hub_core.topology import Occupancy, Topology
 
-__all__ = ["LinkTimes", "Network"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _PICOSECONDS = 1e12
@@ -29,7 +27,9 @@ class LinkTimes:
     @property
     def is_uniform(self) -> bool:
         """Whether all links take the same time and are busy until the arrival: time then goes in equal steps."""
-        return bool(np.all(self.busy == self.arrival[:1]) and np.all(self.arrival == self.arrival[:1]))
+        return bool(
+            np.all(self.busy == self.arrival[:1]) and np.all(self.arrival == self.arrival[:1])
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +53,12 @@ class Network:
         key = topology.destination * topology.num_nodes + topology.source
         _, row = np.unique(key, return_index=True)
         row = row.astype(np.int64)
-        indptr = np.searchsorted(topology.destination[row], np.arange(topology.num_nodes + 1)).astype(np.int64)
-        return cls(topology, topology.num_npus, topology.num_nodes, indptr, topology.source[row], row)
+        indptr = np.searchsorted(
+            topology.destination[row], np.arange(topology.num_nodes + 1)
+        ).astype(np.int64)
+        return cls(
+            topology, topology.num_npus, topology.num_nodes, indptr, topology.source[row], row
+        )
 
     @property
     def num_links(self) -> int:

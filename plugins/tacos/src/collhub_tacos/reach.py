@@ -9,8 +9,6 @@ from collhub_tacos.network import Network
 from hub_core.diagnostics import InputError
 from hub_core.rank_lists import format_ranks
 
-__all__ = ["hops_from", "unreachable"]
-
 
 def hops_from(network: Network, node: int, *, both_ways: bool = False) -> npt.NDArray[np.int64]:
     """Links from `node` to every node, -1 where there is no way: int64[nodes]. `both_ways`: links count backwards, too."""
@@ -18,7 +16,10 @@ def hops_from(network: Network, node: int, *, both_ways: bool = False) -> npt.ND
     hops[node] = 0
     source, destination, distance = network.source, network.destination, 0
     if both_ways:
-        source, destination = np.concatenate([source, destination]), np.concatenate([destination, source])
+        source, destination = (
+            np.concatenate([source, destination]),
+            np.concatenate([destination, source]),
+        )
     reached = hops == 0
     while reached.any():
         distance += 1
@@ -37,4 +38,6 @@ def unreachable(network: Network, source: int, destination: int) -> InputError:
     switches = [topology.node_name(int(node)) for node in inside if node >= network.num_npus]
     cut = ", ".join([f"NPU{'s' * (len(npus) > 1)} {format_ranks(npus)}", *switches])
     message = f"topology {topology.name}: NPU {source} cannot reach NPU {destination}: no link leaves {cut}"
-    return InputError(message, cure="add links, or choose NPUs that reach one another", code="disconnected")
+    return InputError(
+        message, cure="add links, or choose NPUs that reach one another", code="disconnected"
+    )

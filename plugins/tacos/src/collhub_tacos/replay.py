@@ -13,13 +13,13 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.schedule import Schedule
 from hub_core.diagnostics import InputError
 
-__all__ = ["replay", "replay_log"]
-
 Int64Array = npt.NDArray[np.int64]
 Pairs = tuple[Int64Array, Int64Array]
 
 
-def replay(schedule: Schedule, times: LinkTimes, origin: Int64Array, wanted: Pairs | None = None) -> int:
+def replay(
+    schedule: Schedule, times: LinkTimes, origin: Int64Array, wanted: Pairs | None = None
+) -> int:
     """The time of a valid schedule in picoseconds. Raises `InputError` that names the first offence.
 
     Chunk x starts at NPU `origin[x]`, or ends there where it is reduced, or both in an all-reduce. `wanted`: (chunk,
@@ -36,7 +36,9 @@ def replay(schedule: Schedule, times: LinkTimes, origin: Int64Array, wanted: Pai
     ready = np.zeros(len(origin), np.int64)
     if schedule.reduces.any():
         sums = movements.only(schedule.reduces)
-        np.maximum.at(ready, sums.chunk, np.where(sums.destination == origin[sums.chunk], sums.finish, 0))
+        np.maximum.at(
+            ready, sums.chunk, np.where(sums.destination == origin[sums.chunk], sums.finish, 0)
+        )
         _check_spread(sums.mirrored(), origin, np.full_like(ready, _EVER), pairs)
     if not schedule.reduces.all() or not len(schedule):
         _check_spread(movements.only(~schedule.reduces), origin, ready, pairs)
@@ -44,7 +46,10 @@ def replay(schedule: Schedule, times: LinkTimes, origin: Int64Array, wanted: Pai
 
 
 def replay_log(
-    log: ArrivalLog, times: LinkTimes, origin: Int64Array, progress: Callable[[float], None] = lambda fraction: None
+    log: ArrivalLog,
+    times: LinkTimes,
+    origin: Int64Array,
+    progress: Callable[[float], None] = lambda fraction: None,
 ) -> int:
     """The time of a valid log in picoseconds, checked by the rules of `replay` for an all-gather, without expanding it.
 
@@ -55,7 +60,9 @@ def replay_log(
     from collhub_tacos.replay_kernel import Holdings, Offence, replay_steps
 
     if np.any(times.busy > log.busy_ps) or np.any(times.arrival != log.arrival_ps):
-        _refuse(f"its steps of {log.busy_ps} ps and {log.arrival_ps} ps to the arrival are not what the links take")
+        _refuse(
+            f"its steps of {log.busy_ps} ps and {log.arrival_ps} ps to the arrival are not what the links take"
+        )
     num_chunks = log.log.shape[1]
     have = _holdings_before(log, origin)
     holdings = Holdings(log.log, have, log.own.copy(), log.own.copy())
@@ -63,7 +70,9 @@ def replay_log(
     rows = max(1, _TRANSFERS_AT_ONCE * last // max(1, log.num_transfers))
     while step < last:
         end = min(step + rows, last)
-        offence, link, at = replay_steps(log.network.source, log.network.destination, holdings, log.carried, log.lag, step, end)
+        offence, link, at = replay_steps(
+            log.network.source, log.network.destination, holdings, log.carried, log.lag, step, end
+        )
         if offence != Offence.NONE:
             way = f"{int(log.network.source[link])} -> {int(log.network.destination[link])}"
             _refuse(f"what link {way} carries in step {at} {_OFFENCES[offence]}")
@@ -71,7 +80,9 @@ def replay_log(
         progress(step / last)
     lacking = np.flatnonzero(holdings.arrived < num_chunks)
     if len(lacking):
-        _refuse(f"NPU {int(lacking[0])} gets {int(holdings.arrived[lacking[0]])} of {num_chunks} chunks")
+        _refuse(
+            f"NPU {int(lacking[0])} gets {int(holdings.arrived[lacking[0]])} of {num_chunks} chunks"
+        )
     return log.time_ps
 
 
@@ -84,9 +95,15 @@ def _holdings_before(log: ArrivalLog, origin: Int64Array) -> npt.NDArray[np.uint
     """A bit per node and chunk that starts there; the logs must begin with these chunks."""
     num_nodes, num_chunks = log.log.shape
     node = np.repeat(np.arange(num_nodes), log.own)
-    chunk = log.log[node, np.arange(len(node)) - np.repeat(np.cumsum(log.own) - log.own, log.own)].astype(np.int64)
+    chunk = log.log[
+        node, np.arange(len(node)) - np.repeat(np.cumsum(log.own) - log.own, log.own)
+    ].astype(np.int64)
     stated = np.argsort(origin, kind="stable")
-    if num_chunks != len(origin) or not np.array_equal(chunk[np.lexsort((chunk, node))], stated) or np.any(origin[chunk] != node):
+    if (
+        num_chunks != len(origin)
+        or not np.array_equal(chunk[np.lexsort((chunk, node))], stated)
+        or np.any(origin[chunk] != node)
+    ):
         _refuse("the logs do not begin with the chunks that start at their nodes")
     have = np.zeros((num_nodes, -(-num_chunks // 64)), np.uint64)
     np.bitwise_or.at(have, (node, chunk >> 6), np.uint64(1) << (chunk & 63).astype(np.uint64))
@@ -106,14 +123,24 @@ class _Movements:
 
     @property
     def source(self) -> Int64Array:
-        return self.network.destination[self.link] if self.is_mirrored else self.network.source[self.link]
+        return (
+            self.network.destination[self.link]
+            if self.is_mirrored
+            else self.network.source[self.link]
+        )
 
     @property
     def destination(self) -> Int64Array:
-        return self.network.source[self.link] if self.is_mirrored else self.network.destination[self.link]
+        return (
+            self.network.source[self.link]
+            if self.is_mirrored
+            else self.network.destination[self.link]
+        )
 
     def only(self, rows: npt.NDArray[np.bool_]) -> _Movements:
-        return _Movements(self.network, self.chunk[rows], self.link[rows], self.start[rows], self.finish[rows])
+        return _Movements(
+            self.network, self.chunk[rows], self.link[rows], self.start[rows], self.finish[rows]
+        )
 
     def mirrored(self) -> _Movements:
         return _Movements(self.network, self.chunk, self.link, -self.finish, -self.start, True)
@@ -135,7 +162,10 @@ def _everywhere(network: Network, num_chunks: int) -> Pairs:
 
 
 def _check_ranges(movements: _Movements, num_chunks: int) -> None:
-    for what, column, end in (("chunk", movements.chunk, num_chunks), ("link", movements.link, movements.network.num_links)):
+    for what, column, end in (
+        ("chunk", movements.chunk, num_chunks),
+        ("link", movements.link, movements.network.num_links),
+    ):
         outside = (column < 0) | (column >= end)
         if outside.any():
             row = int(np.argmax(outside))
@@ -147,7 +177,9 @@ def _check_times(movements: _Movements, times: LinkTimes) -> None:
     wrong = (movements.start < 0) | (movements.finish != movements.start + takes)
     if wrong.any():
         row = int(np.argmax(wrong))
-        movements.refuse(row, f"arrives at {int(movements.finish[row])} ps, not {int(takes[row])} ps later")
+        movements.refuse(
+            row, f"arrives at {int(movements.finish[row])} ps, not {int(takes[row])} ps later"
+        )
 
 
 def _check_links(movements: _Movements, times: LinkTimes) -> None:
@@ -159,7 +191,9 @@ def _check_links(movements: _Movements, times: LinkTimes) -> None:
         movements.refuse(row, "starts while the link is busy")
 
 
-def _check_spread(movements: _Movements, origin: Int64Array, ready: Int64Array, wanted: Pairs) -> None:
+def _check_spread(
+    movements: _Movements, origin: Int64Array, ready: Int64Array, wanted: Pairs
+) -> None:
     """Chunk x is at `origin[x]` from `ready[x]` on, is sent from where it has arrived, and reaches all who want it."""
     num_nodes = movements.network.num_nodes
     key = movements.chunk * num_nodes + movements.destination
@@ -172,11 +206,18 @@ def _check_spread(movements: _Movements, origin: Int64Array, ready: Int64Array, 
         movements.refuse(row, "is one transfer of it too many there")
     at_origin = movements.source == origin[movements.chunk]
     place, is_there = _find(ordered, movements.chunk * num_nodes + movements.source)
-    since = np.where(at_origin, ready[movements.chunk], movements.finish[order[place]] if len(order) else 0)
+    since = np.where(
+        at_origin, ready[movements.chunk], movements.finish[order[place]] if len(order) else 0
+    )
     early = ~(at_origin | is_there) | (movements.start < since)
     if early.any():
         row = int(np.argmax(early))
-        movements.refuse(row, "misses the sum that goes on" if movements.is_mirrored else "is sent before it is there")
+        movements.refuse(
+            row,
+            "misses the sum that goes on"
+            if movements.is_mirrored
+            else "is sent before it is there",
+        )
     chunk, node = wanted
     missing = ~_find(ordered, chunk * num_nodes + node)[1] & (origin[chunk] != node)
     if missing.any():

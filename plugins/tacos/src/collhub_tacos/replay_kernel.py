@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from collhub_tacos.compiling import kernel
 
-__all__ = ["Holdings", "Offence", "replay_steps"]
-
 Int64Array = npt.NDArray[np.int64]
 
 

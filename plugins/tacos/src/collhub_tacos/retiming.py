@@ -14,8 +14,6 @@ from collhub_tacos.routing_windows import released_at_once, windows_of_links
 from collhub_tacos.schedule import Schedule
 from collhub_tacos.switches import PathNetwork
 
-__all__ = ["retimed"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -32,12 +30,16 @@ def retimed(schedule: Schedule, times: LinkTimes) -> Schedule:
     source, destination = network.source[schedule.link], network.destination[schedule.link]
     order = np.lexsort((schedule.finish, schedule.start)).astype(np.int64)
     num_chunks = int(schedule.chunk.max(initial=-1)) + 1
-    keys = np.concatenate([source * num_chunks + schedule.chunk, destination * num_chunks + schedule.chunk])
+    keys = np.concatenate(
+        [source * num_chunks + schedule.chunk, destination * num_chunks + schedule.chunk]
+    )
     cells, cell = np.unique(keys, return_inverse=True)
     cell = cell.ravel().astype(np.int64)
     at_source, at_destination = cell[: len(schedule)], cell[len(schedule) :]
     window = windows_of_links(network, times)
-    first_turn = np.concatenate([[0], np.cumsum(np.bincount(schedule.link, minlength=network.num_links))]).astype(np.int64)
+    first_turn = np.concatenate(
+        [[0], np.cumsum(np.bincount(schedule.link, minlength=network.num_links))]
+    ).astype(np.int64)
     rules = (times.busy, times.arrival, window, first_turn, released_at_once(network))
     start = _earliest(order, schedule.link, at_source, at_destination, len(cells), *rules)
     return replace(schedule, start=start, finish=start + times.arrival[schedule.link])

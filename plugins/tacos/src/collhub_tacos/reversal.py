@@ -16,8 +16,6 @@ from collhub_tacos.schedule import Schedule
 from collhub_tacos.switches import PathNetwork
 from hub_core.topology import Routes, Topology
 
-__all__ = ["is_duplex", "reversed_schedule", "transposed"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -47,7 +45,16 @@ def transposed(network: Network) -> Network:
     paths = Routes(indptr, _opposite(network.links, links)[network.paths.links[backwards]])
     into = np.searchsorted(network.source[order], np.arange(network.num_nodes + 1)).astype(np.int64)
     row = links.row[paths.links[indptr[:-1]]]
-    return PathNetwork(turned, network.num_npus, network.num_nodes, into, network.destination[order], row, links, paths)
+    return PathNetwork(
+        turned,
+        network.num_npus,
+        network.num_nodes,
+        into,
+        network.destination[order],
+        row,
+        links,
+        paths,
+    )
 
 
 def is_duplex(network: Network, times: LinkTimes) -> bool:
@@ -58,7 +65,10 @@ def is_duplex(network: Network, times: LinkTimes) -> bool:
     opposite = _opposite(network, network)
     if isinstance(network, PathNetwork) or np.any(opposite < 0):
         return False
-    return bool(np.array_equal(times.busy, times.busy[opposite]) and np.array_equal(times.arrival, times.arrival[opposite]))
+    return bool(
+        np.array_equal(times.busy, times.busy[opposite])
+        and np.array_equal(times.arrival, times.arrival[opposite])
+    )
 
 
 def reversed_schedule(schedule: Schedule, network: Network, end_ps: int | None = None) -> Schedule:

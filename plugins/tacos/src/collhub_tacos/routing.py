@@ -12,8 +12,6 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.routing_rules import Rules
 from collhub_tacos.schedule import Schedule
 
-__all__ = ["route_all"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _MOST_ROUNDS = 8

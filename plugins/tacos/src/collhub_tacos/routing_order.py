@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from collhub_tacos.compiling import kernel, part
 
-__all__ = ["Events", "Jobs", "Lines", "remaining_times", "run"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Integer = int | np.int64
@@ -121,7 +119,8 @@ def _pop(events: Events) -> Integer:
     while child < size:
         other = child + 1
         if other < size and (
-            times[other] < times[child] or (times[other] == times[child] and sequences[other] < sequences[child])
+            times[other] < times[child]
+            or (times[other] == times[child] and sequences[other] < sequences[child])
         ):
             child = other
         if time < times[child] or (time == times[child] and sequence < sequences[child]):
@@ -153,7 +152,10 @@ def _arrive(transfer: Integer, jobs: Jobs, lines: Lines, events: Events, is_fixe
     events.counter[_DONE] += 1
     link = jobs.path[jobs.path_indptr[arc]]
     first = lines.begin[link]
-    while lines.arrived[link] < lines.sent[link] and jobs.finish[lines.gone[first + lines.arrived[link]]] >= 0:
+    while (
+        lines.arrived[link] < lines.sent[link]
+        and jobs.finish[lines.gone[first + lines.arrived[link]]] >= 0
+    ):
         lines.arrived[link] += 1
     _attend(link, jobs, lines, events, is_fixed)
     for edge in range(jobs.child_indptr[transfer], jobs.child_indptr[transfer + 1]):
@@ -207,7 +209,9 @@ def _send(link: Integer, jobs: Jobs, lines: Lines, events: Events, is_fixed: boo
     turn, begin = lines.sent[link], lines.begin[link]
     if lines.is_busy[link]:
         return
-    if lines.arrived[link] < min(turn, max(turn - lines.window[link], (turn - 1) // lines.at_once[link]) + 1):
+    if lines.arrived[link] < min(
+        turn, max(turn - lines.window[link], (turn - 1) // lines.at_once[link]) + 1
+    ):
         return
     now = events.counter[_NOW]
     transfer = _next_in_order(link, jobs, lines) if is_fixed else _choice(link, jobs, lines, now)
@@ -259,7 +263,11 @@ def _choice(link: Integer, jobs: Jobs, lines: Lines, now: Integer) -> Integer:
         if best >= 0 and least == 0 and jobs.rank[transfer] > jobs.rank[lines.waiting[best]]:
             continue
         delay = _delay(transfer, jobs, lines, now)
-        if best < 0 or delay < least or (delay == least and jobs.rank[transfer] < jobs.rank[lines.waiting[best]]):
+        if (
+            best < 0
+            or delay < least
+            or (delay == least and jobs.rank[transfer] < jobs.rank[lines.waiting[best]])
+        ):
             best, least = place, delay
     chosen: Integer = lines.waiting[best]
     lines.number[link] = count - 1

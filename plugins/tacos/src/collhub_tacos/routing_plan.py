@@ -18,7 +18,6 @@ from hub_core.topology import Routes
 if TYPE_CHECKING:
     from collhub_tacos.routing_order import Lines
 
-__all__ = ["Plan", "hops", "settled"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -62,13 +61,19 @@ class Plan:
 
         network = self.network
         remaining = remaining_times(self.parent, times.arrival[self.link])
-        way_round = (network.destination[self.link] - network.source[self.link]) % max(network.num_nodes, 1)
+        way_round = (network.destination[self.link] - network.source[self.link]) % max(
+            network.num_nodes, 1
+        )
         rank = np.empty(len(self), np.int64)
         rank[np.lexsort((way_round, -remaining))] = np.arange(len(self))
         children = np.flatnonzero(self.parent >= 0)
         unmet = (self.parent >= 0).astype(np.int64)
-        start, finish = _in_time(network, times, self.link, (self.parent[children], children), unmet, rank, False)
-        schedule = Schedule(network, self.chunk, self.link, start, finish, np.zeros(len(self), np.bool_))
+        start, finish = _in_time(
+            network, times, self.link, (self.parent[children], children), unmet, rank, False
+        )
+        schedule = Schedule(
+            network, self.chunk, self.link, start, finish, np.zeros(len(self), np.bool_)
+        )
         return settled(schedule, times) if isinstance(network, PathNetwork) else schedule
 
 
@@ -82,7 +87,9 @@ def settled(schedule: Schedule, times: LinkTimes) -> Schedule:
     rank[np.lexsort((schedule.finish, schedule.start))] = np.arange(len(schedule))
     before, after = _waits(schedule)
     unmet = np.bincount(after, minlength=len(schedule)).astype(np.int64)
-    start, finish = _in_time(schedule.network, times, schedule.link, (before, after), unmet, rank, True)
+    start, finish = _in_time(
+        schedule.network, times, schedule.link, (before, after), unmet, rank, True
+    )
     return replace(schedule, start=start, finish=finish)
 
 
@@ -99,7 +106,9 @@ def _waits(schedule: Schedule) -> tuple[Int64Array, Int64Array]:
     at_start = np.flatnonzero(is_start[order])
     number: Int64Array = (arrived - first)[at_start]
     within = np.arange(int(number.sum())) - np.repeat(np.cumsum(number) - number, number)
-    return arrivals[np.repeat(first[at_start], number) + within], np.repeat(order[at_start] - count, number)
+    return arrivals[np.repeat(first[at_start], number) + within], np.repeat(
+        order[at_start] - count, number
+    )
 
 
 def _in_time(
@@ -118,18 +127,32 @@ def _in_time(
     paths, _ = hops(network, times)
     count = len(link)
     room = (_filled(count, -1), _filled(count, -1), _filled(count, 0), _filled(count, -1))
-    jobs = Jobs(link, unmet.copy(), *_grouped(*waits, count), rank, *room, paths.indptr, paths.links)
+    jobs = Jobs(
+        link, unmet.copy(), *_grouped(*waits, count), rank, *room, paths.indptr, paths.links
+    )
     lines, ready = _lines(network, times, link, unmet, rank, is_fixed)
     size = count + len(lines.busy) + 1
-    events = Events(_filled(size, 0), _filled(size, 0), _filled(size, 0), np.asarray([0, 0, 0, ready, 0], np.int64))
+    events = Events(
+        _filled(size, 0),
+        _filled(size, 0),
+        _filled(size, 0),
+        np.asarray([0, 0, 0, ready, 0], np.int64),
+    )
     while run(jobs, lines, events, is_fixed, _SLICE) < count:
         if not (events.counter[0] or events.counter[3]):
-            raise InputError("transfers that wait for one another cannot be timed", code="schedule-acausal")
+            raise InputError(
+                "transfers that wait for one another cannot be timed", code="schedule-acausal"
+            )
     return jobs.start, jobs.finish
 
 
 def _lines(
-    network: Network, times: LinkTimes, link: Int64Array, unmet: Int64Array, rank: Int64Array, is_fixed: bool
+    network: Network,
+    times: LinkTimes,
+    link: Int64Array,
+    unmet: Int64Array,
+    rank: Int64Array,
+    is_fixed: bool,
 ) -> tuple[Lines, int]:
     """The links before the first event, and how many of them may begin to send."""
     from collhub_tacos.routing_order import Lines
@@ -144,7 +167,11 @@ def _lines(
     at_hand = in_order if is_fixed else in_order[unmet[in_order] == 0]
     number = np.bincount(first[at_hand], minlength=links).astype(np.int64)
     waiting = in_order.copy()
-    waiting[begin[first[at_hand]] + np.arange(len(at_hand)) - (np.cumsum(number) - number)[first[at_hand]]] = at_hand
+    waiting[
+        begin[first[at_hand]]
+        + np.arange(len(at_hand))
+        - (np.cumsum(number) - number)[first[at_hand]]
+    ] = at_hand
     ready = np.flatnonzero(number)
     touched = np.zeros(links, np.int64)
     touched[: len(ready)] = ready

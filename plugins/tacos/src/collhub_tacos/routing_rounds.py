@@ -13,8 +13,6 @@ from collhub_tacos.routing_plan import Plan, hops
 from collhub_tacos.routing_rules import EVERYONE, Rules
 from collhub_tacos.routing_trees import Map, Routing, Search, distances, reroute
 
-__all__ = ["Router"]
-
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -26,7 +24,13 @@ class Router:
     """Routes of all chunks. `origin`: int64 per chunk; `target`: int64 per chunk, or `EVERYONE` for all `needed` nodes."""
 
     def __init__(
-        self, network: Network, times: LinkTimes, origin: Int64Array, target: Int64Array, needed: BoolArray, seed: int
+        self,
+        network: Network,
+        times: LinkTimes,
+        origin: Int64Array,
+        target: Int64Array,
+        needed: BoolArray,
+        seed: int,
     ) -> None:
         """Raises `InputError` that names a pair without a way and the cut."""
         self._network, self._seed = network, seed
@@ -39,7 +43,11 @@ class Router:
         self._check_reach(origin, target, needed, bound, row)
         load, cost = np.zeros(len(single.busy), np.int64), single.arrival.astype(np.float64)
         # Compiled code may not be given columns of a wider array: numba 0.59 takes them for arrays without gaps.
-        origin, target, needed = np.ascontiguousarray(origin), np.ascontiguousarray(target), np.ascontiguousarray(needed)
+        origin, target, needed = (
+            np.ascontiguousarray(origin),
+            np.ascontiguousarray(target),
+            np.ascontiguousarray(needed),
+        )
         self._stated = (origin, target, needed, bound, row, load, cost)
         self._load = load
         self._least_ps = _least_load_ps(network, times, origin, needed)
@@ -52,7 +60,9 @@ class Router:
         """How long the fullest link is busy: no order of these routes takes less."""
         return int(self._load.max(initial=0))
 
-    def improve(self, rules: Rules, progress: Callable[[float], None] = lambda fraction: None) -> None:
+    def improve(
+        self, rules: Rules, progress: Callable[[float], None] = lambda fraction: None
+    ) -> None:
         """Route every chunk anew, in a random order."""
         chunks, nodes = len(self._first), self._network.num_nodes
         order = np.random.default_rng((self._seed, self._rounds)).permutation(chunks)
@@ -65,12 +75,27 @@ class Router:
         aim = int(rules.slack * self._least_ps)
         weights = (rules.steepness, rules.depth_weight)
         while position < chunks:
-            routing = Routing(*self._stated, self._first, self._size, self._arc, first, size, arc, parent)
+            routing = Routing(
+                *self._stated, self._first, self._size, self._arc, first, size, arc, parent
+            )
             position, used, fullest = reroute(
-                order, position, self._rounds, used, fullest, _SLICE, aim, *weights, self._map, routing, self._search
+                order,
+                position,
+                self._rounds,
+                used,
+                fullest,
+                _SLICE,
+                aim,
+                *weights,
+                self._map,
+                routing,
+                self._search,
             )
             if used + nodes > len(arc):
-                arc, parent = (np.concatenate([column, np.zeros(len(column) + nodes, np.int64)]) for column in (arc, parent))
+                arc, parent = (
+                    np.concatenate([column, np.zeros(len(column) + nodes, np.int64)])
+                    for column in (arc, parent)
+                )
             progress(position / chunks)
         self._first, self._size, self._arc, self._parent = first, size, arc[:used], parent[:used]
         self._rounds += 1
@@ -79,11 +104,20 @@ class Router:
         """The routes of the last round, chunk by chunk as they were routed."""
         order = np.argsort(self._first, kind="stable")
         order = order[self._size[order] > 0]
-        chunk, base = (np.repeat(column, self._size[order]) for column in (order, self._first[order]))
-        return Plan(self._network, chunk, self._arc, np.where(self._parent < 0, -1, self._parent + base))
+        chunk, base = (
+            np.repeat(column, self._size[order]) for column in (order, self._first[order])
+        )
+        return Plan(
+            self._network, chunk, self._arc, np.where(self._parent < 0, -1, self._parent + base)
+        )
 
     def _check_reach(
-        self, origin: Int64Array, target: Int64Array, needed: BoolArray, bound: npt.NDArray[np.float64], row: Int64Array
+        self,
+        origin: Int64Array,
+        target: Int64Array,
+        needed: BoolArray,
+        bound: npt.NDArray[np.float64],
+        row: Int64Array,
     ) -> None:
         single = np.flatnonzero(target >= 0)
         lost = single[~np.isfinite(bound[row[target[single]], origin[single]])]
@@ -95,7 +129,9 @@ class Router:
                 raise unreachable(self._network, source, int(np.argmax(needed & ~reached)))
 
 
-def _least_load_ps(network: Network, times: LinkTimes, origin: Int64Array, needed: BoolArray) -> int:
+def _least_load_ps(
+    network: Network, times: LinkTimes, origin: Int64Array, needed: BoolArray
+) -> int:
     """A bound for the fullest link where all chunks go to all `needed` nodes: some node's ingress or egress, or all links."""
     paths, single = hops(network, times)
     rate, nodes = 1.0 / np.maximum(single.busy, 1), network.num_nodes
@@ -106,8 +142,12 @@ def _least_load_ps(network: Network, times: LinkTimes, origin: Int64Array, neede
 
     own = np.bincount(origin, minlength=nodes)
     lacking = int(needed.sum()) - needed
-    ingress = np.where(needed, len(origin) - own, 0) / of_nodes(network.destination, paths.links[paths.indptr[1:] - 1])
-    egress = np.where(lacking > 0, own, 0) / of_nodes(network.source, paths.links[paths.indptr[:-1]])
+    ingress = np.where(needed, len(origin) - own, 0) / of_nodes(
+        network.destination, paths.links[paths.indptr[1:] - 1]
+    )
+    egress = np.where(lacking > 0, own, 0) / of_nodes(
+        network.source, paths.links[paths.indptr[:-1]]
+    )
     total = float((own * lacking).sum()) / max(float(rate[np.unique(paths.links)].sum()), 1e-30)
     return int(max(ingress.max(), egress.max(), total))
 
@@ -117,7 +157,10 @@ def _map_of(network: Network, times: LinkTimes) -> tuple[Map, LinkTimes]:
     tail, head = network.source.astype(np.int64), network.destination.astype(np.int64)
     out = np.argsort(tail, kind="stable").astype(np.int64)
     out_indptr = np.searchsorted(tail[out], np.arange(network.num_nodes + 1)).astype(np.int64)
-    indptr, links = np.ascontiguousarray(paths.indptr, np.int64), np.ascontiguousarray(paths.links, np.int64)
+    indptr, links = (
+        np.ascontiguousarray(paths.indptr, np.int64),
+        np.ascontiguousarray(paths.links, np.int64),
+    )
     return Map(out_indptr, out, tail, head, indptr, links, single.busy, single.arrival), single
 
 
@@ -125,4 +168,14 @@ def _search(nodes: int) -> Search:
     def numbers(value: int = 0) -> Int64Array:
         return np.full(nodes, value, np.int64)
 
-    return Search(np.zeros(nodes), numbers(), numbers(), numbers(), numbers(), np.zeros(nodes), numbers(), numbers(-1), numbers())
+    return Search(
+        np.zeros(nodes),
+        numbers(),
+        numbers(),
+        numbers(),
+        numbers(),
+        np.zeros(nodes),
+        numbers(),
+        numbers(-1),
+        numbers(),
+    )

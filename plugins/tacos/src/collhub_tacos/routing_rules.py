@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EVERYONE", "Rules"]
-
 EVERYONE = -1
 """As a target: all nodes that are needed."""
 

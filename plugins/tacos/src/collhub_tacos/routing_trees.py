@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from collhub_tacos.compiling import kernel, part
 
-__all__ = ["Map", "Routing", "Search", "distances", "reroute"]
-
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 Integer = int | np.int64
@@ -115,7 +113,9 @@ def _pop(search: Search, size: Integer) -> Integer:
 
 
 @kernel
-def distances(world: Map, in_indptr: Int64Array, targets: Int64Array, search: Search) -> Float64Array:
+def distances(
+    world: Map, in_indptr: Int64Array, targets: Int64Array, search: Search
+) -> Float64Array:
     """Time of the fastest way from every node to every target: float64[targets, nodes], infinite where there is none."""
     nodes = len(search.cost)
     result = np.full((len(targets), nodes), np.inf)
@@ -147,7 +147,9 @@ def _weigh(link: Integer, world: Map, routing: Routing, scale: float, steepness:
 
 
 @part
-def _load(arc: Integer, sign: Integer, world: Map, routing: Routing, scale: float, steepness: float) -> None:
+def _load(
+    arc: Integer, sign: Integer, world: Map, routing: Routing, scale: float, steepness: float
+) -> None:
     for position in range(world.path_indptr[arc], world.path_indptr[arc + 1]):
         link = world.path[position]
         routing.load[link] += sign * world.busy[link]
@@ -155,7 +157,15 @@ def _load(arc: Integer, sign: Integer, world: Map, routing: Routing, scale: floa
 
 
 @part
-def _attach(chunk: Integer, mark: Integer, node: Integer, used: Integer, world: Map, routing: Routing, search: Search) -> Integer:
+def _attach(
+    chunk: Integer,
+    mark: Integer,
+    node: Integer,
+    used: Integer,
+    world: Map,
+    routing: Routing,
+    search: Search,
+) -> Integer:
     """Add the way from the tree to a node that was reached; return the number of its transfers."""
     length: Integer = 0
     while search.in_tree[node] != mark:
@@ -194,7 +204,9 @@ def _grow(
     while size and count:
         node = _pop(search, size)
         size -= 1
-        if search.in_tree[node] != mark and (node == target or (target < 0 and routing.needed[node])):
+        if search.in_tree[node] != mark and (
+            node == target or (target < 0 and routing.needed[node])
+        ):
             length = _attach(chunk, mark, node, used, world, routing, search)
             used += length
             count -= 1
@@ -217,7 +229,9 @@ def _grow(
                 search.stamp[head] = mark
                 search.cost[head] = cost
                 search.arc[head] = arc
-                size = _lower(search, size, cost + (routing.bound[row, head] if row >= 0 else 0.0), head)
+                size = _lower(
+                    search, size, cost + (routing.bound[row, head] if row >= 0 else 0.0), head
+                )
     for slot in range(size):
         search.place[search.node[slot]] = -1
     return used
@@ -255,9 +269,21 @@ def reroute(
         for place in range(first, first + routing.old_size[chunk]):
             _load(routing.old_arc[place], -1, world, routing, scale, steepness)
         target = routing.target[chunk]
-        count = everyone - routing.needed[routing.origin[chunk]] if target < 0 else int(target != routing.origin[chunk])
+        count = (
+            everyone - routing.needed[routing.origin[chunk]]
+            if target < 0
+            else int(target != routing.origin[chunk])
+        )
         routing.new_first[chunk] = used
-        size = _grow(chunk, round_number * len(order) + position + 1, count, depth_weight, world, routing, search)
+        size = _grow(
+            chunk,
+            round_number * len(order) + position + 1,
+            count,
+            depth_weight,
+            world,
+            routing,
+            search,
+        )
         routing.new_size[chunk] = size
         for place in range(used, used + size):
             arc = routing.new_arc[place]

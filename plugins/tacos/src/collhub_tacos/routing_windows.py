@@ -8,8 +8,6 @@ import numpy.typing as npt
 from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.switches import PathNetwork
 
-__all__ = ["released_at_once", "windows", "windows_of_links"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _MOST_ON_THE_WAY = 12
@@ -38,7 +36,9 @@ def released_at_once(network: Network) -> int:
     return 4 if len(sender) <= network.num_npus else 2
 
 
-def windows(row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array, at_once: int) -> Int64Array:
+def windows(
+    row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array, at_once: int
+) -> Int64Array:
     """The window of every message: turn i of a link waits for turns 0 ... max(i - `window`, (i - 1) // `at_once`).
 
     So it waits for the last of these to arrive: paths of one first link differ in length.

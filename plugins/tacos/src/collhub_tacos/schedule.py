@@ -12,8 +12,6 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.routing_windows import released_at_once, windows, windows_of_links
 from hub_core.transfers import Transfers
 
-__all__ = ["Schedule"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -71,5 +69,11 @@ class Schedule:
             self.start,
             self.finish,
             self.reduces,
-            windows(row, self.start, self.finish, windows_of_links(network, times)[self.link], released_at_once(network)),
+            windows(
+                row,
+                self.start,
+                self.finish,
+                windows_of_links(network, times)[self.link],
+                released_at_once(network),
+            ),
         )

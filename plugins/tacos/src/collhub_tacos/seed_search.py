@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Best", "best_of_seeds"]
-
 T = TypeVar("T")
 Report = Callable[[float], None]
 
@@ -50,21 +48,38 @@ class _AbandonedError(Exception):
 
 class _Search(Generic[T]):
     def __init__(
-        self, attempt: Callable[[int, Report], T], cost: Callable[[T], int], goal: int, progress: Report, total: int
+        self,
+        attempt: Callable[[int, Report], T],
+        cost: Callable[[T], int],
+        goal: int,
+        progress: Report,
+        total: int,
     ) -> None:
-        self._attempt, self._cost, self._goal, self._progress, self._total = attempt, cost, goal, progress, total
+        self._attempt, self._cost, self._goal, self._progress, self._total = (
+            attempt,
+            cost,
+            goal,
+            progress,
+            total,
+        )
         self._best: tuple[T, int] | None = None
         self._tried = 0
         self._fractions: dict[int, float] = {}
         self._is_over = threading.Event()
 
     def over(self, seeds: Sequence[int], threads: int) -> Best[T]:
-        waves = [seeds[:1], *(seeds[first : first + threads] for first in range(1, len(seeds), threads))]
+        waves = [
+            seeds[:1],
+            *(seeds[first : first + threads] for first in range(1, len(seeds), threads)),
+        ]
         is_interrupted = False
         try:
             for wave in waves:
                 # Later results of a wave do not count once the goal is reached: how many there are is a matter of threads.
-                if any(self._keep(result, seed) for seed, result in zip(wave, self._results(wave), strict=True)):
+                if any(
+                    self._keep(result, seed)
+                    for seed, result in zip(wave, self._results(wave), strict=True)
+                ):
                     break
         except KeyboardInterrupt:
             if self._best is None:

@@ -18,8 +18,6 @@ from hub_core.plugins.contract import Options, SynthesisRequest
 from hub_core.topology import Occupancy
 from hub_core.transfers import Chunks
 
-__all__ = ["Setting"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _MOST_CHUNKS = 1 << 20
@@ -56,10 +54,17 @@ class Setting:
         topology = request.topology
         if topology.num_planes > 1:
             message = f"topology {topology.name}: tacos makes algorithms for one plane, not for {topology.num_planes}"
-            raise UsageError(message, cure="name one of the networks alone, or use blink", code="planes-unsupported")
+            raise UsageError(
+                message,
+                cure="name one of the networks alone, or use blink",
+                code="planes-unsupported",
+            )
         if options["switches"] == "unwind":
             topology = unwound(topology, _whole(options, "degree", 0, topology.num_nodes))
-        seeds, threads = _whole(options, "seeds", 0, _MOST_SEEDS), _whole(options, "threads", 0, 1024)
+        seeds, threads = (
+            _whole(options, "seeds", 0, _MOST_SEEDS),
+            _whole(options, "threads", 0, 1024),
+        )
         return cls(
             request.collective,
             contracted(topology),
@@ -84,7 +89,11 @@ class Setting:
     def units(self, pieces: int) -> int:
         """Units of the whole with `pieces` in a share. Raises `UsageError` where a unit has no byte."""
         kind, n = self.collective.kind, self.collective.num_ranks
-        is_split = kind not in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+        is_split = kind not in (
+            CollectiveKind.ALL_REDUCE,
+            CollectiveKind.BROADCAST,
+            CollectiveKind.REDUCE,
+        )
         units = pieces * n if is_split else pieces
         if units > self.collective_bytes:
             raise UsageError(
@@ -113,7 +122,11 @@ class Setting:
             return [self.pieces]
         shares = max(1, self.collective.unit_count)
         pairs = self.network.num_links * shares
-        tried = [pieces for pieces in ladder if pieces * shares <= self.collective_bytes and pieces * pairs <= _MOST_PAIRS]
+        tried = [
+            pieces
+            for pieces in ladder
+            if pieces * shares <= self.collective_bytes and pieces * pairs <= _MOST_PAIRS
+        ]
         return tried or list(ladder[:1])
 
 
@@ -122,7 +135,9 @@ def _whole(options: Options, name: str, low: int, high: int) -> int:
     assert isinstance(value, int)
     if not low <= value <= high:
         raise UsageError(
-            f"option {name} is {value}, expected {low}..{high}", cure=f"give -O {name}={low} or more", code="option-range"
+            f"option {name} is {value}, expected {low}..{high}",
+            cure=f"give -O {name}={low} or more",
+            code="option-range",
         )
     return value
 
@@ -130,7 +145,13 @@ def _whole(options: Options, name: str, low: int, high: int) -> int:
 def _pieces(text: str) -> int | None:
     if text == "auto":
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 8 and 1 <= int(text) <= _MOST_CHUNKS):
+    if not (
+        text.isascii() and text.isdecimal() and len(text) <= 8 and 1 <= int(text) <= _MOST_CHUNKS
+    ):
         cure = "give -O chunks=4, or -O chunks=auto"
-        raise UsageError(f"option chunks is {text!r}, expected auto or 1..{_MOST_CHUNKS}", cure=cure, code="option-range")
+        raise UsageError(
+            f"option chunks is {text!r}, expected auto or 1..{_MOST_CHUNKS}",
+            cure=cure,
+            code="option-range",
+        )
     return int(text)

@@ -18,8 +18,6 @@ from collhub_tacos.switches import PathNetwork
 from collhub_tacos.translation import Translations
 from hub_core.diagnostics import InputError
 
-__all__ = ["Spread", "spread_out"]
-
 Int64Array = npt.NDArray[np.int64]
 Progress = Callable[[float, str], None]
 
@@ -71,16 +69,25 @@ class Spread:
         from collhub_tacos.replay import replay, replay_log
 
         if isinstance(self.made, ArrivalLog):
-            replay_log(self.made, self.times, self.origin, lambda fraction: progress(fraction, "replaying"))
+            replay_log(
+                self.made, self.times, self.origin, lambda fraction: progress(fraction, "replaying")
+            )
             return True
         if self.needed is None or isinstance(self.made.network, PathNetwork):
             return False
         chunk = np.arange(len(self.origin))
-        replay(self.made, self.times, self.origin, (np.repeat(chunk, len(self.needed)), np.tile(self.needed, len(chunk))))
+        replay(
+            self.made,
+            self.times,
+            self.origin,
+            (np.repeat(chunk, len(self.needed)), np.tile(self.needed, len(chunk))),
+        )
         return True
 
 
-def spread_out(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
+def spread_out(
+    setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress
+) -> Spread:
     """Bring chunk x from NPU `origin[x]` to all members of the setting, by the kernels that fit, the fastest kept.
 
     Raises `InputError` for a network that does not connect those who must be, and for a log beyond the setting's memory.
@@ -103,7 +110,9 @@ def spread_out(setting: Setting, network: Network, times: LinkTimes, origin: Int
 _Kernel = Callable[[Setting, Network, LinkTimes, Int64Array, Progress], Spread]
 
 
-def _kernels(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array) -> Iterator[_Kernel]:
+def _kernels(
+    setting: Setting, network: Network, times: LinkTimes, origin: Int64Array
+) -> Iterator[_Kernel]:
     """Switches: trees on loaded links. An all-gather of all NPUs on links that are alike: lockstep, whose log stays small.
 
     Everything else: events; and one node's part for all, where the network looks alike from every node.
@@ -112,7 +121,9 @@ def _kernels(setting: Setting, network: Network, times: LinkTimes, origin: Int64
         yield _on_trees
         return
     is_everywhere = not setting.has_relays and len(np.unique(origin)) == network.num_npus
-    is_uniform = bool(np.all(times.busy == times.busy[:1]) and np.all(times.arrival == times.arrival[:1]))
+    is_uniform = bool(
+        np.all(times.busy == times.busy[:1]) and np.all(times.arrival == times.arrival[:1])
+    )
     if is_everywhere and is_uniform:
         yield _in_lockstep
         if times.is_uniform:
@@ -127,27 +138,51 @@ def _kernels(setting: Setting, network: Network, times: LinkTimes, origin: Int64
 
 
 def _symmetric(
-    translations: Translations, setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress
+    translations: Translations,
+    setting: Setting,
+    network: Network,
+    times: LinkTimes,
+    origin: Int64Array,
+    progress: Progress,
 ) -> Spread:
     # Imported here and below: numba takes a second.
     from collhub_tacos.heterogeneous import fewest_ps
     from collhub_tacos.symmetric import find_all_gather
 
     goal = fewest_ps(network, times, origin)
-    found = find_all_gather(network, translations, times, origin, setting.seeds or _MOST_SEEDS, setting.seed, goal, progress)
-    return Spread(found.result, times, origin, setting.members, "symmetric", found.seed, found.is_interrupted)
+    found = find_all_gather(
+        network,
+        translations,
+        times,
+        origin,
+        setting.seeds or _MOST_SEEDS,
+        setting.seed,
+        goal,
+        progress,
+    )
+    return Spread(
+        found.result, times, origin, setting.members, "symmetric", found.seed, found.is_interrupted
+    )
 
 
-def _by_events(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
+def _by_events(
+    setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress
+) -> Spread:
     from collhub_tacos.heterogeneous import find_all_gather
 
     needed = _members_of(setting, network)
     number = setting.seeds or _default_seeds(network.num_links * len(origin))
-    found = find_all_gather(network, times, origin, number, setting.seed, setting.threads, progress, needed)
-    return Spread(found.result, times, origin, setting.members, "events", found.seed, found.is_interrupted)
+    found = find_all_gather(
+        network, times, origin, number, setting.seed, setting.threads, progress, needed
+    )
+    return Spread(
+        found.result, times, origin, setting.members, "events", found.seed, found.is_interrupted
+    )
 
 
-def _in_lockstep(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
+def _in_lockstep(
+    setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress
+) -> Spread:
     from collhub_tacos.homogeneous import best_all_gather, memory_bytes
 
     needed = memory_bytes(network, len(origin))
@@ -165,7 +200,9 @@ def _in_lockstep(setting: Setting, network: Network, times: LinkTimes, origin: I
         progress=progress,
     )
     kernel = "symmetric" if found.is_symmetric else "lockstep"
-    spread = Spread(found.log, times, origin, setting.members, kernel, found.seed, found.is_interrupted)
+    spread = Spread(
+        found.log, times, origin, setting.members, kernel, found.seed, found.is_interrupted
+    )
     if times.is_uniform or spread.num_transfers > _TRANSFERS_TO_RETIME:
         return spread
     from collhub_tacos.retiming import retimed
@@ -173,20 +210,28 @@ def _in_lockstep(setting: Setting, network: Network, times: LinkTimes, origin: I
     return replace(spread, made=retimed(spread.schedule(), times))
 
 
-def _on_trees(setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress) -> Spread:
+def _on_trees(
+    setting: Setting, network: Network, times: LinkTimes, origin: Int64Array, progress: Progress
+) -> Spread:
     from collhub_tacos.multicast import spread
 
     needed = _members_of(setting, network)
-    number = setting.seeds or max(1, min(_MOST_TREE_SEEDS, _PAIRS_FOR_TREE_SEEDS // (network.num_links * len(origin))))
+    number = setting.seeds or max(
+        1, min(_MOST_TREE_SEEDS, _PAIRS_FOR_TREE_SEEDS // (network.num_links * len(origin)))
+    )
     found = best_of_seeds(
-        lambda seed, report: spread(network, times, origin, needed, seed, lambda fraction, what: report(fraction)),
+        lambda seed, report: spread(
+            network, times, origin, needed, seed, lambda fraction, what: report(fraction)
+        ),
         lambda schedule: schedule.time_ps,
         range(setting.seed, setting.seed + number),
         goal=0,
         threads=setting.threads,
         progress=lambda fraction: progress(fraction, "multicast"),
     )
-    return Spread(found.result, times, origin, setting.members, "trees", found.seed, found.is_interrupted)
+    return Spread(
+        found.result, times, origin, setting.members, "trees", found.seed, found.is_interrupted
+    )
 
 
 def _members_of(setting: Setting, network: Network) -> npt.NDArray[np.bool_]:

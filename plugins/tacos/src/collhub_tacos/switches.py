@@ -11,8 +11,6 @@ from collhub_tacos.network import LinkTimes, Network
 from hub_core.diagnostics import UsageError
 from hub_core.topology import Links, Occupancy, Routes, Topology, link_times_ns
 
-__all__ = ["PathNetwork", "PathTimes", "contracted", "unwound"]
-
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -47,7 +45,11 @@ class PathNetwork(Network):
         busy, arrives = link_times_ns(*rates, np.full(len(row), chunk_bytes, np.int64), occupancy)
         hops = LinkTimes(1000 * busy, 1000 * arrives)
         first = self.paths.links[self.paths.indptr[:-1]]
-        arrival = np.add.reduceat(hops.arrival[self.paths.links], self.paths.indptr[:-1]) if len(first) else hops.arrival[:0]
+        arrival = (
+            np.add.reduceat(hops.arrival[self.paths.links], self.paths.indptr[:-1])
+            if len(first)
+            else hops.arrival[:0]
+        )
         return PathTimes(hops.busy[first], arrival, hops)
 
 
@@ -72,10 +74,14 @@ def contracted(topology: Topology) -> Network:
     number = np.full(topology.num_links, -1, np.int64)
     number[links.row] = np.arange(links.num_links)
     lengths = np.diff(routes.indptr)[is_arc]
-    paths = Routes(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), number[routes.links[kept]])
+    paths = Routes(
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), number[routes.links[kept]]
+    )
     indptr = np.searchsorted(destination[is_arc], np.arange(topology.num_npus + 1)).astype(np.int64)
     row = links.row[paths.links[paths.indptr[:-1]]]
-    return PathNetwork(topology, topology.num_npus, topology.num_npus, indptr, source[is_arc], row, links, paths)
+    return PathNetwork(
+        topology, topology.num_npus, topology.num_npus, indptr, source[is_arc], row, links, paths
+    )
 
 
 def _pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Array]:
@@ -83,7 +89,9 @@ def _pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Arra
     reached = _reached_over_switches(topology)
     is_first = topology.source < topology.num_npus
     table = np.zeros((topology.num_npus, topology.num_npus), np.bool_)
-    for tail, head in zip(topology.source[is_first].tolist(), topology.destination[is_first].tolist(), strict=True):
+    for tail, head in zip(
+        topology.source[is_first].tolist(), topology.destination[is_first].tolist(), strict=True
+    ):
         if head < topology.num_npus:
             table[head, tail] = True
         else:
@@ -118,12 +126,20 @@ def unwound(topology: Topology, degree: int = 0) -> Topology:
     or that the switch emulates them, is the caller's claim. Raises `UsageError` for a negative degree.
     """
     if degree < 0:
-        raise UsageError(f"a switch cannot be unwound to degree {degree}", cure="give 0 or more", code="option-range")
-    links = Links(topology.source, topology.destination, topology.bandwidth_bytes_per_s, topology.latency_s)
+        raise UsageError(
+            f"a switch cannot be unwound to degree {degree}",
+            cure="give 0 or more",
+            code="option-range",
+        )
+    links = Links(
+        topology.source, topology.destination, topology.bandwidth_bytes_per_s, topology.latency_s
+    )
     for switch in range(topology.num_npus, topology.num_nodes):
         links = _merged(_without(links, switch, degree), topology.num_nodes)
     names = topology.node_names[: topology.num_npus]
-    plain = links.topology(f"{topology.name}, unwound", topology.num_npus, topology.num_npus, node_names=names)
+    plain = links.topology(
+        f"{topology.name}, unwound", topology.num_npus, topology.num_npus, node_names=names
+    )
     return replace(plain, groups=topology.groups)
 
 
@@ -134,16 +150,32 @@ def _without(links: Links, switch: int, degree: int) -> Links:
     heads = links.destination[out]
     entered, left, parts = [], [], []
     for link in into.tolist():
-        following = np.roll(np.arange(len(out)), -int(np.searchsorted(heads, links.source[link], "right")))
+        following = np.roll(
+            np.arange(len(out)), -int(np.searchsorted(heads, links.source[link], "right"))
+        )
         chosen = following[heads[following] != links.source[link]][: degree or None]
         entered.append(np.full(len(chosen), link, np.int64))
         left.append(out[chosen])
         parts.append(np.full(len(chosen), len(chosen), np.int64))
     kept = np.flatnonzero((links.source != switch) & (links.destination != switch))
-    one, other, share = (np.concatenate([*arrays, np.zeros(0, np.int64)]) for arrays in (entered, left, parts))
-    bandwidth = np.minimum(links.bandwidth_bytes_per_s[one], links.bandwidth_bytes_per_s[other]) / np.maximum(share, 1)
-    new = Links(links.source[one], links.destination[other], bandwidth, links.latency_s[one] + links.latency_s[other])
-    rest = Links(links.source[kept], links.destination[kept], links.bandwidth_bytes_per_s[kept], links.latency_s[kept])
+    one, other, share = (
+        np.concatenate([*arrays, np.zeros(0, np.int64)]) for arrays in (entered, left, parts)
+    )
+    bandwidth = np.minimum(
+        links.bandwidth_bytes_per_s[one], links.bandwidth_bytes_per_s[other]
+    ) / np.maximum(share, 1)
+    new = Links(
+        links.source[one],
+        links.destination[other],
+        bandwidth,
+        links.latency_s[one] + links.latency_s[other],
+    )
+    rest = Links(
+        links.source[kept],
+        links.destination[kept],
+        links.bandwidth_bytes_per_s[kept],
+        links.latency_s[kept],
+    )
     return Links.joined([rest, new])
 
 

@@ -14,8 +14,6 @@ from collhub_tacos.seed_search import Best, best_of_seeds
 from collhub_tacos.translation import Translations
 from hub_core.diagnostics import InputError
 
-__all__ = ["all_gather", "find_all_gather"]
-
 Int64Array = npt.NDArray[np.int64]
 Part = tuple[Int64Array, Int64Array]
 
@@ -50,7 +48,13 @@ def find_all_gather(
     return Best(work.schedule(found.result), found.seed, found.tried, found.is_interrupted)
 
 
-def all_gather(network: Network, translations: Translations, times: LinkTimes, origin: Int64Array, seed: int = 0) -> Schedule:
+def all_gather(
+    network: Network,
+    translations: Translations,
+    times: LinkTimes,
+    origin: Int64Array,
+    seed: int = 0,
+) -> Schedule:
     """The schedule of one seed; seed 0 takes the oldest of equally good chunks, others a random one."""
     return find_all_gather(network, translations, times, origin, 1, seed).result
 
@@ -58,11 +62,17 @@ def all_gather(network: Network, translations: Translations, times: LinkTimes, o
 class _Work:
     """In-links of one node from the fastest to the slowest, and the chunks that they bring."""
 
-    def __init__(self, network: Network, translations: Translations, times: LinkTimes, origin: Int64Array) -> None:
+    def __init__(
+        self, network: Network, translations: Translations, times: LinkTimes, origin: Int64Array
+    ) -> None:
         self._network, self._translations, self._origin = network, translations, origin
         busy, arrival = (column[translations.in_link[0]] for column in (times.busy, times.arrival))
         if int(busy.min()) < 1:
-            raise InputError("a link takes no time", cure="choose a larger size, or fewer chunks", code="link-times")
+            raise InputError(
+                "a link takes no time",
+                cure="choose a larger size, or fewer chunks",
+                code="link-times",
+            )
         self._order = np.lexsort((busy, arrival))
         self._busy, self._arrival = busy[self._order], arrival[self._order]
         self._own = len(origin) // network.num_npus
@@ -73,8 +83,16 @@ class _Work:
 
         A link that is free before its message arrives may do better to wait for what comes then, so both are tried.
         """
-        urgency = np.random.default_rng(seed).random(len(self._origin)) if seed else np.zeros(len(self._origin))
-        holds = [self._busy] if np.array_equal(self._busy, self._arrival) else [self._busy, self._arrival]
+        urgency = (
+            np.random.default_rng(seed).random(len(self._origin))
+            if seed
+            else np.zeros(len(self._origin))
+        )
+        holds = (
+            [self._busy]
+            if np.array_equal(self._busy, self._arrival)
+            else [self._busy, self._arrival]
+        )
         return min((self._part(urgency, hold) for hold in holds), key=self.time_ps)
 
     def _part(self, urgency: npt.NDArray[np.float64], hold: Int64Array) -> Part:
@@ -85,7 +103,9 @@ class _Work:
         tier = np.searchsorted(self._arrival, self._arrival)
         best, latest = None, NEVER
         for _ in range(_MOST_ROUNDS):
-            start, link = deliver_cells(self._shift, hold, self._arrival, tier, self._own, urgency, latest)
+            start, link = deliver_cells(
+                self._shift, hold, self._arrival, tier, self._own, urgency, latest
+            )
             if np.any(start == NEVER):
                 break
             found = (retime_cells(self._shift, self._busy, self._arrival, start, link), link)
@@ -108,9 +128,13 @@ class _Work:
         cell = np.arange(self._own, len(self._origin))
         nodes = np.arange(self._network.num_npus)[:, None]
         chunk_of = np.argsort(self._origin, kind="stable").reshape(len(nodes), self._own)
-        chunk = chunk_of[self._translations.minus(nodes, cell // self._own), cell % self._own].ravel()
+        chunk = chunk_of[
+            self._translations.minus(nodes, cell // self._own), cell % self._own
+        ].ravel()
         link = self._translations.in_link[:, self._order[slot]].ravel()
-        begin, end = (np.tile(column, len(nodes)) for column in (start, start + self._arrival[slot]))
+        begin, end = (
+            np.tile(column, len(nodes)) for column in (start, start + self._arrival[slot])
+        )
         order = np.lexsort((link, begin))
         reduces = np.zeros(len(order), np.bool_)
         return Schedule(self._network, chunk[order], link[order], begin[order], end[order], reduces)

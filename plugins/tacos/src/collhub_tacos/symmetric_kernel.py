@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from collhub_tacos.compiling import kernel, part
 
-__all__ = ["NEVER", "deliver_cells", "retime_cells"]
-
 Int64Array = npt.NDArray[np.int64]
 
 NEVER = 1 << 60
@@ -38,7 +36,11 @@ def deliver_cells(
     start[:own] = 0
     fastest = np.full(num_chunks, degree)
     waiting, num_waiting = np.empty((degree, num_chunks), np.int64), np.zeros(degree, np.int64)
-    flying, first, end = np.empty((degree, num_chunks), np.int64), np.zeros(degree, np.int64), np.zeros(degree, np.int64)
+    flying, first, end = (
+        np.empty((degree, num_chunks), np.int64),
+        np.zeros(degree, np.int64),
+        np.zeros(degree, np.int64),
+    )
     free = np.zeros(degree, np.int64)
     for chunk in range(own):
         _plan(shift, chunk, tier, fastest)
@@ -46,12 +48,16 @@ def deliver_cells(
     now = np.int64(0)
     while now < NEVER:
         for slot in range(degree):
-            while first[slot] < end[slot] and start[flying[slot, first[slot]]] + arrival[slot] <= now:
+            while (
+                first[slot] < end[slot] and start[flying[slot, first[slot]]] + arrival[slot] <= now
+            ):
                 _arrive(shift, flying[slot, first[slot]], start, waiting, num_waiting)
                 first[slot] += 1
         for slot in range(degree):
             if free[slot] <= now and now + arrival[slot] <= latest:
-                chunk = _choose(shift, slot, tier[slot], start, waiting, num_waiting, fastest, urgency)
+                chunk = _choose(
+                    shift, slot, tier[slot], start, waiting, num_waiting, fastest, urgency
+                )
                 if chunk >= 0:
                     start[chunk], link[chunk] = now, slot
                     free[slot] = now + busy[slot]
@@ -76,7 +82,9 @@ def _plan(shift: Int64Array, chunk: int, tier: Int64Array, fastest: Int64Array) 
 
 
 @part
-def _arrive(shift: Int64Array, chunk: int, start: Int64Array, waiting: Int64Array, num_waiting: Int64Array) -> None:
+def _arrive(
+    shift: Int64Array, chunk: int, start: Int64Array, waiting: Int64Array, num_waiting: Int64Array
+) -> None:
     """The chunk is here, and at all sources alike: each in-link can bring what it becomes."""
     for slot in range(shift.shape[0]):
         if start[shift[slot, chunk]] == NEVER:
@@ -113,7 +121,9 @@ def _choose(
 
 
 @kernel
-def retime_cells(shift: Int64Array, busy: Int64Array, arrival: Int64Array, start: Int64Array, link: Int64Array) -> Int64Array:
+def retime_cells(
+    shift: Int64Array, busy: Int64Array, arrival: Int64Array, start: Int64Array, link: Int64Array
+) -> Int64Array:
     """Starts as early as the order on every in-link allows: int64[chunks]; `link` is -1 for chunks that are there before."""
     degree, num_chunks = shift.shape
     came_from = np.full(num_chunks, -1)

@@ -20,8 +20,6 @@ from hub_core.topology import Occupancy
 from hub_core.transfers import Transfers, algorithm_of
 from hub_core.verification import verify
 
-__all__ = ["synthesize"]
-
 _NAME = "collhub-tacos"
 # What the step table and the work on it take for one transfer.
 _BYTES_A_TRANSFER = 640
@@ -38,7 +36,9 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     """
     setting = Setting.of(request, options)
     if setting.collective.num_ranks == 1:
-        raise UsageError("one rank has nothing to send", cure="let at least two ranks take part", code="one-rank")
+        raise UsageError(
+            "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
+        )
     _check_memory(setting, _fewest_transfers(setting))
     best = _best(setting, request)
     is_partial = setting.wanted is not None
@@ -71,7 +71,9 @@ def _is_right(setting: Setting, best: Candidate, transfers: Transfers | None) ->
     return True
 
 
-def _algorithm(setting: Setting, candidate: Candidate, transfers: Transfers, wanted: tuple[int, ...] | None) -> Algorithm:
+def _algorithm(
+    setting: Setting, candidate: Candidate, transfers: Transfers, wanted: tuple[int, ...] | None
+) -> Algorithm:
     return algorithm_of(
         candidate.collective,
         candidate.chunks,
@@ -88,7 +90,9 @@ def _judged_ns(setting: Setting, request: SynthesisRequest, algorithm: Algorithm
 
     That is where links are free before messages arrive, and where messages meet at switches.
     """
-    is_own_exact = setting.occupancy is Occupancy.ALPHA_BETA and not isinstance(setting.network, PathNetwork)
+    is_own_exact = setting.occupancy is Occupancy.ALPHA_BETA and not isinstance(
+        setting.network, PathNetwork
+    )
     is_other_network = setting.network.topology.name != request.topology.name
     if is_own_exact or is_other_network or len(algorithm.steps) > 2 * _MOST_JUDGED:
         return None
@@ -112,11 +116,16 @@ def _best(setting: Setting, request: SynthesisRequest) -> Candidate:
         if not best:
             raise
         is_interrupted = True
-    fastest = min(best.values(), key=lambda candidate: _time_ns(setting, request, candidate, is_alone=len(best) == 1))
+    fastest = min(
+        best.values(),
+        key=lambda candidate: _time_ns(setting, request, candidate, is_alone=len(best) == 1),
+    )
     return replace(fastest, is_interrupted=is_interrupted)
 
 
-def _time_ns(setting: Setting, request: SynthesisRequest, candidate: Candidate, *, is_alone: bool) -> int:
+def _time_ns(
+    setting: Setting, request: SynthesisRequest, candidate: Candidate, *, is_alone: bool
+) -> int:
     """What a form takes beside others, by the simulator where its word counts more."""
     if is_alone or candidate.num_transfers > _MOST_JUDGED:
         return _ns(candidate.time_ps)
@@ -146,7 +155,11 @@ def _searches(setting: Setting) -> list[_Search]:
     def on_one_tree(progress: Progress) -> Iterator[Candidate]:
         yield latency(setting, progress)
 
-    forms: dict[str, _Search] = {"two-phase": partial(_climb, setting), "latency": on_one_tree, "fused": on_many_trees}
+    forms: dict[str, _Search] = {
+        "two-phase": partial(_climb, setting),
+        "latency": on_one_tree,
+        "fused": on_many_trees,
+    }
     if method != "auto":
         return [forms[method]]
     has_trees = unsuitability(setting.network) is None and not setting.has_relays
@@ -182,9 +195,7 @@ def _check_memory(setting: Setting, num_transfers: int) -> None:
     """Raise `InputError` where the steps of all ranks would take more memory than stated."""
     needed = num_transfers * _BYTES_A_TRANSFER
     if setting.wanted is None and needed > setting.memory:
-        message = (
-            f"the steps of all ranks take {needed / 2**30:.1f} GiB, the option memory allows {setting.memory / 2**30:.1f} GiB"
-        )
+        message = f"the steps of all ranks take {needed / 2**30:.1f} GiB, the option memory allows {setting.memory / 2**30:.1f} GiB"
         cure = "give -O memory=..., or make the steps of some ranks alone: --write-ranks 0,17"
         raise InputError(message, cure=cure, code="memory")
 
@@ -193,13 +204,22 @@ def _bounds_ns(setting: Setting, best: Candidate) -> dict[str, int]:
     """Lower bounds for messages of the size that was chosen, rounded down; `fluid` for those of any size."""
     unit_bytes = setting.chunk_bytes(best.collective.unit_count)
     network = Network.of(setting.network.topology)
-    bounds = lower_bounds_ps(best.collective, network, setting.members, unit_bytes, setting.occupancy)
+    bounds = lower_bounds_ps(
+        best.collective, network, setting.members, unit_bytes, setting.occupancy
+    )
     return {name: bound // 1000 for name, bound in bounds.items()}
 
 
-def _statistics(setting: Setting, request: SynthesisRequest, best: Candidate) -> dict[str, JsonValue]:
+def _statistics(
+    setting: Setting, request: SynthesisRequest, best: Candidate
+) -> dict[str, JsonValue]:
     chunk_bytes = setting.chunk_bytes(best.collective.unit_count)
-    found: dict[str, JsonValue] = {"form": best.form, "chunks": best.pieces, "chunk bytes": chunk_bytes, **best.details}
+    found: dict[str, JsonValue] = {
+        "form": best.form,
+        "chunks": best.pieces,
+        "chunk bytes": chunk_bytes,
+        **best.details,
+    }
     if setting.network.topology.name != request.topology.name:
         found["judged on"] = setting.network.topology.name
     return found | ({"interrupted": True} if best.is_interrupted else {})

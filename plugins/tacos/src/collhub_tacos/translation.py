@@ -14,8 +14,6 @@ from collhub_tacos.arrival_log import ArrivalLog, Identifiers, identifier_type
 from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.reach import unreachable
 
-__all__ = ["Translations", "symmetric_all_gather"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _CELLS_AT_ONCE = 1 << 22
@@ -35,7 +33,9 @@ class Translations:
     in_link: Int64Array
 
     @classmethod
-    def of(cls, network: Network, origin: Int64Array, times: LinkTimes | None = None) -> Translations | None:
+    def of(
+        cls, network: Network, origin: Int64Array, times: LinkTimes | None = None
+    ) -> Translations | None:
         """The translations that keep links, numbers of chunks and, where given, the times of links; None for none.
 
         Tried are the stated dimensions of a regular network, and every way to number the nodes in dimensions.
@@ -44,7 +44,11 @@ class Translations:
         if not network.num_links or np.any(degrees != degrees[0]) or np.any(own != own[0]):
             return None
         stated = tuple(dimension.size for dimension in network.topology.dimensions)
-        shapes = (shape for shape in (stated, *_shapes(network.num_npus)) if math.prod(shape) == network.num_npus)
+        shapes = (
+            shape
+            for shape in (stated, *_shapes(network.num_npus))
+            if math.prod(shape) == network.num_npus
+        )
         tried = (_invariance(network, shape, times) for shape in islice(shapes, _MOST_SHAPES))
         return next((found for found in tried if found is not None), None)
 
@@ -81,7 +85,9 @@ def _shapes(num_nodes: int) -> Iterator[tuple[int, ...]]:
             yield from ((first, *rest) for rest in _shapes(num_nodes // first))
 
 
-def _invariance(network: Network, moduli: tuple[int, ...], times: LinkTimes | None) -> Translations | None:
+def _invariance(
+    network: Network, moduli: tuple[int, ...], times: LinkTimes | None
+) -> Translations | None:
     num_nodes = network.num_npus
     source = network.source.reshape(num_nodes, -1)
     # Most shapes fail at some of a few nodes, which is much faster to see.
@@ -90,8 +96,13 @@ def _invariance(network: Network, moduli: tuple[int, ...], times: LinkTimes | No
         return None
     difference = _difference(np.arange(num_nodes)[:, None], source, moduli)
     order = np.argsort(difference, axis=1, kind="stable")
-    in_order, in_link = np.take_along_axis(difference, order, axis=1), network.indptr[:-1, None] + order
-    columns = [in_order] if times is None else [in_order, times.busy[in_link], times.arrival[in_link]]
+    in_order, in_link = (
+        np.take_along_axis(difference, order, axis=1),
+        network.indptr[:-1, None] + order,
+    )
+    columns = (
+        [in_order] if times is None else [in_order, times.busy[in_link], times.arrival[in_link]]
+    )
     return Translations(moduli, in_order[0], in_link) if all(map(_is_alike, columns)) else None
 
 
@@ -100,7 +111,12 @@ def _is_alike(rows: Int64Array) -> bool:
 
 
 def symmetric_all_gather(
-    network: Network, translations: Translations, busy_ps: int, arrival_ps: int, origin: Int64Array, seed: int
+    network: Network,
+    translations: Translations,
+    busy_ps: int,
+    arrival_ps: int,
+    origin: Int64Array,
+    seed: int,
 ) -> ArrivalLog:
     """Every node does what node 0 does, moved to it. Raises `InputError` where the network is not connected.
 
@@ -118,7 +134,9 @@ def symmetric_all_gather(
         raise unreachable(network, translations.source_of(int(missing[0]) // own), 0)
     counts = np.full(num_nodes, own, np.int64)
     log = _moved_log(translations, taken, np.argsort(origin, kind="stable").reshape(num_nodes, own))
-    return ArrivalLog(network, busy_ps, arrival_ps, log, counts, _moved_bits(network, translations, taken))
+    return ArrivalLog(
+        network, busy_ps, arrival_ps, log, counts, _moved_bits(network, translations, taken)
+    )
 
 
 def _moved_log(translations: Translations, taken: Int64Array, chunk_of: Int64Array) -> Identifiers:
@@ -137,12 +155,16 @@ def _moved_log(translations: Translations, taken: Int64Array, chunk_of: Int64Arr
     return log
 
 
-def _moved_bits(network: Network, translations: Translations, taken: Int64Array) -> npt.NDArray[np.uint8]:
+def _moved_bits(
+    network: Network, translations: Translations, taken: Int64Array
+) -> npt.NDArray[np.uint8]:
     carried = np.empty((len(taken), -(-network.num_links // 8)), np.uint8)
     batch = max(1, _CELLS_AT_ONCE // network.num_links)
     used = np.empty((batch, network.num_links), np.bool_)
     for first in range(0, len(taken), batch):
         rows = taken[first : first + batch] >= 0
         used[: len(rows), translations.in_link] = rows[:, None, :]
-        carried[first : first + len(rows)] = np.packbits(used[: len(rows)], axis=1, bitorder="little")
+        carried[first : first + len(rows)] = np.packbits(
+            used[: len(rows)], axis=1, bitorder="little"
+        )
     return carried

@@ -19,8 +19,6 @@ from hub_core.diagnostics import Diagnostic, HubError, UsageError
 from hub_core.execution.rank_tasks import Array
 from hub_core.execution.started_ranks import Report, Trial, add_arguments, run_rank
 
-__all__ = ["main"]
-
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
@@ -45,10 +43,19 @@ class _Wire:
 
 def main() -> int:
     """Run one rank. The exit status is that of `collhub run`."""
-    parser = argparse.ArgumentParser(prog="torchrun ... -m collhub_torch", description="Run an algorithm, a process per rank.")
+    parser = argparse.ArgumentParser(
+        prog="torchrun ... -m collhub_torch", description="Run an algorithm, a process per rank."
+    )
     add_arguments(parser)
-    parser.add_argument("--device", choices=list(BACKENDS), default="cpu", help="cpu: gloo; cuda: NCCL, a GPU per rank")
-    parser.add_argument("--batch", action="store_true", help="one batch_isend_irecv a level; on cuda always so")
+    parser.add_argument(
+        "--device",
+        choices=list(BACKENDS),
+        default="cpu",
+        help="cpu: gloo; cuda: NCCL, a GPU per rank",
+    )
+    parser.add_argument(
+        "--batch", action="store_true", help="one batch_isend_irecv a level; on cuda always so"
+    )
     wish = parser.parse_args()
     try:
         report = _run(wish)
@@ -66,13 +73,21 @@ def main() -> int:
 def _run(wish: argparse.Namespace) -> Report | None:
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing:
-        message = f"the environment variable {missing[0]} is not set: this script is one rank of several"
-        raise UsageError(message, cure="start it by torchrun, or use collhub run --executor torch", code="no-torchrun")
+        message = (
+            f"the environment variable {missing[0]} is not set: this script is one rank of several"
+        )
+        raise UsageError(
+            message,
+            cure="start it by torchrun, or use collhub run --executor torch",
+            code="no-torchrun",
+        )
     rank, ranks, local_rank, local_ranks = (int(os.environ[name]) for name in _VARIABLES)
     trial = Trial.of(hub_core.read(wish.algorithm), wish, ranks)
     torch.set_num_threads(1)
     wire = _Wire(rank, ranks, join(wish.device, rank, ranks, local_rank, local_ranks, "env://"))
-    report = run_rank(trial, wire, lambda task: TorchEngine(task, wire.device, wish.batch), wish.timeout, _end)
+    report = run_rank(
+        trial, wire, lambda task: TorchEngine(task, wire.device, wish.batch), wish.timeout, _end
+    )
     dist.barrier()
     dist.destroy_process_group()
     return report

@@ -14,8 +14,6 @@ from hub_core.collectives import CollectiveKind, ReduceOp
 from hub_core.execution.rank_engine import NativeCollective, Post, Waiting
 from hub_core.execution.rank_tasks import RankTask
 
-__all__ = ["TorchEngine", "to_numpy", "to_tensor"]
-
 Array = npt.NDArray[Any]
 
 _REDUCTIONS: Mapping[ReduceOp, Callable[..., object]] = {
@@ -66,14 +64,23 @@ class TorchEngine:
         self._memory[:] = self._background
         self.part(task.plan.input_start, len(self._input)).copy_(self._input)
 
-    def post(self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]) -> Sequence[Waiting]:
+    def post(
+        self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
+    ) -> Sequence[Waiting]:
         """All at once; NCCL has no tags and matches messages of one pair in their order, the same at both ends."""
         if not self._is_batched:
-            arriving = [dist.irecv(post.memory, post.message.peer, tag=post.message.tag) for post in receives]
-            leaving = [dist.isend(post.memory, post.message.peer, tag=post.message.tag) for post in sends]
+            arriving = [
+                dist.irecv(post.memory, post.message.peer, tag=post.message.tag)
+                for post in receives
+            ]
+            leaving = [
+                dist.isend(post.memory, post.message.peer, tag=post.message.tag) for post in sends
+            ]
             return _works([*arriving, *leaving])
         ends = [(dist.irecv, post) for post in receives] + [(dist.isend, post) for post in sends]
-        works = dist.batch_isend_irecv([dist.P2POp(op, end.memory, end.message.peer, tag=end.message.tag) for op, end in ends])
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(op, end.memory, end.message.peer, tag=end.message.tag) for op, end in ends]
+        )
         # NCCL answers with one piece of work for the whole batch.
         return _works(works if len(works) == len(ends) else works[-1:] * len(ends))
 
@@ -109,7 +116,9 @@ class TorchEngine:
         return NativeCollective(lambda: target.copy_(source), lambda: call(task, source, target))
 
 
-_ON_ONE_BUFFER = frozenset({CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE})
+_ON_ONE_BUFFER = frozenset(
+    {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
+)
 
 
 def _works(works: Sequence[dist.Work | None]) -> list[Waiting]:
@@ -127,12 +136,20 @@ def _scatter(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None
 
 
 _NATIVE: Mapping[CollectiveKind, Callable[[RankTask, torch.Tensor, torch.Tensor], object]] = {
-    CollectiveKind.ALL_REDUCE: lambda task, source, target: dist.all_reduce(target, _OPS[task.reduce_op]),
-    CollectiveKind.ALL_GATHER: lambda task, source, target: dist.all_gather_into_tensor(target, source),
-    CollectiveKind.REDUCE_SCATTER: lambda task, source, target: dist.reduce_scatter_tensor(target, source, _OPS[task.reduce_op]),
+    CollectiveKind.ALL_REDUCE: lambda task, source, target: dist.all_reduce(
+        target, _OPS[task.reduce_op]
+    ),
+    CollectiveKind.ALL_GATHER: lambda task, source, target: dist.all_gather_into_tensor(
+        target, source
+    ),
+    CollectiveKind.REDUCE_SCATTER: lambda task, source, target: dist.reduce_scatter_tensor(
+        target, source, _OPS[task.reduce_op]
+    ),
     CollectiveKind.ALL_TO_ALL: lambda task, source, target: dist.all_to_all_single(target, source),
     CollectiveKind.BROADCAST: lambda task, source, target: dist.broadcast(target, task.root),
-    CollectiveKind.REDUCE: lambda task, source, target: dist.reduce(target, task.root, _OPS[task.reduce_op]),
+    CollectiveKind.REDUCE: lambda task, source, target: dist.reduce(
+        target, task.root, _OPS[task.reduce_op]
+    ),
     CollectiveKind.GATHER: _gather,
     CollectiveKind.SCATTER: _scatter,
 }

@@ -9,8 +9,6 @@ from hub_core.diagnostics import PluginError
 from hub_core.execution.launching import launch
 from hub_core.plugins.contract import ExecutionRequest, ExecutionResult, Options
 
-__all__ = ["INSTALL", "execute", "require_torch"]
-
 INSTALL = "python -m pip install 'collhub-torch[torch]'"
 
 
@@ -18,11 +16,15 @@ def require_torch() -> None:
     """Raise `PluginError` where torch is not installed. Nothing is imported: that takes seconds."""
     if importlib.util.find_spec("torch") is None:
         message = "the executor torch needs the package torch, which is not installed"
-        raise PluginError(message, cure=f"{INSTALL}; the executor numpy works without it", code="no-torch")
+        raise PluginError(
+            message, cure=f"{INSTALL}; the executor numpy works without it", code="no-torch"
+        )
 
 
 def execute(request: ExecutionRequest, options: Options) -> ExecutionResult:
     """Run the program with real messages: gloo for data on the CPU, NCCL for data on GPUs."""
     require_torch()
     backend = [f"--device={options['device']}", *(["--batch"] if options["batch"] else [])]
-    return launch(request, lambda folder: [sys.executable, "-m", "collhub_torch.rank", str(folder), *backend])
+    return launch(
+        request, lambda folder: [sys.executable, "-m", "collhub_torch.rank", str(folder), *backend]
+    )

@@ -8,12 +8,16 @@ from importlib.metadata import PackageNotFoundError, version
 from collhub_torch.executor import INSTALL
 from hub_core.plugins.contract import HealthLine
 
-__all__ = ["check"]
-
 
 def check(environment: Mapping[str, str]) -> Sequence[HealthLine]:
     """One line, from the installed distribution: importing torch would take seconds. Without torch all else works."""
     try:
         return [HealthLine("torch", True, f"torch {version('torch')} for the executor torch")]
     except PackageNotFoundError:
-        return [HealthLine("torch", True, f"not installed; the executor torch needs it ({INSTALL}), the executor numpy does not")]
+        return [
+            HealthLine(
+                "torch",
+                True,
+                f"not installed; the executor torch needs it ({INSTALL}), the executor numpy does not",
+            )
+        ]

@@ -15,7 +15,11 @@ TORCH = Executor(
     "collhub_torch.executor:execute",
     (
         Option(
-            "device", OptionType.TEXT, "cpu", "where the data lies: cpu (gloo), or cuda (NCCL, a GPU per rank)", ("cpu", "cuda")
+            "device",
+            OptionType.TEXT,
+            "cpu",
+            "where the data lies: cpu (gloo), or cuda (NCCL, a GPU per rank)",
+            ("cpu", "cuda"),
         ),
         Option(
             "batch",

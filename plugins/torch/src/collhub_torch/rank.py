@@ -16,8 +16,6 @@ from hub_core.execution.job_folder import FAILED, Job, serve_rank
 from hub_core.execution.rank_engine import RankLog, run_task
 from hub_core.execution.rank_tasks import Array, RankTask
 
-__all__ = ["BACKENDS", "join", "main"]
-
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
@@ -61,13 +59,22 @@ def _run(job: Job, task: RankTask, log: RankLog, device: str, is_batched: bool) 
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     plan = task.plan
-    place = join(device, plan.rank, plan.num_ranks, plan.rank, plan.num_ranks, f"file://{job.folder / 'rendezvous'}")
+    place = join(
+        device,
+        plan.rank,
+        plan.num_ranks,
+        plan.rank,
+        plan.num_ranks,
+        f"file://{job.folder / 'rendezvous'}",
+    )
     output = run_task(task, TorchEngine(task, place, is_batched), log)
     dist.destroy_process_group()
     return output
 
 
-def join(device: str, rank: int, num_ranks: int, local_rank: int, local_ranks: int, init_method: str) -> torch.device:
+def join(
+    device: str, rank: int, num_ranks: int, local_rank: int, local_ranks: int, init_method: str
+) -> torch.device:
     """Join the group of all ranks and return the own device. Raises `PluginError` without a GPU for every rank."""
     if device == "cpu":
         dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=num_ranks)
@@ -75,10 +82,16 @@ def join(device: str, rank: int, num_ranks: int, local_rank: int, local_ranks: i
     gpus = torch.cuda.device_count()
     if gpus < local_ranks or not dist.is_nccl_available():
         message = f"NCCL needs a GPU for each of the {local_ranks} ranks on this machine, torch {torch.__version__} finds {gpus}"
-        raise PluginError(message, cure="use -O device=cpu, or a torch with CUDA on a machine with GPUs", code="no-gpu")
+        raise PluginError(
+            message,
+            cure="use -O device=cpu, or a torch with CUDA on a machine with GPUs",
+            code="no-gpu",
+        )
     place = torch.device("cuda", local_rank)
     torch.cuda.set_device(place)
-    dist.init_process_group("nccl", init_method=init_method, rank=rank, world_size=num_ranks, device_id=place)
+    dist.init_process_group(
+        "nccl", init_method=init_method, rank=rank, world_size=num_ranks, device_id=place
+    )
     return place
 
 

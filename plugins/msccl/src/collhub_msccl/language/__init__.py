@@ -6,7 +6,13 @@ from collections.abc import Hashable
 
 from collhub_msccl.language.chunks import Buffer, Chunk, ReduceChunk
 from collhub_msccl.language.host import CURRENT_HOST
-from collhub_msccl.language.instructions import ChunkRef, Instruction, Op, ReplicationPolicy, ThreadblockPolicy
+from collhub_msccl.language.instructions import (
+    ChunkRef,
+    Instruction,
+    Op,
+    ReplicationPolicy,
+    ThreadblockPolicy,
+)
 from collhub_msccl.language.program import MSCCLProgram, current_program
 from collhub_msccl.language.references import Ref
 

@@ -43,7 +43,9 @@ class _Recorder(Host):
 
     def entered(self, program: MSCCLProgram) -> None:
         if self.program is not None:
-            raise ProgramError(f"a second program, {program.name!r}, begins after {self.program.name!r}; one is expected")
+            raise ProgramError(
+                f"a second program, {program.name!r}, begins after {self.program.name!r}; one is expected"
+            )
         self.program = program
 
     def found_empty(self, what: str) -> None:
@@ -57,7 +59,9 @@ class _Recorder(Host):
             found = program.findings()
         lines = printed.getvalue().splitlines() + found
         if found:
-            self.checks.append({"line": calling_line(self._file), "lines": lines[:_SHOWN], "count": len(lines)})
+            self.checks.append(
+                {"line": calling_line(self._file), "lines": lines[:_SHOWN], "count": len(lines)}
+            )
         return not found
 
 
@@ -116,7 +120,10 @@ def _run(name: str, source: bytes, arguments: list[str]) -> Report:
     outcome: Report = {}
     CURRENT_HOST.set(recorder)
     try:
-        with contextlib.redirect_stdout(_text(printed)), contextlib.redirect_stderr(_text(complained)):
+        with (
+            contextlib.redirect_stdout(_text(printed)),
+            contextlib.redirect_stderr(_text(complained)),
+        ):
             _execute(name, source, arguments)
     except SystemExit as end:
         outcome = _exit(end, name, complained.last)
@@ -146,14 +153,26 @@ def _execute(name: str, source: bytes, arguments: list[str]) -> None:
 
 def _result(recorder: _Recorder, outcome: Report) -> Report:
     if recorder.program is None:
-        ending = f": it ended by sys.exit in line {outcome['exit_line']}" if "exit_line" in outcome else ""
-        return {"error": f"defines no MSCCLProgram{ending}", "line": outcome.get("exit_line", -1), "code": "no-program"}
+        ending = (
+            f": it ended by sys.exit in line {outcome['exit_line']}"
+            if "exit_line" in outcome
+            else ""
+        )
+        return {
+            "error": f"defines no MSCCLProgram{ending}",
+            "line": outcome.get("exit_line", -1),
+            "code": "no-program",
+        }
     with contextlib.redirect_stdout(io.StringIO()) as said:
         try:
             return {"trace": recorder.program.trace().to_json()}
         except Exception as error:
             first = "".join(f"; {line}" for line in said.getvalue().splitlines()[:1])
-            return {"error": f"{error}{first}", "line": recorder.program._line, "code": "check-failed"}
+            return {
+                "error": f"{error}{first}",
+                "line": recorder.program._line,
+                "code": "check-failed",
+            }
 
 
 def _exit(end: SystemExit, name: str, said: str) -> Report:
@@ -162,18 +181,33 @@ def _exit(end: SystemExit, name: str, said: str) -> Report:
         return {"exit_line": line}
     words = said.strip().splitlines() or ([end.code] if isinstance(end.code, str) else [])
     reason = f": {words[-1]}" if words else ""
-    return {"error": f"the program ends itself with status {end.code if isinstance(end.code, int) else 1}{reason}", "line": line}
+    return {
+        "error": f"the program ends itself with status {end.code if isinstance(end.code, int) else 1}{reason}",
+        "line": line,
+    }
 
 
 def _failure(error: BaseException, name: str, empty_slot: str) -> Report:
     if isinstance(error, MemoryError):
-        return {"error": "needs more memory than the limit", "line": _line_of(error, name), "code": "memory-limit"}
+        return {
+            "error": "needs more memory than the limit",
+            "line": _line_of(error, name),
+            "code": "memory-limit",
+        }
     if isinstance(error, SyntaxError) and error.filename == name:
-        return {"error": f"is no Python program: {error.msg}", "line": error.lineno or -1, "code": "syntax"}
+        return {
+            "error": f"is no Python program: {error.msg}",
+            "line": error.lineno or -1,
+            "code": "syntax",
+        }
     message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     if isinstance(error, HubError):
         found = error.diagnostics[0]
-        return {"error": found.message, "line": found.location.line or _line_of(error, name), "code": found.code}
+        return {
+            "error": found.message,
+            "line": found.location.line or _line_of(error, name),
+            "code": found.code,
+        }
     if isinstance(error, AttributeError) and "'NoneType'" in message and empty_slot:
         message = f"uses a chunk that was never written: {empty_slot} holds nothing"
     elif not _is_ours(error):
@@ -188,7 +222,11 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _line_of(error: BaseException, name: str) -> int:
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == name
+    ]
     return (lines[-1] or -1) if lines else -1
 
 

@@ -58,45 +58,81 @@ class ChunkSets:
 
 def broadcast(num_nodes: int, root: int) -> ChunkSets:
     """One chunk from `root` to all."""
-    return _build(f"Broadcast(n={num_nodes},root={root})", num_nodes, 1, lambda r, c: r == root, _anywhere, _itself)
+    return _build(
+        f"Broadcast(n={num_nodes},root={root})",
+        num_nodes,
+        1,
+        lambda r, c: r == root,
+        _anywhere,
+        _itself,
+    )
 
 
 def reduce(num_nodes: int, root: int) -> ChunkSets:
     """One chunk of every node, summed at `root`."""
-    return _build(f"Reduce(n={num_nodes},root={root})", num_nodes, num_nodes, _own, lambda r, c: r == root, _first)
+    return _build(
+        f"Reduce(n={num_nodes},root={root})",
+        num_nodes,
+        num_nodes,
+        _own,
+        lambda r, c: r == root,
+        _first,
+    )
 
 
 def scatter(num_nodes: int, root: int) -> ChunkSets:
     """One chunk from `root` to each."""
-    return _build(f"Scatter(n={num_nodes},root={root})", num_nodes, num_nodes, lambda r, c: r == root, _own, _itself)
+    return _build(
+        f"Scatter(n={num_nodes},root={root})",
+        num_nodes,
+        num_nodes,
+        lambda r, c: r == root,
+        _own,
+        _itself,
+    )
 
 
 def gather(num_nodes: int, root: int) -> ChunkSets:
     """One chunk from each to `root`."""
-    return _build(f"Gather(n={num_nodes},root={root})", num_nodes, num_nodes, _own, lambda r, c: r == root, _itself)
+    return _build(
+        f"Gather(n={num_nodes},root={root})",
+        num_nodes,
+        num_nodes,
+        _own,
+        lambda r, c: r == root,
+        _itself,
+    )
 
 
 def allgather(num_nodes: int) -> ChunkSets:
     """One chunk from each to all."""
-    return _build(f"Allgather(n={num_nodes})", num_nodes, num_nodes, _own, _anywhere, _itself, "allgather")
+    return _build(
+        f"Allgather(n={num_nodes})", num_nodes, num_nodes, _own, _anywhere, _itself, "allgather"
+    )
 
 
 def alltoall(num_nodes: int) -> ChunkSets:
     """Chunk r * n + q from node r to node q."""
     before, after = (lambda r, c: r == c // num_nodes), (lambda r, c: r == c % num_nodes)
-    return _build(f"Alltoall(n={num_nodes})", num_nodes, num_nodes**2, before, after, _itself, "alltoall")
+    return _build(
+        f"Alltoall(n={num_nodes})", num_nodes, num_nodes**2, before, after, _itself, "alltoall"
+    )
 
 
 def allreduce(num_nodes: int) -> ChunkSets:
     """One chunk of every node, summed at all."""
-    return _build(f"Allreduce(n={num_nodes})", num_nodes, num_nodes, _own, _anywhere, _first, "allreduce")
+    return _build(
+        f"Allreduce(n={num_nodes})", num_nodes, num_nodes, _own, _anywhere, _first, "allreduce"
+    )
 
 
 def reduce_scatter(num_nodes: int) -> ChunkSets:
     """Chunk r * n + q: node r's part of the sum that node q gets."""
     before, after = (lambda r, c: r == c // num_nodes), (lambda r, c: r == c % num_nodes)
     name = f"ReduceScatter(n={num_nodes})"
-    return _build(name, num_nodes, num_nodes**2, before, after, lambda c: c % num_nodes, "reduce_scatter")
+    return _build(
+        name, num_nodes, num_nodes**2, before, after, lambda c: c % num_nodes, "reduce_scatter"
+    )
 
 
 def scan(num_nodes: int) -> ChunkSets:
@@ -114,7 +150,12 @@ def multiroot_scatter(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
     """Chunk k * n + q from the k-th of `roots` to node q."""
     before, after = (lambda r, c: r == roots[c // num_nodes]), (lambda r, c: r == c % num_nodes)
     return _build(
-        f"MultirootScatter(n={num_nodes},roots={list(roots)})", num_nodes, len(roots) * num_nodes, before, after, _itself
+        f"MultirootScatter(n={num_nodes},roots={list(roots)})",
+        num_nodes,
+        len(roots) * num_nodes,
+        before,
+        after,
+        _itself,
     )
 
 
@@ -122,7 +163,12 @@ def multiroot_gather(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
     """Chunk k * n + q from node q to the k-th of `roots`."""
     before, after = (lambda r, c: r == c % num_nodes), (lambda r, c: r == roots[c // num_nodes])
     return _build(
-        f"MultirootGather(n={num_nodes},roots={list(roots)})", num_nodes, len(roots) * num_nodes, before, after, _itself
+        f"MultirootGather(n={num_nodes},roots={list(roots)})",
+        num_nodes,
+        len(roots) * num_nodes,
+        before,
+        after,
+        _itself,
     )
 
 
@@ -143,7 +189,18 @@ def _first(chunk: int) -> int:
 
 
 def _build(
-    name: str, nodes: int, chunks: int, before: Test, after: Test, address: Callable[[int], int], runtime_name: str = "custom"
+    name: str,
+    nodes: int,
+    chunks: int,
+    before: Test,
+    after: Test,
+    address: Callable[[int], int],
+    runtime_name: str = "custom",
 ) -> ChunkSets:
-    sets = [tuple(frozenset(r for r in range(nodes) if test(r, c)) for c in range(chunks)) for test in (before, after)]
-    return ChunkSets(name, nodes, sets[0], sets[1], tuple(map(address, range(chunks))), runtime_name)
+    sets = [
+        tuple(frozenset(r for r in range(nodes) if test(r, c)) for c in range(chunks))
+        for test in (before, after)
+    ]
+    return ChunkSets(
+        name, nodes, sets[0], sets[1], tuple(map(address, range(chunks))), runtime_name
+    )

@@ -8,7 +8,15 @@ from typing import Protocol
 
 from collhub_msccl.language.chunks import Buffer, Chunk, Value, chunks_of
 
-__all__ = ["AllGather", "AllReduce", "AllToAll", "Broadcast", "Collective", "ReduceScatter", "SendRecv"]
+__all__ = [
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
+    "Broadcast",
+    "Collective",
+    "ReduceScatter",
+    "SendRecv",
+]
 
 Slots = list[Value | None]
 RankBuffers = dict[Hashable, Slots]
@@ -28,10 +36,18 @@ class Collective:
     """
 
     def __init__(
-        self, num_ranks: int, chunk_factor: int, inplace: bool, root: int = 0, num_ranks_per_node: int = -1, **kwargs: object
+        self,
+        num_ranks: int,
+        chunk_factor: int,
+        inplace: bool,
+        root: int = 0,
+        num_ranks_per_node: int = -1,
+        **kwargs: object,
     ) -> None:
         if num_ranks < 1 or chunk_factor < 1:
-            raise ValueError(f"a collective of {num_ranks} ranks with chunk factor {chunk_factor} has no chunks")
+            raise ValueError(
+                f"a collective of {num_ranks} ranks with chunk factor {chunk_factor} has no chunks"
+            )
         self.num_ranks = num_ranks
         self.chunk_factor = chunk_factor
         self.inplace = inplace
@@ -41,7 +57,9 @@ class Collective:
 
     def init_buffers(self) -> list[RankBuffers]:
         """For every rank its `Buffer.input` and `Buffer.output` as lists of `Chunk` or None."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what the buffers hold: it has no init_buffers")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say what the buffers hold: it has no init_buffers"
+        )
 
     def check(self, prog: _Program) -> bool | None:
         """Whether `prog.buffers` hold what they must after the program; None where the collective states nothing."""
@@ -51,7 +69,9 @@ class Collective:
         """Where a slot of a rank really lies, for collectives in place."""
         return buffer, index
 
-    def get_destination(self, source: int, rank: int, buffer: Hashable, index: int) -> tuple[Hashable, int]:
+    def get_destination(
+        self, source: int, rank: int, buffer: Hashable, index: int
+    ) -> tuple[Hashable, int]:
         """Where a copy from rank `source` to a slot of `rank` lands."""
         return self.get_buffer_index(rank, buffer, index)
 
@@ -68,9 +88,16 @@ class _Stated(Collective, ABC):
         is_right = True
         for rank, buffer, index, origins in self._expected():
             value = prog.buffers[rank][buffer][index]
-            if sorted((chunk.origin_rank, chunk.origin_index) for chunk in chunks_of(value)) != origins:
-                expected = " + ".join(f"chunk {chunk} of rank {origin}" for origin, chunk in origins)
-                print(f"rank {rank}: {buffer}[{index}] holds {'nothing' if value is None else value}, expected {expected}")
+            if (
+                sorted((chunk.origin_rank, chunk.origin_index) for chunk in chunks_of(value))
+                != origins
+            ):
+                expected = " + ".join(
+                    f"chunk {chunk} of rank {origin}" for origin, chunk in origins
+                )
+                print(
+                    f"rank {rank}: {buffer}[{index}] holds {'nothing' if value is None else value}, expected {expected}"
+                )
                 is_right = False
         return is_right
 
@@ -86,13 +113,23 @@ class _Stated(Collective, ABC):
 
     def _pair(self, data: Slots, output_size: int) -> RankBuffers:
         """Both buffers of a rank: one list in place, else an empty output."""
-        return {Buffer.input: data, Buffer.output: data if self.inplace else self._empty(output_size)}
+        return {
+            Buffer.input: data,
+            Buffer.output: data if self.inplace else self._empty(output_size),
+        }
 
 
 class AllReduce(_Stated):
     """Every rank gets the sum of all vectors of `chunk_factor` chunks; in place, output is input."""
 
-    def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool, num_ranks_per_node: int = -1, **kwargs: object) -> None:
+    def __init__(
+        self,
+        num_ranks: int,
+        chunk_factor: int,
+        inplace: bool,
+        num_ranks_per_node: int = -1,
+        **kwargs: object,
+    ) -> None:
         super().__init__(num_ranks, chunk_factor, inplace, num_ranks_per_node=num_ranks_per_node)
         self.name = "allreduce"
 
@@ -112,10 +149,14 @@ class AllReduce(_Stated):
 class AllGather(_Stated):
     """Every rank gets the `chunk_factor` chunks of each rank; in place, input k is output rank * chunk_factor + k."""
 
-    def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool, create_all_chunks: bool = False) -> None:
+    def __init__(
+        self, num_ranks: int, chunk_factor: int, inplace: bool, create_all_chunks: bool = False
+    ) -> None:
         super().__init__(num_ranks, chunk_factor, inplace)
         if create_all_chunks:
-            raise ValueError("create_all_chunks is not supported: it declares data that the ranks do not have")
+            raise ValueError(
+                "create_all_chunks is not supported: it declares data that the ranks do not have"
+            )
         self.name = "allgather"
 
     def init_buffers(self) -> list[RankBuffers]:
@@ -134,7 +175,9 @@ class AllGather(_Stated):
             return Buffer.output, rank * self.chunk_factor + index
         return buffer, index
 
-    def get_destination(self, source: int, rank: int, buffer: Hashable, index: int) -> tuple[Hashable, int]:
+    def get_destination(
+        self, source: int, rank: int, buffer: Hashable, index: int
+    ) -> tuple[Hashable, int]:
         # In place, programs write `c.copy(peer, Buffer.input, k)` and mean the sender's part of the peer's output:
         # the language has always mapped this with the sender's rank.
         return self.get_buffer_index(source, buffer, index)
@@ -154,7 +197,10 @@ class AllToAll(_Stated):
 
     def init_buffers(self) -> list[RankBuffers]:
         share, size = self.chunk_factor, self.num_ranks * self.chunk_factor
-        return [self._pair([Chunk(r, c, c // share, c % share + r * share) for c in range(size)], size) for r in self._ranks()]
+        return [
+            self._pair([Chunk(r, c, c // share, c % share + r * share) for c in range(size)], size)
+            for r in self._ranks()
+        ]
 
     def _expected(self) -> Iterator[tuple[int, Hashable, int, list[Origin]]]:
         share = self.chunk_factor
@@ -172,7 +218,9 @@ class ReduceScatter(_Stated):
 
     def init_buffers(self) -> list[RankBuffers]:
         share, size = self.chunk_factor, self.num_ranks * self.chunk_factor
-        data: list[Slots] = [[Chunk(r, c, c // share, c % share) for c in range(size)] for r in self._ranks()]
+        data: list[Slots] = [
+            [Chunk(r, c, c // share, c % share) for c in range(size)] for r in self._ranks()
+        ]
         if self.inplace:
             return [{Buffer.input: slots} for slots in data]
         return [{Buffer.input: slots, Buffer.output: self._empty(share)} for slots in data]
@@ -186,7 +234,12 @@ class ReduceScatter(_Stated):
         for rank in self._ranks():
             for part in range(self.chunk_factor):
                 place = rank * self.chunk_factor + part
-                yield rank, self._result, place if self.inplace else part, [(origin, place) for origin in self._ranks()]
+                yield (
+                    rank,
+                    self._result,
+                    place if self.inplace else part,
+                    [(origin, place) for origin in self._ranks()],
+                )
 
 
 class Broadcast(_Stated):
@@ -201,7 +254,10 @@ class Broadcast(_Stated):
     def init_buffers(self) -> list[RankBuffers]:
         size = self.chunk_factor
         data: Slots = [Chunk(self.root, c, -1, c) for c in range(size)]
-        return [self._pair(data if rank == self.root else self._empty(size), size) for rank in self._ranks()]
+        return [
+            self._pair(data if rank == self.root else self._empty(size), size)
+            for rank in self._ranks()
+        ]
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> tuple[Hashable, int]:
         return (Buffer.input if self.inplace and buffer is Buffer.output else buffer), index
@@ -223,7 +279,9 @@ class SendRecv(_Stated):
 
     def init_buffers(self) -> list[RankBuffers]:
         size = self.chunk_factor
-        return [self._pair([Chunk(r, c, 1 - r, c) for c in range(size)], size) for r in self._ranks()]
+        return [
+            self._pair([Chunk(r, c, 1 - r, c) for c in range(size)], size) for r in self._ranks()
+        ]
 
     def _expected(self) -> Iterator[tuple[int, Hashable, int, list[Origin]]]:
         for rank in self._ranks():

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from collhub_msccl.language.chunks import Buffer, Chunk, chunks_of
-from collhub_msccl.language.collectives import AllGather, AllReduce, AllToAll, Broadcast, Collective, RankBuffers, ReduceScatter
+from collhub_msccl.language.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Collective,
+    RankBuffers,
+    ReduceScatter,
+)
 from collhub_msccl.language.trace import StatedContract
 
 if TYPE_CHECKING:
@@ -27,7 +35,9 @@ _OWN_WAYS = ("init_buffers", "check", "get_buffer_index", "get_destination")
 def kind_of(collective: Collective) -> str:
     """The hub's kind of a collective; `custom` also for a class derived from a known one that changes its meaning."""
     for known, kind in _KINDS.items():
-        if isinstance(collective, known) and all(getattr(type(collective), way) is getattr(known, way) for way in _OWN_WAYS):
+        if isinstance(collective, known) and all(
+            getattr(type(collective), way) is getattr(known, way) for way in _OWN_WAYS
+        ):
             return kind
     return "custom"
 
@@ -44,7 +54,9 @@ def stated_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> St
     if verdict is None:
         return StatedContract(defined, None)
     if not verdict:
-        raise ValueError(f"the check of {type(program.collective).__name__} refuses the result of the program")
+        raise ValueError(
+            f"the check of {type(program.collective).__name__} refuses the result of the program"
+        )
     rows: list[list[int]] = []
     for rank, buffers in enumerate(program.buffers):
         for index, value in enumerate(buffers.get(Buffer.output, ())):
@@ -65,5 +77,7 @@ def _origins(collective: Collective, initial: Sequence[RankBuffers]) -> dict[int
             inputs = buffers[Buffer.input]
             is_shared = collective.inplace and index < len(inputs) and inputs[index] is value
             if value is not None and not is_shared:
-                raise ValueError(f"init_buffers: data stands in Buffer.output[{index}] of rank {rank}, expected in Buffer.input")
+                raise ValueError(
+                    f"init_buffers: data stands in Buffer.output[{index}] of rank {rank}, expected in Buffer.input"
+                )
     return origins

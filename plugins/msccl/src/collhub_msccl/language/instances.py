@@ -34,10 +34,14 @@ class Instances:
         self._cell = self._cells()
         self._base, self.scratch_units = self._scratch()
 
-    def place(self, rank: Int64Array, buffer: Int64Array, index: Int64Array, copy: int) -> Int64Array:
+    def place(
+        self, rank: Int64Array, buffer: Int64Array, index: Int64Array, copy: int
+    ) -> Int64Array:
         """Offset, in the hub's INPUT, OUTPUT or SCRATCH, of chunks of instance `copy`."""
         cell = self._cell[rank, buffer]
-        place: Int64Array = self._base[rank, buffer] + (index // cell * self.number + copy) * cell + index % cell
+        place: Int64Array = (
+            self._base[rank, buffer] + (index // cell * self.number + copy) * cell + index % cell
+        )
         return place
 
     def replicated(self, columns: Columns) -> Columns:
@@ -81,7 +85,9 @@ class Instances:
         most = max(map(len, trace.scratch_sizes), default=0)
         sizes = [
             [data, result, *scratch, *[1] * (most - len(scratch))]
-            for data, result, scratch in zip(trace.input_sizes, trace.output_sizes, trace.scratch_sizes, strict=True)
+            for data, result, scratch in zip(
+                trace.input_sizes, trace.output_sizes, trace.scratch_sizes, strict=True
+            )
         ]
         cells = np.maximum(np.asarray(sizes, np.int64), 1)
         part = trace.chunk_factor if trace.kind in _SPLIT_BY_RANK else 0
@@ -102,7 +108,9 @@ class Instances:
     def _has_uneven_aliases(self) -> bool:
         """Whether input and output are one memory, but not equally long: whole buffers would then part it differently."""
         trace = self.trace
-        return trace.kind == "custom" and trace.is_in_place and trace.input_sizes != trace.output_sizes
+        return (
+            trace.kind == "custom" and trace.is_in_place and trace.input_sizes != trace.output_sizes
+        )
 
     def _scratch(self) -> tuple[Int64Array, Int64Array]:
         """Where every buffer begins in the hub's buffer: int64[ranks, buffers], and the scratch of every rank."""

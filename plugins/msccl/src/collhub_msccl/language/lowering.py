@@ -31,7 +31,9 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
     line where the stated ones cannot be.
     """
     operations = np.asarray(trace.operations, np.int64).reshape(-1, len(OPERATION_FIELDS)).T
-    columns = stated_blocks(dict(zip(OPERATION_FIELDS, operations, strict=True)), trace.is_manual, file)
+    columns = stated_blocks(
+        dict(zip(OPERATION_FIELDS, operations, strict=True)), trace.is_manual, file
+    )
     order, depth = _order(columns, Instances(trace, columns, 1))
     columns = {name: column[order] for name, column in (columns | {"depth": depth}).items()}
     instances = Instances(trace, columns, trace.instances)
@@ -72,7 +74,9 @@ def _rows(columns: Columns) -> tuple[Columns, Int64Array]:
     is_copy = columns["kind"] == COPY
     first = {
         "rank": columns["src_rank"],
-        "kind": np.where(is_message, StepKind.SEND, np.where(is_copy, StepKind.COPY, StepKind.REDUCE)),
+        "kind": np.where(
+            is_message, StepKind.SEND, np.where(is_copy, StepKind.COPY, StepKind.REDUCE)
+        ),
         "peer": np.where(is_message, columns["dst_rank"], -1),
         "src_buffer": columns["src_buffer"],
         "src_offset": columns["src_index"],
@@ -90,10 +94,16 @@ def _rows(columns: Columns) -> tuple[Columns, Int64Array]:
         "dst_offset": columns["dst_index"],
         "lane": columns["receive_block"],
     }
-    shared = {"channel": columns["channel"], "count": columns["size"], "source_line": columns["line"]}
+    shared = {
+        "channel": columns["channel"],
+        "count": columns["size"],
+        "source_line": columns["line"],
+    }
     operation = np.repeat(np.arange(len(is_message)), 1 + is_message)
     is_second = np.append(False, operation[1:] == operation[:-1])[: len(operation)]
-    rows = {name: np.where(is_second, second[name][operation], first[name][operation]) for name in first}
+    rows = {
+        name: np.where(is_second, second[name][operation], first[name][operation]) for name in first
+    }
     return rows | {name: column[operation] for name, column in shared.items()}, operation
 
 
@@ -102,16 +112,24 @@ def _conflicts(rows: Columns, collective: Collective, scratch_units: Int64Array)
     found: list[Edges] = []
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):
         if is_claimed:
-            accesses = find_accesses(rows, rows["rank"], collective.memory_layout(in_place, scratch_units).base)
+            accesses = find_accesses(
+                rows, rows["rank"], collective.memory_layout(in_place, scratch_units).base
+            )
             # Where steps touch more units than can be looked at, all of a rank's order is kept.
-            found.append(_chain(rows["rank"]) if accesses is None else conflicts_within_blocks(accesses))
-    return np.concatenate([parents for parents, _ in found]), np.concatenate([children for _, children in found])
+            found.append(
+                _chain(rows["rank"]) if accesses is None else conflicts_within_blocks(accesses)
+            )
+    return np.concatenate([parents for parents, _ in found]), np.concatenate(
+        [children for _, children in found]
+    )
 
 
 def _program_order(rows: Columns) -> Edges:
     """The order of steps in each stated thread block."""
     has_lane = np.flatnonzero(rows["lane"] >= 0)
-    parents, children = _chain(rows["rank"][has_lane] * (int(rows["lane"].max(initial=0)) + 1) + rows["lane"][has_lane])
+    parents, children = _chain(
+        rows["rank"][has_lane] * (int(rows["lane"].max(initial=0)) + 1) + rows["lane"][has_lane]
+    )
     return has_lane[parents], has_lane[children]
 
 
@@ -129,7 +147,11 @@ def _collective(trace: Trace, instances: Instances) -> Collective:
         contract = _contract(trace, instances)
         units = int(max(contract.input_units.max(), contract.output_units.max(), 1))
     else:
-        shares = trace.num_ranks if kind not in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST) else 1
+        shares = (
+            trace.num_ranks
+            if kind not in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST)
+            else 1
+        )
         units = shares * trace.chunk_factor * instances.number
     return Collective(
         kind,
@@ -146,7 +168,10 @@ def _contract(trace: Trace, instances: Instances) -> CustomContract:
     stated = trace.contract
     if stated is None:
         raise ValueError("the trace of a custom collective states no contract")
-    sizes = [np.asarray(of, np.int64) * instances.number for of in (trace.input_sizes, trace.output_sizes)]
+    sizes = [
+        np.asarray(of, np.int64) * instances.number
+        for of in (trace.input_sizes, trace.output_sizes)
+    ]
     expected = None if stated.expected is None else _expected(stated.expected, instances)
     return CustomContract(sizes[0], sizes[1], np.asarray(stated.defined, np.bool_), expected)
 
@@ -162,5 +187,7 @@ def _expected(rows: list[list[int]], instances: Instances) -> Contributions:
         each(lambda copy: rank),
         each(lambda copy: instances.place(rank, np.full_like(rank, OUTPUT), index, copy)),
         each(lambda copy: source_rank),
-        each(lambda copy: instances.place(source_rank, np.full_like(rank, INPUT), source_index, copy)),
+        each(
+            lambda copy: instances.place(source_rank, np.full_like(rank, INPUT), source_index, copy)
+        ),
     )

@@ -10,16 +10,29 @@ from collhub_msccl.language.trace import COPY
 __all__ = ["operations_of"]
 
 
-def operations_of(operations: Sequence[tuple[int, ...]], numbers: Sequence[dict[Hashable, int]]) -> list[Op]:
+def operations_of(
+    operations: Sequence[tuple[int, ...]], numbers: Sequence[dict[Hashable, int]]
+) -> list[Op]:
     """One `Op` for a local operation, two for a message; `numbers`: for each rank, buffer to its number in the trace."""
     names = [{number: buffer for buffer, number in of_rank.items()} for of_rank in numbers]
     return [op for operation in operations for op in _ops(operation, names)]
 
 
 def _ops(operation: tuple[int, ...], names: list[dict[int, Hashable]]) -> list[Op]:
-    kind, src_rank, src_buffer, src_index, dst_rank, dst_buffer, dst_index, size, send_block, receive_block, channel, line = (
-        operation
-    )
+    (
+        kind,
+        src_rank,
+        src_buffer,
+        src_index,
+        dst_rank,
+        dst_buffer,
+        dst_index,
+        size,
+        send_block,
+        receive_block,
+        channel,
+        line,
+    ) = operation
     src = ChunkRef(src_rank, names[src_rank][src_buffer], src_index, size)
     dst = ChunkRef(dst_rank, names[dst_rank][dst_buffer], dst_index, size)
     if src_rank == dst_rank:

@@ -10,7 +10,9 @@ __all__ = ["execution_order"]
 Int64Array = npt.NDArray[np.int64]
 
 
-def execution_order(operations: int, parents: Int64Array, children: Int64Array) -> tuple[Int64Array, Int64Array]:
+def execution_order(
+    operations: int, parents: Int64Array, children: Int64Array
+) -> tuple[Int64Array, Int64Array]:
     """Return an order, and the depth of every operation, the number of operations in the longest chain before it.
 
     The order is by depth, then by the longest chain after, then as the program has them.

@@ -59,7 +59,9 @@ class MSCCLProgram:
         check_xml: bool = True,
         dependence_nop: bool = False,
     ) -> None:
-        assert protocol in _PROTOCOLS, f"protocol {protocol!r} is not one of {', '.join(_PROTOCOLS)}"
+        assert protocol in _PROTOCOLS, (
+            f"protocol {protocol!r} is not one of {', '.join(_PROTOCOLS)}"
+        )
         if not isinstance(instances, int) or instances < 1:
             raise ValueError(f"{instances!r} instances: expected 1 or more")
         self.name = name
@@ -71,18 +73,28 @@ class MSCCLProgram:
         self.threadblock_policy = threadblock_policy
         self.interleaved_replication = interleaved_replication
         if collective.num_ranks != self.num_ranks:
-            raise ValueError(f"the topology has {self.num_ranks} nodes, the collective {collective.num_ranks} ranks")
+            raise ValueError(
+                f"the topology has {self.num_ranks} nodes, the collective {collective.num_ranks} ranks"
+            )
         self._file = calling_file()
         self._line = calling_line(self._file)
         self.buffers = self._initial_buffers()
-        self._initial = [{name: list(slots) for name, slots in buffers.items()} for buffers in self.buffers]
-        self._numbers: list[dict[Hashable, int]] = [{Buffer.input: INPUT, Buffer.output: OUTPUT} for _ in self.buffers]
+        self._initial = [
+            {name: list(slots) for name, slots in buffers.items()} for buffers in self.buffers
+        ]
+        self._numbers: list[dict[Hashable, int]] = [
+            {Buffer.input: INPUT, Buffer.output: OUTPUT} for _ in self.buffers
+        ]
         self._operations: list[tuple[int, ...]] = []
 
     def _initial_buffers(self) -> list[RankBuffers]:
         buffers = self.collective.init_buffers()
-        if len(buffers) != self.num_ranks or not all(Buffer.input in of_rank for of_rank in buffers):
-            raise ValueError(f"init_buffers of {type(self.collective).__name__} must give Buffer.input for every rank")
+        if len(buffers) != self.num_ranks or not all(
+            Buffer.input in of_rank for of_rank in buffers
+        ):
+            raise ValueError(
+                f"init_buffers of {type(self.collective).__name__} must give Buffer.input for every rank"
+            )
         return [{**of_rank, Buffer.scratch: []} for of_rank in buffers]
 
     def __enter__(self) -> None:
@@ -91,7 +103,12 @@ class MSCCLProgram:
         CURRENT_HOST.get().entered(self)
         _CURRENT.set(self)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         _CURRENT.set(None)
 
     def get_ref(self, rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref | None:
@@ -118,7 +135,10 @@ class MSCCLProgram:
             return None
         values = self._values(source)
         slots = self._writable(target)
-        if slots is self.buffers[source.rank][source.buffer] and abs(index - source.index) < source.size:
+        if (
+            slots is self.buffers[source.rank][source.buffer]
+            and abs(index - source.index) < source.size
+        ):
             if index == source.index:
                 return target
             raise ValueError(f"{source} is copied onto {target}, which overlaps it")
@@ -131,12 +151,19 @@ class MSCCLProgram:
         if not isinstance(other, Ref):
             raise TypeError(f"reduce takes a reference, not {type(other).__name__}")
         if target.size != other.size:
-            raise ValueError(f"{other} cannot be reduced into {target}: {other.size} chunks into {target.size}")
+            raise ValueError(
+                f"{other} cannot be reduced into {target}: {other.size} chunks into {target.size}"
+            )
         slots = self._writable(target)
-        if slots is self.buffers[other.rank][other.buffer] and abs(target.index - other.index) < target.size:
+        if (
+            slots is self.buffers[other.rank][other.buffer]
+            and abs(target.index - other.index) < target.size
+        ):
             raise ValueError(f"{other} is reduced into itself ({target})")
         sums = zip(self._values(target), self._values(other), strict=True)
-        slots[target.index : target.index + target.size] = [ReduceChunk.of(target.rank, one, two) for one, two in sums]
+        slots[target.index : target.index + target.size] = [
+            ReduceChunk.of(target.rank, one, two) for one, two in sums
+        ]
         self._record(REDUCE, other, target, lanes)
         return target
 
@@ -146,7 +173,9 @@ class MSCCLProgram:
         place = reference.index + index
         value = slots[place] if 0 <= place < len(slots) else None
         if value is None:
-            raise ValueError(f"rank {reference.rank}: {_named(reference.buffer)}[{place}] was never written")
+            raise ValueError(
+                f"rank {reference.rank}: {_named(reference.buffer)}[{place}] was never written"
+            )
         return value
 
     def create_scratch(self, rank: int, name: Hashable) -> None:
@@ -200,14 +229,18 @@ class MSCCLProgram:
             chunk_factor=collective.chunk_factor,
             root=collective.root,
             is_in_place=bool(collective.inplace),
-            has_two_buffers=kind == "custom" and any(_has_two_buffers(buffers) for buffers in self.buffers),
+            has_two_buffers=kind == "custom"
+            and any(_has_two_buffers(buffers) for buffers in self.buffers),
             instances=self.instances,
             is_interleaved=bool(self.interleaved_replication),
             is_manual=self.threadblock_policy is ThreadblockPolicy.manual,
             line=self._line,
             input_sizes=[len(buffers[Buffer.input]) for buffers in self.buffers],
             output_sizes=[len(buffers.get(Buffer.output, ())) for buffers in self.buffers],
-            scratch_sizes=[[len(self.buffers[rank][name]) for name in names] for rank, names in enumerate(scratch)],
+            scratch_sizes=[
+                [len(self.buffers[rank][name]) for name in names]
+                for rank, names in enumerate(scratch)
+            ],
             contract=stated_contract(self, self._initial) if kind == "custom" else None,
             operations=self._operations,
         )
@@ -217,7 +250,9 @@ class MSCCLProgram:
         """The instructions so far, in the order of the program, before any fusion and of one instance."""
         return operations_of(self._operations, self._numbers)
 
-    def _destination(self, source: Ref, rank: int, buffer: Hashable, index: int) -> tuple[Hashable, int]:
+    def _destination(
+        self, source: Ref, rank: int, buffer: Hashable, index: int
+    ) -> tuple[Hashable, int]:
         if buffer is None:
             if index != -1:
                 raise ValueError(f"copy to index {index} of no buffer: name the buffer too")
@@ -244,15 +279,25 @@ class MSCCLProgram:
             raise KeyError(f"rank {target.rank} has no buffer {_named(target.buffer)}")
         slots = buffers[target.buffer]
         if target.index + target.size > len(slots):
-            raise IndexError(_outside(target.rank, target.buffer, target.index, target.size, len(slots)))
+            raise IndexError(
+                _outside(target.rank, target.buffer, target.index, target.size, len(slots))
+            )
         return slots
 
     def _record(self, kind: int, source: Ref, target: Ref, lanes: Lanes) -> None:
         if source.rank != target.rank:
-            assert self.topo.link(source.rank, target.rank), f"No link from {source.rank} to {target.rank}"
+            assert self.topo.link(source.rank, target.rank), (
+                f"No link from {source.rank} to {target.rank}"
+            )
         if min(lanes) < -1:
-            raise ValueError(f"sendtb, recvtb and ch are {lanes}: expected numbers from 0, or -1 where not stated")
-        places = (number for ref in (source, target) for number in (ref.rank, self._number(ref.rank, ref.buffer), ref.index))
+            raise ValueError(
+                f"sendtb, recvtb and ch are {lanes}: expected numbers from 0, or -1 where not stated"
+            )
+        places = (
+            number
+            for ref in (source, target)
+            for number in (ref.rank, self._number(ref.rank, ref.buffer), ref.index)
+        )
         self._operations.append((kind, *places, source.size, *lanes, calling_line(self._file)))
 
     def _number(self, rank: int, buffer: Hashable) -> int:
@@ -261,7 +306,9 @@ class MSCCLProgram:
 
     def _check_rank(self, rank: int) -> None:
         if not isinstance(rank, int):
-            raise TypeError(f"{_named(rank)} is no rank: ranks are numbers; the order is chunk(rank, buffer, index)")
+            raise TypeError(
+                f"{_named(rank)} is no rank: ranks are numbers; the order is chunk(rank, buffer, index)"
+            )
         if not 0 <= rank < self.num_ranks:
             raise IndexError(f"rank {rank} is not one of ranks 0..{self.num_ranks - 1}")
 

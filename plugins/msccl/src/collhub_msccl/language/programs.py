@@ -35,7 +35,9 @@ def allreduce_allpairs(size: int) -> None:
                 held = held.reduce(_chunk(owner, ("from", peer), index))
     for owner in range(size):
         for peer in _others(owner, size):
-            _copied(_chunk(owner, Buffer.input, owner * size, size), peer, Buffer.input, owner * size)
+            _copied(
+                _chunk(owner, Buffer.input, owner * size, size), peer, Buffer.input, owner * size
+            )
 
 
 def alltoall_hierarchical(num_nodes: int, gpus_per_node: int) -> None:
@@ -71,7 +73,9 @@ def _through_equal_gpus(source: int, destination: int, gpus: int) -> None:
         collector, receiver = source * gpus + gpu, destination * gpus + gpu
         for number in range(gpus):
             sender = source * gpus + number
-            _copied(_chunk(sender, Buffer.input, receiver), collector, ("to node", destination), number)
+            _copied(
+                _chunk(sender, Buffer.input, receiver), collector, ("to node", destination), number
+            )
         gathered = _chunk(collector, ("to node", destination), 0, gpus)
         _copied(gathered, receiver, Buffer.output, source * gpus)
 

@@ -25,7 +25,13 @@ class Ref:
     prog: MSCCLProgram
 
     def copy(
-        self, dst: int, buffer: Hashable = None, index: int = -1, sendtb: int = -1, recvtb: int = -1, ch: int = -1
+        self,
+        dst: int,
+        buffer: Hashable = None,
+        index: int = -1,
+        sendtb: int = -1,
+        recvtb: int = -1,
+        ch: int = -1,
     ) -> Ref | None:
         """Copy to rank `dst`; return the reference there, or None if that is the same place.
 
@@ -41,9 +47,14 @@ class Ref:
     def split(self, num: int) -> list[Ref]:
         """Cut in `num` references of equal size."""
         assert num in range(1, self.size + 1), f"{num} parts cannot be made of {self.size} chunks"
-        assert self.size % num == 0, f"a reference of {self.size} chunks cannot be split in {num} equal parts"
+        assert self.size % num == 0, (
+            f"a reference of {self.size} chunks cannot be split in {num} equal parts"
+        )
         size = self.size // num
-        return [Ref(self.rank, self.buffer, self.index + part * size, size, self.prog) for part in range(num)]
+        return [
+            Ref(self.rank, self.buffer, self.index + part * size, size, self.prog)
+            for part in range(num)
+        ]
 
     def group(self, other: Ref) -> Ref:
         """The reference from the lower start to the higher end of both."""
@@ -76,7 +87,9 @@ class Ref:
     def _chunk(self, index: int) -> Chunk:
         value = self.prog.value(self, index)
         if not isinstance(value, Chunk):
-            raise TypeError(f"{self} holds {value}: only a single chunk has an origin and a destination")
+            raise TypeError(
+                f"{self} holds {value}: only a single chunk has an origin and a destination"
+            )
         return value
 
     def __str__(self) -> str:

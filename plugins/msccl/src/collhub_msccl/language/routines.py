@@ -11,7 +11,9 @@ from collhub_msccl.language.references import Ref
 __all__ = ["allgather_ring_inplace", "allreduce_ring_inplace"]
 
 
-def allgather_ring_inplace(gpus: Sequence[int] | int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0) -> None:
+def allgather_ring_inplace(
+    gpus: Sequence[int] | int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0
+) -> None:
     """Pass chunk k of the k-th rank around the ring, in the same slot of `Buffer.input` everywhere.
 
     `gpus`: number of ranks, which start at `gpu_offset`, or the ranks themselves; the slots start at `index_offset`.
@@ -22,7 +24,9 @@ def allgather_ring_inplace(gpus: Sequence[int] | int, gpu_offset: int = 0, index
         _pass_on(held, ranks, start, ch)
 
 
-def allreduce_ring_inplace(gpus: Sequence[int] | int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0) -> None:
+def allreduce_ring_inplace(
+    gpus: Sequence[int] | int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0
+) -> None:
     """All-reduce as many chunks as there are ranks, from `index_offset` on, around the ring; ranks as above."""
     ranks = _ranks(gpus, gpu_offset)
     size = len(ranks)

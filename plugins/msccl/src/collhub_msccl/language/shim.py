@@ -43,7 +43,9 @@ _MODULES = {
 
 def install() -> None:
     """Put `msccl` and its modules into `sys.modules`."""
-    made: dict[str, ModuleType] = {"msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")}
+    made: dict[str, ModuleType] = {
+        "msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")
+    }
     for name, ours in _MODULES.items():
         leaked = _LEAKED if name == "msccl.language" else {}
         made[name] = _mirror(name, ours, leaked)

@@ -53,7 +53,9 @@ def _named_blocks(columns: Columns) -> Columns:
     send, receive = columns["send_block"], columns["receive_block"]
     return {
         "send_block": np.where(send < 0, free[columns["src_rank"]], send),
-        "receive_block": np.where(is_message, np.where(receive < 0, free[columns["dst_rank"]], receive), -1),
+        "receive_block": np.where(
+            is_message, np.where(receive < 0, free[columns["dst_rank"]], receive), -1
+        ),
     }
 
 
@@ -71,7 +73,10 @@ def _messages(columns: Columns) -> Iterator[_Message]:
     table = np.stack([columns[name][rows] for name in OPERATION_FIELDS], axis=1).tolist()
     for operation, values in zip(rows.tolist(), table, strict=True):
         row = dict(zip(OPERATION_FIELDS, values, strict=True))
-        sender, receiver = (row["src_rank"], row["send_block"]), (row["dst_rank"], row["receive_block"])
+        sender, receiver = (
+            (row["src_rank"], row["send_block"]),
+            (row["dst_rank"], row["receive_block"]),
+        )
         yield _Message(operation, sender, receiver, row["channel"], row["line"])
 
 
@@ -93,12 +98,16 @@ class _Assignment:
             ("receives from", self.receive_peer, receiver, sender[0]),
         ):
             if peers.setdefault(block, peer) != peer:
-                self._refuse(message, block, f"{word} rank {peers[block]} already, and here rank {peer}")
+                self._refuse(
+                    message, block, f"{word} rank {peers[block]} already, and here rank {peer}"
+                )
         one, other = self._root(sender), self._root(receiver)
         found = [self.channels[root] for root in (one, other) if root in self.channels]
         found += [message.channel] if message.channel >= 0 else []
         if len(set(found)) > 1:
-            self._refuse(message, sender, f"would need channels {' and '.join(map(str, sorted(set(found))))}")
+            self._refuse(
+                message, sender, f"would need channels {' and '.join(map(str, sorted(set(found))))}"
+            )
         self.joined[other] = one
         if found:
             self.channels[one] = found[0]

@@ -74,7 +74,9 @@ class Trace:
     def from_json(cls, value: dict[str, Any]) -> Trace:
         """The trace of `to_json`. Raises `TypeError` or `KeyError` for anything else."""
         contract = value["contract"]
-        return cls(**{**value, "contract": None if contract is None else StatedContract(**contract)})
+        return cls(
+            **{**value, "contract": None if contract is None else StatedContract(**contract)}
+        )
 
     def dumps(self) -> str:
         """The trace as JSON text."""

@@ -14,7 +14,9 @@ def xml_text(algorithm: Algorithm) -> str:
     """The text for the writer's default runtime. Raises `HubError` for what it cannot express."""
     writers = [offer for offer in plugin.collhub_consumers() if isinstance(offer, FormatWriter)]
     (writer,) = (offer for offer in writers if offer.format.name == "msccl-xml")
-    result = resolve(writer.write)(algorithm, {option.name: _default(option) for option in writer.options})
+    result = resolve(writer.write)(
+        algorithm, {option.name: _default(option) for option in writer.options}
+    )
     assert isinstance(result, WriteResult)
     return b"".join(artifact.content() for artifact in result.artifacts).decode()
 

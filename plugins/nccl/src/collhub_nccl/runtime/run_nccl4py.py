@@ -108,11 +108,14 @@ def divide(values: Any, count: int) -> None:
     values.div_(count, rounding_mode=None if values.is_floating_point() else "trunc")
 
 
-def promised(torch: Any, schedule: dict[str, Any], rank: int, block: int, dtype: str, op: str) -> Iterator[tuple[slice, Any]]:
+def promised(
+    torch: Any, schedule: dict[str, Any], rank: int, block: int, dtype: str, op: str
+) -> Iterator[tuple[slice, Any]]:
     """(elements of OUTPUT, what they must hold) by the definition of the collective."""
     memory, reduce = schedule["memory"], reductions(torch)[op]
     inputs = [
-        values(torch, r, memory[r]["size"][INPUT] * block, schedule["num_ranks"], dtype, op) for r in range(schedule["num_ranks"])
+        values(torch, r, memory[r]["size"][INPUT] * block, schedule["num_ranks"], dtype, op)
+        for r in range(schedule["num_ranks"])
     ]
     output: dict[int, Any] = {}
     for offset, source, source_offset, count in schedule["promises"][rank]:
@@ -140,7 +143,11 @@ def main() -> int:
     communicator = nccl.Communicator.init(schedule["num_ranks"], rank, _shared_id(nccl, arguments))
     stream = torch.cuda.current_stream().cuda_stream
     layout = schedule["memory"][rank]
-    buffers = Buffers(torch.zeros(max(1, layout["total"] * block), dtype=dtype, device="cuda"), layout["begin"], block)
+    buffers = Buffers(
+        torch.zeros(max(1, layout["total"] * block), dtype=dtype, device="cuda"),
+        layout["begin"],
+        block,
+    )
     calls = Calls(
         lambda region, peer: communicator.send(region, peer, stream=stream),
         lambda region, peer: communicator.recv(region, peer, stream=stream),
@@ -158,16 +165,33 @@ def main() -> int:
         return time.perf_counter() - begin
 
     if layout["is_defined"]:
-        given = values(torch, rank, layout["size"][INPUT] * block, schedule["num_ranks"], arguments.dtype, arguments.op)
+        given = values(
+            torch,
+            rank,
+            layout["size"][INPUT] * block,
+            schedule["num_ranks"],
+            arguments.dtype,
+            arguments.op,
+        )
         buffers.region(INPUT, 0, layout["size"][INPUT]).copy_(given)
     once()
     output = buffers.region(OUTPUT, 0, layout["size"][OUTPUT]).cpu()
     is_right = all(
-        torch.equal(output[place], unit) for place, unit in promised(torch, schedule, rank, block, arguments.dtype, arguments.op)
+        torch.equal(output[place], unit)
+        for place, unit in promised(torch, schedule, rank, block, arguments.dtype, arguments.op)
     )
     times = [once() for _ in range(arguments.repeats)]
     communicator.destroy()
-    print(json.dumps({"ok": is_right, "rank": rank, "dtype": arguments.dtype, "time_s": statistics.median(times)}))
+    print(
+        json.dumps(
+            {
+                "ok": is_right,
+                "rank": rank,
+                "dtype": arguments.dtype,
+                "time_s": statistics.median(times),
+            }
+        )
+    )
     return 0 if is_right else 1
 
 
@@ -183,12 +207,23 @@ def _libraries() -> tuple[Any, Any]:
 
 
 def _arguments(schedule: dict[str, Any]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Run schedule.json through nccl4py, one process a rank.")
-    parser.add_argument("--id-file", required=True, type=Path, help="new file, visible to all ranks, for NCCL's unique id")
-    parser.add_argument("--rank", type=int, default=_rank_of_environment(), help="default: RANK and the like")
+    parser = argparse.ArgumentParser(
+        description="Run schedule.json through nccl4py, one process a rank."
+    )
+    parser.add_argument(
+        "--id-file",
+        required=True,
+        type=Path,
+        help="new file, visible to all ranks, for NCCL's unique id",
+    )
+    parser.add_argument(
+        "--rank", type=int, default=_rank_of_environment(), help="default: RANK and the like"
+    )
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--op", choices=OPS, default=schedule["reduce_op"])
-    parser.add_argument("--size", type=int, default=0, help="bytes of the full buffer (default: about 1 MiB)")
+    parser.add_argument(
+        "--size", type=int, default=0, help="bytes of the full buffer (default: about 1 MiB)"
+    )
     parser.add_argument("--repeats", type=int, default=20)
     arguments = parser.parse_args()
     if arguments.rank is None or not 0 <= arguments.rank < schedule["num_ranks"]:
@@ -205,7 +240,9 @@ def _rank_of_environment() -> int | None:
     return next((int(os.environ[name]) for name in names if name in os.environ), None)
 
 
-def _block_elements(arguments: argparse.Namespace, schedule: dict[str, Any], element_bytes: int) -> int:
+def _block_elements(
+    arguments: argparse.Namespace, schedule: dict[str, Any], element_bytes: int
+) -> int:
     step = int(schedule["blocks"]) * element_bytes
     if arguments.size % step or arguments.size < 0:
         sys.exit(f"--size {arguments.size}: not a multiple of {step} bytes")

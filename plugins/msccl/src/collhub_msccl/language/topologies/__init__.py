@@ -1,7 +1,10 @@
 """The topologies of the language: which ranks may send to which."""
 
 from collhub_msccl.language.topologies.amd import amd4, amd8
-from collhub_msccl.language.topologies.distributed import distributed_fully_connected, distributed_hub_and_spoke
+from collhub_msccl.language.topologies.distributed import (
+    distributed_fully_connected,
+    distributed_hub_and_spoke,
+)
 from collhub_msccl.language.topologies.generic import (
     Topology,
     binarize_topology,

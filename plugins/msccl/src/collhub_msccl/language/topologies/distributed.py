@@ -7,14 +7,22 @@ from collhub_msccl.language.topologies.generic import Switch, Topology
 __all__ = ["distributed_fully_connected", "distributed_hub_and_spoke"]
 
 
-def distributed_fully_connected(local: Topology, num_copies: int, remote_bandwidth: int) -> Topology:
+def distributed_fully_connected(
+    local: Topology, num_copies: int, remote_bandwidth: int
+) -> Topology:
     """Local links inside each copy, and a link of `remote_bandwidth` between any two nodes of different copies."""
     size = local.num_nodes()
     nodes = range(size * num_copies)
     links = [
-        [local.link(src % size, dst % size) if src // size == dst // size else remote_bandwidth for src in nodes] for dst in nodes
+        [
+            local.link(src % size, dst % size) if src // size == dst // size else remote_bandwidth
+            for src in nodes
+        ]
+        for dst in nodes
     ]
-    name = f"DistributedFullyConnected(local={local.name},copies={num_copies},bw={remote_bandwidth})"
+    name = (
+        f"DistributedFullyConnected(local={local.name},copies={num_copies},bw={remote_bandwidth})"
+    )
     return Topology(name, links, _local_switches(local, num_copies))
 
 
@@ -26,7 +34,10 @@ def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth
     for copy in range(num_copies):
         own = list(range(copy * size, (copy + 1) * size))
         others = [node for node in joined.nodes() if node // size != copy]
-        switches += [(own, others, remote_bandwidth, f"copy_{copy}_out"), (others, own, remote_bandwidth, f"copy_{copy}_in")]
+        switches += [
+            (own, others, remote_bandwidth, f"copy_{copy}_out"),
+            (others, own, remote_bandwidth, f"copy_{copy}_in"),
+        ]
     name = f"DistributedHubAndSpoke(local={local.name},copies={num_copies},bw={remote_bandwidth})"
     return Topology(name, joined.links, [*joined.switches, *(switches if num_copies > 1 else [])])
 
@@ -34,7 +45,12 @@ def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth
 def _local_switches(local: Topology, num_copies: int) -> list[Switch]:
     size = local.num_nodes()
     return [
-        ([node + copy * size for node in srcs], [node + copy * size for node in dsts], bandwidth, f"copy_{copy}_{name}")
+        (
+            [node + copy * size for node in srcs],
+            [node + copy * size for node in dsts],
+            bandwidth,
+            f"copy_{copy}_{name}",
+        )
         for copy in range(num_copies)
         for srcs, dsts, bandwidth, name in local.switches
     ]

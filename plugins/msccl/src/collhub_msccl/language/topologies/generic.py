@@ -23,7 +23,9 @@ Switch = tuple[list[int], list[int], int, str]
 class Topology:
     """Links between nodes: `links[dst][src]` is a bandwidth, 0 for no link."""
 
-    def __init__(self, name: str, links: Sequence[Sequence[int]], switches: Sequence[Switch] = ()) -> None:
+    def __init__(
+        self, name: str, links: Sequence[Sequence[int]], switches: Sequence[Switch] = ()
+    ) -> None:
         if any(len(row) != len(links) for row in links):
             raise ValueError(f"topology {name}: the links are not a square table")
         if any(bandwidth <= 0 for _, _, bandwidth, _ in switches):
@@ -62,7 +64,10 @@ class Topology:
 
 
 def _linked(num_nodes: int, bandwidth: Callable[[int, int], int]) -> list[list[int]]:
-    return [[bandwidth(src, dst) if src != dst else 0 for src in range(num_nodes)] for dst in range(num_nodes)]
+    return [
+        [bandwidth(src, dst) if src != dst else 0 for src in range(num_nodes)]
+        for dst in range(num_nodes)
+    ]
 
 
 def fully_connected(num_nodes: int) -> Topology:
@@ -75,38 +80,56 @@ def hub_and_spoke(num_nodes: int) -> Topology:
     switches: list[Switch] = []
     for node in range(num_nodes):
         others = [other for other in range(num_nodes) if other != node]
-        switches += [([node], others, 1, f"node_{node}_out"), (others, [node], 1, f"node_{node}_in")]
+        switches += [
+            ([node], others, 1, f"node_{node}_out"),
+            (others, [node], 1, f"node_{node}_in"),
+        ]
     return Topology(f"HubAndSpoke(n={num_nodes})", _linked(num_nodes, lambda src, dst: 1), switches)
 
 
 def ring(num_nodes: int) -> Topology:
     """Links to both neighbours, around."""
     return Topology(
-        f"Ring(n={num_nodes})", _linked(num_nodes, lambda src, dst: int((src - dst) % num_nodes in (1, num_nodes - 1)))
+        f"Ring(n={num_nodes})",
+        _linked(num_nodes, lambda src, dst: int((src - dst) % num_nodes in (1, num_nodes - 1))),
     )
 
 
 def line(num_nodes: int) -> Topology:
     """Links to both neighbours, with two ends."""
-    return Topology(f"Line(n={num_nodes})", _linked(num_nodes, lambda src, dst: int(abs(src - dst) == 1)))
+    return Topology(
+        f"Line(n={num_nodes})", _linked(num_nodes, lambda src, dst: int(abs(src - dst) == 1))
+    )
 
 
 def star(num_nodes: int, non_blocking: bool = True) -> Topology:
     """Node 0 in the middle; blocking: what it sends in all, and receives in all, is limited."""
     leaves = list(range(1, num_nodes))
-    switches: list[Switch] = [] if non_blocking else [(leaves, [0], 1, "hub_in"), ([0], leaves, 1, "hub_out")]
+    switches: list[Switch] = (
+        [] if non_blocking else [(leaves, [0], 1, "hub_in"), ([0], leaves, 1, "hub_out")]
+    )
     kind = "Star" if non_blocking else "BlockingStar"
-    return Topology(f"{kind}(n={num_nodes})", _linked(num_nodes, lambda src, dst: int(0 in (src, dst))), switches)
+    return Topology(
+        f"{kind}(n={num_nodes})",
+        _linked(num_nodes, lambda src, dst: int(0 in (src, dst))),
+        switches,
+    )
 
 
 def reverse_topology(topology: Topology) -> Topology:
     """All links and switches in the other direction."""
     nodes = topology.nodes()
     links = [[topology.link(dst, src) for src in nodes] for dst in nodes]
-    switches = [(dsts, srcs, bandwidth, f"{name}_reversed") for srcs, dsts, bandwidth, name in topology.switches]
+    switches = [
+        (dsts, srcs, bandwidth, f"{name}_reversed")
+        for srcs, dsts, bandwidth, name in topology.switches
+    ]
     return Topology(f"Reverse{topology.name}", links, switches)
 
 
 def binarize_topology(topology: Topology) -> Topology:
     """Bandwidth 1 on every link, no switches."""
-    return Topology(f"Binarized{topology.name}", [[int(bandwidth > 0) for bandwidth in row] for row in topology.links])
+    return Topology(
+        f"Binarized{topology.name}",
+        [[int(bandwidth > 0) for bandwidth in row] for row in topology.links],
+    )

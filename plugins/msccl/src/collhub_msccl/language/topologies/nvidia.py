@@ -25,14 +25,20 @@ def dgx_a100() -> Topology:
 def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
     """The NVLinks of a machine, from the text of `nvidia-smi topo -m`, by default of this one."""
     if nvidia_smi_topo is None:
-        nvidia_smi_topo = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=True).stdout
-    rows = [line.split() for line in nvidia_smi_topo.splitlines() if re.match(r"\s*GPU\d+\s+\S", line)]
+        nvidia_smi_topo = subprocess.run(
+            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=True
+        ).stdout
+    rows = [
+        line.split() for line in nvidia_smi_topo.splitlines() if re.match(r"\s*GPU\d+\s+\S", line)
+    ]
     table = [row for row in rows if not re.fullmatch(r"GPU\d+", row[1])]
     size = len(table)
     if not size or any(len(row) < size + 1 for row in table):
         raise ValueError("this is not the table that nvidia-smi topo -m prints")
     # The table says what a row's GPU has towards a column's; links work both ways.
-    return Topology("NVLinkOnly", [[_link_count(row[column + 1]) for column in range(size)] for row in table])
+    return Topology(
+        "NVLinkOnly", [[_link_count(row[column + 1]) for column in range(size)] for row in table]
+    )
 
 
 def _link_count(cell: str) -> int:
