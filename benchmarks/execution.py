@@ -25,13 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from hub_core import pipeline
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import ReduceOp
 from hub_core.execution.data import block_elements, exact_inputs
 from hub_core.execution.judgement import judge
 from hub_core.execution.levels import levelled_program
-from hub_core.plugins.discovery import discover
+from hub_core.model import Algorithm, ReduceOp
+from hub_core.pipeline import work as pipeline
+from hub_core.registry.discovery import discover
 from hub_core.testing.samples import (
     all_pairs_all_reduce,
     halving_doubling_all_reduce,

@@ -11,7 +11,7 @@ import numpy as np
 from collhub_msccl.read_xml import read
 from collhub_msccl.write_xml import write
 
-from hub_core.plugins.contract import Source
+from hub_core.plugin_api import Source
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.verification import verify
 from hub_core.version import __version__

@@ -15,8 +15,8 @@ import numpy as np
 from collhub_msccl.read_program import read
 from collhub_msccl.write_xml import write
 
-from hub_core.algorithm import Algorithm
-from hub_core.plugins.contract import Source
+from hub_core.model import Algorithm
+from hub_core.plugin_api import Source
 from hub_core.verification import verify
 from hub_core.version import __version__
 

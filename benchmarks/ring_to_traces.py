@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import hub_core
-from hub_core.algorithm import Algorithm
+from hub_core.model import Algorithm
 from hub_core.version import __version__
 
 # CPU seconds of the published converter for the same file and ranks, and its bytes on disk: specification of the

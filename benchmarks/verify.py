@@ -13,9 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer
-from hub_core.steps import StepKind
+from hub_core.model import Algorithm, Buffer, StepKind
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.verification import verify
 from hub_core.version import __version__

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from hub_core.public_names import names_from
+
 if TYPE_CHECKING:
-    from hub_core.algorithm import Algorithm, Provenance
-    from hub_core.collectives import (
+    from hub_core.composition import embed, relabel, replicate, rescale, sequential
+    from hub_core.model.algorithm import Algorithm, Provenance
+    from hub_core.model.collectives import (
         Buffer,
         Collective,
         CollectiveKind,
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
         CustomContract,
         ReduceOp,
     )
-    from hub_core.composition import embed, relabel, replicate, rescale, sequential
-    from hub_core.diagnostics import (
+    from hub_core.model.diagnostics import (
         Diagnostic,
         HubError,
         InputError,
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
         PluginError,
         UsageError,
     )
-    from hub_core.losses import Loss, LossPolicy
-    from hub_core.pipeline import Written, read, read_topology, simulate, write
-    from hub_core.plugins.contract import SimulationResult
-    from hub_core.plugins.discovery import discover
-    from hub_core.steps import StepKind, StepTable, StepTableBuilder
-    from hub_core.topologies import parse_topology
-    from hub_core.topology import Topology
+    from hub_core.model.losses import Loss, LossPolicy
+    from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
+    from hub_core.network.texts import parse_topology
+    from hub_core.network.topology import Topology
+    from hub_core.pipeline.work import Written, read, read_topology, simulate, write
+    from hub_core.plugin_api.contract import SimulationResult
+    from hub_core.registry.discovery import discover
     from hub_core.verification import VerifyReport, verify
     from hub_core.version import __version__
 
@@ -76,8 +77,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "hub_core.algorithm": ("Algorithm", "Provenance"),
-    "hub_core.collectives": (
+    "hub_core.model.algorithm": ("Algorithm", "Provenance"),
+    "hub_core.model.collectives": (
         "Buffer",
         "Collective",
         "CollectiveKind",
@@ -86,7 +87,7 @@ _HOMES = {
         "ReduceOp",
     ),
     "hub_core.composition": ("embed", "relabel", "replicate", "rescale", "sequential"),
-    "hub_core.diagnostics": (
+    "hub_core.model.diagnostics": (
         "Diagnostic",
         "HubError",
         "InputError",
@@ -95,27 +96,18 @@ _HOMES = {
         "PluginError",
         "UsageError",
     ),
-    "hub_core.losses": ("Loss", "LossPolicy"),
-    "hub_core.pipeline": ("Written", "read", "read_topology", "simulate", "write"),
-    "hub_core.plugins.contract": ("SimulationResult",),
-    "hub_core.plugins.discovery": ("discover",),
-    "hub_core.steps": ("StepKind", "StepTable", "StepTableBuilder"),
-    "hub_core.topologies": ("parse_topology",),
-    "hub_core.topology": ("Topology",),
+    "hub_core.model.losses": ("Loss", "LossPolicy"),
+    "hub_core.pipeline.work": ("Written", "read", "read_topology", "simulate", "write"),
+    "hub_core.plugin_api.contract": ("SimulationResult",),
+    "hub_core.registry.discovery": ("discover",),
+    "hub_core.model.steps": ("StepKind", "StepTable", "StepTableBuilder"),
+    "hub_core.network.texts": ("parse_topology",),
+    "hub_core.network.topology": ("Topology",),
     "hub_core.verification": ("VerifyReport", "verify"),
     "hub_core.version": ("__version__",),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-
-def __getattr__(name: str) -> object:
-    # Public names are imported on first use: `collhub --version` must start in 0.15 s, without numpy.
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'hub_core' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_from(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

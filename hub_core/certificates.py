@@ -15,13 +15,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from hub_core.algorithm import Algorithm, JsonValue
-from hub_core.collectives import CollectiveKind
-from hub_core.diagnostics import Diagnostic, Severity
-from hub_core.schema_check import first_violation
-from hub_core.steps import StepKind
-from hub_core.strict_json import JsonObject
-from hub_core.topology import Topology
+from hub_core.documents.schema_check import first_violation
+from hub_core.documents.strict_json import JsonObject
+from hub_core.model.algorithm import Algorithm, JsonValue
+from hub_core.model.collectives import CollectiveKind
+from hub_core.model.diagnostics import Diagnostic, Severity
+from hub_core.model.steps import StepKind
+from hub_core.network.topology import Topology
 
 SCHEMA = "collhub/certificate-1"
 _SCHEMA_FILE = "certificate-1.json"

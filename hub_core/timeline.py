@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm, message_bytes
-from hub_core.diagnostics import InputError
-from hub_core.rank_lists import format_ranks
-from hub_core.steps import StepKind, StepTable
-from hub_core.verification.matching import match_messages
-from hub_core.verification.report import Findings
+from hub_core.model.algorithm import Algorithm, message_bytes
+from hub_core.model.diagnostics import InputError
+from hub_core.model.findings import Findings
+from hub_core.model.messages import match_messages
+from hub_core.model.rank_lists import format_ranks
+from hub_core.model.steps import StepKind, StepTable
 
 MAX_RANKS = 1000
 MAX_EVENTS = 200_000

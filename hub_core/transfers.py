@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.collectives import (
+from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
+from hub_core.model.collectives import (
     ALL_RANKS,
     Buffer,
     Collective,
@@ -17,8 +17,8 @@ from hub_core.collectives import (
     Contributions,
     CustomContract,
 )
-from hub_core.diagnostics import InputError
-from hub_core.steps import COLUMN_DEFAULTS, StepKind, StepTable
+from hub_core.model.diagnostics import InputError
+from hub_core.model.steps import COLUMN_DEFAULTS, StepKind, StepTable
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -29,9 +29,9 @@ from collhub_packing.rates import broadcast_rate, strength
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 import hub_core
-from hub_core import pipeline
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.topology import Topology
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Topology
+from hub_core.pipeline import work as pipeline
 
 MACHINES = {"dgx1v": 25e9, "dgx1p": 20e9}
 PCIE_BYTES_PER_S = 10e9

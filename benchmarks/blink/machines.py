@@ -21,11 +21,11 @@ from collhub_blink.synthesize import packings_of
 from collhub_blink.task import Task
 
 import hub_core
-from hub_core import pipeline
 from hub_core.certificates import check_certificate
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.plugins.contract import SynthesisRequest
-from hub_core.topology import Occupancy, Topology
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Occupancy, Topology
+from hub_core.pipeline import work as pipeline
+from hub_core.plugin_api import SynthesisRequest
 
 MACHINES = {
     "dgx1v": 22,

@@ -14,8 +14,9 @@ from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import strength
 
 import hub_core
-from hub_core import Collective, CollectiveKind, Topology, parse_topology, pipeline
-from hub_core.topology import Occupancy
+from hub_core import Collective, CollectiveKind, Topology, parse_topology
+from hub_core.network import Occupancy
+from hub_core.pipeline import work as pipeline
 from hub_core.version import __version__
 
 CONSTANTS = "?bandwidth=50GB/s&latency=200ns"

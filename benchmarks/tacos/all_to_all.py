@@ -22,7 +22,7 @@ from collhub_tacos.replay import replay
 from collhub_tacos.routing import route_all
 
 from hub_core import Collective, CollectiveKind, Topology, parse_topology, simulate
-from hub_core.topology import Occupancy
+from hub_core.network import Occupancy
 from hub_core.transfers import Chunks, Transfers, algorithm_of
 
 TORI = ("torus:8x8", "torus:4x4x4", "torus:8x8x8")

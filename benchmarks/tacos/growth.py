@@ -10,7 +10,7 @@ import numpy as np
 from collhub_tacos.homogeneous import all_gather, fewest_steps
 from collhub_tacos.network import Network
 
-from hub_core.topologies import parse_topology
+from hub_core.network import parse_topology
 
 STEP_PS = 1000
 # Measured with TACOS v1.3.0 on a shared 2-core machine: CPU seconds, one chunk a node.

@@ -26,8 +26,8 @@ from collhub_tacos.network import Network
 from collhub_tacos.replay import replay
 from collhub_tacos.reversal import is_duplex, transposed
 
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.topology import Occupancy, Topology
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Occupancy, Topology
 from hub_core.version import __version__
 
 T = TypeVar("T")

@@ -22,8 +22,7 @@ from collhub_tacos.replay import replay_log
 from release import all_gather as release_all_gather
 
 from hub_core import Collective, CollectiveKind
-from hub_core.topologies import parse_topology
-from hub_core.topology import Occupancy
+from hub_core.network import Occupancy, parse_topology
 
 GIB, MIB = 1 << 30, 1 << 20
 USUAL = "bandwidth=50GiB/s&latency=500ns"

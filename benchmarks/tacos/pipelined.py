@@ -20,9 +20,8 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.schedule import Schedule
 
 import hub_core
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.topologies import parse_topology
-from hub_core.topology import Occupancy
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Occupancy, parse_topology
 from hub_core.transfers import Chunks, algorithm_of
 from hub_core.version import __version__
 

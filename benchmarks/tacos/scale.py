@@ -14,8 +14,7 @@ from collhub_tacos.homogeneous import all_gather, fewest_steps, memory_bytes
 from collhub_tacos.network import Network
 from collhub_tacos.replay import replay_log
 
-from hub_core.topologies import parse_topology
-from hub_core.topology import Occupancy
+from hub_core.network import Occupancy, parse_topology
 
 PUBLISHED = "40 000 NPUs: the paper states 2.52 h; by its growth, the released code would take 60 to 200 days and 210 GB"
 

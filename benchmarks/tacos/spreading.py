@@ -18,9 +18,8 @@ from collhub_tacos.network import Network
 from collhub_tacos.replay import replay
 from collhub_tacos.schedule import Schedule
 
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.topologies import parse_topology
-from hub_core.topology import Occupancy
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Occupancy, parse_topology
 from hub_core.version import __version__
 
 Int64Array = npt.NDArray[np.int64]

@@ -21,8 +21,7 @@ from collhub_tacos.symmetric import find_all_gather
 from collhub_tacos.translation import Translations
 
 from hub_core import Collective, CollectiveKind
-from hub_core.topologies import parse_topology
-from hub_core.topology import Occupancy, Topology
+from hub_core.network import Occupancy, Topology, parse_topology
 
 MIB = 1 << 20
 NETWORKS = Path(__file__).resolve().parents[2] / "plugins" / "tacos" / "tests" / "tacos_networks.py"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hub_core.chakra.links import Edges, Links
 from hub_core.chakra.numbering import RankNodes
 from hub_core.chakra.records import NodeColumns
-from hub_core.steps import StepTable
+from hub_core.model.steps import StepTable
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -246,7 +246,5 @@ def _name(name: str) -> bytes:
 
 def _unsigned(values: npt.NDArray[np.generic]) -> UInt64Array:
     """Negative numbers become their two's complement of 64 bits, as protobuf writes them."""
-    unsigned: UInt64Array = (
-        values if values.dtype == np.uint64 else values.astype(np.int64).view(np.uint64)
-    )  # type: ignore[assignment]
-    return unsigned
+    signed = values if values.dtype == np.uint64 else values.astype(np.int64)
+    return signed.view(np.uint64)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm, message_bytes
 from hub_core.chakra.attributes import Kind
 from hub_core.chakra.encode import (
     Choice,
@@ -23,8 +22,9 @@ from hub_core.chakra.encode import (
 )
 from hub_core.chakra.nodes import NodeTable, NodeType
 from hub_core.chakra.profile import CompKind
-from hub_core.collectives import Buffer
-from hub_core.steps import StepKind
+from hub_core.model.algorithm import Algorithm, message_bytes
+from hub_core.model.collectives import Buffer
+from hub_core.model.steps import StepKind
 
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]

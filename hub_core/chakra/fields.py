@@ -9,7 +9,7 @@ from hub_core.chakra.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, Kind
 from hub_core.chakra.nodes import NodeType
 from hub_core.chakra.records import NodeColumns
 from hub_core.chakra.shapes import NO_KIND, WRONG_LENGTH
-from hub_core.diagnostics import InputError
+from hub_core.model.diagnostics import InputError
 
 Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

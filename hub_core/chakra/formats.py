@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Layout, Option, OptionType
+from hub_core.plugin_api.contract import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    Option,
+    OptionType,
+)
 
 CHAKRA = Format(
     name="chakra",

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.chakra.records import Batch, Dependencies, NodeColumns
-from hub_core.diagnostics import InputError
+from hub_core.model.diagnostics import InputError
 
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]

@@ -8,9 +8,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm, message_bytes
 from hub_core.chakra.numbering import EXTENSION, restore
-from hub_core.steps import StepKind, StepTable
+from hub_core.model.algorithm import Algorithm, message_bytes
+from hub_core.model.steps import StepKind, StepTable
 
 Int64Array = npt.NDArray[np.int64]
 

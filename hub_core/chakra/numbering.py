@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import JsonValue
 from hub_core.chakra.wire import ranges
-from hub_core.diagnostics import InputError
+from hub_core.model.algorithm import JsonValue
+from hub_core.model.diagnostics import InputError
 
 if TYPE_CHECKING:
     from hub_core.chakra.nodes import NodeTable

@@ -11,7 +11,6 @@ from pathlib import PurePath
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.chakra.chunks import Chunk, Joined, join
 from hub_core.chakra.fields import NodeFields
 from hub_core.chakra.links import link
@@ -25,9 +24,10 @@ from hub_core.chakra.read_profile import ProfileReader
 from hub_core.chakra.recognise import open_rank_file
 from hub_core.chakra.records import Batch, RankFile, decode_nodes
 from hub_core.chakra.shapes import ShapeBook
-from hub_core.diagnostics import InputError, Location
-from hub_core.plugins.contract import Options, Source
-from hub_core.steps import StepTable
+from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
+from hub_core.model.diagnostics import InputError, Location
+from hub_core.model.steps import StepTable
+from hub_core.plugin_api.contract import Options, Source
 
 Int64Array = npt.NDArray[np.int64]
 

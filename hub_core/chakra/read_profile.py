@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import message_bytes
 from hub_core.chakra.chunks import Chunk, irregular_ranks
 from hub_core.chakra.fields import LARGEST, NodeFields
 from hub_core.chakra.links import Edges, Links
 from hub_core.chakra.profile import CompKind
-from hub_core.collectives import Buffer
-from hub_core.steps import StepKind
+from hub_core.model.algorithm import message_bytes
+from hub_core.model.collectives import Buffer
+from hub_core.model.steps import StepKind
 
 Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hub_core.chakra.metadata import Metadata, decode_metadata
 from hub_core.chakra.records import RankFile, located
 from hub_core.chakra.wire import Field, WireError, WireType, record_bounds, walk
-from hub_core.diagnostics import InputError, Location
+from hub_core.model.diagnostics import InputError, Location
 
 _GZIP = b"\x1f\x8b"
 _PRINTABLE = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\r\n")

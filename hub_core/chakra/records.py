@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hub_core.chakra.shapes import AttributeColumns, ShapeBook
 from hub_core.chakra.wire import WireError, decode_varints, ranges, varints_at
-from hub_core.diagnostics import InputError, Location
+from hub_core.model.diagnostics import InputError, Location
 
 Bytes = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]

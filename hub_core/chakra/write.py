@@ -8,17 +8,17 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
 from hub_core.chakra.encode_nodes import Plan, encode_plain, encode_profile
 from hub_core.chakra.metadata import encode_metadata
 from hub_core.chakra.nodes import NodeTable, lower
 from hub_core.chakra.profile import LARGEST, VERSION, default_bytes, metadata_entries
-from hub_core.collectives import Buffer
-from hub_core.diagnostics import UsageError
-from hub_core.losses import Loss
-from hub_core.plugins.contract import Artifact, Options, WriteResult
-from hub_core.rank_lists import parse_ranks
-from hub_core.steps import StepKind, StepTable
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Buffer
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.losses import Loss
+from hub_core.model.rank_lists import parse_ranks
+from hub_core.model.steps import StepKind, StepTable
+from hub_core.plugin_api.contract import Artifact, Options, WriteResult
 
 Mask = npt.NDArray[np.bool_]
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import click
 
-from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import Option
+from hub_core.model.diagnostics import UsageError
+from hub_core.plugin_api.contract import Option
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Assignments = Mapping[str, str]

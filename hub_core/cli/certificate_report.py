@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import JsonValue
     from hub_core.certificates import CertificateReport
+    from hub_core.model.algorithm import JsonValue
 
 
 def print_certificate(report: CertificateReport) -> None:

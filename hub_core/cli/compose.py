@@ -29,14 +29,14 @@ from hub_core.cli.writing import (
     write_out,
     wrote,
 )
-from hub_core.diagnostics import UsageError
-from hub_core.losses import Loss, apply_policy
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.losses import Loss, apply_policy
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import Algorithm, JsonValue
-    from hub_core.pipeline import OpenedAlgorithm, Written
-    from hub_core.plugins.contract import FormatWriter
-    from hub_core.plugins.registry import Provided
+    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.pipeline.work import OpenedAlgorithm, Written
+    from hub_core.plugin_api.contract import FormatWriter
+    from hub_core.registry.plugins import Provided
 
 
 def _parsed_ranks(

@@ -31,8 +31,8 @@ from hub_core.cli.writing import (
 )
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import JsonValue
-    from hub_core.pipeline import Written
+    from hub_core.model.algorithm import JsonValue
+    from hub_core.pipeline.work import Written
 
 
 @click.command()

@@ -16,12 +16,12 @@ from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.simulate import TIMING_COLUMNS, timing_cells
-from hub_core.diagnostics import InputError, PluginError
+from hub_core.model.diagnostics import InputError, PluginError
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import Algorithm, JsonValue
-    from hub_core.plugins.registry import Registry
-    from hub_core.timing import Timing
+    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.pipeline.timing import Timing
+    from hub_core.registry.plugins import Registry
 
 
 SIMULATOR = "analytical"
@@ -73,7 +73,7 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
 
 def _check_plugins(registry: Registry) -> None:
     """Raise `PluginError` where nothing reads the examples or simulates them."""
-    from hub_core.plugins.contract import FormatReader, Simulator
+    from hub_core.plugin_api.contract import FormatReader, Simulator
 
     readers = [
         reader for reader in registry.all(FormatReader) if ".xml" in reader.offer.format.suffixes
@@ -94,7 +94,7 @@ def _check_plugins(registry: Registry) -> None:
 
 
 def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
-    from hub_core import pipeline
+    from hub_core.pipeline import work as pipeline
     from hub_core.verification import verify
 
     shipped = importlib.resources.files("hub_core.examples")
@@ -112,8 +112,8 @@ def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
 
 
 def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
-    from hub_core import pipeline
-    from hub_core.timing import judged
+    from hub_core.pipeline import work as pipeline
+    from hub_core.pipeline.timing import judged
 
     algorithm = example.algorithm
     for text in TOPOLOGIES:

@@ -12,15 +12,15 @@ import click
 from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_json
 from hub_core.cli.session import Session
-from hub_core.diagnostics import ExitCode
-from hub_core.plugins.compatibility import (
+from hub_core.model.diagnostics import ExitCode
+from hub_core.plugin_api.contract import HealthLine
+from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
     active_requirements,
     unmet_requirements,
 )
-from hub_core.plugins.contract import HealthLine
-from hub_core.plugins.metadata import find_distribution, installed_version
-from hub_core.plugins.registry import CORE_NAME, Plugin, PluginState, Registry
+from hub_core.registry.metadata import find_distribution, installed_version
+from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, Registry
 from hub_core.version import __version__
 
 
@@ -50,7 +50,7 @@ def doctor(session: Session, as_json: bool) -> int:
 def _lines(registry: Registry) -> Iterator[tuple[str, HealthLine]]:
     """Every line with the name of the plugin that it is about."""
     # Imported here: the pipeline needs numpy, the command's help does not.
-    from hub_core.pipeline import check_health
+    from hub_core.pipeline.work import check_health
 
     yield from ((CORE_NAME, line) for line in _core_lines())
     for plugin in registry.plugins[1:]:

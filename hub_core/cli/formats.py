@@ -12,8 +12,8 @@ from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 from hub_core.cli.plugin_report import option_object
 from hub_core.cli.session import Session
-from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import (
+from hub_core.model.diagnostics import UsageError
+from hub_core.plugin_api.contract import (
     Executor,
     Format,
     FormatReader,
@@ -25,10 +25,10 @@ from hub_core.plugins.contract import (
     Synthesizer,
     TopologyReader,
 )
-from hub_core.plugins.registry import Provided, Registry, closest
+from hub_core.registry.plugins import Provided, Registry, closest
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import JsonValue
+    from hub_core.model.algorithm import JsonValue
 
 
 _LAST = {"simulate": 1, "run": 2}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from hub_core.diagnostics import UsageError
-from hub_core.plugins.registry import closest
+from hub_core.model.diagnostics import UsageError
+from hub_core.registry.plugins import closest
 
 
 class CommandGroup(click.Group):

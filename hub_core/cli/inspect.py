@@ -20,12 +20,12 @@ from hub_core.cli.inspect_workload import print_survey
 from hub_core.cli.loading import open_source, read_opened, source_options
 from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
 from hub_core.cli.session import Session
-from hub_core.diagnostics import InputError
-from hub_core.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
-from hub_core.units import format_bytes, parse_size
+from hub_core.cli.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
+from hub_core.model.diagnostics import InputError
+from hub_core.model.quantities import format_bytes, parse_size
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import Algorithm, JsonValue
+    from hub_core.model.algorithm import Algorithm, JsonValue
 
 
 LISTED_LINKS = 10

@@ -13,11 +13,11 @@ from hub_core.cli.output import (
     progress,
 )
 from hub_core.cli.session import Session
-from hub_core.diagnostics import ExitCode
+from hub_core.model.diagnostics import ExitCode
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import JsonValue
-    from hub_core.plugins.contract import LoadableCall, LoadReport
+    from hub_core.model.algorithm import JsonValue
+    from hub_core.plugin_api.contract import LoadableCall, LoadReport
 
 
 def report_load(
@@ -25,7 +25,7 @@ def report_load(
 ) -> int:
     """Check, print, and return the exit code: 0 where at least one kind of call uses the file."""
     # Imported here: the help of a command needs no numpy.
-    from hub_core import pipeline
+    from hub_core.pipeline import work as pipeline
 
     with progress("checking"):
         report = pipeline.check_load(

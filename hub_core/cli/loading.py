@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from hub_core.cli.arguments import Assignments, assign
 from hub_core.cli.output import print_diagnostic, progress
 from hub_core.cli.session import Session
-from hub_core.diagnostics import UsageError
+from hub_core.model.diagnostics import UsageError
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import Algorithm
-    from hub_core.diagnostics import Diagnostic
-    from hub_core.pipeline import OpenedAlgorithm
+    from hub_core.model.algorithm import Algorithm
+    from hub_core.model.diagnostics import Diagnostic
+    from hub_core.pipeline.work import OpenedAlgorithm
 
 
 def open_source(session: Session, source: str, source_format: str | None) -> OpenedAlgorithm:
     """Open IN and find its reader; nothing but the first bytes is read yet."""
     # Imported here: the help of a command needs no numpy.
-    from hub_core import pipeline
+    from hub_core.pipeline import work as pipeline
 
     return pipeline.open_algorithm(
         source, format=source_format, registry=session.registry(), report=print_diagnostic

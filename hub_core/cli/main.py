@@ -15,7 +15,7 @@ import click
 
 from hub_core.cli.output import one_line, print_diagnostic, print_error
 from hub_core.cli.session import Session
-from hub_core.diagnostics import ExitCode, HubError, UsageError
+from hub_core.model.diagnostics import ExitCode, HubError, UsageError
 from hub_core.version import __version__
 
 INTERRUPTED = 130

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from hub_core.artifacts import Content, destination
-from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import Format, Layout
-from hub_core.plugins.registry import CORE_NAME
+from hub_core.model.diagnostics import UsageError
+from hub_core.pipeline.artifacts import Content, destination
+from hub_core.plugin_api.contract import Format, Layout
+from hub_core.registry.plugins import CORE_NAME
 
 TEMPLATE = "collhub-example"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hub_core.plugins.contract import API_VERSION, HealthCheck, Option
-from hub_core.plugins.descriptions import reference_of
-from hub_core.plugins.registry import KINDS, Offer, Plugin, Registry, name_of
+from hub_core.plugin_api.contract import API_VERSION, HealthCheck, Option
+from hub_core.registry.descriptions import reference_of
+from hub_core.registry.plugins import KINDS, Offer, Plugin, Registry, name_of
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import JsonValue
+    from hub_core.model.algorithm import JsonValue
 
 
 def report(

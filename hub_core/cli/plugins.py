@@ -12,12 +12,12 @@ from hub_core.cli.groups import CommandGroup
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 from hub_core.cli.plugin_report import plugin_object, report
 from hub_core.cli.session import Session
-from hub_core.diagnostics import ExitCode, PluginError
-from hub_core.plugins.contract import HealthCheck, Option
-from hub_core.plugins.registry import KINDS, Offer, Plugin, PluginState, name_of
+from hub_core.model.diagnostics import ExitCode, PluginError
+from hub_core.plugin_api.contract import HealthCheck, Option
+from hub_core.registry.plugins import KINDS, Offer, Plugin, PluginState, name_of
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import JsonValue
+    from hub_core.model.algorithm import JsonValue
     from hub_core.testing.conformance import CheckResult
 
 

@@ -26,17 +26,17 @@ from hub_core.cli.output import (
     progress,
 )
 from hub_core.cli.session import Session
-from hub_core.diagnostics import Diagnostic, ExitCode, Severity, UsageError
-from hub_core.units import format_bandwidth, format_bytes, format_time, parse_size
+from hub_core.model.diagnostics import Diagnostic, ExitCode, Severity, UsageError
+from hub_core.model.quantities import format_bandwidth, format_bytes, format_time, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hub_core.algorithm import Algorithm, JsonValue
-    from hub_core.collectives import ReduceOp
     from hub_core.execution.judgement import Judgement
     from hub_core.execution.program import LevelledProgram
-    from hub_core.plugins.contract import ExecutionResult
+    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.model.collectives import ReduceOp
+    from hub_core.plugin_api.contract import ExecutionResult
 
 
 # The executor whose order of reduction is the schedule's own.
@@ -173,7 +173,7 @@ def run(
 
     Exit 0 where all ranks hold what the collective promises, else 1 with the first wrong elements.
     """
-    from hub_core.plugins.contract import Executor
+    from hub_core.plugin_api.contract import Executor
 
     offer = session.registry().find(Executor, wish["executor"]).offer
     opened = open_source(session, source, source_format)
@@ -205,7 +205,7 @@ def _size(name: str, algorithm: Algorithm, text: str | None) -> int:
 
 
 def _op(algorithm: Algorithm, text: str | None) -> ReduceOp:
-    from hub_core.collectives import ReduceOp
+    from hub_core.model.collectives import ReduceOp
 
     if text is None:
         return algorithm.collective.reduce_op
@@ -221,10 +221,10 @@ def _op(algorithm: Algorithm, text: str | None) -> ReduceOp:
 def _trial(
     session: Session, algorithm: Algorithm, size: int, wish: _Wish, options: Assignments
 ) -> _Trial:
-    from hub_core import pipeline
     from hub_core.execution import data
     from hub_core.execution.judgement import judge
     from hub_core.execution.levels import levelled_program
+    from hub_core.pipeline import work as pipeline
 
     dtype, op = data.element_type(wish["dtype"]), _op(algorithm, wish["op_text"])
     with progress("levelling"):

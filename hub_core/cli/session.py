@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hub_core.plugins.registry import Registry
+    from hub_core.registry.plugins import Registry
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Session:
         """The plugins of this run, discovered when first asked for."""
         if self._registry is None:
             # Imported here: finding plugins takes a third of the time that --help may take.
-            from hub_core.plugins.discovery import discover
+            from hub_core.registry.discovery import discover
 
             self._registry = discover(use_plugins=self.use_plugins, disabled=self.disabled_plugins)
         return self._registry

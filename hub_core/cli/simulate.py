@@ -27,16 +27,16 @@ from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
 from hub_core.cli.step_times import write_step_times
 from hub_core.cli.timeline_file import write_timeline
-from hub_core.diagnostics import ExitCode, UsageError
-from hub_core.units import format_bytes, format_time
+from hub_core.model.diagnostics import ExitCode, UsageError
+from hub_core.model.quantities import format_bytes, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hub_core.algorithm import Algorithm, JsonValue
-    from hub_core.plugins.contract import LinkLoad
-    from hub_core.timing import Timing
-    from hub_core.topology import Topology
+    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.network.topology import Topology
+    from hub_core.pipeline.timing import Timing
+    from hub_core.plugin_api.contract import LinkLoad
 
 
 LISTED_LINKS = 10
@@ -90,8 +90,8 @@ def simulate(
 
     Exit 0 where every rank finishes, else 1 with the reasons.
     """
-    from hub_core import pipeline
-    from hub_core.plugins.contract import Simulator
+    from hub_core.pipeline import work as pipeline
+    from hub_core.plugin_api.contract import Simulator
 
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
@@ -148,8 +148,8 @@ def _timing(
     backend: str,
     options: Assignments,
 ) -> Timing:
-    from hub_core import pipeline
-    from hub_core.timing import judged
+    from hub_core.pipeline import work as pipeline
+    from hub_core.pipeline.timing import judged
 
     with progress(f"simulating {format_bytes(size)}"):
         result = pipeline.simulate(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hub_core.diagnostics import UsageError
-from hub_core.units import parse_size
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.quantities import parse_size
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

@@ -35,17 +35,17 @@ from hub_core.cli.writing import (
     write_out,
     wrote,
 )
-from hub_core.diagnostics import ExitCode, UsageError
-from hub_core.rank_lists import format_ranks, parse_ranks
-from hub_core.units import format_bytes, format_time, parse_size
+from hub_core.model.diagnostics import ExitCode, UsageError
+from hub_core.model.quantities import format_bytes, format_time, parse_size
+from hub_core.model.rank_lists import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import JsonValue
-    from hub_core.collectives import Collective
-    from hub_core.pipeline import Written
-    from hub_core.plugins.contract import FormatWriter, SynthesisResult, Synthesizer
-    from hub_core.plugins.registry import Provided
-    from hub_core.topology import Topology
+    from hub_core.model.algorithm import JsonValue
+    from hub_core.model.collectives import Collective
+    from hub_core.network.topology import Topology
+    from hub_core.pipeline.work import Written
+    from hub_core.plugin_api.contract import FormatWriter, SynthesisResult, Synthesizer
+    from hub_core.registry.plugins import Provided
     from hub_core.verification import VerifyReport
 
 
@@ -267,7 +267,7 @@ def _parties(
     session: Session, name: str, out: str | None, target_format: str | None
 ) -> tuple[Provided[Synthesizer], Provided[FormatWriter] | None]:
     # Imported here: the help of a command needs no plugins.
-    from hub_core.plugins.contract import Synthesizer
+    from hub_core.plugin_api.contract import Synthesizer
 
     registry = session.registry()
     return registry.find(Synthesizer, name), None if out is None else chosen_writer(
@@ -291,8 +291,8 @@ def _with_ranks(
 
 def _made(session: Session, name: str, request: _Request, options: Assignments) -> _Made:
     # Imported here: the help of a command needs no numpy.
-    from hub_core import pipeline
-    from hub_core.topology import Occupancy
+    from hub_core.network.topology import Occupancy
+    from hub_core.pipeline import work as pipeline
 
     registry = session.registry()
     topology = pipeline.read_topology(
@@ -320,7 +320,7 @@ def _made(session: Session, name: str, request: _Request, options: Assignments) 
 
 
 def _collective(request: _Request, topology: Topology, npus: tuple[int, ...]) -> Collective:
-    from hub_core.collectives import Collective, CollectiveKind, ReduceOp
+    from hub_core.model.collectives import Collective, CollectiveKind, ReduceOp
 
     root = request.root if request.root is not None else npus[0]
     if root not in npus:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_note
-from hub_core.diagnostics import UsageError
+from hub_core.model.diagnostics import UsageError
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import Algorithm
-    from hub_core.plugins.contract import ExecutionResult, SimulationResult
+    from hub_core.model.algorithm import Algorithm
+    from hub_core.plugin_api.contract import ExecutionResult, SimulationResult
 
 
 def write_timeline(
@@ -23,8 +23,8 @@ def write_timeline(
     Raises `UsageError` where the result has no times of steps.
     """
     # Imported here: the help of a command needs no numpy.
-    from hub_core.artifacts import Content, destination
-    from hub_core.plugins.contract import Format
+    from hub_core.pipeline.artifacts import Content, destination
+    from hub_core.plugin_api.contract import Format
     from hub_core.timeline import MAX_EVENTS, MAX_RANKS, timeline
 
     if result.step_start_ns is None or result.step_end_ns is None:

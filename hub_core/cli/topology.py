@@ -19,13 +19,13 @@ from hub_core.cli.output import (
 from hub_core.cli.session import Session
 from hub_core.cli.topology_facts import facts_object, link_objects, print_facts, print_links
 from hub_core.cli.writing import check_stdout
-from hub_core.diagnostics import ExitCode, Severity
-from hub_core.units import format_time, parse_size
+from hub_core.model.diagnostics import ExitCode, Severity
+from hub_core.model.quantities import format_time, parse_size
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import JsonValue
-    from hub_core.diagnostics import Diagnostic
-    from hub_core.topology import Topology
+    from hub_core.model.algorithm import JsonValue
+    from hub_core.model.diagnostics import Diagnostic
+    from hub_core.network.topology import Topology
 
 
 _ARGUMENT = click.argument("text", metavar="T")
@@ -49,7 +49,7 @@ def show(
     session: Session, text: str, lists_links: bool, source_format: str | None, as_json: bool
 ) -> None:
     """Say what T is: nodes, links by class, dimensions, bandwidth of a node, diameter, groups."""
-    from hub_core.topology_facts import facts_of
+    from hub_core.network.facts import facts_of
 
     network = _read(session, text, source_format)
     with progress("looking at the network"):
@@ -83,7 +83,7 @@ def check(
     Exit 0 where they do, else 1 with two of them and the cut between. Notes: one-way and parallel links, links that
     differ from their way back, switches that nothing can pass.
     """
-    from hub_core.topology_check import check_topology
+    from hub_core.network.connectedness import check_topology
 
     size = None if size_text is None else parse_size(size_text)
     network = _read(session, text, source_format)
@@ -128,7 +128,7 @@ def convert(
     session: Session, text: str, out: str, source_format: str | None, as_json: bool
 ) -> None:
     """Write T as the hub's JSON document, to a file or - for stdout."""
-    from hub_core.topology_document import topology_to_json
+    from hub_core.documents.topologies import topology_to_json
 
     check_stdout(out, as_json)
     network = _read(session, text, source_format)
@@ -139,7 +139,7 @@ def convert(
 
 def _read(session: Session, text: str, source_format: str | None) -> Topology:
     # Imported here: the help of a command needs no numpy.
-    from hub_core import pipeline
+    from hub_core.pipeline import work as pipeline
 
     with progress(f"reading {text}"):
         return pipeline.read_topology(
@@ -148,8 +148,8 @@ def _read(session: Session, text: str, source_format: str | None) -> Topology:
 
 
 def _write(network: Topology, content: bytes, out: str, suffix: str, as_json: bool) -> None:
-    from hub_core.artifacts import Content, destination
-    from hub_core.plugins.contract import Format
+    from hub_core.pipeline.artifacts import Content, destination
+    from hub_core.plugin_api.contract import Format
 
     paths = destination(out, Format(suffix, "", (f".{suffix}",)), force=True).put(
         [Content("", content)]
@@ -169,8 +169,8 @@ def _write(network: Topology, content: bytes, out: str, suffix: str, as_json: bo
 
 def _bounds(network: Topology, size: int) -> dict[str, int]:
     """The lower bound in nanoseconds of every collective that has one; roots are NPU 0."""
-    from hub_core.bounds import lower_bound_ns
-    from hub_core.collectives import ROOTED, Collective, CollectiveKind
+    from hub_core.model.collectives import ROOTED, Collective, CollectiveKind
+    from hub_core.network.bounds import lower_bound_ns
 
     npus, found = network.num_npus, {}
     for kind in CollectiveKind:

@@ -26,11 +26,11 @@ from hub_core.cli.output import (
     progress,
 )
 from hub_core.cli.session import Session
-from hub_core.diagnostics import ExitCode, InputError, UsageError
+from hub_core.model.diagnostics import ExitCode, InputError, UsageError
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import Algorithm, JsonValue
     from hub_core.certificates import CertificateReport
+    from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.verification import VerifyReport
 
 
@@ -160,7 +160,8 @@ def _certified(
     session: Session, algorithm: Algorithm, source: str, topology_text: str | None
 ) -> CertificateReport:
     """What is left of the certificate; a missing one is an error, since the user asked for it."""
-    from hub_core import certificates, pipeline
+    from hub_core import certificates
+    from hub_core.pipeline import work as pipeline
 
     certificate = certificates.find_certificate(algorithm)
     if certificate is None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from hub_core.cli.arguments import Assignments
 from hub_core.cli.output import print_diagnostic, progress
-from hub_core.diagnostics import Diagnostic, Location, Severity, UsageError
-from hub_core.losses import Loss, LossPolicy
+from hub_core.model.diagnostics import Diagnostic, Location, Severity, UsageError
+from hub_core.model.losses import Loss, LossPolicy
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import Algorithm, JsonValue
-    from hub_core.pipeline import Written
-    from hub_core.plugins.contract import FormatWriter
-    from hub_core.plugins.registry import Provided, Registry
+    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.pipeline.work import Written
+    from hub_core.plugin_api.contract import FormatWriter
+    from hub_core.registry.plugins import Provided, Registry
 
 
 def check_stdout(out: str, as_json: bool) -> None:
@@ -28,8 +28,8 @@ def chosen_writer(
 ) -> Provided[FormatWriter]:
     """The writer that --to names, else the one that OUT names by its suffix."""
     # Imported here: the help of a command needs no plugins.
-    from hub_core.detection import writer_for
-    from hub_core.plugins.contract import FormatWriter
+    from hub_core.pipeline.detection import writer_for
+    from hub_core.plugin_api.contract import FormatWriter
 
     return (
         registry.find(FormatWriter, target_format)
@@ -54,7 +54,7 @@ def write_out(
 ) -> Written:
     """Write `algorithm` to OUT, all or nothing, with progress on a terminal."""
     # Imported here: the help of a command needs no numpy.
-    from hub_core import pipeline
+    from hub_core.pipeline import work as pipeline
 
     with progress(f"writing {out}"):
         return pipeline.write(

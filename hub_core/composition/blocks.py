@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.collectives import Buffer
 from hub_core.composition.memory import SIDES, Side
-from hub_core.diagnostics import InputError
-from hub_core.steps import COLUMN_DTYPES, StepTable
-from hub_core.verification.matching import Messages
+from hub_core.model.collectives import Buffer
+from hub_core.model.diagnostics import InputError
+from hub_core.model.messages import Messages
+from hub_core.model.steps import COLUMN_DTYPES, StepTable
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.collectives import (
+from hub_core.composition.memory import Usage, contract_of, required_units
+from hub_core.model.collectives import (
     ALL_RANKS,
     REDUCING,
     Collective,
@@ -16,8 +17,7 @@ from hub_core.collectives import (
     CustomContract,
     ReduceOp,
 )
-from hub_core.composition.memory import Usage, contract_of, required_units
-from hub_core.diagnostics import InputError
+from hub_core.model.diagnostics import InputError
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Collective
-from hub_core.diagnostics import InputError
-from hub_core.steps import COLUMN_DTYPES, StepTable
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Collective
+from hub_core.model.diagnostics import InputError
+from hub_core.model.findings import Findings
+from hub_core.model.messages import match_messages
+from hub_core.model.steps import COLUMN_DTYPES, StepTable
 from hub_core.verification.conflicts import adjacent_conflicts
 from hub_core.verification.happens_before import happens_before
-from hub_core.verification.matching import match_messages
 from hub_core.verification.regions import find_regions
-from hub_core.verification.report import Findings
 
 Int64Array = npt.NDArray[np.int64]
 Edges = tuple[Int64Array, Int64Array]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CustomContract
-from hub_core.diagnostics import InputError
-from hub_core.steps import StepKind, StepTable
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Buffer, Collective, CustomContract
+from hub_core.model.diagnostics import InputError
+from hub_core.model.steps import StepKind, StepTable
 from hub_core.verification.regions import READING, WRITING
 
 Int64Array = npt.NDArray[np.int64]

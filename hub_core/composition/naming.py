@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.algorithm import Algorithm, Provenance
+from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.version import __version__
 
 _OPTION = "composition"

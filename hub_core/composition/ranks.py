@@ -8,15 +8,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm, message_bytes
-from hub_core.collectives import (
-    MAX_RANKS,
-    Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-)
 from hub_core.composition.blocks import BlockMoves, cut_torn_steps
 from hub_core.composition.contracts import promise, with_ranks_named
 from hub_core.composition.memory import Usage, contract_of, usage_of
@@ -24,8 +15,17 @@ from hub_core.composition.naming import composed_provenance
 from hub_core.composition.placement import Part, is_usable
 from hub_core.composition.soundness import require_sound
 from hub_core.composition.staging import out_of_place
-from hub_core.diagnostics import UsageError
-from hub_core.steps import COLUMN_DTYPES, StepTable
+from hub_core.model.algorithm import Algorithm, message_bytes
+from hub_core.model.collectives import (
+    MAX_RANKS,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+)
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.steps import COLUMN_DTYPES, StepTable
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import MAX_UNITS, Buffer, Collective, Contributions, CustomContract
 from hub_core.composition.blocks import MOST_BLOCKS, MOST_STEPS, BlockMoves, cut_torn_steps
 from hub_core.composition.joining import side_by_side
 from hub_core.composition.memory import Relocation
 from hub_core.composition.naming import composed_provenance
 from hub_core.composition.soundness import require_sound
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.steps import StepTable
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import MAX_UNITS, Buffer, Collective, Contributions, CustomContract
+from hub_core.model.diagnostics import InputError, UsageError
+from hub_core.model.steps import StepTable
 from hub_core.verification.regions import common_unit
 
 Int64Array = npt.NDArray[np.int64]

@@ -10,8 +10,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm, message_bytes
-from hub_core.collectives import Buffer, CustomContract, ReduceOp
 from hub_core.composition.contracts import followed_by, promise
 from hub_core.composition.joining import join
 from hub_core.composition.memory import Relocation, Usage, contract_of, usage_of
@@ -20,8 +18,10 @@ from hub_core.composition.placement import Part, Seam, place_seam
 from hub_core.composition.soundness import require_sound
 from hub_core.composition.staging import out_of_place
 from hub_core.composition.units import rescale
-from hub_core.diagnostics import Location, UsageError
-from hub_core.steps import StepKind, StepTable
+from hub_core.model.algorithm import Algorithm, message_bytes
+from hub_core.model.collectives import Buffer, CustomContract, ReduceOp
+from hub_core.model.diagnostics import Location, UsageError
+from hub_core.model.steps import StepKind, StepTable
 
 Int64Array = npt.NDArray[np.int64]
 

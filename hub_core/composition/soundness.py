@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Collective
-from hub_core.diagnostics import InputError, Location
-from hub_core.verification.matching import Messages, match_messages
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Collective
+from hub_core.model.diagnostics import InputError, Location
+from hub_core.model.findings import Findings
+from hub_core.model.messages import Messages, match_messages
 from hub_core.verification.regions import check_regions
-from hub_core.verification.report import Findings
 
 
 def require_sound(algorithm: Algorithm) -> Messages:

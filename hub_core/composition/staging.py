@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, CustomContract
 from hub_core.composition.joining import join
 from hub_core.composition.memory import Relocation, contract_of, usage_of
 from hub_core.composition.naming import display_name
 from hub_core.composition.placement import input_in_output
-from hub_core.diagnostics import UsageError
-from hub_core.steps import StepKind, StepTable
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Buffer, CustomContract
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.steps import StepKind, StepTable
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import MAX_UNITS, Contributions, CustomContract
 from hub_core.composition.memory import MOST_UNITS
 from hub_core.composition.naming import composed_provenance
-from hub_core.diagnostics import UsageError
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import MAX_UNITS, Contributions, CustomContract
+from hub_core.model.diagnostics import UsageError
 
 
 def rescale(algorithm: Algorithm, factor: int) -> Algorithm:

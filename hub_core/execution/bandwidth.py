@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hub_core.collectives import Collective, CollectiveKind
+from hub_core.model.collectives import Collective, CollectiveKind
 
 _FULL_VECTOR = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE})
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.collectives import REDUCING, Buffer, Collective, ReduceOp
-from hub_core.diagnostics import PluginError, UsageError
 from hub_core.execution.program import LevelledProgram
-from hub_core.units import format_bytes
+from hub_core.model.collectives import REDUCING, Buffer, Collective, ReduceOp
+from hub_core.model.diagnostics import PluginError, UsageError
+from hub_core.model.quantities import format_bytes
 
 Array = npt.NDArray[Any]
 

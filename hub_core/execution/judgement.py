@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.collectives import Collective, CollectiveKind, ReduceOp
-from hub_core.diagnostics import Diagnostic, Location
 from hub_core.execution.reference import Expected, expected_outputs
+from hub_core.model.collectives import Collective, CollectiveKind, ReduceOp
+from hub_core.model.diagnostics import Diagnostic, Location
 
 Array = npt.NDArray[Any]
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.diagnostics import InputError
 from hub_core.execution.memory import (
     REDUCTIONS,
     Moves,
@@ -22,7 +21,8 @@ from hub_core.execution.memory import (
     step_times,
 )
 from hub_core.execution.rendezvous import RunOrder, run_order
-from hub_core.plugins.contract import ExecutionRequest, ExecutionResult, Options
+from hub_core.model.diagnostics import InputError
+from hub_core.plugin_api.contract import ExecutionRequest, ExecutionResult, Options
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]

@@ -8,10 +8,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.steps import StepTable
+from hub_core.model.columns import csr
+from hub_core.model.levels import Order, topological_levels
+from hub_core.model.messages import Messages
+from hub_core.model.steps import StepTable
 from hub_core.verification.happens_before import HappensBefore
-from hub_core.verification.matching import Messages
-from hub_core.verification.order import Order, csr, topological_levels
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.collectives import REDUCING, Collective, CollectiveKind, Contributions, ReduceOp
 from hub_core.execution.data import divided, is_floating, rounding_unit
 from hub_core.execution.memory import REDUCTIONS
+from hub_core.model.collectives import REDUCING, Collective, CollectiveKind, Contributions, ReduceOp
 
 Array = npt.NDArray[Any]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.diagnostics import InputError
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.execution.stall import deadlock
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.diagnostics import InputError
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.diagnostics import Diagnostic, InputError, PluginError, UsageError
 from hub_core.execution.memory import flat_size, output_of, step_times
 from hub_core.execution.program import RecordKind
 from hub_core.execution.rank_process import Board, Pair, run_rank
 from hub_core.execution.stall import positions
-from hub_core.plugins.contract import ExecutionRequest, ExecutionResult, Options
+from hub_core.model.diagnostics import Diagnostic, InputError, PluginError, UsageError
+from hub_core.plugin_api.contract import ExecutionRequest, ExecutionResult, Options
 
 Array = npt.NDArray[Any]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.algorithm import Algorithm
-from hub_core.diagnostics import Diagnostic, InputError
 from hub_core.execution.program import LevelledProgram, RecordKind
-from hub_core.verification.describe import region
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.diagnostics import Diagnostic, InputError
+from hub_core.model.wording import region
 
 _LISTED_RANKS = 64
 

@@ -12,17 +12,18 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm, JsonValue
-from hub_core.collectives import Buffer, ReduceOp
-from hub_core.diagnostics import Diagnostic, UsageError
 from hub_core.execution import data
 from hub_core.execution.bandwidth import algorithm_bandwidth, bus_bandwidth
 from hub_core.execution.judgement import judge
-from hub_core.execution.levels import LevelledProgram, levelled_program
+from hub_core.execution.levels import levelled_program
+from hub_core.execution.program import LevelledProgram
 from hub_core.execution.rank_engine import Engine, RankLog, run_task
 from hub_core.execution.rank_tasks import Plans, RankTask
 from hub_core.execution.stall import positions
-from hub_core.units import parse_size
+from hub_core.model.algorithm import Algorithm, JsonValue
+from hub_core.model.collectives import Buffer, ReduceOp
+from hub_core.model.diagnostics import Diagnostic, UsageError
+from hub_core.model.quantities import parse_size
 
 Array = npt.NDArray[Any]
 V = TypeVar("V")

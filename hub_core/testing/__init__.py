@@ -1,1 +1,99 @@
 """What third parties test their plugins with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core.public_names import names_from
+
+if TYPE_CHECKING:
+    from hub_core.testing.conformance import (
+        CHECKS,
+        Check,
+        CheckResult,
+        Verdict,
+        check_plugin,
+        run_check,
+    )
+    from hub_core.testing.planted import without_send
+    from hub_core.testing.samples import (
+        all_pairs_all_reduce,
+        all_samples,
+        binomial_broadcast,
+        binomial_reduce,
+        direct_all_to_all,
+        direct_gather,
+        direct_scatter,
+        halving_doubling_all_reduce,
+        ring_all_gather,
+        ring_all_reduce,
+        ring_reduce_scatter,
+        shift_to_next,
+        staged_all_to_all,
+        weighted_broadcast,
+    )
+    from hub_core.testing.strategies import algorithms, collectives, json_values, step_tables
+
+__all__ = [
+    "CHECKS",
+    "Check",
+    "CheckResult",
+    "Verdict",
+    "algorithms",
+    "all_pairs_all_reduce",
+    "all_samples",
+    "binomial_broadcast",
+    "binomial_reduce",
+    "check_plugin",
+    "collectives",
+    "direct_all_to_all",
+    "direct_gather",
+    "direct_scatter",
+    "halving_doubling_all_reduce",
+    "json_values",
+    "ring_all_gather",
+    "ring_all_reduce",
+    "ring_reduce_scatter",
+    "run_check",
+    "shift_to_next",
+    "staged_all_to_all",
+    "step_tables",
+    "weighted_broadcast",
+    "without_send",
+]
+
+_HOMES = {
+    "hub_core.testing.conformance": (
+        "CHECKS",
+        "Check",
+        "CheckResult",
+        "Verdict",
+        "check_plugin",
+        "run_check",
+    ),
+    "hub_core.testing.samples": (
+        "all_pairs_all_reduce",
+        "all_samples",
+        "binomial_broadcast",
+        "binomial_reduce",
+        "direct_all_to_all",
+        "direct_gather",
+        "direct_scatter",
+        "halving_doubling_all_reduce",
+        "ring_all_gather",
+        "ring_all_reduce",
+        "ring_reduce_scatter",
+        "shift_to_next",
+        "staged_all_to_all",
+        "weighted_broadcast",
+    ),
+    "hub_core.testing.planted": ("without_send",),
+    "hub_core.testing.strategies": (
+        "algorithms",
+        "collectives",
+        "json_values",
+        "step_tables",
+    ),
+}
+
+__getattr__ = names_from(__name__, _HOMES)

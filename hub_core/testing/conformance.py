@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hub_core.diagnostics import PluginError
-from hub_core.plugins.border import reason_of
-from hub_core.plugins.contract import (
+from hub_core.model.diagnostics import PluginError
+from hub_core.plugin_api.contract import (
     AlgorithmPass,
     Executor,
     FormatReader,
@@ -18,8 +17,9 @@ from hub_core.plugins.contract import (
     Synthesizer,
     TopologyReader,
 )
-from hub_core.plugins.discovery import discover
-from hub_core.plugins.registry import Offer, PluginState, Registry
+from hub_core.registry.border import reason_of
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import Offer, PluginState, Registry
 from hub_core.testing import format_checks, loading_checks, synthesis_checks, work_checks
 from hub_core.testing.subject import Skip, Subject
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 
-from hub_core.algorithm import Algorithm
-from hub_core.artifacts import name_defect
-from hub_core.diagnostics import HubError
-from hub_core.plugins.border import reason_of
-from hub_core.plugins.contract import FormatReader, FormatWriter, Source
-from hub_core.plugins.descriptions import reference_of
-from hub_core.steps import StepTable
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.diagnostics import HubError
+from hub_core.model.steps import StepTable
+from hub_core.network.topology import Topology
+from hub_core.pipeline.artifacts import name_defect
+from hub_core.plugin_api.contract import FormatReader, FormatWriter, Source
+from hub_core.registry.border import reason_of
+from hub_core.registry.descriptions import reference_of
 from hub_core.testing import probe
 from hub_core.testing.isolation import accesses_of, output_of
 from hub_core.testing.samples import all_samples
@@ -30,7 +31,6 @@ from hub_core.testing.subject import (
     source_of,
     title,
 )
-from hub_core.topology import Topology
 from hub_core.verification import verify
 
 # How losses name what the model has under another name.

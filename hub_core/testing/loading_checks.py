@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from packaging.utils import canonicalize_name
 
-from hub_core.plugins.border import reason_of
-from hub_core.plugins.compatibility import (
+from hub_core.plugin_api.contract import HealthCheck, resolve
+from hub_core.registry.border import reason_of
+from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
     active_requirements,
     unmet_requirements,
 )
-from hub_core.plugins.contract import HealthCheck, resolve
-from hub_core.plugins.descriptions import reference_of
-from hub_core.plugins.metadata import find_distribution
+from hub_core.registry.descriptions import reference_of
+from hub_core.registry.metadata import find_distribution
 from hub_core.testing import probe
 from hub_core.testing.subject import Skip, Subject, title
 

@@ -44,7 +44,7 @@ def _probe(what: str, plugin: str, hash_seed: str) -> dict[str, str]:
 
 
 def _load(plugin: str) -> object:
-    from hub_core.plugins.discovery import discover
+    from hub_core.registry.discovery import discover
 
     nothing = discover(use_plugins=False)
     others = {p.name for p in nothing.plugins} - {plugin, nothing.plugins[0].name}
@@ -57,8 +57,8 @@ def _imports(plugin: str) -> dict[str, str]:
 
 
 def _digests(plugin: str) -> dict[str, str]:
-    from hub_core.plugins.contract import FormatWriter
-    from hub_core.plugins.registry import Registry
+    from hub_core.plugin_api.contract import FormatWriter
+    from hub_core.registry.plugins import Registry
     from hub_core.testing.subject import renderings
 
     registry = _load(plugin)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from hub_core.algorithm import Algorithm, Provenance
-from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract
-from hub_core.steps import StepKind, StepTable, StepTableBuilder
+from hub_core.model.algorithm import Algorithm, Provenance
+from hub_core.model.collectives import (
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+)
+from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
 
 _PROVENANCE = Provenance(producer="collhub-samples", producer_version="1")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from hub_core.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.collectives import (
+from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
+from hub_core.model.collectives import (
     ROOTED,
     Buffer,
     Collective,
@@ -15,7 +15,7 @@ from hub_core.collectives import (
     CustomContract,
     ReduceOp,
 )
-from hub_core.steps import StepKind, StepTable, StepTableBuilder
+from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
 
 _KNOWN = [Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH]
 _READS = {StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE}

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hub_core.algorithm import Algorithm
-from hub_core.diagnostics import HubError
-from hub_core.losses import Loss
-from hub_core.plugins.contract import (
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.diagnostics import HubError
+from hub_core.model.losses import Loss
+from hub_core.plugin_api.contract import (
     Format,
     FormatReader,
     FormatWriter,
@@ -21,9 +21,9 @@ from hub_core.plugins.contract import (
     WriteResult,
     resolve,
 )
-from hub_core.plugins.descriptions import reference_of
-from hub_core.plugins.options import bind_options
-from hub_core.plugins.registry import KINDS, Offer, Plugin, Registry, name_of
+from hub_core.registry.bind_options import bind_options
+from hub_core.registry.descriptions import reference_of
+from hub_core.registry.plugins import KINDS, Offer, Plugin, Registry, name_of
 from hub_core.testing.samples import all_samples
 
 T = TypeVar("T", bound=Offer)

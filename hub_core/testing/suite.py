@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hub_core.plugins.discovery import discover
-from hub_core.plugins.registry import Registry
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import Registry
 from hub_core.testing.conformance import CHECKS, Check, Verdict, run_check
 
 

@@ -11,12 +11,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import ReduceOp
-from hub_core.diagnostics import HubError, PluginError
 from hub_core.execution.data import background, checked_inputs
 from hub_core.execution.levels import levelled_program
-from hub_core.plugins.contract import (
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import ReduceOp
+from hub_core.model.diagnostics import HubError, PluginError
+from hub_core.network.texts import parse_topology
+from hub_core.plugin_api.contract import (
     AlgorithmPass,
     ExecutionRequest,
     ExecutionResult,
@@ -27,11 +28,10 @@ from hub_core.plugins.contract import (
     SimulationResult,
     Simulator,
 )
-from hub_core.plugins.registry import Offer
+from hub_core.registry.plugins import Offer
 from hub_core.testing.isolation import output_of
 from hub_core.testing.samples import all_samples
 from hub_core.testing.subject import Skip, Subject, call, title
-from hub_core.topologies import parse_topology
 from hub_core.verification import verify
 
 _RANKS = 4

@@ -9,13 +9,13 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from hub_core.diagnostics import UsageError
-from hub_core.topology import Topology
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.quantities import format_bandwidth, format_time
+from hub_core.network.topology import Topology
 from hub_core.topology_drawing.irregular_layout import irregular_places
 from hub_core.topology_drawing.lines import Lines
 from hub_core.topology_drawing.places import Points
 from hub_core.topology_drawing.regular_layout import regular_places
-from hub_core.units import format_bandwidth, format_time
 
 MAX_NODES = 4096
 MAX_LINES = 32768

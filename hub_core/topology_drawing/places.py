@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.topology import Topology
+from hub_core.network.topology import Topology
 
 Points = npt.NDArray[np.float64]
 """float64[count, 2]: x and y."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.diagnostics import InputError
+from hub_core.model.diagnostics import InputError
 from hub_core.verification.regions import Regions
 
 Int64Array = npt.NDArray[np.int64]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, Contributions, MemoryLayout
-from hub_core.diagnostics import InputError, Location
-from hub_core.verification.describe import action, region
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Buffer, Collective, Contributions, MemoryLayout
+from hub_core.model.diagnostics import InputError, Location
+from hub_core.model.findings import CAP, Findings
+from hub_core.model.wording import action, region
 from hub_core.verification.program import Program, UndefinedReads, origins, run_program
-from hub_core.verification.report import CAP, Findings
 from hub_core.verification.values import ExactValues, InputIndex, choose_values
 
 Array = npt.NDArray[Any]

@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
-from hub_core.collectives import ROOTED, Collective, CollectiveKind, Contributions
-from hub_core.diagnostics import InputError, UsageError
+from hub_core.model.collectives import ROOTED, Collective, CollectiveKind, Contributions
+from hub_core.model.diagnostics import InputError, UsageError
 
 _NAMED = re.compile(r"(?P<kind>[a-z]+(?:[-_ ]?[a-z]+)*?)(?:\s+root\s+(?P<root>\d{1,9}))?")
 _TERM = re.compile(r"(?P<buffer>[io])\[(?P<rank>r|\d{1,9})(?P<shift>[+-]\d{1,9})?\]")

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.steps import StepTable
-from hub_core.verification.describe import describe
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.diagnostics import InputError, UsageError
+from hub_core.model.findings import Findings
+from hub_core.model.levels import Order, topological_levels
+from hub_core.model.messages import Messages, match_messages
+from hub_core.model.steps import StepTable
+from hub_core.model.wording import describe
 from hub_core.verification.happens_before import find_cycle
-from hub_core.verification.matching import Messages, match_messages
-from hub_core.verification.order import Order, topological_levels
-from hub_core.verification.report import Findings
 
 Int64Array = npt.NDArray[np.int64]
 

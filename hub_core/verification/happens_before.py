@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.steps import StepTable
-from hub_core.verification.describe import action, describe
-from hub_core.verification.matching import Messages
-from hub_core.verification.order import Order, csr, topological_levels
-from hub_core.verification.report import CAP, Findings
+from hub_core.model.columns import csr
+from hub_core.model.findings import CAP, Findings
+from hub_core.model.levels import Order, topological_levels
+from hub_core.model.messages import Messages
+from hub_core.model.steps import StepTable
+from hub_core.model.wording import action, describe
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.steps import StepKind, StepTable
-from hub_core.verification.matching import Messages
-from hub_core.verification.order import Order
+from hub_core.model.levels import Order
+from hub_core.model.messages import Messages
+from hub_core.model.steps import StepKind, StepTable
 from hub_core.verification.regions import Regions
 from hub_core.verification.values import Values
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.steps import StepTable
+from hub_core.model.columns import csr
+from hub_core.model.steps import StepTable
 from hub_core.verification.happens_before import HappensBefore
-from hub_core.verification.order import csr
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, MemoryLayout
-from hub_core.steps import StepKind, StepTable
-from hub_core.verification.describe import action, region
-from hub_core.verification.report import Findings
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Buffer, MemoryLayout
+from hub_core.model.findings import Findings
+from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.wording import action, region
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

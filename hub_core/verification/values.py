@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.collectives import Collective, Contributions
+from hub_core.model.collectives import Collective, Contributions
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]

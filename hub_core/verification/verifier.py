@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Collective, CollectiveKind, Contributions, CustomContract
-from hub_core.diagnostics import InputError, Location
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Collective, CollectiveKind, Contributions, CustomContract
+from hub_core.model.diagnostics import InputError, Location
+from hub_core.model.findings import CAP, Findings
+from hub_core.model.messages import Messages, match_messages
+from hub_core.model.wording import action, describe
 from hub_core.verification.conflicts import adjacent_conflicts
 from hub_core.verification.contents import MAX_CELLS, Judgement, check_contents
-from hub_core.verification.describe import action, describe
 from hub_core.verification.fifo import report_fifo_deadlock
 from hub_core.verification.happens_before import (
     HappensBefore,
@@ -23,11 +25,10 @@ from hub_core.verification.happens_before import (
     report_deadlock,
     sequential_positions,
 )
-from hub_core.verification.matching import Messages, match_messages
 from hub_core.verification.program import compile_program
 from hub_core.verification.reachability import unordered_pairs
 from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
-from hub_core.verification.report import CAP, Findings, ModeReport, VerifyReport, verdict
+from hub_core.verification.report import ModeReport, VerifyReport, verdict
 
 Int64Array = npt.NDArray[np.int64]
 

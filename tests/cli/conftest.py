@@ -15,9 +15,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hub_core import document
-from hub_core.algorithm import Algorithm
 from hub_core.cli.main import main
+from hub_core.documents import algorithms as document
+from hub_core.model.algorithm import Algorithm
 from hub_core.testing.samples import ring_all_reduce
 
 

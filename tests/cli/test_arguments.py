@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hub_core.cli.arguments import assign
-from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import Option, OptionType
+from hub_core.model.diagnostics import UsageError
+from hub_core.plugin_api.contract import Option, OptionType
 
 
 def options(*names: str) -> tuple[Option, ...]:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hub_core import document, pipeline
 from hub_core.cli.main import main
+from hub_core.documents import algorithms as document
+from hub_core.pipeline import work as pipeline
 from hub_core.testing.samples import ring_all_reduce
 
 EXAMPLES = 120

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from hub_core.cli import main as program
-from hub_core.diagnostics import (
+from hub_core.model.diagnostics import (
     Diagnostic,
     InputError,
     Location,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hub_core.cli.sizes import parse_sizes
-from hub_core.diagnostics import UsageError
+from hub_core.model.diagnostics import UsageError
 
 pytestmark = pytest.mark.usefixtures("simulator")
 RING = "ring:4?bandwidth=50GB/s&latency=500ns"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hub_core.plugins.contract import API_VERSION
-from hub_core.plugins.discovery import discover
-from hub_core.plugins.registry import Plugin
+from hub_core.plugin_api.contract import API_VERSION
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import Plugin
 
 PREAMBLE = f"""
-from hub_core.plugins.contract import *
-from hub_core.plugins.hookspecs import hookimpl
+from hub_core.plugin_api.contract import *
+from hub_core.plugin_api.hooks import hookimpl
 COLLHUB_PLUGIN_API = {API_VERSION}
 """
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hub_core.plugins.discovery import discover
-from hub_core.plugins.registry import Plugin, PluginState
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import Plugin, PluginState
 
 Load = Callable[..., Plugin]
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from hub_core.cli.main import main
-from hub_core.diagnostics import ExitCode
+from hub_core.model.diagnostics import ExitCode
 
 MakePlugin = Callable[..., object]
 Collhub = Callable[..., tuple[int, str, str]]

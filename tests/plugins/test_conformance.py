@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hub_core.plugins.discovery import discover
+from hub_core.registry.discovery import discover
 from hub_core.testing.conformance import CHECKS, CheckResult, Verdict, check_plugin, run_check
 
 MakePlugin = Callable[..., object]
@@ -88,7 +88,7 @@ def test_sound_plugin_passes(make_plugin: MakePlugin) -> None:
 LAZY = """
 class _Lazy:
     def __getattr__(self, name):
-        return getattr(importlib.import_module("hub_core.document"), name)
+        return getattr(importlib.import_module("hub_core.documents.algorithms"), name)
 document = _Lazy()
 """
 
@@ -300,7 +300,7 @@ def test_synthesizer_of_parts_that_fit_together_passes(make_plugin: MakePlugin) 
     code = """
 def make(request, algorithm):
     from dataclasses import replace
-    from hub_core.steps import COLUMN_DTYPES, StepTable
+    from hub_core.model.steps import COLUMN_DTYPES, StepTable
     if request.wanted is None:
         return SynthesisResult(algorithm, 9)
     steps = algorithm.steps
@@ -333,7 +333,7 @@ COUNT = itertools.count(1)
 def make(request, algorithm):
     from dataclasses import replace
     from hub_core.testing.samples import ring_all_gather
-    from hub_core.steps import StepTableBuilder
+    from hub_core.model.steps import StepTableBuilder
     EMPTY = StepTableBuilder(4).build()
     {fault}
 """

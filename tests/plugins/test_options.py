@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import Option, OptionType, OptionValue
-from hub_core.plugins.options import bind_options
+from hub_core.model.diagnostics import UsageError
+from hub_core.plugin_api.contract import Option, OptionType, OptionValue
+from hub_core.registry.bind_options import bind_options
 
 BINARY = Option("binary", OptionType.PATH, None, "program to run", environment="THE_BINARY")
 MODEL = Option("model", OptionType.TEXT, "aware", "network model", ("aware", "unaware"))

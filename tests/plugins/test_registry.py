@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from hub_core.diagnostics import PluginError, UsageError
-from hub_core.plugins.contract import FormatReader, FormatWriter
-from hub_core.plugins.discovery import discover
-from hub_core.plugins.registry import PluginState, Registry
+from hub_core.model.diagnostics import PluginError, UsageError
+from hub_core.plugin_api.contract import FormatReader, FormatWriter
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import PluginState, Registry
 
 MakePlugin = Callable[..., object]
 
@@ -139,7 +139,7 @@ def test_distribution_on_two_paths_counts_once(
 
 
 def test_listing_imports_no_heavy_module() -> None:
-    script = "import sys; from hub_core.plugins.discovery import discover; discover(); print(*sys.modules)"
+    script = "import sys; from hub_core.registry.discovery import discover; discover(); print(*sys.modules)"
     listed = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from hub_core import document
-from hub_core.algorithm import Algorithm, Provenance
-from hub_core.collectives import (
+from hub_core.documents import algorithms as document
+from hub_core.model.algorithm import Algorithm, Provenance
+from hub_core.model.collectives import (
     Buffer,
     Collective,
     CollectiveKind,
@@ -22,9 +22,9 @@ from hub_core.collectives import (
     CustomContract,
     ReduceOp,
 )
-from hub_core.diagnostics import InputError
-from hub_core.plugins.contract import Source
-from hub_core.steps import StepKind, StepTableBuilder
+from hub_core.model.diagnostics import InputError
+from hub_core.model.steps import StepKind, StepTableBuilder
+from hub_core.plugin_api.contract import Source
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.testing.strategies import algorithms
 

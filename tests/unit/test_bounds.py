@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.bounds import lower_bound_ns
-from hub_core.collectives import Collective, CollectiveKind, CustomContract
-from hub_core.diagnostics import InputError
-from hub_core.topologies import parse_topology
-from hub_core.topology import Links, Topology
+from hub_core.model.collectives import Collective, CollectiveKind, CustomContract
+from hub_core.model.diagnostics import InputError
+from hub_core.network.bounds import lower_bound_ns
+from hub_core.network.texts import parse_topology
+from hub_core.network.topology import Links, Topology
 
 MIB = 1 << 20
 ROOTED = (

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hub_core.algorithm import Algorithm
 from hub_core.certificates import (
     check_certificate,
     find_certificate,
     network_object,
     partition_rate,
 )
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.topologies import parse_topology
-from hub_core.topology import Topology
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Collective, CollectiveKind
+from hub_core.network.texts import parse_topology
+from hub_core.network.topology import Topology
 from hub_core.transfers import Chunks, Transfers, algorithm_of
 
 GB = 10**9

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hub_core.algorithm import Algorithm
 from hub_core.chakra.attributes import INTEGER_KINDS, Kind
 from hub_core.chakra.metadata import MetadataEntry, encode_metadata
 from hub_core.chakra.nodes import lower
@@ -15,10 +14,11 @@ from hub_core.chakra.read import read
 from hub_core.chakra.schema import message_class
 from hub_core.chakra.wire import varint
 from hub_core.chakra.write import write
-from hub_core.collectives import Buffer, CollectiveKind
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.plugins.contract import Options, Source, SourcePart
-from hub_core.steps import StepKind
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Buffer, CollectiveKind
+from hub_core.model.diagnostics import InputError, UsageError
+from hub_core.model.steps import StepKind
+from hub_core.plugin_api.contract import Options, Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 
 

@@ -13,8 +13,8 @@ from hub_core.chakra.read import read
 from hub_core.chakra.schema import message_class
 from hub_core.chakra.wire import record_bounds, varint
 from hub_core.chakra.write import write
-from hub_core.diagnostics import InputError
-from hub_core.plugins.contract import Options, Source, SourcePart
+from hub_core.model.diagnostics import InputError
+from hub_core.plugin_api.contract import Options, Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 
 START = encode_metadata("0.0.4", ())

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind
 from hub_core.composition import embed, relabel, replicate, rescale, sequential
-from hub_core.diagnostics import HubError, UsageError
-from hub_core.steps import StepKind, StepTableBuilder
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Buffer, Collective, CollectiveKind
+from hub_core.model.diagnostics import HubError, UsageError
+from hub_core.model.steps import StepKind, StepTableBuilder
 from hub_core.testing.samples import (
     all_samples,
     binomial_broadcast,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import hub_core
-from hub_core.algorithm import Algorithm
 from hub_core.composition import embed, relabel, replicate, sequential
-from hub_core.diagnostics import Diagnostic, UsageError
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.diagnostics import Diagnostic, UsageError
 
 MOST_STEPS = 1500
 

@@ -9,10 +9,16 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract
 from hub_core.composition import embed, relabel, replicate, sequential
-from hub_core.steps import StepKind, StepTableBuilder
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import (
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+)
+from hub_core.model.steps import StepKind, StepTableBuilder
 from hub_core.verification import verify
 
 RANKS, UNITS = 3, 2

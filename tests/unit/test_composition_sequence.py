@@ -10,8 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import (
+from hub_core.composition import sequential
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import (
     Buffer,
     Collective,
     CollectiveKind,
@@ -19,9 +20,8 @@ from hub_core.collectives import (
     CustomContract,
     ReduceOp,
 )
-from hub_core.composition import sequential
-from hub_core.diagnostics import HubError, InputError, UsageError
-from hub_core.steps import StepKind, StepTable, StepTableBuilder
+from hub_core.model.diagnostics import HubError, InputError, UsageError
+from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
 from hub_core.testing.samples import (
     all_pairs_all_reduce,
     all_samples,

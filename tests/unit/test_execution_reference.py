@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.collectives import Collective, CollectiveKind, Contributions, CustomContract, ReduceOp
-from hub_core.diagnostics import UsageError
 from hub_core.execution.data import (
     averaged,
     block_elements,
@@ -22,6 +20,14 @@ from hub_core.execution.data import (
 from hub_core.execution.judgement import judge, same_bits
 from hub_core.execution.levels import levelled_program
 from hub_core.execution.reference import expected_outputs
+from hub_core.model.collectives import (
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    ReduceOp,
+)
+from hub_core.model.diagnostics import UsageError
 from hub_core.testing.samples import ring_all_reduce
 
 # Two ranks, four elements of input each where all hold all.

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import hub_core
-from hub_core.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
-from hub_core.losses import Loss, LossPolicy
-from hub_core.pipeline import check_health, execute, synthesize
-from hub_core.plugins import contract
-from hub_core.plugins.contract import (
+from hub_core.model.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
+from hub_core.model.losses import Loss, LossPolicy
+from hub_core.network.topology import Occupancy
+from hub_core.pipeline.work import check_health, execute, synthesize
+from hub_core.plugin_api import contract
+from hub_core.plugin_api.contract import (
     Artifact,
     ExecutionRequest,
     ExecutionResult,
@@ -35,10 +36,9 @@ from hub_core.plugins.contract import (
     Synthesizer,
     WriteResult,
 )
-from hub_core.plugins.discovery import discover
-from hub_core.plugins.registry import Offer, Plugin, PluginState, PluginStatus, Registry
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import Offer, Plugin, PluginState, PluginStatus, Registry
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.topology import Occupancy
 
 TRACES = Format("traces", "d", (".tr",), layout=Layout.PREFIX)
 NOTES = Format("notes", "d", (".note",), rb"^NOTE", layout=Layout.FILE)
@@ -60,7 +60,7 @@ def offering(monkeypatch: pytest.MonkeyPatch) -> Offering:
 
     works: dict[str, Work] = {}
     contract_resolve = contract.resolve
-    monkeypatch.setattr("hub_core.pipeline.resolve", resolve)
+    monkeypatch.setattr("hub_core.pipeline.work.resolve", resolve)
 
     def make(*offers: Offer, work: Work | None = None) -> Registry:
         if work is not None:

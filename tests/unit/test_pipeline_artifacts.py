@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.artifacts import Content, destination, name_defect
-from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import Format, Layout
+from hub_core.model.diagnostics import UsageError
+from hub_core.pipeline.artifacts import Content, destination, name_defect
+from hub_core.plugin_api.contract import Format, Layout
 
 FILE = Format("text", "d", (".txt",))
 SET = Format("traces", "d", (".et",), layout=Layout.PREFIX)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hub_core import sources
-from hub_core.diagnostics import Diagnostic, InputError
-from hub_core.plugins.contract import Format, Layout
-from hub_core.sources import Input, open_input
+from hub_core.model.diagnostics import Diagnostic, InputError
+from hub_core.pipeline import sources
+from hub_core.pipeline.sources import Input, open_input
+from hub_core.plugin_api.contract import Format, Layout
 
 SETS = Format("traces", "d", (".et",), layout=Layout.PREFIX)
 FILES = Format("text", "d", (".txt",))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.diagnostics import UsageError
-from hub_core.rank_lists import format_ranks, parse_ranks
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.rank_lists import format_ranks, parse_ranks
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, unique=True))

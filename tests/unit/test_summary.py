@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.steps import StepKind, StepTableBuilder
-from hub_core.summary import CriticalPath, critical_path, kind_counts, traffic
+from hub_core.cli.summary import CriticalPath, critical_path, kind_counts, traffic
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Collective, CollectiveKind
+from hub_core.model.steps import StepKind, StepTableBuilder
 from hub_core.testing.samples import ring_all_reduce
 
 

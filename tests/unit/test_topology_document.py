@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.diagnostics import InputError
-from hub_core.plugins.contract import Source
-from hub_core.topologies import parse_topology
-from hub_core.topology import Dimension, DimensionKind, Links, Topology
-from hub_core.topology_document import read, topology_from_json, topology_to_json
+from hub_core.documents.topologies import read, topology_from_json, topology_to_json
+from hub_core.model.diagnostics import InputError
+from hub_core.network.texts import parse_topology
+from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
+from hub_core.plugin_api.contract import Source
 
 SCHEMA = json.loads(
     importlib.resources.files("hub_core.schemas").joinpath("topology-1.json").read_bytes()

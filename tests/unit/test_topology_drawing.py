@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.diagnostics import UsageError
-from hub_core.topologies import parse_topology
-from hub_core.topology import Links, Topology
+from hub_core.model.diagnostics import UsageError
+from hub_core.network.texts import parse_topology
+from hub_core.network.topology import Links, Topology
 from hub_core.topology_drawing import MAX_NODES, draw
 from hub_core.topology_drawing.irregular_layout import irregular_places
 from hub_core.topology_drawing.lines import Lines

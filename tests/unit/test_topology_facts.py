@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core import topology_facts
-from hub_core.diagnostics import Severity
-from hub_core.topologies import grid, parse_topology
-from hub_core.topology import Dimension, DimensionKind, Links, Topology
-from hub_core.topology_check import check_topology
-from hub_core.topology_facts import diameter, facts_of, half_cuts, link_classes, reached, spans
+from hub_core.model.diagnostics import Severity
+from hub_core.network import facts as topology_facts
+from hub_core.network.connectedness import check_topology
+from hub_core.network.facts import diameter, facts_of, half_cuts, link_classes, reached, spans
+from hub_core.network.texts import grid, parse_topology
+from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
 
 SHAPES = st.lists(
     st.tuples(st.sampled_from(list(DimensionKind)), st.integers(1, 4)), min_size=1, max_size=3

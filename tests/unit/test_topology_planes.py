@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import hub_core
-from hub_core.algorithm import Algorithm
-from hub_core.bounds import lower_bound_ns
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.plugins.contract import Source
-from hub_core.steps import StepKind
-from hub_core.topologies import parse_topology
-from hub_core.topology import Topology
-from hub_core.topology_check import check_topology
-from hub_core.topology_document import topology_from_json, topology_to_json
+from hub_core.documents.topologies import topology_from_json, topology_to_json
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Collective, CollectiveKind
+from hub_core.model.diagnostics import InputError, UsageError
+from hub_core.model.steps import StepKind
+from hub_core.network.bounds import lower_bound_ns
+from hub_core.network.connectedness import check_topology
+from hub_core.network.texts import parse_topology
+from hub_core.network.topology import Topology
+from hub_core.plugin_api.contract import Source
 from hub_core.transfers import Chunks, Transfers, algorithm_of
 
 BOTH = "dgx1v+dgx1-pcie"

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.diagnostics import UsageError
-from hub_core.units import (
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.quantities import (
     format_bandwidth,
     format_bytes,
     format_time,

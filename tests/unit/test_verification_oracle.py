@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind, CustomContract
-from hub_core.diagnostics import InputError
-from hub_core.steps import COLUMN_DTYPES, StepKind, StepTable, StepTableBuilder
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Buffer, Collective, CollectiveKind, CustomContract
+from hub_core.model.diagnostics import InputError
+from hub_core.model.steps import COLUMN_DTYPES, StepKind, StepTable, StepTableBuilder
 from hub_core.testing.samples import all_samples, ring_all_reduce
 from hub_core.verification import verify
 

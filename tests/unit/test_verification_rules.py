@@ -8,10 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hub_core.algorithm import Algorithm, Provenance
-from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract
-from hub_core.diagnostics import Severity, UsageError
-from hub_core.steps import StepKind, StepTable, StepTableBuilder
+from hub_core.model.algorithm import Algorithm, Provenance
+from hub_core.model.collectives import (
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+)
+from hub_core.model.diagnostics import Severity, UsageError
+from hub_core.model.findings import CAP, Findings
+from hub_core.model.levels import topological_levels
+from hub_core.model.messages import match_messages
+from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
 from hub_core.testing.samples import all_samples, ring_all_reduce
 from hub_core.verification import (
     FifoSafety,
@@ -25,9 +34,6 @@ from hub_core.verification import (
     verify,
 )
 from hub_core.verification.happens_before import happens_before
-from hub_core.verification.matching import match_messages
-from hub_core.verification.order import topological_levels
-from hub_core.verification.report import CAP, Findings
 
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind
 IN, OUT, TMP, UNKNOWN = Buffer

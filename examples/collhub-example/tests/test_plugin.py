@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hub_core
-from hub_core.plugins.discovery import discover
+from hub_core.registry.discovery import discover
 from hub_core.testing.conformance import CHECKS, Check, Verdict, run_check
 from hub_core.testing.samples import ring_all_reduce
 

@@ -13,7 +13,7 @@ from collhub_packing.splitting import DirectNetwork
 from collhub_packing.trees import Tree
 from hypothesis import strategies as st
 
-from hub_core.topologies import parse_topology
+from hub_core.network import parse_topology
 
 # Algorithm bandwidth of all-gather in GB/s: optimum, trees a root, with one tree a root, and trees of ForestColl's public
 # code in 2026-11 (the lesser of two numbers); Zhao et al., arXiv 2402.06787, recomputed exactly.

@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 from collhub_packing.pipelining import Pipelining
 
-from hub_core.algorithm import message_bytes
-from hub_core.topology import Occupancy
+from hub_core.model import message_bytes
+from hub_core.network import Occupancy
 
 
 @dataclass

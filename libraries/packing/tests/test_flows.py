@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packing_checks import directed_graphs, leaving, node_sets
 
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 
 @given(directed_graphs(), st.integers(0, 5), st.integers(1, 5))

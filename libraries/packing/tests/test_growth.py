@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packing_checks import check_trees, directed_graphs, graph_from, graph_of, renumbered
 
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 
 @given(directed_graphs(), st.integers(0, 5), st.integers(0, 3))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_checks import check_routes, check_trees, duplex_graphs, graph_from, graph_of
 
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 
 @given(duplex_graphs(), st.randoms())

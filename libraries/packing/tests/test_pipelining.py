@@ -15,7 +15,7 @@ from pipelining_reference import plain_schedule
 
 import hub_core
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology, verify
-from hub_core.topology import Occupancy
+from hub_core.network import Occupancy
 from hub_core.transfers import algorithm_of
 
 ROOTED = (

@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind
-from hub_core.plugins.contract import WriteResult
-from hub_core.steps import StepKind, StepTableBuilder
+from hub_core.model import Algorithm, Buffer, Collective, CollectiveKind, StepKind, StepTableBuilder
+from hub_core.plugin_api import WriteResult
 
 FAKE = Path(__file__).with_name("fake_astra_sim.py")
 

@@ -12,15 +12,23 @@ from collhub_astra_sim.analytical import NodeTimes, simulate, simulate_nodes
 from collhub_astra_sim.options import Model
 from trace_graphs import COMP, Graph, GraphNode
 
-from hub_core.algorithm import Algorithm
 from hub_core.chakra.nodes import NodeType
-from hub_core.collectives import Buffer, Collective, CollectiveKind, CustomContract
-from hub_core.diagnostics import InputError, Severity, UsageError
-from hub_core.plugins.contract import LinkLoad, OptionValue
-from hub_core.steps import StepKind, StepTable, StepTableBuilder
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    CustomContract,
+    InputError,
+    Severity,
+    StepKind,
+    StepTable,
+    StepTableBuilder,
+    UsageError,
+)
+from hub_core.network import Topology, parse_topology
+from hub_core.plugin_api import LinkLoad, OptionValue
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.topologies import parse_topology
-from hub_core.topology import Topology
 
 GB_PER_S = "bandwidth=1GB/s&latency=10ns"
 """One byte per nanosecond."""

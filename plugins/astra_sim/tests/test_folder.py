@@ -15,11 +15,18 @@ from collhub_astra_sim.folder import write
 from collhub_astra_sim.plugin import ASTRA_SIM, FOLDER
 
 import hub_core
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind, CustomContract
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.losses import Loss
-from hub_core.steps import StepKind, StepTableBuilder
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    CustomContract,
+    InputError,
+    Loss,
+    StepKind,
+    StepTableBuilder,
+    UsageError,
+)
 from hub_core.testing.samples import ring_all_reduce
 
 MIB = 1 << 20

@@ -11,11 +11,10 @@ from collhub_astra_sim.network_yaml import network_text, read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.plugins.contract import Source
+from hub_core.model import InputError, UsageError
+from hub_core.network import Dimension, DimensionKind, grid, parse_topology
+from hub_core.plugin_api import Source
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.topologies import grid, parse_topology
-from hub_core.topology import Dimension, DimensionKind
 
 KINDS = (DimensionKind.RING, DimensionKind.FULLY_CONNECTED, DimensionKind.SWITCH)
 DIMENSIONS = st.builds(

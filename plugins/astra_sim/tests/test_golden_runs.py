@@ -15,9 +15,8 @@ from trace_graphs import graph_of_golden
 
 from hub_core.chakra.read import read as read_traces
 from hub_core.chakra.write import write_nodes
-from hub_core.plugins.contract import Source, SourcePart
-from hub_core.topologies import parse_topology
-from hub_core.topology import Topology
+from hub_core.network import Topology, parse_topology
+from hub_core.plugin_api import Source, SourcePart
 
 BUILDERS = {"Ring": "ring", "FullyConnected": "fully-connected", "Switch": "switch"}
 

@@ -13,9 +13,9 @@ from collhub_astra_sim.outcome import parse_output
 from collhub_astra_sim.process import run
 from collhub_astra_sim.run_binary import simulate
 
-from hub_core.diagnostics import ExitCode, InputError, PluginError, Severity, UsageError
+from hub_core.model import ExitCode, InputError, PluginError, Severity, UsageError
+from hub_core.network import parse_topology
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.topologies import parse_topology
 
 MIB = 1 << 20
 RING = parse_topology("ring:4?bandwidth=50GiB/s&latency=500ns")

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import hub_core
-from hub_core import pipeline
 from hub_core.certificates import CertificateReport, check_certificate, find_certificate
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.plugins.contract import SynthesisResult
-from hub_core.topologies import parse_topology
-from hub_core.topology import Occupancy, Topology
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Occupancy, Topology, parse_topology
+from hub_core.pipeline import work as pipeline
+from hub_core.plugin_api import SynthesisResult
 
 KINDS = ("broadcast", "reduce", "all-reduce", "all-gather", "reduce-scatter", "scatter", "gather")
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from collhub_blink.channels import Channel, balanced_shares, combined_rate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.diagnostics import UsageError
+from hub_core.model import UsageError
 
 PCIE = Channel(10e9, setup_s=2e-3)
 

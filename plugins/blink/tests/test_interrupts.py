@@ -10,10 +10,10 @@ from collhub_blink.weights import Budget
 from collhub_packing.trees import Tree
 
 import hub_core
-from hub_core import pipeline
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.plugins.contract import SynthesisResult
-from hub_core.topologies import parse_topology
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import parse_topology
+from hub_core.pipeline import work as pipeline
+from hub_core.plugin_api import SynthesisResult
 
 
 def interrupted_at(call: int) -> SynthesisResult:

@@ -9,12 +9,10 @@ import pytest
 from blink_requests import KINDS, MIB, certificate_of, checked, synthesized
 
 import hub_core
-from hub_core import pipeline
 from hub_core.certificates import check_certificate
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.topologies import parse_topology
-from hub_core.topology import Topology
+from hub_core.model import Collective, CollectiveKind, InputError, UsageError
+from hub_core.network import Topology, parse_topology
+from hub_core.pipeline import work as pipeline
 
 PAIR = "fc:2?bandwidth=50GB/s+fc:2?bandwidth=10GB/s"
 MIXED = "fc:3?bandwidth=40GB/s+switch:3?bandwidth=10GB/s"

@@ -11,12 +11,11 @@ from blink_requests import KINDS, MIB, certificate_of, checked, synthesized
 from golden_classes import ROWS
 
 import hub_core
-from hub_core import pipeline
 from hub_core.certificates import check_certificate, find_certificate
-from hub_core.diagnostics import HubError, InputError, UsageError
-from hub_core.document import write as write_document
-from hub_core.topologies import parse_topology
-from hub_core.topology import Occupancy, Topology
+from hub_core.documents.algorithms import write as write_document
+from hub_core.model import HubError, InputError, UsageError
+from hub_core.network import Occupancy, Topology, parse_topology
+from hub_core.pipeline import work as pipeline
 
 GB = 10**9
 

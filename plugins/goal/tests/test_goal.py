@@ -12,12 +12,18 @@ from collhub_goal.write import write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind
-from hub_core.diagnostics import Diagnostic, InputError
-from hub_core.plugins.contract import Format, FormatWriter, Source
-from hub_core.plugins.options import bind_options
-from hub_core.steps import StepKind, StepTableBuilder
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Diagnostic,
+    InputError,
+    StepKind,
+    StepTableBuilder,
+)
+from hub_core.plugin_api import Format, FormatWriter, Source
+from hub_core.registry.bind_options import bind_options
 from hub_core.testing.samples import all_samples, ring_all_reduce
 from hub_core.verification import verify
 

@@ -18,13 +18,11 @@ import pytest
 from collhub_mpi import executor, health
 
 import hub_core
-from hub_core import pipeline
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import ReduceOp
-from hub_core.diagnostics import InputError, PluginError
 from hub_core.execution.data import element_type, exact_inputs
 from hub_core.execution.judgement import judge
 from hub_core.execution.levels import LevelledProgram, levelled_program
+from hub_core.model import Algorithm, InputError, PluginError, ReduceOp
+from hub_core.pipeline import work as pipeline
 from hub_core.testing.planted import without_send
 from hub_core.testing.samples import all_samples
 

@@ -11,9 +11,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from collhub_msccl.read_xml import read
 
-from hub_core.algorithm import Algorithm
-from hub_core.diagnostics import Diagnostic, HubError
-from hub_core.plugins.contract import Source
+from hub_core.model import Algorithm, Diagnostic, HubError
+from hub_core.plugin_api import Source
 
 _HEADER = {
     "name": "test",

@@ -21,12 +21,10 @@ from collhub_msccl.program import STEP_TYPE_NAMES, Program, read_program
 from collhub_msccl.read_xml import read
 from collhub_msccl.scan import scan
 
-from hub_core.algorithm import Algorithm
 from hub_core.chakra import read as trace_reader
 from hub_core.chakra import write as trace_writer
-from hub_core.collectives import CollectiveKind
-from hub_core.diagnostics import Diagnostic
-from hub_core.plugins.contract import Source, SourcePart
+from hub_core.model import Algorithm, CollectiveKind, Diagnostic
+from hub_core.plugin_api import Source, SourcePart
 from hub_core.verification import VerifyReport, fifo_safety, parse_expectation, verify
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "msccl"

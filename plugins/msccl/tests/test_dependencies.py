@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from collhub_msccl import dependencies
 
-from hub_core.algorithm import Algorithm
+from hub_core.model import Algorithm
 
 
 def _waits(algorithm: Algorithm) -> set[tuple[str, str]]:

@@ -8,9 +8,8 @@ import pytest
 from collhub_msccl.read_xml import read
 from hub_core.examples import make_examples
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import CollectiveKind
-from hub_core.plugins.contract import Source
+from hub_core.model import Algorithm, CollectiveKind
+from hub_core.plugin_api import Source
 from hub_core.verification import fifo_safety, verify
 
 FOLDER = Path(make_examples.__file__).parent

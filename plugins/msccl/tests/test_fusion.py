@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hub_core.algorithm import Algorithm
+from hub_core.model import Algorithm
 
 
 def _counts(algorithm: Algorithm) -> list[int]:

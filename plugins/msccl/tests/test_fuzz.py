@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub_core.diagnostics import Diagnostic, HubError
+from hub_core.model import Diagnostic, HubError
 
 _NUMBERS = st.one_of(
     st.integers(-3, 9).map(str),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hub_core.collectives import CollectiveKind
+from hub_core.model import CollectiveKind
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,8 @@ from collhub_msccl.read_xml import read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import CollectiveKind
-from hub_core.diagnostics import InputError
-from hub_core.plugins.contract import Source
-from hub_core.steps import StepKind
+from hub_core.model import Algorithm, CollectiveKind, InputError, StepKind
+from hub_core.plugin_api import Source
 from hub_core.verification import verify
 
 MANUAL, AUTO = ThreadblockPolicy.manual, ThreadblockPolicy.auto

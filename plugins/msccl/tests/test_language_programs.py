@@ -8,11 +8,8 @@ import pytest
 from collhub_msccl import plugin
 from collhub_msccl.read_program import read
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import CollectiveKind
-from hub_core.diagnostics import Diagnostic
-from hub_core.plugins.contract import Source
-from hub_core.steps import StepKind
+from hub_core.model import Algorithm, CollectiveKind, Diagnostic, StepKind
+from hub_core.plugin_api import Source
 from hub_core.verification import verify
 
 PROGRAMS = Path(__file__).parent / "programs"

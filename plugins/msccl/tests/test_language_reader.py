@@ -10,9 +10,8 @@ import pytest
 from collhub_msccl.program_samples import samples
 from collhub_msccl.read_program import read
 
-from hub_core.algorithm import Algorithm
-from hub_core.diagnostics import Diagnostic, HubError
-from hub_core.plugins.contract import Source
+from hub_core.model import Algorithm, Diagnostic, HubError
+from hub_core.plugin_api import Source
 from hub_core.verification import verify
 
 IMPORTS = "from msccl.language import *; from msccl.topologies import *; from msccl.language.collectives import *\n"

@@ -11,8 +11,8 @@ import pytest
 from collhub_msccl.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.write_xml import write
 
-from hub_core.diagnostics import Severity
-from hub_core.plugins.contract import LoadReport, Source
+from hub_core.model import Severity
+from hub_core.plugin_api import LoadReport, Source
 from hub_core.testing.samples import direct_all_to_all, ring_all_gather, ring_all_reduce
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "msccl"

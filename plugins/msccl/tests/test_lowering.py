@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer
-from hub_core.diagnostics import InputError
-from hub_core.steps import StepKind
+from hub_core.model import Algorithm, Buffer, InputError, StepKind
 
 I, O, S, U = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH, Buffer.UNKNOWN  # noqa: E741
 

@@ -13,7 +13,7 @@ from collhub_msccl.program import STEP_TYPE_NAMES
 from collhub_msccl.read_xml import read
 from collhub_msccl.samples import samples
 
-from hub_core.plugins.contract import resolve
+from hub_core.plugin_api import resolve
 from hub_core.verification import verify
 
 OFFER = next(offer for offer in plugin.collhub_producers() if offer.format.name == "msccl-xml")

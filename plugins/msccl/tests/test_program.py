@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 
 def test_document_order_of_ranks_and_thread_blocks_is_free(reader, xml) -> None:

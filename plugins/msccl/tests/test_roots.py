@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hub_core.diagnostics import UsageError
+from hub_core.model import UsageError
 
 
 def _chain(

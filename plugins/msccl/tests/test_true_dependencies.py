@@ -10,9 +10,7 @@ from collhub_msccl import block_order, hazards
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer
-from hub_core.steps import StepKind, StepTable
+from hub_core.model import Algorithm, Buffer, StepKind, StepTable
 
 _READS_SRC = {StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE}
 _WRITES_DST = {StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE}

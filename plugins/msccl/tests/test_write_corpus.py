@@ -18,11 +18,8 @@ from collhub_msccl.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.read_xml import read
 from collhub_msccl.write_xml import write
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, CollectiveKind
-from hub_core.diagnostics import InputError
-from hub_core.plugins.contract import Source
-from hub_core.steps import COLUMN_DTYPES
+from hub_core.model import COLUMN_DTYPES, Algorithm, Buffer, CollectiveKind, InputError
+from hub_core.plugin_api import Source
 from hub_core.verification import fifo_safety, parse_expectation, verify
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "msccl"

@@ -14,11 +14,18 @@ from collhub_msccl.write_xml import write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract
-from hub_core.diagnostics import HubError
-from hub_core.plugins.contract import Source
-from hub_core.steps import StepKind, StepTableBuilder
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    HubError,
+    StepKind,
+    StepTableBuilder,
+)
+from hub_core.plugin_api import Source
 from hub_core.testing.strategies import algorithms
 from hub_core.verification import verify
 

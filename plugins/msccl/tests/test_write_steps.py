@@ -12,18 +12,22 @@ import pytest
 from collhub_msccl.read_xml import read
 from collhub_msccl.write_xml import write
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import (
+from hub_core.model import (
+    Algorithm,
     Buffer,
     Collective,
     CollectiveKind,
     Contributions,
     CustomContract,
+    HubError,
+    InputError,
     ReduceOp,
+    StepKind,
+    StepTable,
+    StepTableBuilder,
+    UsageError,
 )
-from hub_core.diagnostics import HubError, InputError, UsageError
-from hub_core.plugins.contract import Source, WriteResult
-from hub_core.steps import StepKind, StepTable, StepTableBuilder
+from hub_core.plugin_api import Source, WriteResult
 from hub_core.testing.samples import (
     all_samples,
     direct_all_to_all,

@@ -11,8 +11,8 @@ from pathlib import Path
 from collhub_nccl.emit import fixed_files
 from collhub_nccl.schedule_tables import Tables, schedule_cpp, tables_of
 
-from hub_core.algorithm import Algorithm
 from hub_core.execution.levels import levelled_program
+from hub_core.model import Algorithm
 
 SECONDS = 120
 

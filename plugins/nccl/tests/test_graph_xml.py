@@ -13,11 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hub_core
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind
-from hub_core.diagnostics import HubError, InputError, UsageError
-from hub_core.plugins.contract import OptionValue
-from hub_core.steps import StepKind, StepTableBuilder
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    HubError,
+    InputError,
+    StepKind,
+    StepTableBuilder,
+    UsageError,
+)
+from hub_core.plugin_api import OptionValue
 from hub_core.testing import samples
 
 IN, OUT = Buffer.INPUT, Buffer.OUTPUT

@@ -7,10 +7,10 @@ from collhub_nccl.nvidia_smi import read
 from collhub_nccl.plugin import NVIDIA_SMI
 from collhub_nccl.samples import MATRIX
 
-from hub_core.diagnostics import Diagnostic, InputError
-from hub_core.plugins.contract import Source
-from hub_core.plugins.options import bind_options
-from hub_core.topology import Topology
+from hub_core.model import Diagnostic, InputError
+from hub_core.network import Topology
+from hub_core.plugin_api import Source
+from hub_core.registry.bind_options import bind_options
 
 PAIR = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{}\t0-3\nGPU1\t{}\t X \t0-3\n"
 

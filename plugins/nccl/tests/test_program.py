@@ -25,14 +25,12 @@ from collhub_nccl.health import check
 from collhub_nccl.schedule_tables import schedule_cpp, schedule_json
 from emitted import link, make, missing_tools, run, tables, write_fixed
 
-from hub_core import pipeline
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.diagnostics import PluginError, UsageError
 from hub_core.execution.program import RecordKind
-from hub_core.plugins.contract import WriteResult
+from hub_core.model import Algorithm, Collective, CollectiveKind, PluginError, UsageError
+from hub_core.network import parse_topology
+from hub_core.pipeline import work as pipeline
+from hub_core.plugin_api import WriteResult
 from hub_core.testing import samples
-from hub_core.topologies import parse_topology
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from collhub_nccl.samples import xml_samples
 
-from hub_core.diagnostics import UsageError
-from hub_core.pipeline import read_topology
+from hub_core.model import UsageError
+from hub_core.pipeline.work import read_topology
 
 
 @pytest.fixture

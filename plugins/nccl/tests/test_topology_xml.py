@@ -12,10 +12,10 @@ from collhub_nccl.profiles import PROFILES
 from collhub_nccl.samples import xml_samples
 from collhub_nccl.topology_xml import read
 
-from hub_core.diagnostics import Diagnostic, InputError, UsageError
-from hub_core.plugins.contract import Source
-from hub_core.plugins.options import bind_options
-from hub_core.topology import Topology
+from hub_core.model import Diagnostic, InputError, UsageError
+from hub_core.network import Topology
+from hub_core.plugin_api import Source
+from hub_core.registry.bind_options import bind_options
 
 NVIDIA, AMD = (source.content().decode() for source in xml_samples())
 GPU = (

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hub_core.topologies import parse_topology
-from hub_core.topology import Links, Topology
+from hub_core.network import Links, Topology, parse_topology
 
 GIB = 1 << 30
 _LATENCY_S = 0.5e-6

@@ -21,7 +21,7 @@ from hub_core import (
     simulate,
     verify,
 )
-from hub_core.topology import Links, Occupancy
+from hub_core.network import Links, Occupancy
 from hub_core.transfers import Chunks, algorithm_of
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tacos_networks import TESTS_OF_THE_RELEASE, mesh, ring_full_switch
 
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology
-from hub_core.topology import Links, Occupancy
+from hub_core.network import Links, Occupancy
 
 MIB = 1 << 20
 ROOTED = (

@@ -16,8 +16,8 @@ from collhub_tacos.setting import Setting
 
 import hub_core
 from hub_core import Collective, CollectiveKind, InputError, parse_topology, verify
-from hub_core.plugins.contract import SynthesisRequest
-from hub_core.topology import Occupancy
+from hub_core.network import Occupancy
+from hub_core.plugin_api import SynthesisRequest
 from hub_core.transfers import algorithm_of
 
 CONSTANTS = "?bandwidth=50GB/s&latency=200ns"

@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hub_core
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.diagnostics import InputError
-from hub_core.topologies import parse_topology
-from hub_core.topology import Links, Occupancy, Topology
+from hub_core.model import Collective, CollectiveKind, InputError
+from hub_core.network import Links, Occupancy, Topology, parse_topology
 from hub_core.transfers import Chunks, algorithm_of
 
 Int64Array = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from tacos_networks import TESTS_OF_THE_RELEASE
 
 import hub_core
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology
-from hub_core.topology import Links, Occupancy
+from hub_core.network import Links, Occupancy
 from hub_core.transfers import Chunks, algorithm_of
 
 STEP_PS = 1000

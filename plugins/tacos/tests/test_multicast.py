@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology, verify
-from hub_core.topology import Links, Occupancy
+from hub_core.network import Links, Occupancy
 from hub_core.transfers import Chunks, algorithm_of
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from collhub_tacos.replay import replay, replay_log
 from collhub_tacos.schedule import Schedule
 
 from hub_core import InputError, parse_topology
-from hub_core.topology import Links, Topology
+from hub_core.network import Links, Topology
 
 Int64Array = npt.NDArray[np.int64]
 

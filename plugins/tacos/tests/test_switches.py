@@ -20,11 +20,11 @@ from hub_core import (
     Topology,
     UsageError,
     parse_topology,
-    pipeline,
     simulate,
     verify,
 )
-from hub_core.topology import Links, Occupancy
+from hub_core.network import Links, Occupancy
+from hub_core.pipeline import work as pipeline
 from hub_core.transfers import Chunks, algorithm_of
 
 KIB = 1 << 10

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tacos_networks import ring_full_switch
 
 from hub_core import InputError, Topology, parse_topology
-from hub_core.topology import Links, Occupancy
+from hub_core.network import Links, Occupancy
 
 MIB = 1 << 20
 

@@ -15,11 +15,11 @@ from hub_core import (
     Topology,
     UsageError,
     parse_topology,
-    pipeline,
     verify,
 )
-from hub_core.plugins.contract import SynthesisResult
-from hub_core.topology import Links, Occupancy
+from hub_core.network import Links, Occupancy
+from hub_core.pipeline import work as pipeline
+from hub_core.plugin_api import SynthesisResult
 
 ROOTED = (
     CollectiveKind.BROADCAST,

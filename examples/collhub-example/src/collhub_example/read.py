@@ -20,7 +20,7 @@ from hub_core import (
     StepKind,
     StepTableBuilder,
 )
-from hub_core.plugins.contract import Options, Source
+from hub_core.plugin_api import Options, Source
 
 TITLE = "example 1"
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hub_core import Algorithm, Buffer, CollectiveKind, Loss, StepKind, StepTable, UsageError
-from hub_core.plugins.contract import Artifact, Options, WriteResult
+from hub_core.plugin_api import Artifact, Options, WriteResult
 
 TITLE = "example 1"
 COLUMNS = "rank kind peer channel source target count data control"

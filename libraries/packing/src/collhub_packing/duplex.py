@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

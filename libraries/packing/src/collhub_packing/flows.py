@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 if TYPE_CHECKING:
     from collhub_packing.kernels import Wires

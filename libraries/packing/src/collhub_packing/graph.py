@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.diagnostics import InputError
-from hub_core.topology import Topology
+from hub_core.model import InputError
+from hub_core.network import Topology
 
 Int64Array = npt.NDArray[np.int64]
 

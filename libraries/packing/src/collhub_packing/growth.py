@@ -12,7 +12,7 @@ from collhub_packing.flows import FlowNetwork
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import SourcedNetwork
 from collhub_packing.trees import Tree
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 if TYPE_CHECKING:
     from collhub_packing.kernels import Field

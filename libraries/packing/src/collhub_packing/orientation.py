@@ -16,7 +16,7 @@ from collhub_packing.growth import pack_arborescences
 from collhub_packing.rates import Strength, strength
 from collhub_packing.splitting import DirectNetwork, Spread, direct, without_switches
 from collhub_packing.trees import Tree
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 Int64Array = npt.NDArray[np.int64]
 

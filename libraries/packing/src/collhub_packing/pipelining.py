@@ -27,10 +27,8 @@ from collhub_packing.pipelining_operations import (
     turned_round,
 )
 from collhub_packing.trees import Tree
-from hub_core.algorithm import message_bytes
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.diagnostics import InputError
-from hub_core.topology import Occupancy, Routes, Topology
+from hub_core.model import Collective, CollectiveKind, InputError, message_bytes
+from hub_core.network import Occupancy, Routes, Topology
 from hub_core.transfers import Chunks, Transfers
 
 if TYPE_CHECKING:

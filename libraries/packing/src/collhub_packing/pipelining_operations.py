@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_packing.trees import Tree
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from collhub_packing.duplex import DuplexLinks, LeastSets
 from collhub_packing.flows import UNLIMITED, FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

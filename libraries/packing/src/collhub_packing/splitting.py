@@ -14,7 +14,7 @@ import numpy.typing as npt
 from collhub_packing.flows import UNLIMITED, FlowNetwork
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.trees import Tree
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -11,11 +11,10 @@ import numpy.typing as npt
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.local_costs import local_durations_ns, stated_durations_ns
 from collhub_astra_sim.options import Model
-from hub_core.algorithm import Algorithm
 from hub_core.chakra.nodes import NodeTable, lower
-from hub_core.diagnostics import Diagnostic, Location
-from hub_core.plugins.contract import LinkLoad, Options, SimulationResult
-from hub_core.topology import Topology
+from hub_core.model import Algorithm, Diagnostic, Location
+from hub_core.network import Topology
+from hub_core.plugin_api import LinkLoad, Options, SimulationResult
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_astra_sim.network_yaml import KIND_NAMES
-from hub_core.diagnostics import UsageError
-from hub_core.losses import Loss
-from hub_core.topology import Dimension, DimensionKind, Topology
+from hub_core.model import Loss, UsageError
+from hub_core.network import Dimension, DimensionKind, Topology
 
 Int64Array = npt.NDArray[np.int64]
 

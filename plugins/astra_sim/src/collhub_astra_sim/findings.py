@@ -11,8 +11,8 @@ from collhub_astra_sim.inputs import rank_of_nodes
 from collhub_astra_sim.kernel import World
 from collhub_astra_sim.options import Model
 from hub_core.chakra.nodes import NodeTable, NodeType
-from hub_core.diagnostics import Diagnostic, Location, Severity
-from hub_core.topology import DimensionKind, Occupancy, Topology
+from hub_core.model import Diagnostic, Location, Severity
+from hub_core.network import DimensionKind, Occupancy, Topology
 
 Int64Array = npt.NDArray[np.int64]
 Locate = Callable[[int], Location]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hub_core.algorithm import Algorithm
-from hub_core.diagnostics import InputError, UsageError
+from hub_core.model import Algorithm, InputError, UsageError
 
 
 def check_size(algorithm: Algorithm, collective_bytes: int) -> None:

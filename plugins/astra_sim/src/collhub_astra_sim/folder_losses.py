@@ -6,11 +6,9 @@ import numpy as np
 
 from collhub_astra_sim.expressible import AstraNetwork
 from collhub_astra_sim.workload import COLLECTIVE_KEYS
-from hub_core.algorithm import Algorithm
 from hub_core.chakra.nodes import NodeTable, NodeType
-from hub_core.diagnostics import Location
-from hub_core.losses import Loss
-from hub_core.topology import link_times_ns
+from hub_core.model import Algorithm, Location, Loss
+from hub_core.network import link_times_ns
 
 
 def own_losses(

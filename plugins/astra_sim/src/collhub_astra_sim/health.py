@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from collhub_astra_sim.process import found_binary
-from hub_core.diagnostics import HubError
-from hub_core.plugins.contract import HealthLine, Options
+from hub_core.model import HubError
+from hub_core.plugin_api import HealthLine, Options
 
 VARIABLE = "ASTRA_SIM_BIN"
 _SUBJECT = "ASTRA-sim binary"
@@ -51,10 +51,15 @@ def _one_message(binary: str) -> tuple[int | None, ...]:
     import numpy as np
 
     from collhub_astra_sim.run_binary import simulate
-    from hub_core.algorithm import Algorithm
-    from hub_core.collectives import Buffer, Collective, CollectiveKind
-    from hub_core.steps import StepKind, StepTableBuilder
-    from hub_core.topologies import parse_topology
+    from hub_core.model import (
+        Algorithm,
+        Buffer,
+        Collective,
+        CollectiveKind,
+        StepKind,
+        StepTableBuilder,
+    )
+    from hub_core.network import parse_topology
 
     steps = StepTableBuilder(2)
     steps.add(0, StepKind.SEND, peer=1, src_buffer=Buffer.OUTPUT, count=1)

@@ -23,8 +23,8 @@ from collhub_astra_sim.kernel import (
 from collhub_astra_sim.network import LONGEST_NS, Network, network_between
 from collhub_astra_sim.options import Model
 from hub_core.chakra.nodes import NodeTable, NodeType
-from hub_core.diagnostics import InputError, Location
-from hub_core.topology import Topology
+from hub_core.model import InputError, Location
+from hub_core.network import Topology
 
 Int64Array = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_astra_sim.options import Model
-from hub_core.algorithm import Algorithm, message_bytes
 from hub_core.chakra.nodes import NodeTable, NodeType
-from hub_core.steps import StepKind
-from hub_core.topology import link_times_ns
+from hub_core.model import Algorithm, StepKind, message_bytes
+from hub_core.network import link_times_ns
 
 Int64Array = npt.NDArray[np.int64]
 

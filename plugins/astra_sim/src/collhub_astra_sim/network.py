@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_astra_sim.options import Model
-from hub_core.diagnostics import InputError
-from hub_core.topology import Dimension, DimensionKind, Occupancy, Routes, Topology, link_times_ns
+from hub_core.model import InputError
+from hub_core.network import Dimension, DimensionKind, Occupancy, Routes, Topology, link_times_ns
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]

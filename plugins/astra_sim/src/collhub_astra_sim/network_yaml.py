@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, NoReturn
 
-from hub_core.diagnostics import InputError, Location, UsageError
-from hub_core.plugins.contract import Source
-from hub_core.topologies import grid
-from hub_core.topology import Dimension, DimensionKind, Topology
+from hub_core.model import InputError, Location, UsageError
+from hub_core.network import Dimension, DimensionKind, Topology, grid
+from hub_core.plugin_api import Source
 
 if TYPE_CHECKING:
     from yaml import MappingNode, Node
 
-    from hub_core.plugins.contract import Options
+    from hub_core.plugin_api import Options
 
 
 KIND_NAMES = {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import Options
-from hub_core.topology import Occupancy
-from hub_core.units import parse_bandwidth
+from hub_core.model import UsageError, parse_bandwidth
+from hub_core.network import Occupancy
+from hub_core.plugin_api import Options
 
 NETWORKS = ("congestion-aware", "congestion-unaware")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hub_core.chakra.formats import CHAKRA_WRITER
-from hub_core.plugins.contract import (
+from hub_core.plugin_api import (
     Format,
     FormatWriter,
     HealthCheck,
@@ -14,8 +14,8 @@ from hub_core.plugins.contract import (
     OptionType,
     Simulator,
     TopologyReader,
+    hookimpl,
 )
-from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hub_core.diagnostics import InputError, PluginError
+from hub_core.model import InputError, PluginError
 
 _CURE = "build the public ASTRA-sim and name its binary: -O binary=PATH, or the environment variable ASTRA_SIM_BIN"
 

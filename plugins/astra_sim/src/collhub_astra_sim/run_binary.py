@@ -12,10 +12,9 @@ from collhub_astra_sim.options import NETWORKS
 from collhub_astra_sim.outcome import Outcome, parse_output
 from collhub_astra_sim.process import found_binary, run
 from collhub_astra_sim.run_script import arguments, handles_needed
-from hub_core.algorithm import Algorithm
-from hub_core.diagnostics import Diagnostic, InputError, Location, PluginError, Severity
-from hub_core.plugins.contract import Options, SimulationResult
-from hub_core.topology import Topology
+from hub_core.model import Algorithm, Diagnostic, InputError, Location, PluginError, Severity
+from hub_core.network import Topology
+from hub_core.plugin_api import Options, SimulationResult
 
 _DEFAULT_TIME_LIMIT_S = 3600.0
 # What the simulator prints before it ends, and what to do about it.

@@ -8,7 +8,7 @@ from typing import cast
 from hub_core.chakra.nodes import NodeType
 from hub_core.chakra.schema import message_class
 from hub_core.chakra.wire import varint
-from hub_core.collectives import CollectiveKind
+from hub_core.model import CollectiveKind
 
 GROUP = "1"
 """The communicator group of the algorithm; 0 means all ranks."""

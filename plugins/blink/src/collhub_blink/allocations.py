@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.topology import Topology
+from hub_core.network import Topology
 
 Float64Array = npt.NDArray[np.float64]
 

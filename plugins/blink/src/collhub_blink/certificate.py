@@ -10,8 +10,8 @@ from collhub_blink.packing import Bound, Packing
 from collhub_blink.placing import PlacedTree
 from collhub_blink.planes import Share
 from collhub_blink.task import Task
-from hub_core.algorithm import JsonValue
 from hub_core.certificates import SCHEMA, network_object
+from hub_core.model import JsonValue
 
 # Parents and links that a certificate states; every rank's file holds a copy.
 _MOST_NUMBERS = 1 << 15

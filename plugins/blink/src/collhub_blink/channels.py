@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hub_core.diagnostics import UsageError
+from hub_core.model import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from collhub_packing.duplex import DuplexLinks
 from collhub_packing.graph import CapacityGraph
 
-from hub_core.diagnostics import InputError
-from hub_core.topology import Topology
+from hub_core.model import InputError
+from hub_core.network import Topology
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -14,7 +14,7 @@ from collhub_packing.splitting import DirectNetwork
 from collhub_packing.trees import Tree
 
 from collhub_blink.network import Network
-from hub_core.topology import Topology
+from hub_core.network import Topology
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -16,11 +16,9 @@ from collhub_blink.packing import Packing
 from collhub_blink.schedules import Scheduled, schedule
 from collhub_blink.search import Made, fastest
 from collhub_blink.task import Task
-from hub_core.collectives import Collective
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.plugins.contract import Options, SynthesisRequest
+from hub_core.model import Collective, InputError, UsageError, parse_time
+from hub_core.plugin_api import Options, SynthesisRequest
 from hub_core.transfers import Chunks, Transfers, link_channels
-from hub_core.units import parse_time
 
 # Shares to begin with are fractions of a denominator up to this; later ones differ by so much of themselves from the
 # balance, if that takes no more than so many units of the whole for a unit of the smallest chunks.

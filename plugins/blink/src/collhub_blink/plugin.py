@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugins.contract import Option, OptionType, Synthesizer
-from hub_core.plugins.hookspecs import hookimpl
+from hub_core.plugin_api import Option, OptionType, Synthesizer, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 

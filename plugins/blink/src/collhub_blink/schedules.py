@@ -21,9 +21,8 @@ from collhub_packing.pipelining_operations import (
 from collhub_blink.packing import Packing
 from collhub_blink.placing import PlacedTree
 from collhub_blink.task import Task
-from hub_core.collectives import CollectiveKind
-from hub_core.diagnostics import InputError
-from hub_core.topology import Occupancy
+from hub_core.model import CollectiveKind, InputError
+from hub_core.network import Occupancy
 
 _MOST_CHUNKS = 1 << 14
 # Where messages meet at switches, the simulator has to time every schedule that counts.

@@ -13,7 +13,7 @@ from collhub_blink.network import Network
 from collhub_blink.packing import Bound, Packing
 from collhub_blink.placing import placed_along_routes, shallow_tree, unit_that_fits
 from collhub_blink.task import Task
-from hub_core.collectives import CollectiveKind
+from hub_core.model import CollectiveKind
 
 Int64Array = npt.NDArray[np.int64]
 

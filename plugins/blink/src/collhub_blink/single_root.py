@@ -19,7 +19,7 @@ from collhub_blink.packing import Bound, Packing
 from collhub_blink.placing import placed
 from collhub_blink.shallow import shallow_packing
 from collhub_blink.task import Task
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 _MOST_NODES_OF_A_FRONT = 24
 

@@ -18,11 +18,9 @@ from collhub_blink.search import Made, fastest
 from collhub_blink.single_root import rooted_packings
 from collhub_blink.task import Task
 from collhub_blink.union import union_bound
-from hub_core.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.bounds import lower_bound_ns as links_bound_ns
-from hub_core.collectives import CollectiveKind
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
+from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
+from hub_core.network import lower_bound_ns as links_bound_ns
+from hub_core.plugin_api import Options, SynthesisRequest, SynthesisResult
 from hub_core.transfers import algorithm_of
 
 _NAME = "collhub-blink"

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from collhub_blink.network import Network
 from collhub_blink.weights import Budget
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.plugins.contract import Options, SynthesisRequest
-from hub_core.topology import Occupancy, Topology
+from hub_core.model import Collective, CollectiveKind, InputError, UsageError
+from hub_core.network import Occupancy, Topology
+from hub_core.plugin_api import Options, SynthesisRequest
 
 STEPS_PER_SECOND = 1_000_000
 """Search steps that count as a second of `time_limit`: about what one core of a server does."""

@@ -10,7 +10,7 @@ from collhub_blink.directed_all_reduce import directed_bound
 from collhub_blink.packing import Bound
 from collhub_blink.paths import path_bound
 from collhub_blink.task import Task
-from hub_core.collectives import CollectiveKind
+from hub_core.model import CollectiveKind
 
 
 def union_bound(task: Task) -> Bound:

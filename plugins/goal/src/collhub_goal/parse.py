@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from collhub_goal.schedule import Int64Array, Operation, Schedule
-from hub_core.diagnostics import InputError, Location
+from hub_core.model import InputError, Location
 
 MAX_BYTES = 4 << 30
 MAX_RANKS = 1 << 20

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugins.contract import Format, FormatReader, FormatWriter, Option, OptionType
-from hub_core.plugins.hookspecs import hookimpl
+from hub_core.plugin_api import Format, FormatReader, FormatWriter, Option, OptionType, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 

@@ -8,11 +8,21 @@ import numpy as np
 
 from collhub_goal.parse import parse
 from collhub_goal.schedule import Int64Array, Operation, Schedule
-from hub_core.algorithm import Algorithm, Provenance
-from hub_core.collectives import MAX_UNITS, Collective, CollectiveKind, CustomContract
-from hub_core.diagnostics import Diagnostic, InputError, Location, Severity
-from hub_core.plugins.contract import Options, Source
-from hub_core.steps import StepKind, StepTable
+from hub_core.model import (
+    MAX_UNITS,
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    CustomContract,
+    Diagnostic,
+    InputError,
+    Location,
+    Provenance,
+    Severity,
+    StepKind,
+    StepTable,
+)
+from hub_core.plugin_api import Options, Source
 
 _KINDS = {
     Operation.CALC: StepKind.COMPUTE,

@@ -10,12 +10,17 @@ import numpy as np
 from collhub_goal.read import algorithm_of
 from collhub_goal.schedule import Int64Array, Operation, Schedule
 from collhub_goal.text import goal_text
-from hub_core.algorithm import Algorithm, message_bytes
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.losses import Loss
-from hub_core.plugins.contract import Artifact, Options, WriteResult
-from hub_core.steps import StepKind, StepTable
-from hub_core.units import parse_bandwidth
+from hub_core.model import (
+    Algorithm,
+    InputError,
+    Loss,
+    StepKind,
+    StepTable,
+    UsageError,
+    message_bytes,
+    parse_bandwidth,
+)
+from hub_core.plugin_api import Artifact, Options, WriteResult
 
 DEFAULT_BYTES = 1 << 20
 LARGEST_BYTES = 10**18 - 1

@@ -12,9 +12,9 @@ from mpi4py import MPI
 
 import hub_core
 from collhub_mpi.engine import MpiEngine
-from hub_core.diagnostics import Diagnostic, HubError
 from hub_core.execution.rank_tasks import Array
 from hub_core.execution.started_ranks import Report, Trial, add_arguments, run_rank
+from hub_core.model import Diagnostic, HubError
 
 
 @dataclass(frozen=True, slots=True)

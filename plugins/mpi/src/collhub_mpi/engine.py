@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from hub_core.collectives import CollectiveKind, ReduceOp
 from hub_core.execution.memory import REDUCTIONS
 from hub_core.execution.rank_engine import NativeCollective, Post, Waiting
 from hub_core.execution.rank_tasks import RankTask
+from hub_core.model import CollectiveKind, ReduceOp
 
 Array = npt.NDArray[Any]
 

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hub_core.diagnostics import PluginError
 from hub_core.execution.launching import launch
-from hub_core.plugins.contract import ExecutionRequest, ExecutionResult, Options
+from hub_core.model import PluginError
+from hub_core.plugin_api import ExecutionRequest, ExecutionResult, Options
 
 INSTALL = "python -m pip install 'collhub-mpi[mpich]'"
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from collhub_mpi.executor import INSTALL, found_launcher
-from hub_core.diagnostics import PluginError
-from hub_core.plugins.contract import HealthLine
+from hub_core.model import PluginError
+from hub_core.plugin_api import HealthLine
 
 
 def check(environment: Mapping[str, str]) -> Sequence[HealthLine]:

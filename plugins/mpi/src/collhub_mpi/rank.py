@@ -9,10 +9,10 @@ from pathlib import Path
 from mpi4py import MPI
 
 from collhub_mpi.engine import MpiEngine
-from hub_core.diagnostics import PluginError
 from hub_core.execution.job_folder import FAILED, Job, serve_rank
 from hub_core.execution.rank_engine import RankLog, run_task
 from hub_core.execution.rank_tasks import Array, RankTask
+from hub_core.model import PluginError
 
 
 def main() -> int:

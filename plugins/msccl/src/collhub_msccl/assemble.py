@@ -22,8 +22,7 @@ from collhub_msccl.runtimes import (
     Runtime,
 )
 from collhub_msccl.thread_blocks import Lanes, assign_lanes, given_lanes
-from hub_core.algorithm import Algorithm
-from hub_core.diagnostics import InputError, Location
+from hub_core.model import Algorithm, InputError, Location
 from hub_core.verification import verify
 
 Int64Array = npt.NDArray[np.int64]

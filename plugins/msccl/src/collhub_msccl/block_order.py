@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_msccl.hazards import Accesses, Edges, Int64Array
-from hub_core.steps import StepTable
+from hub_core.model import StepTable
 
 _MOST_CLOCKS = 1 << 24
 _MOST_QUERIES = 1 << 23

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer
-from hub_core.diagnostics import InputError, Location
-from hub_core.steps import StepKind
-from hub_core.verification.matching import match_messages
-from hub_core.verification.regions import check_regions
-from hub_core.verification.report import Findings
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Findings,
+    InputError,
+    Location,
+    StepKind,
+    match_messages,
+)
+from hub_core.verification import check_regions
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

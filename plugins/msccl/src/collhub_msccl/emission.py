@@ -14,8 +14,7 @@ from collhub_msccl.emission_waits import Knowledge, find_waits
 from collhub_msccl.program import Program, StepType
 from collhub_msccl.scratch import allocated, touched
 from collhub_msccl.unfuse import REGION, Steps, unfused
-from hub_core.collectives import Buffer
-from hub_core.steps import StepKind
+from hub_core.model import Buffer, StepKind
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

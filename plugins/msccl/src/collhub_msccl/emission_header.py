@@ -13,10 +13,8 @@ import numpy.typing as npt
 from collhub_msccl.numbers import NumberState, parse_number
 from collhub_msccl.program import Program
 from collhub_msccl.runtimes import DEFAULT_MAX_BYTES, FIFO_CAPACITY, RUNTIMES, Runtime
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.diagnostics import InputError, Location, UsageError
-from hub_core.plugins.contract import Options
+from hub_core.model import Algorithm, Collective, CollectiveKind, InputError, Location, UsageError
+from hub_core.plugin_api import Options
 from hub_core.verification import FifoSafety
 
 Int64Array = npt.NDArray[np.int64]

@@ -8,9 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_msccl.draft import READS_SRC, WRITES_DST, Draft
-from hub_core.collectives import Buffer
-from hub_core.steps import StepKind
-from hub_core.verification.order import topological_levels
+from hub_core.model import Buffer, StepKind, topological_levels
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

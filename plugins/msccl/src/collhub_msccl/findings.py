@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.diagnostics import Diagnostic, InputError, Location, Severity
+from hub_core.model import Diagnostic, InputError, Location, Severity
 
 _SHOWN_PER_RULE = 5
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.collectives import Buffer
-from hub_core.steps import StepKind
+from hub_core.model import Buffer, StepKind
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from collhub_msccl.findings import Findings
 from collhub_msccl.numbers import NumberState, parse_number
 from collhub_msccl.scan import Document
-from hub_core.collectives import CollectiveKind
+from hub_core.model import CollectiveKind
 
 _COLLECTIVES: Mapping[str, CollectiveKind] = {
     "allreduce": CollectiveKind.ALL_REDUCE,

@@ -9,8 +9,8 @@ from collhub_msccl.load_rules import Refusals, check_algo, check_gpu, number
 from collhub_msccl.raw_xml import RawElement, parse_raw
 from collhub_msccl.read_xml import read
 from collhub_msccl.runtimes import DEFAULT_MAX_BYTES, FIFO_CAPACITY, RUNTIMES, Runtime
-from hub_core.diagnostics import Diagnostic, HubError, Location, Severity
-from hub_core.plugins.contract import LoadableCall, LoadReport, Options, Source
+from hub_core.model import Diagnostic, HubError, Location, Severity
+from hub_core.plugin_api import LoadableCall, LoadReport, Options, Source
 from hub_core.verification import fifo_safety
 
 _REDUCING = frozenset({"allreduce", "reduce", "reduce_scatter", "reducescatter"})

@@ -17,7 +17,7 @@ from collhub_msccl.runtimes import (
     MOST_NODES,
     Runtime,
 )
-from hub_core.diagnostics import Diagnostic, Location, Severity
+from hub_core.model import Diagnostic, Location, Severity
 
 _SHOWN_PER_RULE = 5
 _REQUIRED = {

@@ -13,8 +13,7 @@ from collhub_msccl.fusion import fuse_reductions
 from collhub_msccl.hazards import Edges
 from collhub_msccl.program import Program, StepType
 from collhub_msccl.true_dependencies import with_true_dependencies
-from hub_core.collectives import Buffer, Collective
-from hub_core.steps import StepKind, StepTable
+from hub_core.model import Buffer, Collective, StepKind, StepTable
 
 Int64Array = npt.NDArray[np.int64]
 

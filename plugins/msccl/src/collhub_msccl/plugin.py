@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugins.contract import (
+from hub_core.plugin_api import (
     Format,
     FormatReader,
     FormatWriter,
     LoadCheck,
     Option,
     OptionType,
+    hookimpl,
 )
-from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 

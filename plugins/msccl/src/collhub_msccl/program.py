@@ -34,7 +34,7 @@ class StepType(IntEnum):
 
 
 STEP_TYPE_NAMES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop")
-_BUFFER_NAMES = ("i", "o", "s")  # in the order of `hub_core.collectives.Buffer`
+_BUFFER_NAMES = ("i", "o", "s")  # in the order of `hub_core.model.Buffer`
 SENDING = (
     StepType.SEND,
     StepType.RECV_COPY_SEND,

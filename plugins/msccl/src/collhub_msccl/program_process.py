@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from hub_core.diagnostics import InputError, Location
+from hub_core.model import InputError, Location
 
 Report = dict[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from hub_core.diagnostics import InputError, Location
+from hub_core.model import InputError, Location
 
 _MOST_ATTRIBUTES = 16
 _LONGEST_NAME, _LONGEST_VALUE = 254, 255

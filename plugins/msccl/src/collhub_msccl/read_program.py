@@ -10,9 +10,16 @@ from importlib.metadata import version
 from collhub_msccl.language.lowering import lower
 from collhub_msccl.language.trace import Trace
 from collhub_msccl.program_process import Limits, Report, run_program
-from hub_core.algorithm import Algorithm, Provenance
-from hub_core.diagnostics import Diagnostic, InputError, Location, Severity, UsageError
-from hub_core.plugins.contract import Options, Source
+from hub_core.model import (
+    Algorithm,
+    Diagnostic,
+    InputError,
+    Location,
+    Provenance,
+    Severity,
+    UsageError,
+)
+from hub_core.plugin_api import Options, Source
 
 _PACKAGES = ("msccl", "collhub_msccl")
 _MOST_BYTES = 16 << 20

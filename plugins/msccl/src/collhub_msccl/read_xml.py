@@ -15,10 +15,18 @@ from collhub_msccl.lowering import Lowered, lower
 from collhub_msccl.program import Int64Array, Program, read_program
 from collhub_msccl.roots import possible_roots
 from collhub_msccl.scan import MAX_BYTES, scan
-from hub_core.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.collectives import ROOTED, Collective, CollectiveKind, CustomContract
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.plugins.contract import Options, Source
+from hub_core.model import (
+    ROOTED,
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    CustomContract,
+    InputError,
+    JsonValue,
+    Provenance,
+    UsageError,
+)
+from hub_core.plugin_api import Options, Source
 
 
 def read(source: Source, options: Options) -> Algorithm:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.collectives import Buffer, CollectiveKind
-from hub_core.steps import StepKind
+from hub_core.model import Buffer, CollectiveKind, StepKind
 
 Int64Array = npt.NDArray[np.int64]
 Columns = Mapping[str, Int64Array]

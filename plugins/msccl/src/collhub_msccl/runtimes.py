@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hub_core.collectives import CollectiveKind
+from hub_core.model import CollectiveKind
 
 MOST_COUNT = 71
 MOST_DEPENDENCY_BLOCK = 127

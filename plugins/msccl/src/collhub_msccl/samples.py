@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugins.contract import Source
+from hub_core.plugin_api import Source
 
 _RANKS = 4
 _RING = (

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from collhub_msccl.findings import Findings
 from collhub_msccl.numbers import NumberState, parse_number
-from hub_core.diagnostics import InputError, Location
+from hub_core.model import InputError, Location
 
 MAX_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 18

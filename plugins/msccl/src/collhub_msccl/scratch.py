@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from collhub_msccl.draft import READS_SRC, WRITES_DST, Draft
 from collhub_msccl.emission_waits import Knowledge
-from hub_core.collectives import Buffer
+from hub_core.model import Buffer
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from collhub_msccl.block_order import Clocks, conflicts_between_blocks, tell_clocks
 from collhub_msccl.hazards import Edges, conflicts_within_blocks, find_accesses
-from hub_core.collectives import Collective
-from hub_core.steps import COLUMN_DTYPES, StepTable
+from hub_core.model import COLUMN_DTYPES, Collective, StepTable
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_msccl.program import StepType
-from hub_core.collectives import Buffer
+from hub_core.model import Buffer
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

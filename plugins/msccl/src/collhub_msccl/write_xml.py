@@ -16,13 +16,17 @@ from collhub_msccl.lowering import lower
 from collhub_msccl.program import Program
 from collhub_msccl.runtimes import FIFO_CAPACITY, MOST_CHILDREN, MOST_COUNT, MOST_OFFSET, Runtime
 from collhub_msccl.xml_losses import losses_of
-from hub_core.algorithm import Algorithm, JsonValue
-from hub_core.collectives import Collective
-from hub_core.diagnostics import Diagnostic, InputError, Location
-from hub_core.plugins.contract import Artifact, Options, WriteResult
-from hub_core.steps import StepTable
-from hub_core.verification import FifoSafety, fifo_safety
-from hub_core.verification.regions import common_unit
+from hub_core.model import (
+    Algorithm,
+    Collective,
+    Diagnostic,
+    InputError,
+    JsonValue,
+    Location,
+    StepTable,
+)
+from hub_core.plugin_api import Artifact, Options, WriteResult
+from hub_core.verification import FifoSafety, common_unit, fifo_safety
 
 # The file has them in the form of its runtime: steps in thread blocks, waits instead of dependencies, its own header.
 _RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "extensions")

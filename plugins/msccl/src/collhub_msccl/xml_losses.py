@@ -8,10 +8,7 @@ import numpy as np
 
 from collhub_msccl.emission_header import Target
 from collhub_msccl.roots import possible_roots
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Collective, ReduceOp
-from hub_core.losses import Loss
-from hub_core.steps import COLUMN_DTYPES
+from hub_core.model import COLUMN_DTYPES, Algorithm, Collective, Loss, ReduceOp
 
 _HEADER_KEPT = frozenset(
     "name proto nchannels nchunksperloop ngpus coll inplace outofplace minBytes maxBytes".split()  # noqa: SIM905

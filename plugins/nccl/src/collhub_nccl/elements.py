@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from xml.parsers import expat
 
-from hub_core.diagnostics import InputError, Location
+from hub_core.model import InputError, Location
 
 MAX_BYTES = 16 << 20
 MAX_ELEMENTS = 100_000

@@ -8,13 +8,9 @@ from importlib.resources import files
 import numpy as np
 
 from collhub_nccl.schedule_tables import schedule_cpp, schedule_json, tables_of
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer
-from hub_core.diagnostics import UsageError
 from hub_core.execution.levels import levelled_program
-from hub_core.losses import Loss
-from hub_core.plugins.contract import Artifact, Options, WriteResult
-from hub_core.steps import COLUMN_DEFAULTS, StepKind, StepTable
+from hub_core.model import COLUMN_DEFAULTS, Algorithm, Buffer, Loss, StepKind, StepTable, UsageError
+from hub_core.plugin_api import Artifact, Options, WriteResult
 
 _SCRIPTS = frozenset({"run_nccl4py.py"})
 _RUNTIME = (

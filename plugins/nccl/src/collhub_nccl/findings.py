@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hub_core.diagnostics import Diagnostic, Location, Severity
+from hub_core.model import Diagnostic, Location, Severity
 
 
 class Findings:

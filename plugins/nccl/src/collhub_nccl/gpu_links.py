@@ -11,7 +11,7 @@ from collhub_nccl.machine import LinkType, Machine, NodeKind
 from collhub_nccl.profiles import PROFILES, Profile
 from collhub_nccl.xml_machine import Gpu, Hub
 from collhub_nccl.xml_nodes import TargetKind, bus_of, target_kind
-from hub_core.diagnostics import Location, UsageError
+from hub_core.model import Location, UsageError
 
 _LINKS = ("nvlink", "xgmi", "c2c")
 _CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from xml.sax.saxutils import quoteattr
 
 from collhub_nccl.rings import Ring, rings_of
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import ReduceOp
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.losses import Loss
-from hub_core.plugins.contract import Artifact, Options, WriteResult
-from hub_core.verification.verifier import verify
+from hub_core.model import Algorithm, InputError, Loss, ReduceOp, UsageError
+from hub_core.plugin_api import Artifact, Options, WriteResult
+from hub_core.verification import verify
 
 # NCCL reads more channels than these without a check, into arrays of this size.
 _MOST_CHANNELS = 32

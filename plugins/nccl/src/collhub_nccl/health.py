@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 
-from hub_core.plugins.contract import HealthLine
+from hub_core.plugin_api import HealthLine
 
 _TOOLS = (
     (

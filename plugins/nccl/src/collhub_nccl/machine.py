@@ -8,10 +8,9 @@ from enum import IntEnum, StrEnum
 
 import numpy as np
 
-from hub_core.diagnostics import InputError, Location, UsageError
-from hub_core.plugins.contract import Options
-from hub_core.topology import Links, Topology
-from hub_core.units import parse_bandwidth, parse_time
+from hub_core.model import InputError, Location, UsageError, parse_bandwidth, parse_time
+from hub_core.network import Links, Topology
+from hub_core.plugin_api import Options
 
 MAX_NODES = 1 << 20
 MAX_LINKS = 1 << 22

@@ -12,10 +12,9 @@ from collhub_nccl import bandwidths
 from collhub_nccl.findings import Findings
 from collhub_nccl.machine import Fabric, LinkType, Machine, NodeKind, topology_of
 from collhub_nccl.profiles import PROFILES, Profile
-from hub_core.diagnostics import InputError, Location
-from hub_core.plugins.contract import Options, Source
-from hub_core.topology import Topology
-from hub_core.units import parse_bandwidth
+from hub_core.model import InputError, Location, parse_bandwidth
+from hub_core.network import Topology
+from hub_core.plugin_api import Options, Source
 
 MAX_BYTES = 4 << 20
 MAX_DEVICES = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugins.contract import (
+from hub_core.plugin_api import (
     Format,
     FormatWriter,
     HealthCheck,
@@ -12,8 +12,8 @@ from hub_core.plugins.contract import (
     Option,
     OptionType,
     TopologyReader,
+    hookimpl,
 )
-from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 

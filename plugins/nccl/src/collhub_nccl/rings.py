@@ -9,11 +9,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm
-from hub_core.collectives import Buffer, Collective, CollectiveKind
-from hub_core.diagnostics import InputError
 from hub_core.execution.levels import levelled_program
 from hub_core.execution.program import LevelledProgram, RecordKind
+from hub_core.model import Algorithm, Buffer, Collective, CollectiveKind, InputError
 
 Int64Array = npt.NDArray[np.int64]
 Ring = tuple[int, ...]

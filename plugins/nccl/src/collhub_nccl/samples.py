@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hub_core.plugins.contract import Source
+from hub_core.plugin_api import Source
 
 _PORT = '<nic><net name="{name}" dev="{dev}" speed="400000" port="1" latency="0.5" guid="0x1" maxconn="131072" gdr="1"/></nic>'
 

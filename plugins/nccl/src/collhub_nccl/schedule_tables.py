@@ -9,11 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.algorithm import Algorithm, Provenance
-from hub_core.collectives import REDUCING, Buffer, Collective, CollectiveKind
-from hub_core.diagnostics import InputError
 from hub_core.execution.bandwidth import bus_bandwidth
 from hub_core.execution.program import LevelledProgram
+from hub_core.model import (
+    REDUCING,
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    InputError,
+    Provenance,
+)
 
 Int64Array = npt.NDArray[np.int64]
 

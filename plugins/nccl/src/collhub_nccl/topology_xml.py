@@ -12,10 +12,9 @@ from collhub_nccl.machine import Fabric, topology_of
 from collhub_nccl.profiles import PROFILES
 from collhub_nccl.xml_machine import Hub, build
 from collhub_nccl.xml_nodes import bus_number, is_gpu_class
-from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import Options, Source
-from hub_core.topology import Topology
-from hub_core.units import parse_bandwidth
+from hub_core.model import UsageError, parse_bandwidth
+from hub_core.network import Topology
+from hub_core.plugin_api import Options, Source
 
 
 def read(source: Source, options: Options) -> Topology:

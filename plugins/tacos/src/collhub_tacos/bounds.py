@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from collhub_tacos.distances import diameter_ps, total_hops
 from collhub_tacos.network import LinkTimes, Network
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.topology import Occupancy
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Occupancy
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from collhub_packing.graph import CapacityGraph
 
 from collhub_tacos.network import Network
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 
 def tightest_sets(network: Network, members: npt.NDArray[np.int64]) -> list[npt.NDArray[np.bool_]]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.translation import Translations
-from hub_core.collectives import Collective, CollectiveKind
+from hub_core.model import Collective, CollectiveKind
 
 Int64Array = npt.NDArray[np.int64]
 

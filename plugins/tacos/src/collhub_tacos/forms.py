@@ -12,8 +12,7 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.reversal import is_duplex, reversed_schedule, transposed
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading import Spread, spread_out
-from hub_core.algorithm import JsonValue
-from hub_core.collectives import Collective, CollectiveKind
+from hub_core.model import Collective, CollectiveKind, JsonValue
 from hub_core.transfers import Chunks, Transfers
 
 Int64Array = npt.NDArray[np.int64]

@@ -23,9 +23,8 @@ from collhub_tacos.forms import Candidate, Progress
 from collhub_tacos.network import Network
 from collhub_tacos.reversal import is_duplex
 from collhub_tacos.setting import Setting
-from hub_core.algorithm import JsonValue
-from hub_core.diagnostics import InputError
-from hub_core.topology import Occupancy, Topology
+from hub_core.model import InputError, JsonValue
+from hub_core.network import Occupancy, Topology
 from hub_core.transfers import algorithm_of
 from hub_core.verification import verify
 

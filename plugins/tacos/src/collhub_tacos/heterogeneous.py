@@ -12,7 +12,7 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.reach import unreachable
 from collhub_tacos.schedule import Schedule
 from collhub_tacos.seed_search import Best, best_of_seeds
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

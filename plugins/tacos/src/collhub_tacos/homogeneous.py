@@ -14,7 +14,7 @@ from collhub_tacos.network import Network
 from collhub_tacos.reach import hops_from, unreachable
 from collhub_tacos.seed_search import best_of_seeds
 from collhub_tacos.translation import Translations, symmetric_all_gather
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 Int64Array = npt.NDArray[np.int64]
 

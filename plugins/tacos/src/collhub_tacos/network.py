@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.topology import Occupancy, Topology
+from hub_core.network import Occupancy, Topology
 
 Int64Array = npt.NDArray[np.int64]
 

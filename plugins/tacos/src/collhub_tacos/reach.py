@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import Network
-from hub_core.diagnostics import InputError
-from hub_core.rank_lists import format_ranks
+from hub_core.model import InputError, format_ranks
 
 
 def hops_from(network: Network, node: int, *, both_ways: bool = False) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from collhub_tacos.arrival_log import ArrivalLog
 from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.schedule import Schedule
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 Int64Array = npt.NDArray[np.int64]
 Pairs = tuple[Int64Array, Int64Array]

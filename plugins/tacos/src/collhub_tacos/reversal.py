@@ -14,7 +14,7 @@ import numpy.typing as npt
 from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.schedule import Schedule
 from collhub_tacos.switches import PathNetwork
-from hub_core.topology import Routes, Topology
+from hub_core.network import Routes, Topology
 
 Int64Array = npt.NDArray[np.int64]
 

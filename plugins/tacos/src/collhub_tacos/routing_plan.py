@@ -12,8 +12,8 @@ from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.routing_windows import released_at_once, windows_of_links
 from collhub_tacos.schedule import Schedule
 from collhub_tacos.switches import PathNetwork, PathTimes
-from hub_core.diagnostics import InputError
-from hub_core.topology import Routes
+from hub_core.model import InputError
+from hub_core.network import Routes
 
 if TYPE_CHECKING:
     from collhub_tacos.routing_order import Lines

@@ -11,11 +11,9 @@ import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
 from collhub_tacos.switches import contracted, unwound
-from hub_core.algorithm import message_bytes
-from hub_core.collectives import Collective, CollectiveKind
-from hub_core.diagnostics import UsageError
-from hub_core.plugins.contract import Options, SynthesisRequest
-from hub_core.topology import Occupancy
+from hub_core.model import Collective, CollectiveKind, UsageError, message_bytes
+from hub_core.network import Occupancy
+from hub_core.plugin_api import Options, SynthesisRequest
 from hub_core.transfers import Chunks
 
 Int64Array = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ from collhub_tacos.seed_search import best_of_seeds
 from collhub_tacos.setting import Setting
 from collhub_tacos.switches import PathNetwork
 from collhub_tacos.translation import Translations
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 Int64Array = npt.NDArray[np.int64]
 Progress = Callable[[float, str], None]

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.network import LinkTimes, Network
-from hub_core.diagnostics import UsageError
-from hub_core.topology import Links, Occupancy, Routes, Topology, link_times_ns
+from hub_core.model import UsageError
+from hub_core.network import Links, Occupancy, Routes, Topology, link_times_ns
 
 Int64Array = npt.NDArray[np.int64]
 

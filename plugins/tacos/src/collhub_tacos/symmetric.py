@@ -12,7 +12,7 @@ from collhub_tacos.reach import unreachable
 from collhub_tacos.schedule import Schedule
 from collhub_tacos.seed_search import Best, best_of_seeds
 from collhub_tacos.translation import Translations
-from hub_core.diagnostics import InputError
+from hub_core.model import InputError
 
 Int64Array = npt.NDArray[np.int64]
 Part = tuple[Int64Array, Int64Array]

@@ -12,11 +12,9 @@ from collhub_tacos.forms import FORMS, LADDERS, Candidate, Progress
 from collhub_tacos.network import Network
 from collhub_tacos.setting import Setting
 from collhub_tacos.switches import PathNetwork
-from hub_core.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.collectives import CollectiveKind
-from hub_core.diagnostics import InputError, UsageError
-from hub_core.plugins.contract import Options, SynthesisRequest, SynthesisResult
-from hub_core.topology import Occupancy
+from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
+from hub_core.network import Occupancy
+from hub_core.plugin_api import Options, SynthesisRequest, SynthesisResult
 from hub_core.transfers import Transfers, algorithm_of
 from hub_core.verification import verify
 

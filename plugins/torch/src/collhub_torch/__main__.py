@@ -15,9 +15,9 @@ import torch.distributed as dist
 import hub_core
 from collhub_torch.engine import TorchEngine
 from collhub_torch.rank import BACKENDS, join
-from hub_core.diagnostics import Diagnostic, HubError, UsageError
 from hub_core.execution.rank_tasks import Array
 from hub_core.execution.started_ranks import Report, Trial, add_arguments, run_rank
+from hub_core.model import Diagnostic, HubError, UsageError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from hub_core.collectives import CollectiveKind, ReduceOp
 from hub_core.execution.rank_engine import NativeCollective, Post, Waiting
 from hub_core.execution.rank_tasks import RankTask
+from hub_core.model import CollectiveKind, ReduceOp
 
 Array = npt.NDArray[Any]
 

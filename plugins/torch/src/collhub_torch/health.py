@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from collhub_torch.executor import INSTALL
-from hub_core.plugins.contract import HealthLine
+from hub_core.plugin_api import HealthLine
 
 
 def check(environment: Mapping[str, str]) -> Sequence[HealthLine]:

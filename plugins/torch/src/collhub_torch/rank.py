@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 from collhub_torch.engine import TorchEngine
-from hub_core.diagnostics import PluginError
 from hub_core.execution.job_folder import FAILED, Job, serve_rank
 from hub_core.execution.rank_engine import RankLog, run_task
 from hub_core.execution.rank_tasks import Array, RankTask
+from hub_core.model import PluginError
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 

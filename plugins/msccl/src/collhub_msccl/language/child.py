@@ -19,7 +19,7 @@ from collhub_msccl.language.calling_line import calling_line
 from collhub_msccl.language.host import CURRENT_HOST, Host
 from collhub_msccl.language.program import MSCCLProgram
 from collhub_msccl.language.shim import install
-from hub_core.diagnostics import HubError
+from hub_core.model import HubError
 
 __all__ = ["main"]
 

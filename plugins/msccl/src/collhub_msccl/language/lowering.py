@@ -13,9 +13,17 @@ from collhub_msccl.language.instances import Instances
 from collhub_msccl.language.priorities import execution_order
 from collhub_msccl.language.stated_blocks import stated_blocks
 from collhub_msccl.language.trace import COPY, INPUT, OPERATION_FIELDS, OUTPUT, Trace
-from hub_core.algorithm import Algorithm, Provenance
-from hub_core.collectives import Buffer, Collective, CollectiveKind, Contributions, CustomContract
-from hub_core.steps import StepKind, StepTable
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
+    Provenance,
+    StepKind,
+    StepTable,
+)
 
 __all__ = ["lower"]
 

@@ -19,7 +19,7 @@ from collhub_msccl.language.topologies.generic import Topology
 from collhub_msccl.language.trace import COPY, FIRST_SCRATCH, INPUT, OUTPUT, REDUCE, Trace
 
 if TYPE_CHECKING:
-    from hub_core.algorithm import Algorithm
+    from hub_core.model import Algorithm
 
 __all__ = ["MSCCLProgram", "current_program"]
 
@@ -196,7 +196,7 @@ class MSCCLProgram:
 
     def findings(self) -> list[str]:
         """What is wrong, one line each."""
-        from hub_core.diagnostics import Severity
+        from hub_core.model import Severity
         from hub_core.verification import verify
 
         if kind_of(self.collective) == "custom" and self.collective.check(self) is False:

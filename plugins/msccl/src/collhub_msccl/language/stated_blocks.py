@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_msccl.language.trace import OPERATION_FIELDS
-from hub_core.diagnostics import InputError, Location
+from hub_core.model import InputError, Location
 
 __all__ = ["stated_blocks"]
 

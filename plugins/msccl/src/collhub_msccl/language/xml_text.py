@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collhub_msccl import plugin
-from hub_core.algorithm import Algorithm
-from hub_core.plugins.contract import FormatWriter, Option, OptionType, WriteResult, resolve
-from hub_core.units import parse_size
+from hub_core.model import Algorithm, parse_size
+from hub_core.plugin_api import FormatWriter, Option, OptionType, WriteResult, resolve
 
 __all__ = ["xml_text"]
 

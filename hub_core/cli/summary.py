@@ -1,0 +1,117 @@
+"""What an algorithm is, in numbers: steps by kind, traffic by pair of ranks, and the longest chains of steps and messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.chakra.nodes import message_tags
+from hub_core.model.algorithm import Algorithm, message_bytes
+from hub_core.model.steps import StepKind, StepTable
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Messages between pairs of ranks, one entry a pair, ordered by source, then destination.
+
+    Columns int64: `source`, `destination`, `messages`, `units`, and `bytes`, None where no size is known.
+    """
+
+    source: Int64Array
+    destination: Int64Array
+    messages: Int64Array
+    units: Int64Array
+    bytes: Int64Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """Length of the longest chain of dependent steps, and the most messages that wait for each other in a chain."""
+
+    steps: int
+    messages: int
+
+
+def kind_counts(steps: StepTable) -> dict[str, int]:
+    """Number of steps of every kind, kinds without steps included."""
+    counts = np.bincount(steps.kind, minlength=len(StepKind)).tolist()
+    return {kind.name.lower().replace("_", "-"): counts[kind] for kind in StepKind}
+
+
+def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
+    """Sum what is sent from rank to rank; bytes for a collective of `collective_bytes`, if given."""
+    steps = algorithm.steps
+    sends = np.flatnonzero(steps.sends)
+    pairs = _pair(steps.rank[sends], steps.peer[sends])
+    distinct, entry, messages = np.unique(pairs, return_inverse=True, return_counts=True)
+    units = _sums(entry, steps.count[sends], len(distinct))
+    sent_bytes = None
+    if collective_bytes is not None:
+        sizes = message_bytes(collective_bytes, algorithm.collective.unit_count, steps.count[sends])
+        sent_bytes = _sums(entry, sizes, len(distinct))
+    return Traffic(
+        distinct >> 32, distinct & 0xFFFFFFFF, messages.astype(np.int64), units, sent_bytes
+    )
+
+
+def critical_path(steps: StepTable) -> CriticalPath | None:
+    """Longest chains over dependencies and messages, or None where steps wait for each other in a circle.
+
+    A RECV follows the SEND that it matches; what has no match follows nothing. Level-synchronous: time
+    O(steps + dependencies) plus a constant per level.
+    """
+    parent, child, is_message = _all_edges(steps)
+    order = np.argsort(parent, kind="stable")
+    child, is_message = child[order], is_message[order].astype(np.int64)
+    first_child = np.searchsorted(parent[order], np.arange(len(steps) + 1))
+    waits_for = np.bincount(child, minlength=len(steps))
+    messages = np.zeros(len(steps), np.int64)
+    frontier, levels, done = np.flatnonzero(waits_for == 0), 0, 0
+    while len(frontier):
+        levels, done = levels + 1, done + len(frontier)
+        width = first_child[frontier + 1] - first_child[frontier]
+        edges = np.repeat(first_child[frontier] - np.cumsum(width) + width, width) + np.arange(
+            int(width.sum())
+        )
+        reached = child[edges]
+        np.maximum.at(messages, reached, np.repeat(messages[frontier], width) + is_message[edges])
+        np.subtract.at(waits_for, reached, 1)
+        frontier = np.unique(reached[waits_for[reached] == 0])
+    return CriticalPath(levels, int(messages.max(initial=0))) if done == len(steps) else None
+
+
+def _all_edges(steps: StepTable) -> tuple[Int64Array, Int64Array, npt.NDArray[np.bool_]]:
+    """(parent row, child row, is a message) of every dependency and every matched message."""
+    parent, child = steps.edges()
+    send, receive = _matches(steps)
+    is_message = np.concatenate([np.zeros(len(parent), np.bool_), np.ones(len(send), np.bool_)])
+    return np.concatenate([parent, send]), np.concatenate([child, receive]), is_message
+
+
+def _matches(steps: StepTable) -> tuple[Int64Array, Int64Array]:
+    """Rows of SENDs and of the receives that take their messages."""
+    tags = message_tags(steps).astype(np.int64)
+    send, receive = np.flatnonzero(steps.sends), np.flatnonzero(steps.receives)
+    pairs = np.concatenate(
+        [_pair(steps.rank[send], steps.peer[send]), _pair(steps.peer[receive], steps.rank[receive])]
+    )
+    pair_number = np.unique(pairs, return_inverse=True)[1]
+    keys = pair_number << 31 | tags[np.concatenate([send, receive])]
+    _, at_send, at_receive = np.intersect1d(
+        keys[: len(send)], keys[len(send) :], assume_unique=True, return_indices=True
+    )
+    return send[at_send], receive[at_receive]
+
+
+def _pair(source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32]) -> Int64Array:
+    return source.astype(np.int64) << 32 | (destination.astype(np.int64) & 0xFFFFFFFF)
+
+
+def _sums(entry: Int64Array, values: Int64Array, length: int) -> Int64Array:
+    sums = np.zeros(length, np.int64)
+    np.add.at(sums, entry, values)
+    return sums

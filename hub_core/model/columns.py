@@ -1,0 +1,111 @@
+"""Columns: the few operations on grouped integer arrays from which tables and graphs are made.
+
+Everything here is linear in its input, apart from one stable sort where an order is not there yet. A group is a
+number 0..n-1; `indptr` is the row pointer of a CSR table: the entries of group g are `indptr[g]:indptr[g + 1]`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.integer]
+
+
+def row_pointer(counts: npt.ArrayLike) -> Int64Array:
+    """Turn the sizes of n groups into the row pointer, int64[n + 1]: 0, and the sums up to each group's end."""
+    sizes = np.asarray(counts, np.int64)
+    indptr = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=indptr[1:])
+    return indptr
+
+
+def first_positions(counts: npt.ArrayLike) -> Int64Array:
+    """Where each of n groups begins, int64[n], when groups of these sizes lie one behind the other."""
+    return row_pointer(counts)[:-1]
+
+
+def group_pointer(groups: IntArray, count: int) -> Int64Array:
+    """The row pointer, int64[count + 1], of rows that are sorted by these group numbers."""
+    return row_pointer(np.bincount(groups, minlength=count))
+
+
+def group_of_entry(indptr: IntArray) -> Int64Array:
+    """The group of every entry of a CSR table, int64[entries]: the opposite of `group_pointer`."""
+    return np.repeat(np.arange(len(indptr) - 1, dtype=np.int64), np.diff(indptr))
+
+
+def counted_positions(counts: npt.ArrayLike) -> Int64Array:
+    """0, 1, ... within each of the groups of these sizes: `[2, 3]` gives `[0, 1, 0, 1, 2]`."""
+    return expanded_ranges(0, counts)
+
+
+def expanded_ranges(starts: npt.ArrayLike, counts: npt.ArrayLike) -> Int64Array:
+    """The ranges `starts[i]..starts[i] + counts[i] - 1` one behind the other, int64[sum of counts]."""
+    sizes = np.asarray(counts, np.int64)
+    shift = np.asarray(starts, np.int64) - first_positions(sizes)
+    return np.repeat(shift, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
+
+
+def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
+    """Which rows differ from the row before in one of the columns; the first row does. Columns of equal length."""
+    is_new = np.ones(len(columns[0]), np.bool_)
+    if len(is_new) > 1:
+        is_new[1:] = False
+        for column in columns:
+            is_new[1:] |= column[1:] != column[:-1]
+    return is_new
+
+
+def run_starts(*columns: npt.NDArray[np.generic]) -> Int64Array:
+    """The first row of every run of equal rows, ascending."""
+    return np.flatnonzero(run_mask(*columns))
+
+
+def run_lengths(starts: IntArray, rows: int) -> Int64Array:
+    """How many rows each run has, from the first rows of all runs and the number of rows."""
+    return np.diff(np.append(starts, rows))
+
+
+def sorted_ordinals(keys: IntArray) -> Int64Array:
+    """For every row of sorted keys, how many rows of the same key stand before it."""
+    return counted_positions(run_lengths(run_starts(keys), len(keys)))
+
+
+def ordinals(keys: IntArray) -> Int64Array:
+    """For every row, how many rows of the same key stand before it; keys in any order."""
+    if len(keys) < 2 or bool(np.all(keys[1:] >= keys[:-1])):
+        return sorted_ordinals(keys)
+    order = np.argsort(keys, kind="stable")
+    found = np.empty(len(keys), np.int64)
+    found[order] = sorted_ordinals(keys[order])
+    return found
+
+
+def inverse(permutation: IntArray) -> Int64Array:
+    """The permutation that undoes this one: `inverse(p)[p[i]] == i`."""
+    return positions_in(permutation, len(permutation))
+
+
+def positions_in(rows: IntArray, count: int) -> Int64Array:
+    """Where each of 0..count-1 stands in `rows`, int64[count], -1 for what does not."""
+    position = np.full(count, -1, np.int64)
+    position[rows] = np.arange(len(rows))
+    return position
+
+
+def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
+    """Group `values` by `keys`: (indptr, values in group order), the given order kept within a group."""
+    if len(keys) > 1 and bool(np.any(keys[1:] < keys[:-1])):
+        values = values[np.argsort(keys, kind="stable")]
+    return group_pointer(keys, count), values
+
+
+def gather(indptr: Int64Array, indices: Int64Array, groups: IntArray) -> Int64Array:
+    """The entries of these groups of a CSR table, one group behind the other."""
+    starts = indptr[groups]
+    found: Int64Array = indices[expanded_ranges(starts, indptr[groups + 1] - starts)]
+    return found

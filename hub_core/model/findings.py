@@ -1,0 +1,85 @@
+"""Diagnostics under construction: codes in a fixed order, capped, and put in words only where listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.model.diagnostics import Diagnostic, Location, Severity
+from hub_core.model.steps import StepTable
+
+CAP = 8
+"""How many findings of one code are listed; the rest is counted."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """Diagnostics under construction: codes in the order of their first appearance, at most `CAP` of each."""
+
+    file: str | None = None
+    _by_code: dict[str, list[Diagnostic]] = field(default_factory=dict)
+    _count: dict[str, int] = field(default_factory=dict)
+
+    def add(
+        self,
+        code: str,
+        message: str,
+        location: Location,
+        cure: str = "",
+        severity: Severity = Severity.ERROR,
+    ) -> None:
+        """Add one finding; beyond the cap it is only counted."""
+        listed = self._by_code.setdefault(code, [])
+        self._count[code] = self._count.get(code, 0) + 1
+        if len(listed) < CAP:
+            listed.append(Diagnostic(code, message, severity, location, cure))
+
+    def add_rows(
+        self,
+        code: str,
+        steps: StepTable,
+        rows: npt.NDArray[np.int64],
+        say: Callable[[int], str],
+        cure: str = "",
+    ) -> None:
+        """Add one finding a row; only what is listed is put in words."""
+        for row in rows[:CAP].tolist():
+            self.add(code, say(row), steps.location(row, self.file), cure)
+        self.count(code, len(rows) - CAP)
+
+    def count(self, code: str, number: int) -> None:
+        """Count findings of a code that is listed already, without putting them in words."""
+        if number > 0:
+            self._count[code] += number
+
+    def note(self, code: str, message: str) -> None:
+        """Add a remark that does not make the algorithm wrong."""
+        self.add(code, message, Location(self.file), severity=Severity.NOTE)
+
+    def has(self, code: str) -> bool:
+        """Whether this code was found."""
+        return code in self._count
+
+    def has_errors(self, besides: str = "") -> bool:
+        """Whether something other than notes was found, of another code than `besides`."""
+        return any(
+            item.severity is Severity.ERROR
+            for code, items in self._by_code.items()
+            if code != besides
+            for item in items
+        )
+
+    def __iter__(self) -> Iterator[Diagnostic]:
+        for code, listed in self._by_code.items():
+            yield from listed
+            rest = self._count[code] - len(listed)
+            if rest:
+                yield Diagnostic(
+                    code,
+                    f"and {rest} more findings of this kind",
+                    Severity.NOTE,
+                    Location(self.file),
+                )

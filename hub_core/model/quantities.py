@@ -1,0 +1,102 @@
+"""Sizes, bandwidths and times as people write them: GB is 1e9, GiB is 2^30, a bare number is refused."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from hub_core.model.diagnostics import UsageError
+
+_BYTES = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_BITS = {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
+_LARGEST_SIZE = 2**62
+
+
+def parse_size(text: str) -> int:
+    """Turn `1MiB`, `64KB`, `1.5GiB` into bytes. Raises `UsageError` unless whole, positive and with a unit."""
+    number, unit = _split(text, _BYTES, "size", "1MiB")
+    # The double tells the order of magnitude, so that 1e999999999B is never expanded; the fraction is exact.
+    if 0 < float(number) * _BYTES[unit] < 2 * _LARGEST_SIZE:
+        size = Fraction(number) * _BYTES[unit]
+        if size.denominator == 1 and size <= _LARGEST_SIZE:
+            return int(size)
+    raise UsageError(
+        f"size {text!r} is not a positive whole number of bytes up to 2^62",
+        cure="write for example 1MiB",
+    )
+
+
+def parse_bandwidth(text: str) -> float:
+    """Turn `50GB/s`, `50GiB/s` or `400Gbit/s` into bytes per second. Raises `UsageError`."""
+    units = {f"{unit}/s": float(factor) for unit, factor in {**_BYTES, **_BITS}.items()}
+    number, unit = _split(text, units, "bandwidth", "50GB/s")
+    rate = float(number) * units[unit]
+    if not 0 < rate < 1e18:
+        raise UsageError(
+            f"bandwidth {text!r} is not positive and finite", cure="write for example 50GB/s"
+        )
+    return rate
+
+
+def parse_time(text: str) -> float:
+    """Turn `500ns`, `0.5us` into seconds. Raises `UsageError`."""
+    number, unit = _split(text, _SECONDS, "time", "500ns")
+    seconds = round(float(number) * _SECONDS[unit] * 1e9, 6) / 1e9
+    if not seconds < 1e9:
+        raise UsageError(f"time {text!r} is too long", cure="write for example 500ns")
+    return seconds
+
+
+def format_bytes(count: float) -> str:
+    """Write a byte count with the largest binary unit that divides it, else with three digits."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if count >= _BYTES[unit]:
+            value = count / _BYTES[unit]
+            return f"{value:.0f} {unit}" if value == int(value) else f"{value:.4g} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """Write a bandwidth with the largest decimal unit below it and at most four digits: `50 GB/s`, `53.69 GB/s`."""
+    for unit in ("TB", "GB", "MB", "KB"):
+        if bytes_per_s >= _BYTES[unit]:
+            return f"{bytes_per_s / _BYTES[unit]:.4g} {unit}/s"
+    return f"{bytes_per_s:.4g} B/s"
+
+
+def format_time(nanoseconds: float) -> str:
+    """Write a time in the unit that keeps the number between 1 and 1000."""
+    for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if nanoseconds >= factor:
+            return f"{nanoseconds / factor:.2f} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+def _split(
+    text: str, units: dict[str, float] | dict[str, int], what: str, example: str
+) -> tuple[str, str]:
+    """The number, still as text, and its unit."""
+    match = _NUMBER.match(text) if len(text) <= 64 else None
+    if match is None:
+        raise UsageError(
+            f"{what} {text[:64]!r} is not a number with a unit", cure=f"write for example {example}"
+        )
+    number, unit = match.groups()
+    if unit not in units:
+        named = f"has the unknown unit {unit!r}" if unit else "has no unit"
+        raise UsageError(
+            f"{what} {text!r} {named}", cure=f"use one of {', '.join(units)}, for example {example}"
+        )
+    return number, unit

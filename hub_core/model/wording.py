@@ -1,0 +1,38 @@
+"""Say in words what a step does, for messages."""
+
+from __future__ import annotations
+
+from hub_core.model.collectives import Buffer
+from hub_core.model.steps import StepKind, StepTable
+
+_FORMS = {
+    StepKind.SEND: "send of {src} to rank {peer}",
+    StepKind.RECV: "receive from rank {peer} into {dst}",
+    StepKind.RECV_REDUCE: "reducing receive from rank {peer} and {src} into {dst}",
+    StepKind.COPY: "copy of {src} to {dst}",
+    StepKind.REDUCE: "reduction of {src} into {dst}",
+    StepKind.COMPUTE: "computation",
+}
+
+
+def region(buffer: int, offset: int, count: int) -> str:
+    """`OUTPUT[4:6]`, or `OUTPUT[4]` for one unit."""
+    name = Buffer(buffer).name if buffer in set(Buffer) else f"buffer {buffer}"
+    return f"{name}[{offset}]" if count == 1 else f"{name}[{offset}:{offset + count}]"
+
+
+def action(steps: StepTable, row: int) -> str:
+    """What a row does."""
+    count = int(steps.count[row])
+    return _FORMS[StepKind(int(steps.kind[row]))].format(
+        peer=int(steps.peer[row]),
+        src=region(int(steps.src_buffer[row]), int(steps.src_offset[row]), count),
+        dst=region(int(steps.dst_buffer[row]), int(steps.dst_offset[row]), count),
+    )
+
+
+def describe(steps: StepTable, row: int) -> str:
+    """Where a row stands, and what it does."""
+    line = int(steps.source_line[row])
+    place = f"line {line}, " if line >= 0 else ""
+    return f"{place}rank {int(steps.rank[row])}, step {steps.step_of(row)} ({action(steps, row)})"

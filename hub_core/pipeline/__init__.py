@@ -1,0 +1,1 @@
+"""From what a user names to models and results: the only caller of plugins' work."""

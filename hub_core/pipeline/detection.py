@@ -1,0 +1,94 @@
+"""Choose the format of an input or an output: by suffix, then by content; ambiguity is an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TypeVar
+
+from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
+from hub_core.pipeline.sources import Input, may_read
+from hub_core.plugin_api.contract import Format, FormatReader, FormatWriter, TopologyReader
+from hub_core.registry.plugins import KINDS, Offer, Provided, Registry
+
+CANONICAL_FORMAT = "chakra"
+R = TypeVar("R", FormatReader, TopologyReader)
+
+
+def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
+    """The only reader that claims an input.
+
+    The suffix decides where one reader has it; else the signature, in the first 4096 bytes, among the readers
+    that have the suffix or, where none has, among all. Raises `UsageError` or, where a plugin that is not
+    loaded may be the one, `PluginError`.
+    """
+    able = [provided for provided in registry.all(kind) if may_read(opened, provided.offer.format)]
+    name = opened.source.parts[0].name
+    named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
+    if len(named) == 1:
+        return named[0]
+    fitting = [
+        provided for provided in named or able if _has_signature(opened.head, provided.offer.format)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    raise _undecided(opened, fitting or named, KINDS[kind], registry)
+
+
+def writer_for(out: str, registry: Registry) -> Provided[FormatWriter]:
+    """The writer that the suffix of an output path names; a path without suffix means the canonical trace set."""
+    writers = registry.all(FormatWriter)
+    named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]
+    if len(named) == 1:
+        return named[0]
+    if not named and not PurePath(out).suffix and out != "-":
+        return registry.find(FormatWriter, CANONICAL_FORMAT)
+    known = sorted({suffix for provided in writers for suffix in provided.offer.format.suffixes})
+    message = (
+        f"{out!r} may be {_names(named)}" if named else f"the name {out!r} does not tell the format"
+    )
+    cure = f"name the format with --to; suffixes that do: {', '.join(known)}"
+    raise UsageError(message, cure=cure, code="undecided-format")
+
+
+def may_be_topology_file(text: str, registry: Registry) -> bool:
+    """Whether a text that names no existing file looks like one: a path with folders, or a known suffix."""
+    return "/" in text or any(
+        _has_suffix(text, provided.offer.format) for provided in registry.all(TopologyReader)
+    )
+
+
+def _has_suffix(name: str, format: Format) -> bool:
+    return name.lower().endswith(tuple(suffix.lower() for suffix in format.suffixes))
+
+
+def _has_signature(head: bytes, format: Format) -> bool:
+    return bool(format.signature) and re.search(format.signature, head) is not None
+
+
+def _undecided(
+    opened: Input, candidates: Sequence[Provided[Offer]], noun: str, registry: Registry
+) -> HubError:
+    place = Location(opened.source.name)
+    if candidates:
+        return InputError(
+            f"may be {_names(candidates)}",
+            location=place,
+            cure="name the format with --from",
+            code="ambiguous-format",
+        )
+    message = f"no {noun} claims it, neither by its name nor by its first bytes"
+    if hint := registry.unavailable_hint():
+        return PluginError(
+            f"{message}; {hint}",
+            location=place,
+            cure="see 'collhub plugins list'",
+            code="not-available",
+        )
+    cure = "name the format with --from; 'collhub formats' lists them"
+    return InputError(message, location=place, cure=cure, code="unknown-format")
+
+
+def _names(candidates: Sequence[Provided[Offer]]) -> str:
+    return " or ".join(f"{provided.name} ({provided.plugin})" for provided in candidates)

@@ -1,0 +1,272 @@
+"""Open what users name as input - a file, standard input, a set of rank files - as bounded sources."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from hub_core.model.diagnostics import Diagnostic, InputError, Location
+from hub_core.plugin_api.contract import Format, Layout, Source, SourcePart
+
+STANDARD_STREAM = "-"
+HEAD_BYTES = 4096
+MAX_FILE_BYTES = 4 << 30
+MAX_STREAM_BYTES = 1 << 30
+MAX_FOLDER_FILES = 1 << 16
+_CHUNK_BYTES = 1 << 20
+_READABLE_LAYOUTS = {
+    Layout.FILE: (Layout.FILE, Layout.PREFIX),
+    Layout.PREFIX: (Layout.PREFIX,),
+    Layout.FOLDER: (Layout.FOLDER,),
+}
+
+Report = Callable[[Diagnostic], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An opened input: the source for a reader, the first 4096 bytes of its first part, and how it lies on disk."""
+
+    source: Source
+    head: bytes
+    layout: Layout
+
+
+class _Member(NamedTuple):
+    """One file of a set `PREFIX.<rank><suffix>`."""
+
+    rank: int
+    file: Path
+    prefix: str
+    suffix: str
+
+
+def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
+    """Open a file, standard input (`-`), or a set of files; `formats` says which suffixes make sets.
+
+    A set `PREFIX.<rank><suffix>` is named by its prefix, by one member, or by a folder that holds no other set.
+    Other folders are opened only for formats that are folders. Reads the head of the first part; the rest is
+    bounded and read on demand. Raises `InputError` for what is missing, empty, unreadable or too large.
+    """
+    text = os.fspath(path)
+    if text == STANDARD_STREAM:
+        return _stream(sys.stdin.buffer, "<stdin>", report)
+    place = Path(text)
+    if members := _find_set(place, formats):
+        parts = tuple(_part(member.file, member.rank) for member in members)
+        prefix = str(members[0].file.parent / members[0].prefix)
+        return Input(Source(prefix, parts, report), _head(members[0].file), Layout.PREFIX)
+    if place.is_dir():
+        return _folder(place, formats, report)
+    return _single(place, report)
+
+
+def may_read(opened: Input, format: Format) -> bool:
+    """Whether a reader of the format can take an input that lies on disk as this one does."""
+    return format.layout in _READABLE_LAYOUTS[opened.layout]
+
+
+def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
+    """The prefix that an output path means: `ring`, `ring.et` and `ring.0.et` all mean `ring`."""
+    match = re.match(rf"(?P<prefix>.+?)(\.[0-9]+)?{_any_of(suffixes)}\Z", path.name, re.DOTALL)
+    return path.with_name(match["prefix"]) if match else path
+
+
+def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
+    """The files `PREFIX.<rank><suffix>` that exist, by rank."""
+    return [
+        member.file for member in _members(prefix.parent, suffixes) if member.prefix == prefix.name
+    ]
+
+
+def _find_set(place: Path, formats: Sequence[Format]) -> list[_Member]:
+    """The rank files that a prefix, a member or a folder names, by rank; empty where it names no set."""
+    suffixes = sorted(
+        {suffix for f in formats if f.layout is Layout.PREFIX for suffix in f.suffixes}
+    )
+    if not suffixes or (place.is_file() and not place.name.endswith(tuple(suffixes))):
+        return []
+    siblings = [] if place.name in ("", "..") else _members(place.parent, suffixes)
+    if place.is_file():
+        own = next((member for member in siblings if member.file.name == place.name), None)
+        return [m for m in siblings if own and (m.prefix, m.suffix) == (own.prefix, own.suffix)]
+    named = [member for member in siblings if member.prefix == place.name]
+    return _only_set(place, named or (_members(place, suffixes) if place.is_dir() else []))
+
+
+def _members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
+    """Every file of a folder that has a rank in its name, by rank."""
+    pattern = re.compile(
+        rf"(?P<prefix>.+)\.(?P<rank>0|[1-9][0-9]{{0,6}})(?P<suffix>{_any_of(suffixes)})\Z",
+        re.DOTALL,
+    )
+    try:
+        names = os.listdir(folder)
+    except (OSError, ValueError):
+        return []
+    matches = filter(None, map(pattern.match, names))
+    return sorted(
+        _Member(int(m["rank"]), folder / m.string, m["prefix"], m["suffix"]) for m in matches
+    )
+
+
+def _only_set(place: Path, members: list[_Member]) -> list[_Member]:
+    sets = sorted({(member.prefix, member.suffix) for member in members})
+    if len(sets) > 1:
+        names = ", ".join(
+            str(members[0].file.parent / f"{prefix}.0{suffix}") for prefix, suffix in sets[:6]
+        )
+        raise _fault(
+            str(place), f"names {len(sets)} sets of rank files", f"name one by a member: {names}"
+        )
+    return members
+
+
+def _any_of(suffixes: Sequence[str]) -> str:
+    return f"(?:{'|'.join(map(re.escape, suffixes))})"
+
+
+def _single(place: Path, report: Report) -> Input:
+    file = _open(place)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return _stream(file, str(place), report, is_ours=True)
+    file.close()
+    return Input(Source(str(place), (_part(place),), report), _head(place), Layout.FILE)
+
+
+def _folder(place: Path, formats: Sequence[Format], report: Report) -> Input:
+    if not any(format.layout is Layout.FOLDER for format in formats):
+        raise _fault(
+            str(place),
+            "is a folder without rank files",
+            "name one file, or a set of rank files by its prefix",
+        )
+    found = itertools.islice(
+        (file for file in place.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1
+    )
+    files = sorted(found)
+    if len(files) > MAX_FOLDER_FILES:
+        raise _fault(
+            str(place),
+            f"holds more than {MAX_FOLDER_FILES} files",
+            "name a folder with fewer files",
+        )
+    if not files:
+        raise _fault(
+            str(place),
+            "is a folder without files",
+            "name one file, or a set of rank files by its prefix",
+        )
+    return Input(Source(str(place), tuple(map(_part, files)), report), b"", Layout.FOLDER)
+
+
+def _part(file: Path, rank: int | None = None) -> SourcePart:
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        raise _unreadable(str(file), error) from None
+    return SourcePart(str(file), partial(_load, file), rank, size)
+
+
+def _load(file: Path) -> bytes:
+    """All bytes of a file of at most 4 GiB."""
+    name = str(file)
+    with _open(file) as opened:
+        try:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                return _bounded(opened, name, b"")
+            if os.fstat(opened.fileno()).st_size > MAX_FILE_BYTES:
+                raise _fault(
+                    name,
+                    f"is larger than {MAX_FILE_BYTES >> 30} GiB",
+                    "split it, or name another file",
+                )
+            content = opened.read()
+        except OSError as error:
+            raise _unreadable(name, error) from None
+    if not content:
+        raise _fault(name, "is empty", "name a file with content")
+    return content
+
+
+def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
+    """A source of one part from a pipe: the head is read now, the rest once, when the part is loaded."""
+    try:
+        head = file.read(HEAD_BYTES)
+        _check_head(name, head)
+    except (OSError, InputError) as error:
+        if is_ours:
+            file.close()
+        raise (error if isinstance(error, InputError) else _unreadable(name, error)) from None
+    read: list[bytes] = []
+
+    def load() -> bytes:
+        if not read:
+            read.append(_bounded(file, name, head))
+            if is_ours:
+                file.close()
+        return read[0]
+
+    return Input(Source(name, (SourcePart(name, load),), report), head, Layout.FILE)
+
+
+def _bounded(file: BinaryIO, name: str, head: bytes) -> bytes:
+    """`head` and all that follows it, at most 1 GiB: a stream does not say beforehand how long it is."""
+    content = io.BytesIO()
+    content.write(head)
+    while chunk := file.read(_CHUNK_BYTES):
+        content.write(chunk)
+        if content.tell() > MAX_STREAM_BYTES:
+            raise _fault(
+                name,
+                f"gives more than {MAX_STREAM_BYTES >> 30} GiB",
+                "save it as a file and name that",
+            )
+    return content.getvalue()
+
+
+def _head(file: Path) -> bytes:
+    with _open(file) as opened:
+        try:
+            head = opened.read(HEAD_BYTES)
+        except OSError as error:
+            raise _unreadable(str(file), error) from None
+    _check_head(str(file), head)
+    return head
+
+
+def _check_head(name: str, head: bytes) -> None:
+    if not head:
+        raise _fault(name, "is empty", "name a file with content")
+    # A file of zeros, however large, is refused before it is read into memory.
+    if len(head) == HEAD_BYTES and not any(head):
+        raise _fault(
+            name, f"begins with {HEAD_BYTES} zero bytes, as no format does", "write the file again"
+        )
+
+
+def _open(file: Path) -> BinaryIO:
+    try:
+        return open(file, "rb")
+    except (OSError, ValueError) as error:
+        raise _unreadable(str(file), error) from None
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return _fault(name, "there is no such file or set of rank files", "check the path")
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return _fault(name, f"cannot be read: {reason}", "check the path and its permissions")
+
+
+def _fault(name: str, what: str, cure: str) -> InputError:
+    return InputError(what, location=Location(name), cure=cure, code="unreadable-input")

@@ -1,0 +1,26 @@
+"""Import the public names of a package on first use, so that `collhub --help` needs no numpy."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+
+def names_from(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
+    """A package's `__getattr__` (PEP 562).
+
+    `homes`: the names that each module defines, by the module's full name.
+    """
+    home_of = {name: module for module, names in homes.items() for name in names}
+
+    def find(name: str) -> object:
+        home = home_of.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(importlib.import_module(home), name)
+        # Kept, so that this function runs once a name.
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find

@@ -1,0 +1,134 @@
+"""Turn option values, given as text or as Python values, into what the declared options promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from hub_core.model.diagnostics import Diagnostic, HubError, UsageError
+from hub_core.model.quantities import parse_size
+from hub_core.plugin_api.contract import Option, Options, OptionType, OptionValue
+from hub_core.registry.plugins import closest
+
+OptionText = Mapping[str, OptionValue]
+_LONGEST_NUMBER = 40
+
+
+def bind_options(
+    declared: Sequence[Option], given: OptionText, environment: Mapping[str, str], owner: str
+) -> Options:
+    """Every declared option with its value: the given one, else its environment variable's, else its default.
+
+    `owner` is named in messages (`writer chakra`). `-` in a given name stands for `_`. Raises `UsageError` with
+    a finding for every unknown name and every value that does not fit.
+    """
+    by_name = {name.replace("-", "_"): value for name, value in given.items()}
+    names = [option.name for option in declared]
+    findings = [_unknown(name, names, owner) for name in sorted(by_name.keys() - set(names))]
+    values: dict[str, OptionValue] = {}
+    for option in declared:
+        raw, origin = _raw_value(option, by_name, environment)
+        try:
+            values[option.name] = None if raw is None else converted(option, raw)
+        except ValueError as error:
+            findings.append(
+                Diagnostic(
+                    "option-value", f"{owner}: {origin} {raw!r:.60} {error}", cure=option.help
+                )
+            )
+    if findings:
+        raise UsageError(findings)
+    return values
+
+
+def converted(option: Option, raw: str | int | float | bool) -> OptionValue:
+    """The value as the option's type has it. Raises `ValueError` with the reason (`is not a whole number`)."""
+    value = _CONVERTERS[option.type](raw)
+    if option.choices and value not in option.choices:
+        close = closest(str(value), option.choices)
+        raise ValueError(
+            f"is not one of {', '.join(option.choices)}{'; ' + close if close else ''}"
+        )
+    return value
+
+
+def _raw_value(
+    option: Option, given: OptionText, environment: Mapping[str, str]
+) -> tuple[OptionValue, str]:
+    """The unconverted value and how to call its origin in a message."""
+    if option.name in given:
+        return given[option.name], f"option {option.name}"
+    if option.environment and environment.get(option.environment):
+        return environment[
+            option.environment
+        ], f"option {option.name}, from the environment variable {option.environment},"
+    return option.default, f"default of option {option.name}"
+
+
+def _unknown(name: str, known: Sequence[str], owner: str) -> Diagnostic:
+    cure = closest(name, known) or (f"known: {', '.join(known)}" if known else "it takes none")
+    return Diagnostic("unknown-option", f"{owner} has no option {name!r}", cure=cure)
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise ValueError("is not text")
+    return raw
+
+
+def _whole_number(raw: object) -> int:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    try:
+        return int(_number_text(raw))
+    except ValueError:
+        raise ValueError("is not a whole number") from None
+
+
+def _number(raw: object) -> float:
+    try:
+        number = (
+            float(raw)
+            if isinstance(raw, int | float) and not isinstance(raw, bool)
+            else float(_number_text(raw))
+        )
+    except (ValueError, OverflowError):
+        raise ValueError("is not a number") from None
+    if not math.isfinite(number):
+        raise ValueError("is not finite")
+    return number
+
+
+def _number_text(raw: object) -> str:
+    # `_` between digits is Python's, not the user's; long digit strings take quadratic time to convert.
+    if not isinstance(raw, str) or "_" in raw or len(raw) > _LONGEST_NUMBER:
+        raise ValueError
+    return raw
+
+
+def _truth(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    truth = {"true": True, "false": False}.get(raw.lower()) if isinstance(raw, str) else None
+    if truth is None:
+        raise ValueError("is not true or false")
+    return truth
+
+
+def _size(raw: object) -> int:
+    if isinstance(raw, int) and not isinstance(raw, bool) and raw > 0:
+        return raw
+    try:
+        return parse_size(_text(raw))
+    except (HubError, ValueError):
+        raise ValueError("is not a size with a unit, such as 1MiB") from None
+
+
+_CONVERTERS: dict[OptionType, Callable[[object], str | int | float | bool]] = {
+    OptionType.TEXT: _text,
+    OptionType.PATH: _text,
+    OptionType.INT: _whole_number,
+    OptionType.FLOAT: _number,
+    OptionType.BOOL: _truth,
+    OptionType.SIZE: _size,
+}

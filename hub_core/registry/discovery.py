@@ -1,0 +1,202 @@
+"""Find plugins through entry points and load them one at a time; one broken plugin never stops the others."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pluggy
+from packaging.utils import canonicalize_name
+
+from hub_core.model.diagnostics import PluginError, UsageError
+from hub_core.plugin_api import hooks as hookspecs
+from hub_core.plugin_api.hooks import ENTRY_POINT_GROUP, PROJECT
+from hub_core.registry.border import attempt
+from hub_core.registry.compatibility import (
+    CORE_DISTRIBUTION,
+    api_incompatibility,
+    requirement_incompatibility,
+)
+from hub_core.registry.descriptions import OFFERS_BY_HOOK, offers_defect
+from hub_core.registry.metadata import Distribution, EntryPoint, installed_distributions
+from hub_core.registry.plugins import (
+    CORE_NAME,
+    Offer,
+    Plugin,
+    PluginState,
+    PluginStatus,
+    Registry,
+    closest,
+)
+from hub_core.version import __version__
+
+DISABLING_VARIABLE = "COLLHUB_DISABLE_PLUGINS"
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """An entry point that is not loaded yet."""
+
+    plugin: Plugin
+    entry_point: EntryPoint | None
+    distribution: Distribution
+
+
+def discover(
+    *,
+    use_plugins: bool = True,
+    disabled: Collection[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Registry:
+    """Load the core's formats and every installed plugin; whatever a plugin does becomes its status.
+
+    `disabled`: plugin or distribution names, to which the comma-separated names in `COLLHUB_DISABLE_PLUGINS`
+    are added (`environment`, by default the process's). Raises `UsageError` for a name in `disabled` that no
+    plugin has; a name in the variable may lack one.
+    """
+    candidates = sorted(_candidates(), key=lambda c: (c.plugin.name, c.plugin.distribution))
+    _check_names(disabled, candidates)
+    variable = (os.environ if environment is None else environment).get(DISABLING_VARIABLE, "")
+    switches = {name: f"by --disable-plugin {name}" for name in disabled}
+    switches |= {
+        name.strip(): f"by {DISABLING_VARIABLE}" for name in variable.split(",") if name.strip()
+    }
+    occurrences = Counter(candidate.plugin.name for candidate in candidates)
+    plugins = [_core()]
+    for candidate in candidates:
+        reason = _disabled_reason(candidate.plugin, switches) if use_plugins else "by --no-plugins"
+        if reason:
+            plugins.append(_with_status(candidate.plugin, PluginState.DISABLED, reason))
+        elif occurrences[candidate.plugin.name] > 1 or candidate.plugin.name == CORE_NAME:
+            plugins.append(
+                _with_status(
+                    candidate.plugin, PluginState.BROKEN, _shared_name(candidate, candidates)
+                )
+            )
+        else:
+            plugins.append(_load(candidate))
+    return Registry(tuple(plugins))
+
+
+def _core() -> Plugin:
+    from hub_core.registry import core_plugin as builtin
+
+    unloaded = Plugin(
+        CORE_NAME,
+        CORE_DISTRIBUTION,
+        __version__,
+        builtin.__name__,
+        PluginStatus(PluginState.LOADED),
+    )
+    return replace(unloaded, offers=_offers(builtin, CORE_NAME))
+
+
+def _candidates() -> Iterator[_Candidate]:
+    """Entry points of the group; a distribution found in several folders counts where Python finds it first."""
+    seen: set[str] = set()
+    for distribution in installed_distributions():
+        # Read as text first: a malformed file of an unrelated distribution must not matter.
+        text = attempt(partial(distribution.read_text, "entry_points.txt")).value
+        if not text or f"[{ENTRY_POINT_GROUP}]" not in text:
+            continue
+        name = attempt(partial(_name, distribution)).value or "unknown"
+        if canonicalize_name(name) not in seen:
+            seen.add(canonicalize_name(name))
+            yield from _candidates_of(name, distribution)
+
+
+def _name(distribution: Distribution) -> str:
+    return str(distribution.metadata["Name"])
+
+
+def _candidates_of(name: str, distribution: Distribution) -> Iterator[_Candidate]:
+    version = attempt(lambda: str(distribution.version)).value or ""
+    tried = attempt(lambda: [e for e in distribution.entry_points if e.group == ENTRY_POINT_GROUP])
+    if tried.value is None:
+        status = PluginStatus(
+            PluginState.BROKEN, f"its entry points are unreadable: {tried.reason}"
+        )
+        yield _Candidate(Plugin(name, name, version, "", status), None, distribution)
+    for entry_point in tried.value or ():
+        unloaded = Plugin(
+            entry_point.name, name, version, entry_point.value, PluginStatus(PluginState.LOADED)
+        )
+        yield _Candidate(unloaded, entry_point, distribution)
+
+
+def _check_names(disabled: Collection[str], candidates: Collection[_Candidate]) -> None:
+    known = sorted({name for c in candidates for name in (c.plugin.name, c.plugin.distribution)})
+    canonical = {canonicalize_name(name) for name in known}
+    for name in disabled:
+        if canonicalize_name(name) not in canonical:
+            cure = closest(name, known) or (
+                f"installed: {', '.join(known)}" if known else "none is installed"
+            )
+            raise UsageError(
+                f"no plugin {name!r} is installed, so it cannot be disabled",
+                cure=cure,
+                code="unknown-plugin",
+            )
+
+
+def _disabled_reason(plugin: Plugin, switches: Mapping[str, str]) -> str | None:
+    own = {canonicalize_name(plugin.name), canonicalize_name(plugin.distribution)}
+    return next((how for name, how in switches.items() if canonicalize_name(name) in own), None)
+
+
+def _shared_name(candidate: _Candidate, candidates: Collection[_Candidate]) -> str:
+    if candidate.plugin.name == CORE_NAME:
+        return f"the name {CORE_NAME!r} is the core's own"
+    owners = [c.plugin.distribution for c in candidates if c.plugin.name == candidate.plugin.name]
+    return f"{' and '.join(owners)} both bring a plugin of this name; uninstall one"
+
+
+def _load(candidate: _Candidate) -> Plugin:
+    """Import a plugin that the core's version suits, and ask it what it offers."""
+    plugin, entry_point = candidate.plugin, candidate.entry_point
+    if entry_point is None:
+        return plugin
+    if reason := attempt(lambda: requirement_incompatibility(candidate.distribution)).value:
+        return _with_status(plugin, PluginState.INCOMPATIBLE, reason)
+    imported = attempt(entry_point.load)
+    if imported.reason is not None:
+        return _with_status(
+            plugin, PluginState.BROKEN, f"importing {entry_point.value}: {imported.reason}"
+        )
+    if reason := attempt(lambda: api_incompatibility(imported.value)).value:
+        return _with_status(plugin, PluginState.INCOMPATIBLE, reason)
+    asked = attempt(lambda: _offers(imported.value, plugin.name))
+    if asked.value is None:
+        return _with_status(plugin, PluginState.BROKEN, asked.reason or "")
+    printed = (imported.printed + asked.printed).strip()
+    oddity = f"prints while it loads: {printed!r:.60}" if printed else ""
+    return replace(plugin, offers=asked.value, status=PluginStatus(PluginState.LOADED, oddity))
+
+
+def _offers(module: object, name: str) -> tuple[Offer, ...]:
+    """Call every hook of one plugin, which has a plugin manager of its own.
+
+    Raises `PluginError` for values that are no usable descriptions, and whatever the hooks raise.
+    """
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(module, name)
+    manager.check_pending()
+    offers: list[Offer] = []
+    for hook in OFFERS_BY_HOOK:
+        caller = getattr(manager.hook, hook)
+        if hasattr(module, hook) and not caller.get_hookimpls():
+            raise PluginError(f"{hook} is not marked with @hookimpl")
+        for implementation in caller.get_hookimpls():
+            returned = implementation.function()
+            if reason := offers_defect(hook, returned):
+                raise PluginError(reason)
+            offers.extend(returned)
+    return tuple(offers)
+
+
+def _with_status(plugin: Plugin, state: PluginState, reason: str) -> Plugin:
+    return replace(plugin, status=PluginStatus(state, reason))

@@ -1,0 +1,217 @@
+"""The plugins of one run and what they offer, looked up by kind and name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from packaging.utils import canonicalize_name
+
+from hub_core.model.diagnostics import HubError, PluginError, UsageError
+from hub_core.plugin_api.contract import (
+    AlgorithmPass,
+    Executor,
+    FormatReader,
+    FormatWriter,
+    HealthCheck,
+    LoadCheck,
+    Simulator,
+    Synthesizer,
+    TopologyReader,
+    WorkloadPass,
+)
+
+Offer = (
+    FormatReader
+    | FormatWriter
+    | Synthesizer
+    | Simulator
+    | Executor
+    | LoadCheck
+    | TopologyReader
+    | AlgorithmPass
+    | WorkloadPass
+    | HealthCheck
+)
+KINDS: Mapping[type, str] = {
+    FormatReader: "reader",
+    FormatWriter: "writer",
+    Synthesizer: "synthesizer",
+    Simulator: "simulator",
+    Executor: "executor",
+    LoadCheck: "load check",
+    TopologyReader: "topology reader",
+    AlgorithmPass: "algorithm pass",
+    WorkloadPass: "workload pass",
+    HealthCheck: "health check",
+}
+T = TypeVar("T", bound=Offer)
+T_co = TypeVar("T_co", bound=Offer, covariant=True)
+
+
+class PluginState(StrEnum):
+    """What became of a plugin. DISABLED: by the user; INCOMPATIBLE: made for another core; BROKEN: its fault."""
+
+    LOADED = "loaded"
+    DISABLED = "disabled"
+    INCOMPATIBLE = "incompatible"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginStatus:
+    """The outcome of loading one plugin. `reason`: why it is not loaded, or what is odd about one that is."""
+
+    state: PluginState
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A plugin by its entry-point name, the distribution that brings it, its status and its offers.
+
+    `module` is the entry point's value. The core's own formats are the plugin named `core`.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    module: str
+    status: PluginStatus
+    offers: tuple[Offer, ...] = ()
+
+    @property
+    def is_core(self) -> bool:
+        """Whether this is the core itself, whose failures are bugs and not a plugin's."""
+        return self.name == CORE_NAME
+
+    def __str__(self) -> str:
+        origin = " ".join(filter(None, (self.distribution, self.version)))
+        return f"plugin {self.name} ({origin})" if origin else f"plugin {self.name}"
+
+
+CORE_NAME = "core"
+
+
+@dataclass(frozen=True, slots=True)
+class Provided(Generic[T_co]):
+    """An offer and the plugin that makes it."""
+
+    plugin: Plugin
+    offer: T_co
+
+    @property
+    def name(self) -> str:
+        """The name by which users ask for it."""
+        return name_of(self.offer)
+
+
+def name_of(offer: Offer) -> str:
+    """The name of an offer: of its format where it has one."""
+    if isinstance(offer, FormatReader | FormatWriter | TopologyReader):
+        return offer.format.name
+    return offer.name
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """All plugins, loaded or not, sorted by name behind the core. Built by `discovery.discover`."""
+
+    plugins: tuple[Plugin, ...]
+
+    def all(self, kind: type[T]) -> tuple[Provided[T], ...]:
+        """Everything of one kind, clashing names included, sorted by name."""
+        found: list[Provided[T]] = []
+        for plugin in self.plugins:
+            found += [Provided(plugin, offer) for offer in plugin.offers if isinstance(offer, kind)]
+        return tuple(sorted(found, key=lambda provided: provided.name))
+
+    def find(self, kind: type[T], name: str) -> Provided[T]:
+        """The only offer of this kind and name.
+
+        Raises `PluginError` where two plugins use the name, or where a plugin that may provide it is not
+        loaded; else `UsageError` with the closest match.
+        """
+        found = [provided for provided in self.all(kind) if provided.name == name]
+        if len(found) > 1:
+            raise self._clash(found)
+        return found[0] if found else self._raise_unknown(kind, name)
+
+    def clashes(self) -> list[str]:
+        """Names that several plugins use for the same kind of thing, one line each."""
+        lines = []
+        for kind in KINDS:
+            offers: tuple[Provided[Offer], ...] = self.all(kind)
+            for name in sorted(
+                {p.name for p in offers if sum(q.name == p.name for q in offers) > 1}
+            ):
+                lines.append(_clash_text([p for p in offers if p.name == name]))
+        return lines
+
+    def unavailable(self) -> tuple[Plugin, ...]:
+        """Plugins that are installed but not loaded."""
+        return tuple(
+            plugin for plugin in self.plugins if plugin.status.state is not PluginState.LOADED
+        )
+
+    def unavailable_hint(self) -> str:
+        """One clause that names every plugin that is not loaded, and why; empty where all are."""
+        return "; ".join(
+            f"{plugin} is {plugin.status.state}: {plugin.status.reason}"
+            for plugin in self.unavailable()
+        )
+
+    def plugin(self, name: str) -> Plugin:
+        """The plugin with this entry-point or distribution name. Raises `PluginError` with the closest match."""
+        for plugin in self.plugins:
+            if canonicalize_name(name) in (
+                canonicalize_name(plugin.name),
+                canonicalize_name(plugin.distribution),
+            ):
+                return plugin
+        close = closest(
+            name, [n for plugin in self.plugins for n in (plugin.name, plugin.distribution)]
+        )
+        cure = close or "see 'collhub plugins list'"
+        raise PluginError(f"no plugin {name!r} is installed", cure=cure, code="no-such-plugin")
+
+    def _clash(self, found: Sequence[Provided[Offer]]) -> HubError:
+        others = " or ".join(
+            f"--disable-plugin {p.plugin.name}" for p in found if not p.plugin.is_core
+        )
+        return PluginError(_clash_text(found), cure=f"choose one with {others}", code="name-clash")
+
+    def _raise_unknown(self, kind: type[T], name: str) -> Provided[T]:
+        known = sorted({provided.name for provided in self.all(kind)})
+        close = closest(name, known)
+        message = f"there is no {KINDS[kind]} {name!r}"
+        hint = self.unavailable_hint()
+        # A format is usually called after its plugin: then a name that looks misspelt is not.
+        is_namesake = any(
+            canonicalize_name(plugin.name) in canonicalize_name(name)
+            for plugin in self.unavailable()
+        )
+        if hint and (is_namesake or not close):
+            raise PluginError(
+                f"{message}; {hint}", cure="see 'collhub plugins list'", code="not-available"
+            )
+        cure = close or (
+            f"known: {', '.join(known)}" if known else "no installed plugin offers one"
+        )
+        raise UsageError(f"{message}; {hint}" if hint else message, cure=cure, code="unknown-name")
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?` for a misspelt name, or an empty text."""
+    close = difflib.get_close_matches(name, sorted(set(known)), 1, 0.6)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def _clash_text(found: Sequence[Provided[Offer]]) -> str:
+    owners = " and ".join(str(provided.plugin) for provided in found)
+    return (
+        f"{owners} both offer a {KINDS[type(found[0].offer)]} {found[0].name!r}, so neither is used"
+    )
