@@ -1,4 +1,7 @@
-"""The hooks of the plugin API, version 1.0. Every hook returns a list of descriptions and imports nothing heavy."""
+"""The hooks of the plugin API, version 1.0.
+
+Every hook returns a list of offers and imports nothing heavy. A plugin implements those it needs.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +9,58 @@ from collections.abc import Sequence
 
 import pluggy
 
-from hub_core.plugin_api import contract
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass
+from hub_core.plugin_api.check import Check
+from hub_core.plugin_api.command import Command
+from hub_core.plugin_api.executor import Executor
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.report_writer import ReportWriter
+from hub_core.plugin_api.simulator import Simulator
+from hub_core.plugin_api.synthesizer import Synthesizer
+from hub_core.plugin_api.topology_builder import TopologyBuilder
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
 
+API_VERSION = (1, 0)
 PROJECT = "collhub"
 ENTRY_POINT_GROUP = "collhub.plugins"
+
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function of a plugin as the implementation of the hook of its name."""
 
 
 @hookspec
-def collhub_producers() -> Sequence[contract.FormatReader | contract.Synthesizer]:
-    """Describe what makes algorithms: readers of formats, synthesizers."""
+def collhub_producers() -> Sequence[FormatReader | Synthesizer]:
+    """Offer what makes algorithms: readers of formats, and synthesizers."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
-def collhub_consumers() -> Sequence[
-    contract.FormatWriter | contract.Simulator | contract.Executor | contract.LoadCheck
-]:
-    """Describe what takes algorithms: writers of formats, simulators, executors, and checks whether runtimes load files."""
+def collhub_consumers() -> Sequence[FormatWriter | Simulator | Executor | ReportWriter]:
+    """Offer what takes algorithms: writers, simulators, executors, writers of reports."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
-def collhub_topologies() -> Sequence[contract.TopologyReader]:
-    """Describe readers of topology files."""
+def collhub_topologies() -> Sequence[TopologyReader | TopologyBuilder]:
+    """Offer networks: readers of files, and builders for texts such as `ring:8`."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
-def collhub_passes() -> Sequence[contract.AlgorithmPass | contract.WorkloadPass]:
-    """Describe passes: model in, model out, with a report of what changed."""
+def collhub_passes() -> Sequence[AlgorithmPass]:
+    """Offer passes: model in, model and a report of what changed out."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
-def collhub_health_checks() -> Sequence[contract.HealthCheck]:
-    """Describe checks for `collhub doctor`."""
+def collhub_checks() -> Sequence[Check]:
+    """Offer checks of algorithms, certificates, networks, files for a runtime, the installation."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def collhub_commands() -> Sequence[Command]:
+    """Offer commands of the program."""
     raise AssertionError("a specification is not called")

@@ -1,4 +1,7 @@
-"""Arguments that several commands share, and which reader, writer or simulator an `-O key=value` is meant for."""
+"""Arguments that several commands share, the commands of plugins too, as click decorators.
+
+And which reader, writer or simulator an `-O key=value` is meant for.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from typing import TypeVar
 import click
 
 from hub_core.model.diagnostics import UsageError
-from hub_core.plugin_api.contract import Option
+from hub_core.plugin_api.options import Option
 
-Command = TypeVar("Command", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 Assignments = Mapping[str, str]
 """The `-O` options of one command line: `key` or `side.key` to the value's text."""
 
 
-def source_argument(function: Command) -> Command:
+def source_argument(function: Function) -> Function:
     """The file, trace-set prefix or `-` that a command reads, and arguments for it where it is a program."""
     arguments = click.argument(
         "source_arguments",
@@ -28,7 +31,7 @@ def source_argument(function: Command) -> Command:
     return click.argument("source", metavar="IN")(arguments(function))
 
 
-def from_option(function: Command) -> Command:
+def from_option(function: Function) -> Function:
     """`--from FORMAT`."""
     return click.option(
         "--from",
@@ -38,7 +41,7 @@ def from_option(function: Command) -> Command:
     )(function)
 
 
-def output_option(function: Command) -> Command:
+def output_option(function: Function) -> Function:
     """`-o OUT`."""
     help_text = "File, trace-set prefix, folder, or - for stdout."
     return click.option("-o", "--output", "out", metavar="OUT", required=True, help=help_text)(
@@ -46,20 +49,34 @@ def output_option(function: Command) -> Command:
     )
 
 
-def to_option(function: Command) -> Command:
+def to_option(function: Function) -> Function:
     """`--to FORMAT`."""
     help_text = "Format of OUT (default: by suffix; none: Chakra traces)."
     return click.option("--to", "target_format", metavar="FORMAT", help=help_text)(function)
 
 
-def strict_flag(function: Command) -> Command:
+def verify_option(function: Function) -> Function:
+    """`--verify refuse|warn|off`: what becomes of an input that is wrong; kept by the context."""
+    return click.option(
+        "--verify",
+        "verify_policy",
+        type=click.Choice(["refuse", "warn", "off"]),
+        default="refuse",
+        show_default=True,
+        expose_value=False,
+        callback=_kept_for_inputs,
+        help="What to do where IN is wrong: exit 1, go on with warnings, or do not look.",
+    )(function)
+
+
+def strict_flag(function: Function) -> Function:
     """`--strict`."""
     return click.option(
         "--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost."
     )(function)
 
 
-def force_flag(function: Command) -> Command:
+def force_flag(function: Function) -> Function:
     """`--force`."""
     return click.option(
         "--force",
@@ -68,14 +85,14 @@ def force_flag(function: Command) -> Command:
     )(function)
 
 
-def json_flag(function: Command) -> Command:
+def json_flag(function: Function) -> Function:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")(
         function
     )
 
 
-def option_pairs(function: Command) -> Command:
+def option_pairs(function: Function) -> Function:
     """`-O key=value`, repeatable."""
     return click.option(
         "-O",
@@ -121,6 +138,10 @@ def _kept_for_reader(
             context,
         )
     context.obj.source_arguments = arguments
+
+
+def _kept_for_inputs(context: click.Context, parameter: click.Parameter, policy: str) -> None:
+    context.obj.verify_policy = policy
 
 
 def _names(options: Sequence[Option]) -> list[str]:

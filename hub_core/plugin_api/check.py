@@ -1,0 +1,97 @@
+"""The offer `Check`: a subject is judged, and the judgement is a report; one shape for all subjects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from hub_core.model.diagnostics import Diagnostic
+from hub_core.plugin_api.options import NoOptions
+from hub_core.plugin_api.references import Reference
+from hub_core.plugin_api.sources import Source
+
+if TYPE_CHECKING:
+    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.network.topology import Topology
+
+
+class Subject(StrEnum):
+    """What a check looks at, which fields of its request are set, and which command asks for it.
+
+    ALGORITHM: `algorithm`, by `verify --check NAME`. CERTIFICATE: `algorithm` that carries one, and
+    `topology` where the user names one, by `verify --certificate`. RUNTIME: `source`, a file as it
+    stands, by `verify --runtime NAME`, which is the name of the check. TOPOLOGY: `topology`, by
+    `topology check`. INSTALLATION: `environment`, by `doctor`.
+    """
+
+    ALGORITHM = "algorithm"
+    CERTIFICATE = "certificate"
+    RUNTIME = "runtime"
+    TOPOLOGY = "topology"
+    INSTALLATION = "installation"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """The subject of a check; `environment` is the process environment."""
+
+    algorithm: Algorithm | None = None
+    topology: Topology | None = None
+    source: Source | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLine:
+    """One thing that was looked at, whether it is as it should be, the details, and a cure."""
+
+    subject: str
+    is_ok: bool
+    details: str = ""
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadableCall:
+    """Calls for which a runtime uses a file.
+
+    The collective as the runtime names it, the number of ranks, whether in place, sizes in bytes
+    with both ends included (None: no limit), and what else must hold.
+    """
+
+    collective: str
+    num_ranks: int
+    in_place: bool
+    min_bytes: int
+    max_bytes: int | None
+    conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The judgement of a check.
+
+    `ok`: whether the subject passes. `verdict`: the judgement in a few words. `diagnostics`: what
+    is wrong, first causes first, and what to beware of. `lines`: what was looked at, for subjects of
+    several parts. `calls`: RUNTIME only. `facts`: what was computed on the way, by name, for JSON.
+    """
+
+    ok: bool
+    verdict: str = ""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    lines: tuple[CheckLine, ...] = ()
+    calls: tuple[LoadableCall, ...] = ()
+    facts: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`run(request: CheckRequest, options) -> CheckReport`; what is wrong is reported, not raised."""
+
+    name: str
+    subject: Subject
+    description: str
+    run: Reference
+    options: type = NoOptions

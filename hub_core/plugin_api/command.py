@@ -1,0 +1,151 @@
+"""The offer `Command`: a plugin adds a command to the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hub_core.model.diagnostics import Diagnostic
+from hub_core.model.losses import Loss
+from hub_core.plugin_api.options import Option
+from hub_core.plugin_api.references import Reference
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hub_core.model.algorithm import Algorithm
+    from hub_core.network.topology import Topology
+    from hub_core.plugin_api.report_writer import ReportRequest, Shown
+    from hub_core.registry.plugins import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`collhub NAME`: `function` is a click command, imported when it is called or shows its help.
+
+    It gets a `CommandContext` by `click.pass_obj`, prints through it alone, and returns its exit
+    code or None. Whatever it raises as `HubError` becomes lines and an exit code.
+    """
+
+    name: str
+    description: str
+    function: Reference
+
+
+class OpenedInput(Protocol):
+    """An input whose reader is known, and of which only the first bytes are read."""
+
+    @property
+    def name(self) -> str:
+        """What messages call the input."""
+
+    @property
+    def format_name(self) -> str:
+        """The format as which it will be read."""
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The options of its reader."""
+
+
+class OutputTarget(Protocol):
+    """The place and the format of an output, both chosen and checked, with nothing written yet."""
+
+    @property
+    def out(self) -> str:
+        """The file, prefix or folder as the user named it."""
+
+    @property
+    def format_name(self) -> str:
+        """The format that will be written."""
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The options of its writer."""
+
+
+class WrittenFiles(Protocol):
+    """What a writing left behind."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files in order; none for standard output."""
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What the format could not carry."""
+
+
+class CommandContext(Protocol):
+    """What the program does for its commands: plugins, inputs, outputs, and words for people.
+
+    Inputs are verified as `--verify` says (`verify_option`). Data goes to standard output,
+    everything else to standard error.
+    """
+
+    def registry(self) -> Registry:
+        """The plugins of this run, for the functions of `hub_core` that take a registry."""
+
+    def options_of(self, kind: type, name: str) -> tuple[Option, ...]:
+        """The options of an offer, such as `options_of(Executor, "numpy")`. Raises `HubError`."""
+
+    def open_input(self, source: str, source_format: str | None = None) -> OpenedInput:
+        """Open IN and find its reader."""
+
+    def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
+        """Read what was opened and verify it, with progress on a terminal. Raises `HubError`."""
+
+    def read_topology(self, text: str) -> Topology:
+        """The topology that a text or a file names."""
+
+    def output_target(self, out: str, target_format: str | None, *, as_json: bool) -> OutputTarget:
+        """Choose the format of OUT; refuse standard output where the JSON report wants it."""
+
+    def write_output(
+        self,
+        algorithm: Algorithm,
+        target: OutputTarget,
+        options: Mapping[str, str],
+        *,
+        strict: bool,
+        force: bool,
+        losses: Sequence[Loss] = (),
+        work: str = "conversion",
+    ) -> WrittenFiles:
+        """Write all or nothing, and say every loss, those of the `work` before included.
+
+        Under `strict`, losses are refused before anything is written.
+        """
+
+    def write_report(self, shown: Shown, request: ReportRequest, out: str) -> Path:
+        """Write a picture or a timeline with the installed writer that the suffix names."""
+
+    def print_json(self, document: object) -> None:
+        """Print one JSON document on standard output."""
+
+    def print_fields(self, fields: Mapping[str, str]) -> None:
+        """Print one `name  value` line a field, values aligned."""
+
+    def print_table(
+        self, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
+    ) -> None:
+        """Print aligned columns; those named in `right` are right-aligned."""
+
+    def say(self, note: str) -> None:
+        """Print a line that is no data on standard error."""
+
+    def say_written(self, written: WrittenFiles, lead: str = "") -> None:
+        """Say what was written on standard error: `LEADwrote FIRST and N more`."""
+
+    def report(self, diagnostics: Iterable[Diagnostic], opened: OpenedInput | None = None) -> None:
+        """Print findings on standard error, with the file as the user named it."""
+
+    def progress(self, what: str) -> AbstractContextManager[None]:
+        """Show `what` and the seconds it takes while the body runs, on a terminal."""
+
+    def progress_bar(
+        self, what: str
+    ) -> AbstractContextManager[Callable[[float, str], None]]:
+        """Yield `show(fraction, detail)`, which tells how far the work is."""

@@ -1,0 +1,29 @@
+"""Formats: how files of one kind are named, recognised and laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Layout(StrEnum):
+    """How a format's artifacts lie on disk: one file; one file a rank behind a prefix; a folder."""
+
+    FILE = "file"
+    PREFIX = "prefix"
+    FOLDER = "folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format by name. Detection is declarative: suffixes first, then `signature`.
+
+    `suffixes`: file name endings with the dot (`.xml`). `signature`: a regular expression (bytes)
+    searched in the first 4096 bytes, empty for none. PREFIX: part files are `PREFIX.<rank><suffix>`.
+    """
+
+    name: str
+    description: str
+    suffixes: tuple[str, ...]
+    signature: bytes = b""
+    layout: Layout = Layout.FILE

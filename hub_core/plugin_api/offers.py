@@ -1,0 +1,74 @@
+"""The table of all kinds of offer: what they are called, which hook returns them, where their code is.
+
+To add a kind: one file that defines the offer, its request and its result, and one line here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass
+from hub_core.plugin_api.check import Check
+from hub_core.plugin_api.command import Command
+from hub_core.plugin_api.executor import Executor
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.report_writer import ReportWriter
+from hub_core.plugin_api.simulator import Simulator
+from hub_core.plugin_api.synthesizer import Synthesizer
+from hub_core.plugin_api.topology_builder import TopologyBuilder
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
+
+Offer = (
+    FormatReader
+    | Synthesizer
+    | FormatWriter
+    | Simulator
+    | Executor
+    | ReportWriter
+    | TopologyReader
+    | TopologyBuilder
+    | AlgorithmPass
+    | Check
+    | Command
+)
+AnyOffer = TypeVar("AnyOffer", bound=Offer)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferKind:
+    """One kind of offer: its class, its noun in messages, its hook, and the field of its code."""
+
+    type: type[Offer]
+    noun: str
+    hook: str
+    reference: str
+
+
+OFFER_KINDS = (
+    OfferKind(FormatReader, "reader", "collhub_producers", "read"),
+    OfferKind(Synthesizer, "synthesizer", "collhub_producers", "synthesize"),
+    OfferKind(FormatWriter, "writer", "collhub_consumers", "write"),
+    OfferKind(Simulator, "simulator", "collhub_consumers", "simulate"),
+    OfferKind(Executor, "executor", "collhub_consumers", "execute"),
+    OfferKind(ReportWriter, "report writer", "collhub_consumers", "write"),
+    OfferKind(TopologyReader, "topology reader", "collhub_topologies", "read"),
+    OfferKind(TopologyBuilder, "topology builder", "collhub_topologies", "build"),
+    OfferKind(AlgorithmPass, "pass", "collhub_passes", "run"),
+    OfferKind(Check, "check", "collhub_checks", "run"),
+    OfferKind(Command, "command", "collhub_commands", "function"),
+)
+HOOKS = tuple(dict.fromkeys(kind.hook for kind in OFFER_KINDS))
+
+_KIND_OF = {kind.type: kind for kind in OFFER_KINDS}
+
+
+def kind_of(offer: Offer) -> OfferKind:
+    """The row of `OFFER_KINDS` for an offer."""
+    return _KIND_OF[type(offer)]
+
+
+def noun_of(kind: type[Offer]) -> str:
+    """What messages call a kind: `reader`, `topology builder`."""
+    return _KIND_OF[kind].noun

@@ -1,0 +1,99 @@
+"""Options of an offer: the fields of a frozen record, from which command line, help and errors are made."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+OptionValue = str | int | float | bool | None
+T = TypeVar("T")
+
+_METADATA_KEY = "collhub-option"
+
+
+class OptionType(StrEnum):
+    """How the text of an option is read.
+
+    BOOL: true or false. SIZE: `1MiB` to bytes, int. TIME: `500ns` to seconds, float. BANDWIDTH:
+    `50GB/s` to bytes per second, float. PATH: text kept as is.
+    """
+
+    TEXT = "text"
+    INT = "int"
+    FLOAT = "float"
+    BOOL = "bool"
+    SIZE = "size"
+    TIME = "time"
+    BANDWIDTH = "bandwidth"
+    PATH = "path"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A declared option: what `option` makes of its arguments, with the name of its field.
+
+    `default` None means: not given. `minimum` and `maximum` bound INT, FLOAT, SIZE, TIME and
+    BANDWIDTH, both ends included.
+    """
+
+    name: str
+    type: OptionType
+    default: OptionValue
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    environment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """The options of an offer that has none."""
+
+
+def option(
+    type: OptionType,
+    default: T,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+    environment: str = "",
+) -> T:
+    """Declare a field of a frozen dataclass as an option.
+
+        @dataclass(frozen=True, slots=True)
+        class RingOptions:
+            chunks: int = option(OptionType.INT, 1, "Chunks a rank.", minimum=1)
+
+    `environment` names a variable that the program reads where the option is not given; plugins
+    themselves never read the environment.
+    """
+    declared = Option("", type, _plain(default), help, choices, minimum, maximum, environment)
+    field: T = dataclasses.field(default=default, metadata={_METADATA_KEY: declared})
+    return field
+
+
+def declared_options(record: type) -> tuple[Option, ...]:
+    """The options that a record class declares, in the order of its fields.
+
+    Raises `TypeError` for what is no dataclass, and for a field that was not made by `option`.
+    """
+    if not dataclasses.is_dataclass(record):
+        raise TypeError(f"{record!r} is not a dataclass of options")
+    found = []
+    for field in dataclasses.fields(record):
+        declared = field.metadata.get(_METADATA_KEY)
+        if not isinstance(declared, Option):
+            raise TypeError(f"field {field.name} of {record.__name__} is not made by option(...)")
+        found.append(dataclasses.replace(declared, name=field.name))
+    return tuple(found)
+
+
+def _plain(default: object) -> OptionValue:
+    """The default as an option's value; what is none is kept, so that the border can refuse it."""
+    value: OptionValue = default  # type: ignore[assignment]
+    return value

@@ -1,0 +1,58 @@
+"""The offer `ReportWriter`: a network or a run becomes a picture, a page or a timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from hub_core.plugin_api.formats import Format
+from hub_core.plugin_api.options import NoOptions
+from hub_core.plugin_api.references import Reference
+
+if TYPE_CHECKING:
+    from hub_core.model.algorithm import Algorithm
+    from hub_core.model.columns import Int64Array
+    from hub_core.network.topology import Topology
+
+
+class Shown(StrEnum):
+    """What a report shows, and which fields of its request are set.
+
+    TOPOLOGY: `topology`, by `topology draw`. RUN: `algorithm`, `collective_bytes` and the times of
+    its steps, by `--timeline` of `simulate` and `run`.
+    """
+
+    TOPOLOGY = "topology"
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRequest:
+    """What is to be shown; `title` names it.
+
+    `step_start_ns`, `step_end_ns`: int64 per row of the step table, -1 for what never started
+    (ended).
+    """
+
+    title: str
+    topology: Topology | None = None
+    algorithm: Algorithm | None = None
+    collective_bytes: int = 0
+    step_start_ns: Int64Array | None = None
+    step_end_ns: Int64Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportWriter:
+    """Consumer: `write(request: ReportRequest, options) -> WriteResult`."""
+
+    format: Format
+    shows: Shown
+    write: Reference
+    options: type = NoOptions
+
+    @property
+    def name(self) -> str:
+        """The name of the format."""
+        return self.format.name

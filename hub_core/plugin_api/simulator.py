@@ -1,0 +1,70 @@
+"""The offer `Simulator`: the time of an algorithm on a topology."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hub_core.model.diagnostics import Diagnostic
+from hub_core.plugin_api.options import NoOptions
+from hub_core.plugin_api.references import Reference
+
+if TYPE_CHECKING:
+    from hub_core.model.algorithm import Algorithm
+    from hub_core.model.columns import Int64Array
+    from hub_core.network.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRequest:
+    """An algorithm for a collective of `collective_bytes` on a topology; rank r runs on NPU r."""
+
+    algorithm: Algorithm
+    topology: Topology
+    collective_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLoad:
+    """Traffic on one directed link over a simulation: node ids, bytes, busy time."""
+
+    source: int
+    destination: int
+    bytes: int
+    busy_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """Outcome of a simulation; all times in nanoseconds from the common start.
+
+    `rank_finish_ns`: when each rank's last step ended, None where it never did. `step_start_ns`,
+    `step_end_ns`: int64 per row of the step table, -1 where a step never started (ended), or None
+    where the simulator does not tell. `link_loads`: per link that carried traffic, busiest first.
+    `diagnostics`: why ranks never finished, what was assumed.
+    """
+
+    rank_finish_ns: tuple[int | None, ...]
+    step_start_ns: Int64Array | None = None
+    step_end_ns: Int64Array | None = None
+    link_loads: tuple[LinkLoad, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def time_ns(self) -> int | None:
+        """When the last rank finished; None when a rank never does."""
+        finished = [time for time in self.rank_finish_ns if time is not None]
+        return max(finished) if len(finished) == len(self.rank_finish_ns) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulator:
+    """Consumer: `simulate(request: SimulationRequest, options) -> SimulationResult`.
+
+    An option `occupancy` with the choices of `Occupancy` says that it knows both link models.
+    """
+
+    name: str
+    description: str
+    simulate: Reference
+    options: type = NoOptions

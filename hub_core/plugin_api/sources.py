@@ -1,0 +1,56 @@
+"""Sources: what a reader gets instead of paths."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hub_core.model.diagnostics import Diagnostic, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """One file of a source: its name for messages, its rank where the name has one, its bytes."""
+
+    name: str
+    load: Callable[[], bytes]
+    rank: int | None = None
+    size: int | None = None
+
+
+def log_diagnostic(diagnostic: Diagnostic) -> None:
+    """Say a finding through the logger `collhub`: the default where nobody asked for findings."""
+    logging.getLogger("collhub").warning("%s", diagnostic)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a reader gets: the name that the user gave, and the parts (one for FILE formats).
+
+    `report`: where a reader says what it accepted but the user should know (warnings, notes);
+    errors are raised.
+    """
+
+    name: str
+    parts: tuple[SourcePart, ...]
+    report: Callable[[Diagnostic], None] = log_diagnostic
+
+    @classmethod
+    def of_bytes(cls, name: str, content: bytes) -> Source:
+        """A source of one part that is already in memory."""
+        return cls(name, (SourcePart(name, lambda: content, None, len(content)),))
+
+    def content(self) -> bytes:
+        """Bytes of the only part."""
+        if len(self.parts) != 1:
+            raise UsageError(f"{self.name}: one file was expected, {len(self.parts)} were given")
+        return self.parts[0].load()
+
+    def sha256(self) -> str:
+        """Hexadecimal SHA-256 of the bytes of all parts, for `Provenance.source_sha256`."""
+        digest = hashlib.sha256()
+        for part in self.parts:
+            digest.update(part.load())
+        return digest.hexdigest()

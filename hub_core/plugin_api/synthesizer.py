@@ -1,0 +1,80 @@
+"""The offer `Synthesizer`: an algorithm is made for a collective on a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hub_core.plugin_api.options import NoOptions
+from hub_core.plugin_api.references import Reference
+
+if TYPE_CHECKING:
+    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.model.collectives import Collective
+    from hub_core.network.topology import Occupancy, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisRequest:
+    """A collective of `collective_bytes` on a topology, for which an algorithm is wanted.
+
+    `collective`: kind, ranks, root and operator; the synthesizer chooses the units. `npus`: the NPU
+    on which each rank of it runs; other NPUs may only relay, and where there are any, the algorithm
+    has one rank per NPU and is custom. `occupancy`: the link model of all times. `wanted`: the
+    ranks (NPUs) whose steps are needed, None for all. `simulate(algorithm)`: its time in
+    nanoseconds on the topology, for this size and link model, by the simulator of the user's
+    choice, or None where there is none. `progress(fraction, what)`: how far the work is, from 0
+    to 1. Ctrl-C arrives as `KeyboardInterrupt`: a synthesizer with a result at hand returns it.
+    """
+
+    collective: Collective
+    topology: Topology
+    collective_bytes: int
+    npus: tuple[int, ...]
+    occupancy: Occupancy
+    wanted: tuple[int, ...] | None = None
+    simulate: Callable[[Algorithm], int | None] = lambda algorithm: None
+    progress: Callable[[float, str], None] = lambda fraction, what: None
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisResult:
+    """An algorithm, and how good it is by the synthesizer's own account.
+
+    `time_ns`: time of the algorithm under the request's link model. `bounds_ns`: lower bounds by
+    name, such as `ingress`, `cut`, `diameter`; no algorithm is faster than the largest.
+    `statistics`: what else the user should know, by name: seed, chunks, method. `is_partial`: the
+    algorithm holds the steps of the wanted ranks alone, and `is_replayed` says that the whole was
+    checked on the synthesizer's own arrays.
+    """
+
+    algorithm: Algorithm
+    time_ns: int
+    bounds_ns: Mapping[str, int] = field(default_factory=dict)
+    statistics: Mapping[str, JsonValue] = field(default_factory=dict)
+    is_partial: bool = False
+    is_replayed: bool = False
+
+    @property
+    def bound_ns(self) -> int | None:
+        """The largest of the lower bounds, None where there is none."""
+        return max(self.bounds_ns.values(), default=None)
+
+    @property
+    def ratio_to_bound(self) -> float | None:
+        """Time by bound, or None where no bound is known."""
+        return self.time_ns / self.bound_ns if self.bound_ns else None
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesizer:
+    """Producer: `synthesize(request: SynthesisRequest, options) -> SynthesisResult`.
+
+    What it cannot make is refused with an `InputError`.
+    """
+
+    name: str
+    description: str
+    synthesize: Reference
+    options: type = NoOptions
