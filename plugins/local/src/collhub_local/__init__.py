@@ -1,0 +1,2 @@
+"""Runs on this machine for Collective Hub: two executors that need numpy alone, and `collhub run`.
+"""
