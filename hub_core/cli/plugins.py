@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import json_flag
 from hub_core.cli.groups import CommandGroup
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
-from hub_core.cli.plugin_report import plugin_object, report
+from hub_core.cli.plugin_report import description_of, plugin_object, report
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import ExitCode, PluginError
-from hub_core.plugin_api.contract import HealthCheck, Option
-from hub_core.registry.plugins import KINDS, Offer, Plugin, PluginState, name_of
+from hub_core.plugin_api.command_line import json_flag
+from hub_core.plugin_api.offers import kind_of
+from hub_core.plugin_api.options import Option
+from hub_core.registry.descriptions import options_of
+from hub_core.registry.plugins import Plugin, PluginState
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue
@@ -64,8 +66,10 @@ def show(session: Session, name: str, as_json: bool) -> int:
         return ExitCode.DONE
     _print_plugin(plugin)
     for offer in plugin.offers:
-        print(f"\n{KINDS[type(offer)]} {name_of(offer)}{_described(offer)}")
-        for option in () if isinstance(offer, HealthCheck) else offer.options:
+        description = description_of(offer)
+        about = f": {description}" if description else ""
+        print(f"\n{kind_of(offer).noun} {offer.name}{about}")
+        for option in options_of(offer):
             print(f"  {_option_text(option)}")
     return ExitCode.DONE
 
@@ -140,7 +144,7 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
 
 
 def _provided(plugin: Plugin) -> str:
-    return ", ".join(f"{KINDS[type(offer)]} {name_of(offer)}" for offer in plugin.offers) or "-"
+    return ", ".join(f"{kind_of(offer).noun} {offer.name}" for offer in plugin.offers) or "-"
 
 
 def _print_plugin(plugin: Plugin) -> None:
@@ -152,11 +156,6 @@ def _print_plugin(plugin: Plugin) -> None:
             "status": f"{plugin.status.state}{f': {plugin.status.reason}' if plugin.status.reason else ''}",
         }
     )
-
-
-def _described(offer: Offer) -> str:
-    description = getattr(getattr(offer, "format", offer), "description", "")
-    return f": {description}" if description else ""
 
 
 def _option_text(option: Option) -> str:

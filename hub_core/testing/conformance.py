@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hub_core.model.diagnostics import PluginError
-from hub_core.plugin_api.contract import (
-    AlgorithmPass,
-    Executor,
-    FormatReader,
-    FormatWriter,
-    HealthCheck,
-    Simulator,
-    Synthesizer,
-    TopologyReader,
-)
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass
+from hub_core.plugin_api.contract import HealthCheck
+from hub_core.plugin_api.executor import Executor
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.simulator import Simulator
+from hub_core.plugin_api.synthesizer import Synthesizer
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Offer, PluginState, Registry

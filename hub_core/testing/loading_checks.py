@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from packaging.utils import canonicalize_name
 
-from hub_core.plugin_api.contract import HealthCheck, resolve
+from hub_core.plugin_api.contract import HealthCheck
+from hub_core.plugin_api.references import resolve
 from hub_core.registry.border import reason_of
 from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,

@@ -9,18 +9,14 @@ from typing import TypeVar
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import HubError
 from hub_core.model.losses import Loss
-from hub_core.plugin_api.contract import (
-    Format,
-    FormatReader,
-    FormatWriter,
-    HealthCheck,
-    Layout,
-    Source,
-    SourcePart,
-    TopologyReader,
-    WriteResult,
-    resolve,
-)
+from hub_core.plugin_api.artifacts import WriteResult
+from hub_core.plugin_api.contract import HealthCheck
+from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.references import resolve
+from hub_core.plugin_api.sources import Source, SourcePart
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.bind_options import bind_options
 from hub_core.registry.descriptions import reference_of
 from hub_core.registry.plugins import KINDS, Offer, Plugin, Registry, name_of

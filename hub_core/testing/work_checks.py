@@ -17,17 +17,10 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import ReduceOp
 from hub_core.model.diagnostics import HubError, PluginError
 from hub_core.network.texts import parse_topology
-from hub_core.plugin_api.contract import (
-    AlgorithmPass,
-    ExecutionRequest,
-    ExecutionResult,
-    Executor,
-    HealthCheck,
-    HealthLine,
-    PassReport,
-    SimulationResult,
-    Simulator,
-)
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
+from hub_core.plugin_api.contract import HealthCheck, HealthLine
+from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
+from hub_core.plugin_api.simulator import SimulationResult, Simulator
 from hub_core.registry.plugins import Offer
 from hub_core.testing.isolation import output_of
 from hub_core.testing.samples import all_samples
