@@ -20,7 +20,7 @@ from hub_core.registry.plugins import Plugin, PluginState
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue
-    from hub_core.testing.conformance import CheckResult
+    from hub_core.testing.conformance import RuleResult
 
 
 _INSTALLED = ("name", "distribution", "version", "status")
@@ -166,9 +166,9 @@ def _option_text(option: Option) -> str:
     return f"-O {option.name}=...  {option.help} ({'; '.join(facts)})"
 
 
-def _print_results(name: str, results: Sequence[CheckResult]) -> None:
+def _print_results(name: str, results: Sequence[RuleResult]) -> None:
     for result in results:
-        print(f"{result.verdict.upper():8}{result.check.name}: {result.check.rule}")
+        print(f"{result.verdict.upper():8}{result.rule.name}: {result.rule.text}")
         for line in result.details:
             print(f"{'':8}- {line}")
     counts = {
@@ -179,7 +179,7 @@ def _print_results(name: str, results: Sequence[CheckResult]) -> None:
 
 
 def _checked_object(
-    session: Session, name: str, results: Sequence[CheckResult]
+    session: Session, name: str, results: Sequence[RuleResult]
 ) -> dict[str, JsonValue]:
     try:
         described = plugin_object(session.registry().plugin(name))
@@ -197,10 +197,10 @@ def _checked_object(
     return described
 
 
-def _result_object(result: CheckResult) -> dict[str, JsonValue]:
+def _result_object(result: RuleResult) -> dict[str, JsonValue]:
     return {
-        "check": result.check.name,
-        "rule": result.check.rule,
+        "check": result.rule.name,
+        "rule": result.rule.text,
         "verdict": str(result.verdict),
         "details": list(result.details),
     }
