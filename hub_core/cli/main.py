@@ -8,17 +8,17 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from hub_core.cli.output import one_line, print_diagnostic, print_error
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import ExitCode, HubError, UsageError
-from hub_core.plugin_api.command import Command
-from hub_core.plugin_api.references import Reference, resolve
-from hub_core.registry.border import blamed_on
-from hub_core.registry.core_plugin import OWN_COMMANDS
 from hub_core.version import __version__
+
+if TYPE_CHECKING:
+    from hub_core.plugin_api.command import Command
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141
@@ -35,6 +35,9 @@ class _OfferedCommands(click.Group):
         return [command.name for command in _all_commands(ctx.obj)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        # Imported here: `collhub --version` needs no offers.
+        from hub_core.registry.core_plugin import OWN_COMMANDS
+
         own = {command.name: command.function for command in OWN_COMMANDS}
         if cmd_name in own:
             return _imported(own[cmd_name])
@@ -48,6 +51,9 @@ class _OfferedCommands(click.Group):
 
 def _all_commands(session: Session) -> list[Command]:
     """The core's own commands in their order, then those of plugins by name."""
+    from hub_core.plugin_api.command import Command
+    from hub_core.registry.core_plugin import OWN_COMMANDS
+
     provided = session.registry().all(Command)
     return [*OWN_COMMANDS, *(found.offer for found in provided if not found.plugin.is_core)]
 
@@ -56,6 +62,9 @@ def _plugin_command(session: Session, name: str) -> click.Command:
     """The command of a plugin. Raises `HubError` with the closest match, or for a broken plugin."""
     if name.startswith("-"):
         raise click.NoSuchOption(name)
+    from hub_core.plugin_api.command import Command
+    from hub_core.registry.border import blamed_on
+
     registry = session.registry()
     try:
         provided = registry.find(Command, name)
@@ -69,7 +78,9 @@ def _plugin_command(session: Session, name: str) -> click.Command:
         return _imported(provided.offer.function)
 
 
-def _imported(reference: Reference) -> click.Command:
+def _imported(reference: str) -> click.Command:
+    from hub_core.plugin_api.references import resolve
+
     command = resolve(reference)
     if not isinstance(command, click.Command):
         raise TypeError(f"{reference} is {type(command).__name__}, expected a click command")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
 
 from hub_core.cli import output
@@ -14,6 +14,8 @@ from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severit
 from hub_core.model.losses import Loss, LossPolicy, apply_policy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hub_core.model.algorithm import Algorithm
     from hub_core.network.topology import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
@@ -247,7 +249,7 @@ def check_stdout(out: str, as_json: bool) -> None:
 def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) -> list[Diagnostic]:
     """Findings that name the file as the user did, where the algorithm was read from that file."""
     name = algorithm.provenance.source_name
-    if not name or PurePath(source).name != name:
+    if not name or os.path.basename(source) != name:
         return list(found)
     return [_at(one, source) if one.location.file == name else one for one in found]
 
