@@ -9,11 +9,13 @@ from enum import StrEnum
 from hub_core.model.diagnostics import PluginError
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check
+from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
+from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
@@ -80,6 +82,8 @@ RULES: tuple[Rule, ...] = tuple(
         (work_checks.executors_compute, (Executor,)),
         (work_checks.passes_keep_the_promise, (AlgorithmPass,)),
         (work_checks.checks_answer, (Check,)),
+        (work_checks.builders_build_their_example, (TopologyBuilder,)),
+        (work_checks.commands_are_click_commands, (Command,)),
         (work_checks.work_is_silent, _WORKERS),
     )
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hub_core.plugin_api.contract import ExecutionRequest, ExecutionResult
 
 from hub_core.execution import numpy_executor, shared_memory
 from hub_core.execution.data import (
@@ -31,7 +32,6 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import CollectiveKind, ReduceOp
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.pipeline import work as pipeline
-from hub_core.plugin_api.contract import ExecutionRequest, ExecutionResult
 from hub_core.testing.samples import all_samples, direct_all_to_all, ring_all_reduce
 
 EXECUTORS = {"numpy": numpy_executor.execute, "shared-memory": shared_memory.execute}
