@@ -1,4 +1,4 @@
-"""`collhub inspect`: what a file is - collective, ranks, steps by kind, channels, bytes per link, critical path."""
+"""`collhub inspect`: what a file is - collective, steps, channels, traffic, critical path."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ def inspect(
     size_text: str | None,
     as_json: bool,
 ) -> None:
-    """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, where it came from.
+    """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, origin.
 
-    Execution traces that are workloads, not algorithms, are surveyed: nodes by type, dependencies, attributes.
+    Execution traces that are workloads, not algorithms, are surveyed: nodes by type, dependencies,
+    attributes.
     """
     size = None if size_text is None else parse_size(size_text)
     opened = session.open_input(source, source_format)

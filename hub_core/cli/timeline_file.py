@@ -19,7 +19,9 @@ def write_timeline(
     result: SimulationResult | ExecutionResult,
     out: str,
 ) -> None:
-    """Write the steps of a run to the file `out`; say so where there are too many to be shown one by one.
+    """Write the steps of a run to the file `out`.
+
+    Say so where there are too many to be shown one by one.
 
     Raises `UsageError` where the result has no times of steps.
     """

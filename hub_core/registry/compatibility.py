@@ -1,4 +1,7 @@
-"""Decide whether a plugin fits: its requirement on `collhub` before import, its API version after."""
+"""Decide whether a plugin fits.
+
+Its requirement on `collhub` before import, its API version after.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The metadata of installed distributions, read from their folders as text.
 
-The standard library parses each METADATA file as an e-mail, with a package that takes longer to import
-than all plugins together; here a few header lines are enough. What is no folder on `sys.path`, such as
-a zip archive, is left to the standard library.
+The standard library parses each METADATA file as an e-mail, with a package that takes longer to
+import than all plugins together; here a few header lines are enough. What is no folder on
+`sys.path`, such as a zip archive, is left to the standard library.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class Verdict(StrEnum):
 class Rule:
     """One rule for plugins: the function yields a line for every way in which the rule is broken.
 
-    It yields `Skip` for an offer that it could not check. `kinds`: the kinds of offers that the rule is about,
-    empty for every plugin.
+    It yields `Skip` for an offer that it could not check. `kinds`: the kinds of offers that the
+    rule is about, empty for every plugin.
     """
 
     name: str
@@ -51,7 +51,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What became of one check: the problems where it failed, and the reasons why something was not checked."""
+    """What became of one check.
+
+    The problems where it failed, and the reasons why something was not checked.
+    """
 
     rule: Rule
     verdict: Verdict
@@ -63,7 +66,7 @@ _READERS = (FormatReader, TopologyReader)
 _WORKERS = (Simulator, Executor, AlgorithmPass, Check)
 
 RULES: tuple[Rule, ...] = tuple(
-    Rule(run.__name__.replace("_", "-"), (run.__doc__ or "").strip(), run, kinds)
+    Rule(run.__name__.replace("_", "-"), " ".join((run.__doc__ or "").split()), run, kinds)
     for run, kinds in (
         (loading_checks.loads_quietly, ()),
         (loading_checks.offers_something, ()),
@@ -90,7 +93,10 @@ RULES: tuple[Rule, ...] = tuple(
 
 
 def check_plugin(name: str, registry: Registry | None = None) -> tuple[RuleResult, ...]:
-    """Run every check on an installed plugin. A plugin that is absent or not loaded fails every check."""
+    """Run every check on an installed plugin.
+
+    A plugin that is absent or not loaded fails every check.
+    """
     registry = registry or discover()
     return tuple(check_rule(rule, name, registry) for rule in RULES)
 
