@@ -212,7 +212,9 @@ def test_public_names_are_those_that_are_declared(package: str) -> None:
         _ = module.nothing
 
 
-@pytest.mark.parametrize("package", ["", ".model", ".network", ".plugin_api", ".testing", ".verification"])
+@pytest.mark.parametrize(
+    "package", ["", ".model", ".network", ".plugin_api", ".testing", ".verification"]
+)
 def test_checker_and_runtime_see_the_same_public_names(package: str) -> None:
     module = importlib.import_module(f"hub_core{package}")
     assert module.__file__ is not None

@@ -1,4 +1,7 @@
-"""`collhub compose`: one algorithm from several, one after another, then replicated, then put on other ranks."""
+"""`collhub compose`.
+
+One algorithm from several, one after another, then replicated, then put on other ranks.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import (
-    Assignments,
-    assign,
-    force_flag,
-    json_flag,
-    option_pairs,
-    output_option,
-    strict_flag,
-    to_option,
-)
 from hub_core.cli.loading import open_source, read_opened
 from hub_core.cli.output import print_json, print_note, progress
 from hub_core.cli.session import Session
@@ -31,11 +24,21 @@ from hub_core.cli.writing import (
 )
 from hub_core.model.diagnostics import UsageError
 from hub_core.model.losses import Loss, apply_policy
+from hub_core.plugin_api.command_line import (
+    Assignments,
+    assign,
+    force_flag,
+    json_flag,
+    option_pairs,
+    output_option,
+    strict_flag,
+    to_option,
+)
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.pipeline.work import OpenedAlgorithm, Written
-    from hub_core.plugin_api.contract import FormatWriter
+    from hub_core.plugin_api.writer import FormatWriter
     from hub_core.registry.plugins import Provided
 
 
@@ -106,11 +109,12 @@ def compose(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Run each IN on what the one before leaves in OUTPUT, without a barrier between them: reduce-scatter and
-    all-gather make an all-reduce.
+    """Run each IN on what the one before leaves in OUTPUT, without a barrier between them.
 
-    The claims of the parts are trusted; `collhub verify` judges the result. An option of -O goes to the readers and
-    the writer that declare it; reader.KEY and writer.KEY name one side.
+    Reduce-scatter and all-gather make an all-reduce.
+
+    The claims of the parts are trusted; `collhub verify` judges the result. An option of -O goes to
+    the readers and the writer that declare it; reader.KEY and writer.KEY name one side.
     """
     _check_request(sources, out, instances, interleaved, ranks, embed, as_json)
     registry = session.registry()
@@ -153,7 +157,10 @@ def _check_request(
 def _read(
     opened: Sequence[OpenedAlgorithm], writer: Provided[FormatWriter], assignments: Assignments
 ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Read all parts, each with those options that its reader declares; return them and the options of the writer."""
+    """Read all parts, each with those options that its reader declares.
+
+    Return them and the options of the writer.
+    """
     declared = {option.name: option for one in opened for option in one.reader.offer.options}
     given = assign(
         assignments, {"reader": tuple(declared.values()), "writer": writer.offer.options}

@@ -1,4 +1,7 @@
-"""`collhub demo`: the main job on the shipped examples - verify, write traces, simulate, compare with the bound."""
+"""`collhub demo`: the main job on the shipped examples.
+
+Verify, write traces, simulate, compare with the bound.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.simulate import TIMING_COLUMNS, timing_cells
 from hub_core.model.diagnostics import InputError, PluginError
+from hub_core.plugin_api.command_line import json_flag
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
@@ -57,7 +60,7 @@ class _Run:
 @json_flag
 @click.pass_obj
 def demo(session: Session, output: Path | None, as_json: bool) -> None:
-    """Verify three shipped MSCCL algorithms, write their traces, and simulate them on several topologies."""
+    """Verify three shipped MSCCL algorithms, write their traces, simulate them on topologies."""
     registry = session.registry()
     _check_plugins(registry)
     folder = output or Path(tempfile.mkdtemp(prefix="collhub-demo-"))
@@ -73,7 +76,8 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
 
 def _check_plugins(registry: Registry) -> None:
     """Raise `PluginError` where nothing reads the examples or simulates them."""
-    from hub_core.plugin_api.contract import FormatReader, Simulator
+    from hub_core.plugin_api.reader import FormatReader
+    from hub_core.plugin_api.simulator import Simulator
 
     readers = [
         reader for reader in registry.all(FormatReader) if ".xml" in reader.offer.format.suffixes
@@ -94,7 +98,8 @@ def _check_plugins(registry: Registry) -> None:
 
 
 def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
-    from hub_core.pipeline import work as pipeline
+    from hub_core.pipeline.inputs import read
+    from hub_core.pipeline.outputs import write
     from hub_core.verification import verify
 
     shipped = importlib.resources.files("hub_core.examples")
@@ -103,36 +108,34 @@ def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
             continue
         name = resource.name.removesuffix(".xml")
         with importlib.resources.as_file(resource) as path:
-            algorithm = pipeline.read(path, registry=registry)
+            algorithm = read(path, registry=registry)
         report = verify(algorithm)
         if not report.ok:
             raise InputError(report.diagnostics)
-        pipeline.write(algorithm, folder / name, format="chakra", registry=registry)
+        write(algorithm, folder / name, format="chakra", registry=registry)
         yield _Example(name, algorithm, folder / name)
 
 
 def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
-    from hub_core.pipeline import work as pipeline
+    from hub_core.pipeline.simulation import simulate
     from hub_core.pipeline.timing import judged
+    from hub_core.pipeline.topologies import read_topology
 
     algorithm = example.algorithm
     for text in TOPOLOGIES:
-        topology = pipeline.read_topology(text.format(algorithm.num_ranks), registry=registry)
+        topology = read_topology(text.format(algorithm.num_ranks), registry=registry)
         if topology.num_npus != algorithm.num_ranks:
             continue
         for size in SIZES:
-            result = pipeline.simulate(
-                algorithm, topology, size, backend=SIMULATOR, registry=registry
-            )
+            result = simulate(algorithm, topology, size, backend=SIMULATOR, registry=registry)
             yield _Run(example, topology.name, judged(algorithm, topology, size, result))
 
 
 def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> None:
     for example in examples:
         collective = example.algorithm.collective
-        print(
-            f"{example.name}: {collective.kind}, {collective.num_ranks} ranks, {len(example.algorithm.steps)} steps: verified"
-        )
+        size = f"{collective.num_ranks} ranks, {len(example.algorithm.steps)} steps"
+        print(f"{example.name}: {collective.kind}, {size}: verified")
     print()
     rows = [(run.example.name, run.topology, *timing_cells(run.timing)) for run in runs]
     print_table(("algorithm", "topology", *TIMING_COLUMNS), rows, right=TIMING_COLUMNS)

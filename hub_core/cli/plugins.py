@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import json_flag
 from hub_core.cli.groups import CommandGroup
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
-from hub_core.cli.plugin_report import plugin_object, report
+from hub_core.cli.plugin_report import description_of, plugin_object, report
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import ExitCode, PluginError
-from hub_core.plugin_api.contract import HealthCheck, Option
-from hub_core.registry.plugins import KINDS, Offer, Plugin, PluginState, name_of
+from hub_core.plugin_api.command_line import json_flag
+from hub_core.plugin_api.offers import kind_of
+from hub_core.plugin_api.options import Option
+from hub_core.registry.descriptions import options_of
+from hub_core.registry.plugins import Plugin, PluginState
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue
-    from hub_core.testing.conformance import CheckResult
+    from hub_core.testing.conformance import RuleResult
 
 
 _INSTALLED = ("name", "distribution", "version", "status")
@@ -64,8 +66,10 @@ def show(session: Session, name: str, as_json: bool) -> int:
         return ExitCode.DONE
     _print_plugin(plugin)
     for offer in plugin.offers:
-        print(f"\n{KINDS[type(offer)]} {name_of(offer)}{_described(offer)}")
-        for option in () if isinstance(offer, HealthCheck) else offer.options:
+        description = description_of(offer)
+        about = f": {description}" if description else ""
+        print(f"\n{kind_of(offer).noun} {offer.name}{about}")
+        for option in options_of(offer):
             print(f"  {_option_text(option)}")
     return ExitCode.DONE
 
@@ -75,7 +79,10 @@ def show(session: Session, name: str, as_json: bool) -> int:
 @json_flag
 @click.pass_obj
 def check(session: Session, name: str, as_json: bool) -> int:
-    """Run the conformance checks on the plugin NAME; exit 3 where one fails or the plugin is not there."""
+    """Run the conformance checks on the plugin NAME.
+
+    Exit 3 where one fails or the plugin is not there.
+    """
     # Imported here: the checks need numpy and verification, listing plugins does not.
     from hub_core.testing.conformance import Verdict, check_plugin
 
@@ -97,7 +104,7 @@ def check(session: Session, name: str, as_json: bool) -> int:
     help="Where to write it (default: collhub-NAME in the current folder).",
 )
 def new(name: str, directory: str | None) -> int:
-    """Write a plugin distribution collhub-NAME that passes `collhub plugins check NAME` as it is."""
+    """Write a distribution collhub-NAME that passes `collhub plugins check NAME` as it is."""
     from hub_core.cli.new_plugin import write_plugin
 
     folder, files = write_plugin(name, directory)
@@ -113,7 +120,7 @@ def new(name: str, directory: str | None) -> int:
 @json_flag
 @click.pass_obj
 def install(session: Session, target: str, pip_options: Sequence[str], as_json: bool) -> int:
-    """Install a plugin distribution with pip into the Python that runs collhub, and report its status.
+    """Install a plugin with pip into the Python that runs collhub, and report its status.
 
     What follows `--` is handed to pip: `collhub plugins install ./collhub-x -- --no-index`.
     """
@@ -129,8 +136,8 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
         )
     for plugin in changed:
         if plugin["status"] != PluginState.LOADED:
-            what = f"{plugin['distribution']} is installed, but its plugin {plugin['name']} is {plugin['status']}"
-            raise PluginError(f"{what}: {plugin['reason']}")
+            status = f"its plugin {plugin['name']} is {plugin['status']}: {plugin['reason']}"
+            raise PluginError(f"{plugin['distribution']} is installed, but {status}")
     if not changed:
         raise PluginError(
             f"{target} is installed, but it added or changed no plugin",
@@ -140,23 +147,19 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
 
 
 def _provided(plugin: Plugin) -> str:
-    return ", ".join(f"{KINDS[type(offer)]} {name_of(offer)}" for offer in plugin.offers) or "-"
+    return ", ".join(f"{kind_of(offer).noun} {offer.name}" for offer in plugin.offers) or "-"
 
 
 def _print_plugin(plugin: Plugin) -> None:
+    reason = f": {plugin.status.reason}" if plugin.status.reason else ""
     print_fields(
         {
             "name": plugin.name,
             "distribution": f"{plugin.distribution} {plugin.version}",
             "module": plugin.module,
-            "status": f"{plugin.status.state}{f': {plugin.status.reason}' if plugin.status.reason else ''}",
+            "status": f"{plugin.status.state}{reason}",
         }
     )
-
-
-def _described(offer: Offer) -> str:
-    description = getattr(getattr(offer, "format", offer), "description", "")
-    return f": {description}" if description else ""
 
 
 def _option_text(option: Option) -> str:
@@ -167,9 +170,9 @@ def _option_text(option: Option) -> str:
     return f"-O {option.name}=...  {option.help} ({'; '.join(facts)})"
 
 
-def _print_results(name: str, results: Sequence[CheckResult]) -> None:
+def _print_results(name: str, results: Sequence[RuleResult]) -> None:
     for result in results:
-        print(f"{result.verdict.upper():8}{result.check.name}: {result.check.rule}")
+        print(f"{result.verdict.upper():8}{result.rule.name}: {result.rule.text}")
         for line in result.details:
             print(f"{'':8}- {line}")
     counts = {
@@ -180,7 +183,7 @@ def _print_results(name: str, results: Sequence[CheckResult]) -> None:
 
 
 def _checked_object(
-    session: Session, name: str, results: Sequence[CheckResult]
+    session: Session, name: str, results: Sequence[RuleResult]
 ) -> dict[str, JsonValue]:
     try:
         described = plugin_object(session.registry().plugin(name))
@@ -198,10 +201,10 @@ def _checked_object(
     return described
 
 
-def _result_object(result: CheckResult) -> dict[str, JsonValue]:
+def _result_object(result: RuleResult) -> dict[str, JsonValue]:
     return {
-        "check": result.check.name,
-        "rule": result.check.rule,
+        "check": result.rule.name,
+        "rule": result.rule.text,
         "verdict": str(result.verdict),
         "details": list(result.details),
     }

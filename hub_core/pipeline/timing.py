@@ -1,4 +1,7 @@
-"""A simulated run and the numbers by which it is judged: bandwidth, lower bound, and the ratio to it."""
+"""A simulated run and the numbers by which it is judged.
+
+Bandwidth, lower bound, and the ratio to it.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import CollectiveKind
 from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.topology import Topology
-from hub_core.plugin_api.contract import SimulationResult
+from hub_core.plugin_api.simulator import SimulationResult
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A run of a collective of `collective_bytes`; `bound_ns`: no algorithm is faster, None where none is known.
+    """A run of a collective of `collective_bytes`.
 
-    `is_size_known`: False for a timing-only trace of messages in bytes, whose collective has an unknown size.
+    `bound_ns`: no algorithm is faster, None where none is known.
+
+    `is_size_known`: False for a timing-only trace of messages in bytes, whose collective has an
+    unknown size.
     """
 
     collective_bytes: int
@@ -31,7 +37,10 @@ class Timing:
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
-        """Algorithm bandwidth, size by time; None where a rank never finishes or the size is not known."""
+        """Algorithm bandwidth, size by time.
+
+        None where a rank never finishes or the size is not known.
+        """
         return (
             self.collective_bytes / self.time_ns * 1e9
             if self.time_ns and self.is_size_known

@@ -1,4 +1,7 @@
-"""The offer `Check`: a subject is judged, and the judgement is a report; one shape for all subjects."""
+"""The offer `Check`: a subject is judged, and the judgement is a report.
+
+One shape for all subjects.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,12 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """The subject of a check; `environment` is the process environment."""
+    """The subject of a check.
 
+    `name`: what messages call it. `environment`: of the process.
+    """
+
+    name: str = ""
     algorithm: Algorithm | None = None
     topology: Topology | None = None
     source: Source | None = None
@@ -74,8 +81,11 @@ class CheckReport:
     """The judgement of a check.
 
     `ok`: whether the subject passes. `verdict`: the judgement in a few words. `diagnostics`: what
-    is wrong, first causes first, and what to beware of. `lines`: what was looked at, for subjects of
-    several parts. `calls`: RUNTIME only. `facts`: what was computed on the way, by name, for JSON.
+    is wrong, first causes first, and what to beware of. `lines`: what was looked at, for subjects
+    of several parts. `calls`: RUNTIME only. `facts`: what was computed on the way, by name, for
+    JSON;
+    `details`: the same for people. `is_applicable`: False where the subject is not of the kind that
+    the check knows, such as an algorithm without a certificate.
     """
 
     ok: bool
@@ -84,11 +94,16 @@ class CheckReport:
     lines: tuple[CheckLine, ...] = ()
     calls: tuple[LoadableCall, ...] = ()
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
+    is_applicable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`run(request: CheckRequest, options) -> CheckReport`; what is wrong is reported, not raised."""
+    """`run(request: CheckRequest, options) -> CheckReport`.
+
+    What is wrong is reported, not raised.
+    """
 
     name: str
     subject: Subject

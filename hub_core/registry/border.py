@@ -1,4 +1,7 @@
-"""Run code of plugins so that nothing it does - raising, exiting, printing - reaches further than it may."""
+"""Run code of plugins so that nothing it does.
+
+Raising, exiting, printing - reaches further than it may.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from hub_core.model.diagnostics import HubError, PluginError
-from hub_core.plugin_api.contract import Reference
+from hub_core.plugin_api.references import Reference
 
 T = TypeVar("T")
 
-# The standard streams belong to the process: two threads that load plugins must not swap them at once.
+# The standard streams belong to the process: two threads that load plugins must not swap them at
+# once.
 _STREAMS = threading.Lock()
 
 
@@ -31,7 +35,10 @@ class Attempt(Generic[T]):
 
 
 def attempt(work: Callable[[], T]) -> Attempt[T]:
-    """Run `work`, catching all but Ctrl-C, `SystemExit` included: `except Exception` is not enough here."""
+    """Run `work`, catching all but Ctrl-C, `SystemExit` included.
+
+    `except Exception` is not enough here.
+    """
     with _STREAMS, _swapped_streams() as stream:
         try:
             value, reason = work(), None
@@ -45,9 +52,10 @@ def attempt(work: Callable[[], T]) -> Attempt[T]:
 
 @contextlib.contextmanager
 def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
-    """Turn what plugin code raises in the body into a `PluginError` that names the plugin and its function.
+    """Turn what plugin code raises in the body into a `PluginError` that names plugin and function.
 
-    Passed through: `HubError`, which the plugin meant; Ctrl-C; lack of memory, which no plugin can help.
+    Passed through: `HubError`, which the plugin meant; Ctrl-C; lack of memory, which no plugin can
+    help.
     """
     try:
         yield
@@ -89,7 +97,10 @@ def _text_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _swapped_streams() -> Iterator[_Captured]:
-    """Keep the program's standard streams away from the body; yield the stream that took its output."""
+    """Keep the program's standard streams away from the body.
+
+    Yield the stream that took its output.
+    """
     kept = sys.stdin, sys.stdout, sys.stderr
     stream = _Captured()
     sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO()), stream, stream

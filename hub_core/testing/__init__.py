@@ -8,14 +8,13 @@ from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
     from hub_core.testing.conformance import (
-        CHECKS,
-        Check,
-        CheckResult,
+        RULES,
+        Rule,
+        RuleResult,
         Verdict,
         check_plugin,
-        run_check,
+        check_rule,
     )
-    from hub_core.testing.planted import without_send
     from hub_core.testing.samples import (
         all_pairs_all_reduce,
         all_samples,
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
     from hub_core.testing.strategies import algorithms, collectives, json_values, step_tables
 
 __all__ = [
-    "CHECKS",
-    "Check",
-    "CheckResult",
+    "RULES",
+    "Rule",
+    "RuleResult",
     "Verdict",
     "algorithms",
     "all_pairs_all_reduce",
@@ -45,6 +44,7 @@ __all__ = [
     "binomial_broadcast",
     "binomial_reduce",
     "check_plugin",
+    "check_rule",
     "collectives",
     "direct_all_to_all",
     "direct_gather",
@@ -54,22 +54,20 @@ __all__ = [
     "ring_all_gather",
     "ring_all_reduce",
     "ring_reduce_scatter",
-    "run_check",
     "shift_to_next",
     "staged_all_to_all",
     "step_tables",
     "weighted_broadcast",
-    "without_send",
 ]
 
 _HOMES = {
     "hub_core.testing.conformance": (
-        "CHECKS",
-        "Check",
-        "CheckResult",
+        "RULES",
+        "Rule",
+        "RuleResult",
         "Verdict",
         "check_plugin",
-        "run_check",
+        "check_rule",
     ),
     "hub_core.testing.samples": (
         "all_pairs_all_reduce",
@@ -87,7 +85,6 @@ _HOMES = {
         "staged_all_to_all",
         "weighted_broadcast",
     ),
-    "hub_core.testing.planted": ("without_send",),
     "hub_core.testing.strategies": (
         "algorithms",
         "collectives",

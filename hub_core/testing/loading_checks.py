@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packaging.utils import canonicalize_name
-
-from hub_core.plugin_api.contract import HealthCheck, resolve
+from hub_core.plugin_api.references import resolve
 from hub_core.registry.border import reason_of
 from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
@@ -14,7 +12,7 @@ from hub_core.registry.compatibility import (
     unmet_requirements,
 )
 from hub_core.registry.descriptions import reference_of
-from hub_core.registry.metadata import find_distribution
+from hub_core.registry.metadata import canonical_name, find_distribution
 from hub_core.testing import probe
 from hub_core.testing.subject import Skip, Subject, title
 
@@ -43,12 +41,12 @@ def loads_quietly(subject: Subject) -> Iterator[str]:
 
 
 def offers_something(subject: Subject) -> Iterator[str]:
-    """At least one hook returns an offer, each with a description, none under a name that another plugin uses."""
+    """At least one hook returns an offer, each with a description and a name of its own."""
     if not subject.plugin.offers:
         yield "no hook returns anything; are the functions marked with @hookimpl?"
     for offer in subject.plugin.offers:
-        described = offer.format if hasattr(offer, "format") else offer
-        if not isinstance(offer, HealthCheck) and not getattr(described, "description", "").strip():
+        described: object = getattr(offer, "format", offer)
+        if not str(getattr(described, "description", "")).strip():
             yield f"{title(offer)} has no description"
     yield from (clash for clash in subject.registry.clashes() if f"{subject.plugin}" in clash)
 
@@ -57,7 +55,8 @@ def imports_lightly(subject: Subject) -> Iterator[str]:
     """Loading the plugin, in a fresh process, imports no heavy module: listings must stay fast."""
     heavy = sorted(probe.imported_modules(subject.plugin.name) & HEAVY_MODULES)
     if heavy:
-        yield f"loading the plugin imports {', '.join(heavy)}; import it in the function that needs it"
+        cure = "import it in the function that needs it"
+        yield f"loading the plugin imports {', '.join(heavy)}; {cure}"
 
 
 def references_resolve(subject: Subject) -> Iterator[str]:
@@ -74,14 +73,15 @@ def references_resolve(subject: Subject) -> Iterator[str]:
 
 
 def requirements_are_met(subject: Subject) -> Iterator[str | Skip]:
-    """The distribution requires `collhub` in its metadata, and all that it requires is installed."""
+    """The distribution requires `collhub`, and all that it requires is installed."""
     if subject.plugin.is_core:
         yield Skip("the core requires no core")
         return
     own = find_distribution(subject.plugin.distribution)
     if not any(
-        canonicalize_name(requirement.name) == CORE_DISTRIBUTION
+        canonical_name(requirement.name) == CORE_DISTRIBUTION
         for requirement in active_requirements(own)
     ):
-        yield f"{subject.plugin.distribution} does not state which versions of {CORE_DISTRIBUTION} it works with (Requires-Dist)"
+        stated = f"which versions of {CORE_DISTRIBUTION} it works with (Requires-Dist)"
+        yield f"{subject.plugin.distribution} does not state {stated}"
     yield from (f"requirement not met: {requirement}" for requirement in unmet_requirements(own))

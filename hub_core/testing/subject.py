@@ -9,21 +9,18 @@ from typing import TypeVar
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import HubError
 from hub_core.model.losses import Loss
-from hub_core.plugin_api.contract import (
-    Format,
-    FormatReader,
-    FormatWriter,
-    HealthCheck,
-    Layout,
-    Source,
-    SourcePart,
-    TopologyReader,
-    WriteResult,
-    resolve,
-)
+from hub_core.plugin_api.artifacts import WriteResult
+from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api.offers import Offer, kind_of
+from hub_core.plugin_api.options import NoOptions
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.references import resolve
+from hub_core.plugin_api.sources import Source, SourcePart
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.bind_options import bind_options
 from hub_core.registry.descriptions import reference_of
-from hub_core.registry.plugins import KINDS, Offer, Plugin, Registry, name_of
+from hub_core.registry.plugins import Plugin, Registry
 from hub_core.testing.samples import all_samples
 
 T = TypeVar("T", bound=Offer)
@@ -65,7 +62,10 @@ class Subject:
         return (own or found)[0].offer if found else None
 
     def sources(self, reader: Reader) -> dict[str, Source]:
-        """Valid inputs of a reader by name: its own samples, and what a writer of its format makes of the kit's."""
+        """Valid inputs of a reader by name.
+
+        Its own samples, and what a writer of its format makes of the kit's.
+        """
         sources: dict[str, Source] = {}
         if reader.samples:
             stated = resolve(reader.samples)()
@@ -84,7 +84,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What a writer made of an algorithm: artifacts by name, in order, the losses that it declared, and what it restated."""
+    """What a writer made of an algorithm.
+
+    Artifacts by name, in order, the losses that it declared, and what it restated.
+    """
 
     artifacts: dict[str, bytes]
     losses: tuple[Loss, ...]
@@ -93,16 +96,13 @@ class Rendering:
 
 def call(offer: Offer, *arguments: object) -> object:
     """Call the work behind an offer with its default options; what it raises passes through."""
-    if isinstance(offer, HealthCheck):
-        return resolve(reference_of(offer))(*arguments)
-    return resolve(reference_of(offer))(
-        *arguments, bind_options(offer.options, {}, {}, title(offer))
-    )
+    record: type = getattr(offer, "options", NoOptions)
+    return resolve(reference_of(offer))(*arguments, bind_options(record, {}, {}, title(offer)))
 
 
 def title(offer: Offer) -> str:
     """How problems name an offer."""
-    return f"{KINDS[type(offer)]} {name_of(offer)}"
+    return f"{kind_of(offer).noun} {offer.name}"
 
 
 def render(writer: FormatWriter, algorithm: Algorithm) -> Rendering:
@@ -119,7 +119,10 @@ def render(writer: FormatWriter, algorithm: Algorithm) -> Rendering:
 
 
 def renderings(writer: FormatWriter) -> dict[str, Rendering]:
-    """The kit's samples as a writer writes them; those that it refuses with a `HubError` are left out."""
+    """The kit's samples as a writer writes them.
+
+    Those that it refuses with a `HubError` are left out.
+    """
     found: dict[str, Rendering] = {}
     for name, algorithm in all_samples().items():
         try:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from hub_core.execution.data import (
     averaged,
     block_elements,
@@ -20,6 +17,9 @@ from hub_core.execution.data import (
 from hub_core.execution.judgement import judge, same_bits
 from hub_core.execution.levels import levelled_program
 from hub_core.execution.reference import expected_outputs
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hub_core.model.collectives import (
     Collective,
     CollectiveKind,

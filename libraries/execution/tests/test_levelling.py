@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from hub_core.execution import numpy_executor
 from hub_core.execution.levels import levelled_program
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.execution.rendezvous import is_well_levelled, run_order, simulate_rendezvous
 from hub_core.execution.slots import place_slots
+from hub_core.plugin_api.contract import ExecutionRequest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Buffer, Collective, CollectiveKind, CustomContract, ReduceOp
 from hub_core.model.diagnostics import InputError
 from hub_core.model.steps import StepKind, StepTableBuilder
-from hub_core.plugin_api.contract import ExecutionRequest
 from hub_core.testing.samples import all_samples, halving_doubling_all_reduce, ring_all_reduce
 
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from hub_core.execution.job_folder import Job, serve_rank
 from hub_core.execution.memory import REDUCTIONS
 from hub_core.execution.rank_engine import NativeCollective, Post, RankLog, Waiting, run_task

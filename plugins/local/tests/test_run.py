@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from hub_core.execution.bandwidth import bus_bandwidth
+
 from hub_core.model.collectives import Collective, CollectiveKind
 from hub_core.model.steps import StepKind
 from hub_core.testing.samples import all_samples, ring_all_reduce, shift_to_next

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_mpi import executor, health
-
-import hub_core
 from hub_core.execution.data import element_type, exact_inputs
 from hub_core.execution.judgement import judge
 from hub_core.execution.levels import LevelledProgram, levelled_program
+from hub_core.testing.planted import without_send
+
+import hub_core
 from hub_core.model import Algorithm, InputError, PluginError, ReduceOp
 from hub_core.pipeline import work as pipeline
-from hub_core.testing.planted import without_send
 from hub_core.testing.samples import all_samples
 
 HAS_MPI = importlib.util.find_spec("mpi4py") is not None

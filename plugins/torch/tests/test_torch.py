@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_torch import health
-
-import hub_core
 from hub_core.execution.data import element_type, exact_inputs
 from hub_core.execution.judgement import judge
 from hub_core.execution.levels import LevelledProgram, levelled_program
 from hub_core.execution.rank_tasks import rank_tasks
+from hub_core.testing.planted import without_send
+
+import hub_core
 from hub_core.model import Algorithm, InputError, PluginError, ReduceOp
 from hub_core.pipeline import work as pipeline
 from hub_core.plugin_api import ExecutionRequest
-from hub_core.testing.planted import without_send
 from hub_core.testing.samples import all_samples
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None

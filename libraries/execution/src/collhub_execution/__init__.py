@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from collhub_execution.judgement.judge import Comparison, OutputJudgement, judge, same_bits
     from collhub_execution.launching.job_folder import FAILED, JobFolder, serve_rank
     from collhub_execution.launching.launch import launch
-    from collhub_execution.levelled_request import (
-        LevelledRequest,
-        execute_levelled,
-        levelled_request,
-    )
     from collhub_execution.levelling.blocks import BlockCounts, block_counts
     from collhub_execution.levelling.levelled_program import levelled_program
     from collhub_execution.levelling.program import LevelledProgram, RecordKind
@@ -47,8 +42,18 @@ if TYPE_CHECKING:
     from collhub_execution.rendezvous.positions import positions
     from collhub_execution.rendezvous.run_order import RunOrder, is_well_levelled, run_order
     from collhub_execution.rendezvous.simulation import simulate_rendezvous
+    from collhub_execution.request_levelling import (
+        LevelledRequest,
+        execute_levelled,
+        levelled_request,
+    )
     from collhub_execution.running.options import RunOptions, run_options, run_options_of
     from collhub_execution.running.outcome import RunOutcome
+    from collhub_execution.running.scripts import (
+        print_findings,
+        script_arguments,
+        script_status,
+    )
     from collhub_execution.running.setup import RunSetup
     from collhub_execution.running.started_ranks import (
         ByteChannel,
@@ -58,22 +63,22 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "DONE",
+    "DTYPE_NAMES",
+    "FAILED",
+    "NOT_STARTED",
+    "REDUCTIONS",
     "Array",
     "BlockCounts",
     "ByteChannel",
     "Comparison",
-    "DONE",
-    "DTYPE_NAMES",
-    "FAILED",
     "JobFolder",
     "LevelledProgram",
     "LevelledRequest",
-    "NOT_STARTED",
     "NativeCollective",
     "NumpyMemory",
     "OutputJudgement",
     "Post",
-    "REDUCTIONS",
     "RankEngine",
     "RankLog",
     "RankMemory",
@@ -107,6 +112,7 @@ __all__ = [
     "levelled_program",
     "levelled_request",
     "positions",
+    "print_findings",
     "random_inputs",
     "rank_task",
     "rank_tasks",
@@ -116,6 +122,8 @@ __all__ = [
     "run_rank",
     "run_task",
     "same_bits",
+    "script_arguments",
+    "script_status",
     "serve_rank",
     "simulate_rendezvous",
     "step_times",
@@ -160,7 +168,7 @@ _HOMES = {
         "serve_rank",
     ),
     "collhub_execution.launching.launch": ("launch",),
-    "collhub_execution.levelled_request": (
+    "collhub_execution.request_levelling": (
         "LevelledRequest",
         "execute_levelled",
         "levelled_request",
@@ -206,6 +214,11 @@ _HOMES = {
         "run_options_of",
     ),
     "collhub_execution.running.outcome": ("RunOutcome",),
+    "collhub_execution.running.scripts": (
+        "print_findings",
+        "script_arguments",
+        "script_status",
+    ),
     "collhub_execution.running.setup": ("RunSetup",),
     "collhub_execution.running.started_ranks": (
         "ByteChannel",

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from collhub_execution.data.inputs import exact_inputs
 from collhub_execution.judgement.judge import OutputJudgement, judge
-from collhub_execution.levelled_request import LevelledRequest, levelled_request
 from collhub_execution.levelling.blocks import block_counts
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
+from collhub_execution.request_levelling import LevelledRequest, levelled_request
 from hub_core.model import Algorithm, BoolArray, ReduceOp, group_pointer
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 

@@ -7,8 +7,8 @@ import warnings
 from multiprocessing.context import ForkProcess
 
 import numpy as np
-
 from collhub_execution import LevelledRequest, RankPlans, positions
+
 from collhub_local.rank_process import SharedBoard, run_rank
 from hub_core.model import Diagnostic, InputError
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from collhub_execution import (
     REDUCTIONS,
     LevelledRequest,
@@ -22,6 +21,7 @@ from collhub_execution import (
     run_order,
     step_times,
 )
+
 from hub_core.model import InputError, Int64Array, expanded_ranges, row_pointer
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult, NoOptions
 
@@ -150,8 +150,7 @@ def _run_indexed(blocks: Array, batches: Iterable[_Batch], reduction: Reduction)
 def _run_timed(
     request: LevelledRequest, records: Int64Array, memory: Array
 ) -> tuple[Int64Array, Int64Array]:
-    """One more run, move by move, in ns a step; a message takes both its ends as long as its copy.
-    """
+    """One more run, timed move by move; both ends of a message take as long as its copy."""
     _fill_all(memory, request)
     program, reduction = request.program, REDUCTIONS[request.reduce_op]
     clock = [time.perf_counter_ns()]

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from collhub_execution import (
     FAILED,
     LevelledRequest,
@@ -28,6 +27,7 @@ from collhub_execution import (
     rank_task,
     run_task,
 )
+
 from hub_core.model import Float64Array, Int64Array
 
 Array = npt.NDArray[Any]

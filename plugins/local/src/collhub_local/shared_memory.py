@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from collhub_execution import (
     NOT_STARTED,
     LevelledRequest,
@@ -21,6 +20,7 @@ from collhub_execution import (
     fused_reductions,
     step_times,
 )
+
 from collhub_local.forked_ranks import ForkedRanks
 from collhub_local.rank_process import RankPair, SharedBoard
 from hub_core.model import PluginError, UsageError

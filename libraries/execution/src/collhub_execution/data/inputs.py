@@ -84,10 +84,8 @@ def random_inputs(
 def _exact_tile(generator: np.random.Generator, rank: int, op: ReduceOp, largest: int) -> Array:
     if op is not ReduceOp.PROD:
         return generator.integers(0, largest, _TILE, endpoint=True)
-    if rank < _DOUBLING_RANKS:
-        factor = generator.integers(1, 3, _TILE)
-    else:
-        factor = np.ones(_TILE, np.int64)
+    is_doubling = rank < _DOUBLING_RANKS
+    factor = generator.integers(1, 3, _TILE) if is_doubling else np.ones(_TILE, np.int64)
     signed: Array = factor * generator.choice([-1, 1], _TILE)
     return signed
 

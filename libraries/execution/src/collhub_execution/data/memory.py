@@ -1,4 +1,4 @@
-"""One flat array for the buffers of all ranks: where records read and write, what goes in and out."""
+"""One flat array for the buffers of all ranks: where records read and write, what goes in, out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from collhub_execution.data.checked_inputs import AnyArray
 from collhub_execution.data.element_types import Array
-from collhub_execution.levelled_request import LevelledRequest
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
+from collhub_execution.request_levelling import LevelledRequest
 from hub_core.model import BoolArray, Buffer, Int64Array
 
 
@@ -66,7 +66,7 @@ def fused_reductions(request: LevelledRequest) -> Int64Array:
 def _is_through_slot(
     request: LevelledRequest, receives: Int64Array, reductions: Int64Array
 ) -> BoolArray:
-    """Whether each REDUCE reads the slot, behind the algorithm's own SCRATCH, that the RECV fills."""
+    """Whether each REDUCE reads the slot, behind the algorithm's SCRATCH, that its RECV fills."""
     program, algorithm = request.program, request.algorithm
     owner = program.rank[reductions]
     own_scratch = algorithm.scratch_units[owner] // program.block_units

@@ -17,9 +17,9 @@ from typing import IO, Any
 import numpy as np
 
 from collhub_execution.data.element_types import Array
-from collhub_execution.levelled_request import LevelledRequest
 from collhub_execution.ranks.engine import NOT_STARTED, RankLog
 from collhub_execution.ranks.plans import RankTask, rank_tasks
+from collhub_execution.request_levelling import LevelledRequest
 from hub_core.model import Float64Array, HubError, InputError, Int64Array, PluginError
 
 # EX_SOFTWARE of sysexits.h.

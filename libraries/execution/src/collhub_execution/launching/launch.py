@@ -13,9 +13,9 @@ from pathlib import Path
 
 from collhub_execution.data.memory import step_times
 from collhub_execution.launching.job_folder import JobFolder
-from collhub_execution.levelled_request import LevelledRequest
 from collhub_execution.ranks.engine import NOT_STARTED
 from collhub_execution.rendezvous.positions import positions
+from collhub_execution.request_levelling import LevelledRequest
 from hub_core.model import Diagnostic, Float64Array, InputError, PluginError
 from hub_core.plugin_api import ExecutionResult
 

@@ -98,7 +98,7 @@ def expand_steps(
 
 
 def _sorted(columns: Columns, scratch: Int64Array) -> SortedRecords:
-    """Records by rank, level, messages before local ones, message or place, line of the template."""
+    """Sort by rank, level, messages before local ones, message or place, line of the template."""
     message = columns["message"]
     is_local = message < 0
     within_level = np.where(is_local, columns.pop("place"), message)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from collhub_execution.data.element_types import Array
 from collhub_execution.data.memory import find_moves
-from collhub_execution.levelled_request import LevelledRequest
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
+from collhub_execution.request_levelling import LevelledRequest
 from hub_core.model import BoolArray, Buffer, CollectiveKind, Int64Array, ReduceOp, ordinals
 
 

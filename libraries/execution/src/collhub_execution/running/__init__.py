@@ -1,1 +1,1 @@
-"""Runs as users ask for them: options, data, verdict; by `collhub run` and by scripts of clusters."""
+"""Runs as users ask for them, by `collhub run` or scripts of clusters: options, data, verdict."""

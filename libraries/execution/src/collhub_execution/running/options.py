@@ -1,4 +1,4 @@
-"""The options of a run on real data, declared once for `collhub run` and the scripts of clusters."""
+"""The options of a run on real data, declared once: for `collhub run` and scripts of clusters."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hub_core.plugin_api.contract import API_VERSION
+from hub_core.plugin_api import API_VERSION
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Plugin
 
 PREAMBLE = f"""
-from hub_core.plugin_api.contract import *
-from hub_core.plugin_api.hooks import hookimpl
+from dataclasses import dataclass
+from hub_core.plugin_api import *
 COLLHUB_PLUGIN_API = {API_VERSION}
 """
 
@@ -79,9 +79,9 @@ def load(make_plugin: MakePlugin) -> Callable[..., Plugin]:
 
 NEIGHBOUR = """
 @hookimpl
-def collhub_health_checks():
-    return [HealthCheck("neighbour", "dist_neighbour:check")]
+def collhub_checks():
+    return [Check("neighbour", Subject.INSTALLATION, "is well", "dist_neighbour:check")]
 
-def check(environment):
-    return [HealthLine("neighbour", True)]
+def check(request, options):
+    return CheckReport(True, lines=(CheckLine("neighbour", True),))
 """

@@ -9,13 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import hub_core
-from hub_core.model.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
-from hub_core.model.losses import Loss, LossPolicy
-from hub_core.network.topology import Occupancy
 from hub_core.pipeline.work import check_health, execute, synthesize
-from hub_core.plugin_api import contract
 from hub_core.plugin_api.contract import (
     Artifact,
     ExecutionRequest,
@@ -36,6 +30,12 @@ from hub_core.plugin_api.contract import (
     Synthesizer,
     WriteResult,
 )
+
+import hub_core
+from hub_core.model.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
+from hub_core.model.losses import Loss, LossPolicy
+from hub_core.network.topology import Occupancy
+from hub_core.plugin_api import contract
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Offer, Plugin, PluginState, PluginStatus, Registry
 from hub_core.testing.samples import ring_all_reduce

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from hub_core.registry.discovery import discover
-from hub_core.testing.conformance import CHECKS, CheckResult, Verdict, check_plugin, run_check
+from hub_core.testing.conformance import RULES, RuleResult, Verdict, check_plugin, check_rule
 
 MakePlugin = Callable[..., object]
 
 # A writer and a reader of canonical JSON under another name; each test spoils one of them.
 SOUND = """
-from hub_core import document
+from hub_core.documents import algorithms as document
 
 FORMAT = Format("copy", "canonical JSON again", (".copy",))
 
@@ -71,9 +71,9 @@ FAULTS = {
 }
 
 
-def _result(name: str, check: str) -> CheckResult:
-    (found,) = (c for c in CHECKS if c.name == check)
-    return run_check(found, name, discover(environment={}))
+def _result(name: str, check: str) -> RuleResult:
+    (found,) = (c for c in RULES if c.name == check)
+    return check_rule(found, name, discover(environment={}))
 
 
 def test_sound_plugin_passes(make_plugin: MakePlugin) -> None:
@@ -81,7 +81,7 @@ def test_sound_plugin_passes(make_plugin: MakePlugin) -> None:
         "subject", SOUND.replace("from hub_core import document", "import importlib\n") + LAZY
     )
     results = check_plugin("subject", discover(environment={}))
-    assert [(r.check.name, r.details) for r in results if r.verdict is Verdict.FAILED] == []
+    assert [(r.rule.name, r.details) for r in results if r.verdict is Verdict.FAILED] == []
     assert sum(result.verdict is Verdict.PASSED for result in results) == 12
 
 
@@ -149,13 +149,16 @@ def test_unmet_requirement_is_found(make_plugin: MakePlugin) -> None:
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ("return SimulationResult((1,) * (algorithm.num_ranks + 1))", "5 finish times for 4 ranks"),
         (
-            "return SimulationResult((-1,) * algorithm.num_ranks)",
+            "return SimulationResult((1,) * (request.algorithm.num_ranks + 1))",
+            "5 finish times for 4 ranks",
+        ),
+        (
+            "return SimulationResult((-1,) * request.algorithm.num_ranks)",
             "are not whole numbers of at least 0",
         ),
         (
-            "import itertools; return SimulationResult((next(COUNT),) * algorithm.num_ranks)",
+            "import itertools; return SimulationResult((next(COUNT),) * request.algorithm.num_ranks)",
             "two runs differ",
         ),
         ("raise ZeroDivisionError('x')", "ZeroDivisionError: x"),
@@ -174,7 +177,7 @@ COUNT = itertools.count()
 def collhub_consumers():
     return [Simulator("sim", "counts", f"{{__name__}}:simulate")]
 
-def simulate(algorithm, topology, collective_bytes, options):
+def simulate(request, options):
     {body}
 """
     make_plugin("subject", code)
@@ -189,7 +192,7 @@ def test_simulator_without_its_program_is_skipped(make_plugin: MakePlugin) -> No
 def collhub_consumers():
     return [Simulator("sim", "runs a program", f"{__name__}:simulate")]
 
-def simulate(algorithm, topology, collective_bytes, options):
+def simulate(request, options):
     from hub_core import PluginError
     raise PluginError("no program is named")
 """
@@ -343,19 +346,53 @@ def make(request, algorithm):
     assert any(problem in line for line in result.details), result.details
 
 
-def test_health_line_without_a_cure_is_found(make_plugin: MakePlugin) -> None:
+def test_line_without_a_cure_is_found(make_plugin: MakePlugin) -> None:
     code = """
 @hookimpl
-def collhub_health_checks():
-    return [HealthCheck("health", f"{__name__}:check")]
+def collhub_checks():
+    return [Check("health", Subject.INSTALLATION, "looks", f"{__name__}:check")]
 
-def check(environment):
-    return [HealthLine("device", False)]
+def check(request, options):
+    return CheckReport(False, lines=(CheckLine("device", False),))
 """
     make_plugin("subject", code)
-    assert _result("subject", "health-checks-answer").details == (
-        "health check health: device: no cure",
-    )
+    assert _result("subject", "checks-answer").details == ("check health: device: no cure",)
+
+
+def test_builder_that_does_not_build_its_example_is_found(make_plugin: MakePlugin) -> None:
+    code = """
+@hookimpl
+def collhub_topologies():
+    return [TopologyBuilder("pair", "two NPUs", f"{__name__}:build", "pair")]
+
+def build(text):
+    raise text.error("no", "never")
+"""
+    make_plugin("subject", code)
+    result = _result("subject", "builders-build-their-example")
+    assert result.verdict is Verdict.FAILED
+    assert "topology 'pair': no" in result.details[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("def act(): pass", "is function, no click command"),
+        ("@click.command()\ndef act(): pass", "command act has no help"),
+    ],
+)
+def test_command_that_is_none_is_found(make_plugin: MakePlugin, body: str, problem: str) -> None:
+    code = f"""
+import click
+@hookimpl
+def collhub_commands():
+    return [Command("act", "acts", f"{{__name__}}:act")]
+
+{body}
+"""
+    make_plugin("subject", code)
+    result = _result("subject", "commands-are-click-commands")
+    assert any(problem in line for line in result.details), result.details
 
 
 @pytest.mark.parametrize("name", ["absent", "subject"])
@@ -363,18 +400,16 @@ def test_absent_or_broken_plugin_fails_every_check(make_plugin: MakePlugin, name
     make_plugin("subject", "import nowhere_to_be_found")
     results = check_plugin(name, discover(environment={}))
     assert {result.verdict for result in results} == {Verdict.FAILED}
-    assert len(results) == len(CHECKS)
+    assert len(results) == len(RULES)
 
 
 def test_core_conforms_to_its_own_kit() -> None:
-    failed = [
-        (r.check.name, r.details) for r in check_plugin("core") if r.verdict is Verdict.FAILED
-    ]
+    failed = [(r.rule.name, r.details) for r in check_plugin("core") if r.verdict is Verdict.FAILED]
     assert failed == []
 
 
 @pytest.mark.needs_plugins
 @pytest.mark.parametrize("name", ["msccl", "astra_sim", "tacos", "blink", "goal", "nccl"])
 def test_plugins_of_this_repository_conform(name: str) -> None:
-    failed = [(r.check.name, r.details) for r in check_plugin(name) if r.verdict is Verdict.FAILED]
+    failed = [(r.rule.name, r.details) for r in check_plugin(name) if r.verdict is Verdict.FAILED]
     assert failed == []

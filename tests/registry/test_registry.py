@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from hub_core.model.diagnostics import PluginError, UsageError
-from hub_core.plugin_api.contract import FormatReader, FormatWriter
+from hub_core.plugin_api import FormatReader, FormatWriter
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import PluginState, Registry
 

@@ -14,9 +14,10 @@ from packaging.version import Version
 
 from hub_core.registry.metadata import installed_version
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[1]
 TUTORIAL = REPOSITORY / "docs" / "plugin-tutorial.md"
 EXAMPLE = REPOSITORY / "examples" / "collhub-example"
+MOST_LINES_OF_A_SMALL_PLUGIN = 40
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
 
 
@@ -61,7 +62,7 @@ def _collhub(python: Path, *arguments: object, cwd: Path) -> subprocess.Complete
     return _run(python, "-P", "-m", "hub_core.cli.main", *arguments, cwd=cwd)
 
 
-@pytest.mark.parametrize("name", ["plugin.py", "write.py", "read.py"])
+@pytest.mark.parametrize("name", ["plugin.py", "options.py", "write.py", "read.py"])
 def test_tutorial_shows_the_code_of_the_example(name: str) -> None:
     assert (EXAMPLE / "src" / "collhub_example" / name).read_text() in _blocks("python")
 
@@ -96,7 +97,7 @@ def test_new_plugin_installs_and_passes(python: Path, tmp_path: Path, name: str)
     checked = _collhub(python, "plugins", "check", name, cwd=tmp_path)
     assert (checked.returncode, checked.stdout.splitlines()[-1]) == (
         0,
-        f"{name}: 12 passed, 6 skipped",
+        f"{name}: 12 passed, 8 skipped",
     ), checked.stdout
     suite = _run(
         python,
@@ -109,7 +110,7 @@ def test_new_plugin_installs_and_passes(python: Path, tmp_path: Path, name: str)
         "hub_core.testing.suite",
         cwd=tmp_path,
     )
-    assert "12 passed, 6 skipped" in suite.stdout, suite.stdout
+    assert "12 passed, 8 skipped" in suite.stdout, suite.stdout
     own = _run(
         python,
         "-m",
@@ -137,6 +138,28 @@ def test_smallest_plugin_of_the_tutorial_installs_and_works(python: Path, tmp_pa
     script = "import hub_core; from hub_core.testing.samples import ring_all_reduce; hub_core.write(ring_all_reduce(3), 'r.csv')"
     assert _run(python, "-c", script, cwd=tmp_path).returncode == 0
     assert (tmp_path / "r.csv").read_text() == "0,1,1\n" * 4 + "1,2,1\n" * 4 + "2,0,1\n" * 4
+
+
+def test_command_and_topology_text_of_the_tutorial_work(python: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "star"
+    folder.mkdir()
+    (code,) = (block for block in _blocks("python") if block.startswith('"""Stars'))
+    assert len(code.splitlines()) <= MOST_LINES_OF_A_SMALL_PLUGIN
+    (folder / "collhub_star.py").write_text(code)
+    project = _blocks("toml")[0].replace("messages", "star")
+    (folder / "pyproject.toml").write_text(project)
+    installed = _collhub(python, "plugins", "install", folder, "--", *OFFLINE, cwd=tmp_path)
+    assert installed.returncode == 0, installed.stderr
+    checked = _collhub(python, "plugins", "check", "star", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout
+    shown = _collhub(python, "degree", "star:4", cwd=tmp_path)
+    assert shown.stdout == "NPU  links\n0    3\n1    1\n2    1\n3    1\n"
+    listed = _collhub(python, "--help", cwd=tmp_path)
+    assert "degree" in listed.stdout
+    facts = _collhub(python, "topology", "show", "star:8?npus=0-5", "--json", cwd=tmp_path)
+    assert '"npus": 6' in facts.stdout
+    closest = _collhub(python, "topology", "show", "stra:8", cwd=tmp_path)
+    assert "did you mean 'star'?" in closest.stderr
 
 
 def test_distribution_without_a_plugin_is_named(python: Path, tmp_path: Path) -> None:

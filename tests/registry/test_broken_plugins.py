@@ -43,8 +43,8 @@ BROKEN = {
         "returned str, expected a list",
     ),
     "hook-returns-other-offers": (
-        "@hookimpl\ndef collhub_producers(): return [HealthCheck('x', 'm:f')]",
-        "collhub_producers returned a list with HealthCheck, expected FormatReader or Synthesizer",
+        "@hookimpl\ndef collhub_producers(): return [Simulator('x', 'd', 'm:f')]",
+        "collhub_producers returned a list with Simulator, expected FormatReader or Synthesizer",
     ),
     "two-of-one-name": (
         "@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', 'm:f'), Simulator('s', 'd', 'm:g')]",
@@ -75,14 +75,23 @@ BROKEN = {
         "is not a regular expression of bytes",
     ),
     "bad-option-default": (
-        "@hookimpl\ndef collhub_consumers():\n"
-        "  return [Simulator('s', 'd', 'm:f', (Option('steps', OptionType.INT, 'many', 'help'),))]",
+        "@dataclass\nclass Wrong:\n  steps: int = option(OptionType.INT, 'many', 'help')\n"
+        "@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', 'm:f', Wrong)]",
         "simulator s: option steps: the default 'many' is not a whole number",
     ),
-    "two-options-of-one-name": (
-        "@hookimpl\ndef collhub_consumers():\n"
-        "  return [Simulator('s', 'd', 'm:f', (Option('a', OptionType.INT, 1, 'h'), Option('a', OptionType.INT, 2, 'h')))]",
-        "two options have one name",
+    "default-outside-the-range": (
+        "@dataclass\nclass Wrong:\n  steps: int = option(OptionType.INT, 0, 'help', minimum=1)\n"
+        "@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', 'm:f', Wrong)]",
+        "simulator s: option steps: the default 0 is not at least 1",
+    ),
+    "options-are-no-record": (
+        "@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', 'm:f', int)]",
+        "simulator s: its options are unusable: <class 'int'> is not a dataclass of options",
+    ),
+    "field-that-is-no-option": (
+        "@dataclass\nclass Wrong:\n  steps: int = 1\n"
+        "@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', 'm:f', Wrong)]",
+        "field steps of Wrong is not made by option(...)",
     ),
     "unknown-hook": (
         "@hookimpl\ndef collhub_producer(): return []",
