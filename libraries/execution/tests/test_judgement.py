@@ -1,34 +1,36 @@
-"""References and judgements: the definition of every collective by hand, bounds, and what counts as wrong."""
+"""References and judgements: every collective's definition by hand, bounds, what is wrong."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hub_core.execution.data import (
-    averaged,
+from collhub_execution import (
+    block_counts,
     block_elements,
+    bus_bandwidth,
     element_type,
     exact_inputs,
-    is_exact,
+    judge,
     random_inputs,
-    significand_bits,
+    same_bits,
 )
-from hub_core.execution.judgement import judge, same_bits
-from hub_core.execution.levels import levelled_program
-from hub_core.execution.reference import expected_outputs
+from collhub_execution.data.averages import averaged
+from collhub_execution.data.element_types import significand_bits
+from collhub_execution.data.inputs import is_exact
+from collhub_execution.judgement.definition import expected_outputs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.collectives import (
+from hub_core.model import (
     Collective,
     CollectiveKind,
     Contributions,
     CustomContract,
     ReduceOp,
+    UsageError,
 )
-from hub_core.model.diagnostics import UsageError
-from hub_core.testing.samples import ring_all_reduce
+from hub_core.testing import ring_all_reduce
 
 # Two ranks, four elements of input each where all hold all.
 A, B = [1, 2, 3, 4], [10, 20, 30, 40]
@@ -171,8 +173,8 @@ def test_exact_inputs_have_exact_sums_and_differ_by_rank_and_place(
     dtype_name: str, num_ranks: int
 ) -> None:
     dtype = element_type(dtype_name)
-    program = levelled_program(ring_all_reduce(num_ranks), in_place=True)
-    inputs = exact_inputs(program, 64, dtype, ReduceOp.SUM)
+    blocks = block_counts(ring_all_reduce(num_ranks))
+    inputs = exact_inputs(blocks, 64, dtype, ReduceOp.SUM)
     total = sum(values.astype(object) for values in inputs)
     assert max(total) <= 1 << significand_bits(dtype)  # type: ignore[call-overload]
     assert is_exact(num_ranks, dtype, ReduceOp.SUM)
@@ -186,9 +188,9 @@ def test_sums_of_too_many_ranks_are_not_exact() -> None:
 
 
 def test_the_same_call_gives_the_same_inputs() -> None:
-    program = levelled_program(ring_all_reduce(3), in_place=True)
+    blocks = block_counts(ring_all_reduce(3))
     for make in (exact_inputs, random_inputs):
-        one, other = (make(program, 5, np.dtype(np.float32), ReduceOp.PROD) for _ in range(2))
+        one, other = (make(blocks, 5, np.dtype(np.float32), ReduceOp.PROD) for _ in range(2))
         assert all(same_bits(*pair) for pair in zip(one, other, strict=True))
 
 
@@ -196,6 +198,23 @@ def test_the_same_call_gives_the_same_inputs() -> None:
     ("size", "cure"), [(100, "96B or 108B"), (1, "for example 12B"), (12 * 5 + 6, "60B or 72B")]
 )
 def test_sizes_that_do_not_divide_come_with_the_nearest_that_do(size: int, cure: str) -> None:
-    program = levelled_program(ring_all_reduce(3), in_place=True)
+    blocks = block_counts(ring_all_reduce(3))
     with pytest.raises(UsageError, match=cure):
-        block_elements(program, size, np.dtype(np.float32))
+        block_elements(blocks, size, np.dtype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "root", "factor"),
+    [
+        ("all-reduce", None, 1.5),
+        ("all-gather", None, 0.75),
+        ("reduce-scatter", None, 0.75),
+        ("all-to-all", None, 0.75),
+        ("broadcast", 0, 1.0),
+        ("reduce", 0, 1.0),
+        ("gather", 0, 0.75),
+        ("scatter", 0, 0.75),
+    ],
+)
+def test_bus_bandwidth_is_that_of_nccl_tests(kind: str, root: int | None, factor: float) -> None:
+    assert bus_bandwidth(Collective(CollectiveKind(kind), 4, 4, root), 100, 2.0) == factor * 50

@@ -1,4 +1,4 @@
-"""Levelled programs: same level at both ends, no deadlock without buffers, the contents of the eager run, clear refusals."""
+"""Levelled programs: one level at both ends, no deadlock, the eager run's contents, refusals."""
 
 from __future__ import annotations
 
@@ -7,33 +7,29 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hub_core.execution import numpy_executor
-from hub_core.execution.levels import levelled_program
-from hub_core.execution.program import LevelledProgram, RecordKind
-from hub_core.execution.rendezvous import is_well_levelled, run_order, simulate_rendezvous
-from hub_core.execution.slots import place_slots
-from hub_core.plugin_api.contract import ExecutionRequest
+from collhub_execution import (
+    REDUCTIONS,
+    LevelledProgram,
+    LevelledRequest,
+    RecordKind,
+    all_outputs,
+    block_counts,
+    fill_rank,
+    find_moves,
+    is_well_levelled,
+    levelled_program,
+    run_order,
+    simulate_rendezvous,
+)
+from collhub_execution.levelling.slots import place_slots
+from eager_runs import BACKGROUND, IN, OUT, TMP, UNITS, custom, eager, eager_runs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Buffer, Collective, CollectiveKind, CustomContract, ReduceOp
-from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import StepKind, StepTableBuilder
-from hub_core.testing.samples import all_samples, halving_doubling_all_reduce, ring_all_reduce
+from hub_core.model import Algorithm, InputError, ReduceOp, StepKind, StepTableBuilder
+from hub_core.testing import all_samples, halving_doubling_all_reduce, ring_all_reduce
 
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind
-IN, OUT, TMP = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
-UNITS = 3
-BACKGROUND = np.int64(-77)
-
-
-def custom(num_ranks: int, builder: StepTableBuilder, scratch: int = UNITS) -> Algorithm:
-    """An algorithm with INPUT and OUTPUT of three units a rank that promises nothing."""
-    sizes = np.full(num_ranks, UNITS)
-    contract = CustomContract(sizes, sizes, np.ones(num_ranks, np.bool_))
-    collective = Collective(CollectiveKind.CUSTOM, num_ranks, UNITS, contract=contract)
-    return Algorithm(collective, builder.build(), np.full(num_ranks, scratch))
 
 
 def exchange(
@@ -63,98 +59,21 @@ def exchange(
 def run(
     algorithm: Algorithm, program: LevelledProgram, inputs: list[npt.NDArray[np.int64]]
 ) -> list[npt.NDArray[np.int64]]:
-    request = ExecutionRequest(algorithm, program, tuple(inputs), ReduceOp.SUM, BACKGROUND)
-    return [output.copy() for output in numpy_executor.execute(request, {}).outputs]  # type: ignore[misc]
-
-
-# ---- the eager run, one event after the other, as the oracle ---------------------------------------------------------
-
-
-@st.composite
-def eager_runs(draw: st.DrawFn) -> tuple[Algorithm, list[int]]:
-    """A random algorithm without race, and its rows in an order in which they run with unlimited buffers."""
-    num_ranks = draw(st.integers(2, 4))
-    builder, order, flying = StepTableBuilder(num_ranks), [], []
-    last: dict[int, int] = {}
-    ranks, units = st.integers(0, num_ranks - 1), st.integers(0, UNITS - 1)
-    places = st.tuples(st.sampled_from([IN, OUT, TMP]), units)
-
-    def add(rank: int, kind: StepKind, **values: int) -> None:
-        chain = [last[rank]] if rank in last else []
-        edges = {draw(st.sampled_from(["data", "control"])): chain}
-        last[rank] = builder.add(rank, kind, count=1, **edges, **values)  # type: ignore[arg-type]
-        order.append(last[rank])
-
-    def receive(message: tuple[int, int, int]) -> None:
-        source, destination, channel = message
-        kind, (buffer, offset) = draw(st.sampled_from([RECV, RECV_REDUCE])), draw(places)
-        read = draw(st.one_of(places, st.just((buffer, offset))))
-        local = {"src_buffer": read[0], "src_offset": read[1]} if kind is RECV_REDUCE else {}
-        add(
-            destination,
-            kind,
-            peer=source,
-            channel=channel,
-            dst_buffer=buffer,
-            dst_offset=offset,
-            **local,
-        )
-
-    for channel in range(draw(st.integers(1, 12))):
-        what = draw(st.sampled_from(["send", "send", "receive", "local"]))
-        if what == "receive" and flying:
-            receive(flying.pop(draw(st.integers(0, len(flying) - 1))))
-        elif what == "local":
-            (read, source), (written, target) = draw(places), draw(places)
-            kind = draw(st.sampled_from([COPY, REDUCE]))
-            add(
-                draw(ranks),
-                kind,
-                src_buffer=read,
-                src_offset=source,
-                dst_buffer=written,
-                dst_offset=target,
-            )
+    """OUTPUT of every rank after the records have run one by one, in the order of `run_order`."""
+    request = LevelledRequest(algorithm, program, tuple(inputs), ReduceOp.SUM, BACKGROUND)
+    memory = np.empty(request.flat_size, np.int64)
+    for rank in range(program.num_ranks):
+        fill_rank(memory, request, rank)
+    moves = find_moves(program, request.elements)
+    for record in run_order(algorithm, program).records.tolist():
+        length = int(moves.length[record])
+        read = memory[moves.source[record] :][:length]
+        written = memory[moves.destination[record] :][:length]
+        if moves.reduces[record]:
+            REDUCTIONS[ReduceOp.SUM](written, read, out=written)
         else:
-            source, hop, (read, offset) = (
-                draw(ranks),
-                draw(st.integers(1, num_ranks - 1)),
-                draw(places),
-            )
-            destination = (source + hop) % num_ranks
-            add(source, SEND, peer=destination, channel=channel, src_buffer=read, src_offset=offset)
-            flying.append((source, destination, channel))
-    for message in flying:
-        receive(message)
-    handles = sorted(
-        range(len(order)), key=lambda handle: (builder._columns["rank"][handle], handle)
-    )
-    return custom(num_ranks, builder), [handles.index(handle) for handle in order]
-
-
-def eager(
-    algorithm: Algorithm, order: list[int], in_place: bool, inputs: list[npt.NDArray[np.int64]]
-) -> list[list[int]]:
-    """OUTPUT of every rank after running row by row; messages fly in buffers without limit."""
-    steps, layout = (
-        algorithm.steps,
-        algorithm.collective.memory_layout(in_place, algorithm.scratch_units),
-    )
-    memory = np.full(layout.total, BACKGROUND)
-    for rank, values in enumerate(inputs):
-        memory[layout.base[rank, IN] : layout.base[rank, IN] + UNITS] = values
-    flying: dict[int, int] = {}
-    for row in order:
-        rank, kind, channel = int(steps.rank[row]), steps.kind[row], int(steps.channel[row])
-        source = layout.base[rank, min(steps.src_buffer[row], TMP)] + steps.src_offset[row]
-        target = layout.base[rank, min(steps.dst_buffer[row], TMP)] + steps.dst_offset[row]
-        if kind == SEND:
-            flying[channel] = memory[source]
-        else:
-            arrived = flying.pop(channel) if kind in (RECV, RECV_REDUCE) else 0
-            added = memory[target] if kind == REDUCE else 0
-            memory[target] = arrived + added + (memory[source] if kind != RECV else 0)
-    return [memory[base : base + UNITS].tolist() for base in layout.base[:, OUT].tolist()]
+            written[:] = read
+    return [output.copy() for output in all_outputs(memory, request)]  # type: ignore[misc]
 
 
 @given(eager_runs(), st.booleans(), st.integers(0, 99))
@@ -211,7 +130,7 @@ def test_slots_that_live_at_one_time_share_nothing(data: st.DataObject) -> None:
             )
 
 
-# ---- levels ----------------------------------------------------------------------------------------------------------
+# ---- levels --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(all_samples(8)))
@@ -311,6 +230,13 @@ def test_opaque_work_passes_its_dependencies_on() -> None:
     assert levelled_program(custom(3, builder), in_place=False).level.tolist() == [1, 1, 2, 2]
 
 
+@given(eager_runs())
+def test_blocks_are_known_without_levelling(made: tuple[Algorithm, list[int]]) -> None:
+    counts, levelled = block_counts(made[0]), levelled_program(made[0], in_place=False).blocks
+    assert counts.full_buffer == levelled.full_buffer
+    assert counts.inputs.tolist() == levelled.inputs.tolist()
+
+
 def test_common_divisors_of_all_offsets_are_taken_out() -> None:
     algorithm = ring_all_reduce(4)
     steps = algorithm.steps
@@ -336,7 +262,7 @@ def test_an_algorithm_without_steps_is_an_empty_program() -> None:
     assert len(run_order(custom(2, StepTableBuilder(2)), program).records) == 0
 
 
-# ---- refusals --------------------------------------------------------------------------------------------------------
+# ---- refusals ------------------------------------------------------------------------------------
 
 
 def _codes(error: pytest.ExceptionInfo[InputError]) -> set[str]:

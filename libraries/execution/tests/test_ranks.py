@@ -1,8 +1,7 @@
-"""Plans of single ranks, the loop that runs them on any library, and the launcher: right results, and nothing left behind."""
+"""Single ranks: their plans, the engine that runs them, the launcher, and nothing left behind."""
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import threading
@@ -15,82 +14,78 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import threaded_ranks as threads
-from hub_core.execution.data import background, checked_inputs, exact_inputs
-from hub_core.execution.judgement import judge
-from hub_core.execution.levels import LevelledProgram, levelled_program
-from hub_core.execution.rank_engine import RankLog, run_task
-from hub_core.execution.rank_tasks import rank_tasks
-from hub_core.plugin_api.contract import ExecutionRequest
-from hub_core.testing.planted import without_send
+from collhub_execution import (
+    LevelledRequest,
+    RankLog,
+    RankPlans,
+    RecordKind,
+    RunOptions,
+    StartedRun,
+    StartedRunReport,
+    fused_reductions,
+    judge,
+    levelled_program,
+    rank_tasks,
+    run_rank,
+    run_task,
+)
+from collhub_execution.testing import claimed_modes, levelled_for, without_send
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import ReduceOp
-from hub_core.model.diagnostics import InputError, PluginError, UsageError
-from hub_core.testing.samples import all_samples, ring_all_reduce
+from hub_core.model import InputError, PluginError, ReduceOp, UsageError
+from hub_core.testing import all_samples, ring_all_reduce
 
 pytest.importorskip("fcntl", reason="launching ranks needs locks on files as Unix has them")
 
-from hub_core.execution.launching import launch
-from hub_core.execution.started_ranks import Report, Trial, add_arguments, run_rank
+from collhub_execution import launch
 
 PROGRAM = Path(__file__).with_name("threaded_ranks.py")
 SAMPLES = all_samples(4)
 
 
-def request_for(
-    algorithm: Algorithm, in_place: bool, program: LevelledProgram | None = None, **more: Any
-) -> ExecutionRequest:
-    program = program or levelled_program(algorithm, in_place)
-    fill = background(np.dtype(np.int64), ReduceOp.SUM)
-    inputs = checked_inputs(
-        algorithm.collective,
-        program,
-        exact_inputs(program, 3, np.dtype(np.int64), ReduceOp.SUM),
-        fill,
-    )
-    return ExecutionRequest(algorithm, program, inputs, ReduceOp.SUM, fill, **more)
-
-
-def modes(algorithm: Algorithm) -> list[bool]:
-    return [
-        mode
-        for mode, holds in (
-            (False, algorithm.collective.out_of_place),
-            (True, algorithm.collective.in_place),
-        )
-        if holds
-    ]
-
-
-def is_right(request: ExecutionRequest, outputs: Any) -> bool:
+def is_right(request: LevelledRequest, outputs: Any) -> bool:
     return judge(request.algorithm.collective, request.inputs, outputs, ReduceOp.SUM, True).is_right
 
 
-def in_threads(request: ExecutionRequest) -> list[object]:
-    tasks, world = list(rank_tasks(request)), threads.World(request.program.num_ranks)
+def in_threads(request: LevelledRequest) -> list[object]:
+    tasks, world = list(rank_tasks(request)), threads.ThreadWorld(request.program.num_ranks)
     return world.run(
         lambda rank: run_task(
-            tasks[rank], threads.ThreadEngine(tasks[rank], world), RankLog.blank(tasks[rank])
+            tasks[rank], threads.thread_engine(tasks[rank], world), RankLog.blank(tasks[rank])
         )
     )
 
 
-def threaded(request: ExecutionRequest, *more: str) -> Any:
+def threaded(request: LevelledRequest, *more: str) -> Any:
     return launch(request, lambda folder: [sys.executable, str(PROGRAM), str(folder), *more])
 
 
-# ---- plans -----------------------------------------------------------------------------------------------------------
+# ---- plans ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sample", sorted(SAMPLES))
 def test_plans_of_all_ranks_compute_the_collective(sample: str) -> None:
-    for in_place in modes(SAMPLES[sample]):
-        request = request_for(SAMPLES[sample], in_place, repeats=2)
+    for in_place in claimed_modes(SAMPLES[sample]):
+        request = levelled_for(SAMPLES[sample], in_place=in_place, repeats=2)
         assert is_right(request, in_threads(request))
 
 
+def test_a_receive_that_reduces_takes_the_place_of_its_reduction() -> None:
+    request = levelled_for(ring_all_reduce(4), in_place=True)
+    fused = fused_reductions(request)
+    plans = RankPlans(request.program, request.elements, fused)
+    assert np.count_nonzero(fused >= 0) == 4 * 3
+    for rank in range(4):
+        levels = list(plans.plan(rank).levels())
+        assert [end.reduces for level in levels for end in level.receives] == [True] * 3 + [
+            False
+        ] * 3
+        assert not any(level.moves for level in levels)
+    reductions = request.program.kind[fused[fused >= 0]]
+    assert set(reductions.tolist()) == {RecordKind.REDUCE}
+
+
 def test_both_ends_of_a_message_have_one_tag_and_tags_of_a_pair_count_up() -> None:
-    request = request_for(ring_all_reduce(4), True)
+    request = levelled_for(ring_all_reduce(4), in_place=True)
     ends: dict[str, dict[tuple[int, int], list[int]]] = {"sends": {}, "receives": {}}
     for task in rank_tasks(request):
         for level in task.plan.levels():
@@ -102,14 +97,16 @@ def test_both_ends_of_a_message_have_one_tag_and_tags_of_a_pair_count_up() -> No
     assert ends["sends"] == {(rank, (rank + 1) % 4): list(range(6)) for rank in range(4)}
 
 
-# ---- the launcher ----------------------------------------------------------------------------------------------------
+# ---- the launcher --------------------------------------------------------------------------------
 
 
 def test_launched_ranks_return_outputs_and_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    request = request_for(ring_all_reduce(4), True, repeats=3, warmups=1, wants_step_times=True)
+    request = levelled_for(
+        ring_all_reduce(4), in_place=True, repeats=3, warmups=1, wants_step_times=True
+    )
     result = threaded(request)
     assert is_right(request, result.outputs)
     assert (len(result.repeat_times_s), result.native_times_s) == (3, ())
@@ -123,13 +120,11 @@ def test_launched_ranks_return_outputs_and_times(
 
 def test_a_deadlock_ends_in_time_with_the_position_of_every_rank() -> None:
     algorithm = ring_all_reduce(4)
+    program = without_send(levelled_program(algorithm, True))
+    request = levelled_for(algorithm, program, in_place=True, timeout_s=6.0)
     start = time.monotonic()
     with pytest.raises(InputError) as caught:
-        threaded(
-            request_for(
-                algorithm, True, without_send(levelled_program(algorithm, True)), timeout_s=6.0
-            )
-        )
+        threaded(request)
     assert time.monotonic() - start < 30
     codes = [found.code for found in caught.value.diagnostics]
     assert (codes[0], set(codes[1:])) == ("deadlock", {"blocked"})
@@ -138,7 +133,10 @@ def test_a_deadlock_ends_in_time_with_the_position_of_every_rank() -> None:
 
 def test_ranks_that_never_begin_are_told_from_a_deadlock() -> None:
     with pytest.raises(InputError, match="4 of 4 have not begun") as caught:
-        launch(request_for(ring_all_reduce(4), True, timeout_s=0.2), lambda folder: ["sleep", "60"])
+        launch(
+            levelled_for(ring_all_reduce(4), in_place=True, timeout_s=0.2),
+            lambda folder: ["sleep", "60"],
+        )
     assert caught.value.diagnostics[0].code == "timeout"
 
 
@@ -146,21 +144,21 @@ def test_a_rank_that_fails_ends_the_others_with_its_reason() -> None:
     with pytest.raises(
         InputError, match="the process of rank 2 failed: ArithmeticError: planted"
     ) as caught:
-        threaded(request_for(ring_all_reduce(4), True), "2")
+        threaded(levelled_for(ring_all_reduce(4), in_place=True), "2")
     assert caught.value.diagnostics[0].code == "rank-died"
 
 
 def test_a_program_that_ends_early_is_told_with_what_it_printed() -> None:
     with pytest.raises(InputError, match=r"ended early \(status 3\): oh dear"):
         launch(
-            request_for(ring_all_reduce(4), True),
+            levelled_for(ring_all_reduce(4), in_place=True),
             lambda folder: ["sh", "-c", "echo oh dear; exit 3"],
         )
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
     with pytest.raises(PluginError, match="no-such-program cannot be run"):
-        launch(request_for(ring_all_reduce(4), True), lambda folder: ["no-such-program"])
+        launch(levelled_for(ring_all_reduce(4), in_place=True), lambda folder: ["no-such-program"])
 
 
 def test_ranks_end_and_the_folder_goes_when_the_launcher_is_killed(tmp_path: Path) -> None:
@@ -168,8 +166,8 @@ def test_ranks_end_and_the_folder_goes_when_the_launcher_is_killed(tmp_path: Pat
     folder.mkdir()
     child = (
         "import sys, time, pathlib\n"
-        "from hub_core.execution.job_folder import Job\n"
-        "Job(pathlib.Path(sys.argv[1])).end_with_launcher()\n"
+        "from collhub_execution import JobFolder\n"
+        "JobFolder(pathlib.Path(sys.argv[1])).end_with_launcher()\n"
         "time.sleep(60)\n"
     )
     parent = (
@@ -204,10 +202,10 @@ def _is_alive(process: int) -> bool:
         return False
 
 
-# ---- ranks that somebody else started --------------------------------------------------------------------------------
+# ---- ranks that somebody else started ------------------------------------------------------------
 
 
-class QueueWire:
+class QueueChannel:
     """Bytes between threads."""
 
     def __init__(self, world: Any, rank: int) -> None:
@@ -220,28 +218,23 @@ class QueueWire:
         array[:] = self._queues[peer, self.rank, -1].get(timeout=10)
 
 
-def wish(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(["ring", *words])
-
-
 @pytest.mark.parametrize(
-    "words", [["--dtype", "int32"], ["--op", "avg", "--data", "random"]], ids=["int32", "average"]
+    "options",
+    [RunOptions(1024, dtype="int32"), RunOptions(1024, op="avg", data="random")],
+    ids=["int32", "average"],
 )
 @pytest.mark.parametrize("sample", ["ring-all-reduce", "direct-scatter", "direct-gather"])
 def test_started_ranks_get_data_from_rank_0_and_are_judged_there(
-    sample: str, words: list[str]
+    sample: str, options: RunOptions
 ) -> None:
-    trial = Trial.of(SAMPLES[sample], wish("--size", "1KiB", *words), 4)
-    world = threads.World(4)
+    started = StartedRun.of(SAMPLES[sample], replace(options, timeout=30.0), "ring", 4)
+    world = threads.ThreadWorld(4)
 
-    def run(rank: int) -> Report | None:
+    def run(rank: int) -> StartedRunReport | None:
         return run_rank(
-            trial,
-            QueueWire(world, rank),
-            lambda task: threads.ThreadEngine(task, world),
-            30.0,
+            started,
+            QueueChannel(world, rank),
+            lambda task: threads.thread_engine(task, world),
             lambda found: None,
         )
 
@@ -253,11 +246,9 @@ def test_started_ranks_get_data_from_rank_0_and_are_judged_there(
 
 def test_a_started_rank_that_is_late_says_where_it_stands() -> None:
     algorithm = ring_all_reduce(4)
-    trial = replace(
-        Trial.of(algorithm, wish("--size", "1KiB"), 4),
-        program=without_send(levelled_program(algorithm, True)),
-    )
-    world, said, are_late = threads.World(4), [], threading.Barrier(5)
+    started = StartedRun.of(algorithm, RunOptions(1024, timeout=1.5), "ring", 4)
+    started = replace(started, program=without_send(started.program))
+    world, said, are_late = threads.ThreadWorld(4), [], threading.Barrier(5)
 
     def late(found: Any) -> None:
         said.extend(found)
@@ -265,7 +256,10 @@ def test_a_started_rank_that_is_late_says_where_it_stands() -> None:
 
     def run(rank: int) -> None:
         run_rank(
-            trial, QueueWire(world, rank), lambda task: threads.ThreadEngine(task, world), 1.5, late
+            started,
+            QueueChannel(world, rank),
+            lambda task: threads.thread_engine(task, world),
+            late,
         )
 
     for rank in range(4):
@@ -276,4 +270,4 @@ def test_a_started_rank_that_is_late_says_where_it_stands() -> None:
 
 def test_another_number_of_processes_is_refused() -> None:
     with pytest.raises(UsageError, match="ring has 4 ranks, but 3 processes were started"):
-        Trial.of(SAMPLES["ring-all-reduce"], wish("--size", "1KiB"), 3)
+        StartedRun.of(SAMPLES["ring-all-reduce"], RunOptions(1024), "ring", 3)

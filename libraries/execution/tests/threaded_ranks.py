@@ -1,4 +1,4 @@
-"""A stand-in for a message library: the ranks are threads of one process, messages are copies in queues."""
+"""A stand-in for a message library: ranks are threads, messages are copies in queues."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
-from hub_core.execution.job_folder import Job, serve_rank
-from hub_core.execution.memory import REDUCTIONS
-from hub_core.execution.rank_engine import NativeCollective, Post, RankLog, Waiting, run_task
-from hub_core.execution.rank_tasks import RankTask
+from collhub_execution import (
+    JobFolder,
+    NumpyMemory,
+    Post,
+    PostLevel,
+    RankEngine,
+    RankLog,
+    RankTask,
+    Waiting,
+    run_task,
+    serve_rank,
+)
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True)
-class World:
+class ThreadWorld:
     """What the threads share."""
 
     num_ranks: int
@@ -65,64 +72,43 @@ class _Gone:
         pass
 
 
-class ThreadEngine:
-    """The engine of one thread."""
+class ThreadTransport:
+    """Messages between the threads of a world."""
 
-    def __init__(self, task: RankTask, world: World) -> None:
-        self._world, self._rank = world, task.plan.rank
-        self._memory = np.empty(task.plan.memory_size, task.input.dtype)
-        self._reduction = REDUCTIONS[task.reduce_op]
+    def __init__(self, rank: int, world: ThreadWorld) -> None:
+        self._world, self._rank = world, rank
 
-    def part(self, start: int, length: int) -> Array:
-        return self._memory[start : start + length]
+    def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
+        def post_level() -> Sequence[Waiting]:
+            for post in sends:
+                queue = self._world.queues[self._rank, post.end.peer, post.end.tag]
+                queue.put(post.memory.copy())
+            return [*map(self._arrival, receives), *(_Gone() for _ in sends)]
 
-    def fill(self, task: RankTask) -> None:
-        self._memory[:] = task.background
-        self.part(task.plan.input_start, len(task.input))[:] = task.input
+        return post_level
 
-    def post(
-        self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]
-    ) -> Sequence[Waiting]:
-        for post in sends:
-            self._world.queues[self._rank, post.message.peer, post.message.tag].put(
-                post.memory.copy()
-            )
-        arrivals = [
-            _Arrival(
-                self._world.queues[post.message.peer, self._rank, post.message.tag], post.memory
-            )
-            for post in receives
-        ]
-        return [*arrivals, *(_Gone() for _ in sends)]
-
-    def copy(self, destination: Array, source: Array) -> None:
-        destination[:] = source
-
-    def reduce(self, destination: Array, source: Array) -> None:
-        self._reduction(destination, source, out=destination)
-
-    def finish(self) -> None:
-        pass
+    def _arrival(self, post: Post[Array]) -> Waiting:
+        queue = self._world.queues[post.end.peer, self._rank, post.end.tag]
+        return _Arrival(queue, post.memory)
 
     def barrier(self) -> None:
         self._world.barrier.wait()
 
-    def output(self, task: RankTask) -> Array:
-        return self.part(task.plan.output_start, task.plan.output_size)
 
-    def native(self, task: RankTask) -> NativeCollective | None:
-        return None
+def thread_engine(task: RankTask, world: ThreadWorld) -> RankEngine[Array]:
+    """The engine of one thread."""
+    return RankEngine(NumpyMemory(task), ThreadTransport(task.plan.rank, world))
 
 
 def main(folder: str, failing_rank: str = "") -> None:
     """Serve the job in a folder; one rank may fail."""
-    job = Job(Path(folder))
-    world = World(sum(1 for _ in job.folder.glob("task.*")))
+    job = JobFolder(Path(folder))
+    world = ThreadWorld(job.num_tasks())
 
     def run(task: RankTask, log: RankLog) -> Array:
         if failing_rank and task.plan.rank == int(failing_rank):
             raise ArithmeticError("planted")
-        return run_task(task, ThreadEngine(task, world), log)
+        return run_task(task, thread_engine(task, world), log)
 
     world.run(lambda rank: serve_rank(job, rank, run))
 

@@ -1,4 +1,4 @@
-"""Real algorithms on real data: what verification finds right gives right results, what it finds wrong does not."""
+"""Real algorithms on real data: what is verified gives right results, what is wrong does not."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hub_core.execution.data import exact_inputs
-from hub_core.execution.judgement import Comparison, judge
-from hub_core.execution.levels import levelled_program
-from hub_core.execution.rendezvous import is_well_levelled
-from hub_core.plugin_api.contract import Synthesizer
+from collhub_execution import (
+    Comparison,
+    LevelledRequest,
+    block_counts,
+    exact_inputs,
+    is_well_levelled,
+    judge,
+    levelled_program,
+)
+from collhub_execution.data.checked_inputs import background, checked_inputs
+from collhub_execution.testing import request_for
+from collhub_local import numpy_executor, shared_memory
 
 import hub_core
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, CollectiveKind, ReduceOp
-from hub_core.model.diagnostics import HubError, InputError
-from hub_core.pipeline import work as pipeline
+from hub_core import Algorithm, Collective, CollectiveKind, HubError, InputError, ReduceOp, verify
+from hub_core.plugin_api import NoOptions, Synthesizer
 from hub_core.registry.plugins import Registry
-from hub_core.verification import ModeReport, verify
+from hub_core.verification import ModeReport
 
 pytestmark = pytest.mark.needs_plugins
 
-FOLDER = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "msccl"
+FOLDER = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "msccl"
 MAX_RANKS = 32
 DTYPES = (np.int64, np.float32)
 
@@ -56,16 +61,17 @@ def _executed(algorithm: Algorithm, in_place: bool, dtype: type) -> tuple[bool, 
     except InputError:
         return False, Comparison.BITWISE
     assert is_well_levelled(program)
-    inputs = exact_inputs(program, 3, np.dtype(dtype), ReduceOp.SUM)
-    result = pipeline.execute(
-        algorithm, inputs, program=program, reduce_op=ReduceOp.SUM, registry=_registry()
-    )
+    inputs = exact_inputs(block_counts(algorithm), 3, np.dtype(dtype), ReduceOp.SUM)
+    fill = background(np.dtype(dtype), ReduceOp.SUM)
+    given = checked_inputs(algorithm.collective, program.blocks, inputs, fill)
+    request = LevelledRequest(algorithm, program, given, ReduceOp.SUM, fill)
+    result = numpy_executor.run_in_one_thread(request)
     judgement = judge(algorithm.collective, inputs, result.outputs, ReduceOp.SUM, True)
     return judgement.is_right, judgement.comparison
 
 
 def _contents_are_right(mode: ModeReport) -> bool:
-    """The verifier's verdict on contents: a race is right in the sequential order in which it is run here."""
+    """The verifier's verdict on contents: a race is right in the order in which it is run here."""
     return mode.verdict in ("ok", "race")
 
 
@@ -99,13 +105,10 @@ def test_processes_give_the_same_bits_as_one_thread(corpus: Path, name: str | No
     if name is None:
         pytest.skip("no index in corpus/msccl")
     algorithm = _read(corpus, name)
-    program = levelled_program(algorithm, not algorithm.collective.out_of_place)
-    inputs = exact_inputs(program, 3, np.dtype(np.float32), ReduceOp.SUM)
+    request = request_for(algorithm, np.float32)
     results = [
-        pipeline.execute(
-            algorithm, inputs, name=executor, program=program, registry=_registry()
-        ).outputs
-        for executor in ("numpy", "shared-memory")
+        executor.execute(request, NoOptions()).outputs
+        for executor in (numpy_executor, shared_memory)
     ]
     assert all(np.array_equal(*pair, equal_nan=True) for pair in zip(*results, strict=True))
 
@@ -117,7 +120,7 @@ def test_what_synthesizers_make_gives_what_it_promises(kind: str) -> None:
     made = 0
     for synthesizer in _registry().all(Synthesizer):
         try:
-            result = pipeline.synthesize(
+            result = hub_core.synthesize(
                 collective, topology, 6 << 10, name=synthesizer.name, registry=_registry()
             )
         except HubError:

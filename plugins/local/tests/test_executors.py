@@ -1,4 +1,4 @@
-"""The executors of the core: right results, the same bits, positions in a deadlock, and nothing left behind."""
+"""The executors: right results, the same bits, positions in a deadlock, nothing left behind."""
 
 from __future__ import annotations
 
@@ -9,32 +9,49 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from hub_core.execution import numpy_executor, shared_memory
-from hub_core.execution.data import (
-    background,
-    checked_inputs,
+from collhub_execution import (
+    LevelledProgram,
+    LevelledRequest,
+    NumpyMemory,
+    RankTask,
+    RecordKind,
+    block_counts,
     element_type,
-    exact_inputs,
+    is_well_levelled,
+    levelled_program,
     random_inputs,
+    same_bits,
+    simulate_rendezvous,
 )
-from hub_core.execution.judgement import judge, same_bits
-from hub_core.execution.levels import levelled_program
-from hub_core.execution.program import LevelledProgram, RecordKind
-from hub_core.execution.rendezvous import is_well_levelled, simulate_rendezvous
-from hub_core.plugin_api.contract import ExecutionRequest, ExecutionResult
+from collhub_execution.data.checked_inputs import checked_inputs
+from collhub_execution.testing import (
+    claimed_modes,
+    judged,
+    levelled_for,
+    only_records,
+    request_for,
+)
+from collhub_local import numpy_executor, shared_memory
+from eager_runs import BACKGROUND, UNITS, eager, eager_runs
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import CollectiveKind, ReduceOp
-from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.pipeline import work as pipeline
-from hub_core.testing.samples import all_samples, direct_all_to_all, ring_all_reduce
+from hub_core.model import Algorithm, CollectiveKind, InputError, ReduceOp, UsageError
+from hub_core.plugin_api import ExecutionRequest, ExecutionResult, NoOptions
+from hub_core.testing import all_samples, direct_all_to_all, ring_all_reduce
 
 EXECUTORS = {"numpy": numpy_executor.execute, "shared-memory": shared_memory.execute}
+RUNS = {
+    "numpy": numpy_executor.run_in_one_thread,
+    "shared-memory": shared_memory.run_in_processes,
+}
 SAMPLES = all_samples(4)
 FORKING = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork"
@@ -42,48 +59,54 @@ FORKING = pytest.mark.skipif(
 both = pytest.mark.parametrize("name", ["numpy", pytest.param("shared-memory", marks=FORKING)])
 
 
-def execute(
-    name: str, algorithm: Algorithm, program: LevelledProgram, timeout_s: float = 60.0, **more: bool
+def execute(name: str, request: ExecutionRequest) -> ExecutionResult:
+    return EXECUTORS[name](request, NoOptions())
+
+
+def execute_program(
+    name: str, algorithm: Algorithm, program: LevelledProgram, **more: Any
 ) -> ExecutionResult:
-    fill = background(np.dtype(np.int64), ReduceOp.SUM)
-    inputs = checked_inputs(
-        algorithm.collective,
-        program,
-        exact_inputs(program, 3, np.dtype(np.int64), ReduceOp.SUM),
-        fill,
-    )
-    request = ExecutionRequest(
-        algorithm, program, inputs, ReduceOp.SUM, fill, timeout_s=timeout_s, **more
-    )  # type: ignore[arg-type]
-    return EXECUTORS[name](request, {})
+    """Run a program that levelling would not make."""
+    return RUNS[name](levelled_for(algorithm, program, in_place=program.in_place, **more))
 
 
-def modes(algorithm: Algorithm) -> list[bool]:
-    return [
-        mode
-        for mode, holds in (
-            (False, algorithm.collective.out_of_place),
-            (True, algorithm.collective.in_place),
-        )
-        if holds
-    ]
+def random_request(
+    algorithm: Algorithm, dtype: npt.DTypeLike, op: ReduceOp, elements: int
+) -> ExecutionRequest:
+    inputs = random_inputs(block_counts(algorithm), elements, np.dtype(dtype), op)
+    return ExecutionRequest(algorithm, inputs, True, op)
 
 
-# ---- results ---------------------------------------------------------------------------------------------------------
+# ---- results -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sample", sorted(SAMPLES))
 @both
 def test_samples_give_what_the_collective_promises(name: str, sample: str) -> None:
     algorithm = SAMPLES[sample]
-    for in_place in modes(algorithm):
-        program = levelled_program(algorithm, in_place)
-        inputs = exact_inputs(program, 3, np.dtype(np.int64), ReduceOp.SUM)
-        result = pipeline.execute(
-            algorithm, inputs, name=name, program=program, repeats=2, warmups=1
-        )
-        assert judge(algorithm.collective, inputs, result.outputs, ReduceOp.SUM, True).is_right
+    for in_place in claimed_modes(algorithm):
+        request = request_for(algorithm, in_place=in_place, repeats=2, warmups=1)
+        result = execute(name, request)
+        assert judged(request, result).is_right
         assert len(result.repeat_times_s) == 2
+
+
+@both
+def test_results_tell_messages_and_levels(name: str) -> None:
+    result = execute(name, request_for(ring_all_reduce(4), in_place=True))
+    assert dict(result.statistics) == {"messages": 24, "levels": 6}
+
+
+@given(eager_runs(), st.booleans())
+def test_what_runs_with_buffers_runs_in_one_thread(
+    made: tuple[Algorithm, list[int]], in_place: bool
+) -> None:
+    algorithm, order = made
+    program = levelled_program(algorithm, in_place)
+    inputs = [np.arange(UNITS) * 7 + 100**rank for rank in range(algorithm.num_ranks)]
+    request = LevelledRequest(algorithm, program, tuple(inputs), ReduceOp.SUM, BACKGROUND)
+    outputs = numpy_executor.run_in_one_thread(request).outputs
+    assert [output.tolist() for output in outputs] == eager(algorithm, order, in_place, inputs)
 
 
 @pytest.mark.parametrize("op", ReduceOp)
@@ -93,11 +116,9 @@ def test_samples_give_what_the_collective_promises(name: str, sample: str) -> No
 def test_every_dtype_and_operator_is_exact_on_exact_inputs(dtype_name: str, op: ReduceOp) -> None:
     if dtype_name == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    algorithm, dtype = SAMPLES["ring-all-reduce"], element_type(dtype_name)
-    program = levelled_program(algorithm, in_place=True)
-    inputs = exact_inputs(program, 50, dtype, op)
-    outputs = pipeline.execute(algorithm, inputs, program=program, reduce_op=op).outputs
-    judgement = judge(algorithm.collective, inputs, outputs, op, True)
+    dtype = element_type(dtype_name)
+    request = request_for(SAMPLES["ring-all-reduce"], dtype, op, elements=50, in_place=True)
+    judgement = judged(request, execute("numpy", request))
     assert (judgement.is_right, judgement.ranks_agree) == (True, True)
     assert (judgement.comparison, judgement.max_abs_error) == ("bitwise", 0.0)
 
@@ -106,10 +127,8 @@ def test_every_dtype_and_operator_is_exact_on_exact_inputs(dtype_name: str, op: 
 @pytest.mark.parametrize("dtype_name", ["float16", "float32", "float64"])
 def test_random_numbers_stay_within_the_bound_on_rounding(dtype_name: str, op: str) -> None:
     algorithm = all_samples(8)["halving-doubling-all-reduce"]
-    program = levelled_program(algorithm, in_place=True)
-    inputs = random_inputs(program, 500, np.dtype(dtype_name), ReduceOp(op))
-    outputs = pipeline.execute(algorithm, inputs, program=program, reduce_op=ReduceOp(op)).outputs
-    judgement = judge(algorithm.collective, inputs, outputs, ReduceOp(op), False)
+    request = random_request(algorithm, dtype_name, ReduceOp(op), elements=500)
+    judgement = judged(request, execute("numpy", request), is_exact=False)
     assert judgement.is_right
     assert judgement.comparison == "bound"
     assert 0 < (judgement.max_abs_error or 0) < judgement.max_bound
@@ -117,13 +136,8 @@ def test_random_numbers_stay_within_the_bound_on_rounding(dtype_name: str, op: s
 
 @FORKING
 def test_executors_reduce_in_the_order_of_the_schedule() -> None:
-    algorithm = ring_all_reduce(4)
-    program = levelled_program(algorithm, in_place=True)
-    inputs = random_inputs(program, 1000, np.dtype(np.float32), ReduceOp.SUM)
-    results = [
-        pipeline.execute(algorithm, inputs, name=name, program=program).outputs
-        for name in EXECUTORS
-    ]
+    request = random_request(ring_all_reduce(4), np.float32, ReduceOp.SUM, elements=1000)
+    results = [execute(name, request).outputs for name in EXECUTORS]
     assert all(same_bits(*pair) for pair in zip(*results, strict=True))
 
 
@@ -132,12 +146,11 @@ def test_moves_one_by_one_and_by_index_give_the_same(
     elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     algorithm = all_samples(8)["staged-all-to-all"]
-    program = levelled_program(algorithm, in_place=True)
-    inputs = exact_inputs(program, elements, np.dtype(np.int32), ReduceOp.SUM)
+    request = request_for(algorithm, np.int32, elements=elements, in_place=True)
     outputs = []
     for limit in (0, 1 << 20):
         monkeypatch.setattr(numpy_executor, "_INDEXED_BYTES", limit)
-        outputs.append(pipeline.execute(algorithm, inputs, program=program).outputs)
+        outputs.append(execute("numpy", request).outputs)
     assert all(np.array_equal(*pair) for pair in zip(*outputs, strict=True))
 
 
@@ -145,19 +158,11 @@ def test_moves_one_by_one_and_by_index_give_the_same(
 def test_units_that_nothing_writes_are_seen_as_wrong(name: str) -> None:
     algorithm = direct_all_to_all(4)
     program = levelled_program(algorithm, in_place=False)
-    kept = program.kind != RecordKind.COPY
-    ends = np.cumsum(np.bincount(program.rank[kept], minlength=4))
-    names = [
-        f.name
-        for f in fields(program)
-        if len(np.atleast_1d(getattr(program, f.name, 0))) == len(program)
-    ]
-    columns = {name: getattr(program, name)[kept] for name in names}
-    broken = replace(program, **columns, rank_indptr=np.concatenate([[0], ends]))
+    broken = only_records(program, program.kind != RecordKind.COPY)
     for dtype in (np.float32, np.int32):
-        inputs = exact_inputs(broken, 5, np.dtype(dtype), ReduceOp.SUM)
-        outputs = pipeline.execute(algorithm, inputs, name=name, program=broken).outputs
-        judgement = judge(algorithm.collective, inputs, outputs, ReduceOp.SUM, True)
+        result = execute_program(name, algorithm, broken, dtype=dtype, elements=5)
+        request = request_for(algorithm, dtype, elements=5)
+        judgement = judged(request, result)
         assert [found.location.rank for found in judgement.diagnostics] == [0, 1, 2, 3]
         assert "5 of 20 elements are wrong" in judgement.diagnostics[0].message
 
@@ -165,9 +170,7 @@ def test_units_that_nothing_writes_are_seen_as_wrong(name: str) -> None:
 @both
 def test_every_step_with_a_record_is_timed(name: str) -> None:
     algorithm = SAMPLES["ring-all-reduce"]
-    result = execute(
-        name, algorithm, levelled_program(algorithm, in_place=True), wants_step_times=True
-    )
+    result = execute(name, request_for(algorithm, in_place=True, wants_step_times=True))
     start, end = result.step_start_ns, result.step_end_ns
     assert start is not None
     assert end is not None
@@ -190,15 +193,16 @@ def test_inputs_that_do_not_fit_are_named() -> None:
         ([np.zeros(4)] * 3 + [np.zeros(4, np.int32)], "the inputs mix float64 and int32"),
         ([np.zeros(0)] * 4, "the input of rank 0 has 0 elements"),
     ):
+        request = ExecutionRequest(SAMPLES["ring-all-reduce"], tuple(inputs), True, ReduceOp.SUM)
         with pytest.raises(UsageError, match=message):
-            pipeline.execute(SAMPLES["ring-all-reduce"], inputs)
+            execute("numpy", request)
 
 
-# ---- programs that stand still ---------------------------------------------------------------------------------------
+# ---- programs that stand still -------------------------------------------------------------------
 
 
 def shifted(program: LevelledProgram, kind: RecordKind) -> LevelledProgram:
-    """All records of a kind one level later, as if a level were split in sends and receives: a circle in any ring."""
+    """All records of a kind one level later, as if a level were split: a circle in any ring."""
     level = program.level * 2 + (program.kind == kind)
     order = np.lexsort((program.message, program.is_local, level, program.rank))
     columns = (
@@ -227,7 +231,7 @@ def test_a_deadlock_is_reported_with_every_position_in_time(name: str, kind: Rec
     assert not is_well_levelled(program)
     start = time.monotonic()
     with pytest.raises(InputError) as error:
-        execute(name, algorithm, program, timeout_s=0.5)
+        execute_program(name, algorithm, program, timeout_s=0.5)
     assert time.monotonic() - start < 20
     deadlock, *waiting = error.value.diagnostics
     assert deadlock.code == "deadlock"
@@ -254,7 +258,7 @@ def test_messages_of_one_pair_meet_in_the_order_of_posting() -> None:
     assert not is_well_levelled(broken)
 
 
-# ---- processes that end ----------------------------------------------------------------------------------------------
+# ---- processes that end --------------------------------------------------------------------------
 
 
 @FORKING
@@ -276,7 +280,7 @@ def test_a_rank_that_dies_ends_the_others_at_once() -> None:
     killer.start()
     start = time.monotonic()
     with pytest.raises(InputError, match="the process of rank 2 ended by signal 9") as error:
-        execute("shared-memory", algorithm, standing, timeout_s=60)
+        execute_program("shared-memory", algorithm, standing, timeout_s=60)
     killer.join()
     assert time.monotonic() - start < 20
     assert [found.location.rank for found in error.value.diagnostics[1:]] == [0, 1, 3]
@@ -285,30 +289,35 @@ def test_a_rank_that_dies_ends_the_others_at_once() -> None:
 
 @FORKING
 def test_an_error_in_a_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(memory: object, request: ExecutionRequest, rank: int) -> None:
-        if rank == 1:
-            raise MemoryError("no room")
+    filled = NumpyMemory.fill
 
-    monkeypatch.setattr("hub_core.execution.rank_process.fill", fail)
-    algorithm = SAMPLES["ring-all-reduce"]
+    def fail(memory: NumpyMemory, task: RankTask) -> None:
+        if task.plan.rank == 1:
+            raise MemoryError("no room")
+        filled(memory, task)
+
+    monkeypatch.setattr(NumpyMemory, "fill", fail)
+    request = request_for(SAMPLES["ring-all-reduce"], in_place=True)
     with pytest.raises(
         InputError, match="the process of rank 1 ended with status 70: MemoryError: no room"
     ):
-        execute("shared-memory", algorithm, levelled_program(algorithm, in_place=True))
+        execute("shared-memory", request)
 
 
 ORPHANS = """
 import os, threading, time, multiprocessing
-import numpy as np
-from hub_core import pipeline
-from hub_core.testing.samples import ring_all_reduce
+from collhub_execution.testing import request_for
+from collhub_local.shared_memory import execute
+from hub_core.plugin_api import NoOptions
+from hub_core.testing import ring_all_reduce
 def tell():
     while len(multiprocessing.active_children()) < 4:
         time.sleep(0.01)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
 threading.Thread(target=tell, daemon=True).start()
-inputs = [np.ones(1 << 18, np.float32)] * 4
-pipeline.execute(ring_all_reduce(4), inputs, name="shared-memory", repeats=10**6, timeout_s=600)
+algorithm = ring_all_reduce(4)
+request = request_for(algorithm, "float32", elements=1 << 16, repeats=10**6, timeout_s=600)
+execute(request, NoOptions())
 """
 
 
@@ -341,20 +350,21 @@ def test_ranks_end_with_the_process_that_started_them() -> None:
 
 @FORKING
 def test_time_that_is_up_ends_runs_that_go_on() -> None:
-    inputs = [np.ones(1 << 16, np.float32)] * 4
+    algorithm = ring_all_reduce(4)
+    request = request_for(
+        algorithm, np.float32, elements=1 << 14, in_place=True, repeats=10**6, timeout_s=0.5
+    )
     with pytest.raises(InputError, match=r"have not ended after 0.5 s"):
-        pipeline.execute(
-            ring_all_reduce(4), inputs, name="shared-memory", repeats=10**6, timeout_s=0.5
-        )
+        execute("shared-memory", request)
     with pytest.raises(InputError, match=r"take more than 0.5 s"):
-        pipeline.execute(ring_all_reduce(4), inputs, name="numpy", repeats=10**6, timeout_s=0.5)
+        execute("numpy", request)
 
 
 @FORKING
 def test_too_many_ranks_for_processes_are_refused() -> None:
-    inputs = [np.ones(300, np.float32)] * 300
+    request = request_for(ring_all_reduce(300), np.float32, elements=1, in_place=True)
     with pytest.raises(UsageError, match="at most 256 ranks"):
-        pipeline.execute(ring_all_reduce(300), inputs, name="shared-memory")
+        execute("shared-memory", request)
 
 
 def test_collectives_with_undefined_inputs_hide_them() -> None:
@@ -362,5 +372,5 @@ def test_collectives_with_undefined_inputs_hide_them() -> None:
     assert algorithm.collective.kind is CollectiveKind.BROADCAST
     program = levelled_program(algorithm, in_place=False)
     given = [np.full(4, rank, np.float32) for rank in range(4)]
-    views = checked_inputs(algorithm.collective, program, given, np.float32("nan"))
+    views = checked_inputs(algorithm.collective, program.blocks, given, np.float32("nan"))
     assert [bool(np.isnan(view).all()) for view in views] == [False, True, True, True]

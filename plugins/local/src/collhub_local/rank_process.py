@@ -19,6 +19,7 @@ from collhub_execution import (
     LevelledRequest,
     NumpyMemory,
     Post,
+    PostLevel,
     RankEngine,
     RankLog,
     RankPlans,
@@ -113,29 +114,25 @@ class SharedMemoryTransport:
         self._sent_from = plans.sent_from
         self._first_record = task.plan.first_record
         self._starts = log.record_times[0] if task.wants_step_times else None
-        # Made at the first post of a message and used in every run: the loop is what is measured.
-        self._waiting: dict[int, Waiting] = {}
 
-    def post(
-        self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]
-    ) -> Sequence[Waiting]:
-        """Tell the receivers that the messages lie ready; copying begins when one waits."""
-        for send in sends:
-            self._board.pairs[self._rank, send.end.peer].posted.release()
-        arriving = [self._known(post, self._arrival) for post in receives]
-        leaving = [self._known(post, self._departure) for post in sends]
-        return [*arriving, *leaving]
+    def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
+        """Posting tells receivers that messages lie ready; waiting for one copies it."""
+        posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
+        arriving = [self._arrival(post) for post in receives]
+        leaving = [self._departure(post) for post in sends]
+        waiting = [*arriving, *leaving]
+
+        def post_level() -> Sequence[Waiting]:
+            for semaphore in posted:
+                semaphore.release()
+            return waiting
+
+        return post_level
 
     def barrier(self) -> None:
         """Report to the starter, which lets all ranks go when it has heard of all."""
         self._board.ready.release()
         _acquire(self._board.go[self._rank], self._board.starter)
-
-    def _known(self, post: Post[Array], make: Callable[[Post[Array]], Waiting]) -> Waiting:
-        found = self._waiting.get(post.end.record)
-        if found is None:
-            found = self._waiting[post.end.record] = make(post)
-        return found
 
     def _arrival(self, post: Post[Array]) -> Waiting:
         end = post.end

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from collhub_execution import NumpyMemory, Post, RankEngine, RankTask, Waiting
+from collhub_execution import NumpyMemory, Post, PostLevel, RankEngine, RankTask, Waiting
 from mpi4py import MPI
 
 from collhub_mpi.native import native_collective
@@ -32,23 +32,22 @@ class MpiTransport:
     def __init__(self, communicator: MPI.Intracomm) -> None:
         self._communicator = communicator
 
-    def post(
-        self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]
-    ) -> Sequence[Waiting]:
-        """Start all; receives first, so that messages find their place."""
-        works: list[Waiting] = []
+    def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
+        """Posting starts all; receives first, so that messages find their place."""
+        world = self._communicator
+        starts: list[Callable[[], Waiting]] = []
         for post in receives:
-            tag = post.end.tag % _TAGS
-            works.append(self._communicator.Irecv(_bytes(post.memory), post.end.peer, tag))
+            starts.append(partial(world.Irecv, *_arguments(post)))
         for post in sends:
-            tag = post.end.tag % _TAGS
-            works.append(self._communicator.Isend(_bytes(post.memory), post.end.peer, tag))
-        return works
+            starts.append(partial(world.Isend, *_arguments(post)))
+        return lambda: [start() for start in starts]
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         self._communicator.Barrier()
 
 
-def _bytes(memory: Array) -> tuple[Array, MPI.Datatype]:
-    return memory.view(np.uint8), MPI.BYTE
+def _arguments(post: Post[Array]) -> tuple[tuple[Array, MPI.Datatype], int, int]:
+    """(memory as bytes, peer, tag), as `Irecv` and `Isend` take them."""
+    memory = post.memory.view(np.uint8), MPI.BYTE
+    return memory, post.end.peer, post.end.tag % _TAGS

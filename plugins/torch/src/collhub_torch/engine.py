@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from collhub_execution import Post, RankEngine, RankTask, Waiting
+from collhub_execution import Post, PostLevel, RankEngine, RankTask, Waiting
 
 from collhub_torch.native import native_collective
 from hub_core.model import ReduceOp
@@ -95,37 +95,42 @@ class TorchTransport:
     def __init__(self, is_batched: bool) -> None:
         self._is_batched = is_batched
 
-    def post(
+    def prepare(
         self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
-    ) -> Sequence[Waiting]:
-        """Start all; receives first, so that messages find their place."""
-        if self._is_batched:
-            return self._post_batch(sends, receives)
-        works = []
-        for post in receives:
-            works.append(dist.irecv(post.memory, post.end.peer, tag=post.end.tag))
-        for post in sends:
-            works.append(dist.isend(post.memory, post.end.peer, tag=post.end.tag))
-        return _started(works)
-
-    def _post_batch(
-        self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
-    ) -> Sequence[Waiting]:
-        """NCCL has no tags: messages of one pair match in their order, the same at both ends."""
+    ) -> PostLevel:
+        """Posting starts all; receives first, so that messages find their place."""
         ends = [(dist.irecv, post) for post in receives]
         ends += [(dist.isend, post) for post in sends]
-        batch = []
-        for start, post in ends:
-            batch.append(dist.P2POp(start, post.memory, post.end.peer, tag=post.end.tag))
-        works = dist.batch_isend_irecv(batch)
-        if len(works) != len(ends):
-            # NCCL answers with one piece of work for the whole batch.
-            works = works[-1:] * len(ends)
-        return _started(works)
+        if self._is_batched:
+            return lambda: _start_batch(ends)
+        return lambda: _start_each(ends)
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         dist.barrier()
+
+
+_Ends = Sequence[tuple[Callable[..., dist.Work | None], Post[torch.Tensor]]]
+
+
+def _start_each(ends: _Ends) -> Sequence[Waiting]:
+    """Start message by message, each with the tag that both its ends have."""
+    works = []
+    for start, post in ends:
+        works.append(start(post.memory, post.end.peer, tag=post.end.tag))
+    return _started(works)
+
+
+def _start_batch(ends: _Ends) -> Sequence[Waiting]:
+    """NCCL has no tags: messages of one pair match in their order, the same at both ends."""
+    batch = []
+    for start, post in ends:
+        batch.append(dist.P2POp(start, post.memory, post.end.peer, tag=post.end.tag))
+    works = dist.batch_isend_irecv(batch)
+    if len(works) != len(ends):
+        # NCCL answers with one piece of work for the whole batch.
+        works = works[-1:] * len(ends)
+    return _started(works)
 
 
 def _started(works: Sequence[dist.Work | None]) -> list[Waiting]:

@@ -47,7 +47,7 @@ class RankMemory(Protocol[V]):
 
 @dataclass(frozen=True, slots=True)
 class Post(Generic[V]):
-    """One end of a message about to be posted, with the memory that it reads or writes."""
+    """One end of a message to be posted, with the memory that it reads or writes."""
 
     end: MessageEnd
     memory: V
@@ -60,11 +60,15 @@ class Waiting(Protocol):
         """Return when the memory of the message may be used again."""
 
 
+PostLevel = Callable[[], Sequence[Waiting]]
+"""Start all messages of a level; what is returned stands for receives, then sends."""
+
+
 class Transport(Protocol[V]):
     """What carries messages between the ranks."""
 
-    def post(self, sends: Sequence[Post[V]], receives: Sequence[Post[V]]) -> Sequence[Waiting]:
-        """Start all messages of a level; what is returned stands for receives, then sends."""
+    def prepare(self, sends: Sequence[Post[V]], receives: Sequence[Post[V]]) -> PostLevel:
+        """Make ready what every run posts again; nothing is sent yet."""
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -133,10 +137,9 @@ class _BoundMove(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class _BoundLevel(Generic[V]):
-    """A level with its memory; `records`: of the receives, then of the sends."""
+    """A level ready to run; `records`: of the receives, then of the sends."""
 
-    sends: tuple[Post[V], ...]
-    receives: tuple[Post[V], ...]
+    post: PostLevel
     records: tuple[int, ...]
     moves: tuple[_BoundMove[V], ...]
 
@@ -146,7 +149,7 @@ def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
 
     Then the library's own collective runs as often.
     """
-    levels = [_bound(level, engine.memory) for level in task.plan.levels()]
+    levels = [_bound(level, engine) for level in task.plan.levels()]
     # Contents of undefined memory overflow; nobody is to be told in the middle of a run.
     with np.errstate(all="ignore"):
         for run in range(task.runs):
@@ -173,20 +176,21 @@ def _run_once(
     log.times[0, run] = time.perf_counter()
     for level in levels:
         if is_timed:
-            _run_level_timed(level, engine.transport, log, task.plan.first_record)
+            _run_level_timed(level, log, task.plan.first_record)
         else:
-            _run_level(level, engine.transport, log.at)
+            _run_level(level, log.at)
     engine.memory.finish()
     log.times[1, run] = time.perf_counter()
     log.at[0] = DONE
 
 
-def _bound(level: RankLevel, memory: RankMemory[V]) -> _BoundLevel[V]:
-    sends = tuple(_bound_end(end, memory) for end in level.sends)
-    receives = tuple(_bound_end(end, memory) for end in level.receives)
-    records = tuple(post.end.record for post in (*receives, *sends))
-    moves = tuple(_bound_move(move, memory) for move in level.moves)
-    return _BoundLevel(sends, receives, records, moves)
+def _bound(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel[V]:
+    sends = [_bound_end(end, engine.memory) for end in level.sends]
+    receives = [_bound_end(end, engine.memory) for end in level.receives]
+    records = [post.end.record for post in (*receives, *sends)]
+    moves = [_bound_move(move, engine.memory) for move in level.moves]
+    post = engine.transport.prepare(sends, receives)
+    return _BoundLevel(post, tuple(records), tuple(moves))
 
 
 def _bound_end(end: MessageEnd, memory: RankMemory[V]) -> Post[V]:
@@ -202,26 +206,22 @@ def _bound_move(move: LocalMove, memory: RankMemory[V]) -> _BoundMove[V]:
     )
 
 
-def _run_level(level: _BoundLevel[V], transport: Transport[V], at: Int64Array) -> None:
+def _run_level(level: _BoundLevel[V], at: Int64Array) -> None:
     # `_run_level_timed` does the same with a look at the clock: this one is what is measured.
     if level.records:
-        waiting = transport.post(level.sends, level.receives)
-        for record, posted in zip(level.records, waiting, strict=True):
+        for record, posted in zip(level.records, level.post(), strict=True):
             at[0] = record
             posted.wait()
     for move in level.moves:
         move.act(move.destination, move.source)
 
 
-def _run_level_timed(
-    level: _BoundLevel[V], transport: Transport[V], log: RankLog, first_record: int
-) -> None:
+def _run_level_timed(level: _BoundLevel[V], log: RankLog, first_record: int) -> None:
     starts, ends = log.record_times
     for record in level.records:
         starts[record - first_record] = time.perf_counter_ns()
     if level.records:
-        waiting = transport.post(level.sends, level.receives)
-        for record, posted in zip(level.records, waiting, strict=True):
+        for record, posted in zip(level.records, level.post(), strict=True):
             log.at[0] = record
             posted.wait()
             ends[record - first_record] = time.perf_counter_ns()
