@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from collhub_execution.data.element_types import element_type
 from collhub_execution.data.inputs import exact_inputs
 from collhub_execution.judgement.judge import OutputJudgement, judge
 from collhub_execution.levelling.blocks import block_counts
+from collhub_execution.levelling.levelled_program import levelled_program
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
 from collhub_execution.request_levelling import LevelledRequest, levelled_request
-from hub_core.model import Algorithm, BoolArray, ReduceOp, group_pointer
+from hub_core.model import Algorithm, BoolArray, InputError, ReduceOp, group_pointer
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
-
-Executing = Callable[[ExecutionRequest], ExecutionResult]
+from hub_core.testing import ring_all_reduce
 
 _NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
 
@@ -104,3 +108,82 @@ def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
     while not is_so() and time.monotonic() < deadline:
         time.sleep(0.05)
     return is_so()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedExecutor:
+    """An executor that lets a launcher start one process a rank, and what must hold for it.
+
+    `execute`, `run`: with its options bound. `module`: what a process of a rank runs. `helpers`:
+    processes of that module that are no rank.
+    """
+
+    execute: Callable[[ExecutionRequest], ExecutionResult]
+    run: Callable[[LevelledRequest], ExecutionResult]
+    module: str
+    helpers: int = 0
+
+    def check_result(
+        self,
+        algorithm: Algorithm,
+        dtype_name: str = "int64",
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        native_runs: int,
+    ) -> None:
+        """Two repeats are right bit by bit and timed; of the library's own, `native_runs` are."""
+        dtype = element_type(dtype_name)
+        request = request_for(algorithm, dtype, op, elements=500, repeats=2)
+        result = self.execute(request)
+        assert len(result.repeat_times_s) == 2
+        assert len(result.native_times_s) == native_runs
+        assert judged(request, result).is_right
+
+    def check_deadlock(self, *, timeout_s: float, limit_s: float) -> None:
+        """A message that is never sent ends the run in time, with the position of a rank."""
+        program = without_send(levelled_program(ring_all_reduce(4), in_place=True))
+        start = time.monotonic()
+        error = self._failure(program, timeout_s=timeout_s)
+        assert time.monotonic() - start < limit_s
+        assert error.diagnostics[0].code == "deadlock"
+        assert "waits for rank" in error.diagnostics[1].message
+
+    def check_killed_rank(self, *, timeout_s: float, limit_s: float) -> InputError:
+        """When one rank is killed, all end; return what is said."""
+        program = levelled_program(ring_all_reduce(4), in_place=True)
+        killer = threading.Thread(target=self._kill_one, args=(program.num_ranks,))
+        killer.start()
+        start = time.monotonic()
+        error = self._failure(program, timeout_s=timeout_s, repeats=100000)
+        killer.join()
+        assert time.monotonic() - start < limit_s
+        assert error.diagnostics[0].code == "rank-died"
+        return error
+
+    def leaves_nothing(self, limit_s: float) -> bool:
+        """Whether all processes of ranks are gone."""
+        return wait_until(lambda: not processes_running(self.module), limit_s)
+
+    def _kill_one(self, ranks: int) -> None:
+        wanted = ranks + self.helpers
+        if wait_until(lambda: len(processes_running(self.module)) >= wanted, 60.0):
+            # The youngest is a rank: helpers start ranks.
+            os.kill(processes_running(self.module)[-1], signal.SIGKILL)
+
+    def _failure(
+        self, program: LevelledProgram, *, timeout_s: float, repeats: int = 1
+    ) -> InputError:
+        request = levelled_for(
+            ring_all_reduce(4),
+            program,
+            dtype=np.float32,
+            elements=500,
+            in_place=True,
+            timeout_s=timeout_s,
+            repeats=repeats,
+        )
+        try:
+            self.run(request)
+        except InputError as error:
+            return error
+        raise AssertionError("the run ended as if nothing were wrong")
