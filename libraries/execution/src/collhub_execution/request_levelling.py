@@ -100,6 +100,7 @@ def levelled_request(request: ExecutionRequest) -> LevelledRequest:
 def _finished(
     request: ExecutionRequest, levelled: LevelledRequest, result: ExecutionResult
 ) -> ExecutionResult:
+    """Divide sums that stand for averages, and add what the program itself tells."""
     outputs = result.outputs
     if request.reduce_op is ReduceOp.AVG:
         outputs = averaged(request.algorithm.collective, outputs)

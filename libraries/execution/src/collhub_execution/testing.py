@@ -30,7 +30,8 @@ _NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
 
 def only_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgram:
     """The program without some of its records, int64[records] of which are kept."""
-    columns = {}
+    # All arrays are columns but these two, which are made anew or stay.
+    columns: dict[str, Any] = {}
     for field in fields(program):
         value = getattr(program, field.name)
         if isinstance(value, np.ndarray) and field.name not in _NOT_BY_RECORD:
@@ -165,6 +166,7 @@ class LaunchedExecutor:
         return wait_until(lambda: not processes_running(self.module), limit_s)
 
     def _kill_one(self, ranks: int) -> None:
+        """Kill a rank as soon as all are there."""
         wanted = ranks + self.helpers
         if wait_until(lambda: len(processes_running(self.module)) >= wanted, 60.0):
             # The youngest is a rank: helpers start ranks.
@@ -173,6 +175,7 @@ class LaunchedExecutor:
     def _failure(
         self, program: LevelledProgram, *, timeout_s: float, repeats: int = 1
     ) -> InputError:
+        """What is said of a program that cannot end well."""
         request = levelled_for(
             ring_all_reduce(4),
             program,

@@ -45,6 +45,7 @@ class ForkedRanks:
 
         Raises `InputError` with all positions when one died or time is up.
         """
+        # Once a round even if all are fast, so that runs that go on and on end too.
         self._check_time()
         for _ in self._processes:
             while not self._board.ready.acquire(True, _POLL_S):
@@ -56,6 +57,7 @@ class ForkedRanks:
             go.release()
 
     def _check(self) -> None:
+        """Look for ranks that ended, which a wait alone would never see."""
         dead = []
         for rank, process in enumerate(self._processes):
             if process.exitcode not in (None, 0):
@@ -74,6 +76,7 @@ class ForkedRanks:
         return f"the process of rank {rank} ended {how}{reason}"
 
     def _check_time(self) -> None:
+        """Raise where time is up, as a deadlock where nobody moves any more."""
         if time.monotonic() > self._deadline:
             what = f"the ranks have not ended after {self._request.timeout_s:g} s"
             code = "deadlock" if self._is_still() else "timeout"
@@ -86,6 +89,7 @@ class ForkedRanks:
         return bool(np.array_equal(before, self._board.at))
 
     def _stopped(self, code: str, what: str, dead: set[int]) -> InputError:
+        """The error, with the position of every rank that still waits."""
         at: list[int | None] = []
         for rank, record in enumerate(self._board.at.tolist()):
             is_waiting = record >= 0 and rank not in dead
@@ -95,6 +99,7 @@ class ForkedRanks:
 
     def end(self) -> None:
         """Leave no process behind."""
+        # All are killed before one is waited for: none may go on alone.
         for process in self._processes:
             process.kill()
         for process in self._processes:

@@ -43,6 +43,7 @@ class LocalRun:
         ]
 
     def _remarks(self) -> list[Diagnostic]:
+        """What is no error, but worth knowing."""
         found = []
         if not self.setup.claims_mode:
             mode = "in" if self.setup.in_place else "out of"

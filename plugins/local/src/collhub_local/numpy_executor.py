@@ -89,6 +89,7 @@ def _fill_all(memory: Array, request: LevelledRequest) -> None:
 def _runner(request: LevelledRequest, order: RunOrder, memory: Array) -> Callable[[], None]:
     """One run of all moves, in the way that suits their size."""
     reduction = REDUCTIONS[request.reduce_op]
+    # Small moves cost more as calls of numpy than as bytes: then one call a batch wins.
     blocks = request.program.count[order.records]
     mean_blocks = blocks.mean() if len(blocks) else 0
     mean_bytes = mean_blocks * request.elements * memory.itemsize
@@ -116,6 +117,7 @@ def _listed(moves: RecordMoves, records: Int64Array) -> list[_Move]:
 def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> None:
     """One copy or reduction after the other; how long that takes is what is measured."""
     for destination, source, length, reduces in moves:
+        # Reduced in place: a result of its own would cost another pass through memory.
         written = memory[destination : destination + length]
         if reduces:
             reduction(written, memory[source : source + length], out=written)
@@ -125,11 +127,13 @@ def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> 
 
 def _index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
     """The moves of every batch as one; `moves` are in blocks."""
+    # Indices of all batches are made at once and then cut, in time linear in blocks.
     records = order.records
     length = moves.length[records]
     written = expanded_ranges(moves.destination[records], length)
     read = expanded_ranges(moves.source[records], length)
     borders = row_pointer(length)[order.batches].tolist()
+    # All records of a batch are of one kind.
     first = records[order.batches[:-1]]
     batches = []
     for number, reduces in enumerate(moves.reduces[first].tolist()):
@@ -153,6 +157,7 @@ def _run_timed(
     """One more run, timed move by move; both ends of a message take as long as its copy."""
     _fill_all(memory, request)
     program, reduction = request.program, REDUCTIONS[request.reduce_op]
+    # One look at the clock a move: the end of one is the start of the next.
     clock = [time.perf_counter_ns()]
     for move in _listed(find_moves(program, request.elements), records):
         _run_singly(memory, (move,), reduction)

@@ -72,6 +72,7 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
     # Ctrl-C reaches all processes of a terminal: the one that started the ranks ends them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
+        # A child of a fork has everything; nothing is sent to it.
         task = rank_task(request, plans.plan(rank))
         own = request.program.rank_memory(rank)
         elements = request.elements
@@ -86,6 +87,7 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
 
 def _log(task: RankTask, board: SharedBoard) -> RankLog:
     """The part of the board on which the starter reads where a rank stands."""
+    # There is no library whose own collective could be timed: those times go nowhere.
     rank, first = task.plan.rank, task.plan.first_record
     return RankLog(
         at=board.at[rank : rank + 1],
@@ -131,10 +133,12 @@ class SharedMemoryTransport:
 
     def barrier(self) -> None:
         """Report to the starter, which lets all ranks go when it has heard of all."""
+        # Not among the ranks themselves: the starter waits with a limit and sees who is missing.
         self._board.ready.release()
         _acquire(self._board.go[self._rank], self._board.starter)
 
     def _arrival(self, post: Post[Array]) -> Waiting:
+        """A message for this rank; `sent_from` has its place in the memory of all."""
         end = post.end
         start = int(self._sent_from[end.record])
         return _Arrival(
@@ -148,6 +152,7 @@ class SharedMemoryTransport:
         )
 
     def _departure(self, post: Post[Array]) -> Waiting:
+        """A message of this rank."""
         return _Departure(self._board.pairs[self._rank, post.end.peer], self._board.starter)
 
 
@@ -188,6 +193,7 @@ class _Departure:
 
 def _acquire(semaphore: Semaphore, starter: int) -> None:
     """Wait, but not beyond the life of the process that started this one."""
+    # A starter that was killed cannot end its ranks: they see that they have a new parent.
     while not semaphore.acquire(True, _LOOK_FOR_PARENT_S):
         if os.getppid() != starter:
             os._exit(FAILED)

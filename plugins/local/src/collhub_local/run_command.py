@@ -25,7 +25,7 @@ from hub_core.plugin_api import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from collhub_execution import RunSetup
+    from collhub_execution import Array, RunSetup
 
     from hub_core.plugin_api import ExecutionResult
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def run(
     context: CommandContext,
+    /,
     source: str,
     executor: str,
     timeline_out: str | None,
@@ -71,6 +72,7 @@ def run(
     given = assign(assignments, {"reader": opened.options, "executor": executor_options})
     algorithm = context.read_input(opened, given["reader"])
     setup = RunSetup.of(algorithm, run_options_of(values), opened.name)
+    # Step times take one more run, which nobody else needs.
     wants_step_times = timeline_out is not None
     done = _run(context, setup, executor, given["executor"], wants_step_times)
     if timeline_out is not None:
@@ -112,13 +114,19 @@ def _run(
         )
     with context.progress("checking"):
         judgement = setup.judge(inputs, result.outputs)
+        # Where nothing is rounded, right outputs are the reference's outputs.
         is_rounded = judgement.comparison == "bound" and executor != REFERENCE
-        order_kept = _has_reference_bits(context, setup, result) if is_rounded else None
+        order_kept = _has_reference_bits(context, setup, inputs, result) if is_rounded else None
     outcome = RunOutcome(setup, judgement, result.repeat_times_s, result.native_times_s)
     return LocalRun(executor, outcome, result, order_kept)
 
 
-def _has_reference_bits(context: CommandContext, setup: RunSetup, result: ExecutionResult) -> bool:
+def _has_reference_bits(
+    context: CommandContext,
+    setup: RunSetup,
+    inputs: tuple[Array, ...],
+    result: ExecutionResult,
+) -> bool:
     """Whether outputs are bit by bit what the reference makes of the same inputs."""
     from collhub_execution import same_bits
 
@@ -126,7 +134,7 @@ def _has_reference_bits(context: CommandContext, setup: RunSetup, result: Execut
 
     reference = hub_core.execute(
         setup.algorithm,
-        setup.inputs(),
+        inputs,
         name=REFERENCE,
         in_place=setup.in_place,
         reduce_op=setup.op,

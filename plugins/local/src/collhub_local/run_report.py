@@ -87,6 +87,7 @@ def _program(done: LocalRun) -> str:
 def _data(done: LocalRun) -> str:
     """`64 MiB of float32, sum`."""
     setup = done.setup
+    # What only moves has an operator, too, which says nothing.
     text = f"{format_bytes(setup.collective_bytes)} of {setup.dtype.name}"
     return f"{text}, {setup.op}" if setup.algorithm.collective.reduces else text
 
@@ -120,6 +121,7 @@ def _verdict(judgement: OutputJudgement) -> str:
     """Right or wrong, and how far off."""
     if judgement.comparison == "none":
         return "not compared"
+    # None is a NaN or an infinity where a number should be.
     error = judgement.max_abs_error
     off = "holds what is no number" if error is None else f"off by up to {error:.3g}"
     if judgement.comparison == "bitwise":

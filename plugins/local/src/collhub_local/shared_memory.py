@@ -64,6 +64,7 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
 
 
 def _result(request: LevelledRequest, board: SharedBoard) -> ExecutionResult:
+    # From the first start to the last end, on the clock that all processes of a machine share.
     starts, ends = board.times
     spans = (ends.max(axis=1) - starts.min(axis=1)).tolist()
     step_start = step_end = None
@@ -117,6 +118,7 @@ def _board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
 def _pairs(request: LevelledRequest, context: ForkContext) -> dict[tuple[int, int], RankPair]:
     """The rendezvous of every pair of ranks between which messages travel."""
     program = request.program
+    # Only pairs that exchange something: semaphores of all pairs would be too many.
     sends = program.kind == RecordKind.SEND
     ends = np.stack([program.rank[sends], program.peer[sends]], axis=1)
     pairs = np.unique(ends, axis=0).tolist()
@@ -134,6 +136,7 @@ def _pairs(request: LevelledRequest, context: ForkContext) -> dict[tuple[int, in
 
 def _shared(elements: int, dtype: npt.DTypeLike) -> Array:
     """Zeros in memory that forked processes share."""
+    # Anonymous and shared: it needs no name, and goes when the last process has gone.
     kind: np.dtype[Any] = np.dtype(dtype)
     # An empty mapping is refused by the system.
     mapping = mmap.mmap(-1, max(1, elements * kind.itemsize))

@@ -68,6 +68,7 @@ def main(algorithm: str, as_json: bool, **values: Any) -> None:
 
 
 def _run(run: StartedRun, world: MPI.Intracomm) -> StartedRunReport | None:
+    """What rank 0 reports; None at the others."""
     try:
         return run_rank(run, MpiChannel(world), lambda task: mpi_engine(task, world), _end)
     except BaseException as error:

@@ -34,6 +34,7 @@ class MpiTransport:
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
         """Posting starts all; receives first, so that messages find their place."""
+        # Bound once: the views of memory are the same in every run.
         world = self._communicator
         starts: list[Callable[[], Waiting]] = []
         for post in receives:
@@ -49,5 +50,6 @@ class MpiTransport:
 
 def _arguments(post: Post[Array]) -> tuple[tuple[Array, MPI.Datatype], int, int]:
     """(memory as bytes, peer, tag), as `Irecv` and `Isend` take them."""
+    # The MPI standard has neither float16 nor bfloat16.
     memory = post.memory.view(np.uint8), MPI.BYTE
     return memory, post.end.peer, post.end.tag % _TAGS

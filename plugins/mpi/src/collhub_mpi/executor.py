@@ -33,10 +33,12 @@ def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
 
 def run_in_processes(request: LevelledRequest, options: MpiOptions) -> ExecutionResult:
     """Run a levelled request; see `execute`."""
+    # A launcher that is named brings its own options, of which we know nothing.
     launcher = shlex.split(options.launcher) if options.launcher else found_launcher()
     start = [*launcher, "-n", str(request.program.num_ranks)]
 
     def command(folder: Path) -> list[str]:
+        """One process a rank, each with a Python of its own."""
         return [*start, sys.executable, "-m", "collhub_mpi.rank", str(folder)]
 
     return launch(request, command)

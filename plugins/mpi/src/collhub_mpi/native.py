@@ -42,34 +42,42 @@ def native_collective(communicator: MPI.Intracomm, task: RankTask) -> NativeColl
 
 
 def _all_reduce(world: MPI.Intracomm, task: RankTask, source: Array, target: Array) -> None:
+    """The reduced array at all ranks."""
     world.Allreduce(source, target, _OPS[task.reduce_op])
 
 
 def _all_gather(world: MPI.Intracomm, task: RankTask, source: Array, target: Array) -> None:
+    """The parts of all ranks in one array."""
     world.Allgather(source, target)
 
 
 def _reduce_scatter(world: MPI.Intracomm, task: RankTask, source: Array, target: Array) -> None:
+    """The own share of the reduced arrays; all shares have one size."""
     world.Reduce_scatter_block(source, target, _OPS[task.reduce_op])
 
 
 def _all_to_all(world: MPI.Intracomm, task: RankTask, source: Array, target: Array) -> None:
+    """A share of every rank's array."""
     world.Alltoall(source, target)
 
 
 def _broadcast(world: MPI.Intracomm, task: RankTask, source: Array, target: Array) -> None:
+    """In one array, which holds the root's at the end."""
     world.Bcast(target, task.root)
 
 
 def _reduce(world: MPI.Intracomm, task: RankTask, source: Array, target: Array) -> None:
+    """The reduced array, at the root alone."""
     world.Reduce(source, target, _OPS[task.reduce_op], task.root)
 
 
 def _gather(world: MPI.Intracomm, task: RankTask, source: Array, target: Array) -> None:
+    """The parts of all ranks in one array, at the root alone."""
     world.Gather(source, target, task.root)
 
 
 def _scatter(world: MPI.Intracomm, task: RankTask, source: Array, target: Array) -> None:
+    """The own share of the root's array."""
     world.Scatter(source, target, task.root)
 
 

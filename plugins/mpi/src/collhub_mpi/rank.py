@@ -15,6 +15,7 @@ from hub_core.model import PluginError
 
 def main() -> int:
     """Serve the rank that MPI gives to this process."""
+    # Which rank this is, MPI knows; the folder has a task for each.
     job, world = JobFolder(Path(sys.argv[1])), MPI.COMM_WORLD
     try:
         serve_rank(job, world.rank, lambda task, log: _run(task, log, world))
@@ -26,6 +27,7 @@ def main() -> int:
 
 
 def _run(task: RankTask, log: RankLog, world: MPI.Intracomm) -> Array:
+    """Run the task, if MPI is the one whose launcher started this process."""
     if world.size != task.plan.num_ranks:
         # Ranks of another MPI's launcher each believe to be alone.
         message = (

@@ -42,10 +42,12 @@ class TorchChannel:
 
     def send(self, array: Array, peer: int) -> None:
         """Send bytes."""
+        # A copy, because arrays from others may be read-only, of which torch warns.
         dist.send(torch.from_numpy(array.copy()).to(self.device), peer)
 
     def receive(self, array: Array, peer: int) -> None:
         """Receive bytes."""
+        # NCCL moves memory of its GPU alone.
         tensor = torch.empty(len(array), dtype=torch.uint8, device=self.device)
         dist.recv(tensor, peer)
         array[:] = tensor.cpu().numpy()
@@ -75,6 +77,8 @@ def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any)
 
 
 def _run(name: str, values: dict[str, Any], options: TorchOptions) -> StartedRunReport | None:
+    """What rank 0 reports; None at the others."""
+    # Read and checked before the group is joined: an error then needs no farewell.
     place = _place()
     run = StartedRun.of(hub_core.read(name), run_options_of(values), name, place.num_ranks)
     torch.set_num_threads(1)

@@ -46,6 +46,7 @@ def to_tensor(array: Array) -> torch.Tensor:
 
 def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
     """A tensor as an array of its own dtype, which `dtype` names."""
+    # By its bytes: torch gives no numpy array of a bfloat16.
     bits: Array = tensor.cpu().view(torch.uint8).numpy()
     return bits.view(dtype)
 
@@ -54,6 +55,7 @@ class TensorMemory:
     """The `RankMemory` of a rank: one tensor of `task.plan.memory_size` elements."""
 
     def __init__(self, task: RankTask, device: torch.device) -> None:
+        # A fill is a copy on the device: nothing crosses the bus between two runs.
         self._device = device
         self._dtype = task.input.dtype
         self._background = to_tensor(np.full(1, task.background)).to(device)
@@ -67,6 +69,7 @@ class TensorMemory:
 
     def fill(self, task: RankTask) -> None:
         """INPUT, and the background everywhere else."""
+        # The background first: in place, INPUT may be a part of OUTPUT.
         self._memory[:] = self._background
         self.part(task.plan.input_start, len(self.input)).copy_(self.input)
 
@@ -99,6 +102,7 @@ class TorchTransport:
         self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
     ) -> PostLevel:
         """Posting starts all; receives first, so that messages find their place."""
+        # Both functions take (tensor, peer, tag=...), and `P2POp` wants the function itself.
         ends = [(dist.irecv, post) for post in receives]
         ends += [(dist.isend, post) for post in sends]
         if self._is_batched:
@@ -134,5 +138,6 @@ def _start_batch(ends: _Ends) -> Sequence[Waiting]:
 
 
 def _started(works: Sequence[dist.Work | None]) -> list[Waiting]:
+    """What can be waited for."""
     # None is for a process outside the group, which a rank never is.
     return [work for work in works if work is not None]

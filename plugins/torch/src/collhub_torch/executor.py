@@ -33,6 +33,7 @@ def run_in_processes(request: LevelledRequest, options: TorchOptions) -> Executi
     """Run a levelled request; see `execute`."""
 
     def command(folder: Path) -> list[str]:
+        """One program for all ranks: torch is imported once, and forked."""
         program = [sys.executable, "-m", "collhub_torch.rank", str(folder)]
         batch = ["--batch"] if options.batch else []
         return [*program, f"--device={options.device}", *batch]

@@ -40,36 +40,44 @@ def native_collective(source: torch.Tensor, task: RankTask) -> NativeCollective 
 
 
 def _all_reduce(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None:
+    """In one tensor, which holds the input."""
     dist.all_reduce(target, _OPS[task.reduce_op])
 
 
 def _all_gather(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None:
+    """The parts of all ranks in one tensor."""
     dist.all_gather_into_tensor(target, source)
 
 
 def _reduce_scatter(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None:
+    """The own share of the reduced tensors."""
     dist.reduce_scatter_tensor(target, source, _OPS[task.reduce_op])
 
 
 def _all_to_all(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None:
+    """A share of every rank's tensor."""
     dist.all_to_all_single(target, source)
 
 
 def _broadcast(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None:
+    """In one tensor, which holds the root's at the end."""
     dist.broadcast(target, task.root)
 
 
 def _reduce(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None:
+    """In one tensor; only the root's holds the result."""
     dist.reduce(target, task.root, _OPS[task.reduce_op])
 
 
 def _gather(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None:
+    """Views of one tensor at the root, one a rank."""
     is_root = task.plan.rank == task.root
     parts = list(target.chunk(task.plan.num_ranks)) if is_root else None
     dist.gather(source, parts, dst=task.root)
 
 
 def _scatter(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None:
+    """Views of the root's tensor, one a rank."""
     is_root = task.plan.rank == task.root
     parts = list(source.chunk(task.plan.num_ranks)) if is_root else None
     dist.scatter(target, parts, src=task.root)

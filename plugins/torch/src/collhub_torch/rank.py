@@ -59,9 +59,11 @@ def _forked(job: JobFolder, rank: int, options: TorchOptions) -> int:
 
 
 def _run(job: JobFolder, task: RankTask, log: RankLog, options: TorchOptions) -> Array:
+    """Join the others, run the task, leave."""
     if sys.platform == "linux":
         # All ranks are on this machine, whatever its name resolves to.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # All ranks are on one machine, so that numbers there are numbers everywhere.
     rank, ranks = task.plan.rank, task.plan.num_ranks
     place = RankPlace(rank, ranks, local_rank=rank, local_ranks=ranks)
     device = join(options.device, place, f"file://{job.folder / 'rendezvous'}")

@@ -27,6 +27,7 @@ def averaged(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyAr
 def _averaged_by_unit(
     collective: Collective, expected: Contributions, outputs: Sequence[AnyArray]
 ) -> tuple[AnyArray, ...]:
+    # A custom contract may reduce some units and only move others: each has its own divisor.
     found = []
     for rank, units in enumerate(collective.output_units().tolist()):
         output = outputs[rank]
@@ -42,6 +43,7 @@ def _contributions_by_unit(
     """How many contributions each unit of a rank's OUTPUT holds, at least 1, int64[units]."""
     # A source rank below 0 stands for all ranks.
     weights = np.where(expected.source_rank < 0, num_ranks, 1)
+    # Contributions to places outside OUTPUT are the verifier's to report, not ours.
     is_mine = (expected.rank == rank) & (expected.offset >= 0) & (expected.offset < units)
     counts = np.bincount(expected.offset[is_mine], weights[is_mine], units)
     return np.maximum(counts, 1).astype(np.int64)
@@ -50,7 +52,9 @@ def _contributions_by_unit(
 def divided(values: Array, divisor: int | Int64Array) -> Array:
     """`values` by `divisor` in their own dtype; integers are rounded towards zero, as NCCL does."""
     if not is_floating(values.dtype):
+        # numpy's // alone rounds towards minus infinity.
         quotient: Array = np.sign(values) * (np.abs(values) // divisor)
         return quotient.astype(values.dtype)
+    # bfloat16 times a Python number would be computed in another type.
     scaled: Array = values / np.asarray(divisor, values.dtype)
     return scaled.astype(values.dtype)

@@ -31,10 +31,12 @@ def background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
 
 
 def _lowest(dtype: np.dtype[Any]) -> float:
+    """What every minimum keeps."""
     return float("-inf") if is_floating(dtype) else np.iinfo(dtype).min
 
 
 def _highest(dtype: np.dtype[Any]) -> float:
+    """What every maximum keeps."""
     return float("inf") if is_floating(dtype) else np.iinfo(dtype).max
 
 
@@ -52,6 +54,7 @@ def checked_inputs(
     _refuse_misfits(blocks, inputs)
     views = []
     for array, is_defined in zip(inputs, collective.defined_inputs().tolist(), strict=True):
+        # A view of its own: the caller's array stays as writeable as it is.
         view = array.reshape(-1).view() if is_defined else np.full(array.size, fill)
         view.flags.writeable = False
         views.append(view)
@@ -62,13 +65,17 @@ def elements_of_block(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int:
     """Elements of a block, from the sizes of the inputs."""
     sizes = blocks.inputs.tolist()
     # Ranks without INPUT, as all but the root of a scatter, say nothing.
-    stated = [array.size // size for array, size in zip(inputs, sizes, strict=True) if size]
+    stated: list[int] = [
+        array.size // size for array, size in zip(inputs, sizes, strict=True) if size
+    ]
     return max(stated)
 
 
 def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:
+    """Raise `UsageError` for the first rank whose input has another size or type than the rest."""
     elements = elements_of_block(blocks, inputs)
     for rank, (array, size) in enumerate(zip(inputs, blocks.inputs.tolist(), strict=True)):
+        # An empty block would make every size fit and every result right.
         if array.size != size * elements or not elements:
             raise UsageError(
                 f"the input of rank {rank} has {array.size} elements, "

@@ -29,6 +29,7 @@ def block_elements(blocks: BlockCounts, collective_bytes: int, dtype: np.dtype[A
     block_bytes, rest = divmod(collective_bytes, blocks.full_buffer)
     if not rest and block_bytes and block_bytes % dtype.itemsize == 0:
         return block_bytes // dtype.itemsize
+    # The sizes that fit are the multiples of one element a block.
     step = blocks.full_buffer * dtype.itemsize
     below = collective_bytes // step
     sizes = [f"{step * factor}B" for factor in (below, below + 1) if factor]
@@ -42,6 +43,7 @@ def block_elements(blocks: BlockCounts, collective_bytes: int, dtype: np.dtype[A
 
 def is_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:
     """Whether the results of `exact_inputs` are exact: sums of too many ranks are not."""
+    # Sums grow with the ranks; products of signs and few twos, minima and maxima do not.
     is_sum = op in (ReduceOp.SUM, ReduceOp.AVG)
     return not is_sum or num_ranks < 1 << significand_bits(dtype)
 
@@ -59,6 +61,7 @@ def exact_inputs(
     largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))
 
     def tile(generator: np.random.Generator, rank: int) -> Array:
+        """A pattern of whole numbers."""
         return _exact_tile(generator, rank, op, largest)
 
     return _tiled(blocks, elements, dtype, tile)
@@ -73,15 +76,18 @@ def random_inputs(
     """
     if not is_floating(dtype):
         return exact_inputs(blocks, elements, dtype, op)
+    # Products of many numbers below 1 would vanish.
     low, high = (0.75, 1.25) if op is ReduceOp.PROD else (-1.0, 1.0)
 
     def tile(generator: np.random.Generator, rank: int) -> Array:
+        """A pattern of random numbers."""
         return generator.uniform(low, high, _TILE)
 
     return _tiled(blocks, elements, dtype, tile)
 
 
 def _exact_tile(generator: np.random.Generator, rank: int, op: ReduceOp, largest: int) -> Array:
+    """Whole numbers from 0 to `largest`; for products 1 and 2 with signs."""
     if op is not ReduceOp.PROD:
         return generator.integers(0, largest, _TILE, endpoint=True)
     is_doubling = rank < _DOUBLING_RANKS
@@ -96,6 +102,7 @@ def _tiled(
     """Per rank its pattern as often as fits: drawing every element would take longer than runs."""
     inputs = []
     for rank, size in enumerate((blocks.inputs * elements).tolist()):
+        # A seed a rank: what a rank gets does not depend on how many ranks there are.
         generator = np.random.default_rng([_SEED, rank])
         values = tile(generator, rank).astype(dtype)
         inputs.append(np.resize(values, size))

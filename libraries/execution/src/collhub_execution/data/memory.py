@@ -51,11 +51,13 @@ def fused_reductions(request: LevelledRequest) -> Int64Array:
     the level are there: the step writes nothing that these touch.
     """
     program, steps = request.program, request.algorithm.steps
+    # A step has at most one RECV, which its row therefore names.
     receive_of_row = np.full(len(steps), -1, np.int64)
     receives = np.flatnonzero(program.kind == RecordKind.RECV)
     receive_of_row[program.row[receives]] = receives
     reductions = np.flatnonzero(program.kind == RecordKind.REDUCE)
     partner = receive_of_row[program.row[reductions]]
+    # A REDUCE step has no RECV; a staged one has it in an earlier level, whose sender is gone.
     fits = (partner >= 0) & (program.level[partner] == program.level[reductions])
     fits &= _is_through_slot(request, partner, reductions)
     fused = np.full(len(program), -1, np.int64)
@@ -80,6 +82,7 @@ def _is_through_slot(
 
 def fill_rank(memory: Array, request: LevelledRequest, rank: int) -> None:
     """Put a rank's memory in the state before a run: INPUT, and the background elsewhere."""
+    # The background first: in place, INPUT may lie inside OUTPUT.
     elements = request.elements
     own = request.program.rank_memory(rank)
     memory[own.start * elements : own.stop * elements] = request.background
@@ -90,6 +93,7 @@ def fill_rank(memory: Array, request: LevelledRequest, rank: int) -> None:
 
 def output_of(memory: Array, request: LevelledRequest, rank: int) -> Array:
     """OUTPUT of a rank, a view."""
+    # In place this lies inside INPUT, or INPUT inside it.
     layout, elements = request.program.layout, request.elements
     start = int(layout.base[rank, Buffer.OUTPUT]) * elements
     size = int(layout.size[rank, Buffer.OUTPUT]) * elements
@@ -114,6 +118,7 @@ def step_times(
     origin = int(starts[timed].min()) if len(timed) else 0
     rows = request.program.row[timed]
     steps = len(request.algorithm.steps)
+    # A step lasts from the start of its first record to the end of its last.
     step_start = np.full(steps, np.iinfo(np.int64).max)
     step_end = np.full(steps, -1, np.int64)
     np.minimum.at(step_start, rows, starts[timed] - origin)

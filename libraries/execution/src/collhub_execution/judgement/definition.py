@@ -51,6 +51,7 @@ class _Arithmetic:
     def reduced(self, parts: Sequence[Array]) -> ExpectedOutput:
         """All parts, arrays of one shape and dtype, reduced."""
         function: Callable[..., Array] = REDUCTIONS[self.plain_op]  # type: ignore[assignment]
+        # A minimum or maximum is one of its operands, so that nothing is rounded.
         is_choice = self.plain_op in (ReduceOp.MIN, ReduceOp.MAX)
         if self.is_exact or is_choice or not is_floating(parts[0].dtype):
             # Integers may overflow, as they do in a run.
@@ -62,6 +63,7 @@ class _Arithmetic:
     def _rounded(self, parts: Sequence[Array], function: Callable[..., Array]) -> ExpectedOutput:
         """The total in a wider type, and the bound that `expected_outputs` states."""
         dtype = parts[0].dtype
+        # The reference's own rounding must not matter: float64 is judged in extended precision.
         wide = np.longdouble if dtype.itemsize == 8 else np.float64
         # One part after the other is widened: all at once would take twice the memory of the run.
         total = reduce(function, (part.astype(wide) for part in parts))
@@ -74,6 +76,7 @@ class _Arithmetic:
         return ExpectedOutput(self._finished(total, len(parts)), bound)
 
     def _finished(self, total: Array, count: int) -> Array:
+        """The total of `count` parts as the operator wants it."""
         return divided(total, count) if self.op is ReduceOp.AVG else total
 
 
@@ -97,11 +100,13 @@ def expected_outputs(
 
 
 def _reducing(collective: Collective, total: ExpectedOutput) -> list[ExpectedOutput | None]:
+    """Which part of the total every rank gets."""
     num_ranks = collective.num_ranks
     if collective.kind is CollectiveKind.ALL_REDUCE:
         return [total] * num_ranks
     if collective.kind is CollectiveKind.REDUCE:
         return [total if rank == collective.root else None for rank in range(num_ranks)]
+    # Reduce-scatter: rank r gets the r-th share.
     parts = np.split(total.values, num_ranks)
     if total.bound is None:
         return [ExpectedOutput(part) for part in parts]
@@ -112,6 +117,7 @@ def _reducing(collective: Collective, total: ExpectedOutput) -> list[ExpectedOut
 def _moving(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
     """Outputs of the collectives that reduce nothing."""
     num_ranks, kind = collective.num_ranks, collective.kind
+    # Collectives without root do not look at it.
     root = collective.root or 0
     if kind is CollectiveKind.BROADCAST:
         return [inputs[root]] * num_ranks
@@ -124,6 +130,7 @@ def _moving(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
     whole = np.concatenate(inputs)
     if kind is CollectiveKind.ALL_GATHER:
         return [whole] * num_ranks
+    # Gather: all but the root have no OUTPUT.
     nothing = whole[:0]
     return [whole if rank == root else nothing for rank in range(num_ranks)]
 
@@ -137,6 +144,7 @@ _Cells = dict[int, list[tuple[int, int]]]
 def _custom(
     collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
 ) -> list[ExpectedOutput | None] | None:
+    """What a stated contract promises; None where it states nothing."""
     contract = collective.postcondition()
     if contract is None:
         return None
@@ -150,6 +158,7 @@ def _custom(
 
 def _by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
     """Every rank's input as rows, one a unit."""
+    # Ranks without INPUT do not say how many elements a unit has.
     units = collective.input_units().tolist()
     elements = max(array.size // size for array, size in zip(inputs, units, strict=True) if size)
     return [array.reshape(size, elements) for array, size in zip(inputs, units, strict=True)]
@@ -157,6 +166,7 @@ def _by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
 
 def _cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
     """The contributions by rank and unit of the output; source rank -1 stands for all ranks."""
+    # Defaults, so that ranks and units of which the contract says nothing need no test.
     cells: dict[int, _Cells] = defaultdict(lambda: defaultdict(list))
     columns = (contract.rank, contract.offset, contract.source_rank, contract.source_unit)
     for rank, offset, source, unit in zip(*(column.tolist() for column in columns), strict=True):
@@ -168,13 +178,16 @@ def _cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
 def _custom_rank(
     cells: _Cells, units: int, parts: Sequence[Array], arithmetic: _Arithmetic
 ) -> ExpectedOutput:
+    """OUTPUT of one rank, unit by unit."""
     found: dict[int, ExpectedOutput] = {}
     for offset, cell in cells.items():
         contributions = [parts[rank][unit] for rank, unit in cell]
         found[offset] = arithmetic.reduced(contributions)
+    # All cells have one dtype: wider than the inputs where results are rounded.
     dtype = next(iter(found.values())).values.dtype if found else parts[0].dtype
     shape = (units, parts[0].shape[1])
     values, bound = np.zeros(shape, dtype), np.zeros(shape, dtype)
+    # Units that the contract does not name may hold anything.
     is_stated = np.zeros(shape, np.bool_)
     for offset, expected in found.items():
         values[offset] = expected.values

@@ -71,6 +71,7 @@ def judge(
 
 
 def _judgement(compared: Sequence[_RankComparison], ranks_agree: bool | None) -> OutputJudgement:
+    """What the comparisons of all ranks come to."""
     worst = float(np.max([rank.largest for rank in compared], initial=0.0))
     bounds = [rank.wanted.bound for rank in compared if rank.wanted.bound is not None]
     wrong = [rank for rank in compared if rank.count]
@@ -94,10 +95,12 @@ def same_bits(one: Array, other: Array) -> bool:
 
 
 def _bits(values: Array) -> Array:
+    """The same memory as unsigned integers of the same size."""
     return values.view(f"u{values.dtype.itemsize}")
 
 
 def _agree(outputs: Sequence[Array]) -> bool:
+    """Whether all ranks hold the same bits."""
     return all(same_bits(outputs[0], output) for output in outputs[1:])
 
 
@@ -118,6 +121,7 @@ class _RankComparison:
     @classmethod
     def of(cls, rank: int, output: Array, wanted: ExpectedOutput) -> _RankComparison:
         """Compare by bits, or within the bound where there is one."""
+        # The usual case, a right result that needs no bound, takes one pass.
         is_plain = wanted.bound is None and wanted.is_stated is None
         if is_plain and same_bits(output, wanted.values):
             return cls(rank, output, wanted)
@@ -146,6 +150,7 @@ class _RankComparison:
 
 def _differences(one: Array, other: Array) -> Array:
     """How far elements differ, in a type in which the difference is not rounded away."""
+    # Differences of large int64 do not fit float64.
     wide = np.longdouble if other.dtype.itemsize >= 8 else np.float64
     difference: Array = np.abs(one.astype(wide) - other.astype(wide))
     return difference
@@ -153,5 +158,6 @@ def _differences(one: Array, other: Array) -> Array:
 
 def _counted(is_wrong: BoolArray) -> tuple[int, int]:
     """(how many, the first, -1 for none)."""
+    # argmax of a mask is its first True, and 0 where there is none.
     count = int(np.count_nonzero(is_wrong))
     return count, int(np.argmax(is_wrong)) if count else -1

@@ -56,11 +56,13 @@ class JobFolder:
 
     def write(self, request: LevelledRequest) -> IO[bytes]:
         """Write the tasks and blank logs; return the open lifeline, which must be closed last."""
+        # Locked before any rank can look: a free lock means that the launcher is gone.
         lifeline = open(self.folder / _LIFELINE, "wb")  # noqa: SIM115
         fcntl.flock(lifeline, fcntl.LOCK_EX)
         for task in rank_tasks(request):
             pickled = pickle.dumps(task, pickle.HIGHEST_PROTOCOL)
             (self.folder / f"task.{task.plan.rank}").write_bytes(pickled)
+        # "w+" creates the files at their full size, filled with zeros.
         ranks, records = request.program.num_ranks, len(request.program)
         self._array("at", (ranks,), np.int64, "w+")[:] = NOT_STARTED
         self._array("times", (2, request.runs, ranks), np.float64, "w+")
@@ -70,6 +72,7 @@ class JobFolder:
 
     def task(self, rank: int) -> RankTask:
         """The task of a rank."""
+        # Only this user can write here; nothing of strangers is unpickled.
         task: RankTask = pickle.loads((self.folder / f"task.{rank}").read_bytes())
         return task
 
@@ -79,6 +82,7 @@ class JobFolder:
 
     def log(self, task: RankTask) -> RankLog:
         """The part of the logs that belongs to a rank."""
+        # Views of arrays of all ranks: whoever maps the same file sees what is written.
         plan = task.plan
         times = self._array("times", (2, task.runs, plan.num_ranks), np.float64)
         native = self._array("native", (2, task.repeats, plan.num_ranks), np.float64)
@@ -92,6 +96,7 @@ class JobFolder:
         )
 
     def _all_records(self) -> Int64Array:
+        """Start and end of all records of the program."""
         # A task does not say how many records the program has; the size of the file does.
         size = (self.folder / "records").stat().st_size
         records: Int64Array = self._array("records", (2, size // _INT64_BYTES // 2), np.int64)
@@ -104,6 +109,7 @@ class JobFolder:
 
     def times(self, request: LevelledRequest) -> LoggedTimes:
         """What the ranks measured."""
+        # The file has room for one record at least.
         ranks, records = request.program.num_ranks, len(request.program)
         return LoggedTimes(
             self._array("times", (2, request.runs, ranks), np.float64),
@@ -113,6 +119,7 @@ class JobFolder:
 
     def write_output(self, rank: int, output: Array) -> None:
         """Leave OUTPUT of a rank for the launcher."""
+        # Bytes without a header: numpy's own format does not know bfloat16.
         np.ascontiguousarray(output).tofile(self.folder / f"output.{rank}")
 
     def output(self, rank: int, dtype: np.dtype[Any]) -> Array:
@@ -153,6 +160,7 @@ class JobFolder:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
+        """Wait for the lifeline, then clear up and end."""
         # The system frees the lock of a process that ends, even one that is killed.
         with suppress(OSError), open(self.folder / _LIFELINE, "rb") as lifeline:
             fcntl.flock(lifeline, fcntl.LOCK_SH)
@@ -160,6 +168,7 @@ class JobFolder:
         os._exit(FAILED)
 
     def _array(self, name: str, shape: tuple[int, ...], dtype: Any, mode: Any = "r+") -> Any:
+        """A file as an array that all processes share."""
         if 0 in shape:
             # An empty file cannot be mapped.
             return np.zeros(shape, dtype)

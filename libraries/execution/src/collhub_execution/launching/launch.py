@@ -45,6 +45,7 @@ def launch(request: LevelledRequest, command: Callable[[Path], Sequence[str]]) -
 
 
 def _result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
+    """What the ranks left in the folder, warm-ups and the run for step times left out."""
     times = job.times(request)
     first_timed, end_timed = request.warmups, request.warmups + request.repeats
     timed = _spans(times.runs)[first_timed:end_timed]
@@ -99,6 +100,7 @@ class _LaunchedRanks:
             raise self._failed(status)
 
     def _failed(self, status: int | None) -> InputError | PluginError:
+        """Why the program ended: what a rank wrote, else the last lines that it printed."""
         failure = self._job.failure()
         if isinstance(failure, PluginError):
             return failure
@@ -110,6 +112,7 @@ class _LaunchedRanks:
         return self._with_positions("rank-died", what)
 
     def _late(self) -> InputError:
+        """Time is up: the ranks were never there, stand still, or are just slow."""
         ranks = self._request.program.num_ranks
         before = self._job.positions(ranks)
         what = f"the ranks have not ended after {self._request.timeout_s:g} s"
@@ -123,6 +126,7 @@ class _LaunchedRanks:
         return self._with_positions("deadlock" if is_still else "timeout", what)
 
     def _with_positions(self, code: str, what: str) -> InputError:
+        """`what`, and where every rank stands that waits."""
         program = self._request.program
         records = self._job.positions(program.num_ranks)
         at = [None if record < 0 else record for record in records]
@@ -131,6 +135,7 @@ class _LaunchedRanks:
 
     def end(self) -> None:
         """End the whole group: politely first, as mpiexec has ranks in groups of their own."""
+        # The group outlives its leader where ranks hang, so that it is killed in any case.
         if self._process.poll() is None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

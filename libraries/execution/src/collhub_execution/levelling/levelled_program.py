@@ -61,6 +61,7 @@ def levelled_program(
     is_valid = check_regions(algorithm, findings)
     if findings.has_errors():
         raise InputError(findings)
+    # Cycles are looked for before races: the order of a deadlock says nothing of races.
     relation = _order_without_cycle(algorithm.steps, messages, findings)
     block_units = units_of_block(algorithm)
     collective = in_blocks(algorithm.collective, block_units)
@@ -86,6 +87,7 @@ def refuse_timing_only(algorithm: Algorithm) -> None:
 
 
 def _order_without_cycle(steps: StepTable, messages: Messages, findings: Findings) -> HappensBefore:
+    """The order of the steps with unbounded buffers. Raises `InputError` for a deadlock."""
     relation = happens_before(steps, messages)
     if not relation.order.is_complete:
         raise InputError(_deadlock(steps, relation, findings))
@@ -107,6 +109,7 @@ def _deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> 
     """The steps that wait for each other, then every rank's first step that never runs."""
     report_deadlock(steps, relation, findings)
     cycle = next(item for item in findings if item.code == "deadlock")
+    # Rows are grouped by rank, so that the first index of a rank is its first step.
     stuck = np.flatnonzero(relation.order.position < 0)
     _, first = np.unique(steps.rank[stuck], return_index=True)
     waiting = []
@@ -128,6 +131,7 @@ def _conflicts(
 
     Races are refused, or ordered as if ranks took turns.
     """
+    # Neighbours in one linear extension suffice: what they order, orders the others too.
     earlier, later = adjacent_conflicts(regions, relation.order.position)
     racing = unordered_pairs(steps, relation, earlier, later)
     if not len(racing):
@@ -141,6 +145,7 @@ def _conflicts(
 
 
 def _add_race(findings: Findings, steps: StepTable, one: int, other: int) -> None:
+    """Name two steps of a rank that touch one unit in no order, the later one as the place."""
     message = (
         f"nothing orders this {action(steps, other)} after {describe(steps, one)}, "
         "which touches the same units"
@@ -152,6 +157,7 @@ def _add_race(findings: Findings, steps: StepTable, one: int, other: int) -> Non
 def _program(
     records: SortedRecords, collective: Collective, block_units: int, in_place: bool
 ) -> LevelledProgram:
+    """The columns in the types that `LevelledProgram` promises."""
     columns = records.columns
     return LevelledProgram(
         kind=columns["kind"].astype(np.uint8),

@@ -76,6 +76,7 @@ class _RendezvousGraph:
     def __init__(
         self, steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
     ) -> None:
+        """Nothing is relaxed or staged yet."""
         self._rows = len(steps)
         self._messages = messages
         self._receives = steps.receives
@@ -90,6 +91,7 @@ class _RendezvousGraph:
 
     @property
     def _nodes(self) -> int:
+        """Rows and arrivals."""
         return self._rows + int(np.count_nonzero(self._arrival >= 0))
 
     def edges(self) -> Edges:
@@ -133,14 +135,17 @@ class _RendezvousGraph:
         # No message is staged yet, so that the last edges are those of the messages alone.
         is_message[len(before) - len(self._messages.send) :] = True
         waits = after[in_core[before] & in_core[after] & ~is_message]
+        # A RECV* may wait by several edges.
         staged = np.unique(waits[self._receives[waits]])
         self._arrival[staged] = self._rows + np.arange(len(staged))
+        # What waits for the SEND now waits for the arrival alone.
         receive = self._messages.receive
         arrival = self._arrival[receive]
         self._end[self._messages.send] = np.where(arrival >= 0, arrival, receive)
 
     def levels(self, order: Order) -> StepLevels:
         """The longest paths, counted in messages."""
+        # A message counts where it lands: at its RECV*, or at the arrival before a staged one.
         is_staged = self._arrival >= 0
         is_message = np.ones(self._nodes, np.int64)
         is_message[: self._rows] = self._receives & ~is_staged
@@ -159,6 +164,7 @@ class _RendezvousGraph:
 def _core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
     """Mask of the nodes on circles or between circles: what sorting from both ends leaves over."""
     nodes = len(order.position)
+    # Behind a circle is what sorting forwards leaves; before one, what sorting backwards leaves.
     is_left = order.position < 0
     is_inside = is_left[parents] & is_left[children]
     backwards = topological_levels(nodes, children[is_inside], parents[is_inside])
@@ -173,6 +179,7 @@ def _longest_paths(
 
     Dynamic programming along a complete order; one numpy step a sorted level.
     """
+    # Nodes are renumbered by their place, so that the parents of a level are before it.
     position = order.position
     indptr, before = csr(position[children], position[parents], len(position))
     sums = weight[order.nodes]

@@ -65,6 +65,7 @@ class LevelledProgram:
     layout: MemoryLayout
 
     def __post_init__(self) -> None:
+        # Read-only: executors share programs among processes and threads.
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
@@ -119,13 +120,16 @@ class LevelledProgram:
         return source, destination
 
     def _address(self, buffer: npt.NDArray[np.uint8], offset: Int64Array) -> Int64Array:
+        """Addresses of one side of all records."""
         is_used = buffer <= Buffer.SCRATCH
+        # Any known buffer will do on an unused side, whose address is thrown away.
         known = np.where(is_used, buffer, Buffer.SCRATCH)
         address = self.layout.base[self.rank, known] + offset
         return np.where(is_used, address, -1)
 
     def rank_memory(self, rank: int) -> slice:
         """The blocks of the flat memory that belong to a rank."""
+        # In place buffers alias, and which of them comes first depends on the collective.
         base, size = self.layout.base[rank], self.layout.size[rank]
         return slice(int(base.min()), int((base + size).max()))
 
@@ -134,6 +138,7 @@ class LevelledProgram:
         return self._ends(RecordKind.SEND), self._ends(RecordKind.RECV)
 
     def _ends(self, kind: RecordKind) -> Int64Array:
+        """Records of one kind by message number; of each message at most one."""
         records = np.flatnonzero(self.kind == kind)
         order = np.argsort(self.message[records], kind="stable")
         return records[order]

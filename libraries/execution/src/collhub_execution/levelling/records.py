@@ -99,6 +99,7 @@ def expand_steps(
 
 def _sorted(columns: Columns, scratch: Int64Array) -> SortedRecords:
     """Sort by rank, level, messages before local ones, message or place, line of the template."""
+    # Messages of a level by number: so both ends of a pair of ranks have them in one order.
     message = columns["message"]
     is_local = message < 0
     within_level = np.where(is_local, columns.pop("place"), message)
@@ -129,11 +130,13 @@ def _slots(
 
 
 def _needs_slot(template: _Template) -> bool:
+    """Whether a step with this template needs a slot in scratch."""
     return any(_SLOT in (source, target) for _, source, target in template)
 
 
 def _cases(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
     """The steps by what becomes of them; a copy of units onto themselves becomes nothing."""
+    # Addresses are those of one flat memory, so that aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)
     onto = distance == 0
     apart = distance >= regions.count
@@ -177,6 +180,7 @@ class _StepSheet:
     def part(self, rows: Int64Array, line: _Line, index: int) -> Columns:
         """The records that `rows` have in one line of their template; `index` is that line."""
         kind, source, target = line
+        # Of a staged step the messages and the local records stand in different levels.
         is_message = kind <= RecordKind.RECV
         nothing = np.full(len(rows), -1, np.int64)
         level = self.levels.message_level if is_message else self.levels.level
@@ -200,6 +204,7 @@ class _StepSheet:
 
     def _side(self, rows: Int64Array, side: _Side) -> tuple[Int64Array, Int64Array]:
         """(buffer, offset) of one side of the records."""
+        # A template names sides, not buffers: the same template serves every buffer.
         steps = self.steps
         if side is _SOURCE:
             return steps.src_buffer[rows].astype(np.int64), self._blocks(steps.src_offset, rows)
@@ -210,4 +215,5 @@ class _StepSheet:
         return np.full(len(rows), Buffer.UNKNOWN, np.int64), np.zeros(len(rows), np.int64)
 
     def _blocks(self, units: Int64Array, rows: Int64Array) -> Int64Array:
+        """Offsets of `rows` in blocks; a block divides all offsets."""
         return units[rows] // self.block_units

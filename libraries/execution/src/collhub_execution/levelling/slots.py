@@ -69,6 +69,7 @@ def _side_by_side(
     rank: Int64Array, level: Int64Array, count: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """(start, end) of every slot among those of its rank and level, in the given order."""
+    # One running sum over all groups; each group then starts at its own zero.
     order = np.lexsort((level, rank))
     ends = np.cumsum(count[order])
     starts = ends - count[order]

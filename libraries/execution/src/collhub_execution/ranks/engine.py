@@ -170,7 +170,9 @@ def _run_once(
     run: int,
     is_timed: bool,
 ) -> None:
+    """One run, from a barrier on."""
     engine.memory.fill(task)
+    # Filling may only be queued; it is not to be measured.
     engine.memory.finish()
     engine.transport.barrier()
     log.times[0, run] = time.perf_counter()
@@ -185,8 +187,10 @@ def _run_once(
 
 
 def _bound(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel[V]:
+    """Look up once what all runs use: memory, messages, functions."""
     sends = [_bound_end(end, engine.memory) for end in level.sends]
     receives = [_bound_end(end, engine.memory) for end in level.receives]
+    # In the order in which `PostLevel` answers.
     records = [post.end.record for post in (*receives, *sends)]
     moves = [_bound_move(move, engine.memory) for move in level.moves]
     post = engine.transport.prepare(sends, receives)
@@ -194,10 +198,12 @@ def _bound(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel[V]:
 
 
 def _bound_end(end: MessageEnd, memory: RankMemory[V]) -> Post[V]:
+    """One end of a message with its memory."""
     return Post(end, memory.part(end.start, end.length))
 
 
 def _bound_move(move: LocalMove, memory: RankMemory[V]) -> _BoundMove[V]:
+    """A local move with its memory and its function."""
     return _BoundMove(
         move.record,
         memory.reduce if move.reduces else memory.copy,
@@ -207,6 +213,7 @@ def _bound_move(move: LocalMove, memory: RankMemory[V]) -> _BoundMove[V]:
 
 
 def _run_level(level: _BoundLevel[V], at: Int64Array) -> None:
+    """Post all messages, wait for them, then do the local records."""
     # `_run_level_timed` does the same with a look at the clock: this one is what is measured.
     if level.records:
         for record, posted in zip(level.records, level.post(), strict=True):
@@ -217,6 +224,7 @@ def _run_level(level: _BoundLevel[V], at: Int64Array) -> None:
 
 
 def _run_level_timed(level: _BoundLevel[V], log: RankLog, first_record: int) -> None:
+    """As `_run_level`, with start and end of every record; messages start when they are posted."""
     starts, ends = log.record_times
     for record in level.records:
         starts[record - first_record] = time.perf_counter_ns()
@@ -232,6 +240,7 @@ def _run_level_timed(level: _BoundLevel[V], log: RankLog, first_record: int) -> 
 
 
 def _run_native(task: RankTask, engine: RankEngine[V], log: RankLog) -> None:
+    """Run the library's own collective as often as the program, and time it."""
     native = engine.native(task)
     if native is None:
         return

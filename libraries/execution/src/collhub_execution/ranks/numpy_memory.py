@@ -13,6 +13,7 @@ class NumpyMemory:
     """A `RankMemory` on an array of `task.plan.memory_size` elements, its own or a given one."""
 
     def __init__(self, task: RankTask, memory: Array | None = None) -> None:
+        # Ranks that share memory bring their part of it.
         if memory is None:
             memory = np.empty(task.plan.memory_size, task.input.dtype)
         self._memory = memory
@@ -24,6 +25,7 @@ class NumpyMemory:
 
     def fill(self, task: RankTask) -> None:
         """INPUT, and the background everywhere else."""
+        # The background first: in place, INPUT may be a part of OUTPUT.
         self._memory[:] = task.background
         self.part(task.plan.input_start, len(task.input))[:] = task.input
 

@@ -87,11 +87,13 @@ class RankPlan:
 
     def levels(self) -> Iterator[RankLevel]:
         """The levels of the rank in order; those without records are left out."""
+        # Levels may be missing: a rank takes part in few of them.
         borders = np.flatnonzero(np.diff(self.level, prepend=-1)).tolist()
         for low, high in pairwise([*borders, len(self.kind)]):
             yield self._level(range(low, high))
 
     def _level(self, rows: range) -> RankLevel:
+        """The records of one level, in their order."""
         sends, receives, moves = [], [], []
         for row in rows:
             kind = self.kind[row]
@@ -104,6 +106,7 @@ class RankPlan:
         return RankLevel(tuple(sends), tuple(receives), tuple(moves))
 
     def _end(self, row: int, starts: Int64Array) -> MessageEnd:
+        """A message as this rank sees it."""
         return MessageEnd(
             record=self.first_record + row,
             peer=int(self.peer[row]),
@@ -114,6 +117,7 @@ class RankPlan:
         )
 
     def _move(self, row: int) -> LocalMove:
+        """A copy or reduction of this rank."""
         return LocalMove(
             record=self.first_record + row,
             reduces=bool(self.reduces[row]),
@@ -145,6 +149,7 @@ class RankPlans:
             self._fuse(fused)
 
     def _fuse(self, fused: Int64Array) -> None:
+        """Let receives write where their reductions would."""
         receives = np.flatnonzero(fused >= 0)
         reductions = fused[receives]
         self._destination[receives] = self._moves.destination[reductions]
@@ -154,6 +159,7 @@ class RankPlans:
     def plan(self, rank: int) -> RankPlan:
         """The plan of one rank."""
         program, elements = self._program, self._elements
+        # Addresses in the flat memory of all ranks become addresses in that of this rank.
         own = program.rank_memory(rank)
         origin = own.start * elements
         starts = program.layout.base[rank] * elements - origin
@@ -225,6 +231,7 @@ def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
 
 def rank_tasks(request: LevelledRequest) -> Iterator[RankTask]:
     """What a request asks of every rank."""
+    # Plans are made one by one: those of all ranks together would be as large as the program.
     plans = RankPlans(request.program, request.elements)
     for rank in range(request.program.num_ranks):
         yield rank_task(request, plans.plan(rank))

@@ -24,6 +24,7 @@ def positions(
     algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None]
 ) -> list[Diagnostic]:
     """One diagnostic for each of the first ranks that wait: level, peer, message, region."""
+    # Thousands of ranks that wait for one another are told by the first.
     waiting = [record for record in records if record is not None]
     listed = [_blocked(algorithm, program, record) for record in waiting[:_LISTED_RANKS]]
     rest = len(waiting) - len(listed)
@@ -33,6 +34,7 @@ def positions(
 
 
 def _blocked(algorithm: Algorithm, program: LevelledProgram, record: int) -> Diagnostic:
+    """Where a rank stands, at the step that its record serves."""
     file = algorithm.provenance.source_name or None
     place = algorithm.steps.location(int(program.row[record]), file)
     return Diagnostic("blocked", _position(program, record), location=place)
@@ -45,6 +47,7 @@ def _position(program: LevelledProgram, record: int) -> str:
 
 
 def _awaited(program: LevelledProgram, record: int) -> str:
+    """What a record waits for, in words."""
     kind = RecordKind(int(program.kind[record]))
     peer, number = int(program.peer[record]), int(program.message[record])
     if kind is RecordKind.SEND:
@@ -55,10 +58,12 @@ def _awaited(program: LevelledProgram, record: int) -> str:
 
 
 def _region_read(program: LevelledProgram, record: int) -> str:
+    """`INPUT[0..3]`, in blocks."""
     buffer, offset = int(program.src_buffer[record]), int(program.src_offset[record])
     return region(buffer, offset, int(program.count[record]))
 
 
 def _region_written(program: LevelledProgram, record: int) -> str:
+    """`OUTPUT[0..3]`, in blocks."""
     buffer, offset = int(program.dst_buffer[record]), int(program.dst_offset[record])
     return region(buffer, offset, int(program.count[record]))

@@ -34,6 +34,7 @@ def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
     if not is_well_levelled(program):
         records = simulate_rendezvous(algorithm, program)
         return RunOrder(records, np.arange(len(records) + 1))
+    # A SEND moves nothing: the RECV reads the sender's memory.
     moves = np.flatnonzero(program.kind != RecordKind.SEND)
     level = program.level[moves]
     is_local = program.is_local[moves]
@@ -69,6 +70,7 @@ def is_well_levelled(program: LevelledProgram) -> bool:
 
 
 def _ends_agree(program: LevelledProgram, send: Int64Array, receive: Int64Array) -> bool:
+    """Whether both ends of every message name each other, one level and one size."""
     rank = program.rank
     pairs: list[tuple[_SignedArray, _SignedArray]] = [
         (program.level[send], program.level[receive]),
@@ -80,6 +82,7 @@ def _ends_agree(program: LevelledProgram, send: Int64Array, receive: Int64Array)
 
 
 def _is_in_order(program: LevelledProgram) -> bool:
+    """Whether the records stand by rank, level, messages before local ones, message."""
     here = np.arange(len(program))
     # Local records of a level may stand in any order, but behind its messages.
     number = np.where(program.is_local, here, program.message)

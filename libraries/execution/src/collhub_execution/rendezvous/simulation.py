@@ -45,6 +45,7 @@ class _SimulatedRanks:
     """
 
     def __init__(self, program: LevelledProgram) -> None:
+        """All ranks stand before their first records."""
         # Lists: single elements of numpy arrays are slow to read.
         self._kind, self._level = program.kind.tolist(), program.level.tolist()
         self._peer, self._count = program.peer.tolist(), program.count.tolist()
@@ -66,25 +67,30 @@ class _SimulatedRanks:
                 yield from self._post_level(rank, self._level[record])
 
     def _is_local(self, record: int) -> bool:
+        """Whether a record needs no other rank."""
         is_local: bool = self._kind[record] >= RecordKind.COPY
         return is_local
 
     def _post_level(self, rank: int, level: int) -> Iterator[int]:
+        """Post all messages of a level, whose ends may free others as they meet."""
         record = self._next[rank]
         while self._is_message_of(level, record, self._end[rank]):
             self._open[rank].append(record)
             record += 1
         self._next[rank] = record
+        # A copy: meeting closes messages.
         for posted in list(self._open[rank]):
             yield from self._meet(rank, posted)
 
     def _is_message_of(self, level: int, record: int, end: int) -> bool:
+        """Whether a record is a message of this level; `end`: behind the rank's last record."""
         return record < end and self._level[record] == level and not self._is_local(record)
 
     def _meet(self, rank: int, record: int) -> Iterator[int]:
         """Post one end of a message, and complete the message where the other end is there."""
         peer, kind = self._peer[record], self._kind[record]
         pair = (rank, peer) if kind == RecordKind.SEND else (peer, rank)
+        # SEND is 0 and RECV is 1.
         other_kind = RecordKind.RECV - kind
         others = self._posted[(*pair, other_kind)]
         if not others:
@@ -99,6 +105,7 @@ class _SimulatedRanks:
             yield peer
 
     def _check_counts(self, rank: int, record: int, other: int, pair: tuple[int, int]) -> None:
+        """Raise `InputError` where the ends that have met differ in size."""
         mine, theirs = self._count[record], self._count[other]
         if mine != theirs:
             counts = f"{mine} blocks at rank {rank}, {theirs} at rank {self._peer[record]}"
@@ -110,6 +117,7 @@ class _SimulatedRanks:
         return [self._awaited(rank) for rank in range(len(self._next))]
 
     def _awaited(self, rank: int) -> int | None:
+        """The first record for which a rank waits."""
         if self._open[rank]:
             return self._open[rank][0]
         at: int = self._next[rank]

@@ -56,11 +56,13 @@ def run_options(function: Function) -> Function:
 
 def run_options_of(values: Mapping[str, Any]) -> RunOptions:
     """The record of what `run_options` gave to a command. Raises `UsageError` for a bad size."""
+    # The only value that click leaves as text.
     size = values["size"]
     return RunOptions(**{**values, "size": None if size is None else parse_size(size)})
 
 
 def _click_option(declared: Option) -> Callable[[Function], Function]:
+    """The decorator for one option."""
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.type is OptionType.BOOL:
         return click.option(flag, declared.name, is_flag=True, help=declared.help)
@@ -75,7 +77,8 @@ def _click_option(declared: Option) -> Callable[[Function], Function]:
     )
 
 
-def _click_type(declared: Option) -> click.ParamType:
+def _click_type(declared: Option) -> click.ParamType[Any]:
+    """What click reads the option's text as, range and choices included."""
     if declared.choices:
         return click.Choice(list(declared.choices))
     if declared.type is OptionType.INT:
@@ -87,4 +90,5 @@ def _click_type(declared: Option) -> click.ParamType:
 
 
 def _whole(bound: float | None) -> int | None:
+    """A bound of whole numbers, as click wants it."""
     return None if bound is None else int(bound)

@@ -59,6 +59,7 @@ class RunSetup:
     @property
     def is_exact(self) -> bool:
         """Whether results must be right bit by bit, in any order of reduction."""
+        # Sums of too many ranks are rounded even with patterns of whole numbers.
         is_pattern = self.options.data == "exact"
         return is_pattern and is_exact(self.algorithm.num_ranks, self.dtype, self.op)
 
@@ -95,6 +96,7 @@ class RunSetup:
 
 
 def _size(algorithm: Algorithm, size: int | None, name: str) -> int:
+    """Bytes of the full buffer: what was asked for, else what the algorithm states."""
     if size is not None:
         return size
     if algorithm.collective_bytes is None:
@@ -104,6 +106,7 @@ def _size(algorithm: Algorithm, size: int | None, name: str) -> int:
 
 
 def _operator(algorithm: Algorithm, text: str | None) -> ReduceOp:
+    """The operator that was asked for, in any case of letters, else that of the collective."""
     if text is None:
         return algorithm.collective.reduce_op
     if text.lower() not in set(ReduceOp):

@@ -107,6 +107,7 @@ class StartedRun:
 
     def blank(self, rank: int, buffer: Buffer) -> Array:
         """An array for a rank's buffer."""
+        # Ranks other than 0 get sizes from the program, not from data.
         blocks = int(self.program.layout.size[rank, buffer])
         return np.empty(blocks * self.setup.elements, self.setup.dtype)
 
@@ -158,6 +159,7 @@ def run_rank(
 
 def _dealt(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array]) -> Array:
     """The input of this rank, from rank 0."""
+    # One after the other: ranks other than 0 wait for nothing else.
     if channel.rank == 0:
         for peer in range(1, channel.num_ranks):
             channel.send(_bytes(inputs[peer]), peer)
@@ -181,6 +183,7 @@ def _collected(run: StartedRun, channel: ByteChannel, output: Array) -> Iterator
 
 def _durations(channel: ByteChannel, times: Float64Array) -> Float64Array:
     """At rank 0 the longest of all ranks, run by run; `times` are starts and ends."""
+    # Differences travel, not times: those of different machines cannot be compared.
     mine = np.ascontiguousarray(times[1] - times[0])
     if channel.rank:
         channel.send(_bytes(mine), 0)
@@ -193,10 +196,12 @@ def _durations(channel: ByteChannel, times: Float64Array) -> Float64Array:
 
 
 def _bytes(array: Array) -> Array:
+    """What a `ByteChannel` takes; a view where the array is contiguous."""
     return np.ascontiguousarray(array).view(np.uint8)
 
 
 def _position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
+    """Where this rank stands, to be said when time is up."""
     at = int(log.at[0])
     # Of the others nothing is known here; each says where it stands itself.
     places: list[int | None] = [None] * run.program.num_ranks
@@ -216,6 +221,7 @@ def _report(
     spans: Float64Array,
     native: Float64Array,
 ) -> StartedRunReport:
+    """The verdict and the times, at rank 0."""
     if setup.op is ReduceOp.AVG:
         outputs = averaged(setup.algorithm.collective, outputs)
     judgement = setup.judge(inputs, outputs)
@@ -226,6 +232,7 @@ def _report(
 
 
 def _fields(outcome: RunOutcome) -> dict[str, JsonValue]:
+    """The fields, in the order in which they are printed."""
     setup, judgement = outcome.setup, outcome.judgement
     return {
         "ok": outcome.ok,
