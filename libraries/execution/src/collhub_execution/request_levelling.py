@@ -44,7 +44,8 @@ class LevelledRequest:
     @property
     def runs(self) -> int:
         """All runs of the program, the one that is timed step by step included."""
-        return self.warmups + self.repeats + int(self.wants_step_times)
+        step_timing = int(self.wants_step_times)
+        return self.warmups + self.repeats + step_timing
 
     @property
     def elements(self) -> int:

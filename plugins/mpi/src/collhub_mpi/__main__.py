@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -60,7 +61,7 @@ def main(algorithm: str, as_json: bool, **values: Any) -> None:
         options = run_options_of(values)
         run = StartedRun.of(hub_core.read(algorithm), options, algorithm, world.size)
     except HubError as error:
-        # All ranks find the same: one says it.
+        # All ranks have read the same and find the same: one says it.
         if world.rank == 0:
             print_findings(error.diagnostics)
         sys.exit(error.exit_code)
@@ -70,7 +71,8 @@ def main(algorithm: str, as_json: bool, **values: Any) -> None:
 def _run(run: StartedRun, world: MPI.Intracomm) -> StartedRunReport | None:
     """What rank 0 reports; None at the others."""
     try:
-        return run_rank(run, MpiChannel(world), lambda task: mpi_engine(task, world), _end)
+        engine_of = partial(mpi_engine, communicator=world)
+        return run_rank(run, MpiChannel(world), engine_of, _end)
     except BaseException as error:
         # Without this, MPI would wait for the other ranks at the end of the process.
         _end(_findings(error))
@@ -86,6 +88,7 @@ def _findings(error: BaseException) -> Sequence[Diagnostic]:
 
 def _end(found: Sequence[Diagnostic]) -> None:
     """Say where this rank stands, and end all."""
+    # Abort, unlike an exit, also ends ranks that wait inside MPI.
     print_findings(found)
     MPI.COMM_WORLD.Abort(1)
 

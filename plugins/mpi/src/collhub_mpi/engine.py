@@ -38,14 +38,21 @@ class MpiTransport:
         world = self._communicator
         starts: list[Callable[[], Waiting]] = []
         for post in receives:
-            starts.append(partial(world.Irecv, *_arguments(post)))
+            start = partial(world.Irecv, *_arguments(post))
+            starts.append(start)
         for post in sends:
-            starts.append(partial(world.Isend, *_arguments(post)))
-        return lambda: [start() for start in starts]
+            start = partial(world.Isend, *_arguments(post))
+            starts.append(start)
+        return partial(_start_all, starts)
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         self._communicator.Barrier()
+
+
+def _start_all(starts: Sequence[Callable[[], Waiting]]) -> Sequence[Waiting]:
+    """Start the messages of a level, in the given order."""
+    return [start() for start in starts]
 
 
 def _arguments(post: Post[Array]) -> tuple[tuple[Array, MPI.Datatype], int, int]:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from collhub_execution import LevelledRequest, execute_levelled, launch
@@ -28,7 +29,8 @@ def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
     if importlib.util.find_spec("mpi4py") is None:
         message = "the executor mpi needs the package mpi4py, which is not installed"
         raise PluginError(message, cure=_CURE, code="no-mpi4py")
-    return execute_levelled(request, lambda levelled: run_in_processes(levelled, options))
+    run = partial(run_in_processes, options=options)
+    return execute_levelled(request, run)
 
 
 def run_in_processes(request: LevelledRequest, options: MpiOptions) -> ExecutionResult:

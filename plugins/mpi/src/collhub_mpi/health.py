@@ -20,6 +20,7 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
         need = f"the executor mpi needs it ({INSTALL})"
         details = f"not installed; {need}, the executor numpy does not"
         return CheckReport(ok=True, lines=(CheckLine("mpi4py", True, details),))
+    # An mpi4py without launcher is an installation that somebody wanted and that does not work.
     library = CheckLine("mpi4py", True, f"mpi4py {installed} for the executor mpi")
     launcher = _launcher_line()
     return CheckReport(ok=launcher.is_ok, lines=(library, launcher))

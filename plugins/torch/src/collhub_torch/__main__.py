@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -84,7 +85,8 @@ def _run(name: str, values: dict[str, Any], options: TorchOptions) -> StartedRun
     torch.set_num_threads(1)
     device = join(options.device, place, "env://")
     channel = TorchChannel(place.rank, place.num_ranks, device)
-    report = run_rank(run, channel, lambda task: torch_engine(task, device, options.batch), _end)
+    engine_of = partial(torch_engine, device=device, is_batched=options.batch)
+    report = run_rank(run, channel, engine_of, _end)
     # A rank that leaves early may take down what others still receive.
     dist.barrier()
     dist.destroy_process_group()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import partial
 from pathlib import Path
 
 from collhub_execution import LevelledRequest, execute_levelled, launch
@@ -18,7 +19,8 @@ INSTALL = "python -m pip install 'collhub-torch[torch]'"
 def execute(request: ExecutionRequest, options: TorchOptions) -> ExecutionResult:
     """Run with real messages: gloo for data on the CPU, NCCL for data on GPUs."""
     require_torch()
-    return execute_levelled(request, lambda levelled: run_in_processes(levelled, options))
+    run = partial(run_in_processes, options=options)
+    return execute_levelled(request, run)
 
 
 def require_torch() -> None:

@@ -40,7 +40,8 @@ def element_type(name: str) -> np.dtype[Any]:
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
     """Whether values of this type are rounded; holds for bfloat16, which is no `np.floating`."""
-    return not np.issubdtype(dtype, np.integer)
+    is_whole = np.issubdtype(dtype, np.integer)
+    return not is_whole
 
 
 def significand_bits(dtype: np.dtype[Any]) -> int:

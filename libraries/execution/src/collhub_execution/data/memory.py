@@ -102,8 +102,10 @@ def output_of(memory: Array, request: LevelledRequest, rank: int) -> Array:
 
 def all_outputs(memory: Array, request: LevelledRequest) -> tuple[AnyArray, ...]:
     """OUTPUT of all ranks, views."""
-    ranks = range(request.program.num_ranks)
-    return tuple(output_of(memory, request, rank) for rank in ranks)
+    outputs = []
+    for rank in range(request.program.num_ranks):
+        outputs.append(output_of(memory, request, rank))
+    return tuple(outputs)
 
 
 def step_times(

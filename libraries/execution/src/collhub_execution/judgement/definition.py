@@ -46,7 +46,8 @@ class _Arithmetic:
     @property
     def plain_op(self) -> ReduceOp:
         """The operator of the reduction; that of an average is the sum."""
-        return ReduceOp.SUM if self.op is ReduceOp.AVG else self.op
+        is_average = self.op is ReduceOp.AVG
+        return ReduceOp.SUM if is_average else self.op
 
     def reduced(self, parts: Sequence[Array]) -> ExpectedOutput:
         """All parts, arrays of one shape and dtype, reduced."""

@@ -40,7 +40,10 @@ class LoggedTimes:
     @property
     def has_native(self) -> bool:
         """Whether the library's own collective ran, so that its times are measured."""
-        return bool(self.native.size) and bool(self.native.all())
+        if not self.native.size:
+            return False
+        # Times that were never written are zeros.
+        return bool(self.native.all())
 
 
 @dataclass(frozen=True, slots=True)

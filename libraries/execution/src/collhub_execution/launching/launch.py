@@ -49,6 +49,7 @@ def _result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
     times = job.times(request)
     first_timed, end_timed = request.warmups, request.warmups + request.repeats
     timed = _spans(times.runs)[first_timed:end_timed]
+    native = _spans(times.native) if times.has_native else []
     ranks = range(request.program.num_ranks)
     starts = ends = None
     if request.wants_step_times:
@@ -56,7 +57,7 @@ def _result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
     return ExecutionResult(
         outputs=tuple(job.output(rank, request.dtype) for rank in ranks),
         repeat_times_s=tuple(timed),
-        native_times_s=tuple(_spans(times.native)) if times.has_native else (),
+        native_times_s=tuple(native),
         step_start_ns=starts,
         step_end_ns=ends,
     )

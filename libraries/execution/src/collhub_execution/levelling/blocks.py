@@ -40,5 +40,6 @@ def in_blocks(collective: Collective, block_units: int) -> Collective:
 
 def block_counts(algorithm: Algorithm) -> BlockCounts:
     """The blocks of an algorithm, in time linear in its steps; nothing is levelled."""
-    collective = in_blocks(algorithm.collective, units_of_block(algorithm))
+    block_units = units_of_block(algorithm)
+    collective = in_blocks(algorithm.collective, block_units)
     return BlockCounts(collective.unit_count, collective.input_units())

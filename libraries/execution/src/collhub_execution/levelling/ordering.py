@@ -182,6 +182,7 @@ def _longest_paths(
     # Nodes are renumbered by their place, so that the parents of a level are before it.
     position = order.position
     indptr, before = csr(position[children], position[parents], len(position))
+    # Each sum begins with the node's own weight.
     sums = weight[order.nodes]
     borders = order.level_indptr.tolist()
     for low, high in pairwise(borders[1:]):

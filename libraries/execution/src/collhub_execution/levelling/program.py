@@ -82,12 +82,14 @@ class LevelledProgram:
     @property
     def num_messages(self) -> int:
         """Number of messages."""
-        return int(np.count_nonzero(self.kind == RecordKind.SEND))
+        sends = self.kind == RecordKind.SEND
+        return int(np.count_nonzero(sends))
 
     @property
     def num_levels(self) -> int:
         """The last level that has a message or a local record, and one more; 0 without records."""
-        return int(self.level.max(initial=-1)) + 1
+        last = self.level.max(initial=-1)
+        return int(last) + 1
 
     @property
     def num_rounds(self) -> int:

@@ -57,6 +57,7 @@ def _place_living(
     living: dict[int, list[_LivingSlot]] = {}
     for row in rows.tolist():
         owner, start, length = int(rank[row]), int(first[row]), int(count[row])
+        # Starts ascend, so that what has ended now stays out of the way.
         alive = [slot for slot in living.get(owner, ()) if slot[2] >= start]
         offset = _first_gap(alive, base[owner], length)
         end = offset + length

@@ -204,12 +204,10 @@ def _bound_end(end: MessageEnd, memory: RankMemory[V]) -> Post[V]:
 
 def _bound_move(move: LocalMove, memory: RankMemory[V]) -> _BoundMove[V]:
     """A local move with its memory and its function."""
-    return _BoundMove(
-        move.record,
-        memory.reduce if move.reduces else memory.copy,
-        memory.part(move.destination, move.length),
-        memory.part(move.source, move.length),
-    )
+    destination = memory.part(move.destination, move.length)
+    source = memory.part(move.source, move.length)
+    act = memory.reduce if move.reduces else memory.copy
+    return _BoundMove(move.record, act, destination, source)
 
 
 def _run_level(level: _BoundLevel[V], at: Int64Array) -> None:

@@ -210,7 +210,8 @@ class RankTask:
     @property
     def runs(self) -> int:
         """Runs of the program, the one that is timed step by step included."""
-        return self.warmups + self.repeats + int(self.wants_step_times)
+        step_timing = int(self.wants_step_times)
+        return self.warmups + self.repeats + step_timing
 
 
 def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:

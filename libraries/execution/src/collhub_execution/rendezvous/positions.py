@@ -42,6 +42,7 @@ def _blocked(algorithm: Algorithm, program: LevelledProgram, record: int) -> Dia
 
 def _position(program: LevelledProgram, record: int) -> str:
     """`stands at level 3 and waits for rank 1 to send message 7 into SCRATCH[0]`."""
+    # Levels are counted as in the program, from 1 for messages.
     level = int(program.level[record])
     return f"stands at level {level} and waits for {_awaited(program, record)}"
 

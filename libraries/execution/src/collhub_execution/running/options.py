@@ -58,7 +58,8 @@ def run_options_of(values: Mapping[str, Any]) -> RunOptions:
     """The record of what `run_options` gave to a command. Raises `UsageError` for a bad size."""
     # The only value that click leaves as text.
     size = values["size"]
-    return RunOptions(**{**values, "size": None if size is None else parse_size(size)})
+    size_bytes = None if size is None else parse_size(size)
+    return RunOptions(**{**values, "size": size_bytes})
 
 
 def _click_option(declared: Option) -> Callable[[Function], Function]:

@@ -42,5 +42,5 @@ class RunOutcome:
     @property
     def bus_bandwidth(self) -> float | None:
         """Bytes per second, as nccl-tests defines it; None for custom collectives."""
-        collective = self.setup.algorithm.collective
-        return bus_bandwidth(collective, self.setup.collective_bytes, self.time_s)
+        setup = self.setup
+        return bus_bandwidth(setup.algorithm.collective, setup.collective_bytes, self.time_s)

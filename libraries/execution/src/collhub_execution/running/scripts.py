@@ -26,8 +26,9 @@ def script_status(report: StartedRunReport | None, as_json: bool) -> int:
     """Print what rank 0 reports; the other ranks have None. The status is that of `collhub run`."""
     if report is None:
         return ExitCode.DONE
+    text = json.dumps(report.fields) if as_json else report.text()
     # flush: launchers end processes without ceremony.
-    print(json.dumps(report.fields) if as_json else report.text(), flush=True)
+    print(text, flush=True)
     print_findings(report.diagnostics)
     return ExitCode.DONE if report.ok else ExitCode.INVALID
 

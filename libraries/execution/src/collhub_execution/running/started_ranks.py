@@ -96,7 +96,7 @@ class StartedRun:
 
     @property
     def background(self) -> np.generic:
-        """What undefined memory holds."""
+        """What undefined memory holds; an average's is that of a sum."""
         return background(self.setup.dtype, self.setup.op)
 
     def inputs(self) -> tuple[Array, ...]:
@@ -151,6 +151,7 @@ def run_rank(
     watch.cancel()
     spans = _durations(channel, log.times[:, task.warmups :])
     native = _durations(channel, log.native_times)
+    # At the other ranks this sends, and yields nothing.
     outputs = tuple(_collected(run, channel, output))
     if channel.rank:
         return None
