@@ -1,11 +1,12 @@
-"""Time the executors of this machine beside the bare copies and adds of a schedule, and beside torch's own all-reduce.
+"""Time the executors of this machine beside bare copies and adds, and beside torch's all-reduce.
 
     python benchmarks/execution.py [--large] [--without-torch]
 
-A line is one all-reduce of float32: the executor, the ranks, the size, the median of its repeats, and the same for what it is
-held against, both measured in this run. `bare`: numpy copies and adds of the ring, hand-written, on arrays made before.
-`gloo`: torch.distributed's own all_reduce with the backend gloo, one process a rank on this machine. Times move with what
-else the machine does; CPU seconds are those of this process.
+A line is one all-reduce of float32: the executor, the ranks, the size, the median of its repeats,
+and the same for what it is held against, both measured in this run. `bare`: numpy copies and adds
+of the ring, hand-written, on arrays made before. `gloo`: torch.distributed's own all_reduce with
+the backend gloo, one process a rank on this machine. Times move with what else the machine does;
+CPU seconds are those of this process.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from multiprocessing.queues import SimpleQueue
 from typing import Any
 
 import numpy as np
+from collhub_execution import block_counts, block_elements, exact_inputs, judge
 
 import hub_core
-from collhub_execution import block_counts, block_elements, exact_inputs, judge
 from hub_core.model import Algorithm, ReduceOp
 from hub_core.testing import (
     all_pairs_all_reduce,
@@ -73,7 +74,7 @@ def executed(algorithm: Algorithm, size: int, name: str, repeats: int) -> Sequen
 
 
 def bare_ring(num_ranks: int, size: int) -> Callable[[], float]:
-    """The copies and adds of a ring all-reduce, on arrays made before: a chunk to a slot and an add, then chunks around."""
+    """Copies and adds of a ring all-reduce: a chunk to a slot and an add, then chunks around."""
     elements = size // 4 // num_ranks
     vectors = [np.full((num_ranks, elements), rank, np.float32) for rank in range(num_ranks)]
     slots = [np.empty(elements, np.float32) for _ in range(num_ranks)]
@@ -210,12 +211,10 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     has_torch = importlib.util.find_spec("torch") is not None and not arguments.without_torch
-    print(
-        f"Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    )
-    print(
-        f"{'executor':24}{'ranks':>6}{'size':>9}{'median':>15} {'against':>14}{'median':>15}{'ratio':>9}{'best':>15}{'CPU s':>8}"
-    )
+    versions = f"Python {platform.python_version()}, numpy {np.__version__}"
+    print(f"{versions}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    ours = f"{'executor':24}{'ranks':>6}{'size':>9}{'median':>15}"
+    print(f"{ours} {'against':>14}{'median':>15}{'ratio':>9}{'best':>15}{'CPU s':>8}")
     sizes = [(8, MIB), (8, 64 * MIB), (64, MIB), *([(64, 64 * MIB)] if arguments.large else [])]
     for num_ranks, size in sizes:
         print_line(against_bare(num_ranks, size))
