@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
+    from hub_core.installed import installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
     from hub_core.model.collectives import (
         Buffer,
@@ -73,6 +74,7 @@ __all__ = [
     "__version__",
     "discover",
     "execute",
+    "installed_version",
     "parse_topology",
     "read",
     "read_topology",
@@ -84,6 +86,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "hub_core.installed": ("installed_version",),
     "hub_core.model.algorithm": (
         "Algorithm",
         "Provenance",
