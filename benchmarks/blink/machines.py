@@ -24,7 +24,6 @@ import hub_core
 from hub_core.certificates import check_certificate
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
-from hub_core.pipeline import work as pipeline
 from hub_core.plugin_api import SynthesisRequest
 
 MACHINES = {
@@ -109,7 +108,7 @@ def _collective(topology: Topology, kind: CollectiveKind) -> Collective:
 
 def _simulated(topology: Topology, kind: CollectiveKind, size: int) -> str:
     start = time.process_time()
-    made = pipeline.synthesize(_collective(topology, kind), topology, size, name="blink")
+    made = hub_core.synthesize(_collective(topology, kind), topology, size, name="blink")
     seconds = time.process_time() - start
     time_ns = hub_core.simulate(made.algorithm, topology, size).time_ns
     assert time_ns is not None

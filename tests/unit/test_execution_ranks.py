@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import threaded_ranks as threads
-from hub_core.plugin_api.contract import ExecutionRequest
 
 from hub_core.execution.data import background, checked_inputs, exact_inputs
 from hub_core.execution.judgement import judge
@@ -25,6 +24,7 @@ from hub_core.execution.rank_tasks import rank_tasks
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import ReduceOp
 from hub_core.model.diagnostics import InputError, PluginError, UsageError
+from hub_core.plugin_api import ExecutionRequest
 from hub_core.testing.planted import without_send
 from hub_core.testing.samples import all_samples, ring_all_reduce
 
