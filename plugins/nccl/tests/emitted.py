@@ -8,8 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from collhub_nccl.emit import fixed_files
-from collhub_nccl.schedule_tables import Tables, schedule_cpp, tables_of
+from collhub_nccl.programs.emit import fixed_files
+from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, tables_of
 
 from hub_core.algorithm import Algorithm
 from hub_core.execution.levels import levelled_program

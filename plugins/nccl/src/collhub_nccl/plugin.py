@@ -61,7 +61,7 @@ TOPOLOGY_XML = TopologyReader(
     Format(
         "nccl-topology", "machines as NCCL and RCCL describe them in XML", (".xml",), _XML_SIGNATURE
     ),
-    "collhub_nccl.topology_xml:read",
+    "collhub_nccl.topologies.topology_xml:read",
     (
         *_OPTIONS,
         Option(
@@ -81,7 +81,7 @@ NVIDIA_SMI = TopologyReader(
         (".txt",),
         rb"(?m)^[^\S\n]*(?:\x1b\[[0-9;]*m)*\s*GPU0[^\S\n]",
     ),
-    "collhub_nccl.nvidia_smi:read",
+    "collhub_nccl.topologies.nvidia_smi:read",
     (
         *_OPTIONS,
         Option(
@@ -101,7 +101,7 @@ PROGRAM = FormatWriter(
         (),
         layout=Layout.FOLDER,
     ),
-    "collhub_nccl.emit:write",
+    "collhub_nccl.programs.emit:write",
     (
         Option(
             "mode",
@@ -116,7 +116,7 @@ PROGRAM = FormatWriter(
 RINGS = FormatWriter(
     # No suffix: .xml says nothing of the kind of XML that is wanted.
     Format("nccl-graph", "rings within a node as XML for NCCL_GRAPH_FILE", ()),
-    "collhub_nccl.graph_xml:write",
+    "collhub_nccl.graphs.graph_xml:write",
     (
         Option(
             "gpus",
@@ -157,4 +157,4 @@ def collhub_topologies() -> Sequence[TopologyReader]:
 @hookimpl
 def collhub_health_checks() -> Sequence[HealthCheck]:
     """Describe the check of the compilers."""
-    return [HealthCheck("nccl", "collhub_nccl.health:check")]
+    return [HealthCheck("nccl", "collhub_nccl.programs.health:check")]

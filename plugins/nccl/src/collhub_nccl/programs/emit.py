@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from collhub_nccl.schedule_tables import schedule_cpp, schedule_json, tables_of
+from collhub_nccl.programs.schedule_tables import schedule_cpp, schedule_json, tables_of
 from hub_core.algorithm import Algorithm
 from hub_core.collectives import Buffer
 from hub_core.diagnostics import UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.sax.saxutils import quoteattr
 
-from collhub_nccl.rings import Ring, rings_of
+from collhub_nccl.graphs.rings import Ring, rings_of
 from hub_core.algorithm import Algorithm
 from hub_core.collectives import ReduceOp
 from hub_core.diagnostics import InputError, UsageError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from collhub_nccl import bandwidths
-from collhub_nccl.elements import Element
-from collhub_nccl.machine import LinkType, Machine, NodeKind
-from collhub_nccl.profiles import PROFILES, Profile
-from collhub_nccl.xml_machine import Gpu, Hub
-from collhub_nccl.xml_nodes import TargetKind, bus_of, target_kind
+from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.elements import Element
+from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
+from collhub_nccl.topologies.profiles import PROFILES, Profile
+from collhub_nccl.topologies.xml_machine import Gpu, Hub
+from collhub_nccl.topologies.xml_nodes import TargetKind, bus_of, target_kind
 from hub_core.diagnostics import Location, UsageError
 
 _LINKS = ("nvlink", "xgmi", "c2c")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hub_core.diagnostics import Diagnostic, Location, Severity
 
 
-class Findings:
+class MachineFindings:
     """Warnings by code, in the order in which they first came."""
 
     def __init__(self) -> None:

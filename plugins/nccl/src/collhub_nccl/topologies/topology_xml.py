@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collhub_nccl.elements import Element, parse
-from collhub_nccl.findings import Findings
-from collhub_nccl.flatten import flatten_switches
-from collhub_nccl.gpu_links import join_gpus
-from collhub_nccl.machine import Fabric, topology_of
-from collhub_nccl.profiles import PROFILES
-from collhub_nccl.xml_machine import Hub, build
-from collhub_nccl.xml_nodes import bus_number, is_gpu_class
+from collhub_nccl.topologies.elements import Element, parse
+from collhub_nccl.topologies.findings import MachineFindings
+from collhub_nccl.topologies.flatten import flatten_switches
+from collhub_nccl.topologies.gpu_links import join_gpus
+from collhub_nccl.topologies.machine import Fabric, topology_of
+from collhub_nccl.topologies.profiles import PROFILES
+from collhub_nccl.topologies.xml_machine import Hub, build
+from collhub_nccl.topologies.xml_nodes import bus_number, is_gpu_class
 from hub_core.diagnostics import UsageError
 from hub_core.plugins.contract import Options, Source
 from hub_core.topology import Topology
@@ -51,7 +51,7 @@ def _hub(root: Element, options: Options, fabric: Fabric) -> Hub:
         net_bandwidth=fabric.net_bandwidth,
         profile=None if profile is None else PROFILES[str(profile)],
         cpu_bandwidth=None if rate is None else parse_bandwidth(str(rate)) / 1e9,
-        findings=Findings(),
+        findings=MachineFindings(),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from collhub_nccl import bandwidths
+from collhub_nccl.topologies import bandwidths
 
 Pairs = Mapping[tuple[int, int], int]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_nccl.graph_xml import write
+from collhub_nccl.graphs.graph_xml import write
 from graph_reader import read_rings
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from collhub_nccl import bandwidths
-from collhub_nccl.elements import Element
-from collhub_nccl.findings import Findings
-from collhub_nccl.machine import LinkType, Machine, NodeKind
-from collhub_nccl.profiles import Profile
-from collhub_nccl.xml_nodes import TargetKind, bus_of, device_kind
+from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.elements import Element
+from collhub_nccl.topologies.findings import MachineFindings
+from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
+from collhub_nccl.topologies.profiles import Profile
+from collhub_nccl.topologies.xml_nodes import TargetKind, bus_of, device_kind
 
 _KNOWN = {
     "system": ("cpu",),
@@ -53,7 +53,7 @@ class Hub:
     net_bandwidth: float | None
     profile: Profile | None
     cpu_bandwidth: float | None
-    findings: Findings
+    findings: MachineFindings
     machine: Machine = field(default_factory=Machine)
     gpus: list[Gpu] = field(default_factory=list)
     cpus: dict[str, list[tuple[int, Element]]] = field(default_factory=dict)

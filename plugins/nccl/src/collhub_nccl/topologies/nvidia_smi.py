@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from collhub_nccl import bandwidths
-from collhub_nccl.findings import Findings
-from collhub_nccl.machine import Fabric, LinkType, Machine, NodeKind, topology_of
-from collhub_nccl.profiles import PROFILES, Profile
+from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.findings import MachineFindings
+from collhub_nccl.topologies.machine import Fabric, LinkType, Machine, NodeKind, topology_of
+from collhub_nccl.topologies.profiles import PROFILES, Profile
 from hub_core.diagnostics import InputError, Location
 from hub_core.plugins.contract import Options, Source
 from hub_core.topology import Topology
@@ -50,7 +50,7 @@ def read(source: Source, options: Options) -> Topology:
     Raises `InputError` naming file and line.
     """
     fabric = Fabric.of(options)
-    findings = Findings()
+    findings = MachineFindings()
     devices = _matrix(source.name, source.content())
     profile = None if options["profile"] is None else PROFILES[str(options["profile"])]
     machine = Machine()
@@ -142,7 +142,7 @@ def _nvlinks(
     machine: Machine,
     devices: Sequence[_Device],
     profile: Profile | None,
-    findings: Findings,
+    findings: MachineFindings,
     name: str,
 ) -> None:
     """Direct links of pairs, or links of every GPU to NVSwitch, where one GPU cannot have as many links as its row says."""

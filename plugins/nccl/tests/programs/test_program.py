@@ -20,9 +20,9 @@ from typing import Any
 import collhub_nccl
 import numpy as np
 import pytest
-from collhub_nccl.emit import write
-from collhub_nccl.health import check
-from collhub_nccl.schedule_tables import schedule_cpp, schedule_json
+from collhub_nccl.programs.emit import write
+from collhub_nccl.programs.health import check
+from collhub_nccl.programs.schedule_tables import schedule_cpp, schedule_json
 from emitted import link, make, missing_tools, run, tables, write_fixed
 
 from hub_core import pipeline

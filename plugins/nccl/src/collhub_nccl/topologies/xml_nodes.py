@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-from collhub_nccl.elements import Element
+from collhub_nccl.topologies.elements import Element
 
 
 class TargetKind(StrEnum):

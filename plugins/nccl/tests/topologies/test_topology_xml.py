@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_nccl import bandwidths
 from collhub_nccl.plugin import TOPOLOGY_XML
-from collhub_nccl.profiles import PROFILES
 from collhub_nccl.samples import xml_samples
-from collhub_nccl.topology_xml import read
+from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.profiles import PROFILES
+from collhub_nccl.topologies.topology_xml import read
 
 from hub_core.diagnostics import Diagnostic, InputError, UsageError
 from hub_core.plugins.contract import Source

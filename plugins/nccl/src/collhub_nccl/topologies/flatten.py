@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collhub_nccl.elements import Element
+from collhub_nccl.topologies.elements import Element
 
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 
