@@ -1,4 +1,7 @@
-"""What this distribution offers to the hub: programs and rings for NCCL, machines as NCCL and nvidia-smi see them."""
+"""Offers of this distribution to the hub.
+
+Programs and rings for NCCL are written, machines as NCCL and nvidia-smi see them are read.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +82,7 @@ NVIDIA_SMI = TopologyReader(
         "nvidia-smi",
         "text of nvidia-smi topo -m",
         (".txt",),
+        # The line that names the devices, which is underlined where it went to a terminal.
         rb"(?m)^[^\S\n]*(?:\x1b\[[0-9;]*m)*\s*GPU0[^\S\n]",
     ),
     "collhub_nccl.topologies.nvidia_smi:read",

@@ -29,7 +29,10 @@ def text_of(algorithm: Algorithm, **options: OptionValue) -> str:
 
 
 def gather_round(rings: Sequence[Sequence[int]]) -> Algorithm:
-    """An all-gather whose rank shares are cut in one part for each ring, on a channel of its own, passed round that ring."""
+    """An all-gather whose rank shares are cut in one part for each ring.
+
+    Every part has a channel of its own and is passed round its ring.
+    """
     n, k = len(rings[0]), len(rings)
     builder = StepTableBuilder(n)
     last: dict[tuple[int, int], int] = {}

@@ -301,7 +301,10 @@ def entry() -> ModuleType:
 
 
 class Wires:
-    """Messages of ranks that are threads, by (source, destination); a group posts its sends before it waits."""
+    """Messages of ranks that are threads, by (source, destination).
+
+    A group posts its sends before it waits.
+    """
 
     def __init__(self, num_ranks: int) -> None:
         self.queues: dict[tuple[int, int], queue.Queue[Any]] = {

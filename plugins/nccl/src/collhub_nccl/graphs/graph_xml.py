@@ -1,8 +1,12 @@
-"""Write rings within a node as a file for NCCL_GRAPH_FILE, so that stock NCCL runs its collectives over them."""
+"""Write rings within a node as a file for `NCCL_GRAPH_FILE`.
+
+Stock NCCL then runs its collectives over them. Source of the format: `src/graph/search.cc` and the
+parser in `src/graph/xml.cc` of NCCL 2.30.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import quoteattr
 
 from collhub_nccl.graphs.rings import Ring, rings_of
@@ -16,11 +20,16 @@ from hub_core.verification.verifier import verify
 # NCCL reads more channels than these without a check, into arrays of this size.
 _MOST_CHANNELS = 32
 _MOST_GPUS = 256
+# NCCL_TOPO_PATTERN_RING
 _RING_PATTERN = 4
+_DEFAULT_SPEED = 20.0
 
 
 def write(algorithm: Algorithm, options: Options) -> WriteResult:
-    """Writer of the format `nccl-graph`. Raises `InputError` for all but equal rings over all ranks, with the reason."""
+    """Writer of the format `nccl-graph`.
+
+    Raises `InputError` for all but equal rings over all ranks, with the reason.
+    """
     devices = _devices(options.get("gpus"), algorithm.num_ranks)
     rings = _equal_rings(algorithm)
     copies = int(options.get("copies") or 1)
@@ -29,17 +38,24 @@ def write(algorithm: Algorithm, options: Options) -> WriteResult:
             f"{copies} times {len(rings)} rings are not 1 to {_MOST_CHANNELS} channels",
             cure="use option copies",
         )
-    text = _document([ring for ring in rings for _ in range(copies)], devices, options)
-    return WriteResult([Artifact("", text.encode)], _losses(algorithm))
+    # NCCL shares data evenly among channels, so every ring needs as many.
+    channels = [ring for ring in rings for _ in range(copies)]
+    text = _document(channels, devices, options)
+    return WriteResult([Artifact("", text.encode)], tuple(_losses(algorithm)))
 
 
 def _equal_rings(algorithm: Algorithm) -> list[Ring]:
+    """The rings of an algorithm, each with the same share of the buffer."""
     _refuse_wrong(algorithm)
     parts = rings_of(algorithm)
     if len(set(parts.values())) > 1:
         shares = ", ".join(map(str, parts.values()))
-        message = f"not equal rings: they carry {shares} parts of the buffer, NCCL gives all channels the same share"
-        raise InputError(message, cure="write it as a program: --to nccl", code="unequal-rings")
+        raise InputError(
+            f"not equal rings: they carry {shares} parts of the buffer, "
+            "NCCL gives all channels the same share",
+            cure="write it as a program: --to nccl",
+            code="unequal-rings",
+        )
     if len(parts) > _MOST_CHANNELS:
         raise InputError(
             f"{len(parts)} rings are more than the {_MOST_CHANNELS} channels of NCCL",
@@ -56,6 +72,7 @@ def _refuse_wrong(algorithm: Algorithm) -> None:
 
 
 def _devices(stated: object, num_ranks: int) -> tuple[int, ...]:
+    """Device number of every rank in its node, by the option `gpus`."""
     if num_ranks > _MOST_GPUS:
         raise InputError(
             f"{num_ranks} ranks do not fit one node",
@@ -65,7 +82,7 @@ def _devices(stated: object, num_ranks: int) -> tuple[int, ...]:
     if stated is None:
         return tuple(range(num_ranks))
     parts = str(stated).split(",")
-    if not all(part.isascii() and part.isdecimal() and len(part) <= 4 for part in parts):
+    if not all(map(_is_device_number, parts)):
         raise UsageError(
             f"option gpus: {str(stated)[:80]!r} is not a list of device numbers",
             cure="write for example 0,2,1,3",
@@ -79,18 +96,38 @@ def _devices(stated: object, num_ranks: int) -> tuple[int, ...]:
     return devices
 
 
+def _is_device_number(text: str) -> bool:
+    """Whether a text is a small whole number."""
+    # Other digits of Unicode are decimal too, and huge numbers take long to read.
+    return text.isascii() and text.isdecimal() and len(text) <= 4
+
+
 def _document(rings: Sequence[Ring], devices: Sequence[int], options: Options) -> str:
     """The file in NCCL's dialect: no declaration, a tag on one line, devices in hexadecimal."""
-    speed = float(options.get("speed") or 20.0)
+    attributes = _attributes(len(rings), options)
+    graph = " ".join(f"{name}={quoteattr(value)}" for name, value in attributes.items())
+    lines = ['<graphs version="1">', f"  <graph {graph}>"]
+    for ring in rings:
+        lines.append("    <channel>")
+        lines += [f'      <gpu dev="{devices[rank]:x}"/>' for rank in ring]
+        lines.append("    </channel>")
+    lines += ["  </graph>", "</graphs>", ""]
+    return "\n".join(lines)
+
+
+def _attributes(channel_count: int, options: Options) -> dict[str, str]:
+    """Attributes of the ring graph. NCCL fails where one but `latencyinter` is missing."""
+    speed = float(options.get("speed") or _DEFAULT_SPEED)
     if not 0 < speed < 1e6:
         raise UsageError(
-            f"option speed: {speed} GB/s", cure="state the bandwidth of one channel, as 20"
+            f"option speed: {speed} GB/s",
+            cure="state the bandwidth of one channel, as 20",
         )
-    attributes = {
+    return {
         "id": "0",
         "pattern": str(_RING_PATTERN),
         "crossnic": "0",
-        "nchannels": str(len(rings)),
+        "nchannels": str(channel_count),
         "speedintra": f"{speed:g}",
         "speedinter": f"{speed:g}",
         "latencyinter": "0",
@@ -98,37 +135,25 @@ def _document(rings: Sequence[Ring], devices: Sequence[int], options: Options) -
         "typeinter": "PIX",
         "samechannels": "0",
     }
-    lines = [
-        '<graphs version="1">',
-        f"  <graph {' '.join(f'{name}={quoteattr(value)}' for name, value in attributes.items())}>",
-    ]
-    for ring in rings:
-        lines += [
-            "    <channel>",
-            *(f'      <gpu dev="{devices[rank]:x}"/>' for rank in ring),
-            "    </channel>",
-        ]
-    return "\n".join([*lines, "  </graph>", "</graphs>"]) + "\n"
 
 
-def _losses(algorithm: Algorithm) -> tuple[Loss, ...]:
-    kind = algorithm.collective.kind
-    found = [
-        Loss(
-            "kind",
-            str(kind),
-            "NCCL runs every collective over these rings where it chooses rings; NCCL_ALGO=Ring makes it",
-        ),
-        Loss(
-            "steps",
-            "all",
-            "NCCL cuts, orders and joins messages itself; only the order of the ranks is kept",
-        ),
-    ]
-    if algorithm.collective.root is not None:
-        found.append(Loss("root", f"rank {algorithm.collective.root}", "the call names it"))
-    if algorithm.collective.reduce_op is not ReduceOp.SUM:
-        found.append(Loss("reduce_op", str(algorithm.collective.reduce_op), "the call names it"))
+def _losses(algorithm: Algorithm) -> Iterator[Loss]:
+    """What the file does not say of the algorithm."""
+    collective = algorithm.collective
+    yield Loss(
+        "kind",
+        str(collective.kind),
+        "NCCL runs every collective over these rings where it chooses rings; "
+        "NCCL_ALGO=Ring makes it",
+    )
+    yield Loss(
+        "steps",
+        "all",
+        "NCCL cuts, orders and joins messages itself; only the order of the ranks is kept",
+    )
+    if collective.root is not None:
+        yield Loss("root", f"rank {collective.root}", "the call names it")
+    if collective.reduce_op is not ReduceOp.SUM:
+        yield Loss("reduce_op", str(collective.reduce_op), "the call names it")
     if algorithm.extensions:
-        found.append(Loss("extensions", ", ".join(sorted(algorithm.extensions)), "not in the file"))
-    return tuple(found)
+        yield Loss("extensions", ", ".join(sorted(algorithm.extensions)), "not in the file")

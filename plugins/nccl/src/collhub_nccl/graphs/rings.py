@@ -1,10 +1,16 @@
-"""Recognise algorithms that pass every part of the buffer round a ring of all ranks, and say which rings these are."""
+"""Recognise algorithms that pass every part of the buffer round a ring of all ranks.
+
+The algorithm is run on numbers of parts instead of data, so that every message says which parts it
+moves. A part goes round a ring if its messages give every rank at most one successor, and these
+close one cycle over all ranks, or leave out one link of it. Work is linear in the blocks moved.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +22,12 @@ from hub_core.execution.levels import levelled_program
 from hub_core.execution.program import LevelledProgram, RecordKind
 
 Int64Array = npt.NDArray[np.int64]
+RankPair = tuple[int, int]
 Ring = tuple[int, ...]
 """Ranks in the order in which data passes them, from rank 0 on; the last one sends to the first."""
 
-# Times that a part passes over a link of its ring, as a multiple of n - 1.
+# Times that a part passes over a link of its ring, as a multiple of n - 1. An all-reduce passes it
+# once to reduce it and once to spread the result.
 _PASSES = {
     CollectiveKind.ALL_REDUCE: 2,
     CollectiveKind.ALL_GATHER: 1,
@@ -28,14 +36,16 @@ _PASSES = {
     CollectiveKind.REDUCE: 1,
 }
 RING_KINDS = tuple(_PASSES)
+# In memory that holds no part of the buffer yet.
 _NOTHING = -1
 
 
 def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
-    """Rings, in the order of the first part that uses them, and the number of equal parts (blocks) that pass each.
+    """Rings, in the order of the first part that uses them, and the number of parts that pass each.
 
-    Every part must be forwarded along a path over all ranks, the same cycle where an all-reduce passes it twice. Raises
-    `InputError` with the first part that is not.
+    Parts are equal: the blocks of the levelled program. Every part must be forwarded along a path
+    over all ranks, the same cycle where an all-reduce passes it twice. Raises `InputError` with the
+    first part that is not.
     """
     kind, n = algorithm.collective.kind, algorithm.num_ranks
     if kind not in _PASSES or n < 2:
@@ -44,46 +54,38 @@ def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
         )
     program = levelled_program(algorithm, not algorithm.collective.out_of_place)
     collective = replace(algorithm.collective, unit_count=program.unit_count)
-    part, source, target = _passages(collective, program)
-    order = np.argsort(part, kind="stable")
-    bounds = np.searchsorted(part[order], np.arange(program.unit_count + 1))
+    passages = _passages(collective, program)
+    expected = _PASSES[kind] * (n - 1)
     found: Counter[Ring] = Counter()
-    for index, (first, last) in enumerate(
-        zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-    ):
-        rows = order[first:last]
-        if len(rows) != _PASSES[kind] * (n - 1):
+    for part, links in enumerate(passages.by_part(program.unit_count)):
+        if len(links) != expected:
             raise _refusal(
-                f"part {index} passes over {len(rows)} links; in a ring {kind} of {n} ranks it passes {_PASSES[kind] * (n - 1)}"
+                f"part {part} passes over {len(links)} links; "
+                f"in a ring {kind} of {n} ranks it passes {expected}"
             )
-        found[
-            _ring(index, n, set(zip(source[rows].tolist(), target[rows].tolist(), strict=True)))
-        ] += 1
+        found[_ring(part, n, set(links))] += 1
     return dict(found)
 
 
 def _refusal(reason: str) -> InputError:
     return InputError(
-        f"not a set of rings: {reason}", cure="write it as a program: --to nccl", code="not-rings"
+        f"not a set of rings: {reason}",
+        cure="write it as a program: --to nccl",
+        code="not-rings",
     )
 
 
-def _ring(part: int, n: int, links: Iterable[tuple[int, int]]) -> Ring:
-    successor: dict[int, int] = {}
-    for source, target in sorted(links):
-        if source in successor:
-            raise _refusal(
-                f"rank {source} sends part {part} to rank {successor[source]} and to rank {target}"
-            )
-        successor[source] = target
-    if len(set(successor.values())) < len(successor):
-        twice = Counter(successor.values()).most_common(1)[0][0]
-        raise _refusal(f"rank {twice} receives part {part} from more than one rank")
+def _ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
+    """The ring over which a part goes, by the (source, target) of its messages."""
+    successor = _successors(part, links)
     if len(successor) == n - 1:
         # A path over all ranks: the ring is closed by the link that the part does not need.
-        (end,), (start,) = set(range(n)) - set(successor), set(range(n)) - set(successor.values())
+        (end,) = set(range(n)) - set(successor)
+        (start,) = set(range(n)) - set(successor.values())
         successor[end] = start
+    # Every ring holds rank 0, from which two equal rings are written alike.
     ring = [0]
+    # No longer than n, as a cycle without rank 0 would never end.
     while len(ring) <= n and successor.get(ring[-1], 0) != 0:
         ring.append(successor[ring[-1]])
     if len(ring) != n:
@@ -91,50 +93,103 @@ def _ring(part: int, n: int, links: Iterable[tuple[int, int]]) -> Ring:
     return tuple(ring)
 
 
-def _passages(
-    collective: Collective, program: LevelledProgram
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """(part, source, target) of every block that a message moves: the program runs on numbers of parts instead of data."""
-    memory = _initial_parts(collective, program)
-    source, target = program.addresses()
-    rank = program.rank
-    partner = np.full(len(program), -1, np.int64)
-    sends, receives = program.message_ends()
-    partner[receives] = sends
-    moved: list[tuple[Int64Array, int, int]] = []
-    for row in _running_order(program):
-        kind, count = int(program.kind[row]), int(program.count[row])
-        begin = int(source[partner[row] if kind == RecordKind.RECV else row])
-        parts = memory[begin : begin + count].copy()
-        place = slice(int(target[row]), int(target[row]) + count)
-        if kind == RecordKind.REDUCE and not np.array_equal(memory[place], parts):
-            raise _refusal(f"rank {int(rank[row])} reduces different parts of the buffer together")
-        if kind == RecordKind.RECV:
-            moved.append((parts, int(program.peer[row]), int(rank[row])))
-        memory[place] = parts
+def _successors(part: int, links: Iterable[RankPair]) -> dict[int, int]:
+    """The rank to which every rank sends a part, where there is one and no two have the same."""
+    successor: dict[int, int] = {}
+    for source, target in sorted(links):
+        if source in successor:
+            raise _refusal(
+                f"rank {source} sends part {part} to rank {successor[source]} and to rank {target}"
+            )
+        successor[source] = target
+    targets = Counter(successor.values())
+    if len(targets) < len(successor):
+        twice, _ = targets.most_common(1)[0]
+        raise _refusal(f"rank {twice} receives part {part} from more than one rank")
+    return successor
+
+
+@dataclass(frozen=True, slots=True)
+class _Passages:
+    """Blocks that messages move, one row each: part, sending rank, receiving rank; int64."""
+
+    part: Int64Array
+    source: Int64Array
+    target: Int64Array
+
+    def by_part(self, part_count: int) -> Iterator[list[RankPair]]:
+        """(source, target) of the messages that move part 0, 1 and so on, in the order of time."""
+        order = np.argsort(self.part, kind="stable")
+        bounds = np.searchsorted(self.part[order], np.arange(part_count + 1)).tolist()
+        for first, last in pairwise(bounds):
+            rows = order[first:last]
+            sources, targets = self.source[rows], self.target[rows]
+            yield list(zip(sources.tolist(), targets.tolist(), strict=True))
+
+
+def _passages(collective: Collective, program: LevelledProgram) -> _Passages:
+    """Run the program on numbers of parts instead of data, and note what every message moves."""
+    moved = list(_moved(collective, program))
     if not moved:
         raise _refusal("no rank sends anything")
     lengths = [len(parts) for parts, _, _ in moved]
-    ends = [
-        np.repeat(np.asarray([passage[side] for passage in moved], np.int64), lengths)
-        for side in (1, 2)
-    ]
-    return np.concatenate([parts for parts, _, _ in moved]), ends[0], ends[1]
+    sources = np.asarray([source for _, source, _ in moved], np.int64)
+    targets = np.asarray([target for _, _, target in moved], np.int64)
+    return _Passages(
+        np.concatenate([parts for parts, _, _ in moved]),
+        np.repeat(sources, lengths),
+        np.repeat(targets, lengths),
+    )
 
 
-def _running_order(program: LevelledProgram) -> Iterator[int]:
+def _moved(
+    collective: Collective, program: LevelledProgram
+) -> Iterator[tuple[Int64Array, int, int]]:
+    """(parts, source, target) of every message."""
+    memory = _initial_parts(collective, program)
+    source, target = _addresses(program)
+    for row in _running_order(program):
+        count, kind = int(program.count[row]), program.kind[row]
+        rank, peer = int(program.rank[row]), int(program.peer[row])
+        # A copy within one rank may overlap what it reads.
+        parts = memory[source[row] : source[row] + count].copy()
+        held = memory[target[row] : target[row] + count]
+        # A sum of different parts is no part of the result of these collectives.
+        if kind == RecordKind.REDUCE and not np.array_equal(held, parts):
+            raise _refusal(f"rank {rank} reduces different parts of the buffer together")
+        if kind == RecordKind.RECV:
+            yield parts, peer, rank
+        held[:] = parts
+
+
+def _addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[int]]:
+    """Where every record reads and writes in the memory of all ranks.
+
+    A receive reads what its send does.
+    """
+    source, target = program.addresses()
+    sends, receives = program.message_ends()
+    read = source.copy()
+    read[receives] = source[sends]
+    return read.tolist(), target.tolist()
+
+
+def _running_order(program: LevelledProgram) -> Sequence[int]:
     """Rows but the sends: level by level, messages first, then what ranks do on their own."""
     rows = np.flatnonzero(program.kind != RecordKind.SEND)
     order = np.lexsort((rows, program.is_local[rows], program.level[rows]))
-    yield from rows[order].tolist()
+    in_order: list[int] = rows[order].tolist()
+    return in_order
 
 
 def _initial_parts(collective: Collective, program: LevelledProgram) -> Int64Array:
     """The part of the full buffer that every block of memory holds before."""
-    memory = np.full(program.layout.total, _NOTHING, np.int64)
+    layout = program.layout
+    memory = np.full(layout.total, _NOTHING, np.int64)
     for rank in np.flatnonzero(collective.defined_inputs()).tolist():
-        size = int(program.layout.size[rank, Buffer.INPUT])
-        base = int(program.layout.base[rank, Buffer.INPUT])
+        size = int(layout.size[rank, Buffer.INPUT])
+        base = int(layout.base[rank, Buffer.INPUT])
+        # The full buffer of an all-gather is its output, of which a rank's input is a share.
         shift = rank * size if collective.kind is CollectiveKind.ALL_GATHER else 0
         memory[base : base + size] = shift + np.arange(size)
     return memory

@@ -1,13 +1,18 @@
-"""Write the folder of a program for NCCL: the schedule as tables, one fixed runtime, builds, a test double, a Python entry."""
+"""Write the folder of a program for NCCL.
+
+It holds the schedule as tables, one fixed runtime with its builds, a test double of NCCL for the
+CPU, and a Python entry. The schedule is data, so that one program is tested for all algorithms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from importlib.resources import files
 
 import numpy as np
 
-from collhub_nccl.programs.schedule_tables import schedule_cpp, schedule_json, tables_of
+from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, schedule_json, tables_of
 from hub_core.algorithm import Algorithm
 from hub_core.collectives import Buffer
 from hub_core.diagnostics import UsageError
@@ -16,6 +21,7 @@ from hub_core.losses import Loss
 from hub_core.plugins.contract import Artifact, Options, WriteResult
 from hub_core.steps import COLUMN_DEFAULTS, StepKind, StepTable
 
+# Named one by one, so that no other file of the folders is ever emitted.
 _SCRIPTS = frozenset({"run_nccl4py.py"})
 _RUNTIME = (
     "CMakeLists.txt",
@@ -31,73 +37,77 @@ _RUNTIME = (
     "values.hpp",
 )
 _DOUBLE = ("cuda_runtime.h", "nccl.h", "nccl_double.cpp")
+# Columns that the tables have no place for, and what that means.
+_LOST_COLUMNS = (
+    ("channel", "all messages use one communicator and one stream; NCCL chooses its channels"),
+    ("lane", "all records of a rank run on one stream, level by level"),
+    ("duration_ns", "the device decides how long a step takes"),
+    ("source_line", "records do not name the lines of the source"),
+)
 
 
 def write(algorithm: Algorithm, options: Options) -> WriteResult:
-    """Writer of the format `nccl`. Raises `InputError` for what cannot be executed (see `hub_core.execution.levels`)."""
+    """Writer of the format `nccl`.
+
+    Raises `InputError` for what cannot be executed: see `levelled_program`.
+    """
     in_place = _is_in_place(algorithm, options.get("mode"))
-    tables = tables_of(algorithm, levelled_program(algorithm, in_place))
-    schedule = {
-        "schedule.cpp": lambda: schedule_cpp(tables).encode(),
-        "schedule.json": lambda: schedule_json(tables).encode(),
-    }
-    return WriteResult(_artifacts(schedule), tuple(_losses(algorithm, in_place)))
+    program = levelled_program(algorithm, in_place)
+    tables = tables_of(algorithm, program)
+    losses = tuple(_losses(algorithm, in_place))
+    return WriteResult(_artifacts(tables), losses)
 
 
 def _is_in_place(algorithm: Algorithm, mode: object) -> bool:
+    """The calls that the program serves, by the option `mode`. Raises `UsageError`."""
     collective = algorithm.collective
     if mode is None:
         return not collective.out_of_place
-    if not (collective.in_place if mode == "in-place" else collective.out_of_place):
-        other = "out-of-place" if mode == "in-place" else "in-place"
+    in_place = mode == "in-place"
+    is_served = collective.in_place if in_place else collective.out_of_place
+    if not is_served:
+        other = "out-of-place" if in_place else "in-place"
         raise UsageError(
             f"option mode: the algorithm does not serve calls {mode}",
             cure=f"leave it out, or use {other}",
         )
-    return mode == "in-place"
+    return in_place
 
 
 def fixed_files() -> Iterator[Artifact]:
     """The files that are the same for every algorithm."""
-    package = files("collhub_nccl")
-    for folder, prefix, names in (("runtime", "", _RUNTIME), ("double", "double/", _DOUBLE)):
-        for name in names:
-            yield Artifact(
-                f"{prefix}{name}", (package / folder / name).read_bytes, executable=name in _SCRIPTS
-            )
+    for name in _RUNTIME:
+        yield _shipped("runtime", name, name)
+    for name in _DOUBLE:
+        yield _shipped("double", name, f"double/{name}")
 
 
-def _artifacts(schedule: dict[str, Callable[[], bytes]]) -> Iterator[Artifact]:
+def _shipped(folder: str, name: str, target: str) -> Artifact:
+    """A file of this distribution as an artifact."""
+    file = files("collhub_nccl") / folder / name
+    return Artifact(target, file.read_bytes, executable=name in _SCRIPTS)
+
+
+def _artifacts(tables: Tables) -> Iterator[Artifact]:
+    """All files of the folder; the tables are printed when they are asked for."""
     yield from fixed_files()
-    for name, content in schedule.items():
-        yield Artifact(name, content)
+    yield Artifact("schedule.cpp", partial(_encoded_cpp, tables))
+    yield Artifact("schedule.json", partial(_encoded_json, tables))
+
+
+def _encoded_cpp(tables: Tables) -> bytes:
+    return schedule_cpp(tables).encode()
+
+
+def _encoded_json(tables: Tables) -> bytes:
+    return schedule_json(tables).encode()
 
 
 def _losses(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
     """What the program does not show of the algorithm."""
-    collective, steps = algorithm.collective, algorithm.steps
-    if collective.in_place and collective.out_of_place:
-        mode = "in-place" if in_place else "out-of-place"
-        yield Loss(
-            "in_place" if not in_place else "out_of_place",
-            mode,
-            "write a second folder with -O mode for the other calls",
-        )
-    if steps.is_kind(StepKind.COMPUTE).any():
-        yield Loss("steps", "COMPUTE", "opaque work between messages is left out")
-    if collective.contract is not None and collective.contract.expected is None:
-        yield Loss(
-            "contract",
-            "the custom collective states no result",
-            "the program times the schedule and checks nothing",
-        )
-    for feature, consequence in (
-        ("channel", "all messages use one communicator and one stream; NCCL chooses its channels"),
-        ("lane", "all records of a rank run on one stream, level by level"),
-        ("duration_ns", "the device decides how long a step takes"),
-        ("source_line", "records do not name the lines of the source"),
-    ):
-        if _is_set(steps, feature):
+    yield from _losses_of_collective(algorithm, in_place)
+    for feature, consequence in _LOST_COLUMNS:
+        if _is_set(algorithm.steps, feature):
             yield Loss(feature, "steps", consequence)
     yield Loss(
         "data and control dependencies",
@@ -108,6 +118,26 @@ def _losses(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
         yield Loss("extensions", ", ".join(sorted(algorithm.extensions)), "not in the tables")
 
 
+def _losses_of_collective(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
+    """What the program leaves out of what the algorithm is for."""
+    collective = algorithm.collective
+    if collective.in_place and collective.out_of_place:
+        written, other = "in-place", "out_of_place"
+        if not in_place:
+            written, other = "out-of-place", "in_place"
+        yield Loss(other, written, "write a second folder with -O mode for the other calls")
+    if algorithm.steps.is_kind(StepKind.COMPUTE).any():
+        yield Loss("steps", "COMPUTE", "opaque work between messages is left out")
+    if collective.contract is not None and collective.contract.expected is None:
+        yield Loss(
+            "contract",
+            "the custom collective states no result",
+            "the program times the schedule and checks nothing",
+        )
+
+
 def _is_set(steps: StepTable, column: str) -> bool:
+    """Whether a column states anything."""
     values = getattr(steps, column)
-    return bool(np.any(values != COLUMN_DEFAULTS.get(column, Buffer.INPUT)))
+    unset = COLUMN_DEFAULTS.get(column, Buffer.INPUT)
+    return bool(np.any(values != unset))

@@ -1,4 +1,8 @@
-"""Build the machine that a topology file describes: CPUs, PCI devices, network ports, and the links of GPUs."""
+"""Build the machine that a topology file describes: CPUs, PCI devices and network ports.
+
+The links of GPUs come last, from `gpu_links`. Source of what an element stands for:
+`src/graph/topo.cc` and `src/graph/xml.cc` of NCCL 2.30; RCCL's where the file says version 2.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from dataclasses import dataclass, field
 from collhub_nccl.topologies import bandwidths
 from collhub_nccl.topologies.elements import Element
 from collhub_nccl.topologies.findings import MachineFindings
+from collhub_nccl.topologies.link_rates import LinkRates
 from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
-from collhub_nccl.topologies.profiles import Profile
 from collhub_nccl.topologies.xml_nodes import TargetKind, bus_of, device_kind
 
+# Children that NCCL reads, by element.
 _KNOWN = {
     "system": ("cpu",),
     "cpu": ("pci", "nic"),
@@ -20,39 +25,64 @@ _KNOWN = {
     "nic": ("net",),
     "net": (),
 }
+# Between two partitions of one GPU, in GB/s (MLOPart, NCCL 2.30).
 _PARTITION_LINK = 2618.0
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU: node, place, the CPU above it, how many GPUs share its device, and its element where the file has one."""
+    """A GPU of the file.
+
+    `node`: in the machine. `host`: hash of the host, for files of several. `bus`: PCI bus id.
+    `cpu`: node of the CPU above it. `partitions`: GPUs that share its PCI device. `element`: its
+    `<gpu>`, where the file has one.
+    """
 
     node: int
     host: str
     bus: int
     cpu: int
     partitions: int
-    device: Element
     element: Element | None
 
     @property
     def order(self) -> tuple[bool, int]:
-        """By device number; where the file states none, by bus id, as CUDA numbers devices under PCI_BUS_ID."""
+        """By device number; where the file states none, by bus id.
+
+        This is how CUDA numbers devices where `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`.
+        """
         dev = None if self.element is None else self.element.whole("dev")
-        return (dev is None, self.bus if dev is None else dev)
+        if dev is None:
+            return True, self.bus
+        return False, dev
 
 
-@dataclass(slots=True)
-class Hub:
-    """What is known while and after the elements of a file are walked."""
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What holds for a whole topology file, by its elements and the options of the reader.
+
+    `named_gpus`: bus ids of the option `gpus`. `has_gpus`: whether GPUs are named, by that option
+    or by the file. `has_ranks`: whether a GPU of the file has a rank. `net_bandwidth`: of every
+    network port in GB/s, instead of the stated one.
+    """
 
     is_rccl: bool
     named_gpus: frozenset[int]
     has_gpus: bool
     has_ranks: bool
     net_bandwidth: float | None
-    profile: Profile | None
-    cpu_bandwidth: float | None
+
+
+@dataclass(slots=True)
+class XmlMachine:
+    """The machine of a topology file while its elements are walked, and what was met on the way.
+
+    `cpus`: nodes and elements of the CPUs of every host. `nics`, `switches`: nodes by (host, bus
+    id). `cross_links`: `<pcilink>` elements with their host and the switch that they leave.
+    """
+
+    facts: FileFacts
+    rates: LinkRates
     findings: MachineFindings
     machine: Machine = field(default_factory=Machine)
     gpus: list[Gpu] = field(default_factory=list)
@@ -63,183 +93,226 @@ class Hub:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the walk is: the host, the node of its CPU, and the node above."""
+class _Above:
+    """What is above an element: the host, the node of its CPU, and the nearest node."""
 
     host: str
     cpu: int
-    above: int
+    node: int
 
 
-def build(root: Element, hub: Hub) -> None:
-    """Fill the machine with everything but the links of GPUs. Raises `InputError` with the line of what is wrong."""
+def build(root: Element, draft: XmlMachine) -> None:
+    """Fill the machine with everything but the links of GPUs.
+
+    Raises `InputError` with the line of what is wrong.
+    """
+    _check_root(root, draft)
+    for element in root.named("cpu"):
+        _cpu(element, draft)
+    _socket_links(draft)
+    _cross_links(draft)
+
+
+def _check_root(root: Element, draft: XmlMachine) -> None:
     if root.name != "system":
         root.fail(
             f"this is not an NCCL topology: <system> was expected, <{root.name}> stands there"
         )
-    _check_children(root, hub)
+    _check_children(root, draft)
+    # Seen in invented samples on the web: NCCL writes no such file.
     for element in root.named("gpu", "pci", "nic"):
         element.fail(f"<{element.name}> stands in <system>: a machine has <cpu>, and devices in it")
-    for element in root.named("cpu"):
-        host = element.text("host_hash")
-        name = f"cpu {element.text('numaid', str(len(hub.cpus.get(host, ()))))}"
-        node = hub.machine.add(NodeKind.CPU, name)
-        hub.cpus.setdefault(host, []).append((node, element))
-        _below(element, _Place(host, node, node), hub)
-    for members in hub.cpus.values():
+
+
+def _cpu(element: Element, draft: XmlMachine) -> None:
+    """Add a CPU and what is below it."""
+    # A file for one NVLink domain holds the CPUs of several hosts, which tell apart what they name.
+    host = element.text("host_hash")
+    cpus_of_host = draft.cpus.setdefault(host, [])
+    number = element.text("numaid", str(len(cpus_of_host)))
+    node = draft.machine.add(NodeKind.CPU, f"cpu {number}")
+    cpus_of_host.append((node, element))
+    _below(element, _Above(host, node, node), draft)
+
+
+def _socket_links(draft: XmlMachine) -> None:
+    """Join every CPU with every other one of its host, at the rate of the one that sends."""
+    for members in draft.cpus.values():
         for (one, element), (other, _) in itertools.permutations(members, 2):
-            hub.machine.connect(LinkType.SYS, one, other, _socket_rate(element, hub))
-    _cross_links(hub)
+            rate = draft.rates.between_sockets(element)
+            draft.machine.connect(LinkType.SYS, one, other, rate)
 
 
-def _below(element: Element, place: _Place, hub: Hub) -> None:
-    _check_children(element, hub)
+def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
+    """Walk the devices in a CPU or a PCI switch."""
+    _check_children(element, draft)
     for child in element.children:
         if child.name == "pci":
-            _pci(child, place, hub)
+            _pci(child, above, draft)
         elif child.name == "nic" and element.name == "cpu":
-            node = hub.machine.add(NodeKind.NIC, "nic")
-            hub.machine.join(LinkType.PCI, node, place.cpu, bandwidths.UNLIMITED)
-            _nets(child, node, hub)
+            _nic_without_pci(child, above, draft)
         elif child.name == "pcilink":
-            hub.cross_links.append((place.host, place.above, child))
+            # The far end may stand further down in the file.
+            draft.cross_links.append((above.host, above.node, child))
 
 
-def _pci(element: Element, place: _Place, hub: Hub) -> None:
+def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
+    """Add a PCI device by what it is, and what is below it."""
     bus = bus_of(element)
     kind = device_kind(element.text("class"))
-    if bus in hub.named_gpus or any(element.named("gpu")):
+    # Cloud files name bridges only (AWS g5, p5): the option says which of them are GPUs.
+    if bus in draft.facts.named_gpus or any(element.named("gpu")):
         kind = TargetKind.GPU
     if kind is TargetKind.GPU:
-        _gpus(element, bus, place, hub)
+        _gpus(element, bus, above, draft)
     elif kind is TargetKind.NIC:
-        _nic(element, bus, place, hub)
+        _nic(element, bus, above, draft)
     else:
-        node = hub.machine.add(NodeKind.PCI, f"pci {element.text('busid').strip()}")
-        hub.switches[place.host, bus] = node
-        hub.machine.join(LinkType.PCI, node, place.above, _pci_rate(element, hub))
-        _below(element, _Place(place.host, place.cpu, node), hub)
+        _switch(element, bus, above, draft)
 
 
-def _gpus(element: Element, bus: int, place: _Place, hub: Hub) -> None:
-    """The GPU of a PCI device, or its partitions, which then hang on a node of their own."""
-    _check_children(element, hub)
-    stated = [gpu for gpu in element.named("gpu") if not hub.has_ranks or gpu.text("rank")]
-    if len(stated) < sum(1 for _ in element.named("gpu")):
-        hub.findings.warn(
+def _switch(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
+    """Add a PCI switch, or a device of another kind, which NCCL takes for one."""
+    node = _pci_node(element, draft)
+    draft.switches[above.host, bus] = node
+    rate = draft.rates.of_pci(element)
+    draft.machine.join(LinkType.PCI, node, above.node, rate)
+    _below(element, _Above(above.host, above.cpu, node), draft)
+
+
+def _pci_node(element: Element, draft: XmlMachine) -> int:
+    """Add the node of a PCI device."""
+    return draft.machine.add(NodeKind.PCI, f"pci {_bus_text(element)}")
+
+
+def _bus_text(element: Element) -> str:
+    return element.text("busid").strip()
+
+
+def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
+    """Add the GPU of a PCI device, or its partitions, which then hang on a node of their own."""
+    _check_children(element, draft)
+    every = list(element.named("gpu"))
+    taking_part = [gpu for gpu in every if _takes_part(gpu, draft)]
+    if len(taking_part) < len(every):
+        draft.findings.warn(
             "gpu-without-rank",
             element.place,
             "a GPU without a rank, beside GPUs with one, takes no part",
         )
-        if not stated:
+        if not taking_part:
             return
-    rate = _pci_rate(element, hub)
-    above = place.above
-    if len(stated) > 1:
-        above = hub.machine.add(NodeKind.PCI, f"pci {element.text('busid').strip()}")
-        hub.machine.join(LinkType.PCI, above, place.above, rate)
-    nodes: list[int] = []
-    entries: list[Element | None] = [*stated] if stated else [None]
-    for gpu in entries:
-        dev = "" if gpu is None else gpu.text("dev")
-        nodes.append(hub.machine.add(NodeKind.GPU, f"gpu {dev or element.text('busid').strip()}"))
-        hub.gpus.append(
-            Gpu(nodes[-1], place.host, bus, place.cpu, max(1, len(stated)), element, gpu)
-        )
-        loose = len(stated) > 1
-        hub.machine.join(
-            LinkType.LOC if loose else LinkType.PCI,
-            nodes[-1],
-            above,
-            bandwidths.UNLIMITED if loose else rate,
-        )
+    rate = draft.rates.of_pci(element)
+    if len(taking_part) > 1:
+        _partitions(element, rate, above, taking_part, draft)
+    else:
+        # A partial file names the device by its class alone.
+        gpu = taking_part[0] if taking_part else None
+        node = _gpu_node(element, gpu, draft)
+        draft.gpus.append(Gpu(node, above.host, bus, above.cpu, 1, gpu))
+        draft.machine.join(LinkType.PCI, node, above.node, rate)
+
+
+def _takes_part(gpu: Element, draft: XmlMachine) -> bool:
+    """Whether NCCL would use a GPU: it skips those without a rank, which cloud files leave out."""
+    return not draft.facts.has_ranks or bool(gpu.text("rank"))
+
+
+def _partitions(
+    element: Element, rate: float, above: _Above, gpus: list[Element], draft: XmlMachine
+) -> None:
+    """Add the partitions of one GPU, each joined with the device and with one another."""
+    machine, bus = draft.machine, bus_of(element)
+    device = _pci_node(element, draft)
+    machine.join(LinkType.PCI, device, above.node, rate)
+    nodes = []
+    for gpu in gpus:
+        node = _gpu_node(element, gpu, draft)
+        nodes.append(node)
+        draft.gpus.append(Gpu(node, above.host, bus, above.cpu, len(gpus), gpu))
+        machine.join(LinkType.LOC, node, device, bandwidths.UNLIMITED)
     for one, other in itertools.combinations(nodes, 2):
-        hub.machine.join(LinkType.LOC, one, other, _PARTITION_LINK)
+        machine.join(LinkType.LOC, one, other, _PARTITION_LINK)
 
 
-def _nic(element: Element, bus: int, place: _Place, hub: Hub) -> None:
-    _check_children(element, hub)
+def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
+    """Add a GPU, named after its device number, else after its bus id."""
+    dev = "" if gpu is None else gpu.text("dev")
+    return draft.machine.add(NodeKind.GPU, f"gpu {dev or _bus_text(element)}")
+
+
+def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
+    """Add a network card and its ports."""
+    _check_children(element, draft)
     # RCCL takes the ports of one card as one device.
-    key = (place.host, bus & ~0xF if hub.is_rccl else bus)
-    if key not in hub.nics:
-        hub.nics[key] = hub.machine.add(NodeKind.NIC, f"nic {element.text('busid').strip()}")
-    node = hub.nics[key]
-    hub.machine.join(LinkType.PCI, node, place.above, _pci_rate(element, hub))
+    key = (above.host, bus & ~0xF if draft.facts.is_rccl else bus)
+    if key not in draft.nics:
+        draft.nics[key] = draft.machine.add(NodeKind.NIC, f"nic {_bus_text(element)}")
+    node = draft.nics[key]
+    rate = draft.rates.of_pci(element)
+    draft.machine.join(LinkType.PCI, node, above.node, rate)
     cards = list(element.named("nic"))
     for card in cards:
-        _nets(card, node, hub)
-    if not cards and hub.net_bandwidth is not None:
-        net = hub.machine.add(NodeKind.NET, f"net {element.text('busid').strip()}")
-        hub.machine.join(LinkType.NET, net, node, hub.net_bandwidth)
+        _ports(card, node, draft)
+    # A partial file names no ports; the option then gives every card one.
+    net_bandwidth = draft.facts.net_bandwidth
+    if not cards and net_bandwidth is not None:
+        net = draft.machine.add(NodeKind.NET, f"net {_bus_text(element)}")
+        draft.machine.join(LinkType.NET, net, node, net_bandwidth)
 
 
-def _nets(card: Element, nic: int, hub: Hub) -> None:
-    _check_children(card, hub)
+def _nic_without_pci(card: Element, above: _Above, draft: XmlMachine) -> None:
+    """Add a network that is no PCI device, as that of sockets."""
+    node = draft.machine.add(NodeKind.NIC, "nic")
+    draft.machine.join(LinkType.PCI, node, above.cpu, bandwidths.UNLIMITED)
+    _ports(card, node, draft)
+
+
+def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
+    _check_children(card, draft)
     for port in card.named("net"):
-        if port.whole("dev") is None:
-            continue
-        net = hub.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
-        rate = (
-            bandwidths.net(port.whole("speed")) if hub.net_bandwidth is None else hub.net_bandwidth
-        )
-        if rate > bandwidths.UNLIMITED:
-            message = f"a port of {port.text('speed')} Mb/s is faster than any that is sold; it is taken as written"
-            hub.findings.warn(
-                "port-speed",
-                port.place,
-                message,
-                "state the speed with FILE?net_bandwidth=200Gbit/s",
-            )
-        delay = port.real("latency")
-        hub.machine.join(
-            LinkType.NET, net, nic, rate, delay * 1e-6 if delay and delay > 0 else None
-        )
+        # NCCL passes over ports without a device number.
+        if port.whole("dev") is not None:
+            _port(port, nic, draft)
 
 
-def _pci_rate(element: Element, hub: Hub) -> float:
-    speed, width = element.text("link_speed"), element.whole("link_width")
-    if not speed:
-        cure = "with FILE?profile= the GPU's PCI generation is taken"
-        rate = bandwidths.DEFAULT_PCI if hub.profile is None else hub.profile.pci
-        message = f"a PCI device states no link_speed; {rate:g} GB/s is assumed"
-        hub.findings.warn("no-link-speed", element.place, message, "" if hub.profile else cure)
-        return rate
-    if width is not None and not 0 <= width <= 64:
-        element.fail_value("link_width", "a number of lanes of at most 64")
-    return bandwidths.pci(speed, width or 0)
+def _port(port: Element, nic: int, draft: XmlMachine) -> None:
+    """Add a network port with its rate and latency."""
+    net = draft.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
+    rate = draft.rates.of_port(port, draft.facts.net_bandwidth)
+    delay_us = port.real("latency")
+    # NCCL writes 0 where it knows none.
+    latency_s = delay_us * 1e-6 if delay_us and delay_us > 0 else None
+    draft.machine.join(LinkType.NET, net, nic, rate, latency_s)
 
 
-def _socket_rate(cpu: Element, hub: Hub) -> float:
-    if hub.cpu_bandwidth is not None:
-        return hub.cpu_bandwidth
-    architecture, vendor = cpu.text("arch"), cpu.text("vendor")
-    if not architecture or (architecture == "x86_64" and not vendor):
-        rate = f"{bandwidths.UNLIMITED:g} GB/s between CPUs"
-        message = (
-            f"a CPU states no architecture or vendor; {rate} are assumed, which limits nothing"
-        )
-        hub.findings.warn(
-            "unknown-cpu", cpu.place, message, "state the bandwidth with FILE?cpu_bandwidth=22GB/s"
-        )
-    family, model = cpu.whole("familyid") or 0, cpu.whole("modelid") or 0
-    return bandwidths.socket_to_socket(architecture, vendor, family, model, hub.is_rccl)
-
-
-def _cross_links(hub: Hub) -> None:
-    for host, node, element in hub.cross_links:
-        target = hub.switches.get((host, bus_of(element, "target")))
+def _cross_links(draft: XmlMachine) -> None:
+    """Links from one PCI switch to another; the way back is an element of the other switch."""
+    for host, node, element in draft.cross_links:
+        target = draft.switches.get((host, bus_of(element, "target")))
         if target is None:
-            message = f"<pcilink> to {element.text('target')}, which is no PCI switch of the file, is left out"
-            hub.findings.warn("pcilink-target", element.place, message)
+            draft.findings.warn(
+                "pcilink-target",
+                element.place,
+                f"<pcilink> to {element.text('target')}, which is no PCI switch of the file, "
+                "is left out",
+            )
         else:
-            hub.machine.connect(LinkType.LOC, node, target, bandwidths.UNLIMITED)
+            draft.machine.connect(LinkType.LOC, node, target, bandwidths.UNLIMITED)
 
 
-def _check_children(element: Element, hub: Hub) -> None:
+def _check_children(element: Element, draft: XmlMachine) -> None:
+    """Warn of elements that are not read."""
     for child in element.children:
-        if child.name not in _KNOWN.get(element.name, ()) and not (
-            element.name == "system" and child.name in _KNOWN
-        ):
-            message = f"<{child.name[:40]}> in <{element.name}> is not known and left out"
-            cure = "supply the links of GPUs with FILE?profile=" if element.name == "gpu" else ""
-            hub.findings.warn(f"unknown-element-{child.name[:40]}", child.place, message, cure)
+        if child.name in _KNOWN.get(element.name, ()):
+            continue
+        # What is known but stands in the root is refused there, with a better reason.
+        if element.name == "system" and child.name in _KNOWN:
+            continue
+        name = child.name[:40]
+        draft.findings.warn(
+            f"unknown-element-{name}",
+            child.place,
+            f"<{name}> in <{element.name}> is not known and left out",
+            "supply the links of GPUs with FILE?profile=" if element.name == "gpu" else "",
+        )
