@@ -38,9 +38,11 @@ class Chunk:
         return isinstance(other, Chunk) and self._origin == other._origin
 
     def __hash__(self) -> int:
+        """By origin, as equality is."""
         return hash(self._origin)
 
     def __lt__(self, other: Chunk) -> bool:
+        """By origin, so that sums can be compared as sorted lists."""
         return self._origin < other._origin
 
     @property
@@ -48,6 +50,7 @@ class Chunk:
         return self.origin_rank, self.origin_index
 
     def __repr__(self) -> str:
+        # Stands in messages to the user.
         return f"chunk {self.origin_index} of rank {self.origin_rank}"
 
 
@@ -108,6 +111,7 @@ class ReduceChunk:
         return isinstance(other, ReduceChunk) and sorted(self.chunks) == sorted(other.chunks)
 
     def __hash__(self) -> int:
+        # In order, as equality is of sorted lists.
         return hash(tuple(sorted(self.chunks)))
 
     def __repr__(self) -> str:

@@ -99,14 +99,23 @@ class _Stated(Collective, ABC):
     """A collective whose outcome is a table."""
 
     @abstractmethod
+    def _rank_buffers(self, rank: int) -> RankBuffers:
+        """What the buffers of one rank hold at the start."""
+
+    @abstractmethod
     def _expected(self) -> Iterator[ExpectedSlot]:
         """Every slot of the outcome."""
+
+    def init_buffers(self) -> list[RankBuffers]:
+        """What the buffers of every rank hold at the start."""
+        return [self._rank_buffers(rank) for rank in self._ranks()]
 
     def check(self, prog: HasBuffers) -> bool:
         """Whether the outcome is right; one line is printed for a wrong slot."""
         is_right = True
         for rank, buffer, index, origins in self._expected():
             value = prog.buffers[rank][buffer][index]
+            # Each contribution once: a chunk that was added twice makes the sum wrong.
             if _origins_in(value) != origins:
                 print(_wrong_slot(rank, buffer, index, value, origins))
                 is_right = False
@@ -121,6 +130,7 @@ class _Stated(Collective, ABC):
 
     def _pair(self, data: Slots, output_size: int) -> RankBuffers:
         """Both buffers of a rank: one list in place, else an empty output."""
+        # The same list, so that what is written under one name is read under the other.
         output = data if self.inplace else _empty(output_size)
         return {Buffer.input: data, Buffer.output: output}
 
@@ -143,13 +153,17 @@ def _origins_in(value: Value | None) -> list[Origin]:
 def _wrong_slot(
     rank: int, buffer: Hashable, index: int, value: Value | None, origins: list[Origin]
 ) -> str:
+    """The line that `Check()` prints for a slot."""
     expected = " + ".join(f"chunk {chunk} of rank {origin}" for origin, chunk in origins)
     held = "nothing" if value is None else value
     return f"rank {rank}: {buffer}[{index}] holds {held}, expected {expected}"
 
 
 class AllReduce(_Stated):
-    """Every rank gets the sum of all vectors of `chunk_factor` chunks; in place, output is input."""
+    """Every rank gets the sum of all vectors of `chunk_factor` chunks.
+
+    In place, output is input.
+    """
 
     def __init__(
         self,
@@ -161,10 +175,6 @@ class AllReduce(_Stated):
     ) -> None:
         super().__init__(num_ranks, chunk_factor, inplace, num_ranks_per_node=num_ranks_per_node)
         self.name = "allreduce"
-
-    def init_buffers(self) -> list[RankBuffers]:
-        """Every rank has a vector of its own."""
-        return [self._rank_buffers(rank) for rank in self._ranks()]
 
     def _rank_buffers(self, rank: int) -> RankBuffers:
         size = self.chunk_factor
@@ -198,15 +208,12 @@ class AllGather(_Stated):
             )
         self.name = "allgather"
 
-    def init_buffers(self) -> list[RankBuffers]:
-        """Every rank has its share."""
-        return [self._rank_buffers(rank) for rank in self._ranks()]
-
     def _rank_buffers(self, rank: int) -> RankBuffers:
         share = self.chunk_factor
         first = rank * share
         data: Slots = [Chunk(rank, index, -1, first + index) for index in range(share)]
         output = _empty(self.num_ranks * share)
+        # Two lists, of which programs only ever reach the output: see `get_buffer_index`.
         if self.inplace:
             output[first : first + share] = data
         return {Buffer.input: data, Buffer.output: output}
@@ -241,10 +248,6 @@ class AllToAll(_Stated):
         super().__init__(num_ranks, chunk_factor, inplace)
         self.name = "alltoall"
 
-    def init_buffers(self) -> list[RankBuffers]:
-        """Every rank has a part for each rank."""
-        return [self._rank_buffers(rank) for rank in self._ranks()]
-
     def _rank_buffers(self, rank: int) -> RankBuffers:
         share = self.chunk_factor
         data: Slots = []
@@ -269,11 +272,8 @@ class ReduceScatter(_Stated):
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
         super().__init__(num_ranks, chunk_factor, inplace)
+        # As in the files of the first runtime; those of its successors have no underscore.
         self.name = "reduce_scatter"
-
-    def init_buffers(self) -> list[RankBuffers]:
-        """Every rank has a whole vector of its own."""
-        return [self._rank_buffers(rank) for rank in self._ranks()]
 
     def _rank_buffers(self, rank: int) -> RankBuffers:
         share = self.chunk_factor
@@ -312,10 +312,6 @@ class Broadcast(_Stated):
             raise ValueError(f"root {root} is not one of ranks 0..{num_ranks - 1}")
         self.name = "broadcast"
 
-    def init_buffers(self) -> list[RankBuffers]:
-        """The root has a vector."""
-        return [self._rank_buffers(rank) for rank in self._ranks()]
-
     def _rank_buffers(self, rank: int) -> RankBuffers:
         size = self.chunk_factor
         data = _empty(size)
@@ -337,14 +333,11 @@ class SendRecv(_Stated):
     """Two ranks exchange their `chunk_factor` chunks."""
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
+        # A rank's partner is 1 - rank.
         if num_ranks != 2:
             raise ValueError(f"SendRecv is between 2 ranks, not {num_ranks}")
         super().__init__(num_ranks, chunk_factor, inplace)
         self.name = "sendrecv"
-
-    def init_buffers(self) -> list[RankBuffers]:
-        """Both ranks have chunks for the other one."""
-        return [self._rank_buffers(rank) for rank in self._ranks()]
 
     def _rank_buffers(self, rank: int) -> RankBuffers:
         size = self.chunk_factor

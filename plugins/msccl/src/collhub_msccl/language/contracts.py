@@ -39,6 +39,7 @@ def kind_of(collective: Collective) -> str:
 
     `custom` also for a class derived from a known one that changes its meaning.
     """
+    # Derived classes may only rename things, or set defaults.
     for known, kind in _KINDS.items():
         if isinstance(collective, known) and _keeps_meaning(type(collective), known):
             return kind
@@ -46,6 +47,7 @@ def kind_of(collective: Collective) -> str:
 
 
 def _keeps_meaning(derived: type[Collective], known: type[Collective]) -> bool:
+    """Whether a class overrides nothing that says what a collective does."""
     return all(getattr(derived, way) is getattr(known, way) for way in _OWN_WAYS)
 
 
@@ -65,6 +67,7 @@ def stated_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> St
         raise ValueError(
             f"the check of {type(program.collective).__name__} refuses the result of the program"
         )
+    # A sum has a row for each chunk in it.
     rows: list[list[int]] = []
     for rank, buffers in enumerate(program.buffers):
         for index, value in enumerate(buffers.get(Buffer.output, ())):

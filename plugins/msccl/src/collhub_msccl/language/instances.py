@@ -36,6 +36,7 @@ class Instances:
         self.trace = trace
         self.number = number
         self._columns = columns
+        # Of every rank and buffer, numbered as in the trace.
         self._cell = self._cells()
         self._base, self.scratch_units = self._scratch()
 
@@ -69,6 +70,7 @@ class Instances:
             moved[f"{side}_index"] = self.place(rank, buffer, index, copy)
             # The hub has one scratch buffer a rank.
             moved[f"{side}_buffer"] = np.minimum(buffer, FIRST_SCRATCH)
+        # Copies of a thread block, and of a channel, never meet.
         for name in ("send_block", "receive_block"):
             block = columns[name]
             moved[name] = np.where(block < 0, -1, block * self.number + copy)
@@ -82,6 +84,7 @@ class Instances:
         """
         size = columns["size"]
         piece = self._piece_sizes(columns)
+        # Sizes of pieces divide those of their operations.
         number = size // piece
         part = _parts(number)
         cut = {name: np.repeat(column, number) for name, column in columns.items()}

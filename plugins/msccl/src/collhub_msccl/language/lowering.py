@@ -171,6 +171,7 @@ def _program_order(rows: Columns) -> Edges:
 def _chain(key: Int64Array) -> Edges:
     """Each entry with the next one of the same key."""
     order = np.argsort(key, kind="stable")
+    # A stable sort keeps the entries of a key in their order.
     is_same = key[order[1:]] == key[order[:-1]]
     return order[:-1][is_same], order[1:][is_same]
 
@@ -180,6 +181,7 @@ def _collective(trace: Trace, instances: Instances) -> Collective:
     kind = CollectiveKind(trace.kind)
     contract = _contract(trace, instances) if kind is CollectiveKind.CUSTOM else None
     if contract is not None:
+        # The longest buffer of any rank: the full buffer of a custom collective is as long.
         units = int(max(contract.input_units.max(), contract.output_units.max(), 1))
     else:
         parts = 1 if kind in _WHOLE_VECTORS else trace.num_ranks
@@ -200,6 +202,7 @@ def _contract(trace: Trace, instances: Instances) -> CustomContract:
     stated = trace.contract
     if stated is None:
         raise ValueError("the trace of a custom collective states no contract")
+    # Sizes are in chunks of one instance; a chunk is a unit.
     return CustomContract(
         np.asarray(trace.input_sizes, np.int64) * instances.number,
         np.asarray(trace.output_sizes, np.int64) * instances.number,

@@ -18,6 +18,7 @@ def operations_of(
 
     `numbers`: for each rank, buffer to its number in the trace.
     """
+    # A number stands for one buffer of a rank, so each table can be turned round.
     names = [{number: buffer for buffer, number in of_rank.items()} for of_rank in numbers]
     return [op for operation in operations for op in _ops(operation, names)]
 

@@ -115,6 +115,7 @@ def _through_one_gpu(source: int, destination: int, gpus: int) -> None:
 
 
 def _others(rank: int, size: int) -> Iterable[int]:
+    """All ranks but one."""
     return (other for other in range(size) if other != rank)
 
 

@@ -45,6 +45,7 @@ class Ref:
 
     def split(self, num: int) -> list[Ref]:
         """Cut in `num` references of equal size."""
+        # Assertions in the public language too.
         assert num in range(1, self.size + 1), f"{num} parts cannot be made of {self.size} chunks"
         assert self.size % num == 0, (
             f"a reference of {self.size} chunks cannot be split in {num} equal parts"

@@ -54,10 +54,12 @@ def _pass_on(held: Ref, ranks: Sequence[int], start: int, ch: int) -> None:
 
 
 def _ranks(gpus: Sequence[int] | int, gpu_offset: int) -> list[int]:
+    """The ranks of a ring, in its order."""
     return [gpu_offset + gpu for gpu in (range(gpus) if isinstance(gpus, int) else gpus)]
 
 
 def _held(rank: int, index: int) -> Ref:
+    """A reference to a slot of the input that must hold something."""
     reference = chunk(rank, Buffer.input, index)
     if reference is None:
         raise ValueError(f"rank {rank}: Buffer.input[{index}] was never written")

@@ -49,6 +49,7 @@ def install() -> None:
     for name, ours in _MODULES.items():
         leaked = _LEAKED if name == "msccl.language" else {}
         made[name] = _mirror(name, ours, leaked)
+    # Parents stand before their modules.
     for name, module in made.items():
         # Makes it a package, so that its modules can be imported by name.
         module.__path__ = []

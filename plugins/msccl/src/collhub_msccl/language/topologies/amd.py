@@ -10,6 +10,7 @@ __all__ = ["amd4", "amd8"]
 
 def amd4() -> Topology:
     """Four GPUs in a ring."""
+    # Rows of destinations, a digit for each source.
     rows = ("0110", "1001", "1001", "0110")
     return Topology("AMD4", [[int(cell) for cell in row] for row in rows])
 

@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 Switch = tuple[list[int], list[int], int, str]
-"""(sources, destinations, bandwidth, name): what a switch lets through from the ones to the others."""
+"""(sources, destinations, bandwidth, name): a limit on what all sources send to destinations."""
 
 
 # Programs import `Topology` by this name, which the core uses for a model of its own.

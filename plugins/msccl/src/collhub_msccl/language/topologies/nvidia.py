@@ -40,6 +40,7 @@ def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
 
 
 def _nvidia_smi_topo() -> str:
+    """The table of this machine."""
     command = ["nvidia-smi", "topo", "-m"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
