@@ -88,6 +88,7 @@ NVIDIA_SMI = TopologyReader(
     "collhub_nccl.topologies.nvidia_smi:read",
     (
         *_OPTIONS,
+        # The XML states the rate of every PCI link, the matrix none.
         Option(
             "pci_bandwidth",
             OptionType.TEXT,

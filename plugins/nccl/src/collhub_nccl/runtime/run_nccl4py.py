@@ -67,6 +67,7 @@ def run_records(records: list[list[int]], buffers: Buffers, calls: Calls) -> Non
     All messages of a level are one group, so that no order of them can deadlock; then comes what
     the rank does on its own.
     """
+    # Records are sorted by level, which is their fourth number.
     for _, level in groupby(records, key=lambda record: record[3]):
         rows = list(level)
         messages = [row for row in rows if row[0] <= RECV]

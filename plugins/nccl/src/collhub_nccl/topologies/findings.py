@@ -21,6 +21,7 @@ class MachineFindings:
     def warn(self, code: str, place: Location, message: str, cure: str = "") -> None:
         """Note one place; the first of a code gives the message."""
         new = Diagnostic(code, message, Severity.WARNING, place, cure)
+        # A dictionary keeps the order of its keys.
         first, count = self._found.get(code, (new, 0))
         self._found[code] = (first, count + 1)
 

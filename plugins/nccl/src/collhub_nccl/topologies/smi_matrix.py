@@ -14,6 +14,7 @@ from typing import NoReturn
 from collhub_nccl.topologies.profiles import PROFILES
 from hub_core.diagnostics import InputError, Location
 
+# Far above any machine; the text grows with the square of its devices.
 MAX_BYTES = 4 << 20
 MAX_DEVICES = 1024
 # What two devices share, nearest first: a PCI switch, several of them, a host bridge, a NUMA node.
