@@ -1,4 +1,7 @@
-"""Programs of ours with the constructs of the public examples, each in several instances and by both policies."""
+"""Programs of ours with the constructs of the public examples.
+
+Each runs in several instances and by both policies.
+"""
 
 from __future__ import annotations
 

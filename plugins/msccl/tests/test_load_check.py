@@ -13,7 +13,7 @@ from collhub_msccl.write_xml import write
 
 from hub_core.model import Severity
 from hub_core.plugin_api import LoadReport, Source
-from hub_core.testing.samples import direct_all_to_all, ring_all_gather, ring_all_reduce
+from hub_core.testing import direct_all_to_all, ring_all_gather, ring_all_reduce
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "msccl"
 CHECKS = {"M": check_msccl, "E": check_executor, "R": check_rccl}

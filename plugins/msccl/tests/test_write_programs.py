@@ -26,7 +26,7 @@ from hub_core.model import (
     StepTableBuilder,
 )
 from hub_core.plugin_api import Source
-from hub_core.testing.strategies import algorithms
+from hub_core.testing import algorithms
 from hub_core.verification import verify
 
 RANKS, UNITS = 3, 4

@@ -28,7 +28,7 @@ from hub_core.model import (
     UsageError,
 )
 from hub_core.plugin_api import Source, WriteResult
-from hub_core.testing.samples import (
+from hub_core.testing import (
     all_samples,
     direct_all_to_all,
     direct_gather,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_nccl.graph_xml import write
+from collhub_nccl.graphs.graph_xml import write
 from graph_reader import read_rings
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +36,10 @@ def text_of(algorithm: Algorithm, **options: OptionValue) -> str:
 
 
 def gather_round(rings: Sequence[Sequence[int]]) -> Algorithm:
-    """An all-gather whose rank shares are cut in one part for each ring, on a channel of its own, passed round that ring."""
+    """An all-gather whose rank shares are cut in one part for each ring.
+
+    Every part has a channel of its own and is passed round its ring.
+    """
     n, k = len(rings[0]), len(rings)
     builder = StepTableBuilder(n)
     last: dict[tuple[int, int], int] = {}

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from collhub_nccl import bandwidths
+from collhub_nccl.topologies import bandwidths
 
 Pairs = Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Who is joined to whom in a machine: `links` of every GPU to one switch, or lanes by pairs of GPUs, or each to each."""
+    """How the GPUs of a machine are joined, in one of three ways.
+
+    `links`: links of every GPU to one switch. `pairs`: links between two GPUs, by (GPU, GPU).
+    `is_full_mesh`: one link between any two GPUs.
+    """
 
     links: int = 0
     pairs: Pairs = field(default_factory=dict)
@@ -21,18 +25,27 @@ class Wiring:
     def lanes(self, gpus: int) -> Iterator[tuple[int, int, int]]:
         """(GPU, GPU, links) of every pair that is joined directly."""
         if self.is_full_mesh:
-            yield from ((a, b, 1) for a in range(gpus) for b in range(a))
-        yield from ((a, b, count) for (a, b), count in self.pairs.items())
+            for one in range(gpus):
+                for other in range(one):
+                    yield one, other, 1
+        for (one, other), count in self.pairs.items():
+            yield one, other, count
 
     @property
     def gpus(self) -> int | None:
         """The number of GPUs that the pairs are for, None for any."""
-        return max(map(max, self.pairs)) + 1 if self.pairs else None
+        if not self.pairs:
+            return None
+        last = max(max(pair) for pair in self.pairs)
+        return last + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """A GPU: bandwidth of one of its NVLink or xGMI links and of its PCI link in GB/s one way, and the usual wiring."""
+class GpuProfile:
+    """Bandwidths of a GPU in GB/s one way, and its usual wiring.
+
+    `link`: one NVLink or xGMI link. `pci`: the GPU's PCI link.
+    """
 
     link: float
     pci: float
@@ -51,15 +64,20 @@ _MI250X = {
 }  # fmt: skip
 
 
-def _nvidia(compute_capability: int, speed: str, wiring: Wiring = Wiring()) -> Profile:
-    return Profile(bandwidths.nvlink(compute_capability), bandwidths.pci(speed, 16), wiring)
+def _nvidia(compute_capability: int, speed: str, wiring: Wiring = Wiring()) -> GpuProfile:
+    """A GPU of NVIDIA with 16 PCI lanes of this speed."""
+    link = bandwidths.nvlink(compute_capability)
+    return GpuProfile(link, bandwidths.pci(speed, 16), wiring)
 
 
-def _amd(gcn: str, speed: str, wiring: Wiring) -> Profile:
-    return Profile(bandwidths.xgmi(gcn), bandwidths.pci(speed, 16), wiring)
+def _amd(gcn: str, speed: str, wiring: Wiring) -> GpuProfile:
+    """A GPU of AMD with 16 PCI lanes of this speed."""
+    link = bandwidths.xgmi(gcn)
+    return GpuProfile(link, bandwidths.pci(speed, 16), wiring)
 
 
-PROFILES: Mapping[str, Profile] = {
+# NVLinks of A100 and later lead to NVSwitch, as on HGX boards. T4, A10 and L40 have none.
+PROFILES: Mapping[str, GpuProfile] = {
     "v100": _nvidia(70, "8.0 GT/s PCIe", Wiring(pairs=_DGX1V)),
     "t4": _nvidia(75, "8.0 GT/s PCIe"),
     "a100": _nvidia(80, "16.0 GT/s PCIe", Wiring(links=12)),

@@ -1,4 +1,7 @@
-"""NCCL and RCCL topology XML: nodes, links and bandwidths by NCCL's tables, partial files, several machines, bad files."""
+"""NCCL and RCCL topology XML.
+
+Nodes, links and bandwidths by NCCL's tables, partial files, several machines, bad files.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_nccl import bandwidths
 from collhub_nccl.plugin import TOPOLOGY_XML
-from collhub_nccl.profiles import PROFILES
 from collhub_nccl.samples import xml_samples
-from collhub_nccl.topology_xml import read
+from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.profiles import PROFILES
+from collhub_nccl.topologies.topology_xml import read
 
 from hub_core.model import Diagnostic, InputError, UsageError
 from hub_core.network import Topology
@@ -50,8 +53,8 @@ def test_gpus_are_npus_and_everything_else_is_a_switch() -> None:
     assert topology.num_npus == 4
     assert topology.node_names[:4] == ("gpu 0", "gpu 1", "gpu 2", "gpu 3")
     assert sorted(topology.node_names[4:]) == [
-        "cpu 0", "cpu 1", "net mlx5_0", "net mlx5_1", "nic 0000:08:00.0", "nic 0000:18:00.0", "nvswitch",
-        "pci 0000:00:00.0", "pci 0000:10:00.0",
+        "cpu 0", "cpu 1", "net mlx5_0", "net mlx5_1", "nic 0000:08:00.0", "nic 0000:18:00.0",
+        "nvswitch", "pci 0000:00:00.0", "pci 0000:10:00.0",
     ]  # fmt: skip
 
 
@@ -99,8 +102,9 @@ def test_c2c_and_nvlink_bridges_lead_to_the_cpu() -> None:
 
 def test_a_switch_to_switch_link_is_directed() -> None:
     switches = (
-        '<pci busid="0000:0a:00.0" class="0x060400" link_speed="16 GT/s" link_width="16"><pcilink target="0000:0b:00.0"/>'
-        f'{gpu("01", 0)}</pci><pci busid="0000:0b:00.0" class="0x060400" link_speed="16 GT/s" link_width="16"/>'
+        '<pci busid="0000:0a:00.0" class="0x060400" link_speed="16 GT/s" link_width="16">'
+        f'<pcilink target="0000:0b:00.0"/>{gpu("01", 0)}</pci>'
+        '<pci busid="0000:0b:00.0" class="0x060400" link_speed="16 GT/s" link_width="16"/>'
     )
     topology = read_text(machine(switches))
     assert rates(topology, "pci 0000:0a:00.0", "pci 0000:0b:00.0") == [5000.0]
@@ -108,7 +112,10 @@ def test_a_switch_to_switch_link_is_directed() -> None:
 
 
 def test_two_level_broadcom_switches_are_one() -> None:
-    ids = 'class="0x060400" link_speed="32 GT/s" link_width="16" vendor="0x1000" device="0xc030" subsystem_vendor="0x1000"'
+    ids = (
+        'class="0x060400" link_speed="32 GT/s" link_width="16" vendor="0x1000" device="0xc030"'
+        ' subsystem_vendor="0x1000"'
+    )
     lower = f'<pci busid="0000:0b:00.0" {ids} subsystem_device="0x1005">{gpu("01", 0)}</pci>'
     topology = read_text(
         machine(f'<pci busid="0000:0a:00.0" {ids} subsystem_device="0x0005">{lower}</pci>')
@@ -121,11 +128,8 @@ def test_partitions_of_one_gpu_are_two_npus() -> None:
         '<gpu dev="0" sm="100" mlopart="0"><nvlink target="s" count="18" tclass="0x068000"/></gpu>'
     )
     both = two + two.replace('dev="0"', 'dev="1"')
-    topology = read_text(
-        machine(
-            f'<pci busid="0000:01:00.0" class="0x030200" link_speed="32 GT/s" link_width="16">{both}</pci>'
-        )
-    )
+    pci = '<pci busid="0000:01:00.0" class="0x030200" link_speed="32 GT/s" link_width="16">'
+    topology = read_text(machine(f"{pci}{both}</pci>"))
     assert rates(topology, "gpu 0", "gpu 1") == [2618.0]
     assert rates(topology, "gpu 0", "nvswitch") == [360.9]
 

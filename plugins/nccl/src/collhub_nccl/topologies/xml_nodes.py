@@ -1,11 +1,11 @@
-"""What an entry of a topology file is: kinds of PCI devices by class, bus ids as numbers, and the GPUs that a file names."""
+"""What an entry of a topology file is: kinds of PCI devices by class, and bus ids as numbers."""
 
 from __future__ import annotations
 
 import re
 from enum import StrEnum
 
-from collhub_nccl.elements import Element
+from collhub_nccl.topologies.elements import Element
 
 
 class TargetKind(StrEnum):
@@ -18,7 +18,8 @@ class TargetKind(StrEnum):
     NIC = "nic"
 
 
-# Prefixes in the order in which NCCL compares them; the last one is RCCL's.
+# Prefixes in the order in which NCCL compares them (`src/graph/topo.cc`); the last one is RCCL's.
+# 0x068001 is the NVLink bridge of POWER machines, which leads to the CPU.
 _CLASSES = (
     ("0x060400", TargetKind.BRIDGE),
     ("0x080100", TargetKind.BRIDGE),
@@ -28,22 +29,29 @@ _CLASSES = (
     ("0x02", TargetKind.NIC),
     ("0x120000", TargetKind.GPU),
 )
+# Domain, bus, device and function in hexadecimal; some files leave out the first, the last or both.
 _BUS_ID = re.compile(r"\s*[0-9a-fA-F]{1,8}(:[0-9a-fA-F]{1,2}){1,2}(\.[0-9a-fA-F])?\s*\Z")
 
 
 def device_kind(pci_class: str) -> TargetKind:
     """Kind of a PCI device; what is not known counts as a bridge."""
-    return next(
-        (kind for prefix, kind in _CLASSES if pci_class.startswith(prefix)), TargetKind.BRIDGE
-    )
+    return _kind_of_class(pci_class) or TargetKind.BRIDGE
 
 
 def target_kind(pci_class: str) -> TargetKind:
     """Kind of the far end of an NVLink or xGMI link; what is not known counts as NVSwitch."""
-    kind = next(
-        (kind for prefix, kind in _CLASSES if pci_class.startswith(prefix)), TargetKind.NVSWITCH
-    )
-    return kind if kind in (TargetKind.GPU, TargetKind.CPU) else TargetKind.NVSWITCH
+    kind = _kind_of_class(pci_class)
+    if kind in (TargetKind.GPU, TargetKind.CPU):
+        return kind
+    return TargetKind.NVSWITCH
+
+
+def _kind_of_class(pci_class: str) -> TargetKind | None:
+    """Kind by the first prefix that fits, None where none does."""
+    for prefix, kind in _CLASSES:
+        if pci_class.startswith(prefix):
+            return kind
+    return None
 
 
 def is_gpu_class(pci_class: str) -> bool:
@@ -56,12 +64,15 @@ def bus_number(text: str) -> int | None:
     if not _BUS_ID.match(text):
         return None
     head, _, function = text.strip().partition(".")
-    parts = head.split(":")
-    domain, bus, device = ([0] if len(parts) == 2 else []) + [int(part, 16) for part in parts]
+    parts = [int(part, 16) for part in head.split(":")]
+    # Short texts leave out the PCI domain, which is 0 on most machines.
+    domain, bus, device = parts if len(parts) == 3 else (0, *parts)
     return domain << 20 | bus << 12 | device << 4 | int(function or "0", 16)
 
 
 def bus_of(element: Element, name: str = "busid") -> int:
     """The bus id that an element states. Raises `InputError`."""
     number = bus_number(element.text(name))
-    return element.fail_value(name, "a bus id such as 0000:07:00.0") if number is None else number
+    if number is None:
+        element.fail_value(name, "a bus id such as 0000:07:00.0")
+    return number

@@ -1,4 +1,7 @@
-"""Parse small XML files into elements that know their lines; DOCTYPE, entities, and what is too large are refused."""
+"""Parse small XML files into elements that know their lines.
+
+DOCTYPE, entities, and what is too large are refused.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from xml.parsers import expat
 
 from hub_core.model import InputError, Location
 
+# The largest files that are known have some hundred elements, ten deep; these bounds only keep a
+# hostile file from taking the memory.
 MAX_BYTES = 16 << 20
 MAX_ELEMENTS = 100_000
 MAX_DEPTH = 64
@@ -31,6 +36,12 @@ class Element:
         """The children of these names."""
         return (child for child in self.children if child.name in names)
 
+    def walk(self) -> Iterator[Element]:
+        """This element and all below it, in the order of the file."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
     def text(self, name: str, default: str = "") -> str:
         """An attribute as written."""
         return self.attributes.get(name, default)
@@ -41,18 +52,21 @@ class Element:
         if not text:
             return None
         match = _NUMBER.match(text)
-        return (
-            int(match[1], 0 if "x" in match[1].lower() else 10)
-            if match
-            else self.fail_value(name, "a whole number")
-        )
+        if match is None:
+            self.fail_value(name, "a whole number")
+        digits = match[1]
+        # Python's base 0, which tells the two apart as C does, refuses leading zeros.
+        base = 16 if "x" in digits.lower() else 10
+        return int(digits, base)
 
     def real(self, name: str) -> float | None:
         """An attribute as a number, None where it is missing or empty."""
         text = self.text(name)
         if not text:
             return None
-        return float(text) if _REAL.match(text) else self.fail_value(name, "a number")
+        if not _REAL.match(text):
+            self.fail_value(name, "a number")
+        return float(text)
 
     def fail_value(self, name: str, expected: str) -> NoReturn:
         """Refuse the value of an attribute."""
@@ -69,36 +83,55 @@ class Element:
 
 
 def parse(content: bytes, file: str) -> Element:
-    """The root element. Raises `InputError` with the line of what is not well-formed XML, or too large."""
+    """The root element.
+
+    Raises `InputError` with the line of what is not well-formed XML, or too large.
+    """
     if len(content) > MAX_BYTES:
         raise InputError(
             f"the file is larger than {MAX_BYTES >> 20} MiB",
             location=Location(file),
             code="too-large",
         )
-    tree = _Tree(file)
+    builder = _ElementBuilder(file)
     try:
-        tree.parser.Parse(content, True)
+        builder.parser.Parse(content, True)
     except expat.ExpatError as error:
-        reason = expat.ErrorString(error.code)
-        raise InputError(
-            f"this is not well-formed XML: {reason}",
-            location=Location(file, error.lineno),
-            code="not-xml",
-        ) from None
+        raise _not_well_formed(error, file) from None
+    # Expat asks Python's codecs for encodings that it does not know itself.
     except (LookupError, ValueError):
-        message = "the XML declaration names an encoding that is not supported"
-        raise InputError(
-            message, location=Location(file, 1), cure="write the file in UTF-8", code="not-xml"
-        ) from None
-    return tree.root.children[0]
+        raise _unknown_encoding(file) from None
+    return builder.root.children[0]
 
 
-class _Tree:
-    """Expat handlers. Without a DOCTYPE, which is refused, XML knows no entities but five characters."""
+def _not_well_formed(error: expat.ExpatError, file: str) -> InputError:
+    reason = expat.ErrorString(error.code)
+    return InputError(
+        f"this is not well-formed XML: {reason}",
+        location=Location(file, error.lineno),
+        code="not-xml",
+    )
+
+
+def _unknown_encoding(file: str) -> InputError:
+    return InputError(
+        "the XML declaration names an encoding that is not supported",
+        location=Location(file, 1),
+        cure="write the file in UTF-8",
+        code="not-xml",
+    )
+
+
+class _ElementBuilder:
+    """Expat handlers that build the elements.
+
+    Without a DOCTYPE, which is refused, XML knows no entities but five characters, so that no file
+    grows when it is read.
+    """
 
     def __init__(self, file: str) -> None:
         self.root = Element("", {}, file, 0)
+        # The elements around the place that is being read, outermost first.
         self._open = [self.root]
         self._count = 0
         self.parser = expat.ParserCreate()
@@ -107,11 +140,13 @@ class _Tree:
         self.parser.StartDoctypeDeclHandler = self._refuse_doctype
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
+        """Add an element to the one that is open."""
         element = Element(name, attributes, self.root.file, self.parser.CurrentLineNumber)
         self._count += 1
         if self._count > MAX_ELEMENTS or len(self._open) > MAX_DEPTH:
             element.fail(
-                f"there are more than {MAX_ELEMENTS} elements, or more than {MAX_DEPTH} inside one another"
+                f"there are more than {MAX_ELEMENTS} elements, "
+                f"or more than {MAX_DEPTH} inside one another"
             )
         self._open[-1].children.append(element)
         self._open.append(element)
@@ -124,5 +159,8 @@ class _Tree:
     ) -> None:
         place = Location(self.root.file, self.parser.CurrentLineNumber)
         raise InputError(
-            "a DOCTYPE is not accepted", location=place, cure="remove it", code="doctype"
+            "a DOCTYPE is not accepted",
+            location=place,
+            cure="remove it",
+            code="doctype",
         )

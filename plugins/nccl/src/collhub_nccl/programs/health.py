@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hub_core.plugin_api import HealthLine
 
+# Compiler, what works with it, what to do without.
 _TOOLS = (
     (
         "g++",
@@ -22,10 +23,14 @@ _TOOLS = (
 
 
 def check(environment: Mapping[str, str]) -> Sequence[HealthLine]:
-    """One line a compiler. All is well without: programs are written anyway, and the executor numpy runs algorithms."""
+    """One line a compiler.
+
+    All is well without: programs are written anyway, and the executor numpy runs algorithms.
+    """
     path = environment.get("PATH")
     lines = []
     for tool, works, cure in _TOOLS:
         found = shutil.which(tool, path=path)
-        lines.append(HealthLine(tool, True, f"{found}: {works}" if found else f"not found; {cure}"))
+        details = f"{found}: {works}" if found else f"not found; {cure}"
+        lines.append(HealthLine(tool, True, details))
     return lines

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from collhub_nccl.nvidia_smi import read
 from collhub_nccl.plugin import NVIDIA_SMI
 from collhub_nccl.samples import MATRIX
+from collhub_nccl.topologies.nvidia_smi import read
 
 from hub_core.model import Diagnostic, InputError
 from hub_core.network import Topology

@@ -20,15 +20,15 @@ from typing import Any
 import collhub_nccl
 import numpy as np
 import pytest
-from collhub_nccl.emit import write
-from collhub_nccl.health import check
-from collhub_nccl.schedule_tables import schedule_cpp, schedule_json
+from collhub_nccl.programs.emit import write
+from collhub_nccl.programs.health import check
+from collhub_nccl.programs.schedule_tables import schedule_cpp, schedule_json
 from emitted import link, make, missing_tools, run, tables, write_fixed
+from hub_core.pipeline.work import work as pipeline
 
 from hub_core.execution.program import RecordKind
 from hub_core.model import Algorithm, Collective, CollectiveKind, PluginError, UsageError
 from hub_core.network import parse_topology
-from hub_core.pipeline import work as pipeline
 from hub_core.plugin_api import WriteResult
 from hub_core.testing import samples
 
@@ -299,7 +299,10 @@ def entry() -> ModuleType:
 
 
 class Wires:
-    """Messages of ranks that are threads, by (source, destination); a group posts its sends before it waits."""
+    """Messages of ranks that are threads, by (source, destination).
+
+    A group posts its sends before it waits.
+    """
 
     def __init__(self, num_ranks: int) -> None:
         self.queues: dict[tuple[int, int], queue.Queue[Any]] = {
