@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from collhub_msccl.read_xml import read
+from collhub_msccl.reading.read_xml import read
 
 from hub_core.algorithm import Algorithm
 from hub_core.diagnostics import Diagnostic, HubError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from collhub_msccl import plugin
-from collhub_msccl.read_program import read
+from collhub_msccl.programs.read_program import read
 
 from hub_core.algorithm import Algorithm
 from hub_core.collectives import CollectiveKind

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from collhub_msccl.program_samples import samples
-from collhub_msccl.read_program import read
+from collhub_msccl.programs.read_program import read
+from collhub_msccl.programs.samples import samples
 
 from hub_core.algorithm import Algorithm
 from hub_core.diagnostics import Diagnostic, HubError

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from collhub_msccl import plugin
-from collhub_msccl.program import STEP_TYPE_NAMES
-from collhub_msccl.read_xml import read
+from collhub_msccl.reading.read_xml import read
 from collhub_msccl.samples import samples
+from collhub_msccl.thread_block_program import STEP_TYPE_NAMES
 
 from hub_core.plugins.contract import resolve
 from hub_core.verification import verify

@@ -12,7 +12,7 @@ from hub_core.diagnostics import Diagnostic, InputError, Location, Severity
 _SHOWN_PER_RULE = 5
 
 
-class Findings:
+class FileFindings:
     """Errors, raised together by `raise_errors`, and warnings, passed on to `report` at once."""
 
     def __init__(self, file: str, report: Callable[[Diagnostic], None]) -> None:

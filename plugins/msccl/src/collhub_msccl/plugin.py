@@ -24,7 +24,7 @@ _XML = Format(
 )
 _READER = FormatReader(
     _XML,
-    "collhub_msccl.read_xml:read",
+    "collhub_msccl.reading.read_xml:read",
     (
         Option(
             "root",
@@ -45,7 +45,7 @@ _READER = FormatReader(
 
 _WRITER = FormatWriter(
     _XML,
-    "collhub_msccl.write_xml:write",
+    "collhub_msccl.writing.write_xml:write",
     (
         Option(
             "runtime",
@@ -96,7 +96,7 @@ _PROGRAM_READER = FormatReader(
     Format(
         "mscclang", "MSCCLang programs; reading one EXECUTES it, in a process of its own", (".py",)
     ),
-    "collhub_msccl.read_program:read",
+    "collhub_msccl.programs.read_program:read",
     (
         Option(
             "arguments",
@@ -112,7 +112,7 @@ _PROGRAM_READER = FormatReader(
         ),
         Option("memory_limit", OptionType.SIZE, "4GiB", "address space that the program may take"),
     ),
-    samples="collhub_msccl.program_samples:samples",
+    samples="collhub_msccl.programs.samples:samples",
     executes_source=True,
 )
 
@@ -125,7 +125,9 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 _LOAD_CHECKS = [
     LoadCheck(
-        name, f"whether {title} uses an MSCCL-IR XML file", f"collhub_msccl.load_check:check_{name}"
+        name,
+        f"whether {title} uses an MSCCL-IR XML file",
+        f"collhub_msccl.runtimes.load_check:check_{name}",
     )
     for name, title in (
         ("msccl", "microsoft/msccl"),

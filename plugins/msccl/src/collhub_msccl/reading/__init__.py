@@ -1,0 +1,1 @@
+"""From MSCCL-IR XML to an algorithm: scanned, checked, lowered to plain steps, with their true dependencies."""

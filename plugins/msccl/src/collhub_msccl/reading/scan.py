@@ -1,0 +1,338 @@
+"""Scan MSCCL-IR XML into tables, one row an element, with line numbers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import NoReturn
+from xml.parsers import expat
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_msccl.findings import FileFindings
+from collhub_msccl.numbers import NumberState, parse_number
+from hub_core.diagnostics import InputError, Location
+
+MAX_BYTES = 1 << 30
+_PIECE_BYTES = 1 << 18
+_FLUSH_TEXTS = 1 << 13
+_LONGEST_HEADER_TEXT = 4096
+_PARENT = {"gpu": "algo", "tb": "gpu", "step": "tb"}
+_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "gpu": ("id", "i_chunks", "o_chunks", "s_chunks"),
+    "tb": ("id", "send", "recv", "chan"),
+    "step": ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"),
+}
+_DOCUMENT = "#document"
+_IGNORED = ""
+_REASONS_AT_END = (
+    expat.errors.XML_ERROR_NO_ELEMENTS,
+    expat.errors.XML_ERROR_UNCLOSED_TOKEN,
+    expat.errors.XML_ERROR_UNCLOSED_CDATA_SECTION,
+    expat.errors.XML_ERROR_PARTIAL_CHAR,
+)
+
+
+class Texts:
+    """The distinct attribute values of a document; tables hold indices into it. None stands for a missing attribute."""
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        self._texts = texts
+
+    def __getitem__(self, code: int) -> str | None:
+        return self._texts[code]
+
+    @cached_property
+    def missing(self) -> int:
+        """Index of None, or -1."""
+        return self._texts.index(None) if None in self._texts else -1
+
+    @cached_property
+    def numbers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+        """Value and `NumberState` of every text."""
+        parsed = [
+            (0, NumberState.NO_NUMBER) if text is None else parse_number(text)
+            for text in self._texts
+        ]
+        values, states = zip(*parsed, strict=True) if parsed else ((), ())
+        return np.asarray(values, np.int64), np.asarray(states, np.uint8)
+
+    def positions_in(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
+        """For every text its index in `words`, or -1."""
+        known = {word: position for position, word in enumerate(words)}
+        return np.asarray(
+            [known.get(text, -1) if text is not None else -1 for text in self._texts], np.int64
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ElementTable:
+    """The elements of one name in document order.
+
+    `codes`: int32[rows, len(attributes)], indices into `Texts`; `line`: int64[rows]; `first_child`:
+    int64[rows + 1], rows of the child table.
+    """
+
+    attributes: tuple[str, ...]
+    codes: npt.NDArray[np.int32]
+    line: npt.NDArray[np.int64]
+    first_child: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def column(self, attribute: str) -> npt.NDArray[np.int32]:
+        """Text indices of one attribute."""
+        return self.codes[:, self.attributes.index(attribute)]
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedXml:
+    """A whole file: attributes of `<algo>` as written, and the tables of its elements."""
+
+    algo: Mapping[str, str]
+    algo_line: int
+    gpus: ElementTable
+    thread_blocks: ElementTable
+    steps: ElementTable
+    texts: Texts
+
+    def table(self, tag: str) -> ElementTable:
+        """The table of one element name."""
+        return {"gpu": self.gpus, "tb": self.thread_blocks, "step": self.steps}[tag]
+
+    def name(self, tag: str, row: int) -> str:
+        """How messages call a row of a table, from ids as written."""
+        if tag != "step":
+            return f"<{tag}> with id {self.texts[self.table(tag).column('id')[row]]}"
+        block = int(np.searchsorted(self.thread_blocks.first_child[:-1], row, "right")) - 1
+        block_id = self.texts[self.thread_blocks.column("id")[block]]
+        return f"thread block {block_id}, step {row - int(self.thread_blocks.first_child[block])}"
+
+    def ranks(self, tag: str) -> npt.NDArray[np.int64]:
+        """Rank of every row of a table; -1 where its id is no number."""
+        values, states = self.texts.numbers
+        ids = self.gpus.column("id")
+        rank = np.where(states[ids] == NumberState.FINE, values[ids], -1)
+        for parent in (self.gpus, self.thread_blocks)[: ("gpu", "tb", "step").index(tag)]:
+            rank = np.repeat(rank, np.diff(parent.first_child))
+        return rank
+
+
+def scan(content: bytes, file: str, findings: FileFindings) -> ScannedXml:
+    """Parse `content`. Raises `InputError` for what is not well-formed MSCCL-IR XML; reports what it ignores."""
+    if len(content) > MAX_BYTES:
+        raise InputError(
+            f"the file has {len(content)} bytes, more than {MAX_BYTES}",
+            location=Location(file),
+            code="too-large",
+        )
+    scanner = _Scanner(file)
+    view = memoryview(content)
+    try:
+        for start in range(0, len(content), _PIECE_BYTES):
+            scanner.parser.Parse(view[start : start + _PIECE_BYTES], False)
+        scanner.parser.Parse(b"", True)
+    except expat.ExpatError as error:
+        raise _syntax_error(error, scanner, content, file) from None
+    except (LookupError, ValueError):
+        raise InputError(
+            "the XML declaration names an encoding that is not supported",
+            location=Location(file, 1),
+            cure="write the file in UTF-8",
+            code="not-xml",
+        ) from None
+    return scanner.document(findings)
+
+
+def _syntax_error(
+    error: expat.ExpatError, scanner: _Scanner, content: bytes, file: str
+) -> InputError:
+    if not content.strip(b" \t\r\n\xef\xbb\xbf"):
+        return InputError(
+            "the file is empty",
+            location=Location(file),
+            code="empty",
+            cure="give an MSCCL-IR XML file",
+        )
+    place = Location(file, error.lineno)
+    reason = expat.ErrorString(error.code)
+    if reason in _REASONS_AT_END:
+        inside = (
+            f"inside <{scanner.innermost}>" if scanner.innermost else "before its first element"
+        )
+        return InputError(
+            f"the file ends {inside}", location=place, code="truncated", cure="get the whole file"
+        )
+    return InputError(f"this is not well-formed XML: {reason}", location=place, code="not-xml")
+
+
+class _Rows:
+    """Collects the elements of one name."""
+
+    def __init__(self, name: str, codes: Mapping[str | None, int]) -> None:
+        self.attributes = _ATTRIBUTES[name]
+        self.lines: list[int] = []
+        self.first_child: list[int] = []
+        self.unknown: Counter[str] = Counter()
+        self._codes = codes
+        self._texts: list[str | None] = []
+        self._pieces: list[npt.NDArray[np.int32]] = []
+        self._layout: list[str] = []
+        self._order: list[int] | None = None
+
+    def add(self, pairs: list[str], line: int) -> None:
+        """Take an element: names and values in turn, as expat gives ordered attributes."""
+        names = pairs[::2]
+        if names != self._layout:
+            self._change_layout(names)
+        texts: list[str | None] = pairs[1::2]  # type: ignore[assignment]
+        if self._order is not None:
+            texts = [texts[position] if position >= 0 else None for position in self._order]
+            self.unknown.update(name for name in names if name not in self.attributes)
+        self._texts.extend(texts)
+        self.lines.append(line)
+        if len(self._texts) >= _FLUSH_TEXTS:
+            self._flush()
+
+    def table(self, child_rows: int) -> ElementTable:
+        """Everything that was added."""
+        self._flush()
+        codes = np.concatenate(self._pieces).reshape(-1, len(self.attributes))
+        first_child = np.asarray([*self.first_child, child_rows], np.int64)
+        return ElementTable(self.attributes, codes, np.asarray(self.lines, np.int64), first_child)
+
+    def _change_layout(self, names: list[str]) -> None:
+        position = {name: index for index, name in enumerate(names)}
+        order = [position.get(attribute, -1) for attribute in self.attributes]
+        self._layout = names
+        self._order = None if order == list(range(len(names))) else order
+
+    def _flush(self) -> None:
+        self._pieces.append(
+            np.fromiter(map(self._codes.__getitem__, self._texts), np.int32, len(self._texts))
+        )
+        self._texts.clear()
+
+
+class _Scanner:
+    """Expat handlers. No entity is ever expanded: without a DOCTYPE, which is refused, XML knows none but five characters."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._codes: defaultdict[str | None, int] = defaultdict(count().__next__)
+        self._open = [_DOCUMENT]
+        self._ignored: Counter[str] = Counter()
+        self._ignored_line = 0
+        self._algo: dict[str, str] = {}
+        self._algo_line = 0
+        self._gpus, self._thread_blocks, self._steps = (
+            _Rows(name, self._codes) for name in ("gpu", "tb", "step")
+        )
+        self.parser = expat.ParserCreate()
+        self.parser.ordered_attributes = True
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.StartDoctypeDeclHandler = self._refuse_doctype
+
+    @property
+    def innermost(self) -> str:
+        """Name of the element that is open now, or nothing."""
+        return self._open[-1] if len(self._open) > 1 else ""
+
+    def document(self, findings: FileFindings) -> ScannedXml:
+        """The tables, when the end of the file has been reached."""
+        self._report_ignored(findings)
+        steps = self._steps.table(0)
+        thread_blocks = self._thread_blocks.table(len(steps))
+        gpus = self._gpus.table(len(thread_blocks))
+        return ScannedXml(
+            self._algo, self._algo_line, gpus, thread_blocks, steps, Texts(list(self._codes))
+        )
+
+    def _start(self, name: str, attributes: list[str]) -> None:
+        inside = self._open[-1]
+        line = self.parser.CurrentLineNumber
+        if name == "step" and inside == "tb":
+            self._steps.add(attributes, line)
+        elif name == "tb" and inside == "gpu":
+            self._thread_blocks.first_child.append(len(self._steps.lines))
+            self._thread_blocks.add(attributes, line)
+        elif name == "gpu" and inside == "algo":
+            self._gpus.first_child.append(len(self._thread_blocks.lines))
+            self._gpus.add(attributes, line)
+        elif inside == _DOCUMENT:
+            self._start_algo(name, attributes, line)
+        else:
+            name = self._ignore(name, inside, line)
+        self._open.append(name)
+
+    def _end(self, _name: str) -> None:
+        self._open.pop()
+
+    def _start_algo(self, name: str, attributes: list[str], line: int) -> None:
+        if name != "algo":
+            self._fail(
+                "wrong-root",
+                f"the root element is <{_short(name)}>; MSCCL-IR XML starts with <algo>",
+                line,
+            )
+        self._algo = dict(zip(attributes[::2], attributes[1::2], strict=True))
+        self._algo_line = line
+        for key, text in self._algo.items():
+            if len(key) + len(text) > _LONGEST_HEADER_TEXT:
+                self._fail(
+                    "too-long",
+                    f"attribute {_short(key)!r} of <algo> has {len(text)} characters",
+                    line,
+                )
+
+    def _ignore(self, name: str, inside: str, line: int) -> str:
+        if inside != _IGNORED:
+            if name == "algo" or name in _PARENT:
+                parent = _PARENT.get(name, "the file itself")
+                self._fail(
+                    "misplaced-element",
+                    f"<{name}> stands in <{inside}>; it belongs in {parent}",
+                    line,
+                )
+            self._ignored[_short(name)] += 1
+            self._ignored_line = self._ignored_line or line
+        return _IGNORED
+
+    def _refuse_doctype(self, *_declaration: object) -> None:
+        line = self.parser.CurrentLineNumber
+        self._fail(
+            "doctype",
+            "a DOCTYPE is not accepted: entities could be expanded without bound",
+            line,
+            "remove it",
+        )
+
+    def _fail(self, code: str, message: str, line: int, cure: str = "") -> NoReturn:
+        raise InputError(message, location=Location(self._file, line), code=code, cure=cure)
+
+    def _report_ignored(self, findings: FileFindings) -> None:
+        if self._ignored:
+            names = ", ".join(f"{number} <{name}>" for name, number in self._ignored.most_common(5))
+            findings.warn(
+                "ignored-elements", f"ignored, as the runtimes do: {names}", self._ignored_line
+            )
+        for tag, rows in (("gpu", self._gpus), ("tb", self._thread_blocks), ("step", self._steps)):
+            if rows.unknown:
+                names = ", ".join(
+                    f"{number} {_short(name)}" for name, number in rows.unknown.most_common(5)
+                )
+                findings.warn(
+                    "ignored-attributes",
+                    f"ignored, as the runtimes do, on <{tag}>: {names}",
+                    self._algo_line,
+                )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else name[:37] + "..."
