@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub: MSCCL-IR XML, read, written and checked for its runtimes, and MSCCLang programs."""
+"""Offers of this plugin: read, write and check MSCCL-IR XML; read MSCCLang programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from hub_core.plugins.hookspecs import hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# Other kinds of XML live beside this one (NCCL topologies start with <system>): the root element decides.
+# Other kinds of XML live beside this one (NCCL topologies start with <system>): the root element
+# decides. Possessive groups keep the match linear in hostile files that are one long comment.
 _SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?><!--(?s:.*?)-->\s*)*+<algo[\s/>]"
 
 _XML = Format(
@@ -36,7 +37,8 @@ _READER = FormatReader(
             "reading",
             OptionType.TEXT,
             "runtime",
-            "local operand of reducing receives: srcbuf and srcoff (runtime) or dstbuf and dstoff, as MSCCLang means them (dsl)",
+            "local operand of reducing receives: srcbuf and srcoff (runtime) or dstbuf and dstoff,"
+            " as MSCCLang means them (dsl)",
             ("runtime", "dsl"),
         ),
     ),
@@ -51,7 +53,8 @@ _WRITER = FormatWriter(
             "runtime",
             OptionType.TEXT,
             "executor",
-            "who will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor) or ROCm/rccl (rccl)",
+            "who will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor)"
+            " or ROCm/rccl (rccl)",
             ("msccl", "executor", "rccl"),
         ),
         Option("name", OptionType.TEXT, None, "name of the algorithm in the file"),
@@ -66,7 +69,8 @@ _WRITER = FormatWriter(
             "mode",
             OptionType.TEXT,
             None,
-            "calls that the file serves, where the algorithm is right for both; msccl takes one mode a file",
+            "calls that the file serves, where the algorithm is right for both;"
+            " msccl takes one mode a file",
             ("in-place", "out-of-place"),
         ),
         Option(
@@ -123,6 +127,7 @@ def collhub_producers() -> Sequence[FormatReader]:
     return [_READER, _PROGRAM_READER]
 
 
+# Options of a check would be options of the file: a runtime reads it as it is, or not at all.
 _LOAD_CHECKS = [
     LoadCheck(
         name,

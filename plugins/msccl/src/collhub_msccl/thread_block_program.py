@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from collhub_msccl.arrays import BoolArray, Int64Array
 
 
 class StepType(IntEnum):
-    """The step types of MSCCL-IR, in the order of `STEP_TYPE_NAMES`."""
+    """The step types of MSCCL-IR, in the order of `STEP_TYPE_NAMES`.
+
+    What each does at run time: `src/collectives/device/msccl_interpreter.h` of microsoft/msccl. Its
+    type `ra` is left out: it parses, then ends the thread block and loses all steps behind it.
+    """
 
     SEND = 0
     RECV = 1
@@ -39,29 +41,31 @@ RECEIVING = (StepType.RECV, *SENDING[1:], StepType.RECV_REDUCE_COPY)
 
 @dataclass(frozen=True, slots=True)
 class ThreadBlockProgram:
-    """All ranks' programs. Thread blocks are sorted by (rank, id), steps by (rank, thread block, document order).
+    """All ranks' programs as a file states them, or as one is about to be written.
 
-    Per rank, int64: `input_chunks`, `output_chunks`, `scratch_chunks` as declared, `block_indptr` [ranks + 1]. Per
-    thread block, int64: `block_rank`, `block_id`, `send`, `recv`, `channel`, `block_line`. Per step, int64: `block` (row
-    of its thread block), `position` (document position in it), `number` (the attribute `s`), `type` (`StepType`),
-    `src_buffer`, `src_offset`, `dst_buffer`, `dst_offset`, `count`, `depid` (below 0: none), `deps`, `line`; bool:
-    `has_dependents`, the flag `hasdep`.
+    Thread blocks are sorted by (rank, id), steps by (rank, thread block, document order): the
+    runtimes execute document order, whatever the attribute `s` says. A `depid` below 0 is none.
     """
 
+    # Per rank. Sizes as declared: MSCCLang prints used sizes, not those of the collective.
     input_chunks: Int64Array
     output_chunks: Int64Array
     scratch_chunks: Int64Array
-    block_indptr: Int64Array
+    block_indptr: Int64Array  # [ranks + 1], first thread block of each rank
+
+    # Per thread block. `send` and `recv` are peers, -1 for none.
     block_rank: Int64Array
     block_id: Int64Array
     send: Int64Array
     recv: Int64Array
     channel: Int64Array
     block_line: Int64Array
-    block: Int64Array
-    position: Int64Array
-    number: Int64Array
-    type: Int64Array
+
+    # Per step. `deps` is a position in thread block `depid` of the same rank.
+    block: Int64Array  # row of its thread block
+    position: Int64Array  # in the document, from 0 in each thread block
+    number: Int64Array  # the attribute `s`
+    type: Int64Array  # `StepType`
     src_buffer: Int64Array
     src_offset: Int64Array
     dst_buffer: Int64Array
@@ -69,7 +73,7 @@ class ThreadBlockProgram:
     count: Int64Array
     depid: Int64Array
     deps: Int64Array
-    has_dependents: BoolArray
+    has_dependents: BoolArray  # the flag `hasdep`
     line: Int64Array
 
     def __len__(self) -> int:
@@ -87,13 +91,15 @@ class ThreadBlockProgram:
 
     def is_type(self, *types: StepType) -> BoolArray:
         """Mask of the steps of one of these types."""
+        # One look-up a step, however many types: `np.isin` would sort.
         wanted = np.zeros(len(StepType), np.bool_)
         wanted[list(types)] = True
         return wanted[self.type]
 
     def name(self, step: int) -> str:
         """How messages call a step."""
-        return f"thread block {self.block_id[self.block[step]]}, step {self.position[step]}"
+        block_id = self.block_id[self.block[step]]
+        return f"thread block {block_id}, step {self.position[step]}"
 
     def with_counts(self, count: Int64Array) -> ThreadBlockProgram:
         """The same program with other counts."""

@@ -1,79 +1,119 @@
-"""Check what the runtimes take for granted: peers, thread block ids, connections, dependencies, limits."""
+"""Check what the runtimes take for granted: peers, ids, connections, dependencies, limits.
+
+A runtime tests little of this and then hangs, or reads the wrong memory. Limits that all runtimes
+share are warnings here: whether one of them loads a file is asked in `runtimes.load_check`.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
+
+from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.header import AlgoHeader
-from collhub_msccl.thread_block_program import RECEIVING, SENDING, StepType, ThreadBlockProgram
+from collhub_msccl.thread_block_program import (
+    RECEIVING,
+    SENDING,
+    StepType,
+    ThreadBlockProgram,
+)
 
+# MSCCL_MAX_COUNT is 72 in all three runtimes, and a count must be less.
 _MOST_COUNT = 71
+# `depid` is stored in 8 signed bits.
 _MOST_DEPENDENCY_BLOCK = 127
 
 
-def check_program(program: ThreadBlockProgram, header: AlgoHeader, findings: FileFindings) -> None:
+@dataclass(frozen=True, slots=True)
+class _Direction:
+    """One end of connections, and the words for it. `peer`: int64 per thread block, -1 for none."""
+
+    name: str
+    preposition: str
+    attribute: str
+    peer: Int64Array
+    types: tuple[StepType, ...]
+
+
+def _sending(program: ThreadBlockProgram) -> _Direction:
+    return _Direction("sending", "to", "send", program.send, SENDING)
+
+
+def _receiving(program: ThreadBlockProgram) -> _Direction:
+    return _Direction("receiving", "from", "recv", program.recv, RECEIVING)
+
+
+def check_program(
+    program: ThreadBlockProgram,
+    header: AlgoHeader,
+    findings: FileFindings,
+) -> None:
     """Record every defect of thread blocks and steps in `findings`; nothing is raised."""
-    _check_blocks(program, findings)
-    _check_connections(program, program.send, SENDING, "sending", findings)
-    _check_connections(program, program.recv, RECEIVING, "receiving", findings)
-    _check_steps(program, findings)
+    _check_block_ids(program, findings)
+    _check_peers("send", program.send, program, findings)
+    _check_peers("recv", program.recv, program, findings)
+    _check_channels(program, findings)
+    for direction in (_sending(program), _receiving(program)):
+        _check_connections(direction, program, findings)
+    _check_counts(program, findings)
     _check_dependencies(program, findings)
-    _warn_of_limits(program, header, findings)
+    _warn_of_step_limits(program, findings)
+    _warn_of_channels(program, header, findings)
 
 
-def _check_blocks(program: ThreadBlockProgram, findings: FileFindings) -> None:
+def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> None:
+    """Ids of a rank's thread blocks are 0, 1, 2, ...: the runtimes use them as indices."""
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     expected = np.arange(len(ids)) - program.block_indptr[rank]
-    repeated = np.concatenate([[False], (ids[1:] == ids[:-1]) & (rank[1:] == rank[:-1])])[
-        : len(ids)
-    ]
-    wrong = (ids != expected) & ~repeated
-    # One missing id shifts all later ones: only the first of a rank is told.
-    first_wrong = np.zeros(len(ids), np.bool_)
-    first_wrong[np.flatnonzero(wrong)[np.unique(rank[wrong], return_index=True)[1]]] = True
+    is_repeated = np.zeros(len(ids), np.bool_)
+    is_repeated[1:] = (ids[1:] == ids[:-1]) & (rank[1:] == rank[:-1])
     findings.errors_at(
         "duplicate-thread-block",
-        repeated,
+        is_repeated,
         line,
         lambda row: f"a second thread block has id {ids[row]}",
         rank=rank,
     )
-    findings.errors_at(
-        "thread-block-gap",
-        first_wrong & ~_has_any(repeated, rank, program.num_ranks)[rank],
-        line,
-        lambda row: (
-            f"thread block ids must be 0, 1, 2, ...: {ids[row]} stands where {expected[row]} is expected"
-        ),
-        rank=rank,
-    )
-    for name, peer in (("send", program.send), ("recv", program.recv)):
-        _check_peers(name, peer, program, findings)
-    findings.errors_at(
-        "channel-range",
-        program.channel < 0,
-        line,
-        lambda row: f"thread block {ids[row]}: chan {program.channel[row]} is negative",
-        rank=rank,
-    )
+    # A repeated id shifts all later ones, so gaps of such a rank say nothing.
+    repeats_in_rank = np.bincount(rank[is_repeated], minlength=program.num_ranks)
+    is_gap = (ids != expected) & (repeats_in_rank == 0)[rank]
+
+    def message(row: int) -> str:
+        found = f"{ids[row]} stands where {expected[row]} is expected"
+        return f"thread block ids must be 0, 1, 2, ...: {found}"
+
+    is_first = _first_of_rank(is_gap, rank)
+    findings.errors_at("thread-block-gap", is_first, line, message, rank=rank)
+
+
+def _first_of_rank(mask: BoolArray, rank: Int64Array) -> BoolArray:
+    """The first row of each rank in `mask`: one missing id shifts all later ones."""
+    rows = np.flatnonzero(mask)
+    _, first = np.unique(rank[rows], return_index=True)
+    result = np.zeros(len(mask), np.bool_)
+    result[rows[first]] = True
+    return result
 
 
 def _check_peers(
-    name: str, peer: npt.NDArray[np.int64], program: ThreadBlockProgram, findings: FileFindings
+    name: str,
+    peer: Int64Array,
+    program: ThreadBlockProgram,
+    findings: FileFindings,
 ) -> None:
-    rank, ids, line, n = program.block_rank, program.block_id, program.block_line, program.num_ranks
-    outside = (peer < -1) | (peer >= n)
-    findings.errors_at(
-        "peer-range",
-        outside,
-        line,
-        lambda row: (
-            f"thread block {ids[row]}: {name} {peer[row]} is neither -1 nor a rank of 0..{n - 1}"
-        ),
-        rank=rank,
-    )
+    """`send` and `recv` name another rank or -1; two of the runtimes test no upper bound."""
+    rank, ids, line = program.block_rank, program.block_id, program.block_line
+    num_ranks = program.num_ranks
+
+    def message(row: int) -> str:
+        expected = f"neither -1 nor a rank of 0..{num_ranks - 1}"
+        return f"thread block {ids[row]}: {name} {peer[row]} is {expected}"
+
+    is_outside = (peer < -1) | (peer >= num_ranks)
+    findings.errors_at("peer-range", is_outside, line, message, rank=rank)
     findings.errors_at(
         "self-peer",
         peer == rank,
@@ -83,88 +123,114 @@ def _check_peers(
     )
 
 
+def _check_channels(program: ThreadBlockProgram, findings: FileFindings) -> None:
+    """Record channels below 0; how many there may be depends on the runtime."""
+    ids, channel = program.block_id, program.channel
+    findings.errors_at(
+        "channel-range",
+        channel < 0,
+        program.block_line,
+        lambda row: f"thread block {ids[row]}: chan {channel[row]} is negative",
+        rank=program.block_rank,
+    )
+
+
 def _check_connections(
+    direction: _Direction,
     program: ThreadBlockProgram,
-    peer: npt.NDArray[np.int64],
-    types: tuple[StepType, ...],
-    what: str,
     findings: FileFindings,
 ) -> None:
-    """Each (rank, peer, channel) belongs to one thread block per direction; two owners corrupt the runtimes' FIFO."""
-    is_message = program.is_type(*types)
-    users = np.unique(program.block[is_message])
-    without = is_message & (peer[program.block] < 0)
-    name = "send" if what == "sending" else "recv"
+    """A connection belongs to one thread block at each end; two owners corrupt its FIFO."""
+    peer = direction.peer
+    is_message = program.is_type(*direction.types)
+    is_lonely = is_message & (peer[program.block] < 0)
     findings.errors_at(
         "no-peer",
-        without,
+        is_lonely,
         program.line,
-        lambda row: (
-            f"{program.name(row)}: a {what} step, but its thread block has {name} {peer[program.block[row]]}"
-        ),
+        partial(_without_peer, direction, program),
         rank=program.rank,
     )
-    users = users[peer[users] >= 0]
-    users = users[
-        np.lexsort((users, program.channel[users], peer[users], program.block_rank[users]))
-    ]
-    key = np.stack([program.block_rank[users], peer[users], program.channel[users]])
-    shared = np.zeros(len(program.block_id), np.bool_)
-    shared[users[1:][np.all(key[:, 1:] == key[:, :-1], axis=0)]] = True
-    direction = "to" if what == "sending" else "from"
     findings.errors_at(
         "shared-connection",
-        shared,
+        _second_owners(program, is_message, peer),
         program.block_line,
-        lambda row: (
-            f"thread block {program.block_id[row]} is the second one that is {what} {direction} rank {peer[row]}"
-            f" on channel {program.channel[row]}"
-        ),
+        partial(_shared, direction, program),
         rank=program.block_rank,
         cure="use another channel on both ends",
     )
 
 
-def _check_steps(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    findings.errors_at(
-        "count-range",
-        (program.count < 1) & ~program.is_type(StepType.NOP),
-        program.line,
-        lambda row: (
-            f"{program.name(row)}: cnt {program.count[row]} moves nothing, expected 1 or more"
-        ),
-        rank=program.rank,
+def _without_peer(direction: _Direction, program: ThreadBlockProgram, step: int) -> str:
+    """Message for a step of a thread block without peer."""
+    peer = direction.peer[program.block[step]]
+    what = f"a {direction.name} step, but its thread block has {direction.attribute} {peer}"
+    return f"{program.name(step)}: {what}"
+
+
+def _shared(direction: _Direction, program: ThreadBlockProgram, block: int) -> str:
+    """Message for a thread block whose connection has an owner already."""
+    what = f"{direction.name} {direction.preposition} rank {direction.peer[block]}"
+    return (
+        f"thread block {program.block_id[block]} is the second one that is {what}"
+        f" on channel {program.channel[block]}"
     )
+
+
+def _second_owners(
+    program: ThreadBlockProgram,
+    is_message: BoolArray,
+    peer: Int64Array,
+) -> BoolArray:
+    """Thread blocks that use a connection (rank, peer, channel) of one before them in the rank."""
+    users = np.unique(program.block[is_message])
+    users = users[peer[users] >= 0]
+    rank, channel = program.block_rank, program.channel
+    order = np.lexsort((users, channel[users], peer[users], rank[users]))
+    users = users[order]
+    connection = np.stack([rank[users], peer[users], channel[users]])
+    is_same = np.all(connection[:, 1:] == connection[:, :-1], axis=0)
+    shared = np.zeros(len(rank), np.bool_)
+    shared[users[1:][is_same]] = True
+    return shared
+
+
+def _check_counts(program: ThreadBlockProgram, findings: FileFindings) -> None:
+    """Accepted by the parsers, a count of 0 moves nothing, and one runtime then reads below 0."""
+    is_empty = (program.count < 1) & ~program.is_type(StepType.NOP)
+
+    def message(step: int) -> str:
+        found = f"cnt {program.count[step]} moves nothing"
+        return f"{program.name(step)}: {found}, expected 1 or more"
+
+    findings.errors_at("count-range", is_empty, program.line, message, rank=program.rank)
 
 
 def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    waits = program.depid >= 0
-    blocks_of_rank = np.diff(program.block_indptr)[program.rank]
-    dangling = waits & (program.depid >= blocks_of_rank)
-    findings.errors_at(
-        "dangling-dependency",
-        dangling,
-        program.line,
-        lambda row: (
-            f"{program.name(row)}: depid {program.depid[row]}, but the rank has {blocks_of_rank[row]} thread blocks"
-        ),
-        rank=program.rank,
-    )
-    findings.errors_at(
-        "dangling-dependency",
-        waits & (program.deps < 0),
-        program.line,
-        lambda row: (
-            f"{program.name(row)}: depid {program.depid[row]} with deps {program.deps[row]}, expected a step number"
-        ),
-        rank=program.rank,
-    )
+    """Waits name a thread block of the rank and a position; a depid below 0 is no wait at all."""
+    rank, line = program.rank, program.line
+    is_waiting = program.depid >= 0
+    blocks_of_rank = np.diff(program.block_indptr)[rank]
+
+    def no_block(step: int) -> str:
+        found = f"depid {program.depid[step]}"
+        has = f"the rank has {blocks_of_rank[step]} thread blocks"
+        return f"{program.name(step)}: {found}, but {has}"
+
+    def no_step(step: int) -> str:
+        found = f"depid {program.depid[step]} with deps {program.deps[step]}"
+        return f"{program.name(step)}: {found}, expected a step number"
+
+    code = "dangling-dependency"
+    is_beyond = is_waiting & (program.depid >= blocks_of_rank)
+    findings.errors_at(code, is_beyond, line, no_block, rank=rank)
+    is_negative = is_waiting & (program.deps < 0)
+    findings.errors_at(code, is_negative, line, no_step, rank=rank)
 
 
-def _warn_of_limits(
-    program: ThreadBlockProgram, header: AlgoHeader, findings: FileFindings
-) -> None:
-    is_nop, rank, line = program.is_type(StepType.NOP), program.rank, program.line
+def _warn_of_step_limits(program: ThreadBlockProgram, findings: FileFindings) -> None:
+    """Warn of what has a meaning, but not for the runtimes."""
+    is_nop = program.is_type(StepType.NOP)
     rules = (
         (
             "count-limit",
@@ -177,6 +243,7 @@ def _warn_of_limits(
             "s is not the position in the document, which is what counts",
         ),
         (
+            # Their counter advances by the waits of a step, so it stays behind the position here.
             "nop-without-dependency",
             is_nop & (program.depid < 0),
             "a nop without dependency, so the runtimes miscount later steps",
@@ -187,29 +254,27 @@ def _warn_of_limits(
             f"a depid above {_MOST_DEPENDENCY_BLOCK} is corrupted by the runtimes",
         ),
     )
-    for code, mask, message in rules:
-        findings.warn_at(
-            code,
-            mask,
-            line,
-            lambda row, message=message: f"{program.name(row)}: {message}",
-            rank=rank,
-        )  # type: ignore[misc]
-    too_high = program.channel >= header.channel_count
+    for code, mask, text in rules:
+        message = partial(_about, program, text)
+        findings.warn_at(code, mask, program.line, message, rank=program.rank)
+
+
+def _about(program: ThreadBlockProgram, text: str, step: int) -> str:
+    """A message that begins with the step's name."""
+    return f"{program.name(step)}: {text}"
+
+
+def _warn_of_channels(
+    program: ThreadBlockProgram,
+    header: AlgoHeader,
+    findings: FileFindings,
+) -> None:
+    """The runtimes open connections for the channels 0..nchannels-1 only, unchecked."""
+    channel = program.channel
     findings.warn_at(
         "channel-count",
-        too_high,
+        channel >= header.channel_count,
         program.block_line,
-        lambda row: (
-            f"chan {program.channel[row]} needs nchannels of {program.channel[row] + 1} or more"
-        ),
+        lambda row: f"chan {channel[row]} needs nchannels of {channel[row] + 1} or more",
         rank=program.block_rank,
     )
-
-
-def _has_any(
-    mask: npt.NDArray[np.bool_], rank: npt.NDArray[np.int64], num_ranks: int
-) -> npt.NDArray[np.bool_]:
-    found = np.zeros(num_ranks, np.bool_)
-    found[rank[mask]] = True
-    return found

@@ -10,6 +10,8 @@ from collhub_msccl.numbers import NumberState, parse_number
 from collhub_msccl.reading.scan import ScannedXml
 from hub_core.collectives import CollectiveKind
 
+# Both spellings of reduce-scatter are in use: microsoft/msccl and its MSCCLang write the underscore,
+# Azure/msccl-executor-nccl and ROCm/rccl do not.
 _COLLECTIVES: Mapping[str, CollectiveKind] = {
     "allreduce": CollectiveKind.ALL_REDUCE,
     "allgather": CollectiveKind.ALL_GATHER,
@@ -28,13 +30,27 @@ _COLLECTIVES: Mapping[str, CollectiveKind] = {
 }
 _PROTOCOLS = ("Simple", "LL", "LL128")
 _KNOWN = frozenset(
-    "name proto nchannels nchunksperloop ngpus coll inplace outofplace minBytes maxBytes nthreads redop".split()  # noqa: SIM905
+    (
+        "name",
+        "proto",
+        "nchannels",
+        "nchunksperloop",
+        "ngpus",
+        "coll",
+        "inplace",
+        "outofplace",
+        "minBytes",
+        "maxBytes",
+        "nthreads",
+        "redop",
+    )
 )
+_LONGEST_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
 class AlgoHeader:
-    """What `<algo>` says. `written`: its attributes verbatim."""
+    """The attributes of `<algo>`. `written`: all of them, verbatim."""
 
     written: Mapping[str, str]
     line: int
@@ -50,111 +66,124 @@ def read_header(document: ScannedXml, findings: FileFindings) -> AlgoHeader:
     """Read the header; defects go to `findings`, values in their place are usable."""
     reader = _AttributeReader(document, findings)
     kind = reader.collective()
-    reader.protocol()
-    in_place = reader.flag("inplace", False)
-    if "inplace" not in document.algo:
-        reader.warn(
-            "missing-attribute",
-            "<algo> has no attribute 'inplace', which the runtimes require; read as 0",
-        )
-    out_of_place = reader.flag("outofplace", not in_place)
-    if not (in_place or out_of_place):
-        reader.warn(
-            "no-mode",
-            "inplace and outofplace are both 0; read as out of place, as microsoft/msccl does",
-        )
-    reader.sizes()
+    reader.check_protocol()
+    in_place, out_of_place = reader.modes()
+    reader.check_sizes()
     return AlgoHeader(
-        dict(document.algo),
-        document.algo_line,
-        kind,
-        reader.number("ngpus", 1),
-        reader.number("nchunksperloop", 1),
-        reader.number("nchannels", 1),
-        in_place,
-        out_of_place or not in_place,
+        written=dict(document.algo),
+        line=document.algo_line,
+        kind=kind,
+        num_ranks=reader.number("ngpus", 1),
+        unit_count=reader.number("nchunksperloop", 1),
+        channel_count=reader.number("nchannels", 1),
+        is_in_place=in_place,
+        is_out_of_place=out_of_place,
     )
 
 
 class _AttributeReader:
+    """Reads attributes one by one; a defect is recorded and a usable value returned."""
+
     def __init__(self, document: ScannedXml, findings: FileFindings) -> None:
         self._algo = document.algo
         self._line = document.algo_line
         self._findings = findings
         for name in sorted(set(self._algo) - _KNOWN):
-            self.warn(
-                "unknown-attribute",
-                f"attribute {name!r} of <algo> is kept, but no runtime knows it",
-            )
-
-    def warn(self, code: str, message: str, cure: str = "") -> None:
-        self._findings.warn(code, message, self._line, cure=cure)
-
-    def error(self, code: str, message: str, cure: str = "") -> None:
-        self._findings.error(code, message, self._line, cure=cure)
+            message = f"attribute {name!r} of <algo> is kept, but no runtime knows it"
+            self._warn("unknown-attribute", message)
 
     def number(self, name: str, least: int) -> int:
         """A required number, at least `least`."""
         if name not in self._algo:
-            self.error("missing-attribute", f"<algo> has no attribute {name!r}")
+            self._error("missing-attribute", f"<algo> has no attribute {name!r}")
             return least
         value = self._parsed(name)
-        if value is not None and value < least:
-            self.error("attribute-range", f"{name} is {value}, which is less than {least}")
+        if value is None:
             return least
-        return least if value is None else value
+        if value < least:
+            self._error("attribute-range", f"{name} is {value}, which is less than {least}")
+            return least
+        return value
 
-    def flag(self, name: str, default: bool) -> bool:
-        if name not in self._algo:
-            return default
-        value = self._parsed(name)
-        if value not in (0, 1, None):
-            self.error("attribute-range", f"{name} is {value}, expected 0 or 1")
-        return value == 1
+    def modes(self) -> tuple[bool, bool]:
+        """Whether the file serves calls in place, and calls out of place."""
+        in_place = self._flag("inplace", False)
+        if "inplace" not in self._algo:
+            self._warn(
+                "missing-attribute",
+                "<algo> has no attribute 'inplace', which the runtimes require; read as 0",
+            )
+        # microsoft/msccl and the files written for it have no `outofplace`: inplace="0" means it.
+        out_of_place = self._flag("outofplace", not in_place)
+        if not (in_place or out_of_place):
+            self._warn(
+                "no-mode",
+                "inplace and outofplace are both 0; read as out of place, as microsoft/msccl does",
+            )
+        return in_place, out_of_place or not in_place
 
     def collective(self) -> CollectiveKind:
+        """The kind that `coll` names; custom where it is missing, as in broadcasts of TACCL."""
         name = self._algo.get("coll")
         if name is None:
-            self.warn(
+            self._warn(
                 "missing-attribute",
                 "<algo> has no attribute 'coll', which the runtimes require; read as custom",
             )
             return CollectiveKind.CUSTOM
         if name not in _COLLECTIVES:
-            self.error(
-                "unknown-collective", f"coll {name!r} is not one of {', '.join(_COLLECTIVES)}"
-            )
+            known = ", ".join(_COLLECTIVES)
+            self._error("unknown-collective", f"coll {name!r} is not one of {known}")
         return _COLLECTIVES.get(name, CollectiveKind.CUSTOM)
 
-    def protocol(self) -> None:
+    def check_protocol(self) -> None:
+        """Record a protocol that no runtime has."""
         name = self._algo.get("proto")
         if name is None:
-            self.error("missing-attribute", "<algo> has no attribute 'proto'")
+            self._error("missing-attribute", "<algo> has no attribute 'proto'")
         elif name not in _PROTOCOLS:
-            self.error("unknown-protocol", f"proto {name!r} is not one of {', '.join(_PROTOCOLS)}")
+            known = ", ".join(_PROTOCOLS)
+            self._error("unknown-protocol", f"proto {name!r} is not one of {known}")
 
-    def sizes(self) -> None:
+    def check_sizes(self) -> None:
         """Warn of a range of sizes that no call is in."""
-        # Sizes are 64-bit in some writers, so they are compared only where they fit the runtimes' numbers.
-        lowest, highest = (
-            parse_number(self._algo.get(name, "0")) for name in ("minBytes", "maxBytes")
-        )
-        is_readable = lowest[1] is NumberState.FINE and highest[1] is NumberState.FINE
-        if is_readable and lowest[0] > highest[0] > 0:
-            self.warn(
-                "size-range",
-                f"minBytes {lowest[0]} is greater than maxBytes {highest[0]}: no call is in between",
-            )
+        lowest, lowest_state = parse_number(self._algo.get("minBytes", "0"))
+        highest, highest_state = parse_number(self._algo.get("maxBytes", "0"))
+        # Some writers state 64-bit sizes: compared only where they fit the runtimes' numbers.
+        if lowest_state is not NumberState.FINE or highest_state is not NumberState.FINE:
+            return
+        # A maxBytes of 0 means "no limit" to two of the three runtimes.
+        if lowest > highest > 0:
+            message = f"minBytes {lowest} is greater than maxBytes {highest}: no call is in between"
+            self._warn("size-range", message)
+
+    def _flag(self, name: str, default: bool) -> bool:
+        """An attribute that is 0 or 1."""
+        if name not in self._algo:
+            return default
+        value = self._parsed(name)
+        if value not in (0, 1, None):
+            self._error("attribute-range", f"{name} is {value}, expected 0 or 1")
+        return value == 1
 
     def _parsed(self, name: str) -> int | None:
+        """Value of an attribute; None with an error where it is no number below 2^31."""
         text = self._algo[name]
+        shown = text[:_LONGEST_SHOWN]
         value, state = parse_number(text)
         if state is NumberState.NO_NUMBER:
-            self.error("not-a-number", f"{name} is {text[:40]!r}, expected a number")
+            self._error("not-a-number", f"{name} is {shown!r}, expected a number")
             return None
         if state is NumberState.OUT_OF_RANGE:
-            self.error("attribute-range", f"{name} is {text[:40]!r}, expected a number below 2^31")
+            self._error("attribute-range", f"{name} is {shown!r}, expected a number below 2^31")
             return None
         if state is NumberState.CUT:
-            self.warn("odd-number", f"{name} is {text[:40]!r}, read as {value}, as the runtimes do")
+            message = f"{name} is {shown!r}, read as {value}, as the runtimes do"
+            self._warn("odd-number", message)
         return value
+
+    def _warn(self, code: str, message: str) -> None:
+        self._findings.warn(code, message, self._line)
+
+    def _error(self, code: str, message: str) -> None:
+        self._findings.error(code, message, self._line)

@@ -1,12 +1,18 @@
-"""Lower MSCCL-IR steps to plain steps: fused steps become two, nops none."""
+"""Lower MSCCL-IR steps to plain steps: fused steps become two, nops none.
+
+What each type does at run time is that of `src/collectives/device/msccl_interpreter.h` of
+microsoft/msccl: `rcs` is RECV and SEND, `rrc` RECV_REDUCE, `rrcs` RECV_REDUCE and SEND, `rrs`
+RECV_REDUCE and SEND of a value that is stored nowhere. For the last one scratch is added behind the
+declared one, a slot for each thread block, as its `rrs` run one after the other.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.conflicts.true_dependencies import with_true_dependencies
 from collhub_msccl.findings import FileFindings
@@ -16,27 +22,50 @@ from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from hub_core.collectives import Buffer, Collective
 from hub_core.steps import StepKind, StepTable
 
-Int64Array = npt.NDArray[np.int64]
 
-# In the order of StepType: s, r, rcs, rrc, rrs, rrcs, cpy, re, nop.
-_ROWS = np.asarray([1, 1, 2, 1, 2, 2, 1, 1, 0])
-_FIRST_KIND = np.asarray(
-    [
-        StepKind.SEND,
-        StepKind.RECV,
-        StepKind.RECV,
-        *[StepKind.RECV_REDUCE] * 3,
-        StepKind.COPY,
-        StepKind.REDUCE,
-        StepKind.COMPUTE,
-    ],
-    np.int64,
-)
+@dataclass(frozen=True, slots=True)
+class _StepTraits:
+    """Traits of the step types, arrays indexed by `StepType`."""
+
+    rows: Int64Array  # plain steps that it becomes; the second one is a SEND
+    kind: Int64Array  # `StepKind` of the first one
+    uses_src: BoolArray
+    uses_dst: BoolArray
+    receives: BoolArray
+    reduces_received: BoolArray
+
+
+# Type: rows, kind of the first, and whether it uses src, uses dst, receives, reduces what it gets.
+_TRAITS_OF_TYPE = {
+    StepType.SEND: (1, StepKind.SEND, 1, 0, 0, 0),
+    StepType.RECV: (1, StepKind.RECV, 0, 1, 1, 0),
+    StepType.RECV_COPY_SEND: (2, StepKind.RECV, 0, 1, 1, 0),
+    StepType.RECV_REDUCE_COPY: (1, StepKind.RECV_REDUCE, 1, 1, 1, 1),
+    StepType.RECV_REDUCE_SEND: (2, StepKind.RECV_REDUCE, 1, 0, 1, 1),
+    StepType.RECV_REDUCE_COPY_SEND: (2, StepKind.RECV_REDUCE, 1, 1, 1, 1),
+    StepType.COPY: (1, StepKind.COPY, 1, 1, 0, 0),
+    StepType.REDUCE: (1, StepKind.REDUCE, 1, 1, 0, 0),
+    # No row is made of it; the kind is never read.
+    StepType.NOP: (0, StepKind.COMPUTE, 0, 0, 0, 0),
+}
+
+
+def _traits() -> _StepTraits:
+    """The table above by column."""
+    rows, kind, *facts = zip(*(_TRAITS_OF_TYPE[step_type] for step_type in StepType), strict=True)
+    masks = [np.asarray(fact, np.bool_) for fact in facts]
+    return _StepTraits(np.asarray(rows, np.int64), np.asarray(kind, np.int64), *masks)
+
+
+_TRAITS = _traits()
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Rows of a step table, program order and stated dependencies. `block_indptr`, `scratch_units`: int64 per rank."""
+    """Rows of a step table, program order and stated dependencies.
+
+    `block_indptr`, `scratch_units`: int64 per rank.
+    """
 
     columns: dict[str, Int64Array]
     data: Edges
@@ -45,39 +74,64 @@ class Lowered:
     scratch_units: Int64Array
 
     def table(self, collective: Collective, file: str) -> StepTable:
-        """The step table for a collective, whose in-placeness tells what memory is shared. Raises `InputError` for cycles."""
-        table = StepTable.from_columns(
-            len(self.scratch_units), self.columns, self.data, self.control, file
-        )
+        """The step table for a collective, whose in-placeness tells what memory is shared.
+
+        Raises `InputError` for cycles.
+        """
+        num_ranks = len(self.scratch_units)
+        table = StepTable.from_columns(num_ranks, self.columns, self.data, self.control, file)
         return with_true_dependencies(table, collective, self.scratch_units, self.block_indptr)
 
 
 def lower(program: ThreadBlockProgram, is_dsl_reading: bool, findings: FileFindings) -> Lowered:
-    """Lower a checked program. Raises `InputError` for dependencies that never end and for scratch outside its buffer
-    in a rank with `rrs`, whose intermediate values lie behind the declared scratch."""
+    """Lower a checked program.
+
+    Raises `InputError` for dependencies that never end and for scratch outside its buffer in a rank
+    with `rrs`, whose intermediate values lie behind the declared scratch.
+    """
     fusion = fuse_reductions(program, findings)
-    parents, children = resolve_dependencies(program, fusion, findings)
+    stated = resolve_dependencies(program, fusion, findings)
     program = program.with_counts(fusion.count)
     slot, scratch_units = _slots(program, findings)
-    width = _ROWS[program.type]
-    first = np.cumsum(width) - width
-    last = first + width - 1
-    second = last[width == 2]
-    data = np.concatenate([last[parents], second - 1]), np.concatenate([first[children], second])
-    moves = np.flatnonzero(width)
-    same_block = program.block[moves[1:]] == program.block[moves[:-1]]
-    control = last[moves[:-1][same_block]], first[moves[1:][same_block]]
+    # Plain rows of each step: 0, 1 or 2.
+    width = _TRAITS.rows[program.type]
+    regions = _regions(program, slot, is_dsl_reading)
     return Lowered(
-        _columns(program, slot, is_dsl_reading, width),
-        data,
-        control,
+        _rows(_first_rows(program, regions), program, width),
+        _data(stated, width),
+        _program_order(program, width),
         program.block_indptr,
         scratch_units,
     )
 
 
+def _data(stated: Edges, width: Int64Array) -> Edges:
+    """Stated dependencies between rows, and each SEND of a fused step after its first row."""
+    parents, children = stated
+    last = np.cumsum(width) - 1
+    first = last - width + 1
+    second = last[width == 2]
+    parent_rows = np.concatenate([last[parents], second - 1])
+    child_rows = np.concatenate([first[children], second])
+    return parent_rows, child_rows
+
+
+def _program_order(program: ThreadBlockProgram, width: Int64Array) -> Edges:
+    """Each step after the one before it in its thread block, nops left out."""
+    last = np.cumsum(width) - 1
+    first = last - width + 1
+    moves = np.flatnonzero(width)
+    before, after = moves[:-1], moves[1:]
+    is_together = program.block[before] == program.block[after]
+    return last[before[is_together]], first[after[is_together]]
+
+
 def _slots(program: ThreadBlockProgram, findings: FileFindings) -> tuple[Int64Array, Int64Array]:
-    """Where each thread block's `rrs` put their values, and the scratch that every rank needs in all."""
+    """Where each thread block's `rrs` put their values, and the scratch that every rank needs.
+
+    Slots of a rank lie one after the other behind its declared scratch, each as large as the
+    largest `rrs` of its thread block.
+    """
     size = np.zeros(len(program.block_id), np.int64)
     is_rrs = program.is_type(StepType.RECV_REDUCE_SEND)
     np.maximum.at(size, program.block[is_rrs], program.count[is_rrs])
@@ -85,23 +139,28 @@ def _slots(program: ThreadBlockProgram, findings: FileFindings) -> tuple[Int64Ar
     total = np.zeros(program.num_ranks, np.int64)
     np.add.at(total, program.block_rank, size)
     before_rank = np.cumsum(total) - total
-    slot = program.scratch_chunks[program.block_rank] + before - before_rank[program.block_rank]
+    rank = program.block_rank
+    slot = program.scratch_chunks[rank] + before - before_rank[rank]
     if is_rrs.any():
         _check_scratch(program, total, findings)
     return slot, program.scratch_chunks + total
 
 
 def _check_scratch(
-    program: ThreadBlockProgram, slots_of_rank: Int64Array, findings: FileFindings
+    program: ThreadBlockProgram,
+    slots_of_rank: Int64Array,
+    findings: FileFindings,
 ) -> None:
+    """Refuse steps whose scratch would overlap the slots; elsewhere `verify` tells such steps."""
     rank = program.rank
     limit = program.scratch_chunks[rank]
     is_outside = np.zeros(len(program), np.bool_)
-    for buffer, offset, used in (
-        (program.src_buffer, program.src_offset, _USES_SRC[program.type]),
-        (program.dst_buffer, program.dst_offset, _USES_DST[program.type]),
+    for buffer, offset, is_used in (
+        (program.src_buffer, program.src_offset, _TRAITS.uses_src[program.type]),
+        (program.dst_buffer, program.dst_offset, _TRAITS.uses_dst[program.type]),
     ):
-        is_outside |= used & (buffer == Buffer.SCRATCH) & (offset + program.count > limit)
+        reaches_beyond = offset + program.count > limit
+        is_outside |= is_used & (buffer == Buffer.SCRATCH) & reaches_beyond
     findings.errors_at(
         "scratch-range",
         is_outside & (slots_of_rank[rank] > 0),
@@ -112,36 +171,62 @@ def _check_scratch(
     findings.raise_errors()
 
 
-_USES_SRC = np.asarray([1, 0, 0, 1, 1, 1, 1, 1, 0], np.bool_)
-_USES_DST = np.asarray([0, 1, 1, 1, 0, 1, 1, 1, 0], np.bool_)
-_RECEIVES = np.asarray([0, 1, 1, 1, 1, 1, 0, 0, 0], np.bool_)
-_SENDS_FIRST = np.asarray([1, 0, 0, 0, 0, 0, 0, 0, 0], np.bool_)
-_REDUCES_RECEIVED = np.asarray([0, 0, 0, 1, 1, 1, 0, 0, 0], np.bool_)
-
-
-def _columns(
-    program: ThreadBlockProgram, slot: Int64Array, is_dsl_reading: bool, width: Int64Array
+def _regions(
+    program: ThreadBlockProgram,
+    slot: Int64Array,
+    is_dsl_reading: bool,
 ) -> dict[str, Int64Array]:
-    step_type = program.type
-    src_buffer, src_offset, dst_buffer, dst_offset = _regions(program, slot, is_dsl_reading)
+    """Source and destination of every step's first row; unused sides are not blanked yet."""
+    src_buffer, src_offset = program.src_buffer, program.src_offset
+    if is_dsl_reading:
+        # MSCCLang prints the sender's place in src and means dst = dst + received; the runtimes add
+        # the local src.
+        reduces = _TRAITS.reduces_received[program.type]
+        src_buffer = np.where(reduces, program.dst_buffer, src_buffer)
+        src_offset = np.where(reduces, program.dst_offset, src_offset)
+    is_rrs = program.type == StepType.RECV_REDUCE_SEND
+    return {
+        "src_buffer": src_buffer,
+        "src_offset": src_offset,
+        "dst_buffer": np.where(is_rrs, Buffer.SCRATCH, program.dst_buffer),
+        "dst_offset": np.where(is_rrs, slot[program.block], program.dst_offset),
+    }
+
+
+def _first_rows(
+    program: ThreadBlockProgram,
+    regions: dict[str, Int64Array],
+) -> dict[str, Int64Array]:
+    """Columns of the first plain step of every step."""
+    block, step_type = program.block, program.type
+    uses_src = _TRAITS.uses_src[step_type]
     is_rrs = step_type == StepType.RECV_REDUCE_SEND
-    has_src, has_dst = _USES_SRC[step_type], _USES_DST[step_type] | is_rrs
-    peer = np.where(_SENDS_FIRST[step_type], program.send[program.block], -1)
-    peer = np.where(_RECEIVES[step_type], program.recv[program.block], peer)
-    columns = {
+    uses_dst = _TRAITS.uses_dst[step_type] | is_rrs
+    peer = np.where(step_type == StepType.SEND, program.send[block], -1)
+    peer = np.where(_TRAITS.receives[step_type], program.recv[block], peer)
+    return {
         "rank": program.rank,
-        "kind": _FIRST_KIND[step_type],
+        "kind": _TRAITS.kind[step_type],
         "peer": peer,
-        "channel": np.where(peer >= 0, program.channel[program.block], 0),
-        "src_buffer": np.where(has_src, src_buffer, Buffer.UNKNOWN),
-        "src_offset": np.where(has_src, src_offset, 0),
-        "dst_buffer": np.where(has_dst, dst_buffer, Buffer.UNKNOWN),
-        "dst_offset": np.where(has_dst, dst_offset, 0),
+        "channel": np.where(peer >= 0, program.channel[block], 0),
+        # Sides that a step does not use are documentation of the other end in the file.
+        "src_buffer": np.where(uses_src, regions["src_buffer"], Buffer.UNKNOWN),
+        "src_offset": np.where(uses_src, regions["src_offset"], 0),
+        "dst_buffer": np.where(uses_dst, regions["dst_buffer"], Buffer.UNKNOWN),
+        "dst_offset": np.where(uses_dst, regions["dst_offset"], 0),
         "count": program.count,
-        "lane": program.block_id[program.block],
+        "lane": program.block_id[block],
         "source_line": program.line,
     }
-    rows = {name: np.repeat(column, width) for name, column in columns.items()}
+
+
+def _rows(
+    first: dict[str, Int64Array],
+    program: ThreadBlockProgram,
+    width: Int64Array,
+) -> dict[str, Int64Array]:
+    """Columns of all rows: each second row sends on what the first one stored."""
+    rows = {name: np.repeat(column, width) for name, column in first.items()}
     second = np.cumsum(width)[width == 2] - 1
     rows["kind"][second] = StepKind.SEND
     rows["peer"][second] = program.send[program.block[width == 2]]
@@ -149,19 +234,3 @@ def _columns(
         rows[f"src_{part}"][second] = rows[f"dst_{part}"][second]
         rows[f"dst_{part}"][second] = unused
     return rows
-
-
-def _regions(
-    program: ThreadBlockProgram, slot: Int64Array, is_dsl_reading: bool
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Source and destination of every step's first row; unused sides are not blanked yet."""
-    src_buffer, src_offset = program.src_buffer, program.src_offset
-    if is_dsl_reading:
-        # MSCCLang prints the sender's place in src and means dst = dst + received; the runtimes add the local src.
-        reduces = _REDUCES_RECEIVED[program.type]
-        src_buffer = np.where(reduces, program.dst_buffer, src_buffer)
-        src_offset = np.where(reduces, program.dst_offset, src_offset)
-    is_rrs = program.type == StepType.RECV_REDUCE_SEND
-    dst_buffer = np.where(is_rrs, Buffer.SCRATCH, program.dst_buffer)
-    dst_offset = np.where(is_rrs, slot[program.block], program.dst_offset)
-    return src_buffer, src_offset, dst_buffer, dst_offset

@@ -1,4 +1,4 @@
-"""Turn the tables of a scanned file into the columns of its program; what cannot be represented is an error."""
+"""Turn the tables of a scanned file into the columns of its program."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from collhub_msccl.arrays import Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.numbers import NumberState
 from collhub_msccl.reading.header import AlgoHeader
@@ -14,7 +15,6 @@ from collhub_msccl.reading.scan import ScannedXml
 from collhub_msccl.thread_block_program import (
     BUFFER_NAMES,
     STEP_TYPE_NAMES,
-    Int64Array,
     ThreadBlockProgram,
 )
 
@@ -23,19 +23,26 @@ _NUMBER_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "tb": ("id", "send", "recv", "chan"),
     "step": ("s", "srcoff", "dstoff", "cnt", "depid", "deps", "hasdep"),
 }
-
-
 _NUMBER_DEFECTS = (
     (NumberState.NO_NUMBER, "not-a-number", "is not a number"),
     (NumberState.OUT_OF_RANGE, "attribute-range", "is not a number below 2^31"),
 )
+_LONGEST_SHOWN = 40
 
 
 def read_thread_blocks(
-    document: ScannedXml, header: AlgoHeader, findings: FileFindings
+    document: ScannedXml,
+    header: AlgoHeader,
+    findings: FileFindings,
 ) -> ThreadBlockProgram:
-    """Turn the tables into a program. Raises `InputError` with everything that cannot be represented."""
-    gpus, blocks, steps = (_numbers(tag, document, findings) for tag in ("gpu", "tb", "step"))
+    """Sort and number the elements of a file.
+
+    Raises `InputError` with everything that cannot be represented. What a runtime would make of the
+    values is not looked at: see `check_program`.
+    """
+    gpus = _numbers("gpu", document, findings)
+    blocks = _numbers("tb", document, findings)
+    steps = _numbers("step", document, findings)
     words = {
         "type": _words("type", STEP_TYPE_NAMES, document, findings),
         "src_buffer": _words("srcbuf", BUFFER_NAMES, document, findings),
@@ -48,79 +55,119 @@ def read_thread_blocks(
 
 
 def _numbers(tag: str, document: ScannedXml, findings: FileFindings) -> dict[str, Int64Array]:
-    table, texts = document.table(tag), document.texts
-    values, states = texts.numbers
+    """The numeric columns of a table, by attribute; 0 where a text is no number."""
+    table = document.table(tag)
+    values, states = document.texts.numbers
     columns: dict[str, Int64Array] = {}
     for attribute in table.attributes:
         codes = table.column(attribute)
-        if texts.missing >= 0:
+        if document.texts.missing >= 0:
             _check_present(tag, attribute, document, findings)
-        if attribute in _NUMBER_COLUMNS[tag]:
-            columns[attribute] = values[codes]
-            if states[codes].any():
-                _check_numbers(tag, attribute, document, findings)
+        if attribute not in _NUMBER_COLUMNS[tag]:
+            continue
+        columns[attribute] = values[codes]
+        if states[codes].any():
+            _check_numbers(tag, attribute, document, findings)
     return columns
 
 
-def _check_present(tag: str, attribute: str, document: ScannedXml, findings: FileFindings) -> None:
+def _check_present(
+    tag: str,
+    attribute: str,
+    document: ScannedXml,
+    findings: FileFindings,
+) -> None:
+    """All attributes are required, those of a `nop` too: the runtimes' parsers look each up."""
+    table = document.table(tag)
     findings.errors_at(
         "missing-attribute",
-        document.table(tag).column(attribute) == document.texts.missing,
-        document.table(tag).line,
+        table.column(attribute) == document.texts.missing,
+        table.line,
         lambda row: f"{document.name(tag, row)} has no attribute {attribute!r}",
         rank=document.ranks(tag),
     )
 
 
-def _check_numbers(tag: str, attribute: str, document: ScannedXml, findings: FileFindings) -> None:
+def _check_numbers(
+    tag: str,
+    attribute: str,
+    document: ScannedXml,
+    findings: FileFindings,
+) -> None:
+    """Tell which values of an attribute are no numbers, or are read only in part."""
     table, texts = document.table(tag), document.texts
     codes = table.column(attribute)
-    state = texts.numbers[1][codes]
+    _, states = texts.numbers
+    state = states[codes]
+    # A missing attribute has been told already.
     state[codes == texts.missing] = NumberState.FINE
 
     def message(expected: str, row: int) -> str:
-        return (
-            f"{document.name(tag, row)}: {attribute} {(texts[codes[row]] or '')[:40]!r} {expected}"
-        )
+        text = (texts[codes[row]] or "")[:_LONGEST_SHOWN]
+        return f"{document.name(tag, row)}: {attribute} {text!r} {expected}"
 
+    rank = document.ranks(tag)
     for kind, code, expected in _NUMBER_DEFECTS:
-        findings.errors_at(
-            code, state == kind, table.line, partial(message, expected), rank=document.ranks(tag)
-        )
+        text_of = partial(message, expected)
+        findings.errors_at(code, state == kind, table.line, text_of, rank=rank)
     cut = partial(message, "is cut at its first odd character")
-    findings.warn_at(
-        "odd-number", state == NumberState.CUT, table.line, cut, rank=document.ranks(tag)
-    )
+    findings.warn_at("odd-number", state == NumberState.CUT, table.line, cut, rank=rank)
 
 
 def _words(
-    attribute: str, words: Sequence[str], document: ScannedXml, findings: FileFindings
+    attribute: str,
+    words: Sequence[str],
+    document: ScannedXml,
+    findings: FileFindings,
 ) -> Int64Array:
+    """For every step the position of an attribute in `words`, -1 where it is none of them."""
     codes = document.steps.column(attribute)
     positions = document.texts.positions_in(words)[codes]
+    is_wrong = (positions < 0) & (codes != document.texts.missing)
+    if not is_wrong.any():
+        return positions
 
     def message(row: int) -> str:
-        found = (document.texts[codes[row]] or "")[:40]
-        return (
-            f"{document.name('step', row)}: {attribute} {found!r} is not one of {', '.join(words)}"
-        )
+        found = (document.texts[codes[row]] or "")[:_LONGEST_SHOWN]
+        known = ", ".join(words)
+        return f"{document.name('step', row)}: {attribute} {found!r} is not one of {known}"
 
-    is_wrong = (positions < 0) & (codes != document.texts.missing)
-    if is_wrong.any():
-        findings.errors_at(
-            f"unknown-{attribute}",
-            is_wrong,
-            document.steps.line,
-            message,
-            rank=document.ranks("step"),
-        )
+    findings.errors_at(
+        f"unknown-{attribute}",
+        is_wrong,
+        document.steps.line,
+        message,
+        rank=document.ranks("step"),
+    )
     return positions
 
 
 def _check_gpus(
-    gpus: Mapping[str, Int64Array], line: Int64Array, header: AlgoHeader, findings: FileFindings
+    gpus: Mapping[str, Int64Array],
+    line: Int64Array,
+    header: AlgoHeader,
+    findings: FileFindings,
 ) -> None:
-    ids, expected = gpus["id"], header.num_ranks
+    """Every rank of 0..ngpus-1 has one `<gpu>`, with sizes of 0 or more."""
+    _check_ranks(gpus["id"], line, header, findings)
+    io_chunks = np.minimum(gpus["i_chunks"], gpus["o_chunks"])
+    smallest = np.minimum(io_chunks, gpus["s_chunks"])
+    findings.errors_at(
+        "attribute-range",
+        smallest < 0,
+        line,
+        lambda row: f"a size of the <gpu> with id {gpus['id'][row]} is negative",
+    )
+
+
+def _check_ranks(
+    ids: Int64Array,
+    line: Int64Array,
+    header: AlgoHeader,
+    findings: FileFindings,
+) -> None:
+    """Two `<gpu>` of one id would mix into one program in the runtimes."""
+    expected = header.num_ranks
     outside = (ids < 0) | (ids >= expected)
     findings.errors_at(
         "rank-range",
@@ -129,38 +176,44 @@ def _check_gpus(
         lambda row: f"gpu id {ids[row]} is not in 0..{expected - 1} (ngpus {expected})",
     )
     _, first = np.unique(ids, return_index=True)
-    again = np.ones(len(ids), np.bool_)
-    again[first] = False
+    is_again = np.ones(len(ids), np.bool_)
+    is_again[first] = False
     findings.errors_at(
-        "duplicate-rank", again, line, lambda row: f"a second <gpu> has the id {ids[row]}"
-    )
-    present = len(first) - int(np.count_nonzero(outside[first]))
-    if present < expected:
-        message = f"ngpus is {expected}, but only {present} ranks have a <gpu>; the first one missing is {_first_missing(ids)}"
-        findings.error("missing-rank", message, header.line)
-    smallest = np.minimum(np.minimum(gpus["i_chunks"], gpus["o_chunks"]), gpus["s_chunks"])
-    findings.errors_at(
-        "attribute-range",
-        smallest < 0,
+        "duplicate-rank",
+        is_again,
         line,
-        lambda row: f"a size of the <gpu> with id {ids[row]} is negative",
+        lambda row: f"a second <gpu> has the id {ids[row]}",
     )
+    present = int(np.count_nonzero(~outside[first]))
+    if present < expected:
+        message = (
+            f"ngpus is {expected}, but only {present} ranks have a <gpu>;"
+            f" the first one missing is {_first_missing(ids)}"
+        )
+        findings.error("missing-rank", message, header.line)
+
+
+def _first_missing(ids: Int64Array) -> int:
+    """The smallest number from 0 that is not among `ids`; no table of all ngpus is made."""
+    is_there = np.zeros(len(ids) + 1, np.bool_)
+    small = ids[(ids >= 0) & (ids < len(ids))]
+    is_there[small] = True
+    return int(np.argmin(is_there))
 
 
 def _check_flags(has_dependents: Int64Array, document: ScannedXml, findings: FileFindings) -> None:
+    """`hasdep` is 0 or 1: the parsers refuse everything else."""
+
+    def message(row: int) -> str:
+        return f"{document.name('step', row)}: hasdep {has_dependents[row]} is not 0 or 1"
+
     findings.errors_at(
         "attribute-range",
         (has_dependents < 0) | (has_dependents > 1),
         document.steps.line,
-        lambda row: f"{document.name('step', row)}: hasdep {has_dependents[row]} is not 0 or 1",
+        message,
         rank=document.ranks("step"),
     )
-
-
-def _first_missing(ids: Int64Array) -> int:
-    is_there = np.zeros(len(ids) + 1, np.bool_)
-    is_there[ids[(ids >= 0) & (ids < len(ids))]] = True
-    return int(np.argmin(is_there))
 
 
 def _arranged(
@@ -169,28 +222,26 @@ def _arranged(
     blocks: Mapping[str, Int64Array],
     steps: Mapping[str, Int64Array],
 ) -> ThreadBlockProgram:
-    gpu_of_block = np.repeat(np.arange(len(document.gpus)), np.diff(document.gpus.first_child))
-    block_rank = gpus["id"][gpu_of_block]
-    block_order = np.lexsort((blocks["id"], block_rank))
-    lengths = np.diff(document.thread_blocks.first_child)[block_order]
-    first_step = np.cumsum(lengths) - lengths
-    block = np.repeat(np.arange(len(block_order), dtype=np.int64), lengths)
-    position = np.arange(len(block), dtype=np.int64) - first_step[block]
-    row = document.thread_blocks.first_child[block_order][block] + position
+    """Sort ranks and thread blocks by id, which the file may give in any order; steps stay."""
+    gpu_count = len(document.gpus)
+    gpu_of_block = np.repeat(np.arange(gpu_count), np.diff(document.gpus.first_child))
+    rank_of_block = gpus["id"][gpu_of_block]
     by_rank = np.argsort(gpus["id"])
+    by_block = np.lexsort((blocks["id"], rank_of_block))
+    block_rank = rank_of_block[by_block]
+    block, position, row = _arranged_steps(document, by_block)
+    block_indptr = np.searchsorted(block_rank, np.arange(gpu_count + 1))
     return ThreadBlockProgram(
         input_chunks=gpus["i_chunks"][by_rank],
         output_chunks=gpus["o_chunks"][by_rank],
         scratch_chunks=gpus["s_chunks"][by_rank],
-        block_indptr=np.searchsorted(
-            block_rank[block_order], np.arange(len(document.gpus) + 1)
-        ).astype(np.int64),
-        block_rank=block_rank[block_order],
-        block_id=blocks["id"][block_order],
-        send=blocks["send"][block_order],
-        recv=blocks["recv"][block_order],
-        channel=blocks["chan"][block_order],
-        block_line=document.thread_blocks.line[block_order],
+        block_indptr=block_indptr.astype(np.int64),
+        block_rank=block_rank,
+        block_id=blocks["id"][by_block],
+        send=blocks["send"][by_block],
+        recv=blocks["recv"][by_block],
+        channel=blocks["chan"][by_block],
+        block_line=document.thread_blocks.line[by_block],
         block=block,
         position=position,
         number=steps["s"][row],
@@ -205,3 +256,17 @@ def _arranged(
         has_dependents=steps["hasdep"][row] != 0,
         line=document.steps.line[row],
     )
+
+
+def _arranged_steps(
+    document: ScannedXml,
+    by_block: Int64Array,
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Thread block, position in it and row of the scanned table of every step, when sorted."""
+    first_child = document.thread_blocks.first_child
+    lengths = np.diff(first_child)[by_block]
+    first_step = np.cumsum(lengths) - lengths
+    block = np.repeat(np.arange(len(by_block), dtype=np.int64), lengths)
+    position = np.arange(len(block), dtype=np.int64) - first_step[block]
+    row = first_child[by_block][block] + position
+    return block, position, row

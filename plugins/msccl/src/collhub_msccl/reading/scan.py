@@ -1,4 +1,9 @@
-"""Scan MSCCL-IR XML into tables, one row an element, with line numbers."""
+"""Scan MSCCL-IR XML into tables, one row an element, with line numbers.
+
+One pass of expat over the file. Every element costs a few list operations and no object of its own;
+distinct attribute values are stored once, so that a number is parsed once however often it stands
+in the file. Time and memory are linear in the file.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +18,20 @@ from xml.parsers import expat
 import numpy as np
 import numpy.typing as npt
 
+from collhub_msccl.arrays import Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.numbers import NumberState, parse_number
 from hub_core.diagnostics import InputError, Location
 
 MAX_BYTES = 1 << 30
+# Expat is given a view of pieces, so that it never copies a large file; texts are encoded in
+# batches, so that few Python strings are alive at a time.
 _PIECE_BYTES = 1 << 18
 _FLUSH_TEXTS = 1 << 13
+# Attributes of <algo> travel in the header of every trace file.
 _LONGEST_HEADER_TEXT = 4096
+_LONGEST_SHOWN_NAME = 40
+_MOST_SHOWN_NAMES = 5
 _PARENT = {"gpu": "algo", "tb": "gpu", "step": "tb"}
 _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "gpu": ("id", "i_chunks", "o_chunks", "s_chunks"),
@@ -38,7 +49,10 @@ _REASONS_AT_END = (
 
 
 class Texts:
-    """The distinct attribute values of a document; tables hold indices into it. None stands for a missing attribute."""
+    """The distinct attribute values of a file; None stands for a missing attribute.
+
+    Tables hold indices into it ("codes").
+    """
 
     def __init__(self, texts: Sequence[str | None]) -> None:
         self._texts = texts
@@ -49,24 +63,25 @@ class Texts:
     @cached_property
     def missing(self) -> int:
         """Index of None, or -1."""
-        return self._texts.index(None) if None in self._texts else -1
+        if None not in self._texts:
+            return -1
+        return self._texts.index(None)
 
     @cached_property
-    def numbers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    def numbers(self) -> tuple[Int64Array, npt.NDArray[np.uint8]]:
         """Value and `NumberState` of every text."""
-        parsed = [
-            (0, NumberState.NO_NUMBER) if text is None else parse_number(text)
-            for text in self._texts
-        ]
-        values, states = zip(*parsed, strict=True) if parsed else ((), ())
+        values: list[int] = []
+        states: list[int] = []
+        for text in self._texts:
+            value, state = (0, NumberState.NO_NUMBER) if text is None else parse_number(text)
+            values.append(value)
+            states.append(state)
         return np.asarray(values, np.int64), np.asarray(states, np.uint8)
 
-    def positions_in(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
-        """For every text its index in `words`, or -1."""
-        known = {word: position for position, word in enumerate(words)}
-        return np.asarray(
-            [known.get(text, -1) if text is not None else -1 for text in self._texts], np.int64
-        )
+    def positions_in(self, words: Sequence[str]) -> Int64Array:
+        """Index in `words` of every text, or -1."""
+        known: dict[str | None, int] = {word: index for index, word in enumerate(words)}
+        return np.asarray([known.get(text, -1) for text in self._texts], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +94,8 @@ class ElementTable:
 
     attributes: tuple[str, ...]
     codes: npt.NDArray[np.int32]
-    line: npt.NDArray[np.int64]
-    first_child: npt.NDArray[np.int64]
+    line: Int64Array
+    first_child: Int64Array
 
     def __len__(self) -> int:
         return len(self.line)
@@ -103,43 +118,46 @@ class ScannedXml:
 
     def table(self, tag: str) -> ElementTable:
         """The table of one element name."""
-        return {"gpu": self.gpus, "tb": self.thread_blocks, "step": self.steps}[tag]
+        tables = {"gpu": self.gpus, "tb": self.thread_blocks, "step": self.steps}
+        return tables[tag]
 
     def name(self, tag: str, row: int) -> str:
         """How messages call a row of a table, from ids as written."""
         if tag != "step":
-            return f"<{tag}> with id {self.texts[self.table(tag).column('id')[row]]}"
-        block = int(np.searchsorted(self.thread_blocks.first_child[:-1], row, "right")) - 1
-        block_id = self.texts[self.thread_blocks.column("id")[block]]
-        return f"thread block {block_id}, step {row - int(self.thread_blocks.first_child[block])}"
+            code = self.table(tag).column("id")[row]
+            return f"<{tag}> with id {self.texts[code]}"
+        first_step = self.thread_blocks.first_child
+        block = int(np.searchsorted(first_step[:-1], row, "right")) - 1
+        code = self.thread_blocks.column("id")[block]
+        return f"thread block {self.texts[code]}, step {row - int(first_step[block])}"
 
-    def ranks(self, tag: str) -> npt.NDArray[np.int64]:
+    def ranks(self, tag: str) -> Int64Array:
         """Rank of every row of a table; -1 where its id is no number."""
         values, states = self.texts.numbers
         ids = self.gpus.column("id")
         rank = np.where(states[ids] == NumberState.FINE, values[ids], -1)
-        for parent in (self.gpus, self.thread_blocks)[: ("gpu", "tb", "step").index(tag)]:
-            rank = np.repeat(rank, np.diff(parent.first_child))
+        if tag in ("tb", "step"):
+            rank = np.repeat(rank, np.diff(self.gpus.first_child))
+        if tag == "step":
+            rank = np.repeat(rank, np.diff(self.thread_blocks.first_child))
         return rank
 
 
 def scan(content: bytes, file: str, findings: FileFindings) -> ScannedXml:
-    """Parse `content`. Raises `InputError` for what is not well-formed MSCCL-IR XML; reports what it ignores."""
+    """Parse `content`; report elements and attributes that it ignores.
+
+    Raises `InputError` for what is not well-formed MSCCL-IR XML.
+    """
     if len(content) > MAX_BYTES:
-        raise InputError(
-            f"the file has {len(content)} bytes, more than {MAX_BYTES}",
-            location=Location(file),
-            code="too-large",
-        )
+        message = f"the file has {len(content)} bytes, more than {MAX_BYTES}"
+        raise InputError(message, location=Location(file), code="too-large")
     scanner = _Scanner(file)
-    view = memoryview(content)
     try:
-        for start in range(0, len(content), _PIECE_BYTES):
-            scanner.parser.Parse(view[start : start + _PIECE_BYTES], False)
-        scanner.parser.Parse(b"", True)
+        _feed(scanner.parser, content)
     except expat.ExpatError as error:
         raise _syntax_error(error, scanner, content, file) from None
     except (LookupError, ValueError):
+        # Expat asks Python's codecs for encodings that it does not know itself.
         raise InputError(
             "the XML declaration names an encoding that is not supported",
             location=Location(file, 1),
@@ -149,9 +167,22 @@ def scan(content: bytes, file: str, findings: FileFindings) -> ScannedXml:
     return scanner.document(findings)
 
 
+def _feed(parser: expat.XMLParserType, content: bytes) -> None:
+    """Give the whole file to the parser, which calls the handlers on the way."""
+    view = memoryview(content)
+    for start in range(0, len(content), _PIECE_BYTES):
+        piece = view[start : start + _PIECE_BYTES]
+        parser.Parse(piece, False)
+    parser.Parse(b"", True)
+
+
 def _syntax_error(
-    error: expat.ExpatError, scanner: _Scanner, content: bytes, file: str
+    error: expat.ExpatError,
+    scanner: _Scanner,
+    content: bytes,
+    file: str,
 ) -> InputError:
+    """The reason in the user's terms: an empty file, half of one, or no XML."""
     if not content.strip(b" \t\r\n\xef\xbb\xbf"):
         return InputError(
             "the file is empty",
@@ -161,14 +192,17 @@ def _syntax_error(
         )
     place = Location(file, error.lineno)
     reason = expat.ErrorString(error.code)
-    if reason in _REASONS_AT_END:
-        inside = (
-            f"inside <{scanner.innermost}>" if scanner.innermost else "before its first element"
-        )
-        return InputError(
-            f"the file ends {inside}", location=place, code="truncated", cure="get the whole file"
-        )
-    return InputError(f"this is not well-formed XML: {reason}", location=place, code="not-xml")
+    if reason not in _REASONS_AT_END:
+        message = f"this is not well-formed XML: {reason}"
+        return InputError(message, location=place, code="not-xml")
+    innermost = scanner.innermost
+    where = f"inside <{innermost}>" if innermost else "before its first element"
+    return InputError(
+        f"the file ends {where}",
+        location=place,
+        code="truncated",
+        cure="get the whole file",
+    )
 
 
 class _Rows:
@@ -182,6 +216,9 @@ class _Rows:
         self._codes = codes
         self._texts: list[str | None] = []
         self._pieces: list[npt.NDArray[np.int32]] = []
+        # Attributes in the order of the last element, and where ours stand there. Elements of one
+        # file look alike, so the order is compared once an element and computed once a file; None
+        # for elements that have just our attributes in our order.
         self._layout: list[str] = []
         self._order: list[int] | None = None
 
@@ -193,46 +230,57 @@ class _Rows:
         texts: list[str | None] = pairs[1::2]  # type: ignore[assignment]
         if self._order is not None:
             texts = [texts[position] if position >= 0 else None for position in self._order]
-            self.unknown.update(name for name in names if name not in self.attributes)
+            self._count_unknown(names)
         self._texts.extend(texts)
         self.lines.append(line)
         if len(self._texts) >= _FLUSH_TEXTS:
             self._flush()
 
     def table(self, child_rows: int) -> ElementTable:
-        """Everything that was added."""
+        """Everything that was added; `child_rows`: length of the child table."""
         self._flush()
         codes = np.concatenate(self._pieces).reshape(-1, len(self.attributes))
         first_child = np.asarray([*self.first_child, child_rows], np.int64)
-        return ElementTable(self.attributes, codes, np.asarray(self.lines, np.int64), first_child)
+        lines = np.asarray(self.lines, np.int64)
+        return ElementTable(self.attributes, codes, lines, first_child)
 
     def _change_layout(self, names: list[str]) -> None:
+        """Find our attributes among those of an element; a missing one stands at -1."""
         position = {name: index for index, name in enumerate(names)}
         order = [position.get(attribute, -1) for attribute in self.attributes]
+        is_ours = order == list(range(len(names)))
         self._layout = names
-        self._order = None if order == list(range(len(names))) else order
+        self._order = None if is_ours else order
+
+    def _count_unknown(self, names: list[str]) -> None:
+        self.unknown.update(name for name in names if name not in self.attributes)
 
     def _flush(self) -> None:
-        self._pieces.append(
-            np.fromiter(map(self._codes.__getitem__, self._texts), np.int32, len(self._texts))
-        )
+        """Replace the texts that wait by their codes."""
+        codes = map(self._codes.__getitem__, self._texts)
+        self._pieces.append(np.fromiter(codes, np.int32, len(self._texts)))
         self._texts.clear()
 
 
 class _Scanner:
-    """Expat handlers. No entity is ever expanded: without a DOCTYPE, which is refused, XML knows none but five characters."""
+    """Expat handlers.
+
+    No entity is ever expanded: without a DOCTYPE, which is refused, XML knows none but five
+    characters (XML 1.0, section 4.6).
+    """
 
     def __init__(self, file: str) -> None:
         self._file = file
+        # A text that was not seen yet gets the next number on look-up.
         self._codes: defaultdict[str | None, int] = defaultdict(count().__next__)
         self._open = [_DOCUMENT]
         self._ignored: Counter[str] = Counter()
         self._ignored_line = 0
         self._algo: dict[str, str] = {}
         self._algo_line = 0
-        self._gpus, self._thread_blocks, self._steps = (
-            _Rows(name, self._codes) for name in ("gpu", "tb", "step")
-        )
+        self._gpus = _Rows("gpu", self._codes)
+        self._thread_blocks = _Rows("tb", self._codes)
+        self._steps = _Rows("step", self._codes)
         self.parser = expat.ParserCreate()
         self.parser.ordered_attributes = True
         self.parser.StartElementHandler = self._start
@@ -250,11 +298,11 @@ class _Scanner:
         steps = self._steps.table(0)
         thread_blocks = self._thread_blocks.table(len(steps))
         gpus = self._gpus.table(len(thread_blocks))
-        return ScannedXml(
-            self._algo, self._algo_line, gpus, thread_blocks, steps, Texts(list(self._codes))
-        )
+        texts = Texts(list(self._codes))
+        return ScannedXml(self._algo, self._algo_line, gpus, thread_blocks, steps, texts)
 
     def _start(self, name: str, attributes: list[str]) -> None:
+        """Handle a start tag. The most frequent element comes first: this is the hot loop."""
         inside = self._open[-1]
         line = self.parser.CurrentLineNumber
         if name == "step" and inside == "tb":
@@ -276,63 +324,56 @@ class _Scanner:
 
     def _start_algo(self, name: str, attributes: list[str], line: int) -> None:
         if name != "algo":
-            self._fail(
-                "wrong-root",
-                f"the root element is <{_short(name)}>; MSCCL-IR XML starts with <algo>",
-                line,
-            )
+            message = f"the root element is <{_short(name)}>; MSCCL-IR XML starts with <algo>"
+            self._fail("wrong-root", message, line)
         self._algo = dict(zip(attributes[::2], attributes[1::2], strict=True))
         self._algo_line = line
         for key, text in self._algo.items():
             if len(key) + len(text) > _LONGEST_HEADER_TEXT:
-                self._fail(
-                    "too-long",
-                    f"attribute {_short(key)!r} of <algo> has {len(text)} characters",
-                    line,
-                )
+                message = f"attribute {_short(key)!r} of <algo> has {len(text)} characters"
+                self._fail("too-long", message, line)
 
     def _ignore(self, name: str, inside: str, line: int) -> str:
-        if inside != _IGNORED:
-            if name == "algo" or name in _PARENT:
-                parent = _PARENT.get(name, "the file itself")
-                self._fail(
-                    "misplaced-element",
-                    f"<{name}> stands in <{inside}>; it belongs in {parent}",
-                    line,
-                )
-            self._ignored[_short(name)] += 1
-            self._ignored_line = self._ignored_line or line
+        """Skip an unknown element with all that it contains, as the runtimes do.
+
+        A known element in the wrong place is an error: its steps would be lost without a word.
+        """
+        if inside == _IGNORED:
+            return _IGNORED
+        if name == "algo" or name in _PARENT:
+            parent = _PARENT.get(name, "the file itself")
+            message = f"<{name}> stands in <{inside}>; it belongs in {parent}"
+            self._fail("misplaced-element", message, line)
+        self._ignored[_short(name)] += 1
+        self._ignored_line = self._ignored_line or line
         return _IGNORED
 
     def _refuse_doctype(self, *_declaration: object) -> None:
         line = self.parser.CurrentLineNumber
-        self._fail(
-            "doctype",
-            "a DOCTYPE is not accepted: entities could be expanded without bound",
-            line,
-            "remove it",
-        )
+        message = "a DOCTYPE is not accepted: entities could be expanded without bound"
+        self._fail("doctype", message, line, "remove it")
 
     def _fail(self, code: str, message: str, line: int, cure: str = "") -> NoReturn:
         raise InputError(message, location=Location(self._file, line), code=code, cure=cure)
 
     def _report_ignored(self, findings: FileFindings) -> None:
+        """Warn of elements and attributes that no runtime reads."""
         if self._ignored:
-            names = ", ".join(f"{number} <{name}>" for name, number in self._ignored.most_common(5))
-            findings.warn(
-                "ignored-elements", f"ignored, as the runtimes do: {names}", self._ignored_line
-            )
+            most = self._ignored.most_common(_MOST_SHOWN_NAMES)
+            names = ", ".join(f"{number} <{name}>" for name, number in most)
+            message = f"ignored, as the runtimes do: {names}"
+            findings.warn("ignored-elements", message, self._ignored_line)
         for tag, rows in (("gpu", self._gpus), ("tb", self._thread_blocks), ("step", self._steps)):
-            if rows.unknown:
-                names = ", ".join(
-                    f"{number} {_short(name)}" for name, number in rows.unknown.most_common(5)
-                )
-                findings.warn(
-                    "ignored-attributes",
-                    f"ignored, as the runtimes do, on <{tag}>: {names}",
-                    self._algo_line,
-                )
+            if not rows.unknown:
+                continue
+            most = rows.unknown.most_common(_MOST_SHOWN_NAMES)
+            names = ", ".join(f"{number} {_short(name)}" for name, number in most)
+            message = f"ignored, as the runtimes do, on <{tag}>: {names}"
+            findings.warn("ignored-attributes", message, self._algo_line)
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 40 else name[:37] + "..."
+    """A name that a message can hold."""
+    if len(name) <= _LONGEST_SHOWN_NAME:
+        return name
+    return name[: _LONGEST_SHOWN_NAME - 3] + "..."
