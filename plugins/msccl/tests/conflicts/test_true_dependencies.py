@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from collhub_msccl.conflicts import accesses, between_blocks
+from collhub_msccl.conflicts import accesses, between_blocks, clocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,7 +146,7 @@ def test_nothing_is_ordered_that_the_file_leaves_open(reader_of, xml, blocks) ->
     ("module", "limit"),
     [
         (accesses, "_MOST_UNITS"),
-        (between_blocks, "_MOST_CLOCKS"),
+        (clocks, "_MOST_CLOCKS"),
         (between_blocks, "_MOST_QUERIES"),
     ],
 )

@@ -1,4 +1,9 @@
-"""What each runtime of MSCCL-IR accepts: names, step types and limits, shared by the writer and the load check."""
+"""What each runtime of MSCCL-IR accepts: names, step types and limits, by its public sources.
+
+microsoft/msccl (b23e9cd): `src/include/msccl.h`, `src/graph/topo.cc`; Azure/msccl-executor-nccl
+(c6f6b36) and ROCm/rccl (0cbce2a7): `src/include/msccl`, `src/misc/msccl`. Limits are the numbers
+that still load. The writer and the load check share this table.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,20 @@ from dataclasses import dataclass
 
 from hub_core.collectives import CollectiveKind
 
+# Counts must be below MSCCL_MAX_COUNT, which is 72.
 MOST_COUNT = 71
+# `depid` is stored in 8 signed bits, offsets in 16.
 MOST_DEPENDENCY_BLOCK = 127
 MOST_OFFSET = (1 << 15) - 1
+# Elements that one rank reads: <algo>, all <gpu>, and the thread blocks and steps of its own.
 MOST_NODES = 4095
+# Children of one element, which no parser counts: more overrun an array.
 MOST_CHILDREN = 1024
+# Thread blocks of a rank that send, or that receive, on one channel.
 BLOCKS_PER_CHANNEL = 32
 DEFAULT_MAX_BYTES = 1 << 27
 """The size below which microsoft/msccl uses a file that states no maxBytes."""
+# A connection has 8 slots; a transfer takes 4 of them in Simple and one in the other protocols.
 FIFO_CAPACITY: Mapping[str, int] = {"Simple": 2, "LL": 8, "LL128": 8}
 """Transfers that a connection holds, by protocol."""
 
@@ -37,9 +48,10 @@ _SLICES = {"Simple": 2 << 20, "LL": 32 << 10, "LL128": 576_000}
 class Runtime:
     """The rules of one runtime.
 
-    `spelling`: how `coll` is written, kinds that it does not know left out; `collectives`: every `coll` that it takes.
-    `has_both_modes`: it reads `outofplace`, so one file can serve both modes, and demands `minBytes`, `maxBytes`.
-    `slice_bytes`: bytes of one chunk that one iteration moves, by protocol. Limits are the numbers that still load.
+    `spelling`: how `coll` is written, kinds that it does not know left out; `collectives`: every
+    `coll` that it takes. `has_both_modes`: it reads `outofplace`, so one file can serve both modes,
+    and demands `minBytes`, `maxBytes`. `slice_bytes`: bytes of one chunk that one iteration moves,
+    by protocol.
     """
 
     name: str
@@ -59,6 +71,7 @@ class Runtime:
         return "rcs" in self.step_types
 
 
+# It has no gather and scatter, but `custom`, and the underscore in reduce_scatter.
 _MSCCL_SPELLINGS = {
     **{kind: name for kind, name in _SPELLINGS.items() if name not in ("gather", "scatter")},
     CollectiveKind.REDUCE_SCATTER: "reduce_scatter",
@@ -74,7 +87,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             _MSCCL_SPELLINGS,
             frozenset(_MSCCL_SPELLINGS.values()),
             (*_ALL_TYPES, "ra"),
-            max_blocks=216,
+            max_blocks=216,  # twice the multiprocessors of an A100
             max_steps=256,
             max_channels=32,
             has_both_modes=False,
@@ -87,7 +100,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             _WITHOUT_CUSTOM,
             _ALL_TYPES,
             max_blocks=1024,
-            max_steps=64,
+            max_steps=64,  # MSCCL_MAX_NUM_STEPS of the default build
             max_channels=32,
             has_both_modes=True,
             slice_bytes=_SLICES,
@@ -97,6 +110,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             "ROCm/rccl",
             _SPELLINGS,
             _WITHOUT_CUSTOM,
+            # It parses the fused types, then refuses them at launch ("doesn't support full Ops").
             ("s", "r", "cpy", "re", "nop"),
             max_blocks=64,
             max_steps=64,

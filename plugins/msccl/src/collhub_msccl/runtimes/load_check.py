@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.runtimes.known_runtimes import (
@@ -12,13 +11,15 @@ from collhub_msccl.runtimes.known_runtimes import (
     RUNTIMES,
     Runtime,
 )
-from collhub_msccl.runtimes.load_rules import Refusals, check_algo, check_gpu, number
+from collhub_msccl.runtimes.load_rules import check_algo, check_gpu
 from collhub_msccl.runtimes.raw_xml import RawElement, parse_raw
+from collhub_msccl.runtimes.refusals import Refusals, number
 from hub_core.diagnostics import Diagnostic, HubError, Location, Severity
 from hub_core.plugins.contract import LoadableCall, LoadReport, Options, Source
-from hub_core.verification import fifo_safety
+from hub_core.verification import FifoSafety, fifo_safety
 
 _REDUCING = frozenset({"allreduce", "reduce", "reduce_scatter", "reducescatter"})
+# Collectives whose size is that of all ranks together.
 _TOTAL_SIZES = frozenset({"allgather", "reduce_scatter", "reducescatter", "alltoall"})
 _OPERATORS = "operators sum, prod, min, max"
 
@@ -39,8 +40,10 @@ def check_rccl(source: Source, _options: Options) -> LoadReport:
 
 
 def _check(source: Source, runtime: Runtime) -> LoadReport:
+    """Whether one runtime takes a file, the calls that use it, and doubts about them."""
     found = Refusals(source.name, runtime)
     try:
+        # The parser works on bytes: latin-1 keeps each of them one character.
         algo = parse_raw(source.content().decode("latin-1"), source.name)
     except HubError as error:
         return LoadReport(False, (), error.diagnostics)
@@ -50,35 +53,44 @@ def _check(source: Source, runtime: Runtime) -> LoadReport:
     if found.is_any:
         return LoadReport(False, (), tuple(found))
     calls = tuple(_calls(algo, runtime))
-    return LoadReport(True, calls, (*found, *_doubts(source, algo, runtime, calls)))
+    doubts = (
+        *_doubts_of_selection(source, algo, runtime, calls),
+        *_doubts_of_program(source, algo, runtime, calls),
+    )
+    return LoadReport(True, calls, (*found, *doubts))
 
 
 def _calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
-    attributes = algo.attributes
-    collective, ranks = attributes["coll"], number(attributes["ngpus"])
+    """The calls that get the file, one for each mode."""
     sizes = _sizes(algo, runtime)
     if sizes is None:
         return
+    collective = algo.attributes["coll"]
+    ranks = number(algo.attributes["ngpus"])
     for is_in_place in _modes(algo, runtime):
-        yield LoadableCall(
-            collective, ranks, is_in_place, *sizes, tuple(_conditions(collective, algo))
-        )
+        conditions = tuple(_conditions(collective, algo))
+        yield LoadableCall(collective, ranks, is_in_place, *sizes, conditions)
 
 
 def _modes(algo: RawElement, runtime: Runtime) -> list[bool]:
+    """Modes of calls that get the file: True for in place."""
+    in_place = number(algo.attributes["inplace"]) == 1
     if not runtime.has_both_modes:
         # Its all-to-all refuses calls in place and does not look at the attribute.
-        return [
-            False
-            if algo.attributes["coll"] == "alltoall"
-            else number(algo.attributes["inplace"]) == 1
-        ]
-    flags = (("inplace", True), ("outofplace", False))
-    return [is_in_place for name, is_in_place in flags if number(algo.attributes[name]) == 1]
+        is_all_to_all = algo.attributes["coll"] == "alltoall"
+        return [in_place and not is_all_to_all]
+    modes = [True] if in_place else []
+    if number(algo.attributes["outofplace"]) == 1:
+        modes.append(False)
+    return modes
 
 
 def _sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:
-    """The smallest and the largest size, both included; no largest for no limit; None where no size is served."""
+    """The smallest and the largest size in bytes, both included; None where no size is served.
+
+    No largest for no limit. A maxBytes of 0 means "no limit" to two runtimes, and "never" to
+    microsoft/msccl, which compares with "less than".
+    """
     smallest = number(algo.attributes.get("minBytes", "0"))
     largest = number(algo.attributes.get("maxBytes", str(DEFAULT_MAX_BYTES)))
     if not runtime.has_both_modes:
@@ -89,6 +101,7 @@ def _sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:
 
 
 def _conditions(collective: str, algo: RawElement) -> Iterator[str]:
+    """What else a call must satisfy, in words."""
     chunks = number(algo.attributes["nchunksperloop"])
     if chunks > 1:
         count = "elements of all ranks" if collective in _TOTAL_SIZES else "elements"
@@ -97,42 +110,71 @@ def _conditions(collective: str, algo: RawElement) -> Iterator[str]:
         yield _OPERATORS
 
 
-def _doubts(
-    source: Source, algo: RawElement, runtime: Runtime, calls: tuple[LoadableCall, ...]
+def _doubts_of_selection(
+    source: Source,
+    algo: RawElement,
+    runtime: Runtime,
+    calls: tuple[LoadableCall, ...],
 ) -> Iterator[Diagnostic]:
-    """Why no call, or not every call that gets the file, is served by it."""
-    note = partial(Diagnostic, location=Location(source.name, algo.line))
+    """Why no call gets a file that loads."""
+    if calls:
+        return
+    place = Location(source.name, algo.line)
+    reason = f"{runtime.title} takes the file but never uses it"
     if _sizes(algo, runtime) is None:
         highest = algo.attributes.get("maxBytes", "")
+        message = f"{reason}: no size is below maxBytes={highest!r}"
         cure = f"state a maxBytes above 0, or convert it with -O runtime={runtime.name}"
-        message = f"{runtime.title} takes the file but never uses it: no size is below maxBytes={highest!r}"
-        yield note("never-selected", message, cure=cure)
-    elif not calls:
-        message = (
-            f"{runtime.title} takes the file but never uses it: inplace and outofplace are both 0"
-        )
-        yield note("never-selected", message, cure='write outofplace="1" or inplace="1"')
+    else:
+        message = f"{reason}: inplace and outofplace are both 0"
+        cure = 'write outofplace="1" or inplace="1"'
+    yield Diagnostic("never-selected", message, location=place, cure=cure)
+
+
+def _doubts_of_program(
+    source: Source,
+    algo: RawElement,
+    runtime: Runtime,
+    calls: tuple[LoadableCall, ...],
+) -> Iterator[Diagnostic]:
+    """Why not every call that gets the file is served by it."""
+    protocol = algo.attributes["proto"]
     try:
         parts = Source.of_bytes(source.name, source.content()).parts
         algorithm = read(Source(source.name, parts, lambda _: None), {})
-        safety = fifo_safety(algorithm, FIFO_CAPACITY[algo.attributes["proto"]])
+        safety = fifo_safety(algorithm, FIFO_CAPACITY[protocol])
     except HubError as error:
-        # A file that its reader refuses, or that lacks half of a message, loads and then hangs or gives wrong results.
-        for found in error.diagnostics:
-            message = f"loads, but cannot run as meant: {found.message}"
-            yield Diagnostic(found.code, message, Severity.WARNING, found.location, found.cure)
+        # A file that its reader refuses, or that lacks half of a message, loads and then hangs or
+        # gives wrong results.
+        yield from _as_warnings(error.diagnostics)
         return
     if safety.min_units == 1:
         return
-    chunks = number(algo.attributes["nchunksperloop"])
-    safe = (
-        chunks * (runtime.slice_bytes[algo.attributes["proto"]] // safety.min_units)
-        if safety.min_units
-        else 0
-    )
-    if any(call.max_bytes is None or call.max_bytes > safe for call in calls):
-        message = (
-            f"above {safe} bytes the FIFOs of connections can fill up and the file can deadlock"
+    largest = _safe_bytes(algo, runtime, safety)
+    if any(call.max_bytes is None or call.max_bytes > largest for call in calls):
+        yield Diagnostic(
+            "fifo-deadlock",
+            f"above {largest} bytes the FIFOs of connections can fill up and the file can deadlock",
+            Severity.WARNING,
+            Location(source.name, algo.line),
+            f"lower maxBytes, as 'collhub convert -O runtime={runtime.name}' does",
         )
-        cure = f"lower maxBytes, as 'collhub convert -O runtime={runtime.name}' does"
-        yield note("fifo-deadlock", message, Severity.WARNING, cure=cure)
+
+
+def _as_warnings(errors: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+    """Errors of the reader as doubts about a file that loads."""
+    for found in errors:
+        message = f"loads, but cannot run as meant: {found.message}"
+        yield Diagnostic(found.code, message, Severity.WARNING, found.location, found.cure)
+
+
+def _safe_bytes(algo: RawElement, runtime: Runtime, safety: FifoSafety) -> int:
+    """The largest size in bytes at which no connection fills up; 0 for none.
+
+    A transfer moves as many chunks as fit a slice, so the fewer the larger the call.
+    """
+    if not safety.min_units:
+        return 0
+    slice_bytes = runtime.slice_bytes[algo.attributes["proto"]]
+    chunks = number(algo.attributes["nchunksperloop"])
+    return chunks * (slice_bytes // safety.min_units)
