@@ -1,25 +1,24 @@
-"""Order the steps of a program so that no thread block waits for what comes later, and fuse what may be one step."""
+"""Order the steps of all ranks, so that no thread block waits for what comes later, and fuse."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
-from hub_core.collectives import Buffer
-from hub_core.steps import StepKind
+from collhub_msccl.arrays import BoolArray, Int64Array
+from collhub_msccl.conflicts.accesses import Edges
+from collhub_msccl.writing.draft import StepDraft
 from hub_core.verification.order import topological_levels
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """`position`: int64 per row, a possible order of execution of all ranks; `fused_into`: int64 per row, the receiving
-    row that a send is one step with (both have one position), or -1."""
+    """An order of execution, and what is one step.
+
+    `position`: int64 per row, a possible order of execution of all ranks; `fused_into`: int64 per
+    row, the receiving row that a send is one step with (both have one position), or -1.
+    """
 
     position: Int64Array
     fused_into: Int64Array
@@ -29,104 +28,66 @@ def arrange(
     draft: StepDraft,
     parents: Int64Array,
     children: Int64Array,
-    fusable: tuple[Int64Array, Int64Array],
+    fusable: Edges,
 ) -> Arrangement | None:
-    """Order the rows by their dependencies, messages, the order of each connection and these further pairs.
+    """Order rows by dependencies, messages, the order of connections and these further pairs.
 
-    Of `fusable` (receive, send) pairs, those stay apart whose fusion would close a circle of waits. None where there
-    is a circle already: no order exists.
+    Of `fusable` (receive, send) pairs, those stay apart whose fusion would close a circle of waits.
+    None where there is a circle already: no order exists. Each round sorts topologically with the
+    pairs as one node each, and gives up those in a circle; it costs time linear in pairs, and in
+    practice there are few rounds.
     """
-    sends = np.flatnonzero(draft.sends)
-    in_order = _connection_order(draft)
-    all_parents = np.concatenate([draft.parents, sends, in_order[0], parents])
-    all_children = np.concatenate([draft.children, draft.partner[sends], in_order[1], children])
-    first, second = fusable
+    all_parents, all_children = _waits(draft, parents, children)
+    receive, send = fusable
     while True:
         node = np.arange(len(draft))
-        node[second] = first
-        from_node, to_node = node[all_parents], node[all_children]
-        apart = from_node != to_node
-        from_node, to_node = from_node[apart], to_node[apart]
+        node[send] = receive
+        from_node, to_node = _between(node[all_parents], node[all_children])
         order = topological_levels(len(draft), from_node, to_node)
         if order.is_complete:
             fused_into = np.full(len(draft), -1, np.int64)
-            fused_into[second] = first
+            fused_into[send] = receive
             return Arrangement(order.position[node], fused_into)
-        circular = (order.position < 0) & (
-            topological_levels(len(draft), to_node, from_node).position < 0
-        )
-        kept = ~circular[first]
-        if bool(kept.all()):
+        # In a circle, or between two: reached neither from the start nor, backwards, from the end.
+        backwards = topological_levels(len(draft), to_node, from_node)
+        is_circular: BoolArray = (order.position < 0) & (backwards.position < 0)
+        is_kept = ~is_circular[receive]
+        if bool(is_kept.all()):
             return None
-        first, second = first[kept], second[kept]
+        receive, send = receive[is_kept], send[is_kept]
 
 
-def neighbours(key: Int64Array, order: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _waits(draft: StepDraft, parents: Int64Array, children: Int64Array) -> Edges:
+    """All pairs (earlier row, later row) of the program."""
+    sends = np.flatnonzero(draft.sends)
+    receives = draft.partner[sends]
+    earlier, later = _connection_order(draft)
+    all_parents = np.concatenate([draft.parents, sends, earlier, parents])
+    all_children = np.concatenate([draft.children, receives, later, children])
+    return all_parents, all_children
+
+
+def _between(from_node: Int64Array, to_node: Int64Array) -> Edges:
+    """Only the pairs of two nodes: within one, the runtime keeps the order."""
+    is_apart = from_node != to_node
+    return from_node[is_apart], to_node[is_apart]
+
+
+def neighbours(key: Int64Array, order: Int64Array) -> Edges:
     """Rows that follow each other among the rows of one key (0 or more), ordered by `order`."""
     rows = np.flatnonzero(key >= 0)
     rows = rows[np.lexsort((order[rows], key[rows]))]
-    same = key[rows[1:]] == key[rows[:-1]]
-    return rows[:-1][same], rows[1:][same]
+    before, after = rows[:-1], rows[1:]
+    is_same = key[before] == key[after]
+    return before[is_same], after[is_same]
 
 
-def _connection_order(draft: StepDraft) -> tuple[Int64Array, Int64Array]:
-    """What keeps the k-th send of a connection with its k-th receive."""
+def _connection_order(draft: StepDraft) -> Edges:
+    """What keeps the k-th send of a connection with its k-th receive: both ends go in row order."""
     connection, _ = draft.connections
     rows = np.arange(len(draft))
-    pairs = [
-        neighbours(np.where(side, connection, -1), rows) for side in (draft.sends, draft.receives)
-    ]
-    return np.concatenate([pairs[0][0], pairs[1][0]]), np.concatenate([pairs[0][1], pairs[1][1]])
-
-
-def forwarded_only(draft: StepDraft, arrangement: Arrangement) -> BoolArray:
-    """Mask of reducing receives whose sum lies in SCRATCH for nothing but the send that they are fused with.
-
-    Those are `rrs`: no one else touches the units where their sums would stand.
-    """
-    second = np.flatnonzero(arrangement.fused_into >= 0)
-    first = arrangement.fused_into[second]
-    is_candidate = (draft.kind[first] == StepKind.RECV_REDUCE) & (
-        draft.dst_buffer[first] == Buffer.SCRATCH
-    )
-    first, second = first[is_candidate], second[is_candidate]
-    found = np.zeros(len(draft), np.bool_)
-    found[first] = True
-    if not len(first):
-        return found
-    row, unit = _scratch_accesses(draft)
-    partner = np.full(len(draft), -1, np.int64)
-    partner[second] = first
-    owner = np.where(partner[row] >= 0, partner[row], row)
-    # The operand of a reducing receive is a read of its own, which no slot may serve.
-    is_operand = (draft.kind[row] == StepKind.RECV_REDUCE) & (
-        np.arange(len(row)) < int(_lengths(draft, "src").sum())
-    )
-    while True:
-        is_foreign = np.zeros(int(unit.max()) + 1, np.bool_)
-        is_foreign[unit[~found[owner] | is_operand]] = True
-        lost = np.unique(owner[found[owner] & is_foreign[unit]])
-        if not len(lost):
-            return found
-        found[lost] = False
-
-
-def _lengths(draft: StepDraft, side: str) -> Int64Array:
-    is_used = draft.is_kind(*(READS_SRC if side == "src" else WRITES_DST))
-    buffer: Int64Array = getattr(draft, f"{side}_buffer")
-    return np.where(is_used & (buffer == Buffer.SCRATCH), draft.count, 0)
-
-
-def _scratch_accesses(draft: StepDraft) -> tuple[Int64Array, Int64Array]:
-    """(row, unit) of every access to SCRATCH, reads first; units count through all ranks."""
-    rows, units = [], []
-    highest = np.maximum(draft.src_offset, draft.dst_offset) + draft.count
-    width = int(highest.max(initial=0)) + 1
-    for side in ("src", "dst"):
-        length = _lengths(draft, side)
-        row = np.repeat(np.arange(len(draft)), length)
-        within = np.arange(len(row)) - np.repeat(np.cumsum(length) - length, length)
-        rows.append(row)
-        units.append(draft.rank[row] * width + getattr(draft, f"{side}_offset")[row] + within)
-    unit = np.unique(np.concatenate(units), return_inverse=True)[1]
-    return np.concatenate(rows), unit.astype(np.int64).reshape(-1)
+    sends = neighbours(np.where(draft.sends, connection, -1), rows)
+    receives = neighbours(np.where(draft.receives, connection, -1), rows)
+    earlier = np.concatenate([sends[0], receives[0]])
+    later = np.concatenate([sends[1], receives[1]])
+    return earlier, later
