@@ -46,9 +46,9 @@ def conflicts_between_blocks(
 class _Queries:
     """Each access against every other thread block that touches its unit.
 
-    A pair is a (block, unit) with an access. `pair`: int64 per access, its number. Per query, int64:
-    `access`; `other`, the pair asked about; `lane` of its block; `known`, its last row that is done
-    before the access, or -1.
+    A pair is a (block, unit) with an access. `pair`: int64 per access, its number. Per query,
+    int64: `access`; `other`, the pair asked about; `lane` of its block; `known`, its last row that
+    is done before the access, or -1.
     """
 
     pair: Int64Array

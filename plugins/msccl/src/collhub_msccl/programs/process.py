@@ -34,15 +34,28 @@ class ProcessLimits:
 
     @property
     def clock_limit_s(self) -> int:
-        """Seconds by the clock, for programs that wait; generous, as other work may keep the machine busy."""
+        """Seconds by the clock, for programs that wait.
+
+        Generous, as other work may keep the machine busy.
+        """
         return 2 * self.time_limit_s + 5
+
+
+@dataclass(frozen=True, slots=True)
+class _ProcessEnd:
+    """How the process ended. `status` below 0: a signal; `is_late`: it had to be stopped."""
+
+    output: bytes
+    status: int
+    is_late: bool
 
 
 def run_program(name: str, source: bytes, arguments: list[str], limits: ProcessLimits) -> Report:
     """Execute the Python program `source` and return the report of `collhub_msccl.language.child`.
 
-    The program has the rights of the user: limits keep it from going on for ever, nothing keeps it from harm. Raises
-    `InputError` with the program's line where it ends without a report or reports an error.
+    The program has the rights of the user: limits keep it from going on for ever, nothing keeps it
+    from harm. Raises `InputError` with the program's line where it ends without a report or reports
+    an error.
     """
     job = {
         "name": name,
@@ -50,23 +63,23 @@ def run_program(name: str, source: bytes, arguments: list[str], limits: ProcessL
         "time_limit_s": limits.time_limit_s,
         "memory_limit_bytes": limits.memory_limit_bytes,
     }
-    output, status, is_late = _finished(
-        _started(), json.dumps(job).encode() + b"\n" + source, limits.clock_limit_s
-    )
-    report = _parsed(output)
+    # One line of JSON, then the program as it is.
+    message = json.dumps(job).encode() + b"\n" + source
+    end = _finished(_started(), message, limits.clock_limit_s)
+    report = _parsed(end.output)
     if report is None:
-        raise _silent_end(name, output, status, is_late, limits)
+        raise _silent_end(name, end, limits)
     if "error" in report:
-        place = Location(name, report["line"] if report["line"] > 0 else None)
-        raise InputError(
-            str(report["error"]), location=place, code=report.get("code", "program-failed")
-        )
+        line = report["line"] if report["line"] > 0 else None
+        code = report.get("code", "program-failed")
+        raise InputError(str(report["error"]), location=Location(name, line), code=code)
     return report
 
 
 def _started() -> subprocess.Popen[bytes]:
-    # Sets are walked in the same order every time, and no library starts threads that count against the limits. All
-    # other variables pass through: some interpreters find their libraries by them.
+    """A new process that waits for its job on standard input."""
+    # Sets are walked in the same order every time, and no library starts threads that count against
+    # the limits. All other variables pass through: some interpreters find their libraries by them.
     environment = {
         **os.environ,
         "PYTHONHASHSEED": "0",
@@ -81,29 +94,34 @@ def _started() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
+        # A process group of its own, so that all that it starts can be ended.
         start_new_session=True,
     )
 
 
-def _finished(
-    process: subprocess.Popen[bytes], job: bytes, clock_limit_s: int
-) -> tuple[bytes, int, bool]:
-    """Output and exit status of the process, and whether it had to be stopped."""
+def _finished(process: subprocess.Popen[bytes], job: bytes, clock_limit_s: int) -> _ProcessEnd:
+    """Give the process its job and wait for it, or stop it when it is late."""
     is_late = False
     try:
         try:
             output, _ = process.communicate(job, clock_limit_s)
         except subprocess.TimeoutExpired:
             is_late = True
-            # The child says where it is when it gets this signal, then ends.
-            process.send_signal(signal.SIGXCPU)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=2)
-            _kill(process)
-            output, _ = process.communicate()
+            output = _stopped(process)
     finally:
         _kill(process)
-    return output, process.returncode, is_late
+    return _ProcessEnd(output, process.returncode, is_late)
+
+
+def _stopped(process: subprocess.Popen[bytes]) -> bytes:
+    """Output of a process that is stopped now."""
+    # The child says where it is when it gets this signal, then ends.
+    process.send_signal(signal.SIGXCPU)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=2)
+    _kill(process)
+    output, _ = process.communicate()
+    return output
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -113,6 +131,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _parsed(output: bytes) -> Report | None:
+    """The report, or None for anything else that the process may have written."""
     if not output.startswith(b"{") or len(output) > _MOST_REPORT_BYTES:
         return None
     try:
@@ -122,31 +141,27 @@ def _parsed(output: bytes) -> Report | None:
     return report if isinstance(report, dict) else None
 
 
-def _silent_end(
-    name: str, output: bytes, status: int, is_late: bool, limits: ProcessLimits
-) -> InputError:
-    place = Location(name, _dumped_line(name, output))
-    # A program that survives the first signal is killed; then only what it wrote at the first one tells why.
-    if is_late or -status == signal.SIGXCPU or place.line is not None:
-        took = (
-            f"{limits.clock_limit_s} s by the clock"
-            if is_late
-            else f"{limits.time_limit_s} s of CPU time"
-        )
+def _silent_end(name: str, end: _ProcessEnd, limits: ProcessLimits) -> InputError:
+    """Why a process ended without a report: for its limits, or by itself."""
+    place = Location(name, _dumped_line(name, end.output))
+    # A program that survives the first signal is killed; then only what it wrote at the first one
+    # tells why.
+    if end.is_late or -end.status == signal.SIGXCPU or place.line is not None:
+        took = f"{limits.time_limit_s} s of CPU time"
+        if end.is_late:
+            took = f"{limits.clock_limit_s} s by the clock"
+        message = f"the program did not end within {took}"
         cure = "if it needs longer: -O time_limit=SECONDS"
-        return InputError(
-            f"the program did not end within {took}", location=place, cure=cure, code="time-limit"
-        )
-    how = f"signal {-status}" if status < 0 else f"status {status}"
-    return InputError(
-        f"the program's process ended by {how} before the program did",
-        location=place,
-        code="program-failed",
-    )
+        return InputError(message, location=place, cure=cure, code="time-limit")
+    how = f"signal {-end.status}" if end.status < 0 else f"status {end.status}"
+    message = f"the program's process ended by {how} before the program did"
+    return InputError(message, location=place, code="program-failed")
 
 
 def _dumped_line(name: str, output: bytes) -> int | None:
     """The program's line in the traceback that `faulthandler` wrote, innermost frame first."""
     shown = name.encode("ascii", "backslashreplace").decode()
-    frames = _DUMPED_FRAME.finditer(output.decode(errors="replace"))
-    return next((int(frame["line"]) for frame in frames if frame["file"] in (name, shown)), None)
+    for frame in _DUMPED_FRAME.finditer(output.decode(errors="replace")):
+        if frame["file"] in (name, shown):
+            return int(frame["line"])
+    return None

@@ -23,20 +23,22 @@ with MSCCLProgram("ring", fully_connected(3), AllReduce(3, 3, True), 1):
     XML()
     Check()
 """
-_STAGED = b"""\
-with MSCCLProgram("staged", fully_connected(4), AllToAll(4, 1, False), 2, threadblock_policy=ThreadblockPolicy.manual):
-    for source in range(4):
-        for target in range(4):
-            c = chunk(source, Buffer.input, target).copy(target, "staged", source, sendtb=target, recvtb=source)
-            (c or chunk(source, Buffer.input, target)).copy(target, Buffer.output, source, sendtb=4)
-    XML()
-    Check()
-"""
+_STAGED = (
+    b'with MSCCLProgram("staged", fully_connected(4), AllToAll(4, 1, False), 2,'
+    b" threadblock_policy=ThreadblockPolicy.manual):\n"
+    b"    for source in range(4):\n"
+    b"        for target in range(4):\n"
+    b'            c = chunk(source, Buffer.input, target).copy(target, "staged", source,'
+    b" sendtb=target, recvtb=source)\n"
+    b"            (c or chunk(source, Buffer.input, target))"
+    b".copy(target, Buffer.output, source, sendtb=4)\n"
+    b"    XML()\n"
+    b"    Check()\n"
+)
 
 
 def samples() -> Sequence[Source]:
-    """An all-reduce around a ring, in place, and an all-to-all through scratch with stated thread blocks."""
-    return [
-        Source.of_bytes("ring.py", _START + _RING),
-        Source.of_bytes("staged.py", _START + _STAGED),
-    ]
+    """A ring all-reduce, in place, and an all-to-all through scratch with stated thread blocks."""
+    ring = Source.of_bytes("ring.py", _START + _RING)
+    staged = Source.of_bytes("staged.py", _START + _STAGED)
+    return [ring, staged]

@@ -1,1 +1,1 @@
-"""From MSCCL-IR XML to an algorithm: scanned, checked, lowered to plain steps, with their true dependencies."""
+"""From MSCCL-IR XML to an algorithm: scan, check, lower to plain steps, add true dependencies."""

@@ -1,9 +1,9 @@
 """Resolve depid and deps to the steps that a step really waits for.
 
-Every thread block has a flag. A step with hasdep raises it to the step's position; a step with depid
-waits until the flag of that thread block is at least deps (`msccl_interpreter.h` of microsoft/msccl).
-A step has one depid, so a further dependency stands on a nop before it. Cost: a sort of the flagged
-steps; nops that are waited for themselves cost what they pass on.
+Every thread block has a flag. A step with hasdep raises it to the step's position; a step with
+depid waits until the flag of that thread block is at least deps (`msccl_interpreter.h` of
+microsoft/msccl). A step has one depid, so a further dependency stands on a nop before it. Cost: a
+sort of the flagged steps; nops that are waited for themselves cost what they pass on.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from collhub_msccl.numbers import NumberState, parse_number
 from collhub_msccl.reading.scan import ScannedXml
 from hub_core.collectives import CollectiveKind
 
-# Both spellings of reduce-scatter are in use: microsoft/msccl and its MSCCLang write the underscore,
-# Azure/msccl-executor-nccl and ROCm/rccl do not.
+# Both spellings of reduce-scatter are in use: microsoft/msccl and its MSCCLang write the
+# underscore, Azure/msccl-executor-nccl and ROCm/rccl do not.
 _COLLECTIVES: Mapping[str, CollectiveKind] = {
     "allreduce": CollectiveKind.ALL_REDUCE,
     "allgather": CollectiveKind.ALL_GATHER,

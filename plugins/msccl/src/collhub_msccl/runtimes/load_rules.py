@@ -1,8 +1,8 @@
 """What each runtime's parser refuses of a file, as its own checks go.
 
 `mscclGetAlgoFromXMLAndSetAlgo` in `src/graph/topo.cc` of microsoft/msccl, and
-`src/misc/msccl/msccl_parser.cc` of Azure/msccl-executor-nccl and ROCm/rccl. What they accept though it
-cannot work is a warning. Linear in elements.
+`src/misc/msccl/msccl_parser.cc` of Azure/msccl-executor-nccl and ROCm/rccl. What they accept though
+it cannot work is a warning. Linear in elements.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""From an algorithm to MSCCL-IR XML: thread blocks, channels, order, waits, scratch and header for one runtime."""
+"""From an algorithm to MSCCL-IR XML for one runtime: thread blocks, channels, order and waits."""

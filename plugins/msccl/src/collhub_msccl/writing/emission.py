@@ -1,8 +1,8 @@
 """Turn arranged rows into the steps of a file: fused or unfused types, nops, waits.
 
 Each row that is not fused into an earlier one becomes a step (a "head"); reducing receives become
-several where the runtime has no fused steps; every wait but a step's last gets a nop. Linear in rows
-and waits, but for sorting.
+several where the runtime has no fused steps; every wait but a step's last gets a nop. Linear in
+rows and waits, but for sorting.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _NOP = {
 class Memory:
     """Buffers of all ranks.
 
-    `input_chunks`, `output_chunks`, `scratch_chunks`: int64 per rank, the last the least to declare.
-    `bases`: for every mode that the file claims, int64[ranks, 3], first address of each buffer.
-    `is_compact`: SCRATCH is allocated anew.
+    `input_chunks`, `output_chunks`, `scratch_chunks`: int64 per rank, the last the least to
+    declare. `bases`: for every mode that the file claims, int64[ranks, 3], first address of each
+    buffer. `is_compact`: SCRATCH is allocated anew.
     """
 
     input_chunks: Int64Array

@@ -1,10 +1,10 @@
 """Find the fewest waits between thread blocks that keep the order of a program.
 
-Steps are walked in a possible order of execution. Each block has a vector clock (Fidge 1988, Mattern
-1989): the last step of every other block that it knows to be done. A pair that the clock knows
-already is no wait; any other one is, and the clocks merge. Invariant: a clock holds exactly what
-follows from the waits taken and from blocks doing one step at a time. Cost: waits times the blocks
-that they know.
+Steps are walked in a possible order of execution. Each block has a vector clock (Fidge 1988,
+Mattern 1989): the last step of every other block that it knows to be done. A pair that the clock
+knows already is no wait; any other one is, and the clocks merge. Invariant: a clock holds exactly
+what follows from the waits taken and from blocks doing one step at a time. Cost: waits times the
+blocks that they know.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""List what MSCCL-IR XML, or the runtime that a file is written for, cannot express of an algorithm."""
+"""List what MSCCL-IR XML, or the runtime that a file is written for, cannot express."""
 
 from __future__ import annotations
 
@@ -14,110 +14,138 @@ from hub_core.losses import Loss
 from hub_core.steps import COLUMN_DTYPES
 
 _HEADER_KEPT = frozenset(
-    "name proto nchannels nchunksperloop ngpus coll inplace outofplace minBytes maxBytes".split()  # noqa: SIM905
+    (
+        "name",
+        "proto",
+        "nchannels",
+        "nchunksperloop",
+        "ngpus",
+        "coll",
+        "inplace",
+        "outofplace",
+        "minBytes",
+        "maxBytes",
+    )
 )
 
 
 def losses_of(
-    algorithm: Algorithm, coarse: Algorithm, target: Target, largest: int | None
+    algorithm: Algorithm,
+    coarse: Algorithm,
+    target: Target,
+    largest: int | None,
 ) -> list[Loss]:
     """The losses in a fixed order. `coarse`: the algorithm in the units of the file."""
     return [
-        *_of_collective(algorithm.collective, coarse, target),
+        *_of_modes(algorithm.collective, target),
+        *_of_spelling(algorithm.collective, target),
+        *_of_contract(algorithm.collective, target),
+        *_of_operator(algorithm.collective),
+        *_of_root(algorithm.collective, coarse),
         *_of_steps(algorithm, coarse),
-        *_of_header(algorithm, target, largest),
+        *_of_extensions(algorithm, target),
+        *_of_sizes(target, largest),
     ]
 
 
-def _of_collective(collective: Collective, coarse: Algorithm, target: Target) -> Iterator[Loss]:
+def _of_modes(collective: Collective, target: Target) -> Iterator[Loss]:
+    """A mode that the algorithm serves and the file does not claim."""
     written = target.collective
-    for name, had, has in (
-        ("in_place", collective.in_place, written.in_place),
-        ("out_of_place", collective.out_of_place, written.out_of_place),
-    ):
-        if had and not has:
-            consequence = "write a second file with -O mode for calls of this kind"
-            yield Loss(
-                name,
-                f"a file for {target.runtime.title} or with -O mode serves one mode",
-                consequence,
-            )
-    if target.spelling not in (
-        target.runtime.spelling.get(collective.kind),
-        target.imported.get("coll"),
-    ):
-        yield Loss(
-            "kind",
-            f"{collective.kind} is written as coll={target.spelling!r}",
-            "only calls of that collective use it",
-        )
+    where = f"a file for {target.runtime.title} or with -O mode serves one mode"
+    consequence = "write a second file with -O mode for calls of this kind"
+    if collective.in_place and not written.in_place:
+        yield Loss("in_place", where, consequence)
+    if collective.out_of_place and not written.out_of_place:
+        yield Loss("out_of_place", where, consequence)
+
+
+def _of_spelling(collective: Collective, target: Target) -> Iterator[Loss]:
+    """Another collective's name, which is none of this kind and was not imported."""
+    own_name = target.runtime.spelling.get(collective.kind)
+    if target.spelling in (own_name, target.imported.get("coll")):
+        return
+    where = f"{collective.kind} is written as coll={target.spelling!r}"
+    yield Loss("kind", where, "only calls of that collective use it")
+
+
+def _of_contract(collective: Collective, target: Target) -> Iterator[Loss]:
+    """What a custom collective must do, and buffers of other sizes than the runtime takes."""
     if collective.contract is not None and not _is_plain(collective):
         yield Loss("contract", "the custom collective", "what it must do is not in the file")
-    if not np.array_equal(target.declared_chunks[0], written.input_units()) or not np.array_equal(
-        target.declared_chunks[1], written.output_units()
-    ):
-        yield Loss(
-            "contract",
-            "buffers of uneven sizes",
-            f"{target.runtime.title} takes no other size than nchunksperloop",
-        )
-    if collective.reduce_op is not ReduceOp.SUM:
-        yield Loss(
-            "reduce_op",
-            str(collective.reduce_op),
-            "the file serves calls with every operator that the runtime knows",
-        )
-    if collective.root is not None and not _names_root(coarse):
-        yield Loss(
-            "root",
-            f"rank {collective.root}",
-            "it cannot be told from the steps; reading back asks for it",
-        )
+    declared_input, declared_output = target.declared_chunks
+    is_input_kept = np.array_equal(declared_input, target.collective.input_units())
+    is_output_kept = np.array_equal(declared_output, target.collective.output_units())
+    if not (is_input_kept and is_output_kept):
+        consequence = f"{target.runtime.title} takes no other size than nchunksperloop"
+        yield Loss("contract", "buffers of uneven sizes", consequence)
 
 
 def _is_plain(collective: Collective) -> bool:
+    """Whether a custom contract states buffer sizes alone."""
     contract = collective.contract
-    return contract is not None and contract.expected is None and bool(np.all(contract.defined))
+    if contract is None or contract.expected is not None:
+        return False
+    return bool(np.all(contract.defined))
+
+
+def _of_operator(collective: Collective) -> Iterator[Loss]:
+    """The operator is that of the call."""
+    if collective.reduce_op is not ReduceOp.SUM:
+        consequence = "the file serves calls with every operator that the runtime knows"
+        yield Loss("reduce_op", str(collective.reduce_op), consequence)
+
+
+def _of_root(collective: Collective, coarse: Algorithm) -> Iterator[Loss]:
+    """The root, unless the steps tell it."""
+    if collective.root is not None and not _names_root(coarse):
+        consequence = "it cannot be told from the steps; reading back asks for it"
+        yield Loss("root", f"rank {collective.root}", consequence)
 
 
 def _names_root(algorithm: Algorithm) -> bool:
+    """Whether the reader will infer the right root."""
     collective, steps = algorithm.collective, algorithm.steps
     columns = {name: getattr(steps, name).astype(np.int64) for name in COLUMN_DTYPES}
     is_aliased = collective.in_place and not collective.out_of_place
-    return possible_roots(collective.kind, columns, collective.num_ranks, is_aliased) == [
-        collective.root
-    ]
+    found = possible_roots(collective.kind, columns, collective.num_ranks, is_aliased)
+    return found == [collective.root]
 
 
 def _of_steps(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]:
+    """Units, durations and the bound size."""
     if algorithm is not coarse:
         units = f"{algorithm.collective.unit_count} to {coarse.collective.unit_count}"
-        yield Loss(
-            "unit_count and offsets and counts of steps", units, "the same program in larger units"
-        )
+        feature = "unit_count and offsets and counts of steps"
+        yield Loss(feature, units, "the same program in larger units")
     timed = int(np.count_nonzero(algorithm.steps.duration_ns >= 0))
     if timed:
         yield Loss("durations", f"{timed} steps", "the file states no times")
     if algorithm.collective_bytes is not None:
-        yield Loss(
-            "collective bytes", str(algorithm.collective_bytes), "the file serves a range of sizes"
-        )
+        size = str(algorithm.collective_bytes)
+        yield Loss("collective bytes", size, "the file serves a range of sizes")
 
 
-def _of_header(algorithm: Algorithm, target: Target, largest: int | None) -> Iterator[Loss]:
+def _of_extensions(algorithm: Algorithm, target: Target) -> Iterator[Loss]:
+    """Data of other formats, and attributes of the imported file that have no place here."""
     foreign = sorted(set(algorithm.extensions) - {"msccl"})
     if foreign:
-        yield Loss(
-            "extensions", ", ".join(foreign), "the file has no place for data of other formats"
-        )
+        consequence = "the file has no place for data of other formats"
+        yield Loss("extensions", ", ".join(foreign), consequence)
+    # Of the three, microsoft/msccl alone reads nthreads.
     kept = _HEADER_KEPT if target.runtime.has_both_modes else _HEADER_KEPT | {"nthreads"}
     dropped = sorted(set(target.imported) - kept)
     if dropped:
-        yield Loss(
-            "extensions",
-            f"attributes {', '.join(dropped)} of <algo>",
-            f"{target.runtime.title} does not know them",
+        where = f"attributes {', '.join(dropped)} of <algo>"
+        yield Loss("extensions", where, f"{target.runtime.title} does not know them")
+
+
+def _of_sizes(target: Target, largest: int | None) -> Iterator[Loss]:
+    """Sizes that were served, but at which connections could fill up."""
+    if largest is None:
+        return
+    if target.max_bytes is None or largest < target.max_bytes:
+        consequence = (
+            "the runtime does not use the file above,"
+            " where the FIFOs of connections could fill up and deadlock"
         )
-    if largest is not None and (target.max_bytes is None or largest < target.max_bytes):
-        consequence = "the runtime does not use the file above, where the FIFOs of connections could fill up and deadlock"
         yield Loss("extensions: maxBytes", f"{largest} bytes", consequence)
