@@ -24,7 +24,10 @@ def test_offer_resolves_to_the_reader() -> None:
 
 
 def test_listing_the_offer_imports_nothing_heavy() -> None:
-    code = "import sys, collhub_msccl.plugin as p; p.collhub_producers(); print(sorted({'numpy', 'xml'} & set(sys.modules)))"
+    code = (
+        "import sys, collhub_msccl.plugin as p; p.collhub_producers();"
+        " print(sorted({'numpy', 'xml'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -69,6 +69,7 @@ class FileFindings:
         rows = np.flatnonzero(is_wrong)
         shown = rows[:_SHOWN_PER_RULE].tolist()
         for row in shown:
+            # The last one shown speaks for those that are not.
             hidden = len(rows) - len(shown) if row == shown[-1] else 0
             text = message(row) + _more(hidden)
             self.error(code, text, int(line[row]), rank=_rank_of(rank, row), cure=cure)
@@ -94,6 +95,7 @@ class FileFindings:
     def raise_errors(self) -> None:
         """Raise `InputError` with all errors in the order of the file, if there are any."""
         if self._errors:
+            # Phases find errors in their own order; users read the file from the top.
             raise InputError(sorted(self._errors, key=lambda found: found.location.line or 0))
 
 

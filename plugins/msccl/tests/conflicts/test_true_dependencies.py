@@ -1,4 +1,4 @@
-"""Data dependencies are complete and invent nothing: checked against a plain closure on random programs."""
+"""Data dependencies are complete and invent nothing: random programs against a plain closure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _conflicts(algorithm: Algorithm, in_place: bool) -> list[tuple[int, int]]:
 
 @st.composite
 def _programs(draw: st.DrawFn) -> list[list[dict[str, object]]]:
-    """Thread blocks of local steps that wait for steps of other blocks, in an order that has no cycle."""
+    """Thread blocks of local steps that wait for steps of other blocks, without a cycle."""
     lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     blocks: list[list[dict[str, object]]] = [[] for _ in lengths]
     left = [number for number, length in enumerate(lengths) for _ in range(length)]

@@ -1,7 +1,7 @@
 """Every real file reads, and hub and index agree on what it contains and on whether it is correct.
 
-Verdicts are those of `verdict*` in corpus/msccl/index.csv, found there with an interpreter of MSCCL-IR; here with
-the core's verification of the lowered steps.
+Verdicts are those of `verdict*` in corpus/msccl/index.csv, found there with an interpreter of
+MSCCL-IR; here with the core's verification of the lowered steps.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def test_every_file_of_the_folder_is_in_the_index(corpus: Path) -> None:
 
 
 def test_taccl_files_agree_with_their_index(corpus: Path) -> None:
-    """The runtimes, and so the hub, ignore <copy>; what TACCL's alltoall and broadcast lose by it is wrong."""
+    """Runtimes ignore <copy>, and so does the hub: some files of TACCL are wrong by it."""
     for row in _index(corpus / "taccl"):
         if row["file"].endswith(".xml"):
             given = {

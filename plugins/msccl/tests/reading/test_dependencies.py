@@ -1,4 +1,4 @@
-"""depid and deps: which step ends a wait, and what becomes of nops (format rules of section 6 of the reference)."""
+"""depid and deps: which step ends a wait, and what becomes of nops."""
 
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ def test_wait_for_a_nop_passes_on_what_the_nop_waits_for(reader, xml) -> None:
         [xml.step("cpy"), xml.step("nop", wait=(0, 0), flag=True)],
         [xml.step("cpy", wait=(1, 1))],
     ]
-    # The nop is over when thread block 0 is done (line 4) and so are the steps before the nop (line 7).
+    # The nop is over when thread block 0 is done (line 4) and so are the steps before the nop
+    # (line 7).
     assert _waits(reader(_disjoint(xml, *blocks))) == {(4, 11), (7, 11)}
 
 

@@ -1,4 +1,4 @@
-"""The examples that the hub ships: reproducible, correct in every mode they claim, safe at every size."""
+"""The examples that the hub ships: reproducible, correct in every mode, safe at every size."""
 
 from __future__ import annotations
 

@@ -102,5 +102,6 @@ def test_flag_of_a_chain_does_not_count_the_nop_inside(reader, xml) -> None:
         ],
         [xml.step("cpy", "i5", "o5", wait=(1, 2))],
     ]
-    # The pair raises its flag to 1, not to its document position 2, so that nothing ever ends this wait.
+    # The pair raises its flag to 1, not to its document position 2, so that nothing ever ends this
+    # wait.
     assert "endless-wait" in reader.refusal(xml.local(*blocks))[0]

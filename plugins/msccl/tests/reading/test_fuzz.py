@@ -28,7 +28,19 @@ _NUMBERS = st.one_of(
         ]
     ),
 )
-_COLLECTIVES = "allreduce allgather reduce_scatter alltoall broadcast reduce gather scatter custom send x".split()  # noqa: SIM905
+_COLLECTIVES = [
+    "allreduce",
+    "allgather",
+    "reduce_scatter",
+    "alltoall",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "custom",
+    "send",
+    "x",
+]
 _STEP = st.fixed_dictionaries(
     dict.fromkeys(("s", "srcoff", "dstoff", "cnt", "depid", "deps"), _NUMBERS)
     | {"type": st.sampled_from("s r rcs rrc rrs rrcs cpy re nop ra x".split())}  # noqa: SIM905

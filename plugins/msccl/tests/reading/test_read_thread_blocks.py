@@ -1,4 +1,4 @@
-"""Thread blocks and steps: what the runtimes take for granted is checked, each defect with its line."""
+"""Thread blocks and steps: what the runtimes take for granted is checked, with lines."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def test_channel_beyond_nchannels_is_said(reader, xml) -> None:
 
 def test_unknown_step_type_names_the_known_ones(reader, xml) -> None:
     assert reader.refusal(xml.local([xml.step("sx")])) == [
-        "4: unknown-type: thread block 0, step 0: type 'sx' is not one of s, r, rcs, rrc, rrs, rrcs, cpy, re, nop"
+        "4: unknown-type: thread block 0, step 0: type 'sx' is not one of s, r, rcs, rrc, rrs,"
+        " rrcs, cpy, re, nop"
     ]
 
 
@@ -177,7 +178,8 @@ def test_count_beyond_the_runtimes_is_read_and_said(reader, xml) -> None:
         (
             "srcoff",
             "1" * 99,
-            f"attribute-range: thread block 0, step 0: srcoff '{'1' * 40}' is not a number below 2^31",
+            f"attribute-range: thread block 0, step 0: srcoff '{'1' * 40}'"
+            " is not a number below 2^31",
         ),
         ("hasdep", "2", "attribute-range: thread block 0, step 0: hasdep 2 is not 0 or 1"),
     ],

@@ -1,4 +1,4 @@
-"""The root of rooted collectives, which files do not name, is inferred where the file leaves one choice."""
+"""The root, which files do not name, is inferred where the file leaves one choice."""
 
 from __future__ import annotations
 

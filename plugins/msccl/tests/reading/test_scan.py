@@ -1,4 +1,4 @@
-"""XML level: what is not MSCCL-IR XML is refused by name of the problem, and nothing is expanded."""
+"""XML: what is not MSCCL-IR XML is refused by name of the problem, and nothing is expanded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load check agrees with the runtimes' own parsers, on real files and on single changes to a valid one."""
+"""The load check agrees with the runtimes' own parsers, on real and on changed files."""
 
 from __future__ import annotations
 
@@ -169,7 +169,10 @@ def test_change_on_which_the_parsers_differ(change: Callable[[str], str], verdic
 
 
 def test_nop_without_a_waiting_step_behind_it_is_refused() -> None:
-    nop = '      <step s="0" type="nop" srcbuf="i" srcoff="-1" dstbuf="o" dstoff="-1" cnt="0" depid="0" deps="0" hasdep="0"/>\n'
+    nop = (
+        '      <step s="0" type="nop" srcbuf="i" srcoff="-1" dstbuf="o" dstoff="-1" cnt="0"'
+        ' depid="0" deps="0" hasdep="0"/>\n'
+    )
     report = _check("E", _first("( *<step)", nop + r"\1")(_valid("E")))
     assert _errors(report) == {"unfinished-nop-chain"}
 

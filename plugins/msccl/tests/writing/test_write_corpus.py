@@ -1,4 +1,4 @@
-"""Every correct real file, written for each runtime: the runtime loads it, and it still does the same.
+"""Every correct real file, written for each runtime, is loaded by it and still does the same.
 
 CI writes a part of the files; all of them are under the marker `slow`.
 """

@@ -1,4 +1,7 @@
-"""Random correct programs keep their contents through files for every runtime, whatever lanes and channels they have."""
+"""Random correct programs keep their contents through files for every runtime.
+
+Whatever lanes and channels they have.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ Cell = tuple[int, Buffer, int]
 
 
 @dataclass
-class Program:
-    """Moves in one order, with the dependencies that memory asks for, beside a plain interpretation of them."""
+class RandomMoves:
+    """Moves in one order, with the dependencies that memory asks for, and what they should do."""
 
     builder: StepTableBuilder = field(default_factory=lambda: StepTableBuilder(RANKS))
     writers: dict[Cell, int] = field(default_factory=dict)
@@ -109,7 +112,7 @@ moves = st.tuples(
 @st.composite
 def programs(draw: st.DrawFn) -> Algorithm:
     """A correct algorithm with lanes or without, reductions into the operand's place or another."""
-    program, has_lanes = Program(), draw(st.booleans())
+    program, has_lanes = RandomMoves(), draw(st.booleans())
     for start, end, count, adds, channel, lane in draw(st.lists(moves, min_size=3, max_size=24)):
         source, target = _cells(start, count), _cells(end, count)
         length = min(len(source), len(target))

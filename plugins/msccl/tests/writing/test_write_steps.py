@@ -1,4 +1,4 @@
-"""Which steps the writer makes: fused, unfused, cut, separated, with scratch used again, and what it refuses."""
+"""Which steps the writer makes: fused, unfused, cut, separated; and what it refuses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ INPUT, OUTPUT, SCRATCH = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
 Place = tuple[Buffer, int]
 
 
-class Draft:
+class CustomSteps:
     """Steps of a custom collective, eight units a buffer, without stated result."""
 
     def __init__(
@@ -97,7 +97,7 @@ def _back(text: str) -> Algorithm:
 
 def _forwarding(reduces: bool, target: Place, is_read_again: bool = False) -> Algorithm:
     """Rank 0 sends to 1, which adds its input perhaps, and sends on to 2."""
-    draft = Draft(3)
+    draft = CustomSteps(3)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, peer=1)
     kind = StepKind.RECV_REDUCE if reduces else StepKind.RECV
     received = draft.add(1, kind, (INPUT, 0) if reduces else None, target, peer=0)
@@ -141,7 +141,7 @@ def test_slot_of_a_sum_that_is_only_sent_on_is_no_scratch() -> None:
 
 
 def test_send_that_waits_for_a_change_of_what_was_received_stays_apart(loaders: ModuleType) -> None:
-    draft = Draft(3)
+    draft = CustomSteps(3)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, peer=1)
     received = draft.add(1, StepKind.RECV, None, (OUTPUT, 0), peer=0)
     changed = draft.add(1, StepKind.REDUCE, (INPUT, 1), (OUTPUT, 0), data=[received])
@@ -159,7 +159,7 @@ def test_send_that_waits_for_a_change_of_what_was_received_stays_apart(loaders: 
 def test_sum_in_another_place_is_unfused_for_the_modes_that_are_claimed(
     loaders: ModuleType, in_place: bool, out_of_place: bool, types: str
 ) -> None:
-    draft = Draft(2, in_place, out_of_place)
+    draft = CustomSteps(2, in_place, out_of_place)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, peer=1)
     draft.add(1, StepKind.RECV_REDUCE, (INPUT, 0), (OUTPUT, 0), peer=0)
     text = _text(draft.algorithm(), "rccl")
@@ -170,7 +170,7 @@ def test_sum_in_another_place_is_unfused_for_the_modes_that_are_claimed(
 
 
 def test_sum_that_overlaps_its_operand_is_unfused_through_a_slot(loaders: ModuleType) -> None:
-    draft = Draft(2)
+    draft = CustomSteps(2)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, count=2, peer=1)
     draft.add(1, StepKind.RECV_REDUCE, (INPUT, 0), (INPUT, 1), count=2, peer=0)
     text = _text(draft.algorithm(), "rccl")
@@ -181,7 +181,7 @@ def test_sum_that_overlaps_its_operand_is_unfused_through_a_slot(loaders: Module
 
 
 def _reductions(counts: list[int], source: Buffer = INPUT) -> Algorithm:
-    draft, last = Draft(1), []
+    draft, last = CustomSteps(1), []
     last = [draft.add(0, StepKind.COPY, (INPUT, 0), (SCRATCH, 0), count=2)]
     for count in counts:
         last = [draft.add(0, StepKind.REDUCE, (source, 2), (SCRATCH, 0), count=count, data=last)]
@@ -209,7 +209,7 @@ def test_reductions_within_one_buffer_are_separated() -> None:
 
 def _staged(is_in_turn: bool) -> Algorithm:
     """Two units reach rank 1 through scratch of their own, one after the other or at once."""
-    draft = Draft(2)
+    draft = CustomSteps(2)
     last: list[int] = []
     for unit in range(2):
         draft.add(0, StepKind.SEND, (INPUT, unit), None, peer=1, channel=unit)
@@ -234,7 +234,7 @@ def test_scratch_is_used_again_once_it_is_done_with(is_in_turn: bool, units: int
 
 
 def test_several_dependencies_are_nops_before_the_step() -> None:
-    draft = Draft(2)
+    draft = CustomSteps(2)
     parents = []
     for channel in range(3):
         draft.add(0, StepKind.SEND, (INPUT, channel), None, peer=1, channel=channel)
@@ -364,14 +364,14 @@ def test_timing_only_and_opaque_work_are_refused() -> None:
     unknown = np.full(len(ring.steps), Buffer.UNKNOWN, np.uint8)
     with pytest.raises(InputError, match="do not say which units they touch"):
         write(_with(ring, src_buffer=unknown, dst_buffer=unknown.copy()), {})
-    draft = Draft(1)
+    draft = CustomSteps(1)
     draft.add(0, StepKind.COMPUTE, None, None)
     with pytest.raises(InputError, match="opaque work"):
         write(draft.algorithm(), {"runtime": "msccl"})
 
 
 def test_lonely_message_is_refused_with_its_place() -> None:
-    draft = Draft(2)
+    draft = CustomSteps(2)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, peer=1)
     with pytest.raises(HubError, match="rank 0, step 0"):
         write(draft.algorithm(), {"runtime": "msccl"})
@@ -432,7 +432,10 @@ def test_sizes_are_inclusive_at_the_upper_end_for_all_but_msccl() -> None:
 
 @pytest.mark.parametrize(("proto", "limit"), [("Simple", str(3 << 20)), ("LL", "0")])
 def test_size_is_limited_where_connections_would_fill_up(proto: str, limit: str) -> None:
-    """Two ranks send three units before they receive: two transfers fit a connection of Simple, so one must take two units."""
+    """Two ranks send three units before they receive.
+
+    Two transfers fit a connection of Simple, so one must take two units.
+    """
     builder = StepTableBuilder(2)
     for rank in range(2):
         builder.add(rank, StepKind.SEND, peer=1 - rank, src_buffer=INPUT, count=3, lane=0)
@@ -477,7 +480,7 @@ def test_what_the_file_cannot_say_is_listed() -> None:
         "extensions",
     }
     expected = Contributions(*(np.zeros(1, np.int64) for _ in range(4)))
-    draft = Draft(1).algorithm()
+    draft = CustomSteps(1).algorithm()
     contract = draft.collective.contract
     assert contract is not None
     stated = replace(

@@ -45,6 +45,7 @@ class UnitAccesses:
         index = np.arange(len(self))
         up_to_here = np.maximum.accumulate(np.where(self.is_write, index, -1))
         last = np.concatenate([[-1], up_to_here[:-1]])
+        # The first access of the (block, unit): a write before it is of another one.
         start = np.maximum.accumulate(np.where(self.is_new, index, 0))
         return np.where(last >= start, last, -1)
 
@@ -56,11 +57,16 @@ class UnitAccesses:
         from_here = np.minimum.accumulate(candidates[::-1])[::-1]
         following = np.append(from_here[1:], size)
         ends = np.append(np.flatnonzero(self.is_new)[1:], size)
+        # Likewise a write at or beyond the end of the (block, unit) is of another one.
         end = ends[np.cumsum(self.is_new) - 1]
         return np.where(following < end, following, -1)
 
 
-def find_accesses(columns: Columns, block: Int64Array, base: Int64Array) -> UnitAccesses | None:
+def find_accesses(
+    columns: Columns,
+    block: Int64Array,
+    base: Int64Array,
+) -> UnitAccesses | None:
     """All accesses of rows whose thread blocks are `block`; None where they are too many.
 
     `base`: int64[ranks, 3], first address of each buffer, so that aliases share addresses. One unit
@@ -69,12 +75,14 @@ def find_accesses(columns: Columns, block: Int64Array, base: Int64Array) -> Unit
     read_rows, read_address = _side(columns, base, _READS_SRC, "src")
     write_rows, write_address = _side(columns, base, _WRITES_DST, "dst")
     sizes = np.concatenate([read_address, write_address, columns["count"]])
+    # Chunks that are always moved together count as one: large steps cost no more than small ones.
     grain = int(np.gcd.reduce(sizes, initial=0)) or 1
     count = columns["count"] // grain
     reads, writes = count[read_rows], count[write_rows]
     if _are_too_many(reads, len(count)) or _are_too_many(writes, len(count)):
         return None
     row = np.concatenate([np.repeat(read_rows, reads), np.repeat(write_rows, writes)])
+    # All reads, then all writes; sorting mixes them.
     read_units = _each_unit(read_address // grain, reads)
     write_units = _each_unit(write_address // grain, writes)
     unit = np.concatenate([read_units, write_units])
@@ -91,6 +99,7 @@ def conflicts_within_blocks(accesses: UnitAccesses) -> Edges:
     row = accesses.row
     last_write, next_write = accesses.last_writes(), accesses.next_writes()
     is_right_behind = last_write == np.arange(len(row)) - 1
+    # Writes one behind the other: reads between them would order them already.
     is_after = (last_write >= 0) & (~accesses.is_write | is_right_behind)
     is_before = ~accesses.is_write & (next_write >= 0)
     parents = np.concatenate([row[last_write[is_after]], row[is_before]])
@@ -98,13 +107,19 @@ def conflicts_within_blocks(accesses: UnitAccesses) -> Edges:
     return parents, children
 
 
-def _side(columns: Columns, base: Int64Array, kinds: tuple[StepKind, ...], side: str) -> Edges:
+def _side(
+    columns: Columns,
+    base: Int64Array,
+    kinds: tuple[StepKind, ...],
+    side: str,
+) -> Edges:
     """Rows that access memory on this side, and the first address of each within the rank."""
     # REDUCE reads its destination too: a read and a write of one step count as the write, so that
     # read needs no row.
     rows = np.flatnonzero(np.isin(columns["kind"], [int(kind) for kind in kinds]))
     buffer = np.minimum(columns[f"{side}_buffer"][rows], Buffer.SCRATCH)
     rank = columns["rank"][rows]
+    # Addresses count from the lowest buffer of the rank.
     start = base[rank, buffer] - base.min(axis=1)[rank]
     return rows, start + columns[f"{side}_offset"][rows]
 

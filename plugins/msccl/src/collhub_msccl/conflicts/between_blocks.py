@@ -71,7 +71,11 @@ class _Cells:
     size: Int64Array
 
 
-def _find_queries(accesses: UnitAccesses, clocks: Clocks, table: StepTable) -> _Queries | None:
+def _find_queries(
+    accesses: UnitAccesses,
+    clocks: Clocks,
+    table: StepTable,
+) -> _Queries | None:
     """All queries, by access; None where they are too many."""
     pair = np.cumsum(accesses.is_new) - 1
     row_of_pair = accesses.row[accesses.is_new]
@@ -85,6 +89,7 @@ def _find_queries(accesses: UnitAccesses, clocks: Clocks, table: StepTable) -> _
     first = np.repeat(np.cumsum(size) - size, size)
     within = np.arange(len(access)) - first
     other = cells.members[cells.start[pair[access]] + within]
+    # A thread block is in order with itself.
     is_other = other != pair[access]
     access, other = access[is_other], other[is_other]
     lane = table.lane[row_of_pair][other].astype(np.int64)
@@ -106,7 +111,11 @@ def _cells(rank: npt.NDArray[np.int32], unit: Int64Array) -> _Cells:
     return _Cells(members, starts[cell], sizes[cell])
 
 
-def _after_writes(accesses: UnitAccesses, queries: _Queries, clocks: Clocks) -> Edges:
+def _after_writes(
+    accesses: UnitAccesses,
+    queries: _Queries,
+    clocks: Clocks,
+) -> Edges:
     """From the latest known write of another block to each access.
 
     Not where the last write of the access's own block knew it already: then it follows.
@@ -117,8 +126,10 @@ def _after_writes(accesses: UnitAccesses, queries: _Queries, clocks: Clocks) -> 
     # The row before the first one, -1, sorts before all writes of its pair.
     wanted = queries.other * width + queries.known + 1
     found = np.searchsorted(keys, wanted, "right") - 1
+    # Where nothing is found, position -1 reads the appended -1.
     write = np.append(writes, -1)[found]
     is_known = (write >= 0) & (queries.pair[write] == queries.other)
+    # What the last write of the own block knew, every access after it knows through that write.
     own = accesses.last_writes()[queries.access]
     own_row = accesses.row[np.where(own >= 0, own, queries.access)]
     knew = clocks.before(own_row, queries.lane)
@@ -126,7 +137,11 @@ def _after_writes(accesses: UnitAccesses, queries: _Queries, clocks: Clocks) -> 
     return accesses.row[write[is_new]], accesses.row[queries.access[is_new]]
 
 
-def _after_reads(accesses: UnitAccesses, queries: _Queries, rows: int) -> Edges:
+def _after_reads(
+    accesses: UnitAccesses,
+    queries: _Queries,
+    rows: int,
+) -> Edges:
     """From each read to the first write of another block that knows it.
 
     Not where a write of the read's own block comes between. The queries are those of the writes: a
@@ -138,6 +153,8 @@ def _after_reads(accesses: UnitAccesses, queries: _Queries, rows: int) -> Edges:
     if not len(by_write) or not len(by_read):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     read, write = _first_knowing(accesses, queries, by_read, by_write, rows)
+    # If the own block writes the unit before the found write knows it, that write is in order
+    # behind this one.
     own = accesses.next_writes()[read]
     is_new = (own < 0) | (accesses.row[own] > queries.known[write])
     parents = accesses.row[read[is_new]]
@@ -160,6 +177,7 @@ def _first_knowing(
     pair = queries.pair[queries.access]
     pairs = int(queries.pair[-1]) + 1
     group_of_write = pair[by_write] * pairs + queries.other[by_write]
+    # Dense numbers, so that the keys below do not overflow.
     group, number = np.unique(group_of_write, return_inverse=True)
     order = np.lexsort((accesses.row[queries.access[by_write]], number))
     writes = by_write[order]

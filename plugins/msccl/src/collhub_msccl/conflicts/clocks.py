@@ -66,6 +66,7 @@ def tell_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     starts = ends - sizes
     block = block_indptr[table.rank] + table.lane
     known = np.full(ends[-1], -1, np.int64)
+    # Pairs stand by child, so the parents of one row stand together.
     parents_of_row = np.split(parents, np.searchsorted(children, waiting[1:]))
     waits = zip(waiting, starts, ends, parents_of_row, strict=True)
     _fill_vectors(known, waits, block, table.lane)
@@ -76,6 +77,7 @@ def _between_blocks(table: StepTable) -> Edges:
     """Data dependencies between thread blocks, by child."""
     children = np.repeat(np.arange(len(table)), np.diff(table.data_indptr))
     parents = table.data_indices
+    # Dependencies never leave the rank, so lanes tell thread blocks apart.
     is_crossing = table.lane[parents] != table.lane[children]
     return parents[is_crossing], children[is_crossing]
 
@@ -108,6 +110,7 @@ def _fill_vectors(
     for row, start, end, parents in waits:
         vector = known[start:end]
         past = past_of_block.setdefault(int(block[row]), _Past([], []))
+        # A block forgets nothing.
         if past.vectors:
             vector[:] = known[past.vectors[-1]]
         for parent in parents.tolist():
@@ -115,13 +118,18 @@ def _fill_vectors(
             inherited = parent_past.vector_at(parent) if parent_past is not None else None
             if inherited is not None:
                 np.maximum(vector, known[inherited], out=vector)
+            # The parent itself, whose own block has no entry in its vector.
             parent_lane = lane[parent]
             vector[parent_lane] = max(parent, int(vector[parent_lane]))
         past.rows.append(row)
         past.vectors.append(slice(start, end))
 
 
-def _starts_of_rows(block: Int64Array, waiting: Int64Array, starts: Int64Array) -> Int64Array:
+def _starts_of_rows(
+    block: Int64Array,
+    waiting: Int64Array,
+    starts: Int64Array,
+) -> Int64Array:
     """Where the vector of every row begins: that of the last row of its thread block that waited.
 
     0 is the empty vector, of rows before any wait of their block.

@@ -32,6 +32,7 @@ def with_true_dependencies(
     """
     data = _edges(table.data_indptr, table.data_indices)
     control = _edges(table.control_indptr, table.control_indices)
+    # Order does not depend on the mode, memory does.
     clocks = tell_clocks(table, block_indptr)
     found = [data]
     for in_place in _claimed_modes(collective):
@@ -71,6 +72,7 @@ def _conflicts(
     if accesses is None:
         return None
     within = conflicts_within_blocks(accesses)
+    # No thread block waits for another: nothing between them is in order.
     if not clocks.is_any:
         return [within]
     between = conflicts_between_blocks(accesses, clocks, table)

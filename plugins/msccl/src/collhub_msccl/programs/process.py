@@ -50,7 +50,12 @@ class _ProcessEnd:
     is_late: bool
 
 
-def run_program(name: str, source: bytes, arguments: list[str], limits: ProcessLimits) -> Report:
+def run_program(
+    name: str,
+    source: bytes,
+    arguments: list[str],
+    limits: ProcessLimits,
+) -> Report:
     """Execute the Python program `source` and return the report of `collhub_msccl.language.child`.
 
     The program has the rights of the user: limits keep it from going on for ever, nothing keeps it
@@ -69,6 +74,7 @@ def run_program(name: str, source: bytes, arguments: list[str], limits: ProcessL
     report = _parsed(end.output)
     if report is None:
         raise _silent_end(name, end, limits)
+    # The program failed, and its process lived to tell.
     if "error" in report:
         line = report["line"] if report["line"] > 0 else None
         code = report.get("code", "program-failed")
@@ -99,7 +105,11 @@ def _started() -> subprocess.Popen[bytes]:
     )
 
 
-def _finished(process: subprocess.Popen[bytes], job: bytes, clock_limit_s: int) -> _ProcessEnd:
+def _finished(
+    process: subprocess.Popen[bytes],
+    job: bytes,
+    clock_limit_s: int,
+) -> _ProcessEnd:
     """Give the process its job and wait for it, or stop it when it is late."""
     is_late = False
     try:
@@ -120,6 +130,7 @@ def _stopped(process: subprocess.Popen[bytes]) -> bytes:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=2)
     _kill(process)
+    # What it wrote so far: perhaps the place where it was.
     output, _ = process.communicate()
     return output
 
@@ -141,7 +152,11 @@ def _parsed(output: bytes) -> Report | None:
     return report if isinstance(report, dict) else None
 
 
-def _silent_end(name: str, end: _ProcessEnd, limits: ProcessLimits) -> InputError:
+def _silent_end(
+    name: str,
+    end: _ProcessEnd,
+    limits: ProcessLimits,
+) -> InputError:
     """Why a process ended without a report: for its limits, or by itself."""
     place = Location(name, _dumped_line(name, end.output))
     # A program that survives the first signal is killed; then only what it wrote at the first one
@@ -161,6 +176,7 @@ def _silent_end(name: str, end: _ProcessEnd, limits: ProcessLimits) -> InputErro
 def _dumped_line(name: str, output: bytes) -> int | None:
     """The program's line in the traceback that `faulthandler` wrote, innermost frame first."""
     shown = name.encode("ascii", "backslashreplace").decode()
+    # Names that are not ASCII are dumped with escapes.
     for frame in _DUMPED_FRAME.finditer(output.decode(errors="replace")):
         if frame["file"] in (name, shown):
             return int(frame["line"])

@@ -26,6 +26,7 @@ def read(source: Source, options: Options) -> Algorithm:
     that is no program of the language, which is not executed.
     """
     content = source.content()
+    # Any file may be named *.py: what is not of the language must not run.
     _check_program(source.name, content)
     time_limit_s = _positive(options, "time_limit")
     memory_limit_bytes = _positive(options, "memory_limit")
@@ -123,7 +124,12 @@ def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
     source.report(Diagnostic("two-buffers", message, Severity.WARNING, place, cure))
 
 
-def _warn(source: Source, code: str, message: str, line: int) -> None:
+def _warn(
+    source: Source,
+    code: str,
+    message: str,
+    line: int,
+) -> None:
     """Report a warning at a line, 0 or less for none."""
     place = Location(source.name, line if line > 0 else None)
     source.report(Diagnostic(code, message, Severity.WARNING, place))
@@ -138,7 +144,11 @@ def _trace(name: str, report: Report) -> Trace:
         raise InputError(message, location=Location(name)) from None
 
 
-def _provenance(name: str, content: bytes, options: Options) -> Provenance:
+def _provenance(
+    name: str,
+    content: bytes,
+    options: Options,
+) -> Provenance:
     """Where the algorithm comes from, with the arguments that the program got."""
     given: dict[str, str] = {}
     if options.get("arguments") is not None:

@@ -67,6 +67,7 @@ def check_program(
 def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> None:
     """Ids of a rank's thread blocks are 0, 1, 2, ...: the runtimes use them as indices."""
     rank, ids, line = program.block_rank, program.block_id, program.block_line
+    # Thread blocks are sorted by id, so dense ids count up from the first of the rank.
     expected = np.arange(len(ids)) - program.block_indptr[rank]
     is_repeated = np.zeros(len(ids), np.bool_)
     is_repeated[1:] = (ids[1:] == ids[:-1]) & (rank[1:] == rank[:-1])
@@ -112,6 +113,7 @@ def _check_peers(
         expected = f"neither -1 nor a rank of 0..{num_ranks - 1}"
         return f"thread block {ids[row]}: {name} {peer[row]} is {expected}"
 
+    # All parsers refuse a peer below -1.
     is_outside = (peer < -1) | (peer >= num_ranks)
     findings.errors_at("peer-range", is_outside, line, message, rank=rank)
     findings.errors_at(
@@ -161,14 +163,22 @@ def _check_connections(
     )
 
 
-def _without_peer(direction: _Direction, program: ThreadBlockProgram, step: int) -> str:
+def _without_peer(
+    direction: _Direction,
+    program: ThreadBlockProgram,
+    step: int,
+) -> str:
     """Message for a step of a thread block without peer."""
     peer = direction.peer[program.block[step]]
     what = f"a {direction.name} step, but its thread block has {direction.attribute} {peer}"
     return f"{program.name(step)}: {what}"
 
 
-def _shared(direction: _Direction, program: ThreadBlockProgram, block: int) -> str:
+def _shared(
+    direction: _Direction,
+    program: ThreadBlockProgram,
+    block: int,
+) -> str:
     """Message for a thread block whose connection has an owner already."""
     what = f"{direction.name} {direction.preposition} rank {direction.peer[block]}"
     return (
@@ -183,6 +193,7 @@ def _second_owners(
     peer: Int64Array,
 ) -> BoolArray:
     """Thread blocks that use a connection (rank, peer, channel) of one before them in the rank."""
+    # Thread blocks that name a peer and never use it do no harm.
     users = np.unique(program.block[is_message])
     users = users[peer[users] >= 0]
     rank, channel = program.block_rank, program.channel
@@ -190,6 +201,7 @@ def _second_owners(
     users = users[order]
     connection = np.stack([rank[users], peer[users], channel[users]])
     is_same = np.all(connection[:, 1:] == connection[:, :-1], axis=0)
+    # Sorted by connection, so a second owner stands right behind the first.
     shared = np.zeros(len(rank), np.bool_)
     shared[users[1:][is_same]] = True
     return shared
@@ -197,6 +209,7 @@ def _second_owners(
 
 def _check_counts(program: ThreadBlockProgram, findings: FileFindings) -> None:
     """Accepted by the parsers, a count of 0 moves nothing, and one runtime then reads below 0."""
+    # A nop moves nothing by its nature; its count is not looked at.
     is_empty = (program.count < 1) & ~program.is_type(StepType.NOP)
 
     def message(step: int) -> str:
@@ -221,6 +234,7 @@ def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> 
         found = f"depid {program.depid[step]} with deps {program.deps[step]}"
         return f"{program.name(step)}: {found}, expected a step number"
 
+    # Both say that the wait has no target.
     code = "dangling-dependency"
     is_beyond = is_waiting & (program.depid >= blocks_of_rank)
     findings.errors_at(code, is_beyond, line, no_block, rank=rank)
@@ -259,7 +273,11 @@ def _warn_of_step_limits(program: ThreadBlockProgram, findings: FileFindings) ->
         findings.warn_at(code, mask, program.line, message, rank=program.rank)
 
 
-def _about(program: ThreadBlockProgram, text: str, step: int) -> str:
+def _about(
+    program: ThreadBlockProgram,
+    text: str,
+    step: int,
+) -> str:
     """A message that begins with the step's name."""
     return f"{program.name(step)}: {text}"
 

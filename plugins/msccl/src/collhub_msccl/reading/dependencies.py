@@ -57,6 +57,7 @@ def _first_flagged(
     One binary search in the flagged steps, which are sorted by (thread block, flag) already.
     """
     target = program.block_indptr[program.rank[waiting]] + program.depid[waiting]
+    # Only steps with hasdep raise the flag.
     flagged = np.flatnonzero(program.has_dependents)
     width = int(program.position.max(initial=0)) + 2
     keys = program.block[flagged] * width + fusion.flag[flagged]
@@ -64,6 +65,7 @@ def _first_flagged(
     wanted = target * width + np.minimum(program.deps[waiting], width - 1)
     found = np.searchsorted(keys, wanted)
     step = np.append(flagged, -1)[found]
+    # The key found may be of the next thread block: then none here is late enough.
     is_there = (step >= 0) & (program.block[step] == target)
     return np.where(is_there, step, -1)
 
@@ -136,6 +138,7 @@ def _without_nops(
     findings: FileFindings,
 ) -> Edges:
     """Replace nops on both sides of the pairs by the steps that they stand for."""
+    # Each wait belongs to the step that is really held back.
     owner = _owners(program, waits.is_nop | fusion.joins)[waits.waiting]
     _warn_of_unfinished_chains(program, owner, findings)
     for_nop = waits.is_nop[waits.parent]
@@ -165,6 +168,7 @@ def _warn_of_unfinished_chains(
     """
     is_unfinished = np.zeros(len(program), np.bool_)
     is_unfinished[owner[owner >= 0]] = True
+    # With an own dependency the chain ends as the parsers demand.
     is_unfinished &= program.depid < 0
 
     def message(step: int) -> str:
@@ -239,6 +243,7 @@ def _predecessors(program: ThreadBlockProgram, waits: _Waits) -> dict[int, list[
     before: dict[int, list[int]] = {}
     for nop in np.flatnonzero(waits.is_nop).tolist():
         is_first = program.position[nop] == 0
+        # Program order: a nop is done after all steps before it.
         before[nop] = [] if is_first else [nop - 1]
     for step, child in zip(waits.parent.tolist(), waits.waiting.tolist(), strict=True):
         if child in before:
@@ -256,6 +261,7 @@ def _in_order(
     Raises `InputError` where the waits of nops form a cycle.
     """
     after: dict[int, list[int]] = {nop: [] for nop in before}
+    # Nops that each one still waits for.
     missing = dict.fromkeys(before, 0)
     for nop, steps in before.items():
         for step in steps:
@@ -273,10 +279,15 @@ def _in_order(
     return order
 
 
-def _refuse_cycle(program: ThreadBlockProgram, nop: int, findings: FileFindings) -> None:
+def _refuse_cycle(
+    program: ThreadBlockProgram,
+    nop: int,
+    findings: FileFindings,
+) -> None:
     """Raise `InputError` for a nop that waits for itself."""
     reason = "the dependencies form a cycle, so this nop can never end"
     message = f"{program.name(nop)}: {reason}"
+    # The first of the circle, so that the message is always the same.
     line, rank = int(program.line[nop]), int(program.rank[nop])
     findings.error("cyclic-dependencies", message, line, rank=rank)
     findings.raise_errors()

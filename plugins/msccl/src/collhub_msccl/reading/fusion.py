@@ -45,6 +45,7 @@ def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusi
     reductions = np.flatnonzero(program.is_type(StepType.REDUCE))
     if not len(reductions):
         return Fusion(joins, count, flag)
+    # Only `re` can be in a chain, so all that follows is done on these alone.
     joins[reductions] = _joins(program, reductions)
     is_start = ~joins[reductions]
     starts = np.flatnonzero(is_start)
@@ -62,10 +63,12 @@ def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusi
 def _joins(program: ThreadBlockProgram, reductions: Int64Array) -> BoolArray:
     """For every `re`, whether it is executed as part of the one before."""
     moves = np.flatnonzero(~program.is_type(StepType.NOP))
+    # A nop between two `re` does not part them: its wait goes to the next step that is not fused.
     before = np.concatenate([[-1], moves[:-1]])
     previous = before[np.searchsorted(moves, reductions)]
     same: BoolArray = (previous >= 0) & (program.depid[reductions] < 0)
     same &= program.type[previous] == StepType.REDUCE
+    # A flag must be raised between the two, so they are two transfers.
     same &= ~program.has_dependents[previous]
     # The source offset may differ: a chain sums several sources into one destination.
     for column in (program.block, program.dst_buffer, program.dst_offset, program.src_buffer):

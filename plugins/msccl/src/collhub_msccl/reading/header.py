@@ -73,6 +73,7 @@ def read_header(document: ScannedXml, findings: FileFindings) -> AlgoHeader:
         written=dict(document.algo),
         line=document.algo_line,
         kind=kind,
+        # 1 stands in for a defect until the errors are raised.
         num_ranks=reader.number("ngpus", 1),
         unit_count=reader.number("nchunksperloop", 1),
         channel_count=reader.number("nchannels", 1),
@@ -159,8 +160,10 @@ class _AttributeReader:
 
     def _flag(self, name: str, default: bool) -> bool:
         """An attribute that is 0 or 1."""
+        # Absent is told by whoever knows what that means.
         if name not in self._algo:
             return default
+        # A text that is no number has been told; 0 and 1 are all that the parsers take.
         value = self._parsed(name)
         if value not in (0, 1, None):
             self._error("attribute-range", f"{name} is {value}, expected 0 or 1")

@@ -83,7 +83,11 @@ class Lowered:
         return with_true_dependencies(table, collective, self.scratch_units, self.block_indptr)
 
 
-def lower(program: ThreadBlockProgram, is_dsl_reading: bool, findings: FileFindings) -> Lowered:
+def lower(
+    program: ThreadBlockProgram,
+    is_dsl_reading: bool,
+    findings: FileFindings,
+) -> Lowered:
     """Lower a checked program.
 
     Raises `InputError` for dependencies that never end and for scratch outside its buffer in a rank
@@ -91,6 +95,7 @@ def lower(program: ThreadBlockProgram, is_dsl_reading: bool, findings: FileFindi
     """
     fusion = fuse_reductions(program, findings)
     stated = resolve_dependencies(program, fusion, findings)
+    # A chain of `re` moves as many chunks as its last member says.
     program = program.with_counts(fusion.count)
     slot, scratch_units = _slots(program, findings)
     # Plain rows of each step: 0, 1 or 2.
@@ -111,6 +116,7 @@ def _data(stated: Edges, width: Int64Array) -> Edges:
     last = np.cumsum(width) - 1
     first = last - width + 1
     second = last[width == 2]
+    # The flag is raised when all of a step is done, and a wait holds up all of it.
     parent_rows = np.concatenate([last[parents], second - 1])
     child_rows = np.concatenate([first[children], second])
     return parent_rows, child_rows
@@ -120,6 +126,7 @@ def _program_order(program: ThreadBlockProgram, width: Int64Array) -> Edges:
     """Each step after the one before it in its thread block, nops left out."""
     last = np.cumsum(width) - 1
     first = last - width + 1
+    # Nops became no rows: the steps around them follow each other.
     moves = np.flatnonzero(width)
     before, after = moves[:-1], moves[1:]
     is_together = program.block[before] == program.block[after]
@@ -138,6 +145,7 @@ def _slots(program: ThreadBlockProgram, findings: FileFindings) -> tuple[Int64Ar
     before = np.cumsum(size) - size
     total = np.zeros(program.num_ranks, np.int64)
     np.add.at(total, program.block_rank, size)
+    # Slots count up within each rank.
     before_rank = np.cumsum(total) - total
     rank = program.block_rank
     slot = program.scratch_chunks[rank] + before - before_rank[rank]
@@ -159,6 +167,7 @@ def _check_scratch(
         (program.src_buffer, program.src_offset, _TRAITS.uses_src[program.type]),
         (program.dst_buffer, program.dst_offset, _TRAITS.uses_dst[program.type]),
     ):
+        # Declared sizes, which the parsers hold against the first chunk only.
         reaches_beyond = offset + program.count > limit
         is_outside |= is_used & (buffer == Buffer.SCRATCH) & reaches_beyond
     findings.errors_at(
@@ -208,6 +217,7 @@ def _first_rows(
         "rank": program.rank,
         "kind": _TRAITS.kind[step_type],
         "peer": peer,
+        # Local steps use no connection, whatever channel their thread block has.
         "channel": np.where(peer >= 0, program.channel[block], 0),
         # Sides that a step does not use are documentation of the other end in the file.
         "src_buffer": np.where(uses_src, regions["src_buffer"], Buffer.UNKNOWN),
@@ -229,6 +239,7 @@ def _rows(
     rows = {name: np.repeat(column, width) for name, column in first.items()}
     second = np.cumsum(width)[width == 2] - 1
     rows["kind"][second] = StepKind.SEND
+    # The second row alone differs from the first: kind, peer, and where it reads.
     rows["peer"][second] = program.send[program.block[width == 2]]
     for part, unused in (("buffer", Buffer.UNKNOWN), ("offset", 0)):
         rows[f"src_{part}"][second] = rows[f"dst_{part}"][second]

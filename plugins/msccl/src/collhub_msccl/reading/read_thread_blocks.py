@@ -48,13 +48,18 @@ def read_thread_blocks(
         "src_buffer": _words("srcbuf", BUFFER_NAMES, document, findings),
         "dst_buffer": _words("dstbuf", BUFFER_NAMES, document, findings),
     }
+    # What stands in the columns has been told where it is wrong; now the values themselves.
     _check_gpus(gpus, document.gpus.line, header, findings)
     _check_flags(steps["hasdep"], document, findings)
     findings.raise_errors()
     return _arranged(document, gpus, blocks, {**steps, **words})
 
 
-def _numbers(tag: str, document: ScannedXml, findings: FileFindings) -> dict[str, Int64Array]:
+def _numbers(
+    tag: str,
+    document: ScannedXml,
+    findings: FileFindings,
+) -> dict[str, Int64Array]:
     """The numeric columns of a table, by attribute; 0 where a text is no number."""
     table = document.table(tag)
     values, states = document.texts.numbers
@@ -65,6 +70,7 @@ def _numbers(tag: str, document: ScannedXml, findings: FileFindings) -> dict[str
             _check_present(tag, attribute, document, findings)
         if attribute not in _NUMBER_COLUMNS[tag]:
             continue
+        # Each distinct text was parsed once; rows look their value up.
         columns[attribute] = values[codes]
         if states[codes].any():
             _check_numbers(tag, attribute, document, findings)
@@ -122,6 +128,7 @@ def _words(
 ) -> Int64Array:
     """For every step the position of an attribute in `words`, -1 where it is none of them."""
     codes = document.steps.column(attribute)
+    # Likewise one look-up a distinct text, not one a step.
     positions = document.texts.positions_in(words)[codes]
     is_wrong = (positions < 0) & (codes != document.texts.missing)
     if not is_wrong.any():
@@ -184,6 +191,7 @@ def _check_ranks(
         line,
         lambda row: f"a second <gpu> has the id {ids[row]}",
     )
+    # A file may claim any ngpus: only what is there is counted.
     present = int(np.count_nonzero(~outside[first]))
     if present < expected:
         message = (
@@ -201,7 +209,11 @@ def _first_missing(ids: Int64Array) -> int:
     return int(np.argmin(is_there))
 
 
-def _check_flags(has_dependents: Int64Array, document: ScannedXml, findings: FileFindings) -> None:
+def _check_flags(
+    has_dependents: Int64Array,
+    document: ScannedXml,
+    findings: FileFindings,
+) -> None:
     """`hasdep` is 0 or 1: the parsers refuse everything else."""
 
     def message(row: int) -> str:
@@ -227,6 +239,7 @@ def _arranged(
     gpu_of_block = np.repeat(np.arange(gpu_count), np.diff(document.gpus.first_child))
     rank_of_block = gpus["id"][gpu_of_block]
     by_rank = np.argsort(gpus["id"])
+    # Stable: elements of one id, an error told later, keep the order of the file.
     by_block = np.lexsort((blocks["id"], rank_of_block))
     block_rank = rank_of_block[by_block]
     block, position, row = _arranged_steps(document, by_block)
@@ -268,5 +281,6 @@ def _arranged_steps(
     first_step = np.cumsum(lengths) - lengths
     block = np.repeat(np.arange(len(by_block), dtype=np.int64), lengths)
     position = np.arange(len(block), dtype=np.int64) - first_step[block]
+    # Steps of a thread block stand together in the scanned table, so its first row is enough.
     row = first_child[by_block][block] + position
     return block, position, row

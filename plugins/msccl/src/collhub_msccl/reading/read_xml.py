@@ -77,6 +77,7 @@ def _collective(
         name = header.written.get("coll", "this file")
         raise UsageError(f"option root: the collective of {name!r} has no root")
     contract = None
+    # All input is defined, and what the output must hold is not in the file.
     if header.kind is CollectiveKind.CUSTOM:
         is_defined = np.ones(header.num_ranks, np.bool_)
         contract = CustomContract(program.input_chunks, program.output_chunks, is_defined)
@@ -97,13 +98,18 @@ def _collective(
         raise InputError(found.message, location=place, code=found.code, cure=found.cure) from None
 
 
-def _root(header: AlgoHeader, lowered: Lowered, stated: object) -> int:
+def _root(
+    header: AlgoHeader,
+    lowered: Lowered,
+    stated: object,
+) -> int:
     """The root as stated by the user, else as the steps tell. Raises `UsageError` for neither."""
     if isinstance(stated, int):
         if not 0 <= stated < header.num_ranks:
             last = header.num_ranks - 1
             raise UsageError(f"option root: {stated} is not a rank of 0..{last}")
         return stated
+    # A file for both modes must be right out of place too, where the buffers differ.
     is_aliased = header.is_in_place and not header.is_out_of_place
     found = possible_roots(header.kind, lowered.columns, header.num_ranks, is_aliased)
     if len(found) == 1:
@@ -123,10 +129,15 @@ def _listed(ranks: list[int]) -> str:
     return shown
 
 
-def _provenance(name: str, content: bytes, options: Options) -> Provenance:
+def _provenance(
+    name: str,
+    content: bytes,
+    options: Options,
+) -> Provenance:
     """Where the algorithm comes from; options at their default are left out."""
     given: dict[str, str] = {}
     for option, value in sorted(options.items()):
+        # The default reading is left out, so that traces do not change when options are added.
         is_default = value is None or (option, value) == ("reading", "runtime")
         if not is_default:
             given[option] = str(value)

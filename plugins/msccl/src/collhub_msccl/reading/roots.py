@@ -36,6 +36,7 @@ def possible_roots(
     if kind in _FROM_ROOT:
         connected = _reaching_all(source, target, num_ranks)
         is_one_buffer = is_aliased and kind is CollectiveKind.BROADCAST
+        # Forwarding ranks read their buffer too, but only what was written there before.
         evident = _reading_own_input(columns, is_one_buffer)
     else:
         connected = _reaching_all(target, source, num_ranks)
@@ -75,7 +76,11 @@ def _writing_output(columns: Columns) -> set[int]:
     return set(columns["rank"][is_write].tolist())
 
 
-def _reaching_all(source: list[int], target: list[int], num_ranks: int) -> set[int]:
+def _reaching_all(
+    source: list[int],
+    target: list[int],
+    num_ranks: int,
+) -> set[int]:
     """Ranks from which every rank can be reached over source -> target.
 
     The search for a "mother vertex" of a directed graph: the last start of a sweep that visits
@@ -83,6 +88,7 @@ def _reaching_all(source: list[int], target: list[int], num_ranks: int) -> set[i
     """
     forward: list[list[int]] = [[] for _ in range(num_ranks)]
     backward: list[list[int]] = [[] for _ in range(num_ranks)]
+    # Many messages, few connections.
     for here, there in set(zip(source, target, strict=True)):
         forward[here].append(there)
         backward[there].append(here)
@@ -106,9 +112,14 @@ def _last_start(forward: list[list[int]]) -> int:
     return last_start
 
 
-def _reached(neighbours: list[list[int]], start: int, known: set[int]) -> set[int]:
+def _reached(
+    neighbours: list[list[int]],
+    start: int,
+    known: set[int],
+) -> set[int]:
     """Ranks reached from `start` without passing through `known` ones, itself among them."""
     found = {start}
+    # Breadth first; the list grows while it is walked.
     queue = [start]
     for rank in queue:
         for other in neighbours[rank]:

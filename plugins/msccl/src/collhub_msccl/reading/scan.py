@@ -24,8 +24,8 @@ from collhub_msccl.numbers import NumberState, parse_number
 from hub_core.diagnostics import InputError, Location
 
 MAX_BYTES = 1 << 30
-# Expat is given a view of pieces, so that it never copies a large file; texts are encoded in
-# batches, so that few Python strings are alive at a time.
+# The file is handed over in pieces that are views of it; texts are encoded in batches, so that few
+# Python strings are alive at a time.
 _PIECE_BYTES = 1 << 18
 _FLUSH_TEXTS = 1 << 13
 # Attributes of <algo> travel in the header of every trace file.
@@ -127,6 +127,7 @@ class ScannedXml:
             code = self.table(tag).column("id")[row]
             return f"<{tag}> with id {self.texts[code]}"
         first_step = self.thread_blocks.first_child
+        # The last thread block that begins at or before the step; empty ones share a beginning.
         block = int(np.searchsorted(first_step[:-1], row, "right")) - 1
         code = self.thread_blocks.column("id")[block]
         return f"thread block {self.texts[code]}, step {row - int(first_step[block])}"
@@ -136,6 +137,7 @@ class ScannedXml:
         values, states = self.texts.numbers
         ids = self.gpus.column("id")
         rank = np.where(states[ids] == NumberState.FINE, values[ids], -1)
+        # An element has the rank of its parent: a repetition for each floor of the tree.
         if tag in ("tb", "step"):
             rank = np.repeat(rank, np.diff(self.gpus.first_child))
         if tag == "step":
@@ -143,7 +145,11 @@ class ScannedXml:
         return rank
 
 
-def scan(content: bytes, file: str, findings: FileFindings) -> ScannedXml:
+def scan(
+    content: bytes,
+    file: str,
+    findings: FileFindings,
+) -> ScannedXml:
     """Parse `content`; report elements and attributes that it ignores.
 
     Raises `InputError` for what is not well-formed MSCCL-IR XML.
@@ -169,6 +175,7 @@ def scan(content: bytes, file: str, findings: FileFindings) -> ScannedXml:
 
 def _feed(parser: expat.XMLParserType, content: bytes) -> None:
     """Give the whole file to the parser, which calls the handlers on the way."""
+    # Slices of a view are no copies.
     view = memoryview(content)
     for start in range(0, len(content), _PIECE_BYTES):
         piece = view[start : start + _PIECE_BYTES]
@@ -183,6 +190,7 @@ def _syntax_error(
     file: str,
 ) -> InputError:
     """The reason in the user's terms: an empty file, half of one, or no XML."""
+    # Expat calls that "no element found", as it does a comment alone.
     if not content.strip(b" \t\r\n\xef\xbb\xbf"):
         return InputError(
             "the file is empty",
@@ -228,6 +236,7 @@ class _Rows:
         if names != self._layout:
             self._change_layout(names)
         texts: list[str | None] = pairs[1::2]  # type: ignore[assignment]
+        # Rare: most files print just the ten attributes of a step, in one order.
         if self._order is not None:
             texts = [texts[position] if position >= 0 else None for position in self._order]
             self._count_unknown(names)
@@ -273,6 +282,7 @@ class _Scanner:
         self._file = file
         # A text that was not seen yet gets the next number on look-up.
         self._codes: defaultdict[str | None, int] = defaultdict(count().__next__)
+        # Names of the open elements; ignored ones stand there without name.
         self._open = [_DOCUMENT]
         self._ignored: Counter[str] = Counter()
         self._ignored_line = 0
@@ -282,6 +292,7 @@ class _Scanner:
         self._thread_blocks = _Rows("tb", self._codes)
         self._steps = _Rows("step", self._codes)
         self.parser = expat.ParserCreate()
+        # Lists of names and values in turn: cheaper than a dictionary for each element.
         self.parser.ordered_attributes = True
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
@@ -298,6 +309,7 @@ class _Scanner:
         steps = self._steps.table(0)
         thread_blocks = self._thread_blocks.table(len(steps))
         gpus = self._gpus.table(len(thread_blocks))
+        # Insertion order is the order of the codes.
         texts = Texts(list(self._codes))
         return ScannedXml(self._algo, self._algo_line, gpus, thread_blocks, steps, texts)
 
@@ -322,7 +334,12 @@ class _Scanner:
     def _end(self, _name: str) -> None:
         self._open.pop()
 
-    def _start_algo(self, name: str, attributes: list[str], line: int) -> None:
+    def _start_algo(
+        self,
+        name: str,
+        attributes: list[str],
+        line: int,
+    ) -> None:
         if name != "algo":
             message = f"the root element is <{_short(name)}>; MSCCL-IR XML starts with <algo>"
             self._fail("wrong-root", message, line)
@@ -333,7 +350,12 @@ class _Scanner:
                 message = f"attribute {_short(key)!r} of <algo> has {len(text)} characters"
                 self._fail("too-long", message, line)
 
-    def _ignore(self, name: str, inside: str, line: int) -> str:
+    def _ignore(
+        self,
+        name: str,
+        inside: str,
+        line: int,
+    ) -> str:
         """Skip an unknown element with all that it contains, as the runtimes do.
 
         A known element in the wrong place is an error: its steps would be lost without a word.
@@ -345,6 +367,7 @@ class _Scanner:
             message = f"<{name}> stands in <{inside}>; it belongs in {parent}"
             self._fail("misplaced-element", message, line)
         self._ignored[_short(name)] += 1
+        # The report names the first of them.
         self._ignored_line = self._ignored_line or line
         return _IGNORED
 
@@ -353,7 +376,13 @@ class _Scanner:
         message = "a DOCTYPE is not accepted: entities could be expanded without bound"
         self._fail("doctype", message, line, "remove it")
 
-    def _fail(self, code: str, message: str, line: int, cure: str = "") -> NoReturn:
+    def _fail(
+        self,
+        code: str,
+        message: str,
+        line: int,
+        cure: str = "",
+    ) -> NoReturn:
         raise InputError(message, location=Location(self._file, line), code=code, cure=cure)
 
     def _report_ignored(self, findings: FileFindings) -> None:

@@ -50,6 +50,7 @@ def _check(source: Source, runtime: Runtime) -> LoadReport:
     check_algo(algo, found)
     for gpu in algo.children:
         check_gpu(gpu, algo, found)
+    # A file that is refused serves no call.
     if found.is_any:
         return LoadReport(False, (), tuple(found))
     calls = tuple(_calls(algo, runtime))
@@ -74,6 +75,7 @@ def _calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
 
 def _modes(algo: RawElement, runtime: Runtime) -> list[bool]:
     """Modes of calls that get the file: True for in place."""
+    # Any other number than 1 counts as 0 here.
     in_place = number(algo.attributes["inplace"]) == 1
     if not runtime.has_both_modes:
         # Its all-to-all refuses calls in place and does not look at the attribute.
@@ -148,6 +150,7 @@ def _doubts_of_program(
         # gives wrong results.
         yield from _as_warnings(error.diagnostics)
         return
+    # Safe even where every transfer moves a single chunk, so at every size.
     if safety.min_units == 1:
         return
     largest = _safe_bytes(algo, runtime, safety)
@@ -168,7 +171,11 @@ def _as_warnings(errors: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
         yield Diagnostic(found.code, message, Severity.WARNING, found.location, found.cure)
 
 
-def _safe_bytes(algo: RawElement, runtime: Runtime, safety: FifoSafety) -> int:
+def _safe_bytes(
+    algo: RawElement,
+    runtime: Runtime,
+    safety: FifoSafety,
+) -> int:
     """The largest size in bytes at which no connection fills up; 0 for none.
 
     A transfer moves as many chunks as fit a slice, so the fewer the larger the call.

@@ -125,7 +125,11 @@ def _check_ranks(algo: RawElement, found: Refusals) -> None:
     found.warn("missing-rank", message, algo.line)
 
 
-def check_gpu(gpu: RawElement, algo: RawElement, found: Refusals) -> None:
+def check_gpu(
+    gpu: RawElement,
+    algo: RawElement,
+    found: Refusals,
+) -> None:
     """The program of one rank, as the rank itself parses it."""
     if not _has_all(gpu, found):
         return
@@ -145,7 +149,11 @@ def check_gpu(gpu: RawElement, algo: RawElement, found: Refusals) -> None:
             _check_block(block, gpu, ranks, usage, found)
 
 
-def _check_chunks(gpu: RawElement, algo: RawElement, found: Refusals) -> None:
+def _check_chunks(
+    gpu: RawElement,
+    algo: RawElement,
+    found: Refusals,
+) -> None:
     """microsoft/msccl holds declared sizes against nchunksperloop."""
     whole = algo.attributes.get("nchunksperloop", "")
     for name, divided in (("i_chunks", "allgather"), ("o_chunks", "reduce_scatter")):
@@ -167,6 +175,7 @@ def _check_number_of_elements(
 ) -> None:
     """The parser has a fixed array of nodes; bodies of other ranks are not in it."""
     blocks = gpu.children
+    # The parser skips the bodies of the other ranks, whose <gpu> still count.
     steps = sum(len(block.children) for block in blocks)
     nodes = 1 + len(algo.children) + len(blocks) + steps
     if nodes > MOST_NODES:
@@ -174,7 +183,11 @@ def _check_number_of_elements(
         found.refuse("too-many-elements", message, gpu.line)
 
 
-def _check_block_ids(gpu: RawElement, rank: int, found: Refusals) -> None:
+def _check_block_ids(
+    gpu: RawElement,
+    rank: int,
+    found: Refusals,
+) -> None:
     """Thread blocks are numbered densely, and there are not too many."""
     runtime, blocks = found.runtime, gpu.children
     ids = sorted(number(block.attributes.get("id", "")) for block in blocks)
@@ -204,10 +217,15 @@ def _check_block(
     for step in block.children:
         if _has_all(step, found):
             _check_step(step, gpu, name, found)
+    # Needs no attribute to be there, so it looks at all steps.
     _check_chains(block, name, found)
 
 
-def _check_channel(block: RawElement, name: str, found: Refusals) -> None:
+def _check_channel(
+    block: RawElement,
+    name: str,
+    found: Refusals,
+) -> None:
     """The parsers test for "greater than the limit", so the limit itself passes."""
     runtime = found.runtime
     channel = number(block.attributes["chan"])
@@ -230,6 +248,7 @@ def _check_peer(
 ) -> None:
     """`send` and `recv` are -1 or another rank; only microsoft/msccl tests for ngpus."""
     peer = number(block.attributes[side])
+    # The others index past an array without a word.
     is_beyond = peer >= ranks and not found.runtime.has_both_modes
     if peer == rank or peer < -1 or is_beyond:
         found.refuse("peer-range", f"{name}: {side} {peer} is no other rank", block.line)
@@ -247,12 +266,18 @@ def _count_use(
         return
     channel = number(block.attributes["chan"])
     usage[side, channel] += 1
+    # Told at the first one too many.
     if usage[side, channel] == BLOCKS_PER_CHANNEL + 1:
         what = f"more than {BLOCKS_PER_CHANNEL} thread blocks {side} on channel {channel}"
         found.refuse("too-many-thread-blocks", f"rank {rank}: {what}", block.line)
 
 
-def _check_step(step: RawElement, gpu: RawElement, block: str, found: Refusals) -> None:
+def _check_step(
+    step: RawElement,
+    gpu: RawElement,
+    block: str,
+    found: Refusals,
+) -> None:
     """One step; `block`: name of its thread block."""
     runtime, attributes = found.runtime, step.attributes
     name = f"{block}, step {attributes['s']}"
@@ -260,6 +285,7 @@ def _check_step(step: RawElement, gpu: RawElement, block: str, found: Refusals) 
         message = f"{name}: {runtime.title} takes {runtime.max_steps} steps a thread block"
         found.refuse_once("too-many-steps", block, message, step.line)
     _check_type(step, name, found)
+    # The count of a nop is not tested.
     is_counted = attributes["type"] != "nop"
     if is_counted and not 0 <= number(attributes["cnt"]) <= MOST_COUNT:
         message = f"{name}: cnt {attributes['cnt']} is not in 0..{MOST_COUNT}"
@@ -275,7 +301,11 @@ def _check_step(step: RawElement, gpu: RawElement, block: str, found: Refusals) 
         _check_place(step, side, gpu, name, found)
 
 
-def _check_type(step: RawElement, name: str, found: Refusals) -> None:
+def _check_type(
+    step: RawElement,
+    name: str,
+    found: Refusals,
+) -> None:
     """The type is one that the runtime executes; each wrong one is told once."""
     runtime, kind = found.runtime, step.attributes["type"]
     if kind in runtime.step_types:
@@ -317,7 +347,11 @@ def _check_place(
         found.refuse("out-of-bounds", message, step.line)
 
 
-def _check_chains(block: RawElement, name: str, found: Refusals) -> None:
+def _check_chains(
+    block: RawElement,
+    name: str,
+    found: Refusals,
+) -> None:
     """A nop passes its wait to the next step, which must have one of its own."""
     for step, following in pairwise(block.children):
         is_chain = step.attributes.get("type") == "nop" and _is_waiting(step)

@@ -74,6 +74,7 @@ class _Parser:
                 stack.pop()
                 continue
             element, is_closed = self._start(inside=parent.name)
+            # Whatever stands in an unknown element is skipped with it.
             belongs = is_known and element.name == _CHILDREN.get(parent.name)
             if belongs:
                 parent.children.append(element)
@@ -98,6 +99,7 @@ class _Parser:
         """An opening tag, and whether it is closed at once."""
         self._skip_between()
         match = _OPEN.match(self._text, self._position)
+        # One pattern for a whole tag: what does not match is looked at again for the reason.
         if match is None:
             self._refuse(inside)
         line = self._line
@@ -160,7 +162,12 @@ class _Parser:
         message = f"{tag[:_SHOWN]!r} is no element that the runtimes' parser takes"
         self._fail("not-xml", message)
 
-    def _fail(self, code: str, message: str, line: int | None = None) -> NoReturn:
+    def _fail(
+        self,
+        code: str,
+        message: str,
+        line: int | None = None,
+    ) -> NoReturn:
         """Raise `InputError` for a line, the current one unless stated."""
         raise InputError(
             message,

@@ -25,6 +25,7 @@ class Refusals:
         self.is_any = False
         self._file = file
         self._found: dict[str, list[Diagnostic]] = {}
+        # What has been told of, for rules that tell each thing once.
         self._subjects: set[tuple[str, str]] = set()
 
     def __iter__(self) -> Iterator[Diagnostic]:
@@ -35,23 +36,48 @@ class Refusals:
                 more = f"and {hidden} more findings of this kind"
                 yield Diagnostic(found[0].code, more, Severity.NOTE, Location(self._file))
 
-    def refuse(self, code: str, message: str, line: int, cure: str = "") -> None:
+    def refuse(
+        self,
+        code: str,
+        message: str,
+        line: int,
+        cure: str = "",
+    ) -> None:
         """The runtime does not take the file."""
         self.is_any = True
         self._add(code, message, line, Severity.ERROR, cure)
 
-    def refuse_once(self, code: str, subject: str, message: str, line: int, cure: str = "") -> None:
+    def refuse_once(
+        self,
+        code: str,
+        subject: str,
+        message: str,
+        line: int,
+        cure: str = "",
+    ) -> None:
         """The same for what many elements have in common: told at the first one."""
         if (code, subject) in self._subjects:
             return
         self._subjects.add((code, subject))
         self.refuse(code, message, line, cure)
 
-    def warn(self, code: str, message: str, line: int) -> None:
+    def warn(
+        self,
+        code: str,
+        message: str,
+        line: int,
+    ) -> None:
         """The runtime takes it, with consequences."""
         self._add(code, message, line, Severity.WARNING, "")
 
-    def _add(self, code: str, message: str, line: int, severity: Severity, cure: str) -> None:
+    def _add(
+        self,
+        code: str,
+        message: str,
+        line: int,
+        severity: Severity,
+        cure: str,
+    ) -> None:
         place = Location(self._file, line)
         found = self._found.setdefault(code, [])
         found.append(Diagnostic(code, message, severity, place, cure))

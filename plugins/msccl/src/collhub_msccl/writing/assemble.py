@@ -110,6 +110,7 @@ def _without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
     steps = algorithm.steps
     if not len(steps.control_indices):
         return full
+    # Right without program order is a question for the verifier, not for rules of thumb.
     relaxed_steps = replace(
         steps,
         control_indptr=np.zeros(len(steps) + 1, np.int64),
@@ -127,7 +128,12 @@ class _Assembly:
     need it, and cut where thread blocks are too long. Nothing is ever joined again, so it ends.
     """
 
-    def __init__(self, attempt: _AssemblyAttempt, memory: Memory, limits: ProgramLimits) -> None:
+    def __init__(
+        self,
+        attempt: _AssemblyAttempt,
+        memory: Memory,
+        limits: ProgramLimits,
+    ) -> None:
         self._draft = attempt.draft
         self._may_cut = attempt.may_cut
         self._memory = memory
@@ -170,6 +176,7 @@ class _Assembly:
             return blocks
         first, second = self._fusable()
         is_inside = blocks.of_row[first] == blocks.of_row[second]
+        # Parts of a given lane run side by side: its order holds within each.
         order = lanes.program_order()
         if lanes.is_given:
             order = neighbours(blocks.of_row, np.arange(len(draft)))
@@ -221,6 +228,7 @@ class _Assembly:
         local_rows = np.bincount(of_row[is_local], minlength=size)
         share = local_rows / np.maximum(np.bincount(of_row), 1)
         total = np.bincount(blocks.lane, weights=length, minlength=size).astype(np.int64)
+        # Cuts are asked for lane by lane; blocks of a cut lane share its number.
         is_long = length > self._limits.max_steps
         messages, local = self._cuts.messages.copy(), self._cuts.local.copy()
         for lane in np.unique(blocks.lane[is_long]).tolist():
@@ -230,7 +238,11 @@ class _Assembly:
         self._cuts = Cuts(messages, local)
 
 
-def _wanted_blocks(steps: int, local_share: float, limits: ProgramLimits) -> tuple[int, int]:
+def _wanted_blocks(
+    steps: int,
+    local_share: float,
+    limits: ProgramLimits,
+) -> tuple[int, int]:
     """Thread blocks that a lane of so many steps needs for its messages and its local steps."""
     # Cutting adds waits at the borders, and with them nops.
     room = max(limits.max_steps - 2, 1)
@@ -239,7 +251,11 @@ def _wanted_blocks(steps: int, local_share: float, limits: ProgramLimits) -> tup
     return in_messages, in_local
 
 
-def _grown(present: tuple[int, int], wanted: tuple[int, int], has_local: bool) -> tuple[int, int]:
+def _grown(
+    present: tuple[int, int],
+    wanted: tuple[int, int],
+    has_local: bool,
+) -> tuple[int, int]:
     """Cuts of a lane in messages and local steps, at least one more but the first time.
 
     A quarter more each round: waits that cutting adds cannot be foretold, and rounds are few.
@@ -260,6 +276,7 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
     if int(channel.min()) < 0 or int(channel.max()) >= limit:
         return False
     for end in (blocks.source, blocks.destination):
+        # Peers of every (rank, channel) at this end.
         _, load = np.unique(end * limit + channel, return_counts=True)
         if int(load.max()) > BLOCKS_PER_CHANNEL:
             return False
@@ -279,6 +296,7 @@ def _excess(program: ThreadBlockProgram, limits: ProgramLimits) -> str:
     """Which other limit the program exceeds; empty for none."""
     per_rank = np.diff(program.block_indptr)
     steps = np.bincount(program.block_rank[program.block], minlength=program.num_ranks)
+    # <algo>, every <gpu>, and the rank's own thread blocks and steps.
     nodes = 1 + program.num_ranks + per_rank + steps
     rules = (
         (per_rank, limits.max_blocks, "thread blocks"),

@@ -62,7 +62,12 @@ class Blocks:
         return np.append(self.channel, 0)[part]
 
 
-def cut_lanes(draft: StepDraft, lanes: Lanes, cuts: Cuts, position: Int64Array) -> Blocks:
+def cut_lanes(
+    draft: StepDraft,
+    lanes: Lanes,
+    cuts: Cuts,
+    position: Int64Array,
+) -> Blocks:
     """Cut every lane.
 
     A connection is cut at the same messages at both ends, and each part gets its own channel: a
@@ -75,6 +80,7 @@ def cut_lanes(draft: StepDraft, lanes: Lanes, cuts: Cuts, position: Int64Array) 
     width = int(part.max(initial=0)) + 1
     keys, number = np.unique(lanes.of_row * width + part, return_inverse=True)
     of_row = number.astype(np.int64).reshape(-1)
+    # Lanes are numbered by rank, so blocks sort by rank too.
     rank = np.zeros(len(keys), np.int64)
     rank[of_row] = draft.rank
     pieces, piece_of_row = _connection_parts(connection, part, width)
@@ -138,12 +144,14 @@ def _message_parts(
     parts = np.ones(count, np.int64)
     is_message = connection >= 0
     wanted = cuts.messages[lanes.of_row[is_message]]
+    # A connection belongs to two lanes, at its two ends, and both must have place.
     np.maximum.at(parts, connection[is_message], wanted)
     for side in (draft.sends, draft.receives):
         rows = np.flatnonzero(side)
         rows = rows[np.argsort(connection[rows], kind="stable")]
         number = connection[rows]
         ordinal = np.arange(len(rows)) - np.searchsorted(number, number)
+        # Even shares: with fewer messages than parts, one message a part.
         total = np.bincount(number, minlength=count)
         share = np.minimum(parts, total)[number]
         part[rows] = ordinal * share // total[number]
@@ -188,6 +196,7 @@ def _own_parts(
     number = np.cumsum(local)
     before_lane: Int64Array = (number - local)[first]
     ordinal = number - 1 - before_lane
+    # No more blocks than there are steps for them.
     total = np.bincount(lane[local], minlength=len(cuts.local))
     blocks = np.minimum(cuts.local, total)[lane]
     own = ordinal * blocks // np.maximum(total[lane], 1)
@@ -200,6 +209,7 @@ def _parts_of_messages_before(
     first: Int64Array,
 ) -> Int64Array:
     """The part of the last message up to each row, 0 before the first of its lane."""
+    # Local rows point at the start of their lane, which never hides a message in it.
     candidates = np.where(local, first, np.arange(len(part)))
     latest = np.maximum.accumulate(candidates)
     return np.where(local[latest], 0, part[latest])

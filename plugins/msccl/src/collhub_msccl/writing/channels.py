@@ -43,6 +43,7 @@ class _Group:
         """
         if not self.pairs.isdisjoint(other.pairs):
             return True
+        # Only ranks of both groups can be crowded.
         small, large = sorted((self, other), key=lambda group: len(group.ends))
         return any(
             number + large.ends[end] > BLOCKS_PER_CHANNEL for end, number in small.ends.items()
@@ -87,11 +88,13 @@ def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64A
     to be parted.
     """
     groups, apart = _groups(blocks)
+    # Told even where channels are too few: parting comes first.
     parted = np.unique(blocks.lane[apart]) if apart else np.zeros(0, np.int64)
     channel = np.full(len(blocks.source), -1, np.int64)
     use = _ChannelUse()
     for group in groups:
         wish = int(blocks.channel[group.members[0]])
+        # The producer's first, so that imported files keep their channels.
         choices = [wish, *range(limit)] if wish < limit else list(range(limit))
         found = next((number for number in choices if use.is_free(number, group)), None)
         if found is None:
@@ -108,6 +111,7 @@ def _groups(blocks: Blocks) -> tuple[list[_Group], list[int]]:
     apart: list[int] = []
     ends = zip(blocks.incoming.tolist(), blocks.outgoing.tolist(), strict=True)
     for block, (incoming, outgoing) in enumerate(ends):
+        # A block with one peer ties nothing together.
         if incoming < 0 or outgoing < 0:
             continue
         one, other = group_of[incoming], group_of[outgoing]
@@ -120,7 +124,11 @@ def _groups(blocks: Blocks) -> tuple[list[_Group], list[int]]:
     return _in_order(group_of), apart
 
 
-def _merge(one: _Group, other: _Group, group_of: list[_Group]) -> None:
+def _merge(
+    one: _Group,
+    other: _Group,
+    group_of: list[_Group],
+) -> None:
     """Make two groups one. The smaller moves, so that each part moves a few times only."""
     into, group = (other, one) if len(one.members) < len(other.members) else (one, other)
     into.add(group)

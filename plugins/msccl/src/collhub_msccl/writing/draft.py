@@ -50,6 +50,7 @@ class StepDraft:
 
     def is_kind(self, *kinds: StepKind) -> BoolArray:
         """Mask of the rows of one of these kinds."""
+        # One look-up a row, however many kinds.
         wanted = np.zeros(len(StepKind), np.bool_)
         wanted[list(kinds)] = True
         return wanted[self.kind]
@@ -117,6 +118,7 @@ def draft_of(algorithm: Algorithm, with_control: bool) -> StepDraft:
     _refuse_opaque(algorithm)
     messages = match_messages(steps, findings)
     check_regions(algorithm, findings)
+    # Everything below takes complete messages and regions inside their buffers for granted.
     if findings.has_errors():
         raise InputError(list(findings))
     partner = np.full(len(steps), -1, np.int64)
@@ -163,6 +165,7 @@ def cut_counts(draft: StepDraft, most: int) -> StepDraft:
     Both ends of a message are cut at the same places. Forwarding goes piece by piece, so that it
     can be fused; everything else waits for the whole.
     """
+    # Rounded up.
     pieces = -(-draft.count // most)
     if not len(draft) or int(pieces.max()) <= 1:
         return draft
@@ -170,6 +173,7 @@ def cut_counts(draft: StepDraft, most: int) -> StepDraft:
     last = first + pieces - 1
     receive, send = draft.forwarding()
     whole = len(draft)
+    # Pairs as single numbers, so that membership is one search.
     forward_keys = receive * whole + send
     is_forward = np.isin(draft.parents * whole + draft.children, forward_keys)
     of_pair, piece = _pieces_of(pieces[receive])
@@ -193,13 +197,19 @@ def _pieces_of(count: Int64Array) -> tuple[Int64Array, Int64Array]:
     return thing, np.arange(len(thing)) - first[thing]
 
 
-def _cut_columns(draft: StepDraft, pieces: Int64Array, most: int) -> dict[str, Int64Array]:
+def _cut_columns(
+    draft: StepDraft,
+    pieces: Int64Array,
+    most: int,
+) -> dict[str, Int64Array]:
     """Columns of the pieces of all rows."""
     row, within = _pieces_of(pieces)
     columns = {name: getattr(draft, name)[row] for name in (*_STEP_COLUMNS, "partner")}
     for side in ("src", "dst"):
+        # A side that a step does not use keeps its offset of 0.
         is_used = columns[f"{side}_buffer"] != Buffer.UNKNOWN
         columns[f"{side}_offset"] = columns[f"{side}_offset"] + np.where(is_used, within * most, 0)
+    # All pieces are as large as they may be, but the last.
     columns["count"] = np.minimum(most, columns["count"] - within * most)
     first = np.cumsum(pieces) - pieces
     partner = columns["partner"]

@@ -79,6 +79,7 @@ def emit(
     ordinal = np.arange(len(heads)) - np.searchsorted(block, block)
     time = arrangement.position[heads]
     edges = draft.parents, draft.children
+    # Waits do not depend on where SCRATCH lies, but SCRATCH can be used again where they order it.
     knowledge = find_waits(block, ordinal, time, step_of_row, edges)
     is_slot = forwarded_only(draft, arrangement)
     draft, scratch = _with_scratch(draft, arrangement, is_slot, memory, knowledge)
@@ -93,6 +94,7 @@ def emit(
 def _heads(blocks: Blocks, arrangement: Arrangement) -> Int64Array:
     """The first row of every step, by (block, order)."""
     heads = np.flatnonzero(arrangement.fused_into < 0)
+    # Within a thread block, document order is the order of execution.
     order = np.lexsort((arrangement.position[heads], blocks.of_row[heads]))
     return heads[order]
 
@@ -141,8 +143,13 @@ def _main_steps(
     return Steps(columns, np.arange(len(heads)), np.full(len(heads), 1))
 
 
-def _types(kind: Int64Array, is_fused: BoolArray, is_slot: BoolArray) -> Int64Array:
+def _types(
+    kind: Int64Array,
+    is_fused: BoolArray,
+    is_slot: BoolArray,
+) -> Int64Array:
     """Step type of every head, by its kind, whether a send is fused, and whether it is an `rrs`."""
+    # A send is never the head of a fused step, so those are receives.
     plain = _PLAIN[kind]
     with_send = np.where(
         plain == StepType.RECV,
@@ -163,6 +170,7 @@ def _documented_sides(
 
     Documentation that no runtime reads. An `rrs` there has no place but its operand's.
     """
+    # The receive at the other end, for fused steps that of their send.
     outgoing = draft.partner[np.where(send_of_head >= 0, send_of_head, heads)]
     incoming = draft.partner[heads]
     is_outward = draft.sends[heads] | is_slot[heads]
@@ -195,6 +203,7 @@ def _with_waits(steps: Steps, knowledge: Knowledge) -> Steps:
     given = {**steps.columns, "wait": wait}
     row = np.concatenate([steps.row, children[extra]])
     key = np.concatenate([steps.key, np.zeros(len(extra), np.int64)])
+    # Nops have key 0: before the first step of their head.
     order = np.lexsort((key, row))
     columns = {name: np.concatenate([column, nops[name]])[order] for name, column in given.items()}
     return Steps(columns, row[order], key[order])

@@ -1,4 +1,4 @@
-"""Attributes of `<algo>`: collective, modes, sizes, protocol and name, in the runtime's spelling."""
+"""Attributes of `<algo>`: collective, modes, sizes, protocol and name, as the runtime has them."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ class Target:
 
     def _channel_count(self, program: ThreadBlockProgram) -> int:
         """Channels that the program uses, or as many more as the imported file stated."""
+        # Connections are opened for channels below nchannels only.
         used = int(program.channel.max(initial=0)) + 1
         stated = _number(self.imported.get("nchannels", ""))
         if stated is not None and used < stated <= self.runtime.max_channels:
@@ -105,7 +106,11 @@ def target_of(algorithm: Algorithm, options: Options) -> Target:
     )
 
 
-def largest_size(algorithm: Algorithm, target: Target, safety: FifoSafety) -> int | None:
+def largest_size(
+    algorithm: Algorithm,
+    target: Target,
+    safety: FifoSafety,
+) -> int | None:
     """The largest size in bytes for which the file may be used, None for no limit.
 
     As stated, and without deadlock: a transfer moves as many chunks as fit a slice, so the larger
@@ -114,6 +119,7 @@ def largest_size(algorithm: Algorithm, target: Target, safety: FifoSafety) -> in
     largest = target.max_bytes
     if safety.min_units is not None and safety.min_units > 1:
         slice_bytes = target.runtime.slice_bytes[target.protocol]
+        # The largest chunk of which so many fit a slice, times the chunks of the call.
         safe = algorithm.collective.unit_count * (slice_bytes // safety.min_units)
         largest = safe if largest is None else min(safe, largest)
     if largest is not None and largest < max(target.min_bytes, 1):
@@ -142,10 +148,15 @@ def _imported(algorithm: Algorithm) -> Mapping[str, str]:
     return {name: text for name, text in written.items() if isinstance(text, str)}
 
 
-def _with_modes(collective: Collective, runtime: Runtime, options: Options) -> Collective:
+def _with_modes(
+    collective: Collective,
+    runtime: Runtime,
+    options: Options,
+) -> Collective:
     """The collective with the modes that the file will claim."""
     wanted = options.get("mode")
     if wanted is None and not runtime.has_both_modes:
+        # Nothing was asked for, and both modes have no place in one file.
         wanted = _only_mode(collective)
     if wanted is None:
         return collective
@@ -236,6 +247,7 @@ def _name(
     source = PurePath(algorithm.provenance.source_name).stem
     default = f"{spelling}_{algorithm.num_ranks}"
     chosen = str(options.get("name") or imported.get("name") or source or default)
+    # The parsers decode no entities, so nothing may need them.
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", chosen)[:_LONGEST_NAME]
     # This name makes microsoft/msccl run an algorithm of its own instead of the file's.
     if name == "2D" and spelling == "alltoall":

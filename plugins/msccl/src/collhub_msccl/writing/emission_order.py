@@ -41,6 +41,7 @@ def arrange(
     receive, send = fusable
     while True:
         node = np.arange(len(draft))
+        # A fused send has the node of its receive.
         node[send] = receive
         from_node, to_node = _between(node[all_parents], node[all_children])
         order = topological_levels(len(draft), from_node, to_node)
@@ -57,11 +58,16 @@ def arrange(
         receive, send = receive[is_kept], send[is_kept]
 
 
-def _waits(draft: StepDraft, parents: Int64Array, children: Int64Array) -> Edges:
+def _waits(
+    draft: StepDraft,
+    parents: Int64Array,
+    children: Int64Array,
+) -> Edges:
     """All pairs (earlier row, later row) of the program."""
     sends = np.flatnonzero(draft.sends)
     receives = draft.partner[sends]
     earlier, later = _connection_order(draft)
+    # A message is an order too: its receive is after its send.
     all_parents = np.concatenate([draft.parents, sends, earlier, parents])
     all_children = np.concatenate([draft.children, receives, later, children])
     return all_parents, all_children
@@ -76,6 +82,7 @@ def _between(from_node: Int64Array, to_node: Int64Array) -> Edges:
 def neighbours(key: Int64Array, order: Int64Array) -> Edges:
     """Rows that follow each other among the rows of one key (0 or more), ordered by `order`."""
     rows = np.flatnonzero(key >= 0)
+    # Sorted by key, so that neighbours of one key stand side by side.
     rows = rows[np.lexsort((order[rows], key[rows]))]
     before, after = rows[:-1], rows[1:]
     is_same = key[before] == key[after]

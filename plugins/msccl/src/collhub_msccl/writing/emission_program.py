@@ -41,6 +41,7 @@ def program_of(
     deps[is_waiting] = position[target]
     has_dependents = np.zeros(len(block), np.bool_)
     has_dependents[last[knowledge.parents]] = True
+    # The column `wait` has become depid and deps.
     columns = {name: steps.columns[name] for name in (*REGION, "count", "type")}
     has_dependents |= _must_not_fuse(columns, block, depid, has_dependents)
     return ThreadBlockProgram(
@@ -98,6 +99,7 @@ def _must_not_fuse(
     is_exact = columns["count"][first] == columns["count"][second]
     is_exact &= (ordinal[1:] < _PROTECTED_REDUCTIONS) & is_apart
     found = np.zeros(len(block), np.bool_)
+    # A raised flag parts the two.
     found[first[joins & ~is_exact]] = True
     return found
 

@@ -51,6 +51,7 @@ def _blocks(program: ThreadBlockProgram) -> list[str]:
         program.channel.tolist(),
         strict=True,
     )
+    # Steps are sorted by thread block.
     bounds = program.block.searchsorted(range(len(program.block_id) + 1))
     texts: list[str] = []
     for head, (start, stop) in zip(heads, pairwise(bounds.tolist()), strict=True):

@@ -62,7 +62,13 @@ class Knowledge:
     children: Int64Array
     history: dict[int, WaitHistory]
 
-    def is_before(self, there: int, at: int, here: int, start: int) -> bool:
+    def is_before(
+        self,
+        there: int,
+        at: int,
+        here: int,
+        start: int,
+    ) -> bool:
         """Whether step `at` of block `there` is done before step `start` of `here` begins."""
         if there == here:
             return at < start
@@ -82,6 +88,7 @@ def find_waits(
     Nor from the order within blocks. A step waits for at most one step of each other block.
     """
     parents, children = step_of_row[edges[0]], step_of_row[edges[1]]
+    # Within a block, order is free.
     is_crossing = block[parents] != block[children]
     pairs = parents[is_crossing], children[is_crossing]
     parents, children = _latest_of_each_block(block, ordinal, pairs)
@@ -103,9 +110,14 @@ def find_waits(
     )
 
 
-def _latest_of_each_block(block: Int64Array, ordinal: Int64Array, pairs: Edges) -> Edges:
+def _latest_of_each_block(
+    block: Int64Array,
+    ordinal: Int64Array,
+    pairs: Edges,
+) -> Edges:
     """Only the last parent of each (waiting step, block of the parent)."""
     parents, children = pairs
+    # A later step of a block being done means that earlier ones are.
     order = np.lexsort((ordinal[parents], block[parents], children))
     parents, children = parents[order], children[order]
     is_last = np.ones(len(parents), np.bool_)
@@ -128,6 +140,7 @@ def _not_known_before(
     for index, (here, at, there, wanted) in enumerate(rows):
         history = histories.setdefault(here, WaitHistory())
         clock = history.last_clock()
+        # It follows from earlier waits, its own or those of whom it waited for.
         if clock.get(there, -1) >= wanted:
             continue
         kept.append(index)
@@ -137,8 +150,14 @@ def _not_known_before(
     return kept, histories
 
 
-def _merged(clock: Clock, learned: Clock, there: int, wanted: int) -> Clock:
+def _merged(
+    clock: Clock,
+    learned: Clock,
+    there: int,
+    wanted: int,
+) -> Clock:
     """What is known after also waiting for step `wanted` of block `there`, which `learned`."""
+    # A copy: the clocks of earlier steps stay as they are.
     merged = dict(clock)
     for other, step in learned.items():
         merged[other] = max(step, merged.get(other, -1))

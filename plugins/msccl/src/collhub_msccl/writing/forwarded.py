@@ -16,16 +16,18 @@ def forwarded_only(draft: StepDraft, arrangement: Arrangement) -> BoolArray:
 
     No one else touches the units where their sums would stand. A candidate that shares a unit with
     something else stores its sum, and with that takes the unit from others: repeated until none is
-    lost, in practice once or twice.
+    lost.
     """
     receive, send = _candidates(draft, arrangement)
     is_slot = np.zeros(len(draft), np.bool_)
     is_slot[receive] = True
     if not len(receive):
         return is_slot
+    # Units used by anything that stays are taken; a slot must not share one.
     row, unit, is_read = _scratch_accesses(draft)
     receive_of_send = np.full(len(draft), -1, np.int64)
     receive_of_send[send] = receive
+    # The fused send reads what its receive wrote: both are accesses of one step.
     owner = np.where(receive_of_send[row] >= 0, receive_of_send[row], row)
     # The operand of a reducing receive is a read of its own, which no slot may serve.
     is_operand = is_read & (draft.kind[row] == StepKind.RECV_REDUCE)
@@ -60,6 +62,7 @@ def _scratch_accesses(draft: StepDraft) -> tuple[Int64Array, Int64Array, BoolArr
     write_rows, write_places = _each_place(draft, writes, draft.dst_offset, width)
     row = np.concatenate([read_rows, write_rows])
     places = np.concatenate([read_places, write_places])
+    # Dense numbers, for a table of units in use.
     _, unit = np.unique(places, return_inverse=True)
     is_read = np.arange(len(row)) < len(read_rows)
     return row, unit.astype(np.int64).reshape(-1), is_read

@@ -51,6 +51,7 @@ def allocated(
     """
     pieces = _find_pieces(draft, dropped_src, dropped_dst)
     place, total = _places(pieces, knowledge, draft.num_ranks)
+    # An access moves with its piece.
     shift = (place - pieces.start)[pieces.piece]
     is_source = pieces.is_source
     src_offset, dst_offset = draft.src_offset.copy(), draft.dst_offset.copy()
@@ -59,7 +60,11 @@ def allocated(
     return replace(draft, src_offset=src_offset, dst_offset=dst_offset), total
 
 
-def touched(draft: StepDraft, dropped_src: BoolArray, dropped_dst: BoolArray) -> Int64Array:
+def touched(
+    draft: StepDraft,
+    dropped_src: BoolArray,
+    dropped_dst: BoolArray,
+) -> Int64Array:
     """Units of SCRATCH that every rank needs where nothing moves."""
     pieces = _find_pieces(draft, dropped_src, dropped_dst)
     total = np.zeros(draft.num_ranks, np.int64)
@@ -80,6 +85,7 @@ def _find_pieces(
     is_source = np.arange(len(row)) < len(read_rows)
     offset = np.where(is_source, draft.src_offset[row], draft.dst_offset[row])
     width = int((offset + draft.count[row]).max(initial=0)) + 1
+    # One number for rank and address; width is beyond every address.
     first = draft.rank[row] * width + offset
     order = np.argsort(first, kind="stable")
     row, is_source, first = row[order], is_source[order], first[order]
@@ -118,6 +124,7 @@ def _places(
         rank, size = ranks[piece], sizes[piece]
         stretch = _free_stretch(stretches[rank], size, lives[piece].first, knowledge)
         if stretch is None:
+            # None is free: behind all that there is.
             stretch = _ScratchStretch(total[rank], size, {})
             total[rank] += size
             stretches[rank].append(stretch)
@@ -134,7 +141,12 @@ class _Life:
     last: dict[int, int]
     time: int = _NEVER
 
-    def add(self, block: int, ordinal: int, time: int) -> None:
+    def add(
+        self,
+        block: int,
+        ordinal: int,
+        time: int,
+    ) -> None:
         """Take an access into account."""
         self.first[block] = min(ordinal, self.first.get(block, ordinal))
         self.last[block] = max(ordinal, self.last.get(block, ordinal))
@@ -172,7 +184,11 @@ def _free_stretch(
     return None
 
 
-def _is_done(last: dict[int, int], first: dict[int, int], knowledge: Knowledge) -> bool:
+def _is_done(
+    last: dict[int, int],
+    first: dict[int, int],
+    knowledge: Knowledge,
+) -> bool:
     """Whether all of these last accesses are done before any of these first ones begins."""
     return all(
         knowledge.is_before(there, at, here, start)

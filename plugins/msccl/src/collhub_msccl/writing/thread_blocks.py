@@ -53,6 +53,7 @@ class Lanes:
 
     def parted(self, draft: StepDraft, lanes: Int64Array) -> Lanes:
         """The same lanes, but the sends of these ones have lanes of their own."""
+        # Doubled numbers leave room for the parted sends right behind their lane.
         moves = draft.sends & np.isin(self.of_row, lanes)
         return _numbered(draft, self.of_row * 2 + moves, self.is_given)
 
@@ -70,6 +71,7 @@ def given_lanes(draft: StepDraft) -> Lanes | None:
     for side in (draft.sends, draft.receives):
         if not _is_one_to_one(lanes.of_row[side], connection[side]):
             return None
+    # A thread block has one channel for both directions.
     is_message = connection >= 0
     if not _is_function(lanes.of_row[is_message], draft.channel[is_message]):
         return None
@@ -88,12 +90,17 @@ def assign_lanes(draft: StepDraft, is_tight: bool) -> Lanes:
     return _numbered(draft, lane, False)
 
 
-def _message_lanes(draft: StepDraft, connection: Int64Array, is_tight: bool) -> Int64Array:
+def _message_lanes(
+    draft: StepDraft,
+    connection: Int64Array,
+    is_tight: bool,
+) -> Int64Array:
     """Lane of every message row; -1 for local rows.
 
     Twice the connection's number where it is received, one more where it is sent, unless the two
     are joined.
     """
+    # Joining these saves most: their receives and sends become single steps.
     pairs = _feeding_pairs(draft, connection)
     if is_tight:
         pairs += _any_pairs(draft, connection)
@@ -154,7 +161,11 @@ def _by_rank_and_channel(
     return {key: list(numbers) for key, numbers in found.items()}
 
 
-def _with_local_steps(draft: StepDraft, lane: Int64Array, is_tight: bool) -> Int64Array:
+def _with_local_steps(
+    draft: StepDraft,
+    lane: Int64Array,
+    is_tight: bool,
+) -> Int64Array:
     """Give the local rows (lane -1) lanes.
 
     That of the last row that they wait for, else of the first that waits for them and has one, else
@@ -172,6 +183,7 @@ def _with_local_steps(draft: StepDraft, lane: Int64Array, is_tight: bool) -> Int
         # Rows stand in a possible order of execution, so parents have their lanes already.
         known = [found[parent] for parent in sorted(parents_of.get(row, ()), reverse=True)]
         known += [found[child] for child in sorted(children_of.get(row, ()))]
+        # Beyond all lanes of messages, which are below twice the connections.
         spare = 2 * len(draft) + ranks[row]
         choices = [lane for lane in known if lane >= 0] or [any_lane.get(ranks[row], spare)]
         found[row] = choices[0]
@@ -201,13 +213,18 @@ def _one_to_one(first: Int64Array, second: Int64Array) -> Edges:
     """
     order = np.lexsort((-first, second))
     first, second = first[order], second[order]
+    # The first of each send is its last receive, by the order above.
     _, once = np.unique(second, return_index=True)
     first, second = first[once], second[once]
     _, once = np.unique(first, return_index=True)
     return first[once], second[once]
 
 
-def _numbered(draft: StepDraft, lane: Int64Array, is_given: bool) -> Lanes:
+def _numbered(
+    draft: StepDraft,
+    lane: Int64Array,
+    is_given: bool,
+) -> Lanes:
     """Number (rank, lane) densely."""
     width = int(lane.max(initial=0)) + 1
     _, number = np.unique(draft.rank * width + lane, return_inverse=True)

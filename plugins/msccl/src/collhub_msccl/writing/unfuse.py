@@ -43,6 +43,7 @@ def unfused(
     reducing = np.flatnonzero(steps.columns["type"] == StepType.RECV_REDUCE_COPY)
     given = {name: column[reducing] for name, column in steps.columns.items()}
     is_one, is_apart = _relation(given, block_rank[block[reducing]], bases)
+    # Neither in all modes: only a slot of its own is right in each.
     is_copied = ~is_one & ~is_apart
     slot, scratch = _slots(given["count"], block[reducing], ~is_apart, block_rank, scratch)
     receive = _typed(_moved(given, "dst", slot, ~is_apart), StepType.RECV)
@@ -78,6 +79,7 @@ def _relation(
     is_one = np.ones(len(rank), np.bool_)
     is_apart = np.ones(len(rank), np.bool_)
     for base in bases:
+        # Addresses, so that aliases of the mode count as the memory that they are.
         target = base[rank, given["dst_buffer"]] + given["dst_offset"]
         source = base[rank, given["src_buffer"]] + given["src_offset"]
         distance = target - source

@@ -91,6 +91,7 @@ def _collective_in(collective: Collective, unit: int) -> Collective:
             input_units=contract.input_units // unit,
             output_units=contract.output_units // unit,
         )
+    # The model wants one at least.
     unit_count = max(1, collective.unit_count // unit)
     return replace(collective, unit_count=unit_count, contract=contract)
 
@@ -121,6 +122,7 @@ def _safe_program(
     for is_fusing in (True, False) if target.runtime.has_fused_steps else (False,):
         limits = _limits(target.runtime, options, is_fusing)
         program = assemble(algorithm, memory, limits)
+        # What is judged is the file, not the algorithm that it was made of.
         lowered = _lowered(program, target.collective)
         safety = fifo_safety(lowered, FIFO_CAPACITY[target.protocol])
         if safety.min_units is not None:
@@ -138,7 +140,11 @@ def _safe_program(
     )
 
 
-def _limits(runtime: Runtime, options: Options, is_fusing: bool) -> ProgramLimits:
+def _limits(
+    runtime: Runtime,
+    options: Options,
+    is_fusing: bool,
+) -> ProgramLimits:
     """The runtime's limits, or those that the user asks for."""
     steps, channels = options.get("max_steps"), options.get("max_channels")
     return ProgramLimits(
@@ -172,6 +178,7 @@ def _declared_scratch(algorithm: Algorithm) -> Int64Array:
     """The scratch that an imported file declared, 0 where there was none."""
     extension = algorithm.extensions.get("msccl")
     declared: JsonValue = extension.get("s_chunks") if isinstance(extension, dict) else None
+    # One number for all ranks, or one each; see the reader.
     sizes = declared if isinstance(declared, list) else [declared] * algorithm.num_ranks
     if len(sizes) != algorithm.num_ranks:
         return np.zeros(algorithm.num_ranks, np.int64)

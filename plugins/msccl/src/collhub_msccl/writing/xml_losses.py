@@ -105,6 +105,7 @@ def _of_root(collective: Collective, coarse: Algorithm) -> Iterator[Loss]:
 def _names_root(algorithm: Algorithm) -> bool:
     """Whether the reader will infer the right root."""
     collective, steps = algorithm.collective, algorithm.steps
+    # As the reader will have them.
     columns = {name: getattr(steps, name).astype(np.int64) for name in COLUMN_DTYPES}
     is_aliased = collective.in_place and not collective.out_of_place
     found = possible_roots(collective.kind, columns, collective.num_ranks, is_aliased)
@@ -143,6 +144,7 @@ def _of_sizes(target: Target, largest: int | None) -> Iterator[Loss]:
     """Sizes that were served, but at which connections could fill up."""
     if largest is None:
         return
+    # Lowered by the writer, not by the user.
     if target.max_bytes is None or largest < target.max_bytes:
         consequence = (
             "the runtime does not use the file above,"
