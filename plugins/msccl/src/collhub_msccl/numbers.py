@@ -15,7 +15,7 @@ _INT_MAX = 2**31 - 1
 
 
 class NumberState(IntEnum):
-    """How a text read as a number. CUT: characters after the number were ignored."""
+    """Result of reading a text as a number. CUT: characters after the number were ignored."""
 
     FINE = 0
     CUT = 1

@@ -123,7 +123,7 @@ _PROGRAM_READER = FormatReader(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Describe the readers."""
+    """Describe the readers of MSCCL-IR XML and of MSCCLang programs."""
     return [_READER, _PROGRAM_READER]
 
 

@@ -97,7 +97,7 @@ class ThreadBlockProgram:
         return wanted[self.type]
 
     def name(self, step: int) -> str:
-        """How messages call a step."""
+        """Name of a step in messages."""
         block_id = self.block_id[self.block[step]]
         return f"thread block {block_id}, step {self.position[step]}"
 

@@ -25,7 +25,7 @@ _MOST_CLOCKS = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What every row of a rank knows to be done before it, in the thread blocks of the rank.
+    """Vector clocks of all rows, over the thread blocks of their rank.
 
     `known`: int64, vectors one after the other; `start`: int64 per row, where its vector begins;
     the entry of thread block b of the rank is the last row of b that is done before, or -1.
@@ -130,7 +130,7 @@ def _starts_of_rows(
     waiting: Int64Array,
     starts: Int64Array,
 ) -> Int64Array:
-    """Where the vector of every row begins: that of the last row of its thread block that waited.
+    """Beginning of the vector of every row: of the last row of its thread block that waited.
 
     0 is the empty vector, of rows before any wait of their block.
     """

@@ -27,7 +27,7 @@ _DUMPED_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+) in ')
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What a program may take: CPU seconds, and bytes of address space."""
+    """Limits of the process of a program: CPU seconds, and bytes of address space."""
 
     time_limit_s: int
     memory_limit_bytes: int
@@ -43,7 +43,7 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True)
 class _ProcessEnd:
-    """How the process ended. `status` below 0: a signal; `is_late`: it had to be stopped."""
+    """Output and exit of a process. `status` below 0: a signal; `is_late`: it had to be stopped."""
 
     output: bytes
     status: int
@@ -157,7 +157,7 @@ def _silent_end(
     end: _ProcessEnd,
     limits: ProcessLimits,
 ) -> InputError:
-    """Why a process ended without a report: for its limits, or by itself."""
+    """Error for a process that ended without a report: for its limits, or by itself."""
     place = Location(name, _dumped_line(name, end.output))
     # A program that survives the first signal is killed; then only what it wrote at the first one
     # tells why.

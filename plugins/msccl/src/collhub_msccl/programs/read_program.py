@@ -149,7 +149,7 @@ def _provenance(
     content: bytes,
     options: Options,
 ) -> Provenance:
-    """Where the algorithm comes from, with the arguments that the program got."""
+    """Provenance: this plugin, the file, and the arguments that the program got."""
     given: dict[str, str] = {}
     if options.get("arguments") is not None:
         given["arguments"] = str(options["arguments"])

@@ -71,7 +71,7 @@ def _first_flagged(
 
 
 def _wait_name(program: ThreadBlockProgram, step: int) -> str:
-    """How messages call a step and what it waits for."""
+    """Name of a step in messages, with the target of its wait."""
     target = f"thread block {program.depid[step]}, step {program.deps[step]}"
     return f"{program.name(step)} waits for {target}"
 

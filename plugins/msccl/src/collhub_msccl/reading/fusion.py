@@ -21,7 +21,7 @@ _LAST_PROTECTED = 16
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """What fusing changes.
+    """Chains of `re` as the runtimes fuse them.
 
     `joins`: bool per step, a `re` that is executed as part of the previous `re`. `count`: int64 per
     step, the units that it moves. `flag`: int64 per step, the value that its thread block's flag

@@ -134,10 +134,10 @@ def _program_order(program: ThreadBlockProgram, width: Int64Array) -> Edges:
 
 
 def _slots(program: ThreadBlockProgram, findings: FileFindings) -> tuple[Int64Array, Int64Array]:
-    """Where each thread block's `rrs` put their values, and the scratch that every rank needs.
+    """First unit of the slot of each thread block, and units of scratch of each rank, int64.
 
-    Slots of a rank lie one after the other behind its declared scratch, each as large as the
-    largest `rrs` of its thread block.
+    A slot holds the intermediate values of `rrs`. Slots of a rank lie one after the other behind
+    its declared scratch, each as large as the largest `rrs` of its thread block.
     """
     size = np.zeros(len(program.block_id), np.int64)
     is_rrs = program.is_type(StepType.RECV_REDUCE_SEND)

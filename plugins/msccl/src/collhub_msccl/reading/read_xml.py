@@ -134,7 +134,7 @@ def _provenance(
     content: bytes,
     options: Options,
 ) -> Provenance:
-    """Where the algorithm comes from; options at their default are left out."""
+    """Provenance: this plugin, the file, and the options that are not at their default."""
     given: dict[str, str] = {}
     for option, value in sorted(options.items()):
         # The default reading is left out, so that traces do not change when options are added.
@@ -148,10 +148,10 @@ def _provenance(
 
 
 def _extension(header: AlgoHeader, program: ThreadBlockProgram) -> JsonValue:
-    """What the model has no place for, small because it travels in every trace file.
+    """Extension `msccl`: facts of the file that the model has no place for.
 
     `algo`: attributes verbatim; `i_chunks`, `o_chunks`, `s_chunks` as declared: one number, or one
-    per rank.
+    per rank. Small, because it travels in every trace file.
     """
     return {
         "algo": dict(header.written),

@@ -122,7 +122,7 @@ class ScannedXml:
         return tables[tag]
 
     def name(self, tag: str, row: int) -> str:
-        """How messages call a row of a table, from ids as written."""
+        """Name of a row in messages, from ids as written."""
         if tag != "step":
             code = self.table(tag).column("id")[row]
             return f"<{tag}> with id {self.texts[code]}"

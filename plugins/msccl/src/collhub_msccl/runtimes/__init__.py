@@ -1,1 +1,1 @@
-"""What the runtimes of MSCCL-IR accept: their limits, and whether they would load a given file."""
+"""Rules of the runtimes of MSCCL-IR: their limits, and a check whether they load a file."""

@@ -1,4 +1,4 @@
-"""What each runtime of MSCCL-IR accepts: names, step types and limits, by its public sources.
+"""Table of the runtimes of MSCCL-IR: names, step types and limits, by their public sources.
 
 microsoft/msccl (b23e9cd): `src/include/msccl.h`, `src/graph/topo.cc`; Azure/msccl-executor-nccl
 (c6f6b36) and ROCm/rccl (0cbce2a7): `src/include/msccl`, `src/misc/msccl`. Limits are the numbers

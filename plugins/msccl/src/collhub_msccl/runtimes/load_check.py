@@ -103,7 +103,7 @@ def _sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:
 
 
 def _conditions(collective: str, algo: RawElement) -> Iterator[str]:
-    """What else a call must satisfy, in words."""
+    """Further conditions on a call, in words."""
     chunks = number(algo.attributes["nchunksperloop"])
     if chunks > 1:
         count = "elements of all ranks" if collective in _TOTAL_SIZES else "elements"
@@ -118,7 +118,7 @@ def _doubts_of_selection(
     runtime: Runtime,
     calls: tuple[LoadableCall, ...],
 ) -> Iterator[Diagnostic]:
-    """Why no call gets a file that loads."""
+    """The reason why no call gets a file that loads."""
     if calls:
         return
     place = Location(source.name, algo.line)
@@ -139,7 +139,7 @@ def _doubts_of_program(
     runtime: Runtime,
     calls: tuple[LoadableCall, ...],
 ) -> Iterator[Diagnostic]:
-    """Why not every call that gets the file is served by it."""
+    """Reasons why the file serves not every call that gets it."""
     protocol = algo.attributes["proto"]
     try:
         parts = Source.of_bytes(source.name, source.content()).parts

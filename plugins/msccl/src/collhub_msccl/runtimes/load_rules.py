@@ -1,4 +1,4 @@
-"""What each runtime's parser refuses of a file, as its own checks go.
+"""Refusals of each runtime's parser, one function for each group of its checks.
 
 `mscclGetAlgoFromXMLAndSetAlgo` in `src/graph/topo.cc` of microsoft/msccl, and
 `src/misc/msccl/msccl_parser.cc` of Azure/msccl-executor-nccl and ROCm/rccl. What they accept though

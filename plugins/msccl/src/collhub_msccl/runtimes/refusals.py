@@ -15,7 +15,7 @@ _DIGITS_OF_LONG = 18
 
 
 class Refusals:
-    """Why a runtime refuses a file, and what it takes but should not.
+    """Findings of the load check: refusals, and warnings of what a runtime takes but should not.
 
     Iterating gives the first few findings of each code and a note on how many more there are.
     """

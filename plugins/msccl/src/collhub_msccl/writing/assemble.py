@@ -42,7 +42,7 @@ _CUT_CIRCLE = "its thread blocks, cut to the limit of steps, would wait for each
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What a program must keep: the runtime's limits, or what the user asks for.
+    """Limits of a program: the runtime's, or lower ones that the user asks for.
 
     `is_fusing`: steps may be fused.
     """
@@ -284,7 +284,7 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
 
 
 def _excess_of_steps(length: Int64Array, limits: ProgramLimits) -> str:
-    """Why a thread block is too long; empty for none. `length`: steps of every thread block."""
+    """The limit of steps, if a thread block exceeds it, else empty. `length`: int64 per block."""
     longest = int(length.max(initial=0))
     if longest <= limits.max_steps:
         return ""
@@ -293,7 +293,7 @@ def _excess_of_steps(length: Int64Array, limits: ProgramLimits) -> str:
 
 
 def _excess(program: ThreadBlockProgram, limits: ProgramLimits) -> str:
-    """Which other limit the program exceeds; empty for none."""
+    """The first other limit that the program exceeds, else empty."""
     per_rank = np.diff(program.block_indptr)
     steps = np.bincount(program.block_rank[program.block], minlength=program.num_ranks)
     # <algo>, every <gpu>, and the rank's own thread blocks and steps.

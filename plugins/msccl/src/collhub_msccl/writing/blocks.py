@@ -13,7 +13,7 @@ from collhub_msccl.writing.thread_blocks import Lanes
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """How many thread blocks a lane becomes.
+    """Number of thread blocks that each lane becomes.
 
     `messages`: int64 per lane, counted at the ends of its connections; `local`: int64 per lane,
     blocks of their own for its local steps (0: they stay with the messages).
@@ -120,7 +120,7 @@ def _of_blocks(
     column: Int64Array,
     size: int,
 ) -> Int64Array:
-    """What the rows of one side have in each block; they agree, and -1 is for blocks without."""
+    """Value of `column` on one side of each block, whose rows agree; -1 for blocks without."""
     result = np.full(size, -1, np.int64)
     result[of_row[side]] = column[side]
     return result
@@ -189,7 +189,7 @@ def _own_parts(
     first: Int64Array,
     cuts: Cuts,
 ) -> Int64Array:
-    """Which of the blocks for local steps each row goes to, -1 where its lane has none.
+    """Number of the block for local steps that each row goes to, -1 where its lane has none.
 
     All in order of lane and time; `first`: the first row of the lane. Meaningful at local rows.
     """

@@ -58,7 +58,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _ChannelUse:
-    """What the groups so far have: channels by pair of ranks, and peers by end and channel."""
+    """Channels given so far: by pair of ranks, and number of peers by end and channel."""
 
     channels: dict[Pair, set[int]] = field(default_factory=lambda: defaultdict(set))
     peers: dict[End, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))

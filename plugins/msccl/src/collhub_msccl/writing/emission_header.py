@@ -31,7 +31,7 @@ _DIVIDED_KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is written for whom.
+    """Header of the file to write, and its runtime.
 
     `collective`: with the modes that the file claims; `spelling`: its `coll`. `declared_chunks`:
     `i_chunks` and `o_chunks` of every rank. `min_bytes`, `max_bytes`: sizes for which the file may

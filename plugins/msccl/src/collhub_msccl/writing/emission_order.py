@@ -90,7 +90,7 @@ def neighbours(key: Int64Array, order: Int64Array) -> Edges:
 
 
 def _connection_order(draft: StepDraft) -> Edges:
-    """What keeps the k-th send of a connection with its k-th receive: both ends go in row order."""
+    """Row order at both ends of each connection: the k-th send is matched by the k-th receive."""
     connection, _ = draft.connections
     rows = np.arange(len(draft))
     sends = neighbours(np.where(draft.sends, connection, -1), rows)

@@ -32,13 +32,7 @@ def program_of(
     rank_borders = np.arange(len(sizes[2]) + 1)
     block_indptr = np.searchsorted(blocks.rank, rank_borders).astype(np.int64)
     block_id = np.arange(len(blocks)) - block_indptr[blocks.rank]
-    # A wait is for the last step of its head, whose flag is raised when all of them are done.
-    is_waiting = steps.columns["wait"] >= 0
-    target = last[steps.columns["wait"][is_waiting]]
-    depid = np.full(len(block), -1, np.int64)
-    depid[is_waiting] = block_id[block[target]]
-    deps = np.full(len(block), -1, np.int64)
-    deps[is_waiting] = position[target]
+    depid, deps = _resolved(steps.columns["wait"], last, block_id[block], position)
     has_dependents = np.zeros(len(block), np.bool_)
     has_dependents[last[knowledge.parents]] = True
     # The column `wait` has become depid and deps.
@@ -64,6 +58,26 @@ def program_of(
         line=_step_lines(blocks, block),
         **columns,
     )
+
+
+def _resolved(
+    wait: Int64Array,
+    last: Int64Array,
+    block_id: Int64Array,
+    position: Int64Array,
+) -> tuple[Int64Array, Int64Array]:
+    """`depid` and `deps` of every step, -1 for no wait.
+
+    `wait`, `block_id`, `position`: int64 per step. A wait is for the last step of its head, whose
+    flag is raised when all of them are done.
+    """
+    is_waiting = wait >= 0
+    target = last[wait[is_waiting]]
+    depid = np.full(len(wait), -1, np.int64)
+    depid[is_waiting] = block_id[target]
+    deps = np.full(len(wait), -1, np.int64)
+    deps[is_waiting] = position[target]
+    return depid, deps
 
 
 def _last_steps(steps: Steps, heads: int) -> Int64Array:

@@ -28,12 +28,12 @@ class WaitHistory:
     clocks: list[Clock] = field(default_factory=list)
 
     def clock_at(self, ordinal: int) -> Clock:
-        """What the block knows when it begins this step: after the last wait up to it."""
+        """Clock of the block when it begins this step: after the last wait up to it."""
         place = bisect_right(self.ordinals, ordinal)
         return self.clocks[place - 1] if place else {}
 
     def last_clock(self) -> Clock:
-        """What the block knows after all its waits so far."""
+        """Clock of the block after all its waits so far."""
         return self.clocks[-1] if self.clocks else {}
 
     def add(self, ordinal: int, clock: Clock) -> None:
@@ -156,7 +156,7 @@ def _merged(
     there: int,
     wanted: int,
 ) -> Clock:
-    """What is known after also waiting for step `wanted` of block `there`, which `learned`."""
+    """Clock after also waiting for step `wanted` of block `there`, whose clock was `learned`."""
     # A copy: the clocks of earlier steps stay as they are.
     merged = dict(clock)
     for other, step in learned.items():

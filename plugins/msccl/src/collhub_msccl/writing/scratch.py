@@ -114,7 +114,7 @@ def _places(
     knowledge: Knowledge,
     num_ranks: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Where each piece goes, and the units of every rank."""
+    """First unit of each piece when placed, and units of every rank."""
     lives = _lives(pieces, knowledge)
     total = [0] * num_ranks
     stretches: list[list[_ScratchStretch]] = [[] for _ in range(num_ranks)]

@@ -95,7 +95,7 @@ def _slots(
     block_rank: Int64Array,
     scratch: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """Where the slot of each step's thread block starts, and the scratch in all.
+    """First unit of the slot of each step's thread block, and units of scratch of each rank.
 
     Slots lie behind the scratch so far, each as large as the largest step that needs it.
     """

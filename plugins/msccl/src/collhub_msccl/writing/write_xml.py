@@ -193,7 +193,7 @@ def _size_or_zero(size: JsonValue) -> int:
 
 
 def _lowered(program: ThreadBlockProgram, collective: Collective) -> Algorithm:
-    """What the file does, as its reader would have it, but for dependencies that follow."""
+    """The file as its reader would have it, but for dependencies that follow from others."""
     lowered = lower(program, False, FileFindings("", _ignore))
     table = StepTable.from_columns(
         program.num_ranks,

@@ -69,7 +69,7 @@ def _of_spelling(collective: Collective, target: Target) -> Iterator[Loss]:
 
 
 def _of_contract(collective: Collective, target: Target) -> Iterator[Loss]:
-    """What a custom collective must do, and buffers of other sizes than the runtime takes."""
+    """The contract of a custom collective, and buffers of other sizes than the runtime takes."""
     if collective.contract is not None and not _is_plain(collective):
         yield Loss("contract", "the custom collective", "what it must do is not in the file")
     declared_input, declared_output = target.declared_chunks
