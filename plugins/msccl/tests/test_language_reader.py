@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from collhub_msccl.program_samples import samples
-from collhub_msccl.read_program import read
+from collhub_msccl.programs.read_program import read
+from collhub_msccl.programs.samples import samples
 
 from hub_core.model import Algorithm, Diagnostic, HubError
 from hub_core.plugin_api import Source

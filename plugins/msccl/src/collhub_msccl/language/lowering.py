@@ -13,7 +13,7 @@ from importlib.metadata import version
 import numpy as np
 import numpy.typing as npt
 
-from collhub_msccl.hazards import Edges, conflicts_within_blocks, find_accesses
+from collhub_msccl.conflicts.accesses import Edges, conflicts_within_blocks, find_accesses
 from collhub_msccl.language.instances import Instances
 from collhub_msccl.language.priorities import execution_order
 from collhub_msccl.language.stated_blocks import stated_blocks
