@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.splitting import DirectNetwork
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 from hypothesis import strategies as st
 
 from hub_core.topologies import parse_topology
@@ -121,7 +121,7 @@ def partitions(items: list[int]) -> Iterator[list[list[int]]]:
 
 
 def check_trees(
-    graph: CapacityGraph, trees: Sequence[Tree], both_ways: bool = False
+    graph: CapacityGraph, trees: Sequence[SpanningTree], both_ways: bool = False
 ) -> Counter[int]:
     """Check that trees span and fit; return the weight of each root's. `both_ways`: their arcs' opposites fit as well."""
     load: Counter[tuple[int, int]] = Counter()
@@ -149,7 +149,7 @@ def check_trees(
 
 def check_routes(
     network: DirectNetwork,
-    trees: Sequence[Tree],
+    trees: Sequence[SpanningTree],
     switched: CapacityGraph,
     times: Fraction,
     both_ways: bool = False,

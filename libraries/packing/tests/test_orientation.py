@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from collhub_packing.orientation import all_reduce_packing, all_reduce_trees, oriented
 from collhub_packing.rates import broadcast_rate, strength
-from collhub_packing.splitting import Spread
+from collhub_packing.splitting import SwitchSpread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_checks import check_routes, check_trees, duplex_graphs, graph_from, graph_of
@@ -40,7 +40,7 @@ def test_trees_reach_the_strength_in_both_directions_at_once(graph, seed):
 
 
 @settings(max_examples=40)
-@given(duplex_graphs(most_nodes=5, switches=3), st.sampled_from(Spread))
+@given(duplex_graphs(most_nodes=5, switches=3), st.sampled_from(SwitchSpread))
 def test_trees_past_switches_reach_the_strength_too(graph, spread):
     packing = all_reduce_packing(graph, spread=spread, seeds=1)
     sent = check_trees(packing.network.graph, packing.trees, both_ways=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hub_core.diagnostics import InputError
 
 if TYPE_CHECKING:
-    from collhub_packing.kernels import Wires
+    from collhub_packing.kernels import WirePairs
 
 
 Int64Array = npt.NDArray[np.int64]
@@ -64,13 +64,13 @@ class FlowNetwork:
     """
 
     num_nodes: int
-    wires: Wires
+    wires: WirePairs
     place: Int64Array
 
     @classmethod
     def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
         """A network of `num_nodes` nodes with an arc from `source[a]` to `destination[a]` for every a."""
-        from collhub_packing.kernels import Wires  # numba takes a second to import
+        from collhub_packing.kernels import WirePairs  # numba takes a second to import
 
         low, high = np.minimum(source, destination), np.maximum(source, destination)
         pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)
@@ -82,7 +82,7 @@ class FlowNetwork:
         first = np.searchsorted(tail[order], np.arange(num_nodes + 1)).astype(np.int64)
         mate = position[(order + len(pairs)) % max(1, len(order))]
         place = position[pair.ravel() + np.where(source <= destination, 0, len(pairs))]
-        return cls(num_nodes, Wires(first, head[order], mate), place)
+        return cls(num_nodes, WirePairs(first, head[order], mate), place)
 
     def residual(self, capacity: Int64Array) -> Int64Array:
         """Capacities by wire, parallel arcs added up: what is left before anything flows."""

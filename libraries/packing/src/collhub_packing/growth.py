@@ -11,11 +11,11 @@ import numpy.typing as npt
 from collhub_packing.flows import FlowNetwork
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import SourcedNetwork
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 from hub_core.diagnostics import InputError
 
 if TYPE_CHECKING:
-    from collhub_packing.kernels import Field
+    from collhub_packing.kernels import GrowthField
 
 
 Int64Array = npt.NDArray[np.int64]
@@ -23,7 +23,7 @@ Int64Array = npt.NDArray[np.int64]
 
 def pack_arborescences(
     graph: CapacityGraph, root: int, total: int, *, seeds: int = 8, first_seed: int = 0
-) -> list[Tree]:
+) -> list[SpanningTree]:
     """Out-trees from one root of weight `total` together; see `pack_rooted_trees`. `broadcast_rate` is the most."""
     sent = np.zeros(graph.num_compute, np.int64)
     sent[root] = total
@@ -32,7 +32,7 @@ def pack_arborescences(
 
 def pack_rooted_trees(
     graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, seeds: int = 8, first_seed: int = 0
-) -> list[Tree]:
+) -> list[SpanningTree]:
     """Out-trees within the capacities, those from node v of weight `sent[v]` together, whole weights.
 
     Trees grow arc by arc, each arc as wide as leaves enough for the rest: one flow per try, at most one try per arc
@@ -59,24 +59,24 @@ def pack_rooted_trees(
     return sorted(best, key=lambda tree: (tree.root, -tree.weight, tree.depth, tuple(tree.arc)))
 
 
-def _packing(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[Tree]:
+def _packing(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTree]:
     """One packing in one random order: again and again the widest tree of the root with most to send."""
     from collhub_packing import kernels
 
     field = _field(graph, sent)
-    grown: list[Tree] = []
+    grown: list[SpanningTree] = []
     while field.unsent.any():
         root = int(np.argmax(field.unsent))
         arc = np.empty(graph.num_nodes, np.int64)
         width = int(kernels.grow_tree(field, root, (seed << 32) + len(grown), arc))
         assert width
-        grown.append(Tree(root, width, np.where(arc >= 0, graph.source[arc], -1), arc))
+        grown.append(SpanningTree(root, width, np.where(arc >= 0, graph.source[arc], -1), arc))
     return grown
 
 
-def _field(graph: CapacityGraph, sent: Int64Array) -> Field:
+def _field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
     """The network before any tree has grown."""
-    from collhub_packing.kernels import Field
+    from collhub_packing.kernels import GrowthField
 
     n = graph.num_nodes
     nodes = np.arange(n)
@@ -86,7 +86,7 @@ def _field(graph: CapacityGraph, sent: Int64Array) -> Field:
         np.concatenate([graph.destination, nodes]),
     )
     out = np.argsort(graph.source, kind="stable")
-    return Field(
+    return GrowthField(
         network.wires,
         network.place[: graph.num_arcs],
         graph.source.copy(),

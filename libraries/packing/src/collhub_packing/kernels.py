@@ -35,7 +35,7 @@ def _entry(function: _Function) -> _Function:
         return cast(_Function, numba.njit(nogil=True)(function))
 
 
-class Wires(NamedTuple):
+class WirePairs(NamedTuple):
     """The wires of a network, both directions of a pair of nodes as two wires that are each other's `mate`.
 
     Those that leave node v: `first[v]:first[v + 1]`; `head`: where a wire ends.
@@ -66,7 +66,7 @@ def _room(num_nodes: int) -> _Room:
 
 
 @_compiled
-def _search(wires: Wires, residual: Int64Array, room: _Room, source: int, sink: int) -> bool:
+def _search(wires: WirePairs, residual: Int64Array, room: _Room, source: int, sink: int) -> bool:
     """Find the distances to the sink, until the source is found; a source that is the sink never is."""
     level, queue = room.level, room.queue
     level[:] = -1
@@ -89,7 +89,7 @@ def _search(wires: Wires, residual: Int64Array, room: _Room, source: int, sink: 
 
 @_compiled
 def _reach_from(
-    wires: Wires, residual: Int64Array, room: _Room, source: int, side: BoolArray
+    wires: WirePairs, residual: Int64Array, room: _Room, source: int, side: BoolArray
 ) -> None:
     """Mark the nodes that can be reached from the source."""
     side[:] = False
@@ -109,7 +109,7 @@ def _reach_from(
 
 @_compiled
 def _push(
-    wires: Wires, residual: Int64Array, trail: Int64Array, length: int, most: int
+    wires: WirePairs, residual: Int64Array, trail: Int64Array, length: int, most: int
 ) -> tuple[int, int]:
     """Push what a path can take, at most `most`; return the amount and the place of the first wire that it fills."""
     amount = most
@@ -126,7 +126,7 @@ def _push(
 
 
 @_compiled
-def _advance(wires: Wires, residual: Int64Array, room: _Room, node: int) -> int:
+def _advance(wires: WirePairs, residual: Int64Array, room: _Room, node: int) -> int:
     """The next wire of a node that leads one level nearer to the sink, -1 if none is left."""
     nearer = room.level[node] - 1
     while room.turn[node] < wires.first[node + 1]:
@@ -139,7 +139,7 @@ def _advance(wires: Wires, residual: Int64Array, room: _Room, node: int) -> int:
 
 @_compiled
 def _block(
-    wires: Wires, residual: Int64Array, room: _Room, source: int, sink: int, limit: int
+    wires: WirePairs, residual: Int64Array, room: _Room, source: int, sink: int, limit: int
 ) -> int:
     """Push along shortest paths until each has a full wire, or `limit` is reached."""
     room.turn[:] = wires.first[:-1]
@@ -166,7 +166,7 @@ def _block(
 
 @_compiled
 def _augment(
-    wires: Wires, residual: Int64Array, room: _Room, source: int, sink: int, limit: int
+    wires: WirePairs, residual: Int64Array, room: _Room, source: int, sink: int, limit: int
 ) -> int:
     """Increase a flow by at most `limit` (Dinic 1970).
 
@@ -179,14 +179,14 @@ def _augment(
 
 
 @_entry
-def max_flow(wires: Wires, residual: Int64Array, source: int, sink: int, limit: int) -> int:
+def max_flow(wires: WirePairs, residual: Int64Array, source: int, sink: int, limit: int) -> int:
     """Turn `residual` into what a largest flow, or one of `limit`, leaves of it; return the flow's value."""
     return _augment(wires, residual, _room(len(wires.first) - 1), source, sink, limit)
 
 
 @_entry
 def least_cut(
-    wires: Wires, capacity: Int64Array, source: int, sinks: Int64Array, limit: int
+    wires: WirePairs, capacity: Int64Array, source: int, sinks: Int64Array, limit: int
 ) -> tuple[int, int, BoolArray]:
     """The least cut below `limit` between the source and one of the sinks: value, the place of the sink, source side.
 
@@ -207,7 +207,7 @@ def least_cut(
 # --- growing trees ---
 
 
-class Field(NamedTuple):
+class GrowthField(NamedTuple):
     """A network of which trees are cut, one after the other.
 
     Arc a leads from `source[a]` to `destination[a]` along the wire `place[a]`; node v's out-arcs are
@@ -216,7 +216,7 @@ class Field(NamedTuple):
     wire from it to node v.
     """
 
-    wires: Wires
+    wires: WirePairs
     place: Int64Array
     source: Int64Array
     destination: Int64Array
@@ -240,7 +240,7 @@ class _Growth(NamedTuple):
 
 
 @_entry
-def grow_tree(field: Field, root: int, salt: int, arc_of: Int64Array) -> int:
+def grow_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Array) -> int:
     """Cut a spanning out-tree out of the field, as wide as it gets; write the arc into every node to `arc_of`.
 
     Returns its width, 0 where the unsent weights do not fit. It grows at the width of all that the root has to send, and
@@ -285,7 +285,7 @@ def _tries(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Array]:
 
 
 @_compiled
-def _widen(field: Field, growth: _Growth, root: int, more: int) -> None:
+def _widen(field: GrowthField, growth: _Growth, root: int, more: int) -> None:
     """Make the tree wider: its arcs lose `more` of their capacity, and its root has `more` less to send."""
     field.unsent[root] -= more
     field.residual[field.feed[root]] -= more
@@ -295,13 +295,13 @@ def _widen(field: Field, growth: _Growth, root: int, more: int) -> None:
 
 
 @_compiled
-def _use(field: Field, arc: int, amount: int) -> None:
+def _use(field: GrowthField, arc: int, amount: int) -> None:
     field.capacity[arc] -= amount
     field.residual[field.place[arc]] -= amount
 
 
 @_compiled
-def _reach(field: Field, growth: _Growth, width: int) -> int:
+def _reach(field: GrowthField, growth: _Growth, width: int) -> int:
     """Add every node that the tree can reach at this width, level by level; return what lesser width leads farther.
 
     A level is done once: an arc that cannot be taken now cannot be taken later, since capacities only go down.
@@ -330,7 +330,7 @@ def _reach(field: Field, growth: _Growth, width: int) -> int:
 
 
 @_compiled
-def _out_of_level(field: Field, growth: _Growth, level: int, todo: Int64Array) -> int:
+def _out_of_level(field: GrowthField, growth: _Growth, level: int, todo: Int64Array) -> int:
     """List the ranks of the arcs that leave the nodes of a level; return their number."""
     count = 0
     for node in range(len(growth.depth)):
@@ -342,7 +342,7 @@ def _out_of_level(field: Field, growth: _Growth, level: int, todo: Int64Array) -
 
 
 @_compiled
-def _allowed(field: Field, growth: _Growth, arc: int, width: int, rest: int) -> int:
+def _allowed(field: GrowthField, growth: _Growth, arc: int, width: int, rest: int) -> int:
     """The width, up to `width`, at which the tree may take an arc so that all unsent weight can still be sent."""
     source = len(field.first) - 1
     growth.work[:] = field.residual
@@ -365,7 +365,7 @@ class Junction(NamedTuple):
     the flow to sink k leaves of every wire.
     """
 
-    wires: Wires
+    wires: WirePairs
     source: int
     sinks: Int64Array
     demand: int
@@ -459,7 +459,7 @@ def _detour(junction: Junction, room: _Room, k: int, i: int, j: int, amount: int
 
 
 @_compiled
-def _shrink(wires: Wires, residual: Int64Array, wire: int, amount: int) -> int:
+def _shrink(wires: WirePairs, residual: Int64Array, wire: int, amount: int) -> int:
     """Lower the capacity of a wire; return by how much the flow along it has become too much."""
     residual[wire] -= amount
     excess = max(0, -int(residual[wire]))

@@ -14,8 +14,8 @@ from collhub_packing.flows import scaled
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.growth import pack_rooted_trees
 from collhub_packing.rates import Rate, SourcedNetwork, all_gather_rate
-from collhub_packing.splitting import DirectNetwork, Spread, direct, without_switches
-from collhub_packing.trees import Tree
+from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
+from collhub_packing.trees import SpanningTree
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -31,14 +31,14 @@ class MultirootPacking:
     rate: Rate
     per_root: Int64Array
     network: DirectNetwork
-    trees: list[Tree]
+    trees: list[SpanningTree]
 
 
 def all_gather_trees(
     graph: CapacityGraph,
     weights: Sequence[int] | None = None,
     *,
-    spread: Spread = Spread.NOWHERE,
+    spread: SwitchSpread = SwitchSpread.NOWHERE,
     seeds: int = 4,
     first_seed: int = 0,
 ) -> MultirootPacking:
@@ -96,7 +96,7 @@ def fixed_trees(
     per_root: int,
     weights: Sequence[int] | None = None,
     *,
-    spread: Spread = Spread.NOWHERE,
+    spread: SwitchSpread = SwitchSpread.NOWHERE,
     seeds: int = 4,
     first_seed: int = 0,
 ) -> MultirootPacking:
@@ -119,7 +119,12 @@ def _floors(capacity: Int64Array, times: Fraction) -> Int64Array:
 
 
 def _packed(
-    graph: CapacityGraph, rate: Rate, sent: Int64Array, spread: Spread, seeds: int, first_seed: int
+    graph: CapacityGraph,
+    rate: Rate,
+    sent: Int64Array,
+    spread: SwitchSpread,
+    seeds: int,
+    first_seed: int,
 ) -> MultirootPacking:
     """Trees in a network with scaled capacities."""
     is_direct = graph.num_nodes == graph.num_compute

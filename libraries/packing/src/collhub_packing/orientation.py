@@ -14,8 +14,8 @@ from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.growth import pack_arborescences
 from collhub_packing.rates import Strength, strength
-from collhub_packing.splitting import DirectNetwork, Spread, direct, without_switches
-from collhub_packing.trees import Tree
+from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
+from collhub_packing.trees import SpanningTree
 from hub_core.diagnostics import InputError
 
 Int64Array = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ class AllReducePacking:
     strength: Strength
     scale: int
     network: DirectNetwork
-    trees: list[Tree]
+    trees: list[SpanningTree]
 
     @property
     def rate(self) -> Fraction:
@@ -42,7 +42,7 @@ class AllReducePacking:
 
 def all_reduce_trees(
     graph: CapacityGraph, *, seeds: int = 8, first_seed: int = 0
-) -> tuple[Strength, list[Tree]]:
+) -> tuple[Strength, list[SpanningTree]]:
     """The strength a / q of a network without switches and trees of weight a together, in units of 1 / q of the graph's.
 
     Reduce towards the root and broadcast from it, on every tree at once, load a link by at most its capacity in either
@@ -61,7 +61,7 @@ def all_reduce_trees(
 def all_reduce_packing(
     graph: CapacityGraph,
     *,
-    spread: Spread = Spread.NOWHERE,
+    spread: SwitchSpread = SwitchSpread.NOWHERE,
     scale: int | None = None,
     seeds: int = 8,
     first_seed: int = 0,
@@ -85,7 +85,7 @@ def all_reduce_packing(
 
 
 def _packing(
-    graph: CapacityGraph, found: Strength, wanted: int, spread: Spread, seed: int
+    graph: CapacityGraph, found: Strength, wanted: int, spread: SwitchSpread, seed: int
 ) -> AllReducePacking:
     """The packing of one random orientation."""
     order = [int(node) for node in np.random.default_rng(seed).permutation(graph.num_compute)]

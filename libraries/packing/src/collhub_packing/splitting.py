@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from collhub_packing.flows import UNLIMITED, FlowNetwork
 from collhub_packing.graph import CapacityGraph
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 from hub_core.diagnostics import InputError
 
 Int64Array = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ class DirectNetwork:
     graph: CapacityGraph
     routes: tuple[tuple[int, ...], ...]
 
-    def paths(self, tree: Tree, switched: CapacityGraph) -> dict[int, list[int]]:
+    def paths(self, tree: SpanningTree, switched: CapacityGraph) -> dict[int, list[int]]:
         """For every node of a tree but the root the rows of the topology's links from its parent to it."""
         hanging = np.flatnonzero(tree.arc >= 0).tolist()
         return {
@@ -47,10 +47,10 @@ def direct(graph: CapacityGraph) -> DirectNetwork:
     return DirectNetwork(graph, tuple((arc,) for arc in range(graph.num_arcs)))
 
 
-class Spread(Enum):
+class SwitchSpread(Enum):
     """Where the traffic between the neighbours of a switch is spread evenly over all pairs of them.
 
-    Spread traffic needs more links and often more trees, but flatter ones. `WIDEST`: at switches that join compute nodes
+    SwitchSpread traffic needs more links and often more trees, but flatter ones. `WIDEST`: at switches that join compute nodes
     alone and are the widest way out of each, such as those inside a machine.
     """
 
@@ -59,18 +59,21 @@ class Spread(Enum):
     EVERYWHERE = "everywhere"
 
 
-class _Piece(NamedTuple):
+class _RoutedCapacity(NamedTuple):
     """Some capacity between two nodes that runs over one route."""
 
     amount: int
     route: _Route
 
 
-_Pieces = dict[_Pair, list[_Piece]]
+_RoutedCapacities = dict[_Pair, list[_RoutedCapacity]]
 
 
 def without_switches(
-    graph: CapacityGraph, sent: Sequence[int] | Int64Array, *, spread: Spread = Spread.NOWHERE
+    graph: CapacityGraph,
+    sent: Sequence[int] | Int64Array,
+    *,
+    spread: SwitchSpread = SwitchSpread.NOWHERE,
 ) -> DirectNetwork:
     """Split off all switches such that `sent[v]` from every compute node v at once still reaches all others.
 
@@ -79,13 +82,13 @@ def without_switches(
     Raises `InputError` where the demand does not fit, and for some switches whose links differ by direction.
     """
     demand = np.asarray(sent, np.int64)
-    pieces: _Pieces = {}
+    pieces: _RoutedCapacities = {}
     for arc, ends in enumerate(zip(graph.source.tolist(), graph.destination.tolist(), strict=True)):
         if graph.capacity[arc]:
-            pieces[ends] = [_Piece(int(graph.capacity[arc]), (arc,))]
+            pieces[ends] = [_RoutedCapacity(int(graph.capacity[arc]), (arc,))]
     for switch in _removal_order(graph):
-        is_spread = spread is Spread.EVERYWHERE or (
-            spread is Spread.WIDEST and _is_widest(switch, pieces, graph.num_compute)
+        is_spread = spread is SwitchSpread.EVERYWHERE or (
+            spread is SwitchSpread.WIDEST and _is_widest(switch, pieces, graph.num_compute)
         )
         _remove(switch, pieces, graph, demand, is_spread)
     ordered = sorted(
@@ -118,7 +121,7 @@ def _removal_order(graph: CapacityGraph) -> list[int]:
     )
 
 
-def _is_widest(switch: int, pieces: _Pieces, num_compute: int) -> bool:
+def _is_widest(switch: int, pieces: _RoutedCapacities, num_compute: int) -> bool:
     """Whether the neighbours of a switch are compute nodes with at least half of their capacity to it."""
     sent: Counter[int] = Counter()
     to_switch: Counter[int] = Counter()
@@ -131,7 +134,11 @@ def _is_widest(switch: int, pieces: _Pieces, num_compute: int) -> bool:
 
 
 def _remove(
-    switch: int, pieces: _Pieces, graph: CapacityGraph, demand: Int64Array, is_spread: bool
+    switch: int,
+    pieces: _RoutedCapacities,
+    graph: CapacityGraph,
+    demand: Int64Array,
+    is_spread: bool,
 ) -> None:
     """Replace the links of one switch."""
     before = [u for u, w in sorted(pieces) if w == switch]
@@ -149,32 +156,34 @@ def _remove(
         del pieces[switch, t]
 
 
-def _join(into: list[_Piece], out: list[_Piece], amount: int) -> list[_Piece]:
+def _join(
+    into: list[_RoutedCapacity], out: list[_RoutedCapacity], amount: int
+) -> list[_RoutedCapacity]:
     """Take `amount` off the fronts of both lists, and join the routes."""
     joined = []
     while amount:
         first, second = into[0], out[0]
         part = min(amount, first.amount, second.amount)
-        joined.append(_Piece(part, first.route + second.route))
+        joined.append(_RoutedCapacity(part, first.route + second.route))
         amount -= part
         for pieces, piece in ((into, first), (out, second)):
             pieces[:1] = [piece._replace(amount=piece.amount - part)] if piece.amount > part else []
     return joined
 
 
-def _merged(pieces: list[_Piece]) -> list[_Piece]:
+def _merged(pieces: list[_RoutedCapacity]) -> list[_RoutedCapacity]:
     """The same capacity with every route once."""
     amounts: dict[_Route, int] = {}
     for piece in pieces:
         amounts[piece.route] = amounts.get(piece.route, 0) + piece.amount
-    return [_Piece(amount, route) for route, amount in amounts.items()]
+    return [_RoutedCapacity(amount, route) for route, amount in amounts.items()]
 
 
 def _moved(
     switch: int,
     before: list[int],
     behind: list[int],
-    pieces: _Pieces,
+    pieces: _RoutedCapacities,
     graph: CapacityGraph,
     demand: Int64Array,
     is_spread: bool,
@@ -214,7 +223,7 @@ def _moved(
 
 
 def _sourced(
-    ends: list[_Pair], pieces: _Pieces, graph: CapacityGraph, demand: Int64Array
+    ends: list[_Pair], pieces: _RoutedCapacities, graph: CapacityGraph, demand: Int64Array
 ) -> tuple[FlowNetwork, Int64Array]:
     """The network of some pairs of nodes, with the source of all demand, and its capacities by wire."""
     compute = np.arange(graph.num_compute)

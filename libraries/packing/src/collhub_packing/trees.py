@@ -11,7 +11,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tree:
+class SpanningTree:
     """An out-tree that spans the compute nodes: node v hangs at `parent[v]` over arc `arc[v]` of its graph.
 
     `parent`, `arc`: int64 per node, -1 at the root and at nodes outside. `weight`: capacity that it takes of each
@@ -41,7 +41,7 @@ class Tree:
         """Arcs from the root to the farthest node."""
         return int(self.depths().max(initial=0))
 
-    def rerooted(self, root: int, opposite: Int64Array) -> Tree:
+    def rerooted(self, root: int, opposite: Int64Array) -> SpanningTree:
         """The same links as an out-tree from another node; `opposite[a]` is the arc that leads back along arc a."""
         parent, arc = self.parent.copy(), self.arc.copy()
         node = root
@@ -50,7 +50,7 @@ class Tree:
             parent[above], arc[above] = node, opposite[self.arc[node]]
             node = above
         parent[root] = arc[root] = -1
-        return Tree(root, self.weight, parent, arc)
+        return SpanningTree(root, self.weight, parent, arc)
 
     def centre(self, opposite: Int64Array) -> int:
         """The node from which the undirected tree is least deep: the middle of its longest path."""

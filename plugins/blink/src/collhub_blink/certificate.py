@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import floor
 
-from collhub_blink.packing import Bound, Packing
-from collhub_blink.placing import PlacedTree
-from collhub_blink.planes import Share
-from collhub_blink.task import Task
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.placing import PlacedTree
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.scheduling.planes import Share
 from hub_core.algorithm import JsonValue
 from hub_core.certificates import SCHEMA, network_object
 
@@ -17,12 +17,12 @@ from hub_core.certificates import SCHEMA, network_object
 _MOST_NUMBERS = 1 << 15
 
 
-def lower_bound_ns(task: Task, bound: Bound) -> int:
+def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
     """Time of the collective's bytes at the rate that nothing exceeds."""
     return floor(task.collective_bytes * 10**9 / bound.rate)
 
 
-def certificate_of(task: Task, packing: Packing) -> dict[str, JsonValue]:
+def certificate_of(task: PackingTask, packing: PlacedPacking) -> dict[str, JsonValue]:
     """The document `collhub/certificate-1`; trees and links are left out where they would be long."""
     document = _head(task, packing.bound, packing.rate)
     document["tree_count"] = {
@@ -38,7 +38,7 @@ def certificate_of(task: Task, packing: Packing) -> dict[str, JsonValue]:
 
 
 def certificate_of_planes(
-    task: Task, shares: Sequence[Share], bound: Bound
+    task: PackingTask, shares: Sequence[Share], bound: RateBound
 ) -> dict[str, JsonValue]:
     """The same for trees on several planes: `bound` is that of all links, and the rate the sum of the planes' rates."""
     packings = [share.packing for share in shares]
@@ -67,7 +67,7 @@ def certificate_of_planes(
     return document
 
 
-def _head(task: Task, bound: Bound, rate: Fraction) -> dict[str, JsonValue]:
+def _head(task: PackingTask, bound: RateBound, rate: Fraction) -> dict[str, JsonValue]:
     topology = task.topology
     document: dict[str, JsonValue] = {
         "schema": SCHEMA,
@@ -85,18 +85,18 @@ def _head(task: Task, bound: Bound, rate: Fraction) -> dict[str, JsonValue]:
     return document
 
 
-def _is_whole(task: Task, packings: Sequence[Packing]) -> bool:
+def _is_whole(task: PackingTask, packings: Sequence[PlacedPacking]) -> bool:
     return sum(len(packing.trees) for packing in packings) * task.topology.num_npus <= _MOST_NUMBERS
 
 
-def _tree_objects(task: Task, packing: Packing) -> list[dict[str, JsonValue]]:
+def _tree_objects(task: PackingTask, packing: PlacedPacking) -> list[dict[str, JsonValue]]:
     return [
         _tree_object(packing, number, tree, task.topology.num_npus)
         for number, tree in enumerate(packing.trees)
     ]
 
 
-def _bound_object(bound: Bound) -> dict[str, JsonValue]:
+def _bound_object(bound: RateBound) -> dict[str, JsonValue]:
     side: dict[str, JsonValue] = {"nodes": list(bound.nodes)}
     if bound.blocks:
         side = {"blocks": [list(block) for block in bound.blocks]}
@@ -104,7 +104,7 @@ def _bound_object(bound: Bound) -> dict[str, JsonValue]:
 
 
 def _tree_object(
-    packing: Packing, number: int, placed: PlacedTree, num_npus: int
+    packing: PlacedPacking, number: int, placed: PlacedTree, num_npus: int
 ) -> dict[str, JsonValue]:
     tree = placed.tree
     stated: dict[str, JsonValue] = {

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
-from collhub_packing.pipelining import Pipeline
+from collhub_packing.pipelining.schedules import Pipeline
 
-from collhub_blink.all_reduce import all_reduce_packings
 from collhub_blink.certificate import certificate_of, certificate_of_planes, lower_bound_ns
-from collhub_blink.multi_root import spread_packings
-from collhub_blink.packing import Bound, Packing
-from collhub_blink.paths import path_packings
-from collhub_blink.planes import Divided, divided, planes_of
-from collhub_blink.schedules import Scheduled
-from collhub_blink.search import Made, fastest
-from collhub_blink.single_root import rooted_packings
-from collhub_blink.task import Task
-from collhub_blink.union import union_bound
+from collhub_blink.packing.all_reduce import all_reduce_packings
+from collhub_blink.packing.multi_root import spread_packings
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.paths import path_packings
+from collhub_blink.packing.single_root import rooted_packings
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.packing.union import union_bound
+from collhub_blink.scheduling.fastest import TimedSchedule, fastest
+from collhub_blink.scheduling.planes import Divided, divided, planes_of
+from collhub_blink.scheduling.schedules import Scheduled
 from hub_core.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.bounds import lower_bound_ns as links_bound_ns
 from hub_core.collectives import CollectiveKind
@@ -28,7 +28,7 @@ from hub_core.transfers import algorithm_of
 _NAME = "collhub-blink"
 _MOST_SIMULATED = 1 << 19
 
-_PACKERS: Mapping[CollectiveKind, Callable[[Task], list[Packing]]] = {
+_PACKERS: Mapping[CollectiveKind, Callable[[PackingTask], list[PlacedPacking]]] = {
     CollectiveKind.BROADCAST: rooted_packings,
     CollectiveKind.REDUCE: rooted_packings,
     CollectiveKind.ALL_REDUCE: all_reduce_packings,
@@ -52,10 +52,10 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
             "option setup: the topology has one plane alone",
             cure="join networks by +, as in dgx1v+dgx1-pcie",
         )
-    task = Task.of(request, options)
+    task = PackingTask.of(request, options)
     packings = _wanted(task, packings_of(task))
 
-    def judge(packing: Packing, scheduled: Scheduled) -> int:
+    def judge(packing: PlacedPacking, scheduled: Scheduled) -> int:
         named = {"certificate": certificate_of(task, packing)}
         return _time_ns(
             scheduled.pipeline,
@@ -78,7 +78,7 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
 def _synthesize_on_planes(request: SynthesisRequest, options: Options) -> SynthesisResult:
     """One algorithm over several planes, which share the data."""
     planes = planes_of(request, options, lambda task: _wanted(task, packings_of(task)))
-    whole = Task.of(request, options)
+    whole = PackingTask.of(request, options)
     startup_ns = [0] * request.topology.num_planes
     for plane in planes:
         startup_ns[plane.number] = plane.startup_ns
@@ -103,17 +103,17 @@ def _synthesize_on_planes(request: SynthesisRequest, options: Options) -> Synthe
     )
 
 
-def _too_small(task: Task) -> InputError:
+def _too_small(task: PackingTask) -> InputError:
     message = f"{task.collective_bytes} bytes are too few to be shared out among the trees"
     return InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
 
 
-def packings_of(task: Task) -> list[Packing]:
+def packings_of(task: PackingTask) -> list[PlacedPacking]:
     """All packings for a task, those at the optimal rate first."""
     return _PACKERS[task.collective.kind](task)
 
 
-def _bounds_ns(task: Task, bound: Bound, request: SynthesisRequest) -> dict[str, int]:
+def _bounds_ns(task: PackingTask, bound: RateBound, request: SynthesisRequest) -> dict[str, int]:
     """The bound of the certificate, and what latencies and single ranks' links add."""
     bounds = {bound.kind: lower_bound_ns(task, bound)}
     if task.npus == tuple(range(task.topology.num_npus)):
@@ -122,7 +122,7 @@ def _bounds_ns(task: Task, bound: Bound, request: SynthesisRequest) -> dict[str,
     return bounds
 
 
-def _wanted(task: Task, packings: list[Packing]) -> list[Packing]:
+def _wanted(task: PackingTask, packings: list[PlacedPacking]) -> list[PlacedPacking]:
     """The packings that the option `trees` allows."""
     if task.trees == "auto":
         return packings
@@ -151,7 +151,7 @@ def _time_ns(
 
 
 def _algorithm(
-    task: Task,
+    task: PackingTask,
     pipeline: Pipeline,
     wanted: tuple[int, ...] | None,
     options: Options,
@@ -173,7 +173,7 @@ def _algorithm(
     )
 
 
-def _statistics_of_planes(best: Divided, bound: Bound) -> dict[str, JsonValue]:
+def _statistics_of_planes(best: Divided, bound: RateBound) -> dict[str, JsonValue]:
     """As for one plane, a value per plane that carries anything; the rate is the sum, the best rate that of all links."""
     packings = [share.packing for share in best.shares]
     found: dict[str, JsonValue] = {
@@ -193,7 +193,9 @@ def _statistics_of_planes(best: Divided, bound: Bound) -> dict[str, JsonValue]:
     return found | ({"interrupted": True} if is_interrupted else {})
 
 
-def _statistics(task: Task, packings: Sequence[Packing], best: Made) -> dict[str, JsonValue]:
+def _statistics(
+    task: PackingTask, packings: Sequence[PlacedPacking], best: TimedSchedule
+) -> dict[str, JsonValue]:
     packing = best.packing
     found: dict[str, JsonValue] = {
         "method": packing.method,

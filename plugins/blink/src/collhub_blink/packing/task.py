@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from collhub_blink.network import Network
-from collhub_blink.weights import Budget
+from collhub_blink.fewest.weights import Budget
+from collhub_blink.packing.rank_network import RankNetwork
 from hub_core.collectives import Collective, CollectiveKind
 from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest
@@ -21,7 +21,7 @@ _INWARD = (*_TO_THE_ROOT, CollectiveKind.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Task:
+class PackingTask:
     """`root`: the rank of the root, or None. `depth`: the most hops of a tree, None for any. `chunks`: None to choose.
 
     `budget`: what is left for proofs of fewest trees.
@@ -29,7 +29,7 @@ class Task:
 
     collective: Collective
     collective_bytes: int
-    network: Network
+    network: RankNetwork
     npus: tuple[int, ...]
     occupancy: Occupancy
     seed: int
@@ -41,7 +41,7 @@ class Task:
     progress: Callable[[float, str], None] = field(default=lambda fraction, what: None)
 
     @classmethod
-    def of(cls, request: SynthesisRequest, options: Options) -> Task:
+    def of(cls, request: SynthesisRequest, options: Options) -> PackingTask:
         """Check a request. Raises `UsageError` and `InputError` naming what no trees can serve."""
         kind = request.collective.kind
         if kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.CUSTOM):
@@ -57,7 +57,7 @@ class Task:
                 cure="let at least two ranks take part",
                 code="one-rank",
             )
-        network = Network.of(request.topology, request.npus)
+        network = RankNetwork.of(request.topology, request.npus)
         root = request.collective.root
         if kind not in _TO_THE_ROOT:
             network.check_reach([root or 0], True)
@@ -85,7 +85,7 @@ class Task:
         return self.network.topology
 
     @property
-    def oriented_network(self) -> Network:
+    def oriented_network(self) -> RankNetwork:
         """The network in which data flows away from the roots: turned round where the collective reduces or collects."""
         return self.network.reversed if self.collective.kind in _INWARD else self.network
 

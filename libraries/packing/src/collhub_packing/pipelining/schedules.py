@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from collhub_packing.pipelining_operations import (
-    Hanging,
+from collhub_packing.pipelining.operations import (
     Operations,
+    PrunedTree,
     broadcast,
-    hanging,
     paths,
+    pruned,
     reduce_and_broadcast,
     reduction,
     turned_round,
 )
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 from hub_core.algorithm import message_bytes
 from hub_core.collectives import Collective, CollectiveKind
 from hub_core.diagnostics import InputError
@@ -34,7 +34,7 @@ from hub_core.topology import Occupancy, Routes, Topology
 from hub_core.transfers import Chunks, Transfers
 
 if TYPE_CHECKING:
-    from collhub_packing.pipelining_kernel import Program
+    from collhub_packing.pipelining.kernel import PipelinePlan
 
 
 Int64Array = npt.NDArray[np.int64]
@@ -92,7 +92,7 @@ class Pipelining:
     def of(
         cls,
         topology: Topology,
-        trees: Sequence[Tree],
+        trees: Sequence[SpanningTree],
         collective: Collective,
         collective_bytes: int,
         occupancy: Occupancy,
@@ -153,9 +153,9 @@ class Pipelining:
             units,
         )
 
-    def _program(self, counts: Sequence[int], sizes: Int64Array) -> Program:
+    def _program(self, counts: Sequence[int], sizes: Int64Array) -> PipelinePlan:
         # Importing numba takes a second.
-        from collhub_packing.pipelining_kernel import Program
+        from collhub_packing.pipelining.kernel import PipelinePlan
 
         operations = self.operations
         width = np.asarray([len(stream.operations) for stream in self.streams], np.int64)
@@ -169,7 +169,7 @@ class Pipelining:
             distinct[:, None] * _PICOSECONDS / self.topology.bandwidth_bytes_per_s
         ).astype(np.int64)
         arrival = np.rint(self.topology.latency_s * _PICOSECONDS).astype(np.int64) + serialization
-        return Program(
+        return PipelinePlan(
             _starts(width),
             _starts(width * repeats),
             _starts(repeats),
@@ -185,7 +185,7 @@ class Pipelining:
             arrival,
         )
 
-    def _transfers(self, program: Program, start: Int64Array, finish: Int64Array) -> Transfers:
+    def _transfers(self, program: PipelinePlan, start: Int64Array, finish: Int64Array) -> Transfers:
         stream, message = _repeated(np.diff(program.stream_message))
         chunk, position = np.divmod(message, np.diff(program.stream_operation)[stream])
         operation = program.stream_operation[stream] + position
@@ -211,7 +211,7 @@ _SPLIT_BY_RANK = frozenset(
     }
 )
 _ROOTED_AT_RANKS = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER})
-_FORMS: Mapping[CollectiveKind, Callable[[Hanging, Int64Array], list[Operations]]] = {
+_FORMS: Mapping[CollectiveKind, Callable[[PrunedTree, Int64Array], list[Operations]]] = {
     CollectiveKind.ALL_REDUCE: lambda tree, members: [reduce_and_broadcast(tree)],
     CollectiveKind.BROADCAST: lambda tree, members: [broadcast(tree)],
     CollectiveKind.ALL_GATHER: lambda tree, members: [broadcast(tree)],
@@ -225,7 +225,7 @@ _FORMS: Mapping[CollectiveKind, Callable[[Hanging, Int64Array], list[Operations]
 
 
 def _streams(
-    trees: Sequence[Tree], collective: Collective, members: Int64Array
+    trees: Sequence[SpanningTree], collective: Collective, members: Int64Array
 ) -> Iterator[Stream]:
     if collective.kind not in _FORMS:
         raise InputError(
@@ -241,15 +241,16 @@ def _streams(
     begin = dict.fromkeys(weight, Fraction(0))
     for number, (tree, group) in enumerate(zip(trees, groups, strict=True)):
         part = Fraction(tree.weight, weight[group])
-        for share, operations in enumerate(
-            _FORMS[collective.kind](hanging(tree, members), members)
-        ):
+        for share, operations in enumerate(_FORMS[collective.kind](pruned(tree, members), members)):
             yield Stream(number, group + share, begin[group], part, operations)
         begin[group] += part
 
 
 def _check_roots(
-    trees: Sequence[Tree], groups: Sequence[int], collective: Collective, members: Int64Array
+    trees: Sequence[SpanningTree],
+    groups: Sequence[int],
+    collective: Collective,
+    members: Int64Array,
 ) -> None:
     lost = set(range(collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1)) - set(
         groups
@@ -270,7 +271,7 @@ def _check_roots(
 
 def _along(
     stated: Paths,
-    trees: Sequence[Tree],
+    trees: Sequence[SpanningTree],
     streams: Sequence[Stream],
     topology: Topology,
     routes: Routes,
@@ -303,10 +304,10 @@ def _along(
     return Routes(_starts(np.asarray([len(row) for row in rows], np.int64)), np.concatenate(rows))
 
 
-def _run(program: Program) -> tuple[Int64Array, Int64Array]:
+def _run(program: PipelinePlan) -> tuple[Int64Array, Int64Array]:
     """Start and finish of every message."""
     # Importing numba takes a second.
-    from collhub_packing.pipelining_kernel import advance, begin, state_of
+    from collhub_packing.pipelining.kernel import advance, begin, state_of
 
     state = state_of(program)
     begin(program, state)

@@ -8,24 +8,24 @@ from dataclasses import replace
 from collhub_packing.multiroot import all_gather_trees
 from collhub_packing.rates import broadcast_rate
 
-from collhub_blink.network import Network
-from collhub_blink.packing import Bound, Packing
-from collhub_blink.placing import PlacedTree, placed, unit_that_fits
-from collhub_blink.shallow import islands
-from collhub_blink.task import Task
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.placing import PlacedTree, placed, unit_that_fits
+from collhub_blink.packing.rank_network import RankNetwork
+from collhub_blink.packing.shallow import islands
+from collhub_blink.packing.task import PackingTask
 from hub_core.certificates import partition_rate
 
 
-def directed_packing(task: Task) -> Packing:
+def directed_packing(task: PackingTask) -> PlacedPacking:
     """The trees of an all-gather, and those of a reduce-scatter for the way up, as wide as fit together."""
     network = task.network
     down, up = _trees(task, network), _trees(task, network.reversed)
     pairs = tuple(pair for root in task.npus for pair in _pairs(down[root], up[root]))
     unit = unit_that_fits(network.topology, pairs, True)
-    return Packing("trees for each direction", pairs, unit, directed_bound(network))
+    return PlacedPacking("trees for each direction", pairs, unit, directed_bound(network))
 
 
-def _trees(task: Task, network: Network) -> dict[int, list[PlacedTree]]:
+def _trees(task: PackingTask, network: RankNetwork) -> dict[int, list[PlacedTree]]:
     """Trees by NPU of their root; all roots have the same weight."""
     found = all_gather_trees(network.graph, seeds=task.seeds, first_seed=task.seed)
     trees = placed(network, found.trees, found.network, network.graph)
@@ -49,7 +49,7 @@ def _pairs(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterator[Pla
         first, second = first + (not left[0][first]), second + (not left[1][second])
 
 
-def directed_bound(network: Network) -> Bound:
+def directed_bound(network: RankNetwork) -> RateBound:
     """The least bound by partitions into ranks and machines, and by the least cut, which all data must cross either way."""
     graph, nodes_of = network.graph, network.nodes
     ends = zip(nodes_of[graph.source].tolist(), nodes_of[graph.destination].tolist(), strict=True)
@@ -61,12 +61,12 @@ def directed_bound(network: Network) -> Bound:
         tuple(map(network.named, found)) for found in islands(network.graph) if len(found) > 1
     ]
     bounds = [
-        Bound("partition", partition_rate(found, capacities), blocks=found) for found in blocks
+        RateBound("partition", partition_rate(found, capacities), blocks=found) for found in blocks
     ]
     out, into = broadcast_rate(network.graph, 0), broadcast_rate(network.reversed.graph, 0)
     behind = tuple(node for node in range(network.graph.num_nodes) if node not in into.cut)
     bounds += [
-        Bound("cut", rate.value * network.graph.unit, network.named(nodes))
+        RateBound("cut", rate.value * network.graph.unit, network.named(nodes))
         for rate, nodes in ((out, out.cut), (into, behind))
     ]
     return min(bounds, key=lambda bound: bound.rate)

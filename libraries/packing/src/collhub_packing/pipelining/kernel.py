@@ -37,7 +37,7 @@ def _entry(function: _Function) -> _Function:
         return cast(_Function, numba.njit(nogil=True)(function))
 
 
-class Program(NamedTuple):
+class PipelinePlan(NamedTuple):
     """What is to be sent; int64 arrays that are only read.
 
     Stream s has the operations `stream_operation[s]:stream_operation[s + 1]`, and the messages from `stream_message[s]` on:
@@ -63,7 +63,7 @@ class Program(NamedTuple):
     arrival: Int64Array
 
 
-class State(NamedTuple):
+class PipelineState(NamedTuple):
     """How far the schedule is. Per message: `stream`, `unmet` needs, `hop`, `start` and `finish` (-1: not yet).
 
     The messages that wait for link l are a heap at `line_first[l]`, `line_size[l]` long; events are a heap by time.
@@ -88,7 +88,7 @@ class State(NamedTuple):
     counter: Int64Array
 
 
-def state_of(program: Program) -> State:
+def state_of(program: PipelinePlan) -> PipelineState:
     """The state before the first message."""
     operations, chunks = np.diff(program.stream_operation), np.diff(program.stream_chunk)
     num_messages, num_links = int(program.stream_message[-1]), program.busy.shape[1]
@@ -96,7 +96,7 @@ def state_of(program: Program) -> State:
     hops = np.diff(program.route_indptr)
     length = np.bincount(program.route_link, np.repeat(repeats, hops), num_links).astype(np.int64)
     room = int(length.sum())
-    return State(
+    return PipelineState(
         np.repeat(np.arange(len(operations)), operations * chunks),
         np.zeros(num_messages, np.int64),
         np.zeros(num_messages, np.int64),
@@ -117,7 +117,7 @@ def state_of(program: Program) -> State:
 
 
 @_entry
-def begin(program: Program, state: State) -> None:
+def begin(program: PipelinePlan, state: PipelineState) -> None:
     """Line up what needs nothing, and start the first message on every link."""
     touched = 0
     for message in range(len(state.stream)):
@@ -130,7 +130,7 @@ def begin(program: Program, state: State) -> None:
 
 
 @_entry
-def advance(budget: int, program: Program, state: State) -> bool:
+def advance(budget: int, program: PipelinePlan, state: PipelineState) -> bool:
     """Let about `budget` events happen, all of one instant before any link takes its next message; False at the end."""
     while state.counter[_EVENTS] > 0 and budget > 0:
         now = state.event_time[0]
@@ -145,14 +145,14 @@ def advance(budget: int, program: Program, state: State) -> bool:
 
 
 @_compiled
-def _operation(message: int, stream: int, program: Program) -> int:
+def _operation(message: int, stream: int, program: PipelinePlan) -> int:
     first = program.stream_operation[stream]
     width = program.stream_operation[stream + 1] - first
     return int(first + (message - program.stream_message[stream]) % width)
 
 
 @_compiled
-def _happen(item: int, now: int, touched: int, program: Program, state: State) -> int:
+def _happen(item: int, now: int, touched: int, program: PipelinePlan, state: PipelineState) -> int:
     """A link becomes free (its number), or a message arrives at the end of a link (its number behind those of links)."""
     num_links = len(state.is_free)
     if item < num_links:
@@ -177,7 +177,7 @@ def _happen(item: int, now: int, touched: int, program: Program, state: State) -
 
 
 @_compiled
-def _line_up(message: int, touched: int, program: Program, state: State) -> int:
+def _line_up(message: int, touched: int, program: PipelinePlan, state: PipelineState) -> int:
     """Put a message in the line of its next link; by turn and then by what lies before it."""
     stream = state.stream[message]
     operation = _operation(message, stream, program)
@@ -203,7 +203,7 @@ def _line_up(message: int, touched: int, program: Program, state: State) -> int:
 
 
 @_compiled
-def _touch(link: int, touched: int, state: State) -> int:
+def _touch(link: int, touched: int, state: PipelineState) -> int:
     if state.is_touched[link]:
         return touched
     state.is_touched[link] = True
@@ -212,7 +212,7 @@ def _touch(link: int, touched: int, state: State) -> int:
 
 
 @_compiled
-def _dispatch(now: int, touched: int, program: Program, state: State) -> None:
+def _dispatch(now: int, touched: int, program: PipelinePlan, state: PipelineState) -> None:
     """Every touched link that is free takes the first message of its line."""
     num_links = len(state.is_free)
     for position in range(touched):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, TypeVar
 
-from collhub_blink.directed_search import EXHAUSTED, FOUND
+from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND
 
 Found = TypeVar("Found", covariant=True)
 
@@ -16,7 +16,7 @@ _LONGEST_SLICE = 1 << 19
 _MOST_VECTORS = 4096
 
 
-class Search(Protocol[Found]):
+class ResumableSearch(Protocol[Found]):
     """A search that goes on where it stopped."""
 
     def go_on(self, steps: int) -> int:
@@ -58,7 +58,7 @@ def weight_vectors(total: int, count: int, most: int) -> Iterator[tuple[int, ...
 
 def first_found(
     vectors: Iterator[tuple[int, ...]],
-    search_of: Callable[[Sequence[int]], Search[Found] | None],
+    search_of: Callable[[Sequence[int]], ResumableSearch[Found] | None],
     budget: Budget,
 ) -> tuple[Found | None, bool]:
     """What a search finds for any of the weight vectors, or None and whether that is proved.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 from hub_core.diagnostics import InputError
 
 Int64Array = npt.NDArray[np.int64]
@@ -45,7 +45,7 @@ class Operations:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hanging:
+class PrunedTree:
     """A tree as columns: nodes below the root, nearest first, and for every node of the network what hangs where.
 
     `parent`: -1 at the root and outside. `depth`, `height`: messages from the root, and to the farthest node below.
@@ -60,7 +60,7 @@ class Hanging:
     place: Int64Array
 
 
-def hanging(tree: Tree, members: Int64Array) -> Hanging:
+def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
     """The part of a tree that joins `members` to its root. Raises `InputError` where it does not reach one of them."""
     depth = tree.depths()
     if np.any(depth[members] < 0):
@@ -79,10 +79,10 @@ def hanging(tree: Tree, members: Int64Array) -> Hanging:
     nodes = kept[np.argsort(depth[kept], kind="stable")]
     parent, place = np.full(len(depth), -1, np.int64), np.full(len(depth), -1, np.int64)
     parent[nodes], place[nodes] = tree.parent[nodes], np.arange(len(nodes))
-    return Hanging(tree.root, nodes, parent, depth, height, place)
+    return PrunedTree(tree.root, nodes, parent, depth, height, place)
 
 
-def broadcast(tree: Hanging) -> Operations:
+def broadcast(tree: PrunedTree) -> Operations:
     """From the root to every node: operation i brings the chunk to node `tree.nodes[i]`."""
     nodes = tree.nodes
     parent = tree.parent[nodes]
@@ -93,7 +93,7 @@ def broadcast(tree: Hanging) -> Operations:
     )
 
 
-def reduction(tree: Hanging) -> Operations:
+def reduction(tree: PrunedTree) -> Operations:
     """From every node to the root: operation i takes what `tree.nodes[i]` has gathered to its parent."""
     down = broadcast(tree)
     reduces = np.ones(len(down), np.bool_)
@@ -102,7 +102,7 @@ def reduction(tree: Hanging) -> Operations:
     )
 
 
-def reduce_and_broadcast(tree: Hanging) -> Operations:
+def reduce_and_broadcast(tree: PrunedTree) -> Operations:
     """To the root and, without waiting for other chunks, back to every node."""
     up, down = reduction(tree), broadcast(tree)
     up = replace(up, remaining=up.remaining + tree.height[tree.root])
@@ -116,12 +116,12 @@ def reduce_and_broadcast(tree: Hanging) -> Operations:
     )
 
 
-def paths(tree: Hanging, targets: Int64Array) -> list[Operations]:
+def paths(tree: PrunedTree, targets: Int64Array) -> list[Operations]:
     """For every target, the messages that take a chunk to it alone."""
     return [_path(tree, int(target)) for target in targets]
 
 
-def _path(tree: Hanging, target: int) -> Operations:
+def _path(tree: PrunedTree, target: int) -> Operations:
     length = int(tree.depth[target])
     nodes = np.empty(length, np.int64)
     for hop in range(length - 1, -1, -1):

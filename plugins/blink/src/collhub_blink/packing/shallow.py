@@ -7,24 +7,26 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 from collhub_packing.graph import CapacityGraph
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 
-from collhub_blink.network import Network
-from collhub_blink.packing import Bound, Packing
-from collhub_blink.placing import placed_along_routes, shallow_tree, unit_that_fits
-from collhub_blink.task import Task
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.placing import placed_along_routes, shallow_tree, unit_that_fits
+from collhub_blink.packing.rank_network import RankNetwork
+from collhub_blink.packing.task import PackingTask
 from hub_core.collectives import CollectiveKind
 
 Int64Array = npt.NDArray[np.int64]
 
 
-def shallow_packing(task: Task, method: str, roots: Sequence[int], bound: Bound) -> Packing:
+def shallow_packing(
+    task: PackingTask, method: str, roots: Sequence[int], bound: RateBound
+) -> PlacedPacking:
     """One tree of least depth from each of some ranks, all of one weight: behind a switch the one-hop trees of Blink."""
     trees = [shallow_tree(task.network.graph, root) for root in roots]
     return _along_routes(task, method, trees, bound)
 
 
-def three_phase_packing(task: Task, bound: Bound) -> Packing | None:
+def three_phase_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | None:
     """Blink's plan for several machines, as trees: one tree a rank, over the ranks of its number in the other machines.
 
     Reduce within machines, across, and broadcast within machines are then one pipeline. None where the network does not
@@ -48,12 +50,12 @@ def _are_machines(blocks: list[tuple[int, ...]]) -> bool:
 
 
 def _joined(
-    network: Network,
+    network: RankNetwork,
     blocks: list[tuple[int, ...]],
-    inner: list[dict[int, Tree]],
+    inner: list[dict[int, SpanningTree]],
     home: int,
     index: int,
-) -> Tree:
+) -> SpanningTree:
     """The tree whose root is rank `index` of machine `home`."""
     parent = np.full(network.graph.num_compute, -1, np.int64)
     root = blocks[home][index]
@@ -63,17 +65,17 @@ def _joined(
         parent[hanging] = tree.parent[hanging]
         if number != home:
             parent[block[index]] = root
-    return Tree(root, 1, parent, np.full(len(parent), -1, np.int64))
+    return SpanningTree(root, 1, parent, np.full(len(parent), -1, np.int64))
 
 
-def _within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, Tree]:
+def _within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
     """Shallow trees from every rank of a machine to the others of it."""
     members = np.zeros(graph.num_compute, np.bool_)
     members[list(block)] = True
     trees = {}
     for root in block:
         tree = shallow_tree(graph, root)
-        trees[root] = Tree(root, 1, np.where(members, tree.parent, -1), tree.arc)
+        trees[root] = SpanningTree(root, 1, np.where(members, tree.parent, -1), tree.arc)
     return trees
 
 
@@ -104,11 +106,13 @@ def _parts(graph: CapacityGraph, chosen: npt.NDArray[np.bool_]) -> Int64Array:
         part = least
 
 
-def _along_routes(task: Task, method: str, trees: Sequence[Tree], bound: Bound) -> Packing:
+def _along_routes(
+    task: PackingTask, method: str, trees: Sequence[SpanningTree], bound: RateBound
+) -> PlacedPacking:
     kind = task.collective.kind
     placed = placed_along_routes(task.oriented_network, trees)
     unit = unit_that_fits(task.oriented_network.topology, placed, kind is CollectiveKind.ALL_REDUCE)
     at_least = (
         len(trees) if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER) else 1
     )
-    return Packing(method, placed, unit, bound, at_least, is_shallow=True)
+    return PlacedPacking(method, placed, unit, bound, at_least, is_shallow=True)

@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from collhub_blink.packing import Packing
-from collhub_blink.schedules import Scheduled, coarser, schedule
-from collhub_blink.task import Task
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.scheduling.schedules import Scheduled, coarser, schedule
 
-Judge = Callable[[Packing, Scheduled], int]
+Judge = Callable[[PlacedPacking, Scheduled], int]
 """Time in nanoseconds of a schedule of a packing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class TimedSchedule:
     """A packing, its schedule, and the time in nanoseconds; `is_interrupted`: the search was cut short."""
 
-    packing: Packing
+    packing: PlacedPacking
     scheduled: Scheduled
     time_ns: int
     is_interrupted: bool = False
 
 
-def fastest(task: Task, packings: Sequence[Packing], judge: Judge) -> Made | None:
+def fastest(
+    task: PackingTask, packings: Sequence[PlacedPacking], judge: Judge
+) -> TimedSchedule | None:
     """The fastest; the first of equals; None where there is too little data for any.
 
     Ctrl-C ends the search, and passes where there is nothing yet.
     """
-    best: Made | None = None
+    best: TimedSchedule | None = None
     try:
         for made in _candidates(task, packings, judge):
             if best is None or made.time_ns < best.time_ns:
@@ -36,11 +38,13 @@ def fastest(task: Task, packings: Sequence[Packing], judge: Judge) -> Made | Non
     except KeyboardInterrupt:
         if best is None:
             raise
-        return Made(best.packing, best.scheduled, best.time_ns, True)
+        return TimedSchedule(best.packing, best.scheduled, best.time_ns, True)
     return best
 
 
-def _candidates(task: Task, packings: Sequence[Packing], judge: Judge) -> Iterator[Made]:
+def _candidates(
+    task: PackingTask, packings: Sequence[PlacedPacking], judge: Judge
+) -> Iterator[TimedSchedule]:
     """Every packing with its best number of chunks, unless its rate alone makes it slower than what there is.
 
     Where messages meet at switches, their order there is not the schedule's to decide: larger chunks, of which fewer wait
@@ -63,4 +67,4 @@ def _candidates(task: Task, packings: Sequence[Packing], judge: Judge) -> Iterat
         ):
             time_ns = judge(packing, scheduled)
             least = time_ns if least is None else min(least, time_ns)
-            yield Made(packing, scheduled, time_ns)
+            yield TimedSchedule(packing, scheduled, time_ns)

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from collhub_packing.pipelining import Pipeline, Pipelining
-from collhub_packing.pipelining_counts import best_chunks, by_multiplicative_increase, fitted_chunks
-from collhub_packing.trees import Tree
+from collhub_packing.pipelining.counts import best_chunks, by_multiplicative_increase, fitted_chunks
+from collhub_packing.pipelining.schedules import Pipeline, Pipelining
+from collhub_packing.trees import SpanningTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelining_reference import plain_schedule
@@ -30,9 +30,9 @@ CONSTANTS = "?bandwidth=50GB/s&latency=200ns"
 SIZE = 1 << 20
 
 
-def tree_of(parents: list[int], weight: int = 1) -> Tree:
+def tree_of(parents: list[int], weight: int = 1) -> SpanningTree:
     """A tree by the parent of every node, -1 at the root."""
-    return Tree(
+    return SpanningTree(
         parents.index(-1),
         weight,
         np.asarray(parents, np.int64),
@@ -40,7 +40,9 @@ def tree_of(parents: list[int], weight: int = 1) -> Tree:
     )
 
 
-def random_tree(topology: Topology, root: int, weight: int, rng: np.random.Generator) -> Tree:
+def random_tree(
+    topology: Topology, root: int, weight: int, rng: np.random.Generator
+) -> SpanningTree:
     """Every node hangs at a random neighbour that is in the tree already."""
     parent = np.full(topology.num_npus, -1, np.int64)
     inside = {root}
@@ -50,7 +52,7 @@ def random_tree(topology: Topology, root: int, weight: int, rng: np.random.Gener
         above, node = leaving[int(rng.integers(len(leaving)))]
         parent[node] = above
         inside.add(node)
-    return Tree(root, weight, parent, np.full(topology.num_npus, -1, np.int64))
+    return SpanningTree(root, weight, parent, np.full(topology.num_npus, -1, np.int64))
 
 
 def collective_of(kind: CollectiveKind, ranks: int, root: int = 1) -> Collective:
@@ -63,7 +65,7 @@ def prepared(
     seed: int = 0,
     occupancy: Occupancy = Occupancy.ALPHA_BETA,
     size: int = SIZE,
-) -> tuple[Pipelining, list[Tree]]:
+) -> tuple[Pipelining, list[SpanningTree]]:
     """Two random trees, of weights 2 and 1, for every root."""
     rng = np.random.default_rng(seed)
     roots = range(topology.num_npus) if kind in AT_RANKS else (1,)
@@ -74,7 +76,7 @@ def prepared(
     ), trees
 
 
-def counts_of(trees: list[Tree], repeats: int) -> list[int]:
+def counts_of(trees: list[SpanningTree], repeats: int) -> list[int]:
     return [repeats * tree.weight for tree in trees]
 
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from collhub_packing.pipelining import Pipeline, Pipelining, Stream
-from collhub_packing.pipelining_operations import (
+from collhub_packing.pipelining.operations import (
     Operations,
     broadcast,
-    hanging,
     paths,
+    pruned,
     reduction,
     turned_round,
 )
+from collhub_packing.pipelining.schedules import Pipeline, Pipelining, Stream
 
-from collhub_blink.packing import Packing
-from collhub_blink.placing import PlacedTree
-from collhub_blink.task import Task
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.placing import PlacedTree
+from collhub_blink.packing.task import PackingTask
 from hub_core.collectives import CollectiveKind
 from hub_core.diagnostics import InputError
 from hub_core.topology import Occupancy
@@ -43,7 +43,7 @@ class Scheduled:
     pipeline: Pipeline
 
 
-def schedule(task: Task, packing: Packing, near: int = 1) -> Scheduled | None:
+def schedule(task: PackingTask, packing: PlacedPacking, near: int = 1) -> Scheduled | None:
     """The schedule with the stated number of chunks, or with the best one; None where the data is too small to share out.
 
     `near`: a number of chunks that is good for another packing; the search begins at a quarter of it.
@@ -68,7 +68,7 @@ def schedule(task: Task, packing: Packing, near: int = 1) -> Scheduled | None:
     return best
 
 
-def coarser(task: Task, packing: Packing, found: Scheduled) -> Iterator[Scheduled]:
+def coarser(task: PackingTask, packing: PlacedPacking, found: Scheduled) -> Iterator[Scheduled]:
     """A schedule, and those with a half and a quarter of its chunks, unless their number is stated."""
     yield found
     pipelining = _pipelining(task, packing)
@@ -154,7 +154,7 @@ def _is_sensible(pipelining: Pipelining, counts: Sequence[int]) -> bool:
     return smallest * (_MOST_ON_THE_WAY - 1) >= waiting
 
 
-def _pipelining(task: Task, packing: Packing) -> Pipelining:
+def _pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
     """Messages go by `Topology.routes`, one route a pair, as everywhere in the hub; a packing's own may be others."""
     if packing.targets or packing.trees[0].up is not None:
         streams = tuple(
@@ -181,7 +181,7 @@ def _pipelining(task: Task, packing: Packing) -> Pipelining:
     )
 
 
-def _path_streams(task: Task, packing: Packing) -> Iterator[Stream]:
+def _path_streams(task: PackingTask, packing: PlacedPacking) -> Iterator[Stream]:
     """Every rank's share, cut in parts by the weights of its paths; the root's own goes nowhere."""
     is_inward = task.collective.kind is CollectiveKind.GATHER
     root = task.npus[task.root]
@@ -191,7 +191,7 @@ def _path_streams(task: Task, packing: Packing) -> Iterator[Stream]:
         begin = Fraction(0)
         for tree in chosen:
             (operations,) = paths(
-                hanging(packing.trees[tree].tree, np.asarray([npu])), np.asarray([npu])
+                pruned(packing.trees[tree].tree, np.asarray([npu])), np.asarray([npu])
             )
             part = Fraction(packing.weights[tree], total)
             yield Stream(
@@ -204,7 +204,7 @@ def _path_streams(task: Task, packing: Packing) -> Iterator[Stream]:
             begin += part
 
 
-def _directed_streams(packing: Packing) -> Iterator[Stream]:
+def _directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
     """Every tree's part of the data: up one way, and as soon as a chunk is whole, down the other."""
     total = sum(packing.weights)
     begin = Fraction(0)
@@ -218,8 +218,8 @@ def _directed_streams(packing: Packing) -> Iterator[Stream]:
 def _there_and_back(placed: PlacedTree, upward: PlacedTree) -> Operations:
     npus = np.flatnonzero(placed.tree.depths() >= 0)
     up, down = (
-        reduction(hanging(upward.tree, np.flatnonzero(upward.tree.depths() >= 0))),
-        broadcast(hanging(placed.tree, npus)),
+        reduction(pruned(upward.tree, np.flatnonzero(upward.tree.depths() >= 0))),
+        broadcast(pruned(placed.tree, npus)),
     )
     up = replace(up, remaining=up.remaining + int(down.remaining.max(initial=0)))
     both = Operations.joined([up, down])

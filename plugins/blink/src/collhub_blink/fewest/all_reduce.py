@@ -11,13 +11,13 @@ import numpy.typing as npt
 from collhub_packing.duplex import DuplexLinks
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import strength
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 
-from collhub_blink.directed_search import EXHAUSTED, FOUND
-from collhub_blink.fewest import Fewest, search_counts
-from collhub_blink.network import induced
-from collhub_blink.undirected_search import search_undirected
-from collhub_blink.weights import Budget, first_found, weight_vectors
+from collhub_blink.fewest.counting import Fewest, search_counts
+from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND
+from collhub_blink.fewest.undirected_search import search_undirected
+from collhub_blink.fewest.weights import Budget, first_found, weight_vectors
+from collhub_blink.packing.rank_network import induced
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -26,7 +26,7 @@ _MOST_NODES = 127
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _SpanningProblem:
     """A network that every tree must span by links of its own: `link` says which links of the whole they are.
 
     `is_full`: the trees fill every link to its capacity, as across a tight partition.
@@ -41,7 +41,7 @@ class _Part:
 
 
 def fewest_all_reduce_trees(
-    graph: CapacityGraph, total: int, known: Sequence[Tree], budget: Budget
+    graph: CapacityGraph, total: int, known: Sequence[SpanningTree], budget: Budget
 ) -> Fewest:
     """Fewest trees with whole weights of sum `total`, the strength of a network of duplex links.
 
@@ -53,7 +53,7 @@ def fewest_all_reduce_trees(
     widest = _widest_tree(links)
     bound, reason = -(-total // widest), "no tree can be wider"
 
-    def attempt(count: int) -> tuple[tuple[Tree, ...] | None, bool]:
+    def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
         if count > _MOST_TREES or links.num_nodes > _MOST_NODES:
             return None, False
         parts = tuple(_parts(graph, np.arange(len(links.low)), total))
@@ -67,7 +67,9 @@ def fewest_all_reduce_trees(
     return search_counts(tuple(known), bound, reason, attempt, range(bound, total + 1), budget)
 
 
-def _tree(graph: CapacityGraph, links: DuplexLinks, chosen: Int64Array, weight: int) -> Tree:
+def _tree(
+    graph: CapacityGraph, links: DuplexLinks, chosen: Int64Array, weight: int
+) -> SpanningTree:
     """The tree of these links, rooted at its centre."""
     parent, arc = np.full(graph.num_nodes, -1, np.int64), np.full(graph.num_nodes, -1, np.int64)
     waiting = [0]
@@ -79,7 +81,7 @@ def _tree(graph: CapacityGraph, links: DuplexLinks, chosen: Int64Array, weight: 
                 parent[head], arc[head] = node, out
                 waiting.append(head)
     opposite = links.opposite(graph.num_arcs)
-    tree = Tree(0, weight, parent, arc)
+    tree = SpanningTree(0, weight, parent, arc)
     return tree.rerooted(tree.centre(opposite), opposite)
 
 
@@ -93,19 +95,21 @@ def _widest_tree(links: DuplexLinks) -> int:
     return 1
 
 
-def _parts(graph: CapacityGraph, numbers: Int64Array, total: int) -> Iterator[_Part]:
+def _parts(graph: CapacityGraph, numbers: Int64Array, total: int) -> Iterator[_SpanningProblem]:
     """The quotient by a tight partition, and its blocks in the same way; the network as it is where nothing is tight."""
     links = DuplexLinks.of(graph)
     found = strength(graph)
     if found.value != total:
-        yield _Part(graph.num_nodes, links.low, links.high, links.capacity, numbers, False)
+        yield _SpanningProblem(
+            graph.num_nodes, links.low, links.high, links.capacity, numbers, False
+        )
         return
     block_of = np.empty(graph.num_nodes, np.int64)
     for number, block in enumerate(found.blocks):
         block_of[list(block)] = number
     low, high = block_of[links.low], block_of[links.high]
     across = np.flatnonzero(low != high)
-    yield _Part(
+    yield _SpanningProblem(
         len(found.blocks), low[across], high[across], links.capacity[across], numbers[across], True
     )
     for number, block in enumerate(found.blocks):
@@ -114,13 +118,13 @@ def _parts(graph: CapacityGraph, numbers: Int64Array, total: int) -> Iterator[_P
             yield from _parts(induced(graph, sorted(block)), numbers[inner], total)
 
 
-def _search(parts: Sequence[_Part], weights: Sequence[int]) -> _JointSearch | None:
+def _search(parts: Sequence[_SpanningProblem], weights: Sequence[int]) -> _JointSearch | None:
     searches = [_part_search(part, weights) for part in parts]
     found = [search for search in searches if search is not None]
     return _JointSearch(tuple(weights), found) if len(found) == len(parts) else None
 
 
-def _part_search(part: _Part, weights: Sequence[int]) -> _PartSearch | None:
+def _part_search(part: _SpanningProblem, weights: Sequence[int]) -> _LinkSearch | None:
     # Links among the first nodes first: trees then close cycles early.
     order = np.lexsort((np.minimum(part.first, part.second), np.maximum(part.first, part.second)))
     families = [_sharers(int(part.capacity[link]), weights, part.is_full) for link in order]
@@ -133,7 +137,7 @@ def _part_search(part: _Part, weights: Sequence[int]) -> _PartSearch | None:
     twins[0] = sum(
         1 << tree for tree in range(1, len(weights)) if weights[tree] == weights[tree - 1]
     )
-    return _PartSearch(
+    return _LinkSearch(
         part.link[order],
         part.first[order],
         part.second[order],
@@ -160,7 +164,7 @@ def _sharers(capacity: int, weights: Sequence[int], is_full: bool) -> list[int]:
 
 
 @dataclass(slots=True, eq=False)
-class _PartSearch:
+class _LinkSearch:
     """The state of one search: which trees use which links of one part."""
 
     link: Int64Array
@@ -191,10 +195,10 @@ class _JointSearch:
     """Searches of all parts for one weight vector; all must find something."""
 
     weights: tuple[int, ...]
-    waiting: list[_PartSearch]
-    done: list[_PartSearch]
+    waiting: list[_LinkSearch]
+    done: list[_LinkSearch]
 
-    def __init__(self, weights: tuple[int, ...], searches: list[_PartSearch]) -> None:
+    def __init__(self, weights: tuple[int, ...], searches: list[_LinkSearch]) -> None:
         self.weights, self.waiting, self.done = weights, searches, []
 
     def go_on(self, steps: int) -> int:

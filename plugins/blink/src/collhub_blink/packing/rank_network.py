@@ -19,7 +19,7 @@ _NAMED_IN_A_MESSAGE = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Network:
+class RankNetwork:
     """`graph` node v is node `nodes[v]` of `topology`; NPUs that take no part forward, as switches do."""
 
     topology: Topology
@@ -27,7 +27,7 @@ class Network:
     nodes: Int64Array
 
     @classmethod
-    def of(cls, topology: Topology, npus: Sequence[int]) -> Network:
+    def of(cls, topology: Topology, npus: Sequence[int]) -> RankNetwork:
         """Rank r runs on `npus[r]`; links of several planes add up. Raises `InputError` for bandwidths without a common unit."""
         ranks = np.asarray(npus, np.int64)
         others = np.setdiff1d(np.arange(topology.num_nodes), ranks)
@@ -47,11 +47,11 @@ class Network:
         return cls(topology, CapacityGraph.of(renumbered), nodes)
 
     @property
-    def reversed(self) -> Network:
+    def reversed(self) -> RankNetwork:
         """All links turned round."""
         topology = self.topology
         turned = replace(topology, source=topology.destination, destination=topology.source)
-        return Network(turned, transposed(self.graph), self.nodes)
+        return RankNetwork(turned, transposed(self.graph), self.nodes)
 
     @property
     def is_direct(self) -> bool:

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from collhub_packing.flows import FlowNetwork
 from collhub_packing.graph import CapacityGraph
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 
-from collhub_blink.network import Network
-from collhub_blink.packing import Bound, Packing
-from collhub_blink.placing import PlacedTree
-from collhub_blink.task import Task
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.placing import PlacedTree
+from collhub_blink.packing.rank_network import RankNetwork
+from collhub_blink.packing.task import PackingTask
 
 Int64Array = npt.NDArray[np.int64]
 
 
-def path_packings(task: Task) -> list[Packing]:
+def path_packings(task: PackingTask) -> list[PlacedPacking]:
     """Paths from the root to every rank for a scatter, or with all links turned round for a gather."""
     network = task.oriented_network
     graph, ranks = network.graph, network.graph.num_compute
@@ -35,7 +35,7 @@ def path_packings(task: Task) -> list[Packing]:
     # What a path carries for its rank is that part of the collective's rate; the root's own part goes nowhere.
     unit = graph.unit * flow.rate / flow.need
     return [
-        Packing(
+        PlacedPacking(
             "paths to every rank",
             trees,
             unit,
@@ -47,15 +47,15 @@ def path_packings(task: Task) -> list[Packing]:
     ]
 
 
-def path_bound(task: Task) -> Bound:
+def path_bound(task: PackingTask) -> RateBound:
     """What no scatter or gather exceeds."""
     network = task.oriented_network
     return _bound(network, _best_flow(network.graph, task.root))
 
 
-def _bound(network: Network, flow: _Flow) -> Bound:
+def _bound(network: RankNetwork, flow: _Flow) -> RateBound:
     # A unit of every rank's rate is as many units of the collective's as there are ranks.
-    return Bound(
+    return RateBound(
         "cut", flow.rate * network.graph.unit * network.graph.num_compute, network.named(flow.cut)
     )
 
@@ -129,7 +129,7 @@ def _shortest(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> l
     return arcs[::-1]
 
 
-def _placed(network: Network, path: tuple[int, ...], weight: int) -> PlacedTree:
+def _placed(network: RankNetwork, path: tuple[int, ...], weight: int) -> PlacedTree:
     nodes = [int(network.nodes[node]) for node in path]
     npus = network.topology.num_npus
     parent = np.full(network.topology.num_nodes, -1, np.int64)
@@ -139,4 +139,6 @@ def _placed(network: Network, path: tuple[int, ...], weight: int) -> PlacedTree:
         parent[nodes[last]] = nodes[first]
         if last > first + 1:
             stops[nodes[last]] = tuple(nodes[first : last + 1])
-    return PlacedTree(Tree(nodes[0], weight, parent, np.full(len(parent), -1, np.int64)), stops)
+    return PlacedTree(
+        SpanningTree(nodes[0], weight, parent, np.full(len(parent), -1, np.int64)), stops
+    )

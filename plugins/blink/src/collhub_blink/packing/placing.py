@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.splitting import DirectNetwork
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 
-from collhub_blink.network import Network
+from collhub_blink.packing.rank_network import RankNetwork
 from hub_core.topology import Topology
 
 Int64Array = npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ class PlacedTree:
     `up`: another tree of this root, of the links turned round, on which an all-reduce is reduced; None for the same way back.
     """
 
-    tree: Tree
+    tree: SpanningTree
     stops: Mapping[int, tuple[int, ...]]
     up: PlacedTree | None = None
 
@@ -51,7 +51,7 @@ class PlacedTree:
 
 
 def placed(
-    network: Network, trees: Sequence[Tree], direct: DirectNetwork, graph: CapacityGraph
+    network: RankNetwork, trees: Sequence[SpanningTree], direct: DirectNetwork, graph: CapacityGraph
 ) -> tuple[PlacedTree, ...]:
     """Trees over ranks as trees over NPUs; arc a of a tree stands for the arcs `direct.routes[a]` of `graph`.
 
@@ -62,7 +62,7 @@ def placed(
 
 
 def _placed(
-    network: Network, tree: Tree, direct: DirectNetwork, graph: CapacityGraph
+    network: RankNetwork, tree: SpanningTree, direct: DirectNetwork, graph: CapacityGraph
 ) -> PlacedTree:
     nodes, topology = network.nodes, network.topology
     parent = np.full(topology.num_nodes, -1, np.int64)
@@ -80,7 +80,10 @@ def _placed(
             if len(stop) > 2:
                 stops[stop[-1]] = stop
     return PlacedTree(
-        Tree(int(nodes[tree.root]), tree.weight, parent, np.full(len(parent), -1, np.int64)), stops
+        SpanningTree(
+            int(nodes[tree.root]), tree.weight, parent, np.full(len(parent), -1, np.int64)
+        ),
+        stops,
     )
 
 
@@ -97,7 +100,9 @@ def _new_stops(
         here = last_of[path[there]]
 
 
-def placed_along_routes(network: Network, trees: Sequence[Tree]) -> tuple[PlacedTree, ...]:
+def placed_along_routes(
+    network: RankNetwork, trees: Sequence[SpanningTree]
+) -> tuple[PlacedTree, ...]:
     """Trees over ranks whose messages take the shortest routes, as those of simulators do."""
     topology, nodes = network.topology, network.nodes
     made = []
@@ -113,7 +118,7 @@ def placed_along_routes(network: Network, trees: Sequence[Tree]) -> tuple[Placed
                 stops[child] = (int(parent[child]), *topology.destination[rows].tolist())
         made.append(
             PlacedTree(
-                Tree(
+                SpanningTree(
                     int(nodes[tree.root]), tree.weight, parent, np.full(len(parent), -1, np.int64)
                 ),
                 stops,
@@ -122,7 +127,7 @@ def placed_along_routes(network: Network, trees: Sequence[Tree]) -> tuple[Placed
     return tuple(made)
 
 
-def shallow_tree(graph: CapacityGraph, root: int) -> Tree:
+def shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:
     """The out-tree of weight 1 from a rank with the least number of links to every other, over the widest that allow it.
 
     Over ranks alone: switches, and NPUs that only forward, lie between.
@@ -141,7 +146,9 @@ def shallow_tree(graph: CapacityGraph, root: int) -> Tree:
         tails = graph.source[outward[first]]
         depth[heads] = level + 1
         parent[heads] = np.where(tails < graph.num_compute, tails, parent[tails])
-    return Tree(root, 1, parent[: graph.num_compute], np.full(graph.num_compute, -1, np.int64))
+    return SpanningTree(
+        root, 1, parent[: graph.num_compute], np.full(graph.num_compute, -1, np.int64)
+    )
 
 
 def unit_that_fits(topology: Topology, trees: Sequence[PlacedTree], is_up: bool) -> Fraction:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from collhub_packing.graph import CapacityGraph
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 
-from collhub_blink.directed_search import search_directed
-from collhub_blink.fewest import Fewest, search_counts
-from collhub_blink.weights import Budget, first_found, weight_vectors
+from collhub_blink.fewest.counting import Fewest, search_counts
+from collhub_blink.fewest.directed_search import search_directed
+from collhub_blink.fewest.weights import Budget, first_found, weight_vectors
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -52,7 +52,7 @@ def fewest_broadcast_trees(
     graph: CapacityGraph,
     root: int,
     total: int,
-    known: Sequence[Tree],
+    known: Sequence[SpanningTree],
     budget: Budget,
     max_depth: int | None = None,
 ) -> Fewest:
@@ -63,7 +63,7 @@ def fewest_broadcast_trees(
     bound, reason = least_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth
 
-    def attempt(count: int) -> tuple[tuple[Tree, ...] | None, bool]:
+    def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
         vectors = weight_vectors(total, count, widest_tree(graph, root))
         return first_found(vectors, lambda weights: _search(graph, root, weights, depth), budget)
 
@@ -71,7 +71,7 @@ def fewest_broadcast_trees(
 
 
 @dataclass(slots=True, eq=False)
-class _Search:
+class _ParentSearch:
     """The state of one search: parents of all nodes in trees of given weights."""
 
     graph: CapacityGraph
@@ -106,7 +106,7 @@ class _Search:
             )
         )
 
-    def result(self) -> tuple[Tree, ...]:
+    def result(self) -> tuple[SpanningTree, ...]:
         arc_of = {
             (int(tail), int(head)): arc
             for arc, (tail, head) in enumerate(
@@ -114,7 +114,7 @@ class _Search:
             )
         }
         return tuple(
-            Tree(
+            SpanningTree(
                 self.root,
                 weight,
                 parents.copy(),
@@ -127,7 +127,9 @@ class _Search:
         )
 
 
-def _search(graph: CapacityGraph, root: int, weights: Sequence[int], depth: int) -> _Search | None:
+def _search(
+    graph: CapacityGraph, root: int, weights: Sequence[int], depth: int
+) -> _ParentSearch | None:
     distance = _distances(graph.num_nodes, graph.source, graph.destination, root)
     if int(distance.max()) > depth:
         return None
@@ -142,7 +144,7 @@ def _search(graph: CapacityGraph, root: int, weights: Sequence[int], depth: int)
         1 << tree for tree in range(1, len(weights)) if weights[tree] == weights[tree - 1]
     )
     arcs = np.argsort(graph.source, kind="stable")
-    return _Search(
+    return _ParentSearch(
         graph,
         root,
         tuple(weights),

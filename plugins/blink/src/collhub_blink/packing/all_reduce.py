@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from collhub_packing.orientation import AllReducePacking, all_reduce_packing
-from collhub_packing.splitting import Spread, direct
+from collhub_packing.splitting import SwitchSpread, direct
 
-from collhub_blink.directed_all_reduce import directed_packing
-from collhub_blink.fewest_all_reduce import fewest_all_reduce_trees
-from collhub_blink.packing import Bound, Packing
-from collhub_blink.placing import placed
-from collhub_blink.shallow import shallow_packing, three_phase_packing
-from collhub_blink.task import Task
+from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
+from collhub_blink.packing.directed_all_reduce import directed_packing
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.placing import placed
+from collhub_blink.packing.shallow import shallow_packing, three_phase_packing
+from collhub_blink.packing.task import PackingTask
 
 
-def all_reduce_packings(task: Task) -> list[Packing]:
+def all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
     """Packings at the optimal rate; for small sizes one tree, and one tree a rank, of least depth."""
     if not task.network.is_duplex:
         return [directed_packing(task)]
@@ -32,7 +32,7 @@ def all_reduce_packings(task: Task) -> list[Packing]:
     return [*optimal, shallow, shallow_packing(task, "one shallow tree", [rank], bound)]
 
 
-def _fewest(task: Task) -> Packing:
+def _fewest(task: PackingTask) -> PlacedPacking:
     """Fewest trees at the strength of a network of duplex links."""
     network = task.network
     grown = all_reduce_packing(network.graph, seeds=task.seeds, first_seed=task.seed)
@@ -41,7 +41,7 @@ def _fewest(task: Task) -> Packing:
     found = fewest_all_reduce_trees(
         scaled, grown.strength.value.numerator, grown.trees, task.budget
     )
-    return Packing(
+    return PlacedPacking(
         "fewest trees",
         placed(network, found.trees, direct(scaled), scaled),
         unit,
@@ -51,17 +51,17 @@ def _fewest(task: Task) -> Packing:
     )
 
 
-def _switched(task: Task) -> list[Packing]:
+def _switched(task: PackingTask) -> list[PlacedPacking]:
     """Trees past the switches, which are split off in one way or another; and the three-phase plan of several machines."""
     network = task.network
     packings = []
-    for spread in (Spread.NOWHERE, Spread.EVERYWHERE):
+    for spread in (SwitchSpread.NOWHERE, SwitchSpread.EVERYWHERE):
         found = all_reduce_packing(
             network.graph, spread=spread, seeds=task.seeds, first_seed=task.seed
         )
         trees = placed(network, found.trees, found.network, network.graph)
         packings.append(
-            Packing(
+            PlacedPacking(
                 "trees through forwarders",
                 trees,
                 network.graph.unit / found.scale,
@@ -72,6 +72,6 @@ def _switched(task: Task) -> list[Packing]:
     return [*packings, plan] if plan is not None else packings
 
 
-def _bound(task: Task, found: AllReducePacking) -> Bound:
+def _bound(task: PackingTask, found: AllReducePacking) -> RateBound:
     rate = found.strength.value * task.network.graph.unit
-    return Bound("partition", rate, blocks=tuple(map(task.network.named, found.strength.sides)))
+    return RateBound("partition", rate, blocks=tuple(map(task.network.named, found.strength.sides)))

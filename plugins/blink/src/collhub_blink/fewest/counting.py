@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 
-from collhub_blink.weights import Budget
+from collhub_blink.fewest.weights import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Fewest:
     `trees`: empty where none was found.
     """
 
-    trees: tuple[Tree, ...]
+    trees: tuple[SpanningTree, ...]
     lower_bound: int
     reason: str
 
@@ -33,10 +33,10 @@ class Fewest:
 
 
 def search_counts(
-    known: tuple[Tree, ...],
+    known: tuple[SpanningTree, ...],
     bound: int,
     reason: str,
-    attempt: Callable[[int], tuple[tuple[Tree, ...] | None, bool]],
+    attempt: Callable[[int], tuple[tuple[SpanningTree, ...] | None, bool]],
     counts: Iterable[int],
     budget: Budget,
 ) -> Fewest:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 
 from collhub_packing.rates import all_gather_rate, broadcast_rate, strength
 
-from collhub_blink.directed_all_reduce import directed_bound
-from collhub_blink.packing import Bound
-from collhub_blink.paths import path_bound
-from collhub_blink.task import Task
+from collhub_blink.packing.directed_all_reduce import directed_bound
+from collhub_blink.packing.packings import RateBound
+from collhub_blink.packing.paths import path_bound
+from collhub_blink.packing.task import PackingTask
 from hub_core.collectives import CollectiveKind
 
 
-def union_bound(task: Task) -> Bound:
+def union_bound(task: PackingTask) -> RateBound:
     """The least cut or partition of the network in which the links of all planes add up.
 
     It is at least the sum of the planes' own bounds, and more where cuts of different places limit the planes.
@@ -21,33 +21,33 @@ def union_bound(task: Task) -> Bound:
     return _BOUNDS[task.collective.kind](task)
 
 
-def _rooted(task: Task) -> Bound:
+def _rooted(task: PackingTask) -> RateBound:
     network = task.oriented_network
     rate = broadcast_rate(network.graph, task.root)
-    return Bound("cut", rate.value * network.graph.unit, network.named(rate.cut))
+    return RateBound("cut", rate.value * network.graph.unit, network.named(rate.cut))
 
 
-def _spread(task: Task) -> Bound:
+def _spread(task: PackingTask) -> RateBound:
     network = task.oriented_network
     rate = all_gather_rate(network.graph)
-    return Bound(
+    return RateBound(
         "ingress-cut",
         rate.value * network.graph.unit * network.graph.num_compute,
         network.named(rate.cut),
     )
 
 
-def _all_reduce(task: Task) -> Bound:
+def _all_reduce(task: PackingTask) -> RateBound:
     network = task.network
     if not network.is_duplex:
         return directed_bound(network)
     found = strength(network.graph)
-    return Bound(
+    return RateBound(
         "partition", found.value * network.graph.unit, blocks=tuple(map(network.named, found.sides))
     )
 
 
-_BOUNDS: Mapping[CollectiveKind, Callable[[Task], Bound]] = {
+_BOUNDS: Mapping[CollectiveKind, Callable[[PackingTask], RateBound]] = {
     CollectiveKind.BROADCAST: _rooted,
     CollectiveKind.REDUCE: _rooted,
     CollectiveKind.ALL_REDUCE: _all_reduce,

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collhub_packing.multiroot import all_gather_trees
-from collhub_packing.splitting import Spread
+from collhub_packing.splitting import SwitchSpread
 
-from collhub_blink.packing import Bound, Packing
-from collhub_blink.placing import placed
-from collhub_blink.shallow import shallow_packing, three_phase_packing
-from collhub_blink.task import Task
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.placing import placed
+from collhub_blink.packing.shallow import shallow_packing, three_phase_packing
+from collhub_blink.packing.task import PackingTask
 
 
-def spread_packings(task: Task) -> list[Packing]:
+def spread_packings(task: PackingTask) -> list[PlacedPacking]:
     """Packings for an all-gather, or with all links turned round a reduce-scatter; and shallow trees."""
     network = task.oriented_network
     ranks = network.graph.num_compute
     packings = []
-    for spread in (Spread.NOWHERE,) if network.is_direct else (Spread.NOWHERE, Spread.EVERYWHERE):
+    for spread in (
+        (SwitchSpread.NOWHERE,)
+        if network.is_direct
+        else (SwitchSpread.NOWHERE, SwitchSpread.EVERYWHERE)
+    ):
         found = all_gather_trees(
             network.graph, spread=spread, seeds=task.seeds, first_seed=task.seed
         )
-        bound = Bound(
+        bound = RateBound(
             "ingress-cut",
             found.rate.value * network.graph.unit * ranks,
             network.named(found.rate.cut),
@@ -28,7 +32,7 @@ def spread_packings(task: Task) -> list[Packing]:
         trees = placed(network, found.trees, found.network, network.graph)
         unit = found.network.graph.unit
         packings.append(
-            Packing(
+            PlacedPacking(
                 "trees of every rank", trees, unit, bound, ranks, "every rank has a tree of its own"
             )
         )

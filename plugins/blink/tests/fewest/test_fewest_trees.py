@@ -7,15 +7,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from collhub_blink.fewest import Fewest
-from collhub_blink.fewest_all_reduce import fewest_all_reduce_trees
-from collhub_blink.fewest_broadcast import fewest_broadcast_trees, least_tree_count
-from collhub_blink.network import induced
-from collhub_blink.weights import Budget, weight_vectors
+from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
+from collhub_blink.fewest.broadcast import fewest_broadcast_trees, least_tree_count
+from collhub_blink.fewest.counting import Fewest
+from collhub_blink.fewest.weights import Budget, weight_vectors
+from collhub_blink.packing.rank_network import induced
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.growth import pack_arborescences
 from collhub_packing.rates import broadcast_rate, strength
-from collhub_packing.trees import Tree
+from collhub_packing.trees import SpanningTree
 from golden_classes import LINK_BYTES_PER_S, ROWS, Row
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ def fewest_all_reduce(graph: CapacityGraph, steps: int = STEPS) -> tuple[Fewest,
     return fewest_all_reduce_trees(scaled, rate.numerator, (), Budget(steps)), scaled
 
 
-def check_trees(graph: CapacityGraph, trees: tuple[Tree, ...], is_both_ways: bool) -> None:
+def check_trees(graph: CapacityGraph, trees: tuple[SpanningTree, ...], is_both_ways: bool) -> None:
     """Each spans, its parents are its arcs' sources, and all fit on the links."""
     load = np.zeros((graph.num_nodes, graph.num_nodes), np.int64)
     for tree in trees:
@@ -110,7 +110,7 @@ def test_a_spent_budget_leaves_the_known_trees_and_the_gap() -> None:
 def test_a_proof_that_is_cut_short_says_feasible() -> None:
     graph = graph_of("dgx1v")
     scaled = replace(graph, capacity=graph.capacity * 7)
-    known = tuple(Tree(0, 3, np.full(8, -1), np.full(8, -1)) for _ in range(8))
+    known = tuple(SpanningTree(0, 3, np.full(8, -1), np.full(8, -1)) for _ in range(8))
     found = fewest_all_reduce_trees(scaled, 24, known, Budget(1000))
     assert (found.status, found.trees, found.lower_bound < 6) == ("feasible", known, True)
 

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from collhub_blink.directed_search import EXHAUSTED, FOUND, STOPPED
+from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND, STOPPED
 
 Int64Array = npt.NDArray[np.int64]
 Int8Array = npt.NDArray[np.int8]

@@ -9,13 +9,13 @@ from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
-from collhub_packing.pipelining import Pipeline
+from collhub_packing.pipelining.schedules import Pipeline
 
-from collhub_blink.channels import Channel, balanced_shares
-from collhub_blink.packing import Packing
-from collhub_blink.schedules import Scheduled, schedule
-from collhub_blink.search import Made, fastest
-from collhub_blink.task import Task
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.scheduling.channels import Channel, balanced_shares
+from collhub_blink.scheduling.fastest import TimedSchedule, fastest
+from collhub_blink.scheduling.schedules import Scheduled, schedule
 from hub_core.collectives import Collective
 from hub_core.diagnostics import InputError, UsageError
 from hub_core.plugins.contract import Options, SynthesisRequest
@@ -39,8 +39,8 @@ class Plane:
     number: int
     count: int
     startup_ns: int
-    task: Task
-    packings: list[Packing]
+    task: PackingTask
+    packings: list[PlacedPacking]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +49,10 @@ class Share:
 
     plane: Plane
     part: Fraction
-    made: Made
+    made: TimedSchedule
 
     @property
-    def packing(self) -> Packing:
+    def packing(self) -> PlacedPacking:
         """The trees."""
         return self.made.packing
 
@@ -72,19 +72,23 @@ class Divided:
     is_interrupted: bool = False
 
 
-Simulate = Callable[[Pipeline], int]
+PipelineTimer = Callable[[Pipeline], int]
 """Time in nanoseconds of a schedule on the whole topology, start-up times included."""
 
 
 def planes_of(
-    request: SynthesisRequest, options: Options, packings: Callable[[Task], list[Packing]]
+    request: SynthesisRequest,
+    options: Options,
+    packings: Callable[[PackingTask], list[PlacedPacking]],
 ) -> list[Plane]:
     """The planes on which all ranks reach one another. Raises `InputError` where there is none, naming a lost rank."""
     startup_ns = _startups(str(options["setup"]), request.topology.num_planes)
     planes, lost = [], []
     for number, startup in enumerate(startup_ns):
         try:
-            task = Task.of(replace(request, topology=request.topology.on_plane(number)), options)
+            task = PackingTask.of(
+                replace(request, topology=request.topology.on_plane(number)), options
+            )
         except InputError as error:
             if error.diagnostics[0].code != "unreachable":
                 raise
@@ -109,7 +113,7 @@ def _startups(text: str, count: int) -> list[int]:
     return times
 
 
-def divided(planes: Sequence[Plane], whole: Task, simulate: Simulate) -> Divided | None:
+def divided(planes: Sequence[Plane], whole: PackingTask, simulate: PipelineTimer) -> Divided | None:
     """The fastest division that was found; None where there is too little data for any. Ctrl-C keeps the best so far."""
     best: Divided | None = None
     try:
@@ -129,7 +133,9 @@ def divided(planes: Sequence[Plane], whole: Task, simulate: Simulate) -> Divided
     return best
 
 
-def _divisions(planes: Sequence[Plane], whole: Task, simulate: Simulate) -> Iterator[Divided]:
+def _divisions(
+    planes: Sequence[Plane], whole: PackingTask, simulate: PipelineTimer
+) -> Iterator[Divided]:
     """All data on the plane that is fastest for it, then shares by rate and start-up, which measured times correct.
 
     A plane's rate is at first that of its trees, and then what it carried in the measured time: the latencies, and the
@@ -162,14 +168,14 @@ def _divisions(planes: Sequence[Plane], whole: Task, simulate: Simulate) -> Iter
 
 
 def _shares(
-    planes: Sequence[Plane], parts: Sequence[Fraction], made: Sequence[Made | None]
+    planes: Sequence[Plane], parts: Sequence[Fraction], made: Sequence[TimedSchedule | None]
 ) -> list[Share]:
     """The shares of the planes that can carry theirs."""
     found = zip(planes, parts, made, strict=True)
     return [Share(plane, part, each) for plane, part, each in found if each is not None]
 
 
-def _division(whole: Task, shares: Sequence[Share], simulate: Simulate) -> Divided:
+def _division(whole: PackingTask, shares: Sequence[Share], simulate: PipelineTimer) -> Divided:
     pipeline = _joined(whole.collective, shares)
     return Divided(
         tuple(shares),
@@ -179,32 +185,34 @@ def _division(whole: Task, shares: Sequence[Share], simulate: Simulate) -> Divid
     )
 
 
-def _made(plane: Plane, part: Fraction, simulate: Simulate) -> Made | None:
+def _made(plane: Plane, part: Fraction, simulate: PipelineTimer) -> TimedSchedule | None:
     """The fastest way to carry a part on one plane."""
     task = _task_of(plane, part)
     if task is None:
         return None
 
-    def judge(packing: Packing, scheduled: Scheduled) -> int:
-        return simulate(_joined(task.collective, [Share(plane, part, Made(packing, scheduled, 0))]))
+    def judge(packing: PlacedPacking, scheduled: Scheduled) -> int:
+        return simulate(
+            _joined(task.collective, [Share(plane, part, TimedSchedule(packing, scheduled, 0))])
+        )
 
     return fastest(task, plane.packings, judge)
 
 
-def _again(share: Share, part: Fraction, simulate: Simulate) -> Made | None:
+def _again(share: Share, part: Fraction, simulate: PipelineTimer) -> TimedSchedule | None:
     """Another part on the same plane, with the packing and the number of chunks of a known one."""
     task = _task_of(share.plane, part)
     chunks = share.made.scheduled.chunks
     scheduled = None if task is None else schedule(replace(task, chunks=chunks), share.packing)
     if task is None or scheduled is None:
         return None
-    made = Made(share.packing, scheduled, 0, share.made.is_interrupted)
+    made = TimedSchedule(share.packing, scheduled, 0, share.made.is_interrupted)
     return replace(
         made, time_ns=simulate(_joined(task.collective, [Share(share.plane, part, made)]))
     )
 
 
-def _task_of(plane: Plane, part: Fraction) -> Task | None:
+def _task_of(plane: Plane, part: Fraction) -> PackingTask | None:
     """The task of carrying a part, None for less than a byte."""
     size = math.floor(plane.task.collective_bytes * part)
     return replace(plane.task, collective_bytes=size) if size else None

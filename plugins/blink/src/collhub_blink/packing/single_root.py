@@ -9,26 +9,26 @@ from collhub_packing.graph import CapacityGraph
 from collhub_packing.growth import pack_arborescences
 from collhub_packing.multiroot import all_gather_trees
 from collhub_packing.rates import broadcast_rate
-from collhub_packing.splitting import Spread, direct
-from collhub_packing.trees import Tree
+from collhub_packing.splitting import SwitchSpread, direct
+from collhub_packing.trees import SpanningTree
 
-from collhub_blink.fewest import Fewest
-from collhub_blink.fewest_broadcast import fewest_broadcast_trees
-from collhub_blink.network import Network
-from collhub_blink.packing import Bound, Packing
-from collhub_blink.placing import placed
-from collhub_blink.shallow import shallow_packing
-from collhub_blink.task import Task
+from collhub_blink.fewest.broadcast import fewest_broadcast_trees
+from collhub_blink.fewest.counting import Fewest
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.placing import placed
+from collhub_blink.packing.rank_network import RankNetwork
+from collhub_blink.packing.shallow import shallow_packing
+from collhub_blink.packing.task import PackingTask
 from hub_core.diagnostics import InputError
 
 _MOST_NODES_OF_A_FRONT = 24
 
 
-def rooted_packings(task: Task) -> list[Packing]:
+def rooted_packings(task: PackingTask) -> list[PlacedPacking]:
     """Packings for a broadcast, or with all links turned round a reduce: fewest trees, the rest of the front, one tree."""
     network = task.oriented_network
     rate = broadcast_rate(network.graph, task.root)
-    bound = Bound("cut", rate.value * network.graph.unit, network.named(rate.cut))
+    bound = RateBound("cut", rate.value * network.graph.unit, network.named(rate.cut))
     optimal = (
         _optimal(task, network, int(rate.value), bound)
         if network.is_direct
@@ -37,18 +37,20 @@ def rooted_packings(task: Task) -> list[Packing]:
     return [*optimal, shallow_packing(task, "one shallow tree", [task.root], bound)]
 
 
-def _optimal(task: Task, network: Network, total: int, bound: Bound) -> Iterator[Packing]:
+def _optimal(
+    task: PackingTask, network: RankNetwork, total: int, bound: RateBound
+) -> Iterator[PlacedPacking]:
     grown = pack_arborescences(
         network.graph, task.root, total, seeds=task.seeds, first_seed=task.seed
     )
     for found in tree_front(task, network.graph, total, grown):
         trees = placed(network, found.trees, direct(network.graph), network.graph)
-        yield Packing(
+        yield PlacedPacking(
             "fewest trees", trees, network.graph.unit, bound, found.lower_bound, found.reason
         )
 
 
-def _switched(task: Task, network: Network, bound: Bound) -> Iterator[Packing]:
+def _switched(task: PackingTask, network: RankNetwork, bound: RateBound) -> Iterator[PlacedPacking]:
     """Trees in a network with switches: these are split off first, in one way or another."""
     graph = network.graph
     if task.depth is not None:
@@ -58,15 +60,17 @@ def _switched(task: Task, network: Network, bound: Bound) -> Iterator[Packing]:
         )
     sent = np.zeros(graph.num_compute, np.int64)
     sent[task.root] = 1
-    for spread in (Spread.NOWHERE, Spread.EVERYWHERE):
+    for spread in (SwitchSpread.NOWHERE, SwitchSpread.EVERYWHERE):
         found = all_gather_trees(
             graph, sent.tolist(), spread=spread, seeds=task.seeds, first_seed=task.seed
         )
         trees = placed(network, found.trees, found.network, graph)
-        yield Packing("trees through forwarders", trees, found.network.graph.unit, bound)
+        yield PlacedPacking("trees through forwarders", trees, found.network.graph.unit, bound)
 
 
-def tree_front(task: Task, graph: CapacityGraph, total: int, grown: Sequence[Tree]) -> list[Fewest]:
+def tree_front(
+    task: PackingTask, graph: CapacityGraph, total: int, grown: Sequence[SpanningTree]
+) -> list[Fewest]:
     """Packings of which none has both fewer trees and less depth than another: fewest trees first, then ever shallower.
 
     Depths that the budget leaves open are passed over. With a stated depth, the fewest trees within it, and an
@@ -97,7 +101,7 @@ def tree_front(task: Task, graph: CapacityGraph, total: int, grown: Sequence[Tre
     return front
 
 
-def _depth(trees: Sequence[Tree]) -> int:
+def _depth(trees: Sequence[SpanningTree]) -> int:
     return max(tree.depth for tree in trees)
 
 

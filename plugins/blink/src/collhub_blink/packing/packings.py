@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collhub_blink.placing import PlacedTree
+from collhub_blink.packing.placing import PlacedTree
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class RateBound:
     """The largest rate in bytes of the collective per second, and the nodes of the topology that prove it.
 
     `nodes`: a side of a cut (`cut`, `ingress-cut`); `blocks`: of a `partition`.
@@ -22,7 +22,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packing:
+class PlacedPacking:
     """Weighted trees over NPUs; a weight of 1 carries `unit` bytes of the collective per second.
 
     `at_least`: no packing of this rate has fewer trees of whole weights; `reason`: why. `targets[t]`: the NPU
@@ -33,7 +33,7 @@ class Packing:
     method: str
     trees: tuple[PlacedTree, ...]
     unit: Fraction
-    bound: Bound
+    bound: RateBound
     at_least: int = 1
     reason: str = "a packing has a tree"
     targets: tuple[int, ...] = ()
