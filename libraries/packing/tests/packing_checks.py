@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.splitting import DirectNetwork
-from collhub_packing.trees import SpanningTree
+from collhub_packing import CapacityGraph, DirectNetwork, SpanningTree
 from hypothesis import strategies as st
 
 from hub_core.topologies import parse_topology

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from collhub_packing.pipelining.schedules import Pipelining
+from collhub_packing.pipelining import Pipelining
 
 from hub_core.algorithm import message_bytes
 from hub_core.topology import Occupancy

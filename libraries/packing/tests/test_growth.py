@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from collhub_packing.growth import pack_arborescences, pack_rooted_trees
-from collhub_packing.rates import broadcast_rate
+from collhub_packing import broadcast_rate, pack_arborescences, pack_rooted_trees
 from hypothesis import given
 from hypothesis import strategies as st
 from packing_checks import check_trees, directed_graphs, graph_from, graph_of, renumbered

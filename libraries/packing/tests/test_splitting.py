@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from collhub_packing.multiroot import all_gather_trees, fixed_rate, fixed_trees
-from collhub_packing.rates import all_gather_rate
-from collhub_packing.splitting import SwitchSpread, without_switches
+from collhub_packing import (
+    SwitchSpread,
+    all_gather_rate,
+    all_gather_trees,
+    fixed_rate,
+    fixed_trees,
+    without_switches,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_checks import MACHINES, check_routes, check_trees, duplex_graphs, graph_from, graph_of

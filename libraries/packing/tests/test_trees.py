@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_packing.trees import SpanningTree
+from collhub_packing import SpanningTree
 
 # The line 0 - 1 - 2 - 3: arcs 0, 1, 2 lead up, 3, 4, 5 back.
 OPPOSITE = np.asarray([3, 4, 5, 0, 1, 2])

@@ -7,7 +7,7 @@ import pytest
 from blink_requests import MIB
 from collhub_blink.fewest.counting import search_counts
 from collhub_blink.fewest.weights import Budget
-from collhub_packing.trees import SpanningTree
+from collhub_packing import SpanningTree
 
 import hub_core
 from hub_core import pipeline

@@ -21,14 +21,17 @@ BoolArray = npt.NDArray[np.bool_]
 # Above every flow; sums of capacities stay below, so that no int64 overflows.
 UNLIMITED = 1 << 60
 
-
-# So many flows are made between two chances to be interrupted.
+# Between two calls of the kernel, each of so many flows, Ctrl-C is heard.
 _SINKS_PER_CALL = 256
+
+_ROUND = "round the bandwidths, for example to whole GB/s"
 
 
 def scaled(values: Int64Array, factor: int) -> Int64Array:
     """Values times a factor. Raises `InputError` where their sum would not stay below 2^60."""
-    if int(values.astype(object).sum()) * factor >= UNLIMITED:
+    # Python's integers, since the sum is what may overflow.
+    total = int(values.astype(object).sum())
+    if total * factor >= UNLIMITED:
         raise InputError(
             "the capacities are too fine: their least common unit makes them too large",
             cure=_ROUND,
@@ -37,12 +40,12 @@ def scaled(values: Int64Array, factor: int) -> Int64Array:
     return values * factor
 
 
-_ROUND = "round the bandwidths, for example to whole GB/s"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """A least cut: its capacity, the sink that it holds back, and bool per node: is it on the source's side."""
+    """A least cut: its capacity, the sink that it holds back, and its nodes.
+
+    `side`: bool per node, whether it is on the source's side.
+    """
 
     value: int
     sink: int
@@ -56,11 +59,12 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowNetwork:
-    """Nodes and directed arcs without capacities; parallel arcs may be. Arc a is the wire `place[a]` of `wires`.
+    """Nodes and directed arcs without capacities; parallel arcs may be.
 
-    The two directions between a pair of nodes share one pair of wires, so a network with duplex links costs half.
-    Capacities: int64 per arc, in the order given to `of`, with a sum below 2^60. Building costs one sort; a flow
-    is by Dinic's algorithm (1970), compiled: O(nodes^2 * arcs) at worst, nearly linear on interconnects.
+    Arc a is the wire `place[a]` of `wires`. The two directions between a pair of nodes share one
+    pair of wires, so a network with duplex links costs half. Capacities: int64 per arc, in the
+    order given to `of`, with a sum below 2^60. Building costs one sort; a flow is by Dinic's
+    algorithm (1970), compiled: O(nodes^2 * arcs) at worst, nearly linear on interconnects.
     """
 
     num_nodes: int
@@ -69,45 +73,66 @@ class FlowNetwork:
 
     @classmethod
     def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
-        """A network of `num_nodes` nodes with an arc from `source[a]` to `destination[a]` for every a."""
-        from collhub_packing.kernels import WirePairs  # numba takes a second to import
+        """A network with an arc from `source[a]` to `destination[a]` for every a."""
+        # numba takes a second to import.
+        from collhub_packing.kernels import WirePairs
 
         low, high = np.minimum(source, destination), np.maximum(source, destination)
         pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)
-        tail = np.concatenate([pairs // num_nodes, pairs % num_nodes]).astype(np.int64)
-        head = np.concatenate([pairs % num_nodes, pairs // num_nodes]).astype(np.int64)
+        # Wire p leads up pair p of nodes, wire p + len(pairs) down it; then sorted by tail.
+        ends = pairs // num_nodes, pairs % num_nodes
+        tail = np.concatenate([ends[0], ends[1]]).astype(np.int64)
+        head = np.concatenate([ends[1], ends[0]]).astype(np.int64)
         order = np.argsort(tail, kind="stable")
         position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
         first = np.searchsorted(tail[order], np.arange(num_nodes + 1)).astype(np.int64)
         mate = position[(order + len(pairs)) % max(1, len(order))]
-        place = position[pair.ravel() + np.where(source <= destination, 0, len(pairs))]
+        is_down = source > destination
+        place = position[pair.ravel() + len(pairs) * is_down]
         return cls(num_nodes, WirePairs(first, head[order], mate), place)
 
     def residual(self, capacity: Int64Array) -> Int64Array:
         """Capacities by wire, parallel arcs added up: what is left before anything flows."""
+        # As doubles, because the sum of int64s might wrap round and look small.
         if float(np.sum(capacity, dtype=np.float64)) >= UNLIMITED:
             raise InputError(
-                "the capacities add up to 2^60 or more", cure=_ROUND, code="capacities"
+                "the capacities add up to 2^60 or more",
+                cure=_ROUND,
+                code="capacities",
             )
         wires = np.zeros(len(self.wires.head), np.int64)
         np.add.at(wires, self.place, capacity)
         return wires
 
-    def max_flow(self, capacity: Int64Array, source: int, sink: int, limit: int = UNLIMITED) -> int:
+    def max_flow(
+        self,
+        capacity: Int64Array,
+        source: int,
+        sink: int,
+        limit: int = UNLIMITED,
+    ) -> int:
         """The largest flow from the source to the sink, or `limit` if that is less."""
         from collhub_packing import kernels
 
-        return int(kernels.max_flow(self.wires, self.residual(capacity), source, sink, limit))
+        residual = self.residual(capacity)
+        return int(kernels.max_flow(self.wires, residual, source, sink, limit))
 
-    def remainder(self, capacity: Int64Array, source: int, sink: int) -> tuple[int, Int64Array]:
-        """The value of a largest flow, and what it leaves of every arc; flow along an arc makes room on its opposite."""
+    def remainder(
+        self,
+        capacity: Int64Array,
+        source: int,
+        sink: int,
+    ) -> tuple[int, Int64Array]:
+        """The value of a largest flow, and what it leaves of every arc: int64 per arc.
+
+        Flow along an arc makes room on its opposite.
+        """
         from collhub_packing import kernels
 
         residual = self.residual(capacity)
-        return int(kernels.max_flow(self.wires, residual, source, sink, UNLIMITED)), residual[
-            self.place
-        ]
+        value = kernels.max_flow(self.wires, residual, source, sink, UNLIMITED)
+        return int(value), residual[self.place]
 
     def least_cut(
         self,
@@ -116,9 +141,10 @@ class FlowNetwork:
         sinks: Sequence[int] | Int64Array,
         limit: int = UNLIMITED,
     ) -> Cut | None:
-        """The least cut below `limit` between the source and any one of the sinks; None if there is none.
+        """The least cut below `limit` between the source and any one of the sinks, or None.
 
-        Of equal ones, that of the first sink, and of its cuts the one with the smallest source side.
+        Of equal ones, that of the first sink, and of its cuts the one with the smallest source
+        side.
         """
         from collhub_packing import kernels
 
@@ -128,5 +154,6 @@ class FlowNetwork:
             goals = np.asarray(sinks[start : start + _SINKS_PER_CALL], np.int64)
             value, which, side = kernels.least_cut(self.wires, residual, source, goals, limit)
             if which >= 0:
-                least, limit = Cut(int(value), int(goals[which]), side), int(value)
+                least = Cut(int(value), int(goals[which]), side)
+                limit = least.value
         return least

@@ -6,9 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from collhub_packing.pipelining.counts import best_chunks, by_multiplicative_increase, fitted_chunks
-from collhub_packing.pipelining.schedules import Pipeline, Pipelining
-from collhub_packing.trees import SpanningTree
+from collhub_packing import SpanningTree
+from collhub_packing.pipelining import (
+    Pipeline,
+    Pipelining,
+    best_chunks,
+    by_multiplicative_increase,
+    fitted_chunks,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelining_reference import plain_schedule

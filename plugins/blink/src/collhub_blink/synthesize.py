@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
-from collhub_packing.pipelining.schedules import Pipeline
+from collhub_packing.pipelining import Pipeline
 
 from collhub_blink.certificate import certificate_of, certificate_of_planes, lower_bound_ns
 from collhub_blink.packing.all_reduce import all_reduce_packings

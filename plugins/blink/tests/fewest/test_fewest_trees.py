@@ -12,10 +12,13 @@ from collhub_blink.fewest.broadcast import fewest_broadcast_trees, least_tree_co
 from collhub_blink.fewest.counting import Fewest
 from collhub_blink.fewest.weights import Budget, weight_vectors
 from collhub_blink.packing.rank_network import induced
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.growth import pack_arborescences
-from collhub_packing.rates import broadcast_rate, strength
-from collhub_packing.trees import SpanningTree
+from collhub_packing import (
+    CapacityGraph,
+    SpanningTree,
+    broadcast_rate,
+    pack_arborescences,
+    strength,
+)
 from golden_classes import LINK_BYTES_PER_S, ROWS, Row
 from hypothesis import given, settings
 from hypothesis import strategies as st

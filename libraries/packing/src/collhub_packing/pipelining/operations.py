@@ -1,4 +1,7 @@
-"""What has to be sent for one chunk on one tree, and in what order: broadcast, reduction, both, or a path to one target."""
+"""What has to be sent for one chunk on one tree, and in what order.
+
+Broadcast, reduction, both, or a path to one target.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations:
-    """Messages for one chunk, as int64 columns; `reduces`: bool. `remaining`: messages in a row from this one to the last.
+    """Messages for one chunk, as int64 columns; `reduces`: bool.
 
-    Pair i: operation `after[i]` waits for `before[i]`.
+    `remaining`: messages in a row from this one to the last. Pair i: operation `after[i]` waits
+    for `before[i]`.
     """
 
     source: Int64Array
@@ -35,20 +39,37 @@ class Operations:
     @classmethod
     def joined(cls, parts: Sequence[Operations]) -> Operations:
         """All operations of all parts, in order."""
-        first = np.cumsum([0, *(len(part) for part in parts)])
-        shifted = [
-            replace(part, before=part.before + at, after=part.after + at)
-            for part, at in zip(parts, first, strict=False)
-        ]
-        columns = ("source", "destination", "reduces", "remaining", "before", "after")
-        return cls(*(np.concatenate([getattr(part, name) for part in shifted]) for name in columns))
+        ends = np.cumsum([0, *(len(part) for part in parts)])
+        before, after = [], []
+        for part, first in zip(parts, ends, strict=False):
+            before.append(part.before + first)
+            after.append(part.after + first)
+        return cls(
+            source=np.concatenate([part.source for part in parts]),
+            destination=np.concatenate([part.destination for part in parts]),
+            reduces=np.concatenate([part.reduces for part in parts]),
+            remaining=np.concatenate([part.remaining for part in parts]),
+            before=np.concatenate(before),
+            after=np.concatenate(after),
+        )
+
+    def waiting(self, before: Int64Array, after: Int64Array) -> Operations:
+        """The same messages, and every one of `after` waits for every one of `before` as well."""
+        first = np.repeat(before, len(after))
+        second = np.tile(after, len(before))
+        return replace(
+            self,
+            before=np.concatenate([self.before, first]),
+            after=np.concatenate([self.after, second]),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrunedTree:
-    """A tree as columns: nodes below the root, nearest first, and for every node of the network what hangs where.
+    """The part of a tree that joins some nodes to its root, as int64 columns.
 
-    `parent`: -1 at the root and outside. `depth`, `height`: messages from the root, and to the farthest node below.
+    `nodes`: those below the root, nearest first. Per node of the network: `parent`, -1 at the
+    root and outside; `depth`, `height`: messages from the root, and to the farthest node below;
     `place`: position in `nodes`, -1 for others.
     """
 
@@ -61,44 +82,70 @@ class PrunedTree:
 
 
 def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
-    """The part of a tree that joins `members` to its root. Raises `InputError` where it does not reach one of them."""
+    """The part of a tree that joins `members` to its root.
+
+    Raises `InputError` where the tree does not reach one of them.
+    """
     depth = tree.depths()
-    if np.any(depth[members] < 0):
-        lost = int(members[np.argmax(depth[members] < 0)])
-        raise InputError(
-            f"a tree rooted at {tree.root} does not reach NPU {lost}", code="tree-does-not-span"
-        )
+    is_lost = depth[members] < 0
+    if np.any(is_lost):
+        lost = int(members[np.argmax(is_lost)])
+        message = f"a tree rooted at {tree.root} does not reach NPU {lost}"
+        raise InputError(message, code="tree-does-not-span")
+    needed, height = _needed(tree, members, depth)
+    kept = np.flatnonzero(needed & (depth > 0))
+    nodes = kept[np.argsort(depth[kept], kind="stable")]
+    parent = np.full(len(depth), -1, np.int64)
+    parent[nodes] = tree.parent[nodes]
+    place = np.full(len(depth), -1, np.int64)
+    place[nodes] = np.arange(len(nodes))
+    return PrunedTree(tree.root, nodes, parent, depth, height, place)
+
+
+def _needed(
+    tree: SpanningTree,
+    members: Int64Array,
+    depth: Int64Array,
+) -> tuple[BoolArray, Int64Array]:
+    """Whether a node is a member or above one, and how far below it the farthest member is."""
     needed = np.zeros(len(depth), np.bool_)
     needed[members] = True
     height = np.zeros(len(depth), np.int64)
+    # From the leaves up, so that the heights below a level are final.
     for level in range(int(depth.max(initial=0)), 0, -1):
         nodes = np.flatnonzero((depth == level) & needed)
-        needed[tree.parent[nodes]] = True
-        np.maximum.at(height, tree.parent[nodes], height[nodes] + 1)
-    kept = np.flatnonzero(needed & (depth > 0))
-    nodes = kept[np.argsort(depth[kept], kind="stable")]
-    parent, place = np.full(len(depth), -1, np.int64), np.full(len(depth), -1, np.int64)
-    parent[nodes], place[nodes] = tree.parent[nodes], np.arange(len(nodes))
-    return PrunedTree(tree.root, nodes, parent, depth, height, place)
+        parents = tree.parent[nodes]
+        needed[parents] = True
+        np.maximum.at(height, parents, height[nodes] + 1)
+    return needed, height
 
 
 def broadcast(tree: PrunedTree) -> Operations:
     """From the root to every node: operation i brings the chunk to node `tree.nodes[i]`."""
     nodes = tree.nodes
     parent = tree.parent[nodes]
+    # The root has the chunk from the beginning; all others wait for what brings it to them.
     inner = np.flatnonzero(parent != tree.root)
-    reduces = np.zeros(len(nodes), np.bool_)
     return Operations(
-        parent, nodes, reduces, tree.height[nodes] + 1, tree.place[parent[inner]], inner
+        source=parent,
+        destination=nodes,
+        reduces=np.zeros(len(nodes), np.bool_),
+        remaining=tree.height[nodes] + 1,
+        before=tree.place[parent[inner]],
+        after=inner,
     )
 
 
 def reduction(tree: PrunedTree) -> Operations:
-    """From every node to the root: operation i takes what `tree.nodes[i]` has gathered to its parent."""
+    """From every node to the root: operation i takes what `tree.nodes[i]` has to its parent."""
     down = broadcast(tree)
-    reduces = np.ones(len(down), np.bool_)
     return Operations(
-        down.destination, down.source, reduces, tree.depth[tree.nodes], down.after, down.before
+        source=down.destination,
+        destination=down.source,
+        reduces=np.ones(len(down), np.bool_),
+        remaining=tree.depth[tree.nodes],
+        before=down.after,
+        after=down.before,
     )
 
 
@@ -106,14 +153,9 @@ def reduce_and_broadcast(tree: PrunedTree) -> Operations:
     """To the root and, without waiting for other chunks, back to every node."""
     up, down = reduction(tree), broadcast(tree)
     up = replace(up, remaining=up.remaining + tree.height[tree.root])
-    both = Operations.joined([up, down])
     top = np.flatnonzero(tree.parent[tree.nodes] == tree.root)
-    before, after = np.repeat(top, len(top)), len(up) + np.tile(top, len(top))
-    return replace(
-        both,
-        before=np.concatenate([both.before, before]),
-        after=np.concatenate([both.after, after]),
-    )
+    # The root sends once all its children's sums have arrived.
+    return Operations.joined([up, down]).waiting(top, len(up) + top)
 
 
 def paths(tree: PrunedTree, targets: Int64Array) -> list[Operations]:
@@ -129,18 +171,22 @@ def _path(tree: PrunedTree, target: int) -> Operations:
         target = int(tree.parent[target])
     hops = np.arange(length, dtype=np.int64)
     return Operations(
-        tree.parent[nodes], nodes, np.zeros(length, np.bool_), length - hops, hops[:-1], hops[1:]
+        source=tree.parent[nodes],
+        destination=nodes,
+        reduces=np.zeros(length, np.bool_),
+        remaining=length - hops,
+        before=hops[:-1],
+        after=hops[1:],
     )
 
 
 def turned_round(path: Operations) -> Operations:
     """The same path from its target to the root."""
-    remaining = len(path) + 1 - path.remaining
     return replace(
         path,
         source=path.destination,
         destination=path.source,
-        remaining=remaining,
+        remaining=len(path) + 1 - path.remaining,
         before=path.after,
         after=path.before,
     )

@@ -1,14 +1,16 @@
-"""Schedules of collectives that run on weighted trees, chunk after chunk, without a barrier between their phases.
+"""Schedules of collectives that run on weighted trees, chunk after chunk, without barriers.
 
-List scheduling: a link that is idle takes, of the messages whose data is at its start, one of the earliest chunk, and of
-these the one that most others follow. The progress of trees is compared by the part of their data that lies before a
-chunk, so that trees with unequal numbers of chunks end together.
+List scheduling (Graham 1966): a link that is idle takes, of the messages whose data is at its
+start, one of the earliest chunk, and of these the one that most others follow. The progress of
+trees is compared by the part of their data that lies before a chunk, so that trees with unequal
+numbers of chunks end together. Reduce and broadcast of different chunks overlap; a barrier
+between the phases would cost up to half of the rate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -16,16 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from collhub_packing.pipelining.operations import (
-    Operations,
-    PrunedTree,
-    broadcast,
-    paths,
-    pruned,
-    reduce_and_broadcast,
-    reduction,
-    turned_round,
-)
+from collhub_packing.pipelining.operations import Operations
+from collhub_packing.pipelining.streams import Stream, streams_of
+from collhub_packing.pipelining.tree_routes import TreePaths, routed_along
+from collhub_packing.pipelining.windows import windows_of
 from collhub_packing.trees import SpanningTree
 from hub_core.algorithm import message_bytes
 from hub_core.collectives import Collective, CollectiveKind
@@ -34,40 +30,32 @@ from hub_core.topology import Occupancy, Routes, Topology
 from hub_core.transfers import Chunks, Transfers
 
 if TYPE_CHECKING:
-    from collhub_packing.pipelining.kernel import PipelinePlan
+    from collhub_packing.pipelining.event_kernel import PipelinePlan
 
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-Paths = Sequence[Mapping[int, Sequence[int]]]
-"""Per tree, for some of its nodes, the rows of the topology's links that lead there from the parent."""
-
 _PICOSECONDS = 1e12
+# Between two calls of the kernel, each of about a second at most, Ctrl-C is heard.
 _EVENTS_PER_CALL = 1 << 21
-_MOST_ON_THE_WAY = 12
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stream:
-    """A part of the data that is cut in chunks, all sent alike: `part` of share `share` (as in `Chunks.cut`) from `begin` on.
-
-    `begin` and `part` are fractions of the share, `tree` is the number of the tree that carries it.
-    """
-
-    tree: int
-    share: int
-    begin: Fraction
-    part: Fraction
-    operations: Operations
+_SPLIT_BY_RANK = frozenset(
+    {
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.SCATTER,
+        CollectiveKind.GATHER,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pipeline:
-    """A schedule: `transfers`, times in picoseconds, of `chunks` of `collective`, ready for `hub_core.transfers.algorithm_of`.
+    """A schedule: `transfers`, times in picoseconds, of `chunks` of `collective`.
 
-    The collective has the least number of units in which all chunks are whole. Chunks are numbered tree by tree, in a
-    scatter or gather rank by rank within a tree, and then in the order of the data.
+    Ready for `hub_core.transfers.algorithm_of`. The collective has the least number of units in
+    which all chunks are whole. Chunks are numbered tree by tree, in a scatter or gather rank by
+    rank within a tree, and then in the order of the data.
     """
 
     collective: Collective
@@ -97,258 +85,190 @@ class Pipelining:
         collective_bytes: int,
         occupancy: Occupancy,
         members: Sequence[int] | Int64Array,
-        paths: Paths | None = None,
+        paths: TreePaths | None = None,
     ) -> Pipelining:
-        """Prepare `collective`, whose rank r runs on NPU `members[r]`, on weighted out-trees; its units are chosen later.
+        """Prepare `collective`, whose rank r runs on NPU `members[r]`, on weighted out-trees.
 
-        All-gather and reduce-scatter split the share of a rank by the weights of the trees that are rooted at its NPU, all
-        others every share by the weights of all trees. Reductions run against the trees. `paths` states routes through
-        switches, and for the way up their opposites are taken; all other messages go by `Topology.routes`, as in
-        simulators. Other NPUs relay where a tree needs them. Raises `InputError` for an all-to-all, for a tree that does not
-        reach a member, for a tree with another root than the collective's, and for a rank that no tree is rooted at.
+        Its units are chosen later. All-gather and reduce-scatter split the share of a rank by the
+        weights of the trees that are rooted at its NPU, all others every share by the weights of
+        all trees. Reductions run against the trees. `paths` states routes through switches, and
+        for the way up their opposites are taken; all other messages go by `Topology.routes`, as
+        in simulators. Other NPUs relay where a tree needs them. Raises `InputError` for an
+        all-to-all, for a tree that does not reach a member, for a tree with another root than the
+        collective's, and for a rank that no tree is rooted at.
         """
-        streams = tuple(_streams(trees, collective, np.asarray(members, np.int64)))
+        streams = tuple(streams_of(trees, collective, np.asarray(members, np.int64)))
+        prepared = cls.of_streams(topology, streams, collective, collective_bytes, occupancy)
+        if paths is None:
+            return prepared
+        routes = routed_along(paths, trees, streams, topology, prepared.routes)
+        return replace(prepared, routes=routes)
+
+    @classmethod
+    def of_streams(
+        cls,
+        topology: Topology,
+        streams: tuple[Stream, ...],
+        collective: Collective,
+        collective_bytes: int,
+        occupancy: Occupancy,
+    ) -> Pipelining:
+        """Prepare streams whose messages go by `Topology.routes`."""
         operations = Operations.joined([stream.operations for stream in streams])
-        routes = topology.routes(operations.source, operations.destination)
-        if paths is not None:
-            routes = _along(paths, trees, streams, topology, routes)
-        return cls(topology, collective, collective_bytes, occupancy, streams, operations, routes)
+        return cls(
+            topology=topology,
+            collective=collective,
+            collective_bytes=collective_bytes,
+            occupancy=occupancy,
+            streams=streams,
+            operations=operations,
+            routes=topology.routes(operations.source, operations.destination),
+        )
+
+    @property
+    def num_shares(self) -> int:
+        """Shares into which the collective's data falls: one a rank, or one in all."""
+        return self.collective.num_ranks if self.collective.kind in _SPLIT_BY_RANK else 1
 
     def schedule(self, chunk_counts: Sequence[int]) -> Pipeline:
-        """Schedule with `chunk_counts[t]` equal chunks on tree t, in a scatter or gather so many for every rank.
+        """Schedule with `chunk_counts[t]` equal chunks on tree t.
 
-        Cost: a heap operation per message and link. Raises `InputError` for chunks of less than one byte.
+        In a scatter or gather so many for every rank. Cost: a few heap operations per message and
+        link. Raises `InputError` for chunks of less than one byte.
         """
         counts = [chunk_counts[stream.tree] for stream in self.streams]
         collective, chunks, units = self._cut(counts)
         sizes = message_bytes(self.collective_bytes, collective.unit_count, units)
-        program = self._program(counts, sizes)
-        start, finish = _run(program)
-        transfers = self._transfers(program, start, finish)
+        plan = self._plan(counts, sizes)
+        start, finish = _run(plan)
+        transfers = self._transfers(plan, start, finish)
         return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
 
     def _cut(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
         """The collective in whole units, its chunks, and per stream the units of a chunk."""
-        parts = [stream.part / count for stream, count in zip(self.streams, counts, strict=True)]
+        parts = self._chunk_parts(counts)
         share_units = math.lcm(*(part.denominator for part in parts))
-        shares = self.collective.num_ranks if self.collective.kind in _SPLIT_BY_RANK else 1
-        if any(part * self.collective_bytes < shares for part in parts):
-            cure = "choose a larger size, or fewer chunks"
+        units = _in_units(parts, share_units)
+        begin = _in_units([stream.begin for stream in self.streams], share_units)
+        share_of_stream = np.asarray([stream.share for stream in self.streams], np.int64)
+        collective = replace(self.collective, unit_count=self.num_shares * share_units)
+        whole = Chunks.cut(collective, [share_units])
+        stream, position = _repeated(np.asarray(counts, np.int64))
+        share = share_of_stream[stream]
+        within = begin[stream] + position * units[stream]
+        chunks = Chunks(
+            whole.origin[share],
+            whole.input_offset[share] + within,
+            whole.output_offset[share] + within,
+            units[stream],
+            whole.target[share],
+        )
+        return collective, chunks, units
+
+    def _chunk_parts(self, counts: Sequence[int]) -> list[Fraction]:
+        """Per stream, the part of a share that is a chunk."""
+        pairs = zip(self.streams, counts, strict=True)
+        parts = [stream.part / count for stream, count in pairs]
+        if any(part * self.collective_bytes < self.num_shares for part in parts):
             raise InputError(
                 f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks",
-                cure=cure,
+                cure="choose a larger size, or fewer chunks",
                 code="size-too-small",
             )
-        collective = replace(self.collective, unit_count=shares * share_units)
-        whole = Chunks.cut(collective, [share_units])
-        units = np.asarray([int(part * share_units) for part in parts], np.int64)
-        begin = np.asarray([int(stream.begin * share_units) for stream in self.streams], np.int64)
-        stream, position = _repeated(np.asarray(counts, np.int64))
-        share = np.asarray([stream.share for stream in self.streams], np.int64)[stream]
-        within = begin[stream] + position * units[stream]
-        offsets = (whole.input_offset[share] + within, whole.output_offset[share] + within)
-        return (
-            collective,
-            Chunks(whole.origin[share], *offsets, units[stream], whole.target[share]),
-            units,
-        )
+        return parts
 
-    def _program(self, counts: Sequence[int], sizes: Int64Array) -> PipelinePlan:
+    def _plan(self, counts: Sequence[int], sizes: Int64Array) -> PipelinePlan:
+        """What the kernel reads; `counts` and `sizes`, in bytes, are those of chunks by stream."""
         # Importing numba takes a second.
-        from collhub_packing.pipelining.kernel import PipelinePlan
+        from collhub_packing.pipelining.event_kernel import PipelinePlan
 
         operations = self.operations
-        width = np.asarray([len(stream.operations) for stream in self.streams], np.int64)
+        widths = [len(stream.operations) for stream in self.streams]
+        width = np.asarray(widths, np.int64)
         repeats = np.asarray(counts, np.int64)
+        order = np.argsort(operations.before, kind="stable")
+        followers = np.bincount(operations.before, minlength=len(operations))
+        needs = np.bincount(operations.after, minlength=len(operations))
+        size_class, busy, arrival = self._times(sizes)
+        return PipelinePlan(
+            stream_operation=_starts(width),
+            stream_message=_starts(width * repeats),
+            stream_chunk=_starts(repeats),
+            turn=self._turns(repeats),
+            remaining=operations.remaining,
+            needs=needs.astype(np.int64),
+            next_indptr=_starts(followers),
+            next_operation=operations.after[order],
+            route_indptr=self.routes.indptr,
+            route_link=self.routes.links,
+            size_class=size_class,
+            busy=busy,
+            arrival=arrival,
+        )
+
+    def _turns(self, repeats: Int64Array) -> Int64Array:
+        """Per chunk of all streams, its turn: equal where as much of the tree's data is before."""
         stream, position = _repeated(repeats)
         # Quotients of integers below 2^26 are equal as doubles only where they are equal.
         _, turn = np.unique(position / repeats[stream], return_inverse=True)
-        order = np.argsort(operations.before, kind="stable")
-        distinct, size_class = np.unique(sizes, return_inverse=True)
-        serialization = np.rint(
-            distinct[:, None] * _PICOSECONDS / self.topology.bandwidth_bytes_per_s
-        ).astype(np.int64)
-        arrival = np.rint(self.topology.latency_s * _PICOSECONDS).astype(np.int64) + serialization
-        return PipelinePlan(
-            _starts(width),
-            _starts(width * repeats),
-            _starts(repeats),
-            turn.ravel().astype(np.int64) * (int(operations.remaining.max(initial=0)) + 1),
-            operations.remaining,
-            np.bincount(operations.after, minlength=len(operations)).astype(np.int64),
-            _starts(np.bincount(operations.before, minlength=len(operations))),
-            operations.after[order],
-            self.routes.indptr,
-            self.routes.links,
-            size_class.ravel().astype(np.int64),
-            arrival if self.occupancy is Occupancy.ALPHA_BETA else serialization,
-            arrival,
-        )
+        # Farther apart than messages can follow, so that a turn counts before what follows.
+        distance = int(self.operations.remaining.max(initial=0)) + 1
+        return turn.ravel().astype(np.int64) * distance
 
-    def _transfers(self, program: PipelinePlan, start: Int64Array, finish: Int64Array) -> Transfers:
-        stream, message = _repeated(np.diff(program.stream_message))
-        chunk, position = np.divmod(message, np.diff(program.stream_operation)[stream])
-        operation = program.stream_operation[stream] + position
-        link = self.routes.links[self.routes.indptr[operation]]
+    def _times(self, sizes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Size class per stream; by class and link the picoseconds of being busy and of arrival."""
+        distinct, size_class = np.unique(sizes, return_inverse=True)
+        bandwidth, latency_s = self.topology.bandwidth_bytes_per_s, self.topology.latency_s
+        serialization = np.rint(distinct[:, None] * _PICOSECONDS / bandwidth).astype(np.int64)
+        latency = np.rint(latency_s * _PICOSECONDS).astype(np.int64)
+        arrival = latency + serialization
+        busy = arrival if self.occupancy is Occupancy.ALPHA_BETA else serialization
+        return size_class.ravel().astype(np.int64), busy, arrival
+
+    def _transfers(self, plan: PipelinePlan, start: Int64Array, finish: Int64Array) -> Transfers:
+        """All messages of a plan with their times."""
+        stream, message = _repeated(np.diff(plan.stream_message))
+        width = np.diff(plan.stream_operation)
+        chunk, position = np.divmod(message, width[stream])
+        operation = plan.stream_operation[stream] + position
+        first_link = self.routes.links[self.routes.indptr[operation]]
+        is_ready = plan.needs[operation] == 0
         return Transfers(
-            program.stream_chunk[stream] + chunk,
+            plan.stream_chunk[stream] + chunk,
             self.operations.source[operation],
             self.operations.destination[operation],
-            link,
+            first_link,
             start,
             finish,
             self.operations.reduces[operation],
-            _window(link, start, finish, program.needs[operation] == 0),
+            windows_of(first_link, start, finish, is_ready),
         )
 
 
-_SPLIT_BY_RANK = frozenset(
-    {
-        CollectiveKind.ALL_GATHER,
-        CollectiveKind.REDUCE_SCATTER,
-        CollectiveKind.SCATTER,
-        CollectiveKind.GATHER,
-    }
-)
-_ROOTED_AT_RANKS = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER})
-_FORMS: Mapping[CollectiveKind, Callable[[PrunedTree, Int64Array], list[Operations]]] = {
-    CollectiveKind.ALL_REDUCE: lambda tree, members: [reduce_and_broadcast(tree)],
-    CollectiveKind.BROADCAST: lambda tree, members: [broadcast(tree)],
-    CollectiveKind.ALL_GATHER: lambda tree, members: [broadcast(tree)],
-    CollectiveKind.REDUCE: lambda tree, members: [reduction(tree)],
-    CollectiveKind.REDUCE_SCATTER: lambda tree, members: [reduction(tree)],
-    CollectiveKind.SCATTER: paths,
-    CollectiveKind.GATHER: lambda tree, members: [
-        turned_round(path) for path in paths(tree, members)
-    ],
-}
+def _in_units(parts: Sequence[Fraction], units: int) -> Int64Array:
+    """Fractions of a share in units of it, of which they are whole numbers."""
+    return np.asarray([int(part * units) for part in parts], np.int64)
 
 
-def _streams(
-    trees: Sequence[SpanningTree], collective: Collective, members: Int64Array
-) -> Iterator[Stream]:
-    if collective.kind not in _FORMS:
-        raise InputError(
-            f"{collective.kind} does not run on spanning trees", code="trees-unsuitable"
-        )
-    rank_of = {int(npu): rank for rank, npu in enumerate(members)}
-    is_rooted_at_ranks = collective.kind in _ROOTED_AT_RANKS
-    groups = [rank_of.get(tree.root, -1) if is_rooted_at_ranks else 0 for tree in trees]
-    _check_roots(trees, groups, collective, members)
-    weight: dict[int, int] = {}
-    for tree, group in zip(trees, groups, strict=True):
-        weight[group] = weight.get(group, 0) + tree.weight
-    begin = dict.fromkeys(weight, Fraction(0))
-    for number, (tree, group) in enumerate(zip(trees, groups, strict=True)):
-        part = Fraction(tree.weight, weight[group])
-        for share, operations in enumerate(_FORMS[collective.kind](pruned(tree, members), members)):
-            yield Stream(number, group + share, begin[group], part, operations)
-        begin[group] += part
-
-
-def _check_roots(
-    trees: Sequence[SpanningTree],
-    groups: Sequence[int],
-    collective: Collective,
-    members: Int64Array,
-) -> None:
-    lost = set(range(collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1)) - set(
-        groups
-    )
-    if lost or -1 in groups:
-        what = (
-            f"no tree is rooted at rank {min(lost)}"
-            if lost
-            else "a tree is rooted at an NPU that is no member"
-        )
-        raise InputError(f"{collective.kind} on {len(trees)} trees: {what}", code="tree-root")
-    if collective.root is not None and any(tree.root != members[collective.root] for tree in trees):
-        raise InputError(
-            f"{collective.kind}: a tree is not rooted at NPU {int(members[collective.root])}",
-            code="tree-root",
-        )
-
-
-def _along(
-    stated: Paths,
-    trees: Sequence[SpanningTree],
-    streams: Sequence[Stream],
-    topology: Topology,
-    routes: Routes,
-) -> Routes:
-    """Routes of all operations of all streams, the stated ones in place of the given ones."""
-    rows = [
-        routes.links[first:last]
-        for first, last in zip(routes.indptr[:-1], routes.indptr[1:], strict=True)
-    ]
-    link_between = {
-        (int(u), int(v)): row
-        for row, (u, v) in enumerate(zip(topology.source, topology.destination, strict=True))
-    }
-    operation = 0
-    for stream in streams:
-        parent, named = trees[stream.tree].parent, stated[stream.tree]
-        for source, destination in zip(
-            stream.operations.source.tolist(), stream.operations.destination.tolist(), strict=True
-        ):
-            is_down = parent[destination] == source
-            links = list(named.get(destination if is_down else source, ()))
-            if not is_down:
-                links = [
-                    link_between[int(topology.destination[row]), int(topology.source[row])]
-                    for row in reversed(links)
-                ]
-            if links:
-                rows[operation] = np.asarray(links, np.int64)
-            operation += 1
-    return Routes(_starts(np.asarray([len(row) for row in rows], np.int64)), np.concatenate(rows))
-
-
-def _run(program: PipelinePlan) -> tuple[Int64Array, Int64Array]:
-    """Start and finish of every message."""
+def _run(plan: PipelinePlan) -> tuple[Int64Array, Int64Array]:
+    """Start and finish of every message, in picoseconds."""
     # Importing numba takes a second.
-    from collhub_packing.pipelining.kernel import advance, begin, state_of
+    from collhub_packing.pipelining.event_kernel import advance, begin, state_of
 
-    state = state_of(program)
-    begin(program, state)
-    # Between two calls, each of about a second at most, Ctrl-C is heard.
-    while advance(_EVENTS_PER_CALL, program, state):
+    state = state_of(plan)
+    begin(plan, state)
+    while advance(_EVENTS_PER_CALL, plan, state):
         pass
     return state.start, state.finish
-
-
-def _window(
-    link: Int64Array, start: Int64Array, finish: Int64Array, is_ready: BoolArray
-) -> Int64Array:
-    """Per message, how many messages of its first link are on their way at once at most, itself included.
-
-    The first messages of a link, where they are ready from the beginning, all wait for the very first one: what a trace
-    lets begin at one instant, simulators and runtimes begin in any order.
-    """
-    if not len(link):
-        return link
-    order = np.lexsort((start, link))
-    link, start, is_ready = link[order], start[order], is_ready[order]
-    span = int(finish.max()) + 1
-    ended = np.maximum.accumulate(link * span + finish[order])
-    before = np.searchsorted(ended, link * span + start, side="right")
-    position = np.arange(len(link))
-    turn = position - np.searchsorted(link, link)
-    most = np.zeros(int(link[-1]) + 1, np.int64)
-    np.maximum.at(most, link, position - before + 1)
-    limit = np.minimum(most, _MOST_ON_THE_WAY)[link]
-    window = np.empty(len(link), np.int64)
-    window[order] = np.where(is_ready & (turn > 0), np.minimum(limit, turn), limit)
-    return window
 
 
 def _repeated(counts: Int64Array) -> tuple[Int64Array, Int64Array]:
     """(group, position in it) of every element of groups of these sizes."""
     group = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    return group, np.arange(len(group), dtype=np.int64) - np.repeat(
-        np.cumsum(counts) - counts, counts
-    )
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    return group, np.arange(len(group), dtype=np.int64) - first
 
 
 def _starts(counts: Int64Array) -> Int64Array:
+    """Where groups of these sizes begin, and at last where they end."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -8,10 +8,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-from collhub_packing.duplex import DuplexLinks
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.rates import strength
-from collhub_packing.trees import SpanningTree
+from collhub_packing import CapacityGraph, DuplexLinks, SpanningTree, strength
 
 from collhub_blink.fewest.counting import Fewest, search_counts
 from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND

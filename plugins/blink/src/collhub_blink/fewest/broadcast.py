@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.trees import SpanningTree
+from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.fewest.counting import Fewest, search_counts
 from collhub_blink.fewest.directed_search import search_directed

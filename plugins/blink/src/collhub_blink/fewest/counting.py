@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from collhub_packing.trees import SpanningTree
+from collhub_packing import SpanningTree
 
 from collhub_blink.fewest.weights import Budget
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collhub_packing.orientation import AllReducePacking, all_reduce_packing
-from collhub_packing.splitting import SwitchSpread, direct
+from collhub_packing import AllReducePacking, SwitchSpread, all_reduce_packing, direct
 
 from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
 from collhub_blink.packing.directed_all_reduce import directed_packing

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from collhub_packing.multiroot import all_gather_trees
-from collhub_packing.rates import broadcast_rate
+from collhub_packing import all_gather_trees, broadcast_rate
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, placed, unit_that_fits

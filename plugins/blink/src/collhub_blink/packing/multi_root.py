@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collhub_packing.multiroot import all_gather_trees
-from collhub_packing.splitting import SwitchSpread
+from collhub_packing import SwitchSpread, all_gather_trees
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import placed

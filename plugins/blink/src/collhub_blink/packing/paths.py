@@ -9,9 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from collhub_packing.flows import FlowNetwork
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.trees import SpanningTree
+from collhub_packing import CapacityGraph, FlowNetwork, SpanningTree
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree

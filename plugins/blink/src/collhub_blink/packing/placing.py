@@ -9,9 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.splitting import DirectNetwork
-from collhub_packing.trees import SpanningTree
+from collhub_packing import CapacityGraph, DirectNetwork, SpanningTree
 
 from collhub_blink.packing.rank_network import RankNetwork
 from hub_core.topology import Topology

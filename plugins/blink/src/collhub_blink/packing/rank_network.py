@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from collhub_packing.duplex import DuplexLinks
-from collhub_packing.graph import CapacityGraph
+from collhub_packing import CapacityGraph, DuplexLinks
 
 from hub_core.diagnostics import InputError
 from hub_core.topology import Topology

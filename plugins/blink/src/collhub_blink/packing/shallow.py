@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.trees import SpanningTree
+from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import placed_along_routes, shallow_tree, unit_that_fits

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.growth import pack_arborescences
-from collhub_packing.multiroot import all_gather_trees
-from collhub_packing.rates import broadcast_rate
-from collhub_packing.splitting import SwitchSpread, direct
-from collhub_packing.trees import SpanningTree
+from collhub_packing import (
+    CapacityGraph,
+    SpanningTree,
+    SwitchSpread,
+    all_gather_trees,
+    broadcast_rate,
+    direct,
+    pack_arborescences,
+)
 
 from collhub_blink.fewest.broadcast import fewest_broadcast_trees
 from collhub_blink.fewest.counting import Fewest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from collhub_packing.rates import all_gather_rate, broadcast_rate, strength
+from collhub_packing import all_gather_rate, broadcast_rate, strength
 
 from collhub_blink.packing.directed_all_reduce import directed_bound
 from collhub_blink.packing.packings import RateBound

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
-from collhub_packing.pipelining.schedules import Pipeline
+from collhub_packing.pipelining import Pipeline
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask

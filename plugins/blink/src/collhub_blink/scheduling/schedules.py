@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from collhub_packing.pipelining.operations import (
+from collhub_packing.pipelining import (
     Operations,
+    Pipeline,
+    Pipelining,
+    Stream,
     broadcast,
     paths,
     pruned,
     reduction,
     turned_round,
 )
-from collhub_packing.pipelining.schedules import Pipeline, Pipelining, Stream
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.placing import PlacedTree
