@@ -24,8 +24,7 @@ from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
 from collhub_blink.fewest.broadcast import fewest_broadcast_trees
 from collhub_blink.fewest.counting import Fewest
 from collhub_blink.fewest.weights import Budget
-from collhub_packing import CapacityGraph
-from collhub_packing import broadcast_rate, strength
+from collhub_packing import CapacityGraph, broadcast_rate, strength
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 import hub_core

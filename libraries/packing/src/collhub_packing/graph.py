@@ -100,8 +100,8 @@ def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
 def _first_in_plane(topology: Topology, pair: Int64Array) -> Int64Array:
     """Rows of the links that are the first of their plane between their ends: int64."""
     key = topology.plane * topology.num_nodes**2 + pair
-    _, row = np.unique(key, return_index=True)
-    return row.astype(np.int64)
+    row: Int64Array = np.unique(key, return_index=True)[1]
+    return row
 
 
 def _whole(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64Array, Fraction]:

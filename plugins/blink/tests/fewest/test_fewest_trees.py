@@ -11,11 +11,11 @@ from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
 from collhub_blink.fewest.broadcast import fewest_broadcast_trees, least_tree_count
 from collhub_blink.fewest.counting import Fewest
 from collhub_blink.fewest.weights import Budget, weight_vectors
-from collhub_blink.packing.rank_network import induced
 from collhub_packing import (
     CapacityGraph,
     SpanningTree,
     broadcast_rate,
+    induced,
     pack_arborescences,
     strength,
 )

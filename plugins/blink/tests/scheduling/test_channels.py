@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_blink.scheduling.channels import Channel, balanced_shares, combined_rate
+from collhub_blink.scheduling import Channel, balanced_shares, combined_rate
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""What a search for the fewest trees answers: the trees, the number below which there are none, and how that is known."""
+"""What a search for the fewest trees answers: the trees, a lower bound, and how that is known."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from collhub_blink.fewest.weights import Budget
 
 @dataclass(frozen=True, slots=True)
 class Fewest:
-    """A packing of few trees. No packing of less than `lower_bound` trees exists; `reason`: how that is known.
+    """A packing of few trees.
 
-    `trees`: empty where none was found.
+    No packing of less than `lower_bound` trees exists; `reason`: how that is known. `trees`:
+    empty where none was found.
     """
 
     trees: tuple[SpanningTree, ...]
@@ -40,10 +41,11 @@ def search_counts(
     counts: Iterable[int],
     budget: Budget,
 ) -> Fewest:
-    """Try numbers of trees upwards from `bound` until one is found, or the search gives up and the known trees stand.
+    """Try numbers of trees upwards from `bound` until one is found, or the known trees stand.
 
-    `attempt(count)`: the trees, or None and whether there are none for sure. Ctrl-C is giving up; without known trees it
-    is raised again.
+    `attempt(count)`: the trees, or None and whether there are none for sure. Without proof the
+    search gives up, since a larger number would not be the least. Ctrl-C is giving up; without
+    known trees it is raised again.
     """
     try:
         for count in counts:
@@ -54,7 +56,8 @@ def search_counts(
                 return Fewest(found, bound, reason)
             if not is_proved:
                 break
-            bound, reason = count + 1, f"no packing of {count} trees, by exhaustive search"
+            bound = count + 1
+            reason = f"no packing of {count} trees, by exhaustive search"
     except KeyboardInterrupt:
         if not known:
             raise

@@ -1,20 +1,31 @@
-"""Kernel: choose parents in all trees of given weights, node by node, so that every tree can still reach all nodes.
+"""Kernel: choose parents in all trees of given weights, so that every tree can reach all nodes.
 
-One function is longer than the rest of the project's: a depth-first search without recursion, which stops and goes on.
+Algorithm: depth-first search with backtracking over the nodes but the root, in a given order. At
+a node, one pattern is tried after the other: its parents in all trees at once, such that the
+in-arcs have room for the weights. A branch is left as soon as a tree, in which open nodes may
+still hang anywhere, no longer reaches all nodes within the depth. Trees of equal weight whose
+parents are equal so far are interchangeable; of two such twins the first takes the smaller
+parent, which leaves one of every set of packings that differ by names only.
+Invariant: below `level` all trees can be completed by themselves; all patterns before the chosen
+one are done. So FOUND is a packing and EXHAUSTED a proof that there is none.
+Cost: exponential in the nodes at worst; one breadth-first search a tree and step.
+
+One function is longer than the rest of the project's: a depth-first search without recursion,
+which stops and goes on.
 """
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
+from collhub_packing.compiling import kernel, part
 
 Int64Array = npt.NDArray[np.int64]
 
 STOPPED, FOUND, EXHAUSTED = 0, 1, 2
 
 
-@numba.njit(cache=True, nogil=True)
+@part
 def _reaches_all(
     parent: Int64Array,
     first: Int64Array,
@@ -24,7 +35,10 @@ def _reaches_all(
     queue: Int64Array,
     depth: Int64Array,
 ) -> bool:
-    """Whether all nodes lie within `max_depth` of the root where those with a parent hang there, the others anywhere."""
+    """Whether all nodes lie within `max_depth` of the root.
+
+    Those with a parent hang there, the others anywhere.
+    """
     depth[:] = -1
     depth[root] = 0
     queue[0] = root
@@ -32,6 +46,7 @@ def _reaches_all(
     while begin < end:
         node = queue[begin]
         begin += 1
+        # All that wait behind it are as deep or deeper.
         if depth[node] == max_depth:
             break
         for arc in range(first[node], first[node + 1]):
@@ -43,7 +58,7 @@ def _reaches_all(
     return end == len(parent)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def search_directed(
     first: Int64Array,
     head: Int64Array,
@@ -60,13 +75,15 @@ def search_directed(
 ) -> int:
     """Go on with the search for at most `steps` steps: FOUND, EXHAUSTED or STOPPED.
 
-    `head[first[v]:first[v + 1]]`: ends of the arcs of node v. `order`: nodes but the root. `patterns[indptr[i]:indptr[i + 1]]`:
-    parents of `order[i]`, one column a tree. `parents[tree, node]` (-1: open), `choice[level]` and `state[0]` (the level)
-    belong to the search; all -1, 0 and 0 start it. `twins[level]`: bit t says that tree t has the weight and, below `level`,
-    the parents of tree t - 1; of two twins the first takes the smaller parent.
+    `head[first[v]:first[v + 1]]`: ends of the arcs of node v. `order`: nodes but the root.
+    `patterns[indptr[i]:indptr[i + 1]]`: parents of `order[i]`, one column a tree.
+    `parents[tree, node]` (-1: open), `choice[level]` and `state[0]` (the level) belong to the
+    search; all -1, 0 and 0 start it. `twins[level]`: bit t says that tree t has the weight and,
+    below `level`, the parents of tree t - 1. All int64.
     """
     trees = parents.shape[0]
-    queue, depth = np.empty(parents.shape[1], np.int64), np.empty(parents.shape[1], np.int64)
+    queue = np.empty(parents.shape[1], np.int64)
+    depth = np.empty(parents.shape[1], np.int64)
     level = state[0]
     for _ in range(steps):
         if level == len(order):
@@ -74,6 +91,7 @@ def search_directed(
             return FOUND
         node = order[level]
         if indptr[level] + choice[level] == indptr[level + 1]:
+            # All patterns of this node are done: back to the node before, and its next pattern.
             choice[level] = 0
             parents[:, node] = -1
             level -= 1
@@ -86,6 +104,7 @@ def search_directed(
         alike = twins[level]
         for tree in range(trees):
             parents[tree, node] = patterns[row, tree]
+            # Here a pair of twins parts, so that they are told apart from now on.
             if alike >> tree & 1 and patterns[row, tree] != patterns[row, tree - 1]:
                 alike ^= 1 << tree
                 fits = fits and patterns[row, tree] > patterns[row, tree - 1]

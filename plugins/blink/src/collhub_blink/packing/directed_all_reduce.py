@@ -1,12 +1,14 @@
-"""All-reduce where links differ by direction: every chunk is reduced on one tree and broadcast on another of the same root."""
+"""All-reduce where links differ by direction: up one tree, and down another of the same root."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from collhub_packing import all_gather_trees, broadcast_rate
 
+from collhub_blink.packing.bounds import cut_bound
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, placed, unit_that_fits
 from collhub_blink.packing.rank_network import RankNetwork
@@ -16,56 +18,91 @@ from hub_core.certificates import partition_rate
 
 
 def directed_packing(task: PackingTask) -> PlacedPacking:
-    """The trees of an all-gather, and those of a reduce-scatter for the way up, as wide as fit together."""
+    """The trees of an all-gather, and those of a reduce-scatter for the way up.
+
+    As wide as fit together.
+    """
     network = task.network
     down, up = _trees(task, network), _trees(task, network.reversed)
-    pairs = tuple(pair for root in task.npus for pair in _pairs(down[root], up[root]))
+    pairs: list[PlacedTree] = []
+    for root in task.npus:
+        pairs += _pairs(down[root], up[root])
     unit = unit_that_fits(network.topology, pairs, True)
-    return PlacedPacking("trees for each direction", pairs, unit, directed_bound(network))
+    bound = directed_bound(network)
+    return PlacedPacking("trees for each direction", tuple(pairs), unit, bound)
 
 
 def _trees(task: PackingTask, network: RankNetwork) -> dict[int, list[PlacedTree]]:
     """Trees by NPU of their root; all roots have the same weight."""
     found = all_gather_trees(network.graph, seeds=task.seeds, first_seed=task.seed)
     trees = placed(network, found.trees, found.network, network.graph)
-    return {root: [tree for tree in trees if tree.tree.root == root] for root in task.npus}
+    by_root: dict[int, list[PlacedTree]] = {root: [] for root in task.npus}
+    for tree in trees:
+        by_root[tree.tree.root].append(tree)
+    return by_root
 
 
 def _pairs(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterator[PlacedTree]:
     """Trees for both ways, side by side: as much weight of the one as of the other."""
-    total_down, total_up = sum(tree.weight for tree in down), sum(tree.weight for tree in up)
-    left = [tree.weight * total_up for tree in down], [tree.weight * total_down for tree in up]
+    # Both scaled to the product of the two totals.
+    left_down = _times(down, sum(tree.weight for tree in up))
+    left_up = _times(up, sum(tree.weight for tree in down))
     first = second = 0
     while first < len(down) and second < len(up):
-        weight = min(left[0][first], left[1][second])
-        one, other = (
-            replace(tree, tree=replace(tree.tree, weight=weight))
-            for tree in (down[first], up[second])
-        )
-        yield replace(one, up=other)
-        left[0][first] -= weight
-        left[1][second] -= weight
-        first, second = first + (not left[0][first]), second + (not left[1][second])
+        weight = min(left_down[first], left_up[second])
+        yield replace(_of_weight(down[first], weight), up=_of_weight(up[second], weight))
+        left_down[first] -= weight
+        left_up[second] -= weight
+        # At least one of the two is used up.
+        if not left_down[first]:
+            first += 1
+        if not left_up[second]:
+            second += 1
+
+
+def _times(trees: Sequence[PlacedTree], factor: int) -> list[int]:
+    """Weights times a factor."""
+    return [tree.weight * factor for tree in trees]
+
+
+def _of_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
+    """The same tree with another weight."""
+    return replace(placed_tree, tree=replace(placed_tree.tree, weight=weight))
 
 
 def directed_bound(network: RankNetwork) -> RateBound:
-    """The least bound by partitions into ranks and machines, and by the least cut, which all data must cross either way."""
-    graph, nodes_of = network.graph, network.nodes
-    ends = zip(nodes_of[graph.source].tolist(), nodes_of[graph.destination].tolist(), strict=True)
-    capacities = {
-        pair: capacity * graph.unit
-        for pair, capacity in zip(ends, graph.capacity.tolist(), strict=True)
-    }
-    blocks = [
-        tuple(map(network.named, found)) for found in islands(network.graph) if len(found) > 1
-    ]
-    bounds = [
-        RateBound("partition", partition_rate(found, capacities), blocks=found) for found in blocks
-    ]
-    out, into = broadcast_rate(network.graph, 0), broadcast_rate(network.reversed.graph, 0)
-    behind = tuple(node for node in range(network.graph.num_nodes) if node not in into.cut)
-    bounds += [
-        RateBound("cut", rate.value * network.graph.unit, network.named(nodes))
-        for rate, nodes in ((out, out.cut), (into, behind))
-    ]
+    """The least of the bounds by partitions into ranks and machines, and by the least cuts.
+
+    All data must cross a cut either way. A packing need not reach the bound.
+    """
+    bounds = [*_partition_bounds(network), *_cut_bounds(network)]
     return min(bounds, key=lambda bound: bound.rate)
+
+
+def _partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
+    """Bounds of the partitions that `islands` finds."""
+    capacities = _bandwidths(network)
+    for found in islands(network.graph):
+        if len(found) > 1:
+            blocks = tuple(network.named(block) for block in found)
+            yield RateBound("partition", partition_rate(blocks, capacities), blocks=blocks)
+
+
+def _bandwidths(network: RankNetwork) -> dict[tuple[int, int], Fraction]:
+    """Bytes per second by the ends of a link in the topology."""
+    graph = network.graph
+    sources = network.nodes[graph.source].tolist()
+    destinations = network.nodes[graph.destination].tolist()
+    ends = zip(sources, destinations, strict=True)
+    bandwidths = [capacity * graph.unit for capacity in graph.capacity.tolist()]
+    return dict(zip(ends, bandwidths, strict=True))
+
+
+def _cut_bounds(network: RankNetwork) -> Iterator[RateBound]:
+    """What leaves the side of rank 0 at a least cut, and what enters it at another."""
+    yield cut_bound(network, broadcast_rate(network.graph, 0))
+    into = broadcast_rate(network.reversed.graph, 0)
+    # Turned round again, the links leave the nodes on the other side.
+    every_node = range(network.graph.num_nodes)
+    behind = tuple(node for node in every_node if node not in into.cut)
+    yield cut_bound(network, replace(into, cut=behind))

@@ -1,4 +1,4 @@
-"""A packing that a collective can run on: trees, what they carry, and what proves that no more is possible."""
+"""A packing that a collective can run on: trees, what they carry, and what proves their rate."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collhub_blink.packing.placing import PlacedTree
 
 @dataclass(frozen=True, slots=True)
 class RateBound:
-    """The largest rate in bytes of the collective per second, and the nodes of the topology that prove it.
+    """The largest rate in bytes of the collective per second, and the nodes that prove it.
 
-    `nodes`: a side of a cut (`cut`, `ingress-cut`); `blocks`: of a `partition`.
+    Nodes of the topology. `nodes`: a side of a cut (`cut`, `ingress-cut`); `blocks`: of a
+    `partition`.
     """
 
     kind: str
@@ -25,9 +26,9 @@ class RateBound:
 class PlacedPacking:
     """Weighted trees over NPUs; a weight of 1 carries `unit` bytes of the collective per second.
 
-    `at_least`: no packing of this rate has fewer trees of whole weights; `reason`: why. `targets[t]`: the NPU
-    whose part alone tree t carries, empty where every tree serves all. `method`: for people; `is_shallow`: made for
-    little latency, not for the rate.
+    `at_least`: no packing of this rate has fewer trees of whole weights; `reason`: why.
+    `targets[t]`: the NPU whose part alone tree t carries, empty where every tree serves all.
+    `method`: for people; `is_shallow`: made for little latency, not for the rate.
     """
 
     method: str
@@ -46,9 +47,11 @@ class PlacedPacking:
 
     @property
     def rate(self) -> Fraction:
-        """Bytes of the collective per second: what all trees carry, and the part that the root of a scatter keeps."""
+        """Bytes of the collective per second."""
+        sent = self.unit * sum(self.weights)
         served = len(set(self.targets))
-        return self.unit * sum(self.weights) * (Fraction(served + 1, served) if served else 1)
+        # The root of a scatter keeps its own part, which no tree carries.
+        return sent * Fraction(served + 1, served) if served else sent
 
     @property
     def depth(self) -> int:

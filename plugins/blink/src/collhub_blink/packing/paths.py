@@ -1,4 +1,7 @@
-"""Scatter and gather: every rank's part goes on paths of its own, at the rate of the weakest cut."""
+"""Scatter and gather: every rank's part goes on paths of its own, at the rate of the weakest cut.
+
+One flow from the root that brings every rank as much as every other, cut into paths.
+"""
 
 from __future__ import annotations
 
@@ -9,40 +12,42 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from collhub_packing import CapacityGraph, FlowNetwork, SpanningTree
+from collhub_packing import CapacityGraph, FlowNetwork
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
-from collhub_blink.packing.placing import PlacedTree
+from collhub_blink.packing.placing import PlacedTree, placed_by_stops
 from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.task import PackingTask
 
 Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_Path = tuple[int, ...]
 
 
 def path_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Paths from the root to every rank for a scatter, or with all links turned round for a gather."""
+    """Paths from the root to every rank for a scatter; all links turned round for a gather."""
     network = task.oriented_network
-    graph, ranks = network.graph, network.graph.num_compute
+    graph = network.graph
     flow = _best_flow(graph, task.root)
-    bound = _bound(network, flow)
-    paths = sorted(
-        _paths(graph, flow, task.root), key=lambda path: (path[0][-1], -path[1], path[0])
+    paths = sorted(_paths(graph, flow, task.root), key=_by_target_and_width)
+    packing = PlacedPacking(
+        method="paths to every rank",
+        trees=tuple(_placed(network, path, weight) for path, weight in paths),
+        # What a path carries for its rank is that part of the collective's rate; the root's own
+        # part goes nowhere.
+        unit=graph.unit * flow.rate / flow.need,
+        bound=_bound(network, flow),
+        at_least=graph.num_compute - 1,
+        reason="every rank but the root needs a path",
+        targets=tuple(int(network.nodes[path[-1]]) for path, _ in paths),
     )
-    trees = tuple(_placed(network, path, weight) for path, weight in paths)
-    targets = tuple(int(network.nodes[path[-1]]) for path, _ in paths)
-    # What a path carries for its rank is that part of the collective's rate; the root's own part goes nowhere.
-    unit = graph.unit * flow.rate / flow.need
-    return [
-        PlacedPacking(
-            "paths to every rank",
-            trees,
-            unit,
-            bound,
-            ranks - 1,
-            "every rank but the root needs a path",
-            targets,
-        )
-    ]
+    return [packing]
+
+
+def _by_target_and_width(found: tuple[_Path, int]) -> tuple[int, int, _Path]:
+    path, weight = found
+    return path[-1], -weight, path
 
 
 def path_bound(task: PackingTask) -> RateBound:
@@ -53,16 +58,15 @@ def path_bound(task: PackingTask) -> RateBound:
 
 def _bound(network: RankNetwork, flow: _Flow) -> RateBound:
     # A unit of every rank's rate is as many units of the collective's as there are ranks.
-    return RateBound(
-        "cut", flow.rate * network.graph.unit * network.graph.num_compute, network.named(flow.cut)
-    )
+    rate = flow.rate * network.graph.unit * network.graph.num_compute
+    return RateBound("cut", rate, network.named(flow.cut))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flow:
-    """The largest equal rate to every rank, in units of the graph, its cut, and the flow scaled to whole numbers.
+    """The largest equal rate to every rank, in units of the graph, its cut, and the flow.
 
-    `need`: what every rank takes of the flow; `amount`: int64 per arc.
+    Scaled to whole numbers. `need`: what every rank takes of the flow; `amount`: int64 per arc.
     """
 
     rate: Fraction
@@ -72,34 +76,51 @@ class _Flow:
 
 
 def _best_flow(graph: CapacityGraph, root: int) -> _Flow:
-    """Newton's iteration on cuts: the rate falls to what a violated cut lets through per rank behind it, until all fits."""
-    takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])
+    """The flow of the best rate, by Newton's iteration on cuts (Dinkelbach 1967).
+
+    The rate falls to what a violated cut lets through per rank behind it, until all fits.
+    """
+    network, takers = _drained(graph, root)
     sink = graph.num_nodes
-    network = FlowNetwork.of(
-        sink + 1,
-        np.concatenate([graph.source, takers]),
-        np.concatenate([graph.destination, np.full(len(takers), sink)]),
-    )
     cut = np.arange(graph.num_nodes) == root
     while True:
-        behind = int(np.count_nonzero(~cut[: graph.num_compute]))
-        rate = Fraction(
-            int(graph.capacity[cut[graph.source] & ~cut[graph.destination]].sum()), behind
-        )
-        whole = np.concatenate(
-            [graph.capacity * rate.denominator, np.full(len(takers), rate.numerator)]
-        )
+        rate = _rate_through(graph, cut)
+        needs = np.full(len(takers), rate.numerator)
+        whole = np.concatenate([graph.capacity * rate.denominator, needs])
         least = network.least_cut(whole, root, [sink])
         assert least is not None
         if least.value == rate.numerator * len(takers):
             _, left = network.remainder(whole, root, sink)
+            # Flow against an arc leaves more than its capacity: that is the opposite arc's flow.
             flow = np.maximum(whole - left, 0)[: graph.num_arcs]
             return _Flow(rate, tuple(np.flatnonzero(cut).tolist()), rate.numerator, flow)
         cut = least.side[: graph.num_nodes]
 
 
-def _paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Paths of the flow to every rank, the shortest first, and what each carries: at most one per arc and rank."""
+def _drained(graph: CapacityGraph, root: int) -> tuple[FlowNetwork, Int64Array]:
+    """The network with one more node, which takes from all ranks but the root, and these ranks."""
+    takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])
+    drains = np.full(len(takers), graph.num_nodes)
+    network = FlowNetwork.of(
+        graph.num_nodes + 1,
+        np.concatenate([graph.source, takers]),
+        np.concatenate([graph.destination, drains]),
+    )
+    return network, takers
+
+
+def _rate_through(graph: CapacityGraph, cut: BoolArray) -> Fraction:
+    """What leaves the nodes of a cut per rank behind it."""
+    is_leaving = cut[graph.source] & ~cut[graph.destination]
+    behind = np.count_nonzero(~cut[: graph.num_compute])
+    return Fraction(int(graph.capacity[is_leaving].sum()), int(behind))
+
+
+def _paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tuple[_Path, int]]:
+    """Paths of the flow to every rank, the shortest first, and what each carries.
+
+    At most one per arc and rank.
+    """
     left = flow.amount.copy()
     for rank in range(graph.num_compute):
         needed = 0 if rank == root else flow.need
@@ -116,7 +137,8 @@ def _shortest(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> l
     arc_to = np.full(graph.num_nodes, -1, np.int64)
     reached = np.arange(graph.num_nodes) == root
     while not reached[rank]:
-        outward = np.flatnonzero((left > 0) & reached[graph.source] & ~reached[graph.destination])
+        is_outward = (left > 0) & reached[graph.source] & ~reached[graph.destination]
+        outward = np.flatnonzero(is_outward)
         heads, first = np.unique(graph.destination[outward], return_index=True)
         arc_to[heads] = outward[first]
         reached[heads] = True
@@ -127,16 +149,9 @@ def _shortest(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> l
     return arcs[::-1]
 
 
-def _placed(network: RankNetwork, path: tuple[int, ...], weight: int) -> PlacedTree:
+def _placed(network: RankNetwork, path: _Path, weight: int) -> PlacedTree:
+    """A path as a tree, from NPU to NPU."""
     nodes = [int(network.nodes[node]) for node in path]
-    npus = network.topology.num_npus
-    parent = np.full(network.topology.num_nodes, -1, np.int64)
-    stops = {}
-    places = [place for place, node in enumerate(nodes) if node < npus]
-    for first, last in pairwise(places):
-        parent[nodes[last]] = nodes[first]
-        if last > first + 1:
-            stops[nodes[last]] = tuple(nodes[first : last + 1])
-    return PlacedTree(
-        SpanningTree(nodes[0], weight, parent, np.full(len(parent), -1, np.int64)), stops
-    )
+    places = [place for place, node in enumerate(nodes) if node < network.topology.num_npus]
+    ways = [tuple(nodes[first : last + 1]) for first, last in pairwise(places)]
+    return placed_by_stops(network.topology, nodes[0], weight, ways)

@@ -1,4 +1,4 @@
-"""The network of a request as capacities: first the NPUs that take part, in the order of ranks, then all that forwards."""
+"""The network of a request as capacities: first the NPUs that take part, then all that forwards."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from collhub_packing import CapacityGraph, DuplexLinks
+from collhub_packing import CapacityGraph, are_duplex, transposed
 
 from hub_core.diagnostics import InputError
 from hub_core.topology import Topology
 
 Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 _NAMED_IN_A_MESSAGE = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankNetwork:
-    """`graph` node v is node `nodes[v]` of `topology`; NPUs that take no part forward, as switches do."""
+    """`graph` node v is node `nodes[v]` of `topology`, node r that of rank r.
+
+    NPUs that take no part forward, as switches do: they stand behind the ranks.
+    """
 
     topology: Topology
     graph: CapacityGraph
@@ -27,7 +31,10 @@ class RankNetwork:
 
     @classmethod
     def of(cls, topology: Topology, npus: Sequence[int]) -> RankNetwork:
-        """Rank r runs on `npus[r]`; links of several planes add up. Raises `InputError` for bandwidths without a common unit."""
+        """Rank r runs on `npus[r]`; links of several planes add up.
+
+        Raises `InputError` for bandwidths without a common unit.
+        """
         ranks = np.asarray(npus, np.int64)
         others = np.setdiff1d(np.arange(topology.num_nodes), ranks)
         nodes = np.concatenate([ranks, others])
@@ -48,23 +55,19 @@ class RankNetwork:
     @property
     def reversed(self) -> RankNetwork:
         """All links turned round."""
-        topology = self.topology
-        turned = replace(topology, source=topology.destination, destination=topology.source)
+        source, destination = self.topology.source, self.topology.destination
+        turned = replace(self.topology, source=destination, destination=source)
         return RankNetwork(turned, transposed(self.graph), self.nodes)
 
     @property
     def is_direct(self) -> bool:
         """Whether all nodes take part."""
-        return self.graph.num_compute == self.graph.num_nodes
+        return not self.graph.has_switches
 
     @property
     def is_duplex(self) -> bool:
         """Whether every link has one back with the same bandwidth."""
-        try:
-            DuplexLinks.of(self.graph)
-        except InputError:
-            return False
-        return True
+        return are_duplex(self.graph)
 
     @property
     def is_switchless(self) -> bool:
@@ -75,61 +78,55 @@ class RankNetwork:
         """Nodes of the graph as nodes of the topology, ascending."""
         return tuple(sorted(int(self.nodes[node]) for node in nodes))
 
-    def check_reach(self, starts: Sequence[int], is_forward: bool) -> None:
-        """Raise `InputError` naming a rank that data from (or to, unless `is_forward`) one of `starts` cannot reach."""
+    def check_reach(self, start: int, is_forward: bool) -> None:
+        """Raise `InputError` naming a rank that data from rank `start` cannot reach.
+
+        Or data to it, unless `is_forward`.
+        """
         graph = self.graph if is_forward else transposed(self.graph)
-        for start in starts:
-            reached = _reached(graph, start)
-            lost = np.flatnonzero(~reached[: graph.num_compute])
-            if len(lost):
-                raise self._unreachable(
-                    start, int(lost[0]), self.named(np.flatnonzero(reached).tolist()), is_forward
-                )
+        reached = _reached(graph, start)
+        lost = np.flatnonzero(~reached[: graph.num_compute])
+        if len(lost):
+            cut = self.named(np.flatnonzero(reached).tolist())
+            raise self._unreachable(start, int(lost[0]), cut, is_forward)
 
     def _unreachable(
-        self, start: int, lost: int, cut: tuple[int, ...], is_forward: bool
+        self,
+        start: int,
+        lost: int,
+        cut: tuple[int, ...],
+        is_forward: bool,
     ) -> InputError:
-        names = [self.topology.node_name(node) for node in cut[:_NAMED_IN_A_MESSAGE]]
-        listed = ", ".join(names) + (", ..." if len(cut) > len(names) else "")
-        start_name, lost_name = (
-            self.topology.node_name(int(self.nodes[node])) for node in (start, lost)
-        )
+        """The refusal of a network in which no link joins the nodes of `cut` to the others."""
+        start_name, lost_name = self._node_name(start), self._node_name(lost)
         what = f"NPU {lost_name} cannot be reached from NPU {start_name}: no link leaves"
         if not is_forward:
             what = f"NPU {lost_name} cannot reach NPU {start_name}: no link leads to"
         return InputError(
-            f"topology {self.topology.name}: {what} the nodes {listed}",
-            cure="add the missing links, let others forward with --relays, or leave the NPU out with --ranks",
+            f"topology {self.topology.name}: {what} the nodes {self._listed(cut)}",
+            cure="add the missing links, let others forward with --relays, "
+            "or leave the NPU out with --ranks",
             code="unreachable",
         )
 
+    def _node_name(self, node: int) -> str:
+        """The topology's name for a node of the graph."""
+        return self.topology.node_name(int(self.nodes[node]))
 
-def transposed(graph: CapacityGraph) -> CapacityGraph:
-    """The same links turned round; arcs keep their numbers."""
-    return replace(graph, source=graph.destination, destination=graph.source)
-
-
-def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
-    """The network of these compute nodes alone, numbered in this order."""
-    number = np.full(graph.num_nodes, -1, np.int64)
-    number[list(nodes)] = np.arange(len(nodes))
-    arcs = np.flatnonzero((number[graph.source] >= 0) & (number[graph.destination] >= 0))
-    return CapacityGraph(
-        len(nodes),
-        len(nodes),
-        number[graph.source[arcs]],
-        number[graph.destination[arcs]],
-        graph.capacity[arcs],
-        graph.row[arcs],
-        graph.unit,
-    )
+    def _listed(self, nodes: tuple[int, ...]) -> str:
+        """Names of the first nodes of the topology that are given."""
+        names = [self.topology.node_name(node) for node in nodes[:_NAMED_IN_A_MESSAGE]]
+        listed = ", ".join(names)
+        return listed + ", ..." if len(nodes) > len(names) else listed
 
 
-def _reached(graph: CapacityGraph, start: int) -> npt.NDArray[np.bool_]:
+def _reached(graph: CapacityGraph, start: int) -> BoolArray:
+    """Whether there is a way from a node to every other: bool[nodes]."""
     reached = np.zeros(graph.num_nodes, np.bool_)
     reached[start] = True
     while True:
-        further = graph.destination[reached[graph.source] & ~reached[graph.destination]]
+        is_outward = reached[graph.source] & ~reached[graph.destination]
+        further = graph.destination[is_outward]
         if not len(further):
             return reached
         reached[further] = True

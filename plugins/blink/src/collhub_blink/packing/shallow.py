@@ -15,42 +15,56 @@ from collhub_blink.packing.task import PackingTask
 from hub_core.collectives import CollectiveKind
 
 Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+Blocks = list[tuple[int, ...]]
+"""A partition of the ranks."""
+
+_A_TREE_A_RANK = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 
 def shallow_packing(
-    task: PackingTask, method: str, roots: Sequence[int], bound: RateBound
+    task: PackingTask,
+    method: str,
+    roots: Sequence[int],
+    bound: RateBound,
 ) -> PlacedPacking:
-    """One tree of least depth from each of some ranks, all of one weight: behind a switch the one-hop trees of Blink."""
+    """One tree of least depth from each of some ranks, all of one weight.
+
+    Behind a switch these are the one-hop trees of Blink (Wang et al., MLSys 2020).
+    """
     trees = [shallow_tree(task.network.graph, root) for root in roots]
     return _along_routes(task, method, trees, bound)
 
 
 def three_phase_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | None:
-    """Blink's plan for several machines, as trees: one tree a rank, over the ranks of its number in the other machines.
+    """Blink's plan for several machines, as trees (Wang et al., MLSys 2020).
 
-    Reduce within machines, across, and broadcast within machines are then one pipeline. None where the network does not
+    One tree a rank, over the ranks of its number in the other machines. Reduce within machines,
+    across, and broadcast within machines are then one pipeline. None where the network does not
     fall into machines of one size.
     """
-    blocks = next((found for found in islands(task.network.graph) if _are_machines(found)), None)
+    partitions = islands(task.network.graph)
+    blocks = next((found for found in partitions if _are_machines(found)), None)
     if blocks is None:
         return None
     inner = [_within(task.network.graph, block) for block in blocks]
-    trees = [
-        _joined(task.network, blocks, inner, home, index)
-        for home in range(len(blocks))
-        for index in range(len(blocks[0]))
-    ]
+    trees = []
+    for home in range(len(blocks)):
+        for index in range(len(blocks[0])):
+            trees.append(_joined(task.network, blocks, inner, home, index))
     return _along_routes(task, "three phases", trees, bound)
 
 
-def _are_machines(blocks: list[tuple[int, ...]]) -> bool:
+def _are_machines(blocks: Blocks) -> bool:
     """Whether there are several blocks of one size above 1."""
-    return len(blocks) > 1 and {len(block) for block in blocks} == {len(blocks[0])} != {1}
+    sizes = {len(block) for block in blocks}
+    return len(blocks) > 1 and len(sizes) == 1 and sizes != {1}
 
 
 def _joined(
     network: RankNetwork,
-    blocks: list[tuple[int, ...]],
+    blocks: Blocks,
     inner: list[dict[int, SpanningTree]],
     home: int,
     index: int,
@@ -64,7 +78,8 @@ def _joined(
         parent[hanging] = tree.parent[hanging]
         if number != home:
             parent[block[index]] = root
-    return SpanningTree(root, 1, parent, np.full(len(parent), -1, np.int64))
+    arc = np.full(len(parent), -1, np.int64)
+    return SpanningTree(root, 1, parent, arc)
 
 
 def _within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
@@ -74,17 +89,20 @@ def _within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningT
     trees = {}
     for root in block:
         tree = shallow_tree(graph, root)
-        trees[root] = SpanningTree(root, 1, np.where(members, tree.parent, -1), tree.arc)
+        parent = np.where(members, tree.parent, -1)
+        trees[root] = SpanningTree(root, 1, parent, tree.arc)
     return trees
 
 
-def islands(graph: CapacityGraph) -> Iterator[list[tuple[int, ...]]]:
-    """Partitions of the ranks into those that are joined by links above one capacity or another: from wide to narrow.
+def islands(graph: CapacityGraph) -> Iterator[Blocks]:
+    """Partitions of the ranks into those that wide links join, for ever narrower links.
 
-    The ranks of a machine are joined by wider links than machines are. Every rank alone comes first.
+    The ranks of a machine are joined by wider links than machines are. Every rank alone comes
+    first.
     """
     seen = set()
-    for width in [int(graph.capacity.max()) + 1, *np.unique(graph.capacity)[::-1].tolist()]:
+    above_all = int(graph.capacity.max()) + 1
+    for width in [above_all, *np.unique(graph.capacity)[::-1].tolist()]:
         part = _parts(graph, graph.capacity >= width)[: graph.num_compute]
         blocks = [tuple(np.flatnonzero(part == number).tolist()) for number in np.unique(part)]
         if tuple(blocks) not in seen:
@@ -92,7 +110,7 @@ def islands(graph: CapacityGraph) -> Iterator[list[tuple[int, ...]]]:
             yield blocks
 
 
-def _parts(graph: CapacityGraph, chosen: npt.NDArray[np.bool_]) -> Int64Array:
+def _parts(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
     """The least node that each node is joined with by the chosen arcs, either way."""
     part = np.arange(graph.num_nodes)
     source, destination = graph.source[chosen], graph.destination[chosen]
@@ -106,12 +124,15 @@ def _parts(graph: CapacityGraph, chosen: npt.NDArray[np.bool_]) -> Int64Array:
 
 
 def _along_routes(
-    task: PackingTask, method: str, trees: Sequence[SpanningTree], bound: RateBound
+    task: PackingTask,
+    method: str,
+    trees: Sequence[SpanningTree],
+    bound: RateBound,
 ) -> PlacedPacking:
+    """A packing of trees over ranks on the topology's own routes, as wide as fits."""
     kind = task.collective.kind
-    placed = placed_along_routes(task.oriented_network, trees)
-    unit = unit_that_fits(task.oriented_network.topology, placed, kind is CollectiveKind.ALL_REDUCE)
-    at_least = (
-        len(trees) if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER) else 1
-    )
+    network = task.oriented_network
+    placed = placed_along_routes(network, trees)
+    unit = unit_that_fits(network.topology, placed, kind is CollectiveKind.ALL_REDUCE)
+    at_least = len(trees) if kind in _A_TREE_A_RANK else 1
     return PlacedPacking(method, placed, unit, bound, at_least, is_shallow=True)

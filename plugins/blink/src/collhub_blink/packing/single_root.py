@@ -17,6 +17,7 @@ from collhub_packing import (
 
 from collhub_blink.fewest.broadcast import fewest_broadcast_trees
 from collhub_blink.fewest.counting import Fewest
+from collhub_blink.packing.bounds import cut_bound
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import placed
 from collhub_blink.packing.rank_network import RankNetwork
@@ -24,67 +25,85 @@ from collhub_blink.packing.shallow import shallow_packing
 from collhub_blink.packing.task import PackingTask
 from hub_core.diagnostics import InputError
 
+# Beyond this, proofs for one depth after the other take longer than what they may save.
 _MOST_NODES_OF_A_FRONT = 24
 
 
 def rooted_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Packings for a broadcast, or with all links turned round a reduce: fewest trees, the rest of the front, one tree."""
+    """Packings for a broadcast, or with all links turned round a reduce.
+
+    Fewest trees, the rest of the front of trees and depth, one shallow tree.
+    """
     network = task.oriented_network
     rate = broadcast_rate(network.graph, task.root)
-    bound = RateBound("cut", rate.value * network.graph.unit, network.named(rate.cut))
-    optimal = (
-        _optimal(task, network, int(rate.value), bound)
-        if network.is_direct
-        else _switched(task, network, bound)
-    )
+    bound = cut_bound(network, rate)
+    if network.is_direct:
+        optimal = list(_optimal(task, network, int(rate.value), bound))
+    else:
+        optimal = list(_switched(task, network, bound))
     return [*optimal, shallow_packing(task, "one shallow tree", [task.root], bound)]
 
 
 def _optimal(
-    task: PackingTask, network: RankNetwork, total: int, bound: RateBound
+    task: PackingTask,
+    network: RankNetwork,
+    total: int,
+    bound: RateBound,
 ) -> Iterator[PlacedPacking]:
-    grown = pack_arborescences(
-        network.graph, task.root, total, seeds=task.seeds, first_seed=task.seed
-    )
-    for found in tree_front(task, network.graph, total, grown):
-        trees = placed(network, found.trees, direct(network.graph), network.graph)
+    """The front of trees and depth in a network without switches."""
+    graph = network.graph
+    grown = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
+    for found in tree_front(task, graph, total, grown):
         yield PlacedPacking(
-            "fewest trees", trees, network.graph.unit, bound, found.lower_bound, found.reason
+            method="fewest trees",
+            trees=placed(network, found.trees, direct(graph), graph),
+            unit=graph.unit,
+            bound=bound,
+            at_least=found.lower_bound,
+            reason=found.reason,
         )
 
 
-def _switched(task: PackingTask, network: RankNetwork, bound: RateBound) -> Iterator[PlacedPacking]:
+def _switched(
+    task: PackingTask,
+    network: RankNetwork,
+    bound: RateBound,
+) -> Iterator[PlacedPacking]:
     """Trees in a network with switches: these are split off first, in one way or another."""
     graph = network.graph
     if task.depth is not None:
-        raise InputError(
-            "depth: trees of a stated depth are not searched in networks with switches",
-            code="depth",
-        )
+        message = "depth: trees of a stated depth are not searched in networks with switches"
+        raise InputError(message, code="depth")
+    # An all-gather to which the root alone contributes.
     sent = np.zeros(graph.num_compute, np.int64)
     sent[task.root] = 1
     for spread in (SwitchSpread.NOWHERE, SwitchSpread.EVERYWHERE):
         found = all_gather_trees(
-            graph, sent.tolist(), spread=spread, seeds=task.seeds, first_seed=task.seed
+            graph,
+            sent.tolist(),
+            spread=spread,
+            seeds=task.seeds,
+            first_seed=task.seed,
         )
         trees = placed(network, found.trees, found.network, graph)
-        yield PlacedPacking("trees through forwarders", trees, found.network.graph.unit, bound)
+        unit = found.network.graph.unit
+        yield PlacedPacking("trees through forwarders", trees, unit, bound)
 
 
 def tree_front(
-    task: PackingTask, graph: CapacityGraph, total: int, grown: Sequence[SpanningTree]
+    task: PackingTask,
+    graph: CapacityGraph,
+    total: int,
+    grown: Sequence[SpanningTree],
 ) -> list[Fewest]:
-    """Packings of which none has both fewer trees and less depth than another: fewest trees first, then ever shallower.
+    """Packings of which none has both fewer trees and less depth than another.
 
-    Depths that the budget leaves open are passed over. With a stated depth, the fewest trees within it, and an
-    `InputError` where there are none or none was found.
+    Fewest trees first, then ever shallower. Depths that the budget leaves open are passed over.
+    With a stated depth, the fewest trees within it, and an `InputError` where there are none or
+    none was found.
     """
     if task.depth is not None:
-        known = grown if _depth(grown) <= task.depth else ()
-        found = fewest_broadcast_trees(graph, task.root, total, known, task.budget, task.depth)
-        if not found.trees:
-            raise _too_shallow(task.depth, found)
-        return [found]
+        return [_within_depth(task, graph, total, grown, task.depth)]
     front = [fewest_broadcast_trees(graph, task.root, total, grown, task.budget)]
     if graph.num_nodes > _MOST_NODES_OF_A_FRONT or task.budget.is_interrupted:
         return front
@@ -97,6 +116,7 @@ def tree_front(
             break
         if not found.trees:
             break
+        # As many trees and shallower: the packing before is of no more use.
         if len(found.trees) == len(front[-1].trees):
             front.pop()
         front.append(found)
@@ -104,14 +124,32 @@ def tree_front(
     return front
 
 
+def _within_depth(
+    task: PackingTask,
+    graph: CapacityGraph,
+    total: int,
+    grown: Sequence[SpanningTree],
+    depth: int,
+) -> Fewest:
+    """The fewest trees within a stated depth."""
+    known = grown if _depth(grown) <= depth else ()
+    found = fewest_broadcast_trees(graph, task.root, total, known, task.budget, depth)
+    if not found.trees:
+        raise _too_shallow(depth, found)
+    return found
+
+
 def _depth(trees: Sequence[SpanningTree]) -> int:
     return max(tree.depth for tree in trees)
 
 
 def _too_shallow(depth: int, found: Fewest) -> InputError:
+    """The refusal of a depth, with what is known about it."""
     message = f"no trees of depth {depth} at the optimal rate were found"
     if found.lower_bound > 1:
         message += f" ({found.reason})"
     return InputError(
-        message, cure="allow more with -O depth=, or more search with -O time_limit=", code="depth"
+        message,
+        cure="allow more with -O depth=, or more search with -O time_limit=",
+        code="depth",
     )

@@ -15,6 +15,10 @@ from hub_core.topology import Occupancy, Topology
 STEPS_PER_SECOND = 1_000_000
 """Search steps that count as a second of `time_limit`: about what one core of a server does."""
 
+_MOST_CHUNKS = 1 << 20
+_LONGEST_LIMIT_S = 1e9
+
+_UNSUITABLE = (CollectiveKind.ALL_TO_ALL, CollectiveKind.CUSTOM)
 _FROM_THE_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
 _TO_THE_ROOT = (CollectiveKind.REDUCE, CollectiveKind.GATHER)
 _INWARD = (*_TO_THE_ROOT, CollectiveKind.REDUCE_SCATTER)
@@ -22,9 +26,10 @@ _INWARD = (*_TO_THE_ROOT, CollectiveKind.REDUCE_SCATTER)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackingTask:
-    """`root`: the rank of the root, or None. `depth`: the most hops of a tree, None for any. `chunks`: None to choose.
+    """A synthesis request as packings and schedules take it.
 
-    `budget`: what is left for proofs of fewest trees.
+    `depth`: the most hops of a tree, None for any. `chunks`: None to choose. `trees`: value of
+    the option. `budget`: what is left for proofs of fewest trees. `progress(fraction, what)`.
     """
 
     collective: Collective
@@ -43,40 +48,25 @@ class PackingTask:
     @classmethod
     def of(cls, request: SynthesisRequest, options: Options) -> PackingTask:
         """Check a request. Raises `UsageError` and `InputError` naming what no trees can serve."""
-        kind = request.collective.kind
-        if kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.CUSTOM):
-            message = (
-                f"{kind} does not run on spanning trees: every pair of ranks has data of its own"
-            )
-            raise InputError(
-                message, cure="take a synthesizer for any collective", code="trees-unsuitable"
-            )
-        if request.collective.num_ranks == 1:
-            raise UsageError(
-                "one rank has nothing to send",
-                cure="let at least two ranks take part",
-                code="one-rank",
-            )
+        collective = request.collective
+        _check_suitable(collective)
         network = RankNetwork.of(request.topology, request.npus)
-        root = request.collective.root
-        if kind not in _TO_THE_ROOT:
-            network.check_reach([root or 0], True)
-        if kind not in _FROM_THE_ROOT:
-            network.check_reach([root or 0], False)
-        collective = replace(request.collective, unit_count=_least_units(request.collective))
+        _check_reach(network, collective)
+        # The least number of units: schedules choose their own multiple of it.
+        units = collective.unit_count // collective.units_per_rank
         return cls(
-            collective,
-            request.collective_bytes,
-            network,
-            request.npus,
-            request.occupancy,
-            _whole(options, "seed", 0),
-            _whole(options, "seeds", 1),
-            _chunks(options),
-            _whole(options, "depth", 0) or None,
-            str(options["trees"]),
-            Budget(_steps(options)),
-            request.progress,
+            collective=replace(collective, unit_count=units),
+            collective_bytes=request.collective_bytes,
+            network=network,
+            npus=request.npus,
+            occupancy=request.occupancy,
+            seed=_whole(options, "seed", 0),
+            seeds=_whole(options, "seeds", 1),
+            chunks=_chunks(options),
+            depth=_whole(options, "depth", 0) or None,
+            trees=str(options["trees"]),
+            budget=Budget(_steps(options)),
+            progress=request.progress,
         )
 
     @property
@@ -86,8 +76,12 @@ class PackingTask:
 
     @property
     def oriented_network(self) -> RankNetwork:
-        """The network in which data flows away from the roots: turned round where the collective reduces or collects."""
-        return self.network.reversed if self.collective.kind in _INWARD else self.network
+        """The network in which data flows away from the roots.
+
+        Turned round where the collective reduces or collects.
+        """
+        is_inward = self.collective.kind in _INWARD
+        return self.network.reversed if is_inward else self.network
 
     @property
     def root(self) -> int:
@@ -96,24 +90,49 @@ class PackingTask:
         return self.collective.root
 
 
-def _least_units(collective: Collective) -> int:
-    return collective.unit_count // collective.units_per_rank
+def _check_suitable(collective: Collective) -> None:
+    """Refuse what trees cannot serve."""
+    if collective.kind in _UNSUITABLE:
+        raise InputError(
+            f"{collective.kind} does not run on spanning trees: "
+            "every pair of ranks has data of its own",
+            cure="take a synthesizer for any collective",
+            code="trees-unsuitable",
+        )
+    if collective.num_ranks == 1:
+        raise UsageError(
+            "one rank has nothing to send",
+            cure="let at least two ranks take part",
+            code="one-rank",
+        )
+
+
+def _check_reach(network: RankNetwork, collective: Collective) -> None:
+    """Refuse ranks that data cannot reach, or cannot leave, where it must."""
+    start = collective.root or 0
+    if collective.kind not in _TO_THE_ROOT:
+        network.check_reach(start, is_forward=True)
+    if collective.kind not in _FROM_THE_ROOT:
+        network.check_reach(start, is_forward=False)
 
 
 def _whole(options: Options, name: str, least: int) -> int:
+    """A whole number of at least `least`."""
     value = options[name]
     if not isinstance(value, int) or value < least:
-        raise UsageError(
-            f"option {name}: {value} is less than {least}", cure=f"give {least} or more"
-        )
+        message = f"option {name}: {value} is less than {least}"
+        raise UsageError(message, cure=f"give {least} or more")
     return value
 
 
 def _chunks(options: Options) -> int | None:
+    """The stated number of chunks, None for auto."""
     text = str(options["chunks"])
     if text == "auto":
         return None
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= 1 << 20:
+    is_number = text.isascii() and text.isdecimal()
+    # Nine digits are enough to tell: Python refuses to read very long numbers.
+    if not is_number or not 1 <= int(text[:9]) <= _MOST_CHUNKS:
         raise UsageError(
             f"option chunks: {text!r} is neither auto nor a number from 1 to 2^20",
             cure="give for example 16",
@@ -122,8 +141,9 @@ def _chunks(options: Options) -> int | None:
 
 
 def _steps(options: Options) -> int:
+    """Search steps that the time limit allows."""
     seconds = options["time_limit"]
-    if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
+    if not isinstance(seconds, int | float) or not 0 <= seconds < _LONGEST_LIMIT_S:
         raise UsageError(
             f"option time_limit: {seconds} is no time in seconds",
             cure="give 0 for no proofs, 60, ...",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from collhub_packing import all_gather_rate, broadcast_rate, strength
 
+from collhub_blink.packing.bounds import cut_bound, ingress_bound, partition_bound
 from collhub_blink.packing.directed_all_reduce import directed_bound
 from collhub_blink.packing.packings import RateBound
 from collhub_blink.packing.paths import path_bound
@@ -16,35 +17,27 @@ from hub_core.collectives import CollectiveKind
 def union_bound(task: PackingTask) -> RateBound:
     """The least cut or partition of the network in which the links of all planes add up.
 
-    It is at least the sum of the planes' own bounds, and more where cuts of different places limit the planes.
+    It is at least the sum of the planes' own bounds, and more where cuts of different places
+    limit the planes.
     """
     return _BOUNDS[task.collective.kind](task)
 
 
 def _rooted(task: PackingTask) -> RateBound:
     network = task.oriented_network
-    rate = broadcast_rate(network.graph, task.root)
-    return RateBound("cut", rate.value * network.graph.unit, network.named(rate.cut))
+    return cut_bound(network, broadcast_rate(network.graph, task.root))
 
 
 def _spread(task: PackingTask) -> RateBound:
     network = task.oriented_network
-    rate = all_gather_rate(network.graph)
-    return RateBound(
-        "ingress-cut",
-        rate.value * network.graph.unit * network.graph.num_compute,
-        network.named(rate.cut),
-    )
+    return ingress_bound(network, all_gather_rate(network.graph))
 
 
 def _all_reduce(task: PackingTask) -> RateBound:
     network = task.network
     if not network.is_duplex:
         return directed_bound(network)
-    found = strength(network.graph)
-    return RateBound(
-        "partition", found.value * network.graph.unit, blocks=tuple(map(network.named, found.sides))
-    )
+    return partition_bound(network, strength(network.graph))
 
 
 _BOUNDS: Mapping[CollectiveKind, Callable[[PackingTask], RateBound]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from collhub_blink.packing.packings import PlacedPacking
@@ -15,7 +15,10 @@ Judge = Callable[[PlacedPacking, Scheduled], int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimedSchedule:
-    """A packing, its schedule, and the time in nanoseconds; `is_interrupted`: the search was cut short."""
+    """A packing, its schedule, and the time in nanoseconds.
+
+    `is_interrupted`: the search was cut short.
+    """
 
     packing: PlacedPacking
     scheduled: Scheduled
@@ -24,7 +27,9 @@ class TimedSchedule:
 
 
 def fastest(
-    task: PackingTask, packings: Sequence[PlacedPacking], judge: Judge
+    task: PackingTask,
+    packings: Sequence[PlacedPacking],
+    judge: Judge,
 ) -> TimedSchedule | None:
     """The fastest; the first of equals; None where there is too little data for any.
 
@@ -38,33 +43,45 @@ def fastest(
     except KeyboardInterrupt:
         if best is None:
             raise
-        return TimedSchedule(best.packing, best.scheduled, best.time_ns, True)
+        return TimedSchedule(best.packing, best.scheduled, best.time_ns, is_interrupted=True)
     return best
 
 
 def _candidates(
-    task: PackingTask, packings: Sequence[PlacedPacking], judge: Judge
+    task: PackingTask,
+    packings: Sequence[PlacedPacking],
+    judge: Judge,
 ) -> Iterator[TimedSchedule]:
-    """Every packing with its best number of chunks, unless its rate alone makes it slower than what there is.
+    """Every packing with its best number of chunks.
 
-    Where messages meet at switches, their order there is not the schedule's to decide: larger chunks, of which fewer wait
-    for each other, are tried as well.
+    Unless its rate alone makes it slower than what there is.
     """
+    if task.budget.is_interrupted:
+        packings = packings[:1]
     least: int | None = None
     near = 1
-    for place, packing in enumerate(packings[:1] if task.budget.is_interrupted else packings):
+    for place, packing in enumerate(packings):
         task.progress(place / len(packings), packing.method)
         if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
             continue
         found = schedule(task, packing, near)
-        near = near if found is None else found.chunks
-        for scheduled in (
-            ()
-            if found is None
-            else (found,)
-            if task.network.is_switchless
-            else coarser(task, packing, found)
-        ):
+        if found is None:
+            continue
+        near = found.chunks
+        for scheduled in _worth_timing(task, packing, found):
             time_ns = judge(packing, scheduled)
             least = time_ns if least is None else min(least, time_ns)
             yield TimedSchedule(packing, scheduled, time_ns)
+
+
+def _worth_timing(
+    task: PackingTask,
+    packing: PlacedPacking,
+    found: Scheduled,
+) -> Iterable[Scheduled]:
+    """The schedule, and where messages meet at switches coarser ones as well.
+
+    Their order there is not the schedule's to decide: of larger chunks, fewer wait for each
+    other.
+    """
+    return (found,) if task.network.is_switchless else coarser(task, packing, found)
