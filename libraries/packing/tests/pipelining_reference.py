@@ -1,4 +1,4 @@
-"""The rule of the pipeliner in plain Python, for tests: a list of events, and lists of messages that wait."""
+"""The rule of the pipeliner in plain Python: a list of events, and of messages that wait."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def test_parallel_arcs_are_used_on_their_own():
 
 @pytest.mark.parametrize(
     ("text", "weights"),
-    # The fewest there can be: all arcs into a GPU are full, and a tree uses one of them (four on either machine).
+    # The fewest there can be: all arcs into a GPU are full, and a tree uses one of them (four on
+    # either machine).
     [("dgx1v", [2, 2, 1, 1]), ("dgx1p", [1, 1, 1, 1])],
 )
 def test_a_broadcast_on_a_dgx1_takes_four_trees(text, weights):

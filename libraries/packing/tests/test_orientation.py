@@ -71,7 +71,8 @@ def test_whole_links_make_few_trees_of_an_eight_gpu_machine():
 
 @pytest.mark.parametrize(
     ("text", "most_trees", "most_depth"),
-    # No more and no deeper than a public description of the method found for its own trees in 2026-11.
+    # No more and no deeper than a public description of the method found for its own trees in
+    # 2026-11.
     [
         ("dgx1v", 8, 7),
         ("dgx1p", 8, 6),

@@ -1,4 +1,4 @@
-"""Pipelined trees: right by contents, causal, one message at a time on a link, and as fast as the rule of the spec allows."""
+"""Pipelined trees: right by contents, causal, and as fast as the rule of the pipeliner allows."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_chunks_of_less_than_a_byte_are_refused() -> None:
 
 
 def formula(count: int) -> int:
-    """Picoseconds on links of 0.2 us and 50 GB/s: 1 GB, rate 16/9, 36 steps to fill the pipeline."""
+    """Picoseconds on links of 0.2 us and 50 GB/s: 1 GB, rate 16/9, 36 steps to fill."""
     return round((9 * count + 36) * (200_000 + 1e9 * 20 / (16 * count)))
 
 

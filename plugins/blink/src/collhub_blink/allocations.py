@@ -20,6 +20,7 @@ Float64Array = npt.NDArray[np.float64]
 _Npus = tuple[int, ...]
 _Colour = tuple[tuple[float, ...], tuple[float, ...]]
 _Signature = tuple[int, tuple[_Colour, ...]]
+_Classes = dict[_Signature, list[list[_Npus]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,19 @@ def allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[Allocat
     Switches are left out. Tries every set of NPUs of these sizes: meant for one server.
     """
     bandwidth = _bandwidths(topology)
-    classes: dict[_Signature, list[list[_Npus]]] = {}
+    classes: _Classes = {}
     for size in sizes:
         for npus in combinations(range(topology.num_npus), size):
             _sort_in(classes, bandwidth, npus)
-    found = []
+    found = list(_kinds(classes))
+    return sorted(found, key=lambda kind: (len(kind.npus), kind.npus))
+
+
+def _kinds(classes: _Classes) -> Iterator[AllocationClass]:
+    """Every class by its first member."""
     for alike in classes.values():
-        found += [AllocationClass(members[0], len(members)) for members in alike]
-    return sorted(found, key=lambda found: (len(found.npus), found.npus))
+        for members in alike:
+            yield AllocationClass(members[0], len(members))
 
 
 def _bandwidths(topology: Topology) -> Float64Array:
@@ -61,11 +67,7 @@ def _bandwidths(topology: Topology) -> Float64Array:
     return bandwidth
 
 
-def _sort_in(
-    classes: dict[_Signature, list[list[_Npus]]],
-    bandwidth: Float64Array,
-    npus: _Npus,
-) -> None:
+def _sort_in(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> None:
     """Add a set to the class that it belongs to, or open one."""
     own = _restricted(bandwidth, npus)
     if not _is_connected(own):
@@ -74,6 +76,7 @@ def _sort_in(
     signature = (len(npus), tuple(sorted(_colours(own))))
     alike = classes.setdefault(signature, [])
     for members in alike:
+        # One member stands for its class, since being isomorphic is transitive.
         if _isomorphism(own, _restricted(bandwidth, members[0])) is not None:
             members.append(npus)
             return
@@ -123,6 +126,7 @@ def _completions(
     if node == len(one):
         yield chosen
         return
+    # An image must have the same links to and from the images before it.
     for image in images[node]:
         fits = (
             image not in chosen

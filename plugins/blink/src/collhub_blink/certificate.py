@@ -23,6 +23,7 @@ JsonObject = dict[str, JsonValue]
 
 def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
     """Time of the collective's bytes at the rate that nothing exceeds."""
+    # Rounded down, so that it stays a bound.
     return floor(task.collective_bytes * 10**9 / bound.rate)
 
 
@@ -55,18 +56,24 @@ def certificate_of_planes(
     document = _head(task, bound, rate)
     document["tree_count"] = {
         "trees": sum(len(packing.trees) for packing in packings),
+        # Fewest trees are not searched over planes together.
         "at_least": 1,
         "status": "feasible",
         "reason": "a packing has a tree",
     }
     document["planes"] = [_plane_object(share) for share in shares]
     if _is_short(task, packings):
-        trees: list[JsonValue] = []
-        for share in shares:
-            for tree in _tree_objects(task, share.packing):
-                trees.append({**tree, "plane": share.plane.number})
-        document["trees"] = trees
+        document["trees"] = _planes_trees(task, shares)
     return document
+
+
+def _planes_trees(task: PackingTask, shares: Sequence[Share]) -> list[JsonValue]:
+    """The trees of all planes, each with its plane."""
+    trees: list[JsonValue] = []
+    for share in shares:
+        for tree in _tree_objects(task, share.packing):
+            trees.append({**tree, "plane": share.plane.number})
+    return trees
 
 
 def _head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
@@ -81,6 +88,7 @@ def _head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
         "collective_bytes": task.collective_bytes,
         "rate": str(rate),
         "bound": _bound_object(bound),
+        # Fractions, so that equal means equal.
         "is_optimal": rate == bound.rate,
         "lower_bound_ns": lower_bound_ns(task, bound),
     }
@@ -134,10 +142,12 @@ def _tree_object(packing: PlacedPacking, placed: PlacedTree, num_npus: int) -> J
 
 def _ways(placed: PlacedTree, num_npus: int) -> JsonObject:
     """Parent of every NPU, and the nodes between where there are any."""
+    # Switches take no part: they stand in the routes.
     stated: JsonObject = {"parents": placed.tree.parent[:num_npus].tolist()}
     if placed.stops:
         between: JsonObject = {}
         for node, stops in sorted(placed.stops.items()):
+            # Both ends are known from the parents.
             between[str(node)] = list(stops[1:-1])
         stated["routes"] = between
     return stated

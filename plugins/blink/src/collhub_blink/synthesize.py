@@ -87,7 +87,9 @@ def _synthesize_on_one(request: SynthesisRequest, options: Options) -> Synthesis
 def _synthesize_on_planes(request: SynthesisRequest, options: Options) -> SynthesisResult:
     """One algorithm over several planes, which share the data."""
     planes = planes_of(request, options, _wanted_packings)
+    # The network of all planes, for the bound and for the joint algorithm.
     whole = PackingTask.of(request, options)
+    # A plane that is left out has no sends that could wait.
     startup_ns = [0] * request.topology.num_planes
     for plane in planes:
         startup_ns[plane.number] = plane.startup_ns
@@ -129,6 +131,7 @@ def _result(
 
 
 def _too_small(task: PackingTask) -> InputError:
+    """The refusal of a size of which some tree would carry less than a byte."""
     message = f"{task.collective_bytes} bytes are too few to be shared out among the trees"
     return InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
 
@@ -164,6 +167,7 @@ def _wanted_packings(task: PackingTask) -> list[PlacedPacking]:
         )
     if is_shallow:
         return chosen
+    # Shallow packings compete by time; of the others those with the fewest trees are asked for.
     fewest = min(len(packing.trees) for packing in chosen)
     return [packing for packing in chosen if len(packing.trees) == fewest]
 
@@ -174,6 +178,7 @@ def _time_ns(
     algorithm: Callable[[], Algorithm],
 ) -> int:
     """The simulator's time; the schedule's own where there is none, or it would take long."""
+    # Rounded up: no schedule is faster than it is.
     own_ns = -(-pipeline.time_ps // 1000)
     if len(pipeline.transfers) > _MOST_SIMULATED:
         return own_ns

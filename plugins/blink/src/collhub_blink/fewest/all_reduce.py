@@ -130,6 +130,7 @@ def _problems(
     """
     links = DuplexLinks.of(graph)
     found = strength(graph)
+    # Below the strength links may have room left, and nothing can be told apart.
     if found.value != total:
         columns = links.low, links.high, links.capacity
         yield _SpanningProblem(graph.num_nodes, *columns, numbers, False)
@@ -167,6 +168,7 @@ def _link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSear
     order = np.lexsort((nearer, farther))
     capacities = problem.capacity[order].tolist()
     families = [_sharers(capacity, weights, problem.is_full) for capacity in capacities]
+    # A link that no set of trees fills, or fits on.
     if not all(families):
         return None
     depth = len(order) + 1
@@ -234,6 +236,7 @@ class _LinkSearch:
 
     def links_of(self, tree: int) -> Int64Array:
         """Numbers of the links that a tree uses."""
+        # The set of trees that was taken for every link.
         chosen = self.masks[self.indptr[:-1] + self.choice[: len(self.link)]]
         is_used = chosen >> tree & 1 == 1
         numbers: Int64Array = self.link[is_used]
@@ -251,6 +254,7 @@ class _JointSearch:
     def go_on(self, steps: int) -> int:
         """FOUND once all have found something, EXHAUSTED as soon as one cannot, else STOPPED."""
         outcomes = [search.go_on(steps) for search in self.waiting]
+        # The problems share nothing but the weights, so that one without solution is enough.
         if EXHAUSTED in outcomes:
             return EXHAUSTED
         searches, self.waiting = self.waiting, []

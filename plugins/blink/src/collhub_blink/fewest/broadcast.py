@@ -41,6 +41,7 @@ def least_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, 
 
 def widest_tree(graph: CapacityGraph, root: int) -> int:
     """The largest weight that one tree can have."""
+    # The first width, from wide to narrow, whose arcs reach everybody.
     for width in np.unique(graph.capacity)[::-1]:
         wide = graph.capacity >= width
         distance = _distances(graph, wide, root)
@@ -118,6 +119,7 @@ class _ParentSearch:
 
     def result(self) -> tuple[SpanningTree, ...]:
         """The trees that were found."""
+        # There is at most one arc between two nodes.
         ends = zip(self.graph.source.tolist(), self.graph.destination.tolist(), strict=True)
         arc_of = {pair: arc for arc, pair in enumerate(ends)}
         found = zip(self.weights, self.parents, strict=True)
@@ -147,6 +149,7 @@ def _parent_search(
         return None
     nodes = [node for node in range(graph.num_nodes) if node != root]
     patterns = {node: list(_patterns(graph, node, weights)) for node in nodes}
+    # A node whose in-arcs have no room for these weights.
     if not all(patterns.values()):
         return None
     # Nodes with few choices first; ties from the root outwards.
@@ -185,6 +188,7 @@ def _patterns(graph: CapacityGraph, node: int, weights: Sequence[int]) -> Iterat
     """
     arcs = np.flatnonzero(graph.destination == node)
     tails = graph.source[arcs].tolist()
+    # Before any is listed, since listing them is what would take too long.
     if len(tails) ** len(weights) > _MOST_PATTERNS:
         raise OverflowError
     return _assignments(tails, graph.capacity[arcs].tolist(), weights)

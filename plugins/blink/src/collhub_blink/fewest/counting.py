@@ -49,6 +49,7 @@ def search_counts(
     """
     try:
         for count in counts:
+            # All lesser numbers are ruled out: the known trees are the fewest.
             if known and count >= len(known):
                 break
             found, is_proved = attempt(count)

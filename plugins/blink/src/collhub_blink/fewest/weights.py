@@ -82,6 +82,7 @@ def first_found(
         unfinished = []
         for search in waiting:
             steps = budget.take(slice_steps)
+            # The budget is spent: nothing is found and nothing proved.
             if not steps:
                 return None, False
             outcome = search.go_on(steps)
@@ -89,6 +90,7 @@ def first_found(
                 return search.result(), True
             if outcome != EXHAUSTED:
                 unfinished.append(search)
+        # What has taken long so far is likely to: ever longer slices cost few calls.
         waiting = unfinished
         slice_steps = min(4 * slice_steps, _LONGEST_SLICE)
     # Weights that were left out might have had a packing.

@@ -17,12 +17,14 @@ from collhub_blink.packing.task import PackingTask
 
 def all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
     """Packings at the optimal rate; for small sizes one tree, and one tree a rank."""
+    # Up and down one tree at once needs links that carry as much back.
     if not task.network.is_duplex:
         return [directed_packing(task)]
     optimal = [_fewest(task)] if task.network.is_direct else _switched(task)
     bound = optimal[0].bound
     every_rank = range(task.network.graph.num_compute)
     shallow = shallow_packing(task, "a shallow tree a rank", every_rank, bound)
+    # Little data goes up and down a single tree from the middle of the network.
     centre = min(shallow.trees, key=_by_depth)
     rank = task.npus.index(centre.tree.root)
     return [*optimal, shallow, shallow_packing(task, "one shallow tree", [rank], bound)]

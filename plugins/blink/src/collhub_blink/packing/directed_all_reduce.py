@@ -27,6 +27,7 @@ def directed_packing(task: PackingTask) -> PlacedPacking:
     pairs: list[PlacedTree] = []
     for root in task.npus:
         pairs += _pairs(down[root], up[root])
+    # Rates up and down may differ: what both take of the links is added up.
     unit = unit_that_fits(network.topology, pairs, True)
     bound = directed_bound(network)
     return PlacedPacking("trees for each direction", tuple(pairs), unit, bound)
@@ -67,7 +68,8 @@ def _times(trees: Sequence[PlacedTree], factor: int) -> list[int]:
 
 def _of_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
     """The same tree with another weight."""
-    return replace(placed_tree, tree=replace(placed_tree.tree, weight=weight))
+    tree = replace(placed_tree.tree, weight=weight)
+    return replace(placed_tree, tree=tree)
 
 
 def directed_bound(network: RankNetwork) -> RateBound:
@@ -83,6 +85,7 @@ def _partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
     """Bounds of the partitions that `islands` finds."""
     capacities = _bandwidths(network)
     for found in islands(network.graph):
+        # One block alone sends nothing.
         if len(found) > 1:
             blocks = tuple(network.named(block) for block in found)
             yield RateBound("partition", partition_rate(blocks, capacities), blocks=blocks)

@@ -20,6 +20,7 @@ def spread_packings(task: PackingTask) -> list[PlacedPacking]:
     network = task.oriented_network
     packings = [_packing(task, network, SwitchSpread.NOWHERE)]
     bound = packings[0].bound
+    # Without switches there is nothing to spread, and there is but one machine.
     if not network.is_direct:
         packings.append(_packing(task, network, SwitchSpread.EVERYWHERE))
         plan = three_phase_packing(task, bound)

@@ -50,8 +50,10 @@ class PlacedPacking:
         """Bytes of the collective per second."""
         sent = self.unit * sum(self.weights)
         served = len(set(self.targets))
+        if not served:
+            return sent
         # The root of a scatter keeps its own part, which no tree carries.
-        return sent * Fraction(served + 1, served) if served else sent
+        return sent * Fraction(served + 1, served)
 
     @property
     def depth(self) -> int:

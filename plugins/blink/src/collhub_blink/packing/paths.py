@@ -82,6 +82,7 @@ def _best_flow(graph: CapacityGraph, root: int) -> _Flow:
     """
     network, takers = _drained(graph, root)
     sink = graph.num_nodes
+    # To begin with, what leaves the root is all that is known to be a limit.
     cut = np.arange(graph.num_nodes) == root
     while True:
         rate = _rate_through(graph, cut)
@@ -126,6 +127,7 @@ def _paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tuple[_Path
         needed = 0 if rank == root else flow.need
         while needed:
             arcs = _shortest(graph, left, root, rank)
+            # Every path uses up an arc, or what the rank needs.
             amount = min(needed, int(left[arcs].min()))
             left[arcs] -= amount
             needed -= amount
@@ -134,19 +136,26 @@ def _paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tuple[_Path
 
 def _shortest(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> list[int]:
     """Arcs from the root to a rank on which flow is left, as few as possible."""
-    arc_to = np.full(graph.num_nodes, -1, np.int64)
-    reached = np.arange(graph.num_nodes) == root
-    while not reached[rank]:
-        is_outward = (left > 0) & reached[graph.source] & ~reached[graph.destination]
-        outward = np.flatnonzero(is_outward)
-        heads, first = np.unique(graph.destination[outward], return_index=True)
-        arc_to[heads] = outward[first]
-        reached[heads] = True
+    arc_to = _arcs_towards(graph, left, root, rank)
     arcs = []
     while rank != root:
         arcs.append(int(arc_to[rank]))
         rank = int(graph.source[arcs[-1]])
     return arcs[::-1]
+
+
+def _arcs_towards(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> Int64Array:
+    """The last arc of a shortest path to every node up to a rank: int64[nodes]."""
+    arc_to = np.full(graph.num_nodes, -1, np.int64)
+    reached = np.arange(graph.num_nodes) == root
+    while not reached[rank]:
+        # Breadth first, so that the path is a shortest one.
+        is_outward = (left > 0) & reached[graph.source] & ~reached[graph.destination]
+        outward = np.flatnonzero(is_outward)
+        heads, first = np.unique(graph.destination[outward], return_index=True)
+        arc_to[heads] = outward[first]
+        reached[heads] = True
+    return arc_to
 
 
 def _placed(network: RankNetwork, path: _Path, weight: int) -> PlacedTree:

@@ -114,6 +114,7 @@ def _new_ways(path: Sequence[int], has_chunk: set[int], num_npus: int) -> Iterat
     """The path from its last NPU that has a chunk on, from NPU to NPU, without circles."""
     places = [place for place, node in enumerate(path) if node < num_npus]
     last_of = {path[place]: place for place in places}
+    # At the parent, or at an NPU behind it that another way has brought the chunk to.
     here = max(place for place in places if path[place] in has_chunk)
     while path[here] != path[-1]:
         there = next(place for place in places if place > here)
@@ -152,6 +153,7 @@ def shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:
     depth = np.full(graph.num_nodes, -1, np.int64)
     parent = np.full(graph.num_nodes, -1, np.int64)
     depth[root] = 0
+    # Wide arcs first, so that the first arc into a node is the widest.
     order = np.lexsort((graph.source, -graph.capacity))
     for level in range(graph.num_nodes):
         is_outward = (depth[graph.source] == level) & (depth[graph.destination] < 0)
@@ -179,6 +181,7 @@ def unit_that_fits(topology: Topology, trees: Sequence[PlacedTree], is_up: bool)
             upward = (tree.up or tree).paths()
             _add_load(load, [path[::-1] for path in upward], tree.weight)
     bandwidth = _exact_bandwidths(topology)
+    # A link that is not there has no room.
     nothing = Fraction(0)
     return min(bandwidth.get(pair, nothing) / carried for pair, carried in load.items())
 
@@ -194,6 +197,7 @@ def _exact_bandwidths(topology: Topology) -> dict[tuple[int, int], Fraction]:
     """Bandwidth in bytes/s by the ends of a link; of parallel links the first one stands."""
     bandwidth: dict[tuple[int, int], Fraction] = {}
     for link in topology.links():
+        # The shortest decimal text, as in capacities.
         exact = Fraction(repr(link.bandwidth_bytes_per_s))
         bandwidth.setdefault((link.source, link.destination), exact)
     return bandwidth

@@ -37,6 +37,7 @@ class RankNetwork:
         """
         ranks = np.asarray(npus, np.int64)
         others = np.setdiff1d(np.arange(topology.num_nodes), ranks)
+        # A capacity graph takes its first nodes for those that compute.
         nodes = np.concatenate([ranks, others])
         number = np.empty(topology.num_nodes, np.int64)
         number[nodes] = np.arange(topology.num_nodes)
@@ -83,6 +84,7 @@ class RankNetwork:
 
         Or data to it, unless `is_forward`.
         """
+        # Who cannot send to a rank is who it cannot reach against the links.
         graph = self.graph if is_forward else transposed(self.graph)
         reached = _reached(graph, start)
         lost = np.flatnonzero(~reached[: graph.num_compute])
@@ -111,7 +113,8 @@ class RankNetwork:
 
     def _node_name(self, node: int) -> str:
         """The topology's name for a node of the graph."""
-        return self.topology.node_name(int(self.nodes[node]))
+        number = int(self.nodes[node])
+        return self.topology.node_name(number)
 
     def _listed(self, nodes: tuple[int, ...]) -> str:
         """Names of the first nodes of the topology that are given."""

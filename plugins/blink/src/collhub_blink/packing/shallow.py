@@ -45,6 +45,7 @@ def three_phase_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | 
     fall into machines of one size.
     """
     partitions = islands(task.network.graph)
+    # The first such partition has the smallest machines: what joins them are the widest links.
     blocks = next((found for found in partitions if _are_machines(found)), None)
     if blocks is None:
         return None
@@ -76,6 +77,7 @@ def _joined(
         tree = inner[number][block[index]]
         hanging = np.flatnonzero(tree.parent >= 0)
         parent[hanging] = tree.parent[hanging]
+        # The other machines hang at the root by their ranks of the same number.
         if number != home:
             parent[block[index]] = root
     arc = np.full(len(parent), -1, np.int64)
@@ -101,6 +103,7 @@ def islands(graph: CapacityGraph) -> Iterator[Blocks]:
     first.
     """
     seen = set()
+    # No link is as wide as this: every rank is alone.
     above_all = int(graph.capacity.max()) + 1
     for width in [above_all, *np.unique(graph.capacity)[::-1].tolist()]:
         part = _parts(graph, graph.capacity >= width)[: graph.num_compute]
@@ -118,6 +121,7 @@ def _parts(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
         least = part.copy()
         np.minimum.at(least, destination, part[source])
         np.minimum.at(least, source, part[destination])
+        # Numbers only fall, so that this ends.
         if np.array_equal(least, part):
             return part
         part = least
@@ -134,5 +138,6 @@ def _along_routes(
     network = task.oriented_network
     placed = placed_along_routes(network, trees)
     unit = unit_that_fits(network.topology, placed, kind is CollectiveKind.ALL_REDUCE)
+    # Where every rank sends data of its own, each needs a tree.
     at_least = len(trees) if kind in _A_TREE_A_RANK else 1
     return PlacedPacking(method, placed, unit, bound, at_least, is_shallow=True)

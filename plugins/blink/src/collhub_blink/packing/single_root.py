@@ -77,6 +77,7 @@ def _switched(
     # An all-gather to which the root alone contributes.
     sent = np.zeros(graph.num_compute, np.int64)
     sent[task.root] = 1
+    # Spread traffic gives flatter trees, the rest fewer; the time of the schedules decides.
     for spread in (SwitchSpread.NOWHERE, SwitchSpread.EVERYWHERE):
         found = all_gather_trees(
             graph,
@@ -111,6 +112,7 @@ def tree_front(
     while depth > 0:
         try:
             found = fewest_broadcast_trees(graph, task.root, total, (), task.budget, depth)
+        # A search without known trees passes Ctrl-C on; the front so far stands.
         except KeyboardInterrupt:
             task.budget.is_interrupted = True
             break
@@ -132,6 +134,7 @@ def _within_depth(
     depth: int,
 ) -> Fewest:
     """The fewest trees within a stated depth."""
+    # Trees that are too deep are no answer to fall back on.
     known = grown if _depth(grown) <= depth else ()
     found = fewest_broadcast_trees(graph, task.root, total, known, task.budget, depth)
     if not found.trees:

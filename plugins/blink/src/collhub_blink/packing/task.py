@@ -63,6 +63,7 @@ class PackingTask:
             seed=_whole(options, "seed", 0),
             seeds=_whole(options, "seeds", 1),
             chunks=_chunks(options),
+            # 0 stands for any depth.
             depth=_whole(options, "depth", 0) or None,
             trees=str(options["trees"]),
             budget=Budget(_steps(options)),
@@ -109,6 +110,7 @@ def _check_suitable(collective: Collective) -> None:
 
 def _check_reach(network: RankNetwork, collective: Collective) -> None:
     """Refuse ranks that data cannot reach, or cannot leave, where it must."""
+    # Without a root, one rank tells for all: each reaches it, and it reaches each.
     start = collective.root or 0
     if collective.kind not in _TO_THE_ROOT:
         network.check_reach(start, is_forward=True)

@@ -24,16 +24,19 @@ def union_bound(task: PackingTask) -> RateBound:
 
 
 def _rooted(task: PackingTask) -> RateBound:
+    """The least cut behind the root."""
     network = task.oriented_network
     return cut_bound(network, broadcast_rate(network.graph, task.root))
 
 
 def _spread(task: PackingTask) -> RateBound:
+    """The least cut by ranks in it."""
     network = task.oriented_network
     return ingress_bound(network, all_gather_rate(network.graph))
 
 
 def _all_reduce(task: PackingTask) -> RateBound:
+    """The tightest partition; with links that differ by direction, the best bound at hand."""
     network = task.network
     if not network.is_duplex:
         return directed_bound(network)

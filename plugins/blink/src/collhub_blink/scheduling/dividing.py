@@ -89,11 +89,13 @@ def _divisions(
     if alone is None:
         return
     yield _division(whole, [alone], time_ns)
+    # Simple fractions, since the first shares are corrected anyway.
     balance = balanced_shares(size, *channels)
     parts = [Fraction(share / size).limit_denominator(_FINEST) for share in balance]
     made = [_made(plane, part, time_ns) for plane, part in zip(planes, parts, strict=True)]
     for _ in range(_ROUNDS):
         shares = _shares(planes, parts, made)
+        # One plane alone was the first division.
         if len(shares) < 2:
             return
         planes = [share.plane for share in shares]
@@ -101,6 +103,7 @@ def _divisions(
         parts = _in_common_units(balance, [share.units for share in shares])
         made = [_again(share, part, time_ns) for share, part in zip(shares, parts, strict=True)]
         again = _shares(planes, parts, made)
+        # Else a plane cannot carry its new share, and the rest is not all of the data.
         if len(again) == len(planes):
             yield _division(whole, again, time_ns)
 
@@ -149,7 +152,7 @@ def _made(plane: Plane, part: Fraction, time_ns: PipelineTimer) -> TimedSchedule
 
     def judge(packing: PlacedPacking, scheduled: Scheduled) -> int:
         share = Share(plane, part, TimedSchedule(packing, scheduled, 0))
-        return time_ns(joined(task.collective, [share]))
+        return _timed(share, time_ns).time_ns
 
     return fastest(task, plane.packings, judge)
 
@@ -163,9 +166,14 @@ def _again(share: Share, part: Fraction, time_ns: PipelineTimer) -> TimedSchedul
     scheduled = schedule(replace(task, chunks=chunks), share.packing)
     if scheduled is None:
         return None
-    made = TimedSchedule(share.packing, scheduled, 0, share.made.is_interrupted)
-    pipeline = joined(task.collective, [Share(share.plane, part, made)])
-    return replace(made, time_ns=time_ns(pipeline))
+    untimed = TimedSchedule(share.packing, scheduled, 0, share.made.is_interrupted)
+    return _timed(Share(share.plane, part, untimed), time_ns)
+
+
+def _timed(share: Share, time_ns: PipelineTimer) -> TimedSchedule:
+    """The schedule of a share with the time that it takes alone."""
+    pipeline = joined(share.plane.task.collective, [share])
+    return replace(share.made, time_ns=time_ns(pipeline))
 
 
 def _task_of(plane: Plane, part: Fraction) -> PackingTask | None:
@@ -177,6 +185,7 @@ def _task_of(plane: Plane, part: Fraction) -> PackingTask | None:
 def _measured(share: Share, size: int) -> Channel:
     """The rate at which a plane carried its share once it had started."""
     startup_ns = share.plane.startup_ns
+    # Times are rounded, and a rate must be finite.
     sending_ns = max(1, share.made.time_ns - startup_ns)
     return Channel(float(share.part * size) * 1e9 / sending_ns, startup_ns / 1e9)
 
@@ -190,12 +199,19 @@ def _in_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Frac
     widths = [share / count for share, count in zip(shares, units, strict=True)]
     least = min((width for width in widths if width), default=1.0)
     for base in range(1, _MOST_UNITS + 1):
+        # The least share has `base` units, and the others as many as come nearest.
         scales = [round(base * width / least) for width in widths]
-        weights = [scale * count for scale, count in zip(scales, units, strict=True)]
-        parts = [Fraction(weight, sum(weights)) for weight in weights]
+        parts = _parts_of(scales, units)
         if _are_near(parts, shares):
             break
     return parts
+
+
+def _parts_of(scales: Sequence[int], units: Sequence[int]) -> list[Fraction]:
+    """The parts of shares of so many units each, where one of theirs is `scale` of the whole."""
+    weights = [scale * count for scale, count in zip(scales, units, strict=True)]
+    total = sum(weights)
+    return [Fraction(weight, total) for weight in weights]
 
 
 def _are_near(parts: Sequence[Fraction], shares: Sequence[float]) -> bool:

@@ -57,16 +57,19 @@ def _candidates(
     Unless its rate alone makes it slower than what there is.
     """
     if task.budget.is_interrupted:
+        # Ctrl-C has ended a proof: the first packing stands, and the result comes at once.
         packings = packings[:1]
     least: int | None = None
     near = 1
     for place, packing in enumerate(packings):
         task.progress(place / len(packings), packing.method)
+        # Its rate alone makes it slower than what there is.
         if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
             continue
         found = schedule(task, packing, near)
         if found is None:
             continue
+        # Packings of one network want about as many chunks.
         near = found.chunks
         for scheduled in _worth_timing(task, packing, found):
             time_ns = judge(packing, scheduled)

@@ -44,6 +44,7 @@ def planes_of(
         try:
             task = PackingTask.of(replace(request, topology=topology), options)
         except InputError as error:
+            # A plane need not join all ranks; whatever else is refused concerns all planes.
             if error.diagnostics[0].code != "unreachable":
                 raise
             lost.append(error)

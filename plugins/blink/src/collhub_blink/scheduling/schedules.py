@@ -82,14 +82,17 @@ def chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
     divisor = math.gcd(*weights)
     widest = max(weights)
     if chunks * divisor >= widest:
+        # Chunks of one size, so that all trees end together.
         times = max(1, round(chunks * divisor / widest))
         return [times * weight // divisor for weight in weights]
+    # Narrow trees would have less than one chunk of that size.
     return [_power_of_two_near(chunks * weight / widest) for weight in weights]
 
 
 def _power_of_two_near(count: float) -> int:
     """The power of two next to a number, at least 1."""
-    return 1 << max(0, round(math.log2(count)))
+    exponent = round(math.log2(count))
+    return 1 << max(0, exponent)
 
 
 def _candidates(
@@ -111,6 +114,7 @@ def _candidates(
         if best is not None and best.chunks > first:
             break
     if best is not None and best.chunks > 1:
+        # Doubling passes over the best number by up to a half.
         for between in (best.chunks * 3 // 4, best.chunks * 3 // 2):
             near = _scheduled(pipelining, weights, between)
             if near is not None:
@@ -156,24 +160,38 @@ def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> S
         return None
     try:
         return Scheduled(chunks, pipelining.schedule(counts))
+    # A chunk would have less than a byte.
     except InputError:
         return None
 
 
 def _is_sensible(pipelining: Pipelining, counts: Sequence[int]) -> bool:
     """Whether messages are not too many, and so large that few are on their way on a link."""
-    topology, streams = pipelining.topology, pipelining.streams
+    topology = pipelining.topology
     has_switches = topology.num_nodes > topology.num_npus
     most = _MOST_MESSAGES_THROUGH_SWITCHES if has_switches else _MOST_MESSAGES
-    messages = sum(counts[stream.tree] * len(stream.operations) for stream in streams)
-    if messages > most:
+    if _message_count(pipelining, counts) > most:
         return False
+    smallest = _smallest_chunk(pipelining, counts)
+    return smallest * (_MOST_ON_THE_WAY - 1) >= _bytes_on_the_way(pipelining)
+
+
+def _message_count(pipelining: Pipelining, counts: Sequence[int]) -> int:
+    """Messages of all chunks of all trees."""
+    messages = 0
+    for stream in pipelining.streams:
+        messages += counts[stream.tree] * len(stream.operations)
+    return messages
+
+
+def _bytes_on_the_way(pipelining: Pipelining) -> float:
+    """The most bytes that a link has on its way while it waits for no message to arrive."""
     # A link that is held until the message arrives has one on its way.
     if pipelining.occupancy is Occupancy.ALPHA_BETA:
-        return True
+        return 0.0
+    topology = pipelining.topology
     on_the_way = topology.bandwidth_bytes_per_s * topology.latency_s
-    waiting = float(on_the_way.max(initial=0.0))
-    return _smallest_chunk(pipelining, counts) * (_MOST_ON_THE_WAY - 1) >= waiting
+    return float(on_the_way.max(initial=0.0))
 
 
 def _smallest_chunk(pipelining: Pipelining, counts: Sequence[int]) -> Fraction:

@@ -48,7 +48,8 @@ class Share:
     @property
     def time_ps(self) -> int:
         """When the plane is done, its start-up included."""
-        return self.pipeline.time_ps + self.plane.startup_ns * _PS_PER_NS
+        startup_ps = self.plane.startup_ns * _PS_PER_NS
+        return self.pipeline.time_ps + startup_ps
 
 
 def joined(collective: Collective, shares: Sequence[Share]) -> Pipeline:
@@ -57,6 +58,7 @@ def joined(collective: Collective, shares: Sequence[Share]) -> Pipeline:
     Every share of the collective is cut at the same places, plane by plane.
     """
     ratios = [share.part / share.units for share in shares]
+    # The least units in which those of all planes are whole.
     units = math.lcm(*(ratio.denominator for ratio in ratios))
     begin = Fraction(0)
     first_chunk = 0
@@ -86,6 +88,7 @@ def _moved(pipeline: Pipeline, begin: int, scale: int, units: int) -> Chunks:
     chunks, share = pipeline.chunks, pipeline.collective.units_per_rank
     offsets = []
     for offset in (chunks.input_offset, chunks.output_offset):
+        # Every share of the collective holds a part of every plane, one after the other.
         number, within = np.divmod(offset, share)
         offsets.append(number * units + begin + within * scale)
     return Chunks(chunks.origin, offsets[0], offsets[1], chunks.count * scale, chunks.target)

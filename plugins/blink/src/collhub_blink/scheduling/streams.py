@@ -64,6 +64,7 @@ def _path_streams(task: PackingTask, packing: PlacedPacking) -> Iterator[Stream]
         chosen = [tree for tree, target in enumerate(packing.targets) if target == npu] or [0]
         for tree, begin, part in _parts(chosen, packing.weights):
             operations = _path_to(packing.trees[tree], npu)
+            # In a network turned round, a gather's paths were found from the root as well.
             if is_inward and npu != root:
                 operations = turned_round(operations)
             yield Stream(tree, rank, begin, part, operations)
@@ -101,6 +102,7 @@ def _directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
 def _there_and_back(placed: PlacedTree, upward: PlacedTree) -> Operations:
     """A reduction on one tree and a broadcast on another of the same root."""
     up, down = reduction(_whole(upward)), broadcast(_whole(placed))
+    # What follows on the way down counts for the order on the way up.
     up = replace(up, remaining=up.remaining + int(down.remaining.max(initial=0)))
     arriving = np.flatnonzero(up.destination == placed.tree.root)
     leaving = len(up) + np.flatnonzero(down.source == placed.tree.root)
