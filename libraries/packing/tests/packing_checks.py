@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hub_core.topologies import parse_topology
 
 # Algorithm bandwidth of all-gather in GB/s: optimum, trees a root, with one tree a root, and trees
-# of ForestColl's public code in 2026-11 (the lesser of two numbers); Zhao et al., arXiv 2402.06787, recomputed exactly.
+# of ForestColl's public code in 2026-11 (the lesser of two numbers); Zhao et al., arXiv 2402.06787,
+# recomputed exactly.
 MACHINES = {
     "dgx-a100": (Fraction(2400, 7), 1, Fraction(2400, 7), 8),
     "dgx-a100:2": (Fraction(1040, 3), 13, Fraction(2400, 7), 43),

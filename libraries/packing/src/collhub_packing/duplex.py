@@ -33,34 +33,27 @@ class DuplexLinks:
     @classmethod
     def of(cls, graph: CapacityGraph) -> DuplexLinks:
         """Pair the arcs of a graph. Raises `InputError` for links that differ by direction."""
-        source, destination = graph.source, graph.destination
-        has_room = graph.capacity > 0
-        up = np.flatnonzero((source < destination) & has_room)
-        down = np.flatnonzero((source > destination) & has_room)
-        # Both by the lower and then the higher end.
-        up = up[np.lexsort((destination[up], source[up]))]
-        down = down[np.lexsort((source[down], destination[down]))]
+        up, down = _paired(graph)
         if not _are_opposite(graph, up, down):
-            raise InputError(
-                "links differ by direction, so that trees of undirected links do not fit",
-                cure="use trees for each direction",
-                code="not-duplex",
-            )
-        return cls(
-            num_nodes=graph.num_nodes,
-            low=source[up],
-            high=destination[up],
-            capacity=graph.capacity[up],
-            up=up,
-            down=down,
-        )
+            raise _not_duplex()
+        low, high, capacity = graph.source[up], graph.destination[up], graph.capacity[up]
+        return cls(graph.num_nodes, low, high, capacity, up, down)
 
     def opposite(self, num_arcs: int) -> Int64Array:
         """For every arc of the graph the one that leads back, -1 for arcs without capacity."""
         back = np.full(num_arcs, -1, np.int64)
+        # What has no capacity leads nowhere, and back from nowhere.
         back[self.up] = self.down
         back[self.down] = self.up
         return back
+
+
+def _not_duplex() -> InputError:
+    return InputError(
+        "links differ by direction, so that trees of undirected links do not fit",
+        cure="use trees for each direction",
+        code="not-duplex",
+    )
 
 
 def are_duplex(graph: CapacityGraph) -> bool:
@@ -70,6 +63,18 @@ def are_duplex(graph: CapacityGraph) -> bool:
     except InputError:
         return False
     return True
+
+
+def _paired(graph: CapacityGraph) -> tuple[Int64Array, Int64Array]:
+    """Arcs with capacity to higher nodes, and to lower ones: both by the lower, then the higher."""
+    source, destination = graph.source, graph.destination
+    # Arcs without capacity need no opposite.
+    has_room = graph.capacity > 0
+    up = np.flatnonzero((source < destination) & has_room)
+    down = np.flatnonzero((source > destination) & has_room)
+    up = up[np.lexsort((destination[up], source[up]))]
+    down = down[np.lexsort((source[down], destination[down]))]
+    return up, down
 
 
 def _are_opposite(graph: CapacityGraph, up: Int64Array, down: Int64Array) -> bool:
@@ -89,16 +94,11 @@ class LeastSets:
     """
 
     def __init__(self, links: DuplexLinks, scale: int) -> None:
-        n = links.num_nodes
-        nodes = np.arange(n)
-        # Node n is the source, n + 1 the sink.
-        self._network = FlowNetwork.of(
-            n + 2,
-            np.concatenate([links.low, links.high, np.full(n, n), nodes]),
-            np.concatenate([links.high, links.low, nodes, np.full(n, n + 1)]),
-        )
+        tails = np.concatenate([links.low, links.high])
+        heads = np.concatenate([links.high, links.low])
+        self._network = FlowNetwork.fed_and_drained(links.num_nodes, tails, heads)
         self._links = np.tile(scaled(links.capacity, scale), 2)
-        self._num_nodes = n
+        self._num_nodes = links.num_nodes
 
     def least(
         self,
@@ -115,6 +115,7 @@ class LeastSets:
         # What members weigh is paid whatever the rest of the set.
         base = int(gain[allowed].sum()) - int(loss[members].sum())
         endless = int(self._links.sum()) + int(np.abs(weights).sum()) + 1
+        # Who must be in the set, or must not, is tied to its side of every cut.
         gain = np.where(allowed, gain, 0)
         loss = np.where(allowed, loss, endless)
         gain[members] = endless

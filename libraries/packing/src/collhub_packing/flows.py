@@ -32,12 +32,13 @@ def scaled(values: Int64Array, factor: int) -> Int64Array:
     # Python's integers, since the sum is what may overflow.
     total = int(values.astype(object).sum())
     if total * factor >= UNLIMITED:
-        raise InputError(
-            "the capacities are too fine: their least common unit makes them too large",
-            cure=_ROUND,
-            code="capacities",
-        )
+        raise _too_large("are too fine: their least common unit makes them too large")
     return values * factor
+
+
+def _too_large(what: str) -> InputError:
+    """The refusal of capacities that flows cannot be computed with."""
+    return InputError(f"the capacities {what}", cure=_ROUND, code="capacities")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,33 +75,50 @@ class FlowNetwork:
     @classmethod
     def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
         """A network with an arc from `source[a]` to `destination[a]` for every a."""
-        # numba takes a second to import.
-        from collhub_packing.kernels import WirePairs
-
         low, high = np.minimum(source, destination), np.maximum(source, destination)
         pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)
-        # Wire p leads up pair p of nodes, wire p + len(pairs) down it; then sorted by tail.
-        ends = pairs // num_nodes, pairs % num_nodes
-        tail = np.concatenate([ends[0], ends[1]]).astype(np.int64)
-        head = np.concatenate([ends[1], ends[0]]).astype(np.int64)
-        order = np.argsort(tail, kind="stable")
-        position = np.empty(len(order), np.int64)
-        position[order] = np.arange(len(order))
-        first = np.searchsorted(tail[order], np.arange(num_nodes + 1)).astype(np.int64)
-        mate = position[(order + len(pairs)) % max(1, len(order))]
+        wires, position = _wired(num_nodes, pairs // num_nodes, pairs % num_nodes)
         is_down = source > destination
         place = position[pair.ravel() + len(pairs) * is_down]
-        return cls(num_nodes, WirePairs(first, head[order], mate), place)
+        return cls(num_nodes, wires, place)
+
+    @classmethod
+    def fed(
+        cls,
+        num_nodes: int,
+        source: Int64Array,
+        destination: Int64Array,
+        takers: Int64Array,
+    ) -> FlowNetwork:
+        """The same, then arcs from one more node, `num_nodes`, to every one of `takers`."""
+        feeder = np.full(len(takers), num_nodes)
+        tails = np.concatenate([source, feeder])
+        heads = np.concatenate([destination, takers])
+        return cls.of(num_nodes + 1, tails, heads)
+
+    @classmethod
+    def fed_and_drained(
+        cls,
+        num_nodes: int,
+        source: Int64Array,
+        destination: Int64Array,
+    ) -> FlowNetwork:
+        """The same, then arcs from node `num_nodes` to all nodes, then from all to the next.
+
+        So that nodes with too much and too little, or gains and losses, make one flow.
+        """
+        nodes = np.arange(num_nodes)
+        feeder, drain = np.full(num_nodes, num_nodes), np.full(num_nodes, num_nodes + 1)
+        tails = np.concatenate([source, feeder, nodes])
+        heads = np.concatenate([destination, nodes, drain])
+        return cls.of(num_nodes + 2, tails, heads)
 
     def residual(self, capacity: Int64Array) -> Int64Array:
         """Capacities by wire, parallel arcs added up: what is left before anything flows."""
         # As doubles, because the sum of int64s might wrap round and look small.
         if float(np.sum(capacity, dtype=np.float64)) >= UNLIMITED:
-            raise InputError(
-                "the capacities add up to 2^60 or more",
-                cure=_ROUND,
-                code="capacities",
-            )
+            raise _too_large("add up to 2^60 or more")
+        # Directions that no arc has keep 0, and take what flows back.
         wires = np.zeros(len(self.wires.head), np.int64)
         np.add.at(wires, self.place, capacity)
         return wires
@@ -154,6 +172,32 @@ class FlowNetwork:
             goals = np.asarray(sinks[start : start + _SINKS_PER_CALL], np.int64)
             value, which, side = kernels.least_cut(self.wires, residual, source, goals, limit)
             if which >= 0:
+                # Only what is less still counts, also within the next call.
                 least = Cut(int(value), int(goals[which]), side)
                 limit = least.value
         return least
+
+
+def _wired(num_nodes: int, low: Int64Array, high: Int64Array) -> tuple[WirePairs, Int64Array]:
+    """The wires of pairs of nodes, and where they stand: int64[2 * pairs].
+
+    Wire p leads up pair p, wire p + pairs down it; they are sorted by the node that they leave.
+    """
+    # numba takes a second to import.
+    from collhub_packing.kernels import WirePairs
+
+    tail = np.concatenate([low, high]).astype(np.int64)
+    head = np.concatenate([high, low]).astype(np.int64)
+    order = np.argsort(tail, kind="stable")
+    position = _inverse(order)
+    first = np.searchsorted(tail[order], np.arange(num_nodes + 1)).astype(np.int64)
+    # Without arcs there is nothing to divide by.
+    mate = position[(order + len(low)) % max(1, len(order))]
+    return WirePairs(first, head[order], mate), position
+
+
+def _inverse(order: npt.NDArray[np.intp]) -> Int64Array:
+    """Where every number stands in an order of all."""
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    return position

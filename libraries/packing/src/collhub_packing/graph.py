@@ -50,6 +50,7 @@ class CapacityGraph:
         pair = topology.source * topology.num_nodes + topology.destination
         row = _first_in_plane(topology, pair)
         capacity, unit = _whole(topology.bandwidth_bytes_per_s[row], topology.name)
+        # Rows of the same ends that are left lie on different planes.
         _, first, place = np.unique(pair[row], return_index=True, return_inverse=True)
         total = np.zeros(len(first), np.int64)
         np.add.at(total, place.ravel(), capacity)
@@ -83,6 +84,7 @@ def transposed(graph: CapacityGraph) -> CapacityGraph:
 def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
     """The network of these nodes alone, all computing, numbered in this order."""
     number = np.full(graph.num_nodes, -1, np.int64)
+    # -1 stays with the nodes that are left out, and with them go the arcs that touch one.
     number[list(nodes)] = np.arange(len(nodes))
     is_inside = (number[graph.source] >= 0) & (number[graph.destination] >= 0)
     arcs = np.flatnonzero(is_inside)
@@ -100,6 +102,7 @@ def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
 def _first_in_plane(topology: Topology, pair: Int64Array) -> Int64Array:
     """Rows of the links that are the first of their plane between their ends: int64."""
     key = topology.plane * topology.num_nodes**2 + pair
+    # Of equal keys the first row stands.
     row: Int64Array = np.unique(key, return_index=True)[1]
     return row
 
@@ -111,14 +114,21 @@ def _whole(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64Array, 
     values, which = np.unique(bandwidth_bytes_per_s, return_inverse=True)
     # The shortest text of a double is what its author wrote; its binary value is not.
     exact = [Fraction(repr(float(value))) for value in values]
-    denominator = math.lcm(*(value.denominator for value in exact))
-    whole = [int(value * denominator) for value in exact]
-    divisor = math.gcd(*whole)
-    least = [value // divisor for value in whole]
+    least, unit = _least_integers(exact)
     if max(least) > _MOST_CAPACITY:
         raise InputError(
             f"topology {name}: its bandwidths have no common unit below 2^40",
             cure="round them, for example to whole GB/s",
             code="capacities",
         )
-    return np.asarray(least, np.int64)[which.ravel()], Fraction(divisor, denominator)
+    return np.asarray(least, np.int64)[which.ravel()], unit
+
+
+def _least_integers(values: list[Fraction]) -> tuple[list[int], Fraction]:
+    """The least integers in the proportion of the values, and what 1 of them stands for."""
+    denominator = math.lcm(*(value.denominator for value in values))
+    whole = [int(value * denominator) for value in values]
+    divisor = math.gcd(*whole)
+    # The unit is the largest of which all values are multiples.
+    unit = Fraction(divisor, denominator)
+    return [value // divisor for value in whole], unit

@@ -33,9 +33,15 @@ def pack_arborescences(
 
     The most that fits is `broadcast_rate`.
     """
+    sent = sent_from(graph, root, total)
+    return pack_rooted_trees(graph, sent, seeds=seeds, first_seed=first_seed)
+
+
+def sent_from(graph: CapacityGraph, root: int, total: int) -> Int64Array:
+    """What every compute node sends where one alone does: int64[compute nodes]."""
     sent = np.zeros(graph.num_compute, np.int64)
     sent[root] = total
-    return pack_rooted_trees(graph, sent, seeds=seeds, first_seed=first_seed)
+    return sent
 
 
 def pack_rooted_trees(
@@ -63,15 +69,19 @@ def pack_rooted_trees(
 def _check(graph: CapacityGraph, weights: Int64Array) -> None:
     """Refuse what cannot be packed."""
     if graph.has_switches:
-        raise InputError(
-            "trees grow in networks without switches",
-            cure="remove the switches first",
-            code="switches",
-        )
+        raise _with_switches()
     if SourcedNetwork(graph).shortage(graph.capacity, weights) is not None:
         total = int(weights.sum())
         message = f"trees of weight {total} do not fit into the network"
         raise InputError(message, code="no-room")
+
+
+def _with_switches() -> InputError:
+    return InputError(
+        "trees grow in networks without switches",
+        cure="remove the switches first",
+        code="switches",
+    )
 
 
 def _by_root_and_width(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
@@ -88,6 +98,7 @@ def _grown(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTr
     field = _field(graph, sent)
     grown: list[SpanningTree] = []
     while field.unsent.any():
+        # Who has most to send first: its tree may take the widest arcs.
         root = int(np.argmax(field.unsent))
         arc = np.empty(graph.num_nodes, np.int64)
         # Every tree has an order of its own.
@@ -104,12 +115,7 @@ def _field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
     from collhub_packing.kernels import GrowthField
 
     n = graph.num_nodes
-    nodes = np.arange(n)
-    network = FlowNetwork.of(
-        n + 1,
-        np.concatenate([graph.source, np.full(n, n)]),
-        np.concatenate([graph.destination, nodes]),
-    )
+    network = FlowNetwork.fed(n, graph.source, graph.destination, np.arange(n))
     out = np.argsort(graph.source, kind="stable")
     first = np.searchsorted(graph.source[out], np.arange(n + 1))
     return GrowthField(

@@ -151,6 +151,7 @@ def _next_wire(wires: WirePairs, residual: Int64Array, space: _Workspace, node: 
 
     Wires that were passed over stay so until the next levels: within these they are of no use.
     """
+    # Levels count from the sink.
     nearer = space.level[node] - 1
     while space.turn[node] < wires.first[node + 1]:
         wire = int(space.turn[node])
@@ -223,8 +224,7 @@ def max_flow(
     limit: int,
 ) -> int:
     """Turn `residual` into what a largest flow, or one of `limit`, leaves; return its value."""
-    space = _workspace(len(wires.first) - 1)
-    return _augment(wires, residual, space, source, sink, limit)
+    return _augment(wires, residual, _workspace(len(wires.first) - 1), source, sink, limit)
 
 
 @kernel
@@ -245,6 +245,7 @@ def least_cut(
     side = np.zeros(num_nodes, np.bool_)
     least, which = limit, -1
     for place in range(len(sinks)):
+        # Flows to different sinks do not share the capacities.
         residual = capacity.copy()
         value = _augment(wires, residual, space, source, sinks[place], least)
         if value < least:
@@ -356,10 +357,8 @@ def _tries(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Array]:
 
 @part
 def _widen(field: GrowthField, growth: _Growth, root: int, more: int) -> None:
-    """Make the tree wider by `more`, or narrower where that is negative.
-
-    Its arcs lose `more` of their capacity, and its root has `more` less to send.
-    """
+    """Make the tree wider by `more`, which its arcs lose, or narrower where that is negative."""
+    # What is unsent and what the source of all may feed always agree.
     field.unsent[root] -= more
     field.residual[field.feed[root]] -= more
     for node in range(len(growth.arc)):
@@ -410,11 +409,10 @@ def _out_of_level(field: GrowthField, growth: _Growth, level: int, todo: Int64Ar
     """List the ranks of the arcs that leave the nodes of a level; return their number."""
     count = 0
     for node in range(len(growth.depth)):
-        if growth.depth[node] != level:
-            continue
-        for position in range(field.first[node], field.first[node + 1]):
-            todo[count] = growth.rank[field.out[position]]
-            count += 1
+        if growth.depth[node] == level:
+            for position in range(field.first[node], field.first[node + 1]):
+                todo[count] = growth.rank[field.out[position]]
+                count += 1
     return count
 
 
@@ -469,6 +467,7 @@ def supply(junction: Junction, capacity: Int64Array) -> bool:
     wires, demand = junction.wires, junction.demand
     space = _workspace(len(wires.first) - 1)
     for k in range(len(junction.sinks)):
+        # Every sink is to be served from the whole network, not beside the others.
         junction.flows[k] = capacity
         residual = junction.flows[k]
         sink = junction.sinks[k]

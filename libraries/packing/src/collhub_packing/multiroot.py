@@ -56,6 +56,7 @@ def all_gather_trees(
     """
     share = weights_of(graph, weights)
     rate = all_gather_rate(graph, weights)
+    # Whatever divides the trees a root and all capacities is not needed.
     divisor = math.gcd(rate.value.numerator, *graph.capacity.tolist())
     grown = _times(graph, Fraction(rate.value.denominator, divisor))
     sent = scaled(share, rate.value.numerator // divisor)
@@ -82,12 +83,18 @@ def fixed_rate(
         return network.shortage(_floors(graph.capacity, times), sent) is None
 
     least = per_root / all_gather_rate(graph, weights).value
-    most = least
-    while not suffices(most):
-        most *= 2
+    most = _sufficient(least, suffices)
     for capacity in sorted({int(value) for value in graph.capacity if value}):
         most = _least_multiple(capacity, least, most, suffices)
     return per_root / most
+
+
+def _sufficient(factor: Fraction, suffices: Callable[[Fraction], bool]) -> Fraction:
+    """A factor doubled until it suffices."""
+    # Ends, because rounding down costs a capacity less than 1.
+    while not suffices(factor):
+        factor *= 2
+    return factor
 
 
 def _least_multiple(
@@ -98,6 +105,7 @@ def _least_multiple(
 ) -> Fraction:
     """The least multiple of 1 / capacity between two factors that suffices, else the upper one."""
     low, high = math.ceil(least * capacity), math.floor(most * capacity)
+    # More capacity never hurts, so that factors which suffice lie above those which do not.
     while low <= high:
         middle = (low + high) // 2
         factor = Fraction(middle, capacity)
@@ -130,13 +138,15 @@ def fixed_trees(
 
 
 def _times(graph: CapacityGraph, times: Fraction) -> CapacityGraph:
-    """The network with capacities `times` as large, rounded down, and a unit as much smaller."""
+    """The network with capacities `times` as large, rounded down."""
+    # In a unit as much smaller.
     capacity = _floors(graph.capacity, times)
     return replace(graph, capacity=capacity, unit=graph.unit / times)
 
 
 def _floors(capacity: Int64Array, times: Fraction) -> Int64Array:
     """Capacities `times` as large, rounded down."""
+    # Whole numbers only: a float would round some of them up.
     return scaled(capacity, times.numerator) // times.denominator
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from collhub_packing.duplex import DuplexLinks, LeastSets
 from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
-from collhub_packing.growth import pack_arborescences
+from collhub_packing.growth import pack_arborescences, sent_from
 from collhub_packing.rates import Strength, strength
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
 from collhub_packing.trees import SpanningTree, cost
@@ -101,24 +101,45 @@ def _packing(
     seed: int,
 ) -> AllReducePacking:
     """The packing of one random orientation."""
-    shuffled = np.random.default_rng(seed).permutation(graph.num_compute)
-    order = [int(node) for node in shuffled]
-    root = order[0]
+    order = _shuffled(graph.num_compute, seed)
     directed, scale = oriented(graph, found, order, wanted)
     total = math.floor(found.value * scale)
+    one_way = directed
     opposite = DuplexLinks.of(graph).opposite(graph.num_arcs)
     if graph.has_switches:
-        sent = np.zeros(graph.num_compute, np.int64)
-        sent[root] = total
-        one_way = without_switches(directed, sent, spread=spread)
-        grown = pack_arborescences(one_way.graph, root, total, seeds=1, first_seed=seed)
-        network, opposite = _both_ways(one_way, opposite, graph)
+        split = _split(directed, order[0], total, spread)
+        one_way = split.graph
+        network, opposite = _both_ways(split, opposite, graph)
     else:
-        grown = pack_arborescences(directed, root, total, seeds=1, first_seed=seed)
         network = direct(replace(directed, capacity=scaled(graph.capacity, scale)))
-    trees = [tree.rerooted(tree.centre(opposite), opposite) for tree in grown]
-    trees.sort(key=_by_width_and_depth)
-    return AllReducePacking(found, scale, network, trees)
+    grown = pack_arborescences(one_way, order[0], total, seeds=1, first_seed=seed)
+    return AllReducePacking(found, scale, network, _at_centres(grown, opposite))
+
+
+def _shuffled(count: int, seed: int) -> list[int]:
+    """The numbers below `count` in a random order."""
+    order: list[int] = np.random.default_rng(seed).permutation(count).tolist()
+    return order
+
+
+def _at_centres(trees: list[SpanningTree], opposite: Int64Array) -> list[SpanningTree]:
+    """The trees from their centres, where they are least deep, wide ones first."""
+    centred = []
+    for tree in trees:
+        centre = tree.centre(opposite)
+        centred.append(tree.rerooted(centre, opposite))
+    return sorted(centred, key=_by_width_and_depth)
+
+
+def _split(
+    directed: CapacityGraph,
+    root: int,
+    total: int,
+    spread: SwitchSpread,
+) -> DirectNetwork:
+    """An oriented network without its switches, in which the root still sends as much."""
+    sent = sent_from(directed, root, total)
+    return without_switches(directed, sent, spread=spread)
 
 
 def _by_width_and_depth(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
@@ -136,6 +157,7 @@ def _both_ways(
     """
     arcs = one_way.graph
     back = tuple(_turned(route, opposite) for route in one_way.routes)
+    # The row of an arc is that of the first link of its route.
     first_links = [route[0] for route in back]
     both = replace(
         arcs,
@@ -172,13 +194,7 @@ def oriented(
     if sorted(order) != list(range(graph.num_compute)):
         raise InputError("the order must name every compute node once")
     links = DuplexLinks.of(graph)
-    scale = rate.value.denominator if wanted is None else wanted
-    if scale < 1 or math.floor(rate.value * scale) < 1:
-        message = f"weights that are multiples of 1/{scale} are above the rate of {rate.value}"
-        raise InputError(message, code="scale")
-    at_switches = _touching(links, scale)[graph.num_compute :]
-    if np.any(at_switches % 2):
-        scale *= 2
+    scale = _even_scale(links, graph.num_compute, rate.value, wanted)
     arriving = _arriving(links, order, math.floor(rate.value * scale), scale)
     capacity = scaled(links.capacity, scale)
     up = _shared(links, capacity, arriving)
@@ -186,6 +202,21 @@ def oriented(
     directed[links.up] = up
     directed[links.down] = capacity - up
     return replace(graph, capacity=directed, unit=graph.unit / scale), scale
+
+
+def _even_scale(
+    links: DuplexLinks,
+    num_compute: int,
+    rate: Fraction,
+    wanted: int | None,
+) -> int:
+    """The scale at which the capacity of every switch has a half."""
+    scale = rate.denominator if wanted is None else wanted
+    if scale < 1 or math.floor(rate * scale) < 1:
+        message = f"weights that are multiples of 1/{scale} are above the rate of {rate}"
+        raise InputError(message, code="scale")
+    at_switches = _touching(links, scale)[num_compute:]
+    return 2 * scale if np.any(at_switches % 2) else scale
 
 
 def _arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> Int64Array:
@@ -214,6 +245,7 @@ def _touching(links: DuplexLinks, scale: int) -> Int64Array:
     """Capacity of the links at every node, `scale`-fold."""
     capacity = scaled(links.capacity, scale)
     total = np.zeros(links.num_nodes, np.int64)
+    # A node may be an end of many links, so that indexing alone would lose all but one.
     np.add.at(total, links.low, capacity)
     np.add.at(total, links.high, capacity)
     return total
@@ -226,18 +258,26 @@ def _shared(links: DuplexLinks, capacity: Int64Array, arriving: Int64Array) -> I
     turn capacity that leads from u to v moves it from the capacity into v to that into u.
     """
     up = capacity // 2
-    surplus = -arriving
-    np.add.at(surplus, links.high, up)
-    np.add.at(surplus, links.low, capacity - up)
+    surplus = _surplus(links, up, capacity - up, arriving)
     too_much, too_little = np.maximum(surplus, 0), np.maximum(-surplus, 0)
     n = links.num_nodes
-    nodes = np.arange(n)
-    network = FlowNetwork.of(
-        n + 2,
-        np.concatenate([links.high, links.low, np.full(n, n), nodes]),
-        np.concatenate([links.low, links.high, nodes, np.full(n, n + 1)]),
-    )
+    tails = np.concatenate([links.high, links.low])
+    heads = np.concatenate([links.low, links.high])
+    network = FlowNetwork.fed_and_drained(n, tails, heads)
     amounts = np.concatenate([up, capacity - up, too_much, too_little])
     value, left = network.remainder(amounts, n, n + 1)
     assert value == int(too_much.sum())
     return left[: len(up)]
+
+
+def _surplus(
+    links: DuplexLinks,
+    up: Int64Array,
+    down: Int64Array,
+    arriving: Int64Array,
+) -> Int64Array:
+    """How much more leads into every node than should."""
+    surplus = -arriving
+    np.add.at(surplus, links.high, up)
+    np.add.at(surplus, links.low, down)
+    return surplus

@@ -51,10 +51,8 @@ def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
     cannot be reached, or there is none but the root.
     """
     _check(graph)
-    arriving = _capacity_into(graph)
-    sinks = np.asarray([v for v in range(graph.num_compute) if v != root], np.int64)
-    # Weak nodes first: the least cut so far ends the search for the others.
-    sinks = sinks[np.argsort(arriving[sinks], kind="stable")]
+    others = [node for node in range(graph.num_compute) if node != root]
+    sinks = _weak_first(graph, np.asarray(others, np.int64))
     network = FlowNetwork.of(graph.num_nodes, graph.source, graph.destination)
     cut = network.least_cut(graph.capacity, root, sinks)
     assert cut is not None
@@ -74,12 +72,10 @@ def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) 
     """
     _check(graph)
     share = weights_of(graph, weights)
-    if len(share) != graph.num_compute or share.min() < 0 or not share.sum():
-        count = graph.num_compute
-        message = f"{len(share)} weights for {count} nodes: one each, not negative, not all 0"
-        raise InputError(message)
+    _check_weights(graph, share)
     rate, side = _weakest_node(graph, share)
     network = SourcedNetwork(graph)
+    # Every violated cut is a lower rate; a rate without one is what flows reach.
     while rate:
         # Both scaled by the denominator, so that whole numbers are compared.
         capacity = scaled(graph.capacity, rate.denominator)
@@ -91,6 +87,14 @@ def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) 
         rate = Fraction(_leaving(graph, side), weight)
     lost = int(np.argmin(side[: graph.num_compute]))
     raise _unreachable(lost, _nodes(side), graph)
+
+
+def _check_weights(graph: CapacityGraph, share: Int64Array) -> None:
+    """Refuse weights that are not one a node, or none at all."""
+    count = graph.num_compute
+    if len(share) != count or share.min() < 0 or not share.sum():
+        message = f"{len(share)} weights for {count} nodes: one each, not negative, not all 0"
+        raise InputError(message)
 
 
 def weights_of(graph: CapacityGraph, weights: Sequence[int] | None) -> Int64Array:
@@ -107,23 +111,19 @@ class SourcedNetwork:
     """
 
     def __init__(self, graph: CapacityGraph) -> None:
+        # One node more than the graph has, from which all flow comes.
         nodes = np.arange(graph.num_compute)
-        arriving = _capacity_into(graph)[nodes]
+        ends = graph.source, graph.destination
         self._num_nodes = graph.num_nodes
-        # Weak nodes first, as in `broadcast_rate`.
-        self._sinks = nodes[np.argsort(arriving, kind="stable")]
-        feeder = np.full(graph.num_compute, graph.num_nodes)
-        self._network = FlowNetwork.of(
-            graph.num_nodes + 1,
-            np.concatenate([graph.source, feeder]),
-            np.concatenate([graph.destination, nodes]),
-        )
+        self._sinks = _weak_first(graph, nodes)
+        self._network = FlowNetwork.fed(graph.num_nodes, *ends, nodes)
 
     def shortage(self, capacity: Int64Array, sent: Int64Array) -> BoolArray | None:
         """The source side of the cut that lacks most for `sent[v]` to reach all others.
 
         bool[nodes]; None where all fits. `capacity`: int64 per arc, `sent`: per compute node.
         """
+        # A flow of all that is sent is enough: only lesser cuts are asked for.
         limit = min(int(sent.sum()), UNLIMITED)
         amounts = np.concatenate([capacity, sent])
         cut = self._network.least_cut(amounts, self._num_nodes, self._sinks, limit)
@@ -194,20 +194,24 @@ def _between(graph: CapacityGraph, links: DuplexLinks, blocks: list[list[int]]) 
     sides = ordered = sorted(sorted(block) for block in blocks)
     if graph.has_switches:
         sides = [_least_side(graph, links, block) for block in ordered]
-    leaving = 0
-    for side in sides:
-        inside = np.zeros(graph.num_nodes, np.bool_)
-        inside[side] = True
-        leaving += _leaving(graph, inside)
+    leaving = sum(_leaving_nodes(graph, side) for side in sides)
     # Every link between two sides leaves both of them.
     value = Fraction(leaving, 2 * (len(ordered) - 1))
     return Strength(value, tuple(map(tuple, ordered)), tuple(map(tuple, sides)))
+
+
+def _leaving_nodes(graph: CapacityGraph, nodes: list[int]) -> int:
+    """Capacity of the arcs that leave some nodes."""
+    inside = np.zeros(graph.num_nodes, np.bool_)
+    inside[nodes] = True
+    return _leaving(graph, inside)
 
 
 def _least_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
     """A block with the switches that make the capacity that leaves it least."""
     allowed = np.arange(graph.num_nodes) >= graph.num_compute
     allowed[block] = True
+    # All compute nodes are in the set or out of it, so that switches alone are chosen.
     no_weights = np.zeros(graph.num_nodes, np.int64)
     _, side = LeastSets(links, 1).least(block, no_weights, allowed)
     return list(_nodes(side))
@@ -215,21 +219,24 @@ def _least_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> l
 
 def _weakest_node(graph: CapacityGraph, weights: Int64Array) -> tuple[Fraction, BoolArray]:
     """The rate that the capacity into single nodes allows, and all nodes but that one."""
-    total = int(weights.sum())
-    arriving = _capacity_into(graph)
-    rates = []
-    for node in range(graph.num_compute):
-        # What a node sends itself need not enter it.
-        entering = total - int(weights[node])
-        if entering:
-            rates.append((Fraction(int(arriving[node]), entering), node))
-    rate, weakest = min(rates)
+    # What a node sends itself need not enter it.
+    entering = (int(weights.sum()) - weights).tolist()
+    arriving = _capacity_into(graph).tolist()
+    takers = [node for node in range(graph.num_compute) if entering[node]]
+    rate, weakest = min((Fraction(arriving[node], entering[node]), node) for node in takers)
     return rate, np.arange(graph.num_nodes) != weakest
+
+
+def _weak_first(graph: CapacityGraph, nodes: Int64Array) -> Int64Array:
+    """Nodes by the capacity into them: the least cut so far ends the search for the others."""
+    arriving = _capacity_into(graph)[nodes]
+    return nodes[np.argsort(arriving, kind="stable")]
 
 
 def _capacity_into(graph: CapacityGraph) -> Int64Array:
     """Capacity of the arcs into every node."""
     total = np.zeros(graph.num_nodes, np.int64)
+    # Not `total[...] +=`, which counts a node once however many arcs enter it.
     np.add.at(total, graph.destination, graph.capacity)
     return total
 
@@ -257,12 +264,15 @@ def _check(graph: CapacityGraph) -> None:
 
 def _unreachable(lost: int, side: tuple[int, ...], graph: CapacityGraph) -> InputError:
     """The refusal of a network in which node `lost` cannot be reached from the nodes of `side`."""
-    inside = [v for v in side if v < graph.num_compute]
-    named = ", ".join(map(str, inside[:_NAMED_IN_A_MESSAGE]))
-    if len(inside) > _NAMED_IN_A_MESSAGE:
-        named += ", ..."
+    inside = _listed([node for node in side if node < graph.num_compute])
     return InputError(
-        f"node {lost} cannot be reached: no link of any bandwidth leaves the nodes {named}",
+        f"node {lost} cannot be reached: no link of any bandwidth leaves the nodes {inside}",
         cure="add the missing links, or leave the node out",
         code="unreachable",
     )
+
+
+def _listed(nodes: list[int]) -> str:
+    """The first nodes that are given, as a message names them."""
+    named = ", ".join(map(str, nodes[:_NAMED_IN_A_MESSAGE]))
+    return named + ", ..." if len(nodes) > _NAMED_IN_A_MESSAGE else named

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 Int64Array = npt.NDArray[np.int64]
 
+# Where both neighbours are one node, as the kernel takes it.
+_NO_WIRE = -1
+
 _Route = tuple[int, ...]
 _Pair = tuple[int, int]
 
@@ -51,6 +54,7 @@ class DirectNetwork:
         """
         paths = {}
         for node in np.flatnonzero(tree.arc >= 0).tolist():
+            # An arc of the tree may pass several switches.
             route = self.routes[tree.arc[node]]
             paths[node] = [int(switched.row[arc]) for arc in route]
         return paths
@@ -99,17 +103,28 @@ def without_switches(
     demand = np.asarray(sent, np.int64)
     links = _links_of(graph)
     for switch in _removal_order(graph):
-        is_spread = spread is SwitchSpread.EVERYWHERE
-        if spread is SwitchSpread.WIDEST:
-            is_spread = _is_widest(switch, links, graph.num_compute)
+        is_spread = _is_spread(spread, switch, links, graph.num_compute)
         _remove(switch, links, graph, demand, is_spread)
     return _direct_network(links, graph)
+
+
+def _is_spread(
+    spread: SwitchSpread,
+    switch: int,
+    links: _RoutedCapacities,
+    num_compute: int,
+) -> bool:
+    """Whether the traffic at a switch is to be spread."""
+    if spread is SwitchSpread.WIDEST:
+        return _is_widest(switch, links, num_compute)
+    return spread is SwitchSpread.EVERYWHERE
 
 
 def _links_of(graph: CapacityGraph) -> _RoutedCapacities:
     """All arcs with capacity by their ends, each routed over itself."""
     links: _RoutedCapacities = {}
     ends = zip(graph.source.tolist(), graph.destination.tolist(), strict=True)
+    # Arcs without capacity carry nothing past a switch.
     for arc, pair in enumerate(ends):
         if graph.capacity[arc]:
             links[pair] = [_RoutedCapacity(int(graph.capacity[arc]), (arc,))]
@@ -138,6 +153,14 @@ def _direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNet
 
 def _removal_order(graph: CapacityGraph) -> list[int]:
     """Switches, those next to compute nodes first: their traffic then meets few others."""
+    # Its neighbours are then mostly compute nodes, whose direct links stay.
+    distance = _hops_from_compute(graph).tolist()
+    switches = range(graph.num_compute, graph.num_nodes)
+    return sorted(switches, key=lambda switch: (distance[switch], switch))
+
+
+def _hops_from_compute(graph: CapacityGraph) -> Int64Array:
+    """Arcs from the nearest compute node to every node; num_nodes where there is no way."""
     is_compute = np.arange(graph.num_nodes) < graph.num_compute
     distance = np.where(is_compute, 0, graph.num_nodes)
     for _ in range(graph.num_nodes):
@@ -146,19 +169,15 @@ def _removal_order(graph: CapacityGraph) -> list[int]:
         if np.array_equal(nearer, distance):
             break
         distance = nearer
-    switches = range(graph.num_compute, graph.num_nodes)
-    return sorted(switches, key=lambda switch: (distance[switch], switch))
+    return distance
 
 
 def _is_widest(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
     """Whether the neighbours of a switch are compute nodes with half of their capacity to it."""
     sent: Counter[int] = Counter()
-    to_switch: Counter[int] = Counter()
-    for (source, destination), routed in links.items():
-        amount = _amount(routed)
-        sent[source] += amount
-        if destination == switch:
-            to_switch[source] += amount
+    for (source, _), routed in links.items():
+        sent[source] += _amount(routed)
+    to_switch = {u: _amount(routed) for (u, t), routed in links.items() if t == switch}
     is_way_out = [2 * amount >= sent[node] for node, amount in to_switch.items()]
     return all(is_way_out) and all(node < num_compute for node in to_switch)
 
@@ -182,15 +201,19 @@ def _remove(
     if before and behind:
         moved = _moved(switch, before, behind, links, graph, demand, is_spread)
         for i, j in np.argwhere(moved).tolist():
-            u, t = before[i], behind[j]
-            joined = _join(links[u, switch], links[switch, t], int(moved[i, j]))
-            # What would lead back to where it came from is dropped.
-            if u != t:
-                links[u, t] = _merged(links.get((u, t), []) + joined)
+            _lead_past(switch, before[i], behind[j], links, int(moved[i, j]))
     for u in before:
         del links[u, switch]
     for t in behind:
         del links[switch, t]
+
+
+def _lead_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: int) -> None:
+    """Replace some capacity from u to t through a switch by capacity past it."""
+    joined = _join(links[u, switch], links[switch, t], amount)
+    # What would lead back to where it came from is dropped.
+    if u != t:
+        links[u, t] = _merged(links.get((u, t), []) + joined)
 
 
 def _join(
@@ -214,6 +237,7 @@ def _take_off(routed: list[_RoutedCapacity], amount: int) -> None:
     """Take `amount`, which the first route has, off it."""
     first = routed.pop(0)
     if first.amount > amount:
+        # What is left stays in front, so that few routes are cut.
         routed.insert(0, first._replace(amount=first.amount - amount))
 
 
@@ -246,13 +270,17 @@ def _moved(
     order = _orders(switch, before, behind, links)
     kernels.split_off(junction, order, shares, moved)
     if junction.before.any() and junction.behind.any():
-        raise InputError(
-            f"switch {switch}: its links differ by direction so that direct ones "
-            "cannot replace them",
-            cure="give them one bandwidth both ways",
-            code="unbalanced-switch",
-        )
+        raise _unbalanced(switch)
     return moved
+
+
+def _unbalanced(switch: int) -> InputError:
+    """The refusal of a switch that more enters than leaves, of which some cannot be replaced."""
+    return InputError(
+        f"switch {switch}: its links differ by direction so that direct ones cannot replace them",
+        cure="give them one bandwidth both ways",
+        code="unbalanced-switch",
+    )
 
 
 def _junction(
@@ -273,7 +301,7 @@ def _junction(
     place = {pair: int(network.place[index]) for index, pair in enumerate(ends)}
     inward = np.asarray([place[u, switch] for u in before], np.int64)
     outward = np.asarray([place[switch, t] for t in behind], np.int64)
-    across = [[place.get((u, t), -1) for t in behind] for u in before]
+    across = [[place.get((u, t), _NO_WIRE) for t in behind] for u in before]
     junction = kernels.Junction(
         wires=network.wires,
         source=graph.num_nodes,
@@ -297,11 +325,10 @@ def _sourced(
 ) -> tuple[FlowNetwork, Int64Array]:
     """The network of some pairs of nodes with the source of all demand, and capacities by wire."""
     compute = np.arange(graph.num_compute)
-    feeder = np.full(graph.num_compute, graph.num_nodes)
-    source = np.concatenate([[u for u, _ in ends], feeder]).astype(np.int64)
-    destination = np.concatenate([[t for _, t in ends], compute]).astype(np.int64)
+    source, destination = np.asarray(ends, np.int64).T
+    network = FlowNetwork.fed(graph.num_nodes, source, destination, compute)
     held = [_amount(links.get(pair, ())) for pair in ends]
-    network = FlowNetwork.of(graph.num_nodes + 1, source, destination)
+    # Links that splitting may make hold nothing yet.
     capacity = np.concatenate([held, demand]).astype(np.int64)
     return network, network.residual(capacity)
 
@@ -317,17 +344,23 @@ def _shares(
 
     An even share rounded down, rounded up, then none; turning back only at last.
     """
+    # Traffic that turns back at the switch is none.
     is_other = np.asarray(before)[:, None] != np.asarray(behind)
     endless = np.full(is_other.shape, UNLIMITED, np.int64)
     if not is_spread:
         return np.stack([endless * is_other, endless])
-    weight = is_other * leaves
+    down, up = _even_shares(enters, is_other * leaves)
+    return np.stack([down, up, endless * is_other, endless])
+
+
+def _even_shares(amount: Int64Array, weight: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Amounts, one a row, split by the weights in the row, rounded down and up."""
     total = np.maximum(weight.sum(axis=1, keepdims=True), 1)
     # Python's integers, since the product of two capacities overflows.
-    exact = enters[:, None].astype(object) * weight
+    exact = amount[:, None].astype(object) * weight
     down = (exact // total).astype(np.int64)
     up = (-(-exact // total)).astype(np.int64)
-    return np.stack([down, up, endless * is_other, endless])
+    return down, up
 
 
 def _orders(
@@ -359,11 +392,7 @@ def _orders(
 
 def _parts(switch: int, neighbours: list[int], ends: Iterable[_Pair]) -> dict[int, int]:
     """For every neighbour the number of its part of the network without the switch, from 0."""
-    linked: dict[int, list[int]] = defaultdict(list)
-    for u, t in ends:
-        if switch not in (u, t):
-            linked[u].append(t)
-            linked[t].append(u)
+    linked = _linked(switch, ends)
     part: dict[int, int] = {}
     for number, node in enumerate(neighbours):
         waiting = [node]
@@ -374,8 +403,17 @@ def _parts(switch: int, neighbours: list[int], ends: Iterable[_Pair]) -> dict[in
                 waiting += linked[reached]
     # Neighbours of one part share the number of the first of them: close the gaps.
     numbers = sorted({part[node] for node in neighbours})
-    place = {number: index for index, number in enumerate(numbers)}
-    return {node: place[part[node]] for node in neighbours}
+    return {node: numbers.index(part[node]) for node in neighbours}
+
+
+def _linked(switch: int, ends: Iterable[_Pair]) -> dict[int, list[int]]:
+    """For every node those that it is linked with, either way, not through the switch."""
+    linked: dict[int, list[int]] = defaultdict(list)
+    for u, t in ends:
+        if switch not in (u, t):
+            linked[u].append(t)
+            linked[t].append(u)
+    return linked
 
 
 def _ranks(part: Mapping[int, int]) -> dict[int, int]:
@@ -383,6 +421,7 @@ def _ranks(part: Mapping[int, int]) -> dict[int, int]:
     counted: Counter[int] = Counter()
     rank = {}
     for node, number in part.items():
+        # Neighbours come in ascending order, and so do ranks.
         rank[node] = counted[number]
         counted[number] += 1
     return rank

@@ -35,6 +35,7 @@ class SpanningTree:
             # The rest hangs at no node of the tree, as in a circle.
             if not len(reached):
                 break
+            # Level by level, since parents may stand behind their children.
             depth[reached] = depth[self.parent[reached]] + 1
             waiting = waiting[~is_reached]
         return depth
@@ -70,6 +71,7 @@ class SpanningTree:
         longest = self.rerooted(end, opposite)
         depths = longest.depths()
         node = int(np.argmax(depths))
+        # Half of the way back.
         for _ in range(int(depths[node]) // 2):
             node = int(longest.parent[node])
         return node

@@ -35,20 +35,32 @@ def best_chunks(time: TimeOfCount, most: int) -> int:
     tried.setdefault(count, time(count))
     for ratio in (_RATIO, 1 / _RATIO):
         _climb(time, tried, ratio, most)
-    good = min(tried.values()) * (1 + _WORTH)
-    return min(count for count, value in tried.items() if value <= good)
+    return _fewest_of_good(tried)
+
+
+def _fewest_of_good(times: dict[int, int]) -> int:
+    """The fewest chunks whose time is about the least."""
+    good = min(times.values()) * (1 + _WORTH)
+    counts = [count for count, value in times.items() if value <= good]
+    return min(counts)
 
 
 def _climb(time: TimeOfCount, tried: dict[int, int], ratio: float, most: int) -> None:
     """Go on from the best count in one direction while that helps."""
     while True:
         best = _best(tried)
-        count = min(max(round(best * ratio), 1), most)
+        # Where rounding leads back to the same number, the climb ends.
+        count = _within(best * ratio, most)
         if count in tried:
             return
         tried[count] = time(count)
         if tried[count] >= tried[best]:
             return
+
+
+def _within(count: float, most: int) -> int:
+    """The whole number next to a count, 1..`most`."""
+    return min(max(round(count), 1), most)
 
 
 def _best(times: dict[int, int]) -> int:
@@ -63,17 +75,22 @@ def fitted_chunks(times: dict[int, int], most: int) -> int:
     """
     if len(times) < 3:
         return _best(times)
-    counts = np.asarray(list(times), np.float64)
-    values = np.asarray(list(times.values()), np.float64)
-    form = np.stack([np.ones_like(counts), counts, 1 / counts], axis=1)
-    solution, *_ = np.linalg.lstsq(form, values, rcond=None)
-    _, growth, share = solution
+    growth, share = _fit(times)
     # The form has no least value between: it only grows, or only falls.
     if share <= 0:
         return 1
     if growth <= 0:
         return most
-    return min(max(round(math.sqrt(share / growth)), 1), most)
+    return _within(math.sqrt(share / growth), most)
+
+
+def _fit(times: dict[int, int]) -> tuple[float, float]:
+    """b and c of the form that comes nearest to the times."""
+    counts = np.asarray(list(times), np.float64)
+    values = np.asarray(list(times.values()), np.float64)
+    form = np.stack([np.ones_like(counts), counts, 1 / counts], axis=1)
+    solution, *_ = np.linalg.lstsq(form, values, rcond=None)
+    return float(solution[1]), float(solution[2])
 
 
 def by_multiplicative_increase(time: TimeOfCount, most: int) -> int:
@@ -82,18 +99,25 @@ def by_multiplicative_increase(time: TimeOfCount, most: int) -> int:
     From the smallest chunk on, double its size while that helps, then take the smallest size off
     again while that helps.
     """
-    size, least = 1, time(most)
-    while size < most:
-        doubled = time(_count(most, 2 * size))
-        if doubled >= least:
-            break
-        size, least = 2 * size, doubled
+    size, least = _by_doubling(time, most)
+    # Additive decrease: the best size may lie between two doublings.
     while size > 1:
         smaller = time(_count(most, size - 1))
         if smaller >= least:
             break
         size, least = size - 1, smaller
     return _count(most, size)
+
+
+def _by_doubling(time: TimeOfCount, most: int) -> tuple[int, int]:
+    """The chunk size, in smallest ones, up to which doubling helps, and its time."""
+    size, least = 1, time(most)
+    while size < most:
+        doubled = time(_count(most, 2 * size))
+        if doubled >= least:
+            break
+        size, least = 2 * size, doubled
+    return size, least
 
 
 def _count(most: int, size: int) -> int:

@@ -103,8 +103,8 @@ def state_of(plan: PipelinePlan) -> PipelineState:
         stream=np.repeat(np.arange(len(operations)), operations * chunks),
         unmet=np.zeros(num_messages, np.int64),
         hop=np.zeros(num_messages, np.int64),
-        start=np.full(num_messages, -1, np.int64),
-        finish=np.full(num_messages, -1, np.int64),
+        start=_not_yet(num_messages),
+        finish=_not_yet(num_messages),
         line_first=np.cumsum(line_length) - line_length,
         line_size=np.zeros(num_links, np.int64),
         line_key=np.empty(line_room, np.int64),
@@ -117,6 +117,11 @@ def state_of(plan: PipelinePlan) -> PipelineState:
         touched=np.empty(num_links, np.int64),
         counter=np.zeros(2, np.int64),
     )
+
+
+def _not_yet(num_messages: int) -> Int64Array:
+    """Times of messages before they have any."""
+    return np.full(num_messages, -1, np.int64)
 
 
 def _line_lengths(plan: PipelinePlan, repeats: Int64Array, num_links: int) -> Int64Array:
@@ -221,10 +226,7 @@ def _line_up(message: int, touched: int, plan: PipelinePlan, state: PipelineStat
 
 @part
 def _urgency(message: int, operation: int, plan: PipelinePlan, state: PipelineState) -> int:
-    """Early chunks first; of one turn, the message that most others follow.
-
-    Turns lie farther apart than any number of messages that may follow.
-    """
+    """Key of a message: early chunks first; of one turn, the message that most others follow."""
     stream = state.stream[message]
     width = plan.stream_operation[stream + 1] - plan.stream_operation[stream]
     place = message - plan.stream_message[stream]

@@ -39,22 +39,22 @@ class Operations:
     @classmethod
     def joined(cls, parts: Sequence[Operations]) -> Operations:
         """All operations of all parts, in order."""
-        ends = np.cumsum([0, *(len(part) for part in parts)])
-        before, after = [], []
-        for part, first in zip(parts, ends, strict=False):
-            before.append(part.before + first)
-            after.append(part.after + first)
-        return cls(
-            source=np.concatenate([part.source for part in parts]),
-            destination=np.concatenate([part.destination for part in parts]),
-            reduces=np.concatenate([part.reduces for part in parts]),
-            remaining=np.concatenate([part.remaining for part in parts]),
-            before=np.concatenate(before),
-            after=np.concatenate(after),
-        )
+        shifted, first = [], 0
+        for part in parts:
+            shifted.append(part.shifted(first))
+            first += len(part)
+        columns = {}
+        for name in cls.__dataclass_fields__:
+            columns[name] = np.concatenate([getattr(part, name) for part in shifted])
+        return cls(**columns)
+
+    def shifted(self, first: int) -> Operations:
+        """The same messages, numbered from `first` on."""
+        return replace(self, before=self.before + first, after=self.after + first)
 
     def waiting(self, before: Int64Array, after: Int64Array) -> Operations:
         """The same messages, and every one of `after` waits for every one of `before` as well."""
+        # Every pair of the two, in the order of `before`.
         first = np.repeat(before, len(after))
         second = np.tile(after, len(before))
         return replace(
@@ -95,11 +95,16 @@ def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
     needed, height = _needed(tree, members, depth)
     kept = np.flatnonzero(needed & (depth > 0))
     nodes = kept[np.argsort(depth[kept], kind="stable")]
-    parent = np.full(len(depth), -1, np.int64)
-    parent[nodes] = tree.parent[nodes]
-    place = np.full(len(depth), -1, np.int64)
-    place[nodes] = np.arange(len(nodes))
+    parent = _set_at(nodes, tree.parent[nodes], len(depth))
+    place = _set_at(nodes, np.arange(len(nodes)), len(depth))
     return PrunedTree(tree.root, nodes, parent, depth, height, place)
+
+
+def _set_at(nodes: Int64Array, values: Int64Array, num_nodes: int) -> Int64Array:
+    """Values of some nodes, -1 for all others: int64[num_nodes]."""
+    column = np.full(num_nodes, -1, np.int64)
+    column[nodes] = values
+    return column
 
 
 def _needed(
@@ -164,11 +169,8 @@ def paths(tree: PrunedTree, targets: Int64Array) -> list[Operations]:
 
 
 def _path(tree: PrunedTree, target: int) -> Operations:
-    length = int(tree.depth[target])
-    nodes = np.empty(length, np.int64)
-    for hop in range(length - 1, -1, -1):
-        nodes[hop] = target
-        target = int(tree.parent[target])
+    nodes = _way_down(tree, target)
+    length = len(nodes)
     hops = np.arange(length, dtype=np.int64)
     return Operations(
         source=tree.parent[nodes],
@@ -180,12 +182,23 @@ def _path(tree: PrunedTree, target: int) -> Operations:
     )
 
 
+def _way_down(tree: PrunedTree, target: int) -> Int64Array:
+    """Nodes from below the root to a target: int64[depth of the target]."""
+    nodes = []
+    while target != tree.root:
+        nodes.append(target)
+        # From the target up, and turned round at the end.
+        target = int(tree.parent[target])
+    return np.asarray(nodes[::-1], np.int64)
+
+
 def turned_round(path: Operations) -> Operations:
     """The same path from its target to the root."""
     return replace(
         path,
         source=path.destination,
         destination=path.source,
+        # What came last comes first.
         remaining=len(path) + 1 - path.remaining,
         before=path.after,
         after=path.before,

@@ -128,7 +128,8 @@ class Pipelining:
     @property
     def num_shares(self) -> int:
         """Shares into which the collective's data falls: one a rank, or one in all."""
-        return self.collective.num_ranks if self.collective.kind in _SPLIT_BY_RANK else 1
+        is_split = self.collective.kind in _SPLIT_BY_RANK
+        return self.collective.num_ranks if is_split else 1
 
     def schedule(self, chunk_counts: Sequence[int]) -> Pipeline:
         """Schedule with `chunk_counts[t]` equal chunks on tree t.
@@ -138,6 +139,7 @@ class Pipelining:
         """
         counts = [chunk_counts[stream.tree] for stream in self.streams]
         collective, chunks, units = self._cut(counts)
+        # Bytes of a chunk: a unit of the collective need not be a whole number of them.
         sizes = message_bytes(self.collective_bytes, collective.unit_count, units)
         plan = self._plan(counts, sizes)
         start, finish = _run(plan)
@@ -150,25 +152,18 @@ class Pipelining:
         share_units = math.lcm(*(part.denominator for part in parts))
         units = _in_units(parts, share_units)
         begin = _in_units([stream.begin for stream in self.streams], share_units)
-        share_of_stream = np.asarray([stream.share for stream in self.streams], np.int64)
         collective = replace(self.collective, unit_count=self.num_shares * share_units)
         whole = Chunks.cut(collective, [share_units])
         stream, position = _repeated(np.asarray(counts, np.int64))
-        share = share_of_stream[stream]
         within = begin[stream] + position * units[stream]
-        chunks = Chunks(
-            whole.origin[share],
-            whole.input_offset[share] + within,
-            whole.output_offset[share] + within,
-            units[stream],
-            whole.target[share],
-        )
-        return collective, chunks, units
+        share = np.asarray([stream.share for stream in self.streams], np.int64)[stream]
+        return collective, _part_of(whole, share, within, units[stream]), units
 
     def _chunk_parts(self, counts: Sequence[int]) -> list[Fraction]:
         """Per stream, the part of a share that is a chunk."""
         pairs = zip(self.streams, counts, strict=True)
         parts = [stream.part / count for stream, count in pairs]
+        # A share is the collective's bytes over the number of shares.
         if any(part * self.collective_bytes < self.num_shares for part in parts):
             raise InputError(
                 f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks",
@@ -229,6 +224,7 @@ class Pipelining:
         """All messages of a plan with their times."""
         stream, message = _repeated(np.diff(plan.stream_message))
         width = np.diff(plan.stream_operation)
+        # The order of messages is that of `PipelinePlan`.
         chunk, position = np.divmod(message, width[stream])
         operation = plan.stream_operation[stream] + position
         first_link = self.routes.links[self.routes.indptr[operation]]
@@ -243,6 +239,17 @@ class Pipelining:
             self.operations.reduces[operation],
             windows_of(first_link, start, finish, is_ready),
         )
+
+
+def _part_of(whole: Chunks, share: Int64Array, within: Int64Array, count: Int64Array) -> Chunks:
+    """Chunks of `count` units, from unit `within` of shares on."""
+    return Chunks(
+        whole.origin[share],
+        whole.input_offset[share] + within,
+        whole.output_offset[share] + within,
+        count,
+        whole.target[share],
+    )
 
 
 def _in_units(parts: Sequence[Fraction], units: int) -> Int64Array:

@@ -46,18 +46,22 @@ _ROOTED_AT_RANKS = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_S
 
 
 def _to_and_fro(tree: PrunedTree, members: Int64Array) -> list[Operations]:
+    """Up and down again, whoever is a member."""
     return [reduce_and_broadcast(tree)]
 
 
 def _down(tree: PrunedTree, members: Int64Array) -> list[Operations]:
+    """From the root to all."""
     return [broadcast(tree)]
 
 
 def _up(tree: PrunedTree, members: Int64Array) -> list[Operations]:
+    """From all to the root."""
     return [reduction(tree)]
 
 
 def _gathering(tree: PrunedTree, members: Int64Array) -> list[Operations]:
+    """From every member to the root, each by itself."""
     return [turned_round(path) for path in paths(tree, members)]
 
 
@@ -106,6 +110,7 @@ def _first_shares(
     """The first share that each tree carries: that of its root, or 0; -1 for a foreign root."""
     if collective.kind not in _ROOTED_AT_RANKS:
         return [0] * len(trees)
+    # Shares are numbered by ranks, trees are rooted at NPUs.
     rank_of = {int(npu): rank for rank, npu in enumerate(members)}
     return [rank_of.get(tree.root, -1) for tree in trees]
 
@@ -129,13 +134,15 @@ def _check_roots(
     lost = set(range(wanted)) - set(shares)
     where = f"{collective.kind} on {len(trees)} trees"
     if lost:
-        raise InputError(f"{where}: no tree is rooted at rank {min(lost)}", code="tree-root")
+        raise _wrong_root(f"{where}: no tree is rooted at rank {min(lost)}")
     if -1 in shares:
-        message = f"{where}: a tree is rooted at an NPU that is no member"
-        raise InputError(message, code="tree-root")
+        raise _wrong_root(f"{where}: a tree is rooted at an NPU that is no member")
     if collective.root is None:
         return
     root = int(members[collective.root])
     if any(tree.root != root for tree in trees):
-        message = f"{collective.kind}: a tree is not rooted at NPU {root}"
-        raise InputError(message, code="tree-root")
+        raise _wrong_root(f"{collective.kind}: a tree is not rooted at NPU {root}")
+
+
+def _wrong_root(message: str) -> InputError:
+    return InputError(message, code="tree-root")

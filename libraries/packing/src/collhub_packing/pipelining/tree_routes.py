@@ -71,6 +71,7 @@ def _turned(
     """The rows of the opposite links, from the last to the first."""
     turned = []
     for row in reversed(links):
+        # The way up takes the same links backwards, which a packing needs to fit.
         opposite = int(topology.destination[row]), int(topology.source[row])
         turned.append(row_between[opposite])
     return turned

@@ -27,6 +27,7 @@ def windows_of(
     """
     if not len(link):
         return link
+    # Link by link, in the order in which messages start.
     order = np.lexsort((start, link))
     link = link[order]
     turn = np.arange(len(link)) - np.searchsorted(link, link)
@@ -42,6 +43,7 @@ def _most_at_once(link: Int64Array, start: Int64Array, finish: Int64Array) -> In
     # Link and time in one number, so that one sorted search serves all links.
     span = int(finish.max()) + 1
     ended = np.maximum.accumulate(link * span + finish)
+    # Messages of the link that have ended by then.
     before = np.searchsorted(ended, link * span + start, side="right")
     on_the_way = np.arange(len(link)) - before + 1
     most = np.zeros(int(link[-1]) + 1, np.int64)
