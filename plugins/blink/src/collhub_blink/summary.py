@@ -21,6 +21,7 @@ def statistics_of(
 ) -> Statistics:
     """The chosen packing, and the front of those at the optimal rate."""
     packing = best.packing
+    # Else only the lower bound is known.
     is_proved = packing.status == "optimal"
     front = [f"{len(p.trees)} x {p.depth}" for p in packings if not p.is_shallow]
     found: Statistics = {

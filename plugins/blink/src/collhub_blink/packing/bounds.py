@@ -24,5 +24,6 @@ def ingress_bound(network: RankNetwork, rate: Rate) -> RateBound:
 def partition_bound(network: RankNetwork, found: Strength) -> RateBound:
     """The bound of an all-reduce on duplex links."""
     bytes_per_s = found.value * network.graph.unit
+    # The sides with their switches, since it is what leaves these that proves the rate.
     blocks = tuple(network.named(side) for side in found.sides)
     return RateBound("partition", bytes_per_s, blocks=blocks)

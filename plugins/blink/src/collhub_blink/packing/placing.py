@@ -100,6 +100,7 @@ def _placed(
     has_chunk = {root}
     ranks = np.argsort(tree.depths(), kind="stable")
     # Parents before children, so that it is known who has the chunk.
+    # A way may begin at any NPU that has the chunk by then, not at the parent alone.
     for rank in ranks[tree.parent[ranks] >= 0].tolist():
         route = list(direct.routes[tree.arc[rank]])
         passed = nodes[graph.destination[route]].tolist()

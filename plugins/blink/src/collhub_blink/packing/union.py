@@ -38,6 +38,7 @@ def _spread(task: PackingTask) -> RateBound:
 def _all_reduce(task: PackingTask) -> RateBound:
     """The tightest partition; with links that differ by direction, the best bound at hand."""
     network = task.network
+    # The strength is known for duplex links alone.
     if not network.is_duplex:
         return directed_bound(network)
     return partition_bound(network, strength(network.graph))

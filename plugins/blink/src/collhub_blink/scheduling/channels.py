@@ -45,10 +45,12 @@ def balanced_shares(size_bytes: float, *channels: Channel) -> tuple[float, ...]:
     is max(0, (B * b2 - T * b1 * b2) / (b1 + b2)) (Blink, section 3.5), so it helps above
     B = T * b1.
     """
+    # What all channels wait for delays all alike, and does not count.
     start_s = min(channel.setup_s for channel in channels)
     late_s = [channel.setup_s - start_s for channel in channels]
     chosen, end_s = _chosen(size_bytes, channels, late_s)
     shares = [0.0] * len(channels)
+    # The first channel takes what rounding leaves, so that shares add up.
     for number in chosen[1:]:
         share = (end_s - late_s[number]) * channels[number].rate_bytes_per_s
         # Rounding may leave a little below nothing or above all.
