@@ -11,8 +11,9 @@ ended, or has unmet needs; a link that is free has an empty line between two ins
 schedule is deterministic, and whatever waits makes progress as long as the needs have no cycle.
 Cost: two heap operations a message and link for the line, four for the two events: O(log n) each.
 
-All in one file, because numba's cache notices changes only in the file of the function that it
-compiles. Import it late: importing numba takes a second.
+Functions are longer than elsewhere, because numba counts references at every call that takes
+many arrays; and all stand in one file, because numba's cache notices changes only in the file of
+the function that it compiles. Import it late: importing numba takes a second.
 """
 
 from __future__ import annotations
@@ -185,18 +186,6 @@ def _happen(item: int, now: int, touched: int, plan: PipelinePlan, state: Pipeli
         state.hop[message] += 1
         return _line_up(message, touched, plan, state)
     state.finish[message] = now
-    return _release_followers(message, operation, touched, plan, state)
-
-
-@part
-def _release_followers(
-    message: int,
-    operation: int,
-    touched: int,
-    plan: PipelinePlan,
-    state: PipelineState,
-) -> int:
-    """Line up the messages of the same chunk for which this one was the last that was missing."""
     for position in range(plan.next_indptr[operation], plan.next_indptr[operation + 1]):
         # Messages of a chunk stand side by side, in the order of the operations.
         follower = message - operation + plan.next_operation[position]
@@ -208,30 +197,28 @@ def _release_followers(
 
 @part
 def _line_up(message: int, touched: int, plan: PipelinePlan, state: PipelineState) -> int:
-    """Put a message in the line of its next link; count touched links."""
-    operation = _operation(message, state.stream[message], plan)
+    """Put a message in the line of its next link; count touched links.
+
+    Early chunks first; of one turn, the message that most others follow.
+    """
+    stream = state.stream[message]
+    operation = _operation(message, stream, plan)
     hop = state.hop[message]
     if hop > 0:
         # A switch has no say in the order: first come, first served.
         key = _FORWARDED + state.counter[_SEQUENCE]
         state.counter[_SEQUENCE] += 1
     else:
-        key = _urgency(message, operation, plan, state)
+        width = plan.stream_operation[stream + 1] - plan.stream_operation[stream]
+        place = message - plan.stream_message[stream]
+        chunk = plan.stream_chunk[stream] + place // width
+        # Turns lie farther apart than any number of messages that may follow.
+        key = plan.turn[chunk] - plan.remaining[operation]
     link = plan.route_link[plan.route_indptr[operation] + hop]
     first, size = state.line_first[link], state.line_size[link]
     _push(state.line_key, state.line_message, first, size, key, message)
     state.line_size[link] += 1
     return _touch(link, touched, state)
-
-
-@part
-def _urgency(message: int, operation: int, plan: PipelinePlan, state: PipelineState) -> int:
-    """Key of a message: early chunks first; of one turn, the message that most others follow."""
-    stream = state.stream[message]
-    width = plan.stream_operation[stream + 1] - plan.stream_operation[stream]
-    place = message - plan.stream_message[stream]
-    chunk = plan.stream_chunk[stream] + place // width
-    return int(plan.turn[chunk] - plan.remaining[operation])
 
 
 @part
@@ -247,6 +234,7 @@ def _touch(link: int, touched: int, state: PipelineState) -> int:
 @part
 def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) -> None:
     """Every touched link that is free takes the first message of its line."""
+    num_links = len(state.is_free)
     for position in range(touched):
         link = state.touched[position]
         state.is_touched[link] = False
@@ -255,32 +243,23 @@ def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) 
         first, size = state.line_first[link], state.line_size[link]
         message = _pop(state.line_key, state.line_message, first, size)
         state.line_size[link] -= 1
-        _send(message, link, now, plan, state)
-
-
-@part
-def _send(message: int, link: int, now: int, plan: PipelinePlan, state: PipelineState) -> None:
-    """Put a message on a link: it is busy until one event, and the message arrives at another."""
-    stream = state.stream[message]
-    if state.hop[message] == 0:
-        state.start[message] = now
-    size = plan.size_class[stream]
-    arrival = now + plan.arrival[size, link]
-    # Messages that wait for nothing are told apart in a trace only by the end of the first one.
-    needs = plan.needs[_operation(message, stream, plan)]
-    is_alone = state.is_unused[link] and needs == 0
-    free = arrival if is_alone else now + plan.busy[size, link]
-    state.is_free[link] = False
-    state.is_unused[link] = False
-    _add_event(free, link, state)
-    _add_event(arrival, len(state.is_free) + message, state)
-
-
-@part
-def _add_event(time: int, item: int, state: PipelineState) -> None:
-    """Put an event into the heap of events."""
-    _push(state.event_time, state.event_item, 0, state.counter[_EVENTS], time, item)
-    state.counter[_EVENTS] += 1
+        if state.hop[message] == 0:
+            state.start[message] = now
+        stream = state.stream[message]
+        size_class = plan.size_class[stream]
+        arrival = now + plan.arrival[size_class, link]
+        # Messages that wait for nothing are told apart in a trace only by the end of the first.
+        needs = plan.needs[_operation(message, stream, plan)]
+        is_alone = state.is_unused[link] and needs == 0
+        free = arrival if is_alone else now + plan.busy[size_class, link]
+        state.is_free[link] = False
+        state.is_unused[link] = False
+        # Two events: the link is busy until one, and the message arrives at the other.
+        events = state.counter[_EVENTS]
+        _push(state.event_time, state.event_item, 0, events, free, link)
+        arriving = num_links + message
+        _push(state.event_time, state.event_item, 0, events + 1, arrival, arriving)
+        state.counter[_EVENTS] = events + 2
 
 
 # --- binary heaps by (key, item), in a part of two arrays that begins at `first` ---
