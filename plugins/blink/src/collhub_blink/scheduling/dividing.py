@@ -89,8 +89,8 @@ def _divisions(
     if alone is None:
         return
     yield _division(whole, [alone], time_ns)
-    # Simple fractions, since the first shares are corrected anyway.
     balance = balanced_shares(size, *channels)
+    # Simple fractions, since the first shares are corrected anyway.
     parts = [Fraction(share / size).limit_denominator(_FINEST) for share in balance]
     made = [_made(plane, part, time_ns) for plane, part in zip(planes, parts, strict=True)]
     for _ in range(_ROUNDS):
