@@ -20,12 +20,11 @@ from itertools import pairwise, permutations
 
 import numpy as np
 from collhub_blink.allocations import AllocationClass, allocation_classes
-from collhub_blink.fewest import Fewest
-from collhub_blink.fewest_all_reduce import fewest_all_reduce_trees
-from collhub_blink.fewest_broadcast import fewest_broadcast_trees
-from collhub_blink.weights import Budget
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.rates import broadcast_rate, strength
+from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
+from collhub_blink.fewest.broadcast import fewest_broadcast_trees
+from collhub_blink.fewest.counting import Fewest
+from collhub_blink.fewest.weights import Budget
+from collhub_packing import CapacityGraph, broadcast_rate, strength
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 import hub_core

@@ -16,9 +16,9 @@ import time
 
 import numpy as np
 from collhub_blink.certificate import certificate_of
-from collhub_blink.packing import Packing
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.task import PackingTask
 from collhub_blink.synthesize import packings_of
-from collhub_blink.task import Task
 
 import hub_core
 from hub_core.certificates import check_certificate
@@ -90,12 +90,14 @@ def _line(machine: str, topology: Topology, kind: CollectiveKind) -> str:
     )
 
 
-def _packed(topology: Topology, kind: CollectiveKind, size: int) -> tuple[Task, list[Packing]]:
+def _packed(
+    topology: Topology, kind: CollectiveKind, size: int
+) -> tuple[PackingTask, list[PlacedPacking]]:
     collective = _collective(topology, kind)
     request = SynthesisRequest(
         collective, topology, size, tuple(range(topology.num_npus)), Occupancy.SERIALIZATION
     )
-    task = Task.of(request, OPTIONS)
+    task = PackingTask.of(request, OPTIONS)
     return task, packings_of(task)
 
 
