@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.network import LinkTimes, Network
-from collhub_tacos.switches import contracted, unwound
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import contracted, unwound
 from hub_core.algorithm import message_bytes
 from hub_core.collectives import Collective, CollectiveKind
 from hub_core.diagnostics import UsageError
@@ -35,7 +35,7 @@ class Setting:
     """
 
     collective: Collective
-    network: Network
+    network: LinkNetwork
     members: Int64Array
     collective_bytes: int
     occupancy: Occupancy

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 
-from collhub_tacos.bounds import lower_bounds_ps
-from collhub_tacos.forms import FORMS, LADDERS, Candidate, Progress
-from collhub_tacos.network import Network
+from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.networks.path_network import PathNetwork
+from collhub_tacos.phases.forms import FORMS, LADDERS, Progress, SynthesisCandidate
 from collhub_tacos.setting import Setting
-from collhub_tacos.switches import PathNetwork
 from hub_core.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.collectives import CollectiveKind
 from hub_core.diagnostics import InputError, UsageError
@@ -58,7 +58,7 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     return SynthesisResult(algorithm, time_ns, bounds, statistics, is_partial, is_replayed)
 
 
-def _is_right(setting: Setting, best: Candidate, transfers: Transfers | None) -> bool:
+def _is_right(setting: Setting, best: SynthesisCandidate, transfers: Transfers | None) -> bool:
     """Check the whole: by the core where all `transfers` are at hand, else on the synthesizer's own arrays.
 
     False where neither can be. Raises `InputError` for what is wrong.
@@ -72,7 +72,10 @@ def _is_right(setting: Setting, best: Candidate, transfers: Transfers | None) ->
 
 
 def _algorithm(
-    setting: Setting, candidate: Candidate, transfers: Transfers, wanted: tuple[int, ...] | None
+    setting: Setting,
+    candidate: SynthesisCandidate,
+    transfers: Transfers,
+    wanted: tuple[int, ...] | None,
 ) -> Algorithm:
     return algorithm_of(
         candidate.collective,
@@ -99,9 +102,9 @@ def _judged_ns(setting: Setting, request: SynthesisRequest, algorithm: Algorithm
     return request.simulate(algorithm)
 
 
-def _best(setting: Setting, request: SynthesisRequest) -> Candidate:
+def _best(setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
     """The fastest over forms and numbers of chunks. Ctrl-C ends the search; without a result it is raised again."""
-    best: dict[str, Candidate] = {}
+    best: dict[str, SynthesisCandidate] = {}
     is_interrupted = False
     searches = _searches(setting)
     try:
@@ -124,7 +127,7 @@ def _best(setting: Setting, request: SynthesisRequest) -> Candidate:
 
 
 def _time_ns(
-    setting: Setting, request: SynthesisRequest, candidate: Candidate, *, is_alone: bool
+    setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate, *, is_alone: bool
 ) -> int:
     """What a form takes beside others, by the simulator where its word counts more."""
     if is_alone or candidate.num_transfers > _MOST_JUDGED:
@@ -134,10 +137,10 @@ def _time_ns(
     return _judged_ns(setting, request, _algorithm(setting, candidate, transfers, None)) or own
 
 
-_Search = Callable[[Progress], Iterator[Candidate]]
+_FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 
 
-def _searches(setting: Setting) -> list[_Search]:
+def _searches(setting: Setting) -> list[_FormSearch]:
     """The forms to try. Raises `UsageError` for a method that belongs to another collective."""
     kind, method = setting.collective.kind, setting.method
     if kind is not CollectiveKind.ALL_REDUCE:
@@ -146,16 +149,16 @@ def _searches(setting: Setting) -> list[_Search]:
             raise UsageError(message, cure="leave -O method away", code="option-range")
         return [partial(_climb, setting)]
     # Imported here: numba takes a second.
-    from collhub_tacos.fused import fused, is_promising, latency, unsuitability
+    from collhub_tacos.phases.fused import fused, is_promising, latency, unsuitability
 
-    def on_many_trees(progress: Progress) -> Iterator[Candidate]:
+    def on_many_trees(progress: Progress) -> Iterator[SynthesisCandidate]:
         if method == "fused" or is_promising(setting):
             yield fused(setting, progress)
 
-    def on_one_tree(progress: Progress) -> Iterator[Candidate]:
+    def on_one_tree(progress: Progress) -> Iterator[SynthesisCandidate]:
         yield latency(setting, progress)
 
-    forms: dict[str, _Search] = {
+    forms: dict[str, _FormSearch] = {
         "two-phase": partial(_climb, setting),
         "latency": on_one_tree,
         "fused": on_many_trees,
@@ -166,7 +169,7 @@ def _searches(setting: Setting) -> list[_Search]:
     return list(forms.values()) if has_trees else [forms["two-phase"]]
 
 
-def _climb(setting: Setting, progress: Progress) -> Iterator[Candidate]:
+def _climb(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
     """Candidates by growing number of chunks, until two in a row do not help."""
     kind = setting.collective.kind
     ladder = setting.candidates(LADDERS[kind])
@@ -200,10 +203,10 @@ def _check_memory(setting: Setting, num_transfers: int) -> None:
         raise InputError(message, cure=cure, code="memory")
 
 
-def _bounds_ns(setting: Setting, best: Candidate) -> dict[str, int]:
+def _bounds_ns(setting: Setting, best: SynthesisCandidate) -> dict[str, int]:
     """Lower bounds for messages of the size that was chosen, rounded down; `fluid` for those of any size."""
     unit_bytes = setting.chunk_bytes(best.collective.unit_count)
-    network = Network.of(setting.network.topology)
+    network = LinkNetwork.of(setting.network.topology)
     bounds = lower_bounds_ps(
         best.collective, network, setting.members, unit_bytes, setting.occupancy
     )
@@ -211,7 +214,7 @@ def _bounds_ns(setting: Setting, best: Candidate) -> dict[str, int]:
 
 
 def _statistics(
-    setting: Setting, request: SynthesisRequest, best: Candidate
+    setting: Setting, request: SynthesisRequest, best: SynthesisCandidate
 ) -> dict[str, JsonValue]:
     chunk_bytes = setting.chunk_bytes(best.collective.unit_count)
     found: dict[str, JsonValue] = {
