@@ -22,7 +22,7 @@ import numba
 import numpy as np
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.phases.reversal import is_duplex, transposed
+from collhub_tacos.networks.transposition import is_duplex, transposed
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import all_gather
 

@@ -15,8 +15,8 @@ import numba
 import numpy as np
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.spreading.heterogeneous import best_all_gather as by_events
 from collhub_tacos.spreading.heterogeneous import fewest_ps
+from collhub_tacos.spreading.heterogeneous import find_all_gather as by_events
 from collhub_tacos.spreading.homogeneous import best_all_gather as in_lockstep
 
 import hub_core

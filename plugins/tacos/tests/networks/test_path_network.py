@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.path_network import PathNetwork, contracted, unwound
+from collhub_tacos.networks.path_network import PathNetwork, contracted
+from collhub_tacos.networks.unwinding import unwound
 from collhub_tacos.routing.multicast import spread
 from collhub_tacos.routing.routes import route_all
 from collhub_tacos.schedules.link_schedule import LinkSchedule

@@ -1,24 +1,23 @@
-"""The set of nodes out of which an all-gather comes slowest, found exactly by flows."""
+"""Set of nodes out of which an all-gather comes slowest, found exactly by flows."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 from collhub_packing.graph import CapacityGraph
 
+from collhub_tacos.columns import BoolArray, Int64Array, inverse
 from collhub_tacos.networks.link_network import LinkNetwork
 from hub_core.diagnostics import InputError
 
 
-def tightest_sets(
-    network: LinkNetwork, members: npt.NDArray[np.int64]
-) -> list[npt.NDArray[np.bool_]]:
-    """The node set of least bandwidth out of it by members in it: bool[nodes], for `lower_bounds_ps`.
+def tightest_sets(network: LinkNetwork, members: Int64Array) -> list[BoolArray]:
+    """Node set of least bandwidth out of it by members in it: bool[nodes], for `lower_bounds_ps`.
 
-    Empty where bandwidths have no common unit, which exact flows need. Cost: several flows to each member, so it is for
-    hundreds of nodes. Raises `InputError` where members cannot reach one another.
+    Empty where bandwidths have no common unit, which exact flows need. Cost: several flows to each
+    member, so it is for hundreds of nodes. Raises `InputError` where members cannot reach one
+    another.
     """
     # Imports numba, which takes a second.
     from collhub_packing.rates import all_gather_rate
@@ -27,8 +26,9 @@ def tightest_sets(
         graph = CapacityGraph.of(network.topology)
     except InputError:
         return []
-    order = np.concatenate([members, np.setdiff1d(np.arange(network.num_nodes), members)])
-    number = np.argsort(order)
+    relays = np.setdiff1d(np.arange(network.num_nodes), members)
+    order = np.concatenate([members, relays])
+    number = inverse(order)
     # NPUs that only relay are to the flows what switches are: they need nothing themselves.
     graph = replace(
         graph,

@@ -1,1 +1,1 @@
-"""Networks as the synthesizer sees them: links grouped by destination, arcs over switches, distances and symmetries."""
+"""Networks as the kernels see them: links by destination, arcs over switches, distances."""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from collhub_tacos.columns import Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork
 from hub_core.diagnostics import InputError
 from hub_core.rank_lists import format_ranks
 
 
-def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> npt.NDArray[np.int64]:
-    """Links from `node` to every node, -1 where there is no way: int64[nodes]. `both_ways`: links count backwards, too."""
+def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> Int64Array:
+    """Links from `node` to every node, -1 where there is no way: int64[nodes].
+
+    `both_ways`: links count backwards, too. Cost: a look at all links per hop.
+    """
+    source, destination = network.source, network.destination
+    if both_ways:
+        one, other = source, destination
+        source = np.concatenate([one, other])
+        destination = np.concatenate([other, one])
     hops = np.full(network.num_nodes, -1, np.int64)
     hops[node] = 0
-    source, destination, distance = network.source, network.destination, 0
-    if both_ways:
-        source, destination = (
-            np.concatenate([source, destination]),
-            np.concatenate([destination, source]),
-        )
+    distance = 0
     reached = hops == 0
     while reached.any():
         distance += 1
@@ -31,13 +34,23 @@ def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> np
 
 
 def unreachable(network: LinkNetwork, source: int, destination: int) -> InputError:
-    """The error for a pair of nodes without a way, to be raised by the caller."""
-    topology = network.topology
-    inside = np.flatnonzero(hops_from(network, source) >= 0)
-    npus = [int(node) for node in inside if node < network.num_npus]
-    switches = [topology.node_name(int(node)) for node in inside if node >= network.num_npus]
-    cut = ", ".join([f"NPU{'s' * (len(npus) > 1)} {format_ranks(npus)}", *switches])
-    message = f"topology {topology.name}: NPU {source} cannot reach NPU {destination}: no link leaves {cut}"
+    """Error for a pair of nodes without a way, to be raised by the caller."""
+    name = network.topology.name
+    cut = ", ".join(_names_of_reached(network, source))
     return InputError(
-        message, cure="add links, or choose NPUs that reach one another", code="disconnected"
+        f"topology {name}: NPU {source} cannot reach NPU {destination}: no link leaves {cut}",
+        cure="add links, or choose NPUs that reach one another",
+        code="disconnected",
     )
+
+
+def _names_of_reached(network: LinkNetwork, node: int) -> list[str]:
+    """NPUs that a node reaches, as one text, and each of the switches."""
+    inside = np.flatnonzero(hops_from(network, node) >= 0)
+    npus = inside[inside < network.num_npus].tolist()
+    switches = inside[inside >= network.num_npus].tolist()
+    word = "NPUs" if len(npus) > 1 else "NPU"
+    return [
+        f"{word} {format_ranks(npus)}",
+        *[network.topology.node_name(switch) for switch in switches],
+    ]

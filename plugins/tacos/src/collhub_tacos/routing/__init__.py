@@ -1,1 +1,1 @@
-"""Routing: give every chunk a path or a tree of its own, over links that cost more the fuller they are."""
+"""Routing: a path or a tree a chunk, over links that cost more the fuller they are."""

@@ -1,23 +1,20 @@
-"""Broadcast, and all-gathers of groups whose other NPUs relay: every chunk on a tree of its own, on links that share the load."""
+"""Broadcast, and all-gathers of groups whose other NPUs relay, on trees that share the load."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import numpy.typing as npt
 
+from collhub_tacos.columns import BoolArray, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.progress import Progress, silent
 from collhub_tacos.routing.rules import EVERYONE, RouteRules
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
-# Shallow trees first, which are fast for few chunks; then trees that fill links evenly, which are fast for many.
-_ROUNDS = (RouteRules(steepness=1.0, depth_weight=0.9, slack=1.1),) * 7 + (
-    RouteRules(steepness=4.0, depth_weight=0.5, slack=1.0),
-) * 7
+# Shallow trees first, which are fast for few chunks; then trees that fill links evenly, which are
+# fast for many.
+_SHALLOW = RouteRules(steepness=1.0, depth_weight=0.9, slack=1.1)
+_EVEN = RouteRules(steepness=4.0, depth_weight=0.5, slack=1.0)
+_ROUNDS = (_SHALLOW,) * 7 + (_EVEN,) * 7
 
 
 def spread(
@@ -26,26 +23,30 @@ def spread(
     origin: Int64Array,
     needed: BoolArray,
     seed: int = 0,
-    progress: Callable[[float, str], None] = lambda fraction, what: None,
+    progress: Progress = silent,
 ) -> LinkSchedule:
-    """Bring chunk x from NPU `origin[x]` to all nodes of `needed` (bool per node); others relay where that helps.
+    """Bring chunk x from NPU `origin[x]` to all nodes of `needed` (bool per node).
 
-    Every chunk grows a tree from its origin, by the nearest node that lacks it (Takahashi and Matsuyama, 1980), over
-    links that cost more the fuller they are; in each of some rounds all trees are grown anew with the others in view and
-    put in time, what has farthest to go first, and the fastest round is kept. Who gets a chunk gets it once; relays get what they
-    pass on alone. Cost: a search per chunk and round. `network`: of NPUs, or `switches.contracted`. Raises `InputError`
-    that names a node that cannot be reached and the cut.
+    Others relay where that helps, and get what they pass on alone; who gets a chunk gets it once.
+    Every chunk grows a tree from its origin, by the nearest node that lacks it (Takahashi and
+    Matsuyama, 1980), over links that cost more the fuller they are; in each of some rounds all
+    trees are grown anew with the others in view and put in time, what has farthest to go first,
+    and the fastest round is kept. Cost: a search per chunk and round. `network`: of NPUs, or
+    `path_network.contracted`. Raises `InputError` that names a node that cannot be reached and the
+    cut.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.rounds import Router
 
     members = needed[: network.num_nodes]
-    router = Router(network, times, origin, np.full(len(origin), EVERYONE), members, seed)
+    targets = np.full(len(origin), EVERYONE)
+    router = Router(network, times, origin, targets, members, seed)
     best: LinkSchedule | None = None
-    for number, rules in enumerate(_ROUNDS):
+    for done, rules in enumerate(_ROUNDS, start=1):
         router.improve(rules)
         found = router.plan().farthest_first(times)
-        best = found if best is None or found.time_ps < best.time_ps else best
-        progress((number + 1) / len(_ROUNDS), "multicast")
+        if best is None or found.time_ps < best.time_ps:
+            best = found
+        progress(done / len(_ROUNDS), "multicast")
     assert best is not None
     return best

@@ -1,15 +1,18 @@
-"""Rounds of routing: every chunk is routed anew with the load of all others in view, so that the fullest link gets emptier."""
+"""Rounds of routing: every chunk is routed anew with the load of all others in view.
+
+So the fullest link gets emptier. Import it late: numba takes a second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import numpy.typing as npt
 
+from collhub_tacos.columns import BoolArray, Float64Array, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import links_of_arcs
 from collhub_tacos.networks.reach import hops_from, unreachable
-from collhub_tacos.routing.plan import RoutePlan, hops
+from collhub_tacos.progress import FractionReport, unreported
+from collhub_tacos.routing.plan import RoutePlan
 from collhub_tacos.routing.rules import EVERYONE, RouteRules
 from collhub_tacos.routing.trees_kernel import (
     ArcMap,
@@ -19,15 +22,38 @@ from collhub_tacos.routing.trees_kernel import (
     reroute,
 )
 
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
 # Transfers between two looks at Ctrl-C: at most a second.
 _SLICE = 100_000
+# In place of a rate of nothing, so that it may be divided by.
+_LEAST_RATE = 1e-30
+
+
+class _Round:
+    """Routes of one round, chunk by chunk; of chunk x `size[x]` transfers from `first[x]` on."""
+
+    def __init__(self, num_chunks: int, room: int) -> None:
+        self.first = np.zeros(num_chunks, np.int64)
+        self.size = np.zeros(num_chunks, np.int64)
+        self.arc = np.zeros(room, np.int64)
+        self.parent = np.zeros(room, np.int64)
+
+    def widen(self, nodes: int) -> None:
+        """Double the room, and leave enough for a tree."""
+        more = np.zeros(len(self.arc) + nodes, np.int64)
+        self.arc = np.concatenate([self.arc, more])
+        self.parent = np.concatenate([self.parent, more])
+
+    def cut(self, used: int) -> None:
+        """Drop the room that is left."""
+        self.arc = self.arc[:used]
+        self.parent = self.parent[:used]
 
 
 class Router:
-    """Routes of all chunks. `origin`: int64 per chunk; `target`: int64 per chunk, or `EVERYONE` for all `needed` nodes."""
+    """Routes of all chunks.
+
+    `origin`: int64 per chunk; `target`: int64 per chunk, or `EVERYONE` for all `needed` nodes.
+    """
 
     def __init__(
         self,
@@ -40,25 +66,23 @@ class Router:
     ) -> None:
         """Raises `InputError` that names a pair without a way and the cut."""
         self._network, self._seed = network, seed
-        self._map, single = _map_of(network, times)
-        self._search = _search(network.num_nodes)
+        self._arcs, single = _map_of(network, times)
+        self._space = _workspace(network.num_nodes)
         targets = np.unique(target[target >= 0])
         row = np.full(network.num_nodes, -1, np.int64)
         row[targets] = np.arange(len(targets))
-        bound = distances(self._map, network.indptr, targets, self._search)
+        bound = distances(self._arcs, network.indptr, targets, self._space)
         self._check_reach(origin, target, needed, bound, row)
-        load, cost = np.zeros(len(single.busy), np.int64), single.arrival.astype(np.float64)
-        # Compiled code may not be given columns of a wider array: numba 0.59 takes them for arrays without gaps.
-        origin, target, needed = (
-            np.ascontiguousarray(origin),
-            np.ascontiguousarray(target),
-            np.ascontiguousarray(needed),
-        )
-        self._stated = (origin, target, needed, bound, row, load, cost)
-        self._load = load
+        # Compiled code may not be given columns of a wider array: numba 0.59 takes them for arrays
+        # without gaps.
+        origin = np.ascontiguousarray(origin)
+        target = np.ascontiguousarray(target)
+        needed = np.ascontiguousarray(needed)
+        self._load = np.zeros(len(single.busy), np.int64)
+        cost = single.arrival.astype(np.float64)
+        self._stated = (origin, target, needed, bound, row, self._load, cost)
         self._least_ps = _least_load_ps(network, times, origin, needed)
-        self._first, self._size = np.zeros(len(origin), np.int64), np.zeros(len(origin), np.int64)
-        self._arc, self._parent = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._routes = _Round(len(origin), 0)
         self._rounds = 0
 
     @property
@@ -66,24 +90,16 @@ class Router:
         """How long the fullest link is busy: no order of these routes takes less."""
         return int(self._load.max(initial=0))
 
-    def improve(
-        self, rules: RouteRules, progress: Callable[[float], None] = lambda fraction: None
-    ) -> None:
+    def improve(self, rules: RouteRules, progress: FractionReport = unreported) -> None:
         """Route every chunk anew, in a random order."""
-        chunks, nodes = len(self._first), self._network.num_nodes
+        chunks, nodes = len(self._routes.first), self._network.num_nodes
         order = np.random.default_rng((self._seed, self._rounds)).permutation(chunks)
-        room = max(len(self._arc), 4 * chunks) + nodes
-        first, size = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
-        arc, parent = np.zeros(room, np.int64), np.zeros(room, np.int64)
+        room = max(len(self._routes.arc), 4 * chunks) + nodes
+        new = _Round(chunks, room)
         position: int | np.int64 = 0
         used: int | np.int64 = 0
         fullest: int | np.int64 = self.fullest_ps
-        aim = int(rules.slack * self._least_ps)
-        weights = (rules.steepness, rules.depth_weight)
         while position < chunks:
-            routing = RoutingState(
-                *self._stated, self._first, self._size, self._arc, first, size, arc, parent
-            )
             position, used, fullest = reroute(
                 order,
                 position,
@@ -91,97 +107,128 @@ class Router:
                 used,
                 fullest,
                 _SLICE,
-                aim,
-                *weights,
-                self._map,
-                routing,
-                self._search,
+                int(rules.slack * self._least_ps),
+                rules.steepness,
+                rules.depth_weight,
+                self._arcs,
+                self._state(new),
+                self._space,
             )
-            if used + nodes > len(arc):
-                arc, parent = (
-                    np.concatenate([column, np.zeros(len(column) + nodes, np.int64)])
-                    for column in (arc, parent)
-                )
+            if used + nodes > len(new.arc):
+                new.widen(nodes)
             progress(position / chunks)
-        self._first, self._size, self._arc, self._parent = first, size, arc[:used], parent[:used]
+        new.cut(int(used))
+        self._routes = new
         self._rounds += 1
 
+    def _state(self, new: _Round) -> RoutingState:
+        old = self._routes
+        return RoutingState(
+            *self._stated,
+            old_first=old.first,
+            old_size=old.size,
+            old_arc=old.arc,
+            new_first=new.first,
+            new_size=new.size,
+            new_arc=new.arc,
+            new_parent=new.parent,
+        )
+
     def plan(self) -> RoutePlan:
-        """The routes of the last round, chunk by chunk as they were routed."""
-        order = np.argsort(self._first, kind="stable")
-        order = order[self._size[order] > 0]
-        chunk, base = (
-            np.repeat(column, self._size[order]) for column in (order, self._first[order])
-        )
-        return RoutePlan(
-            self._network, chunk, self._arc, np.where(self._parent < 0, -1, self._parent + base)
-        )
+        """Routes of the last round, chunk by chunk as they were routed."""
+        routes = self._routes
+        order = np.argsort(routes.first, kind="stable")
+        # Chunks that are where they should be have no route, and begin where the next one does.
+        order = order[routes.size[order] > 0]
+        size = routes.size[order]
+        chunk = np.repeat(order, size)
+        base = np.repeat(routes.first[order], size)
+        parent = np.where(routes.parent < 0, -1, routes.parent + base)
+        return RoutePlan(self._network, chunk, routes.arc, parent)
 
     def _check_reach(
         self,
         origin: Int64Array,
         target: Int64Array,
         needed: BoolArray,
-        bound: npt.NDArray[np.float64],
+        bound: Float64Array,
         row: Int64Array,
     ) -> None:
+        """Raise `InputError` for the first chunk that cannot get to a target."""
         single = np.flatnonzero(target >= 0)
-        lost = single[~np.isfinite(bound[row[target[single]], origin[single]])]
+        distance = bound[row[target[single]], origin[single]]
+        lost = single[~np.isfinite(distance)]
         if len(lost):
-            raise unreachable(self._network, int(origin[lost[0]]), int(target[lost[0]]))
+            chunk = int(lost[0])
+            raise unreachable(self._network, int(origin[chunk]), int(target[chunk]))
         for source in np.unique(origin[target == EVERYONE]).tolist():
-            reached = hops_from(self._network, source) >= 0
-            if np.any(needed & ~reached):
-                raise unreachable(self._network, source, int(np.argmax(needed & ~reached)))
+            is_reached = hops_from(self._network, source) >= 0
+            is_lost = needed & ~is_reached
+            if np.any(is_lost):
+                raise unreachable(self._network, source, int(np.argmax(is_lost)))
 
 
 def _least_load_ps(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, needed: BoolArray
 ) -> int:
-    """A bound for the fullest link where all chunks go to all `needed` nodes: some node's ingress or egress, or all links."""
-    paths, single = hops(network, times)
-    rate, nodes = 1.0 / np.maximum(single.busy, 1), network.num_nodes
+    """Bound for the fullest link where all chunks go to all `needed` nodes.
 
-    def of_nodes(node: Int64Array, link: Int64Array) -> npt.NDArray[np.float64]:
-        ends = np.unique(np.stack([node, link]), axis=1)
-        return np.maximum(np.bincount(ends[0], rate[ends[1]], nodes), 1e-30)
-
-    own = np.bincount(origin, minlength=nodes)
+    By some node's ingress or egress, or by all links.
+    """
+    paths, single = links_of_arcs(network, times)
+    rate = 1.0 / np.maximum(single.busy, 1)
+    first = paths.links[paths.indptr[:-1]]
+    last = paths.links[paths.indptr[1:] - 1]
+    ingress_rate = _rate_of_nodes(network.destination, last, rate, network.num_nodes)
+    egress_rate = _rate_of_nodes(network.source, first, rate, network.num_nodes)
+    total_rate = float(rate[np.unique(paths.links)].sum())
+    own = np.bincount(origin, minlength=network.num_nodes)
     lacking = int(needed.sum()) - needed
-    ingress = np.where(needed, len(origin) - own, 0) / of_nodes(
-        network.destination, paths.links[paths.indptr[1:] - 1]
-    )
-    egress = np.where(lacking > 0, own, 0) / of_nodes(
-        network.source, paths.links[paths.indptr[:-1]]
-    )
-    total = float((own * lacking).sum()) / max(float(rate[np.unique(paths.links)].sum()), 1e-30)
+    ingress = np.where(needed, len(origin) - own, 0) / ingress_rate
+    egress = np.where(lacking > 0, own, 0) / egress_rate
+    total = float((own * lacking).sum()) / max(total_rate, _LEAST_RATE)
     return int(max(ingress.max(), egress.max(), total))
 
 
+def _rate_of_nodes(
+    node: Int64Array, link: Int64Array, rate: Float64Array, num_nodes: int
+) -> Float64Array:
+    """Rates of the links of every node, in sum; several arcs may share a link."""
+    ends = np.unique(np.stack([node, link]), axis=1)
+    total = np.bincount(ends[0], rate[ends[1]], num_nodes)
+    found: Float64Array = np.maximum(total, _LEAST_RATE)
+    return found
+
+
 def _map_of(network: LinkNetwork, times: LinkTimes) -> tuple[ArcMap, LinkTimes]:
-    paths, single = hops(network, times)
-    tail, head = network.source.astype(np.int64), network.destination.astype(np.int64)
-    out = np.argsort(tail, kind="stable").astype(np.int64)
-    out_indptr = np.searchsorted(tail[out], np.arange(network.num_nodes + 1)).astype(np.int64)
-    indptr, links = (
-        np.ascontiguousarray(paths.indptr, np.int64),
-        np.ascontiguousarray(paths.links, np.int64),
+    """Arcs for the kernel, and the times of their links."""
+    paths, single = links_of_arcs(network, times)
+    out_indptr, out = network.out_links()
+    arcs = ArcMap(
+        out_indptr=out_indptr.astype(np.int64),
+        out=out.astype(np.int64),
+        tail=network.source.astype(np.int64),
+        head=network.destination.astype(np.int64),
+        path_indptr=np.ascontiguousarray(paths.indptr, np.int64),
+        path=np.ascontiguousarray(paths.links, np.int64),
+        busy=single.busy,
+        arrival=single.arrival,
     )
-    return ArcMap(out_indptr, out, tail, head, indptr, links, single.busy, single.arrival), single
+    return arcs, single
 
 
-def _search(nodes: int) -> TreeWorkspace:
-    def numbers(value: int = 0) -> Int64Array:
-        return np.full(nodes, value, np.int64)
+def _workspace(nodes: int) -> TreeWorkspace:
+    def zeros() -> Int64Array:
+        return np.zeros(nodes, np.int64)
 
     return TreeWorkspace(
-        np.zeros(nodes),
-        numbers(),
-        numbers(),
-        numbers(),
-        numbers(),
-        np.zeros(nodes),
-        numbers(),
-        numbers(-1),
-        numbers(),
+        cost=np.zeros(nodes),
+        arc=zeros(),
+        entry=zeros(),
+        stamp=zeros(),
+        in_tree=zeros(),
+        key=np.zeros(nodes),
+        node=zeros(),
+        place=np.full(nodes, -1, np.int64),
+        trail=zeros(),
     )

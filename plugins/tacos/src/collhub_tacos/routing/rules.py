@@ -10,10 +10,11 @@ EVERYONE = -1
 
 @dataclass(frozen=True, slots=True)
 class RouteRules:
-    """What a route costs: the time of its links, times `1 + steepness * u^8` where u is the load of a link by a reference.
+    """Cost of a route: the time of its links, times `1 + steepness * u^8`.
 
-    Reference: `slack` times the least that the fullest link can have, 0: the fullest so far. `depth_weight`: what the way
-    to a node of a tree counts when the tree grows on from there, 0: nothing, 1: as much as when it was reached: shallow trees.
+    u is the load of a link by a reference: `slack` times the least that the fullest link can have,
+    0: the fullest so far. `depth_weight`: what the way to a node of a tree counts when the tree
+    grows on from there, 0: nothing, 1: as much as when it was reached: shallow trees.
     """
 
     steepness: float = 1.0

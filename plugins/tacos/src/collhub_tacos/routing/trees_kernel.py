@@ -1,4 +1,13 @@
-"""Compiled choice of routes: for every chunk a tree from its origin to its targets, over links that are little loaded.
+"""Compiled choice of routes: for every chunk a tree over links that are little loaded.
+
+Algorithm: chunks are routed one after the other, each with the load of all others in view, as in
+the multicommodity flows of Garg and Koenemann (SIAM J. Comput. 37, 2007): a link costs its time,
+and steeply more the fuller it is. The tree of a chunk grows from its origin by the nearest target
+that it lacks (Takahashi and Matsuyama, 1980), found by Dijkstra's search; to one target alone the
+search is guided by the distance that is left (A*; Hart, Nilsson and Raphael, 1968).
+
+Invariant: `load` holds the routes of all chunks but that which is routed; the estimate of A* is the
+time on idle links, which no cost is below. Cost: a search per chunk, O(arcs log nodes).
 
 Import it late: importing numba takes a second.
 """
@@ -8,19 +17,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from collhub_tacos.columns import BoolArray, Float64Array, Int64Array
 from collhub_tacos.compiling import kernel, part
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 Integer = int | np.int64
 
 
 class ArcMap(NamedTuple):
-    """The network. `out_indptr`, `out`: the arcs that leave every node; `head`, `tail`: ends of an arc.
+    """Network of arcs, all int64.
 
-    `path_indptr`, `path`: the links of every arc; `busy`, `arrival`: times of a message on every link. All int64.
+    `out_indptr`, `out`: the arcs that leave every node; `head`, `tail`: ends of an arc;
+    `path_indptr`, `path`: the links of every arc; `busy`, `arrival`: times of a message on every
+    link, in picoseconds.
     """
 
     out_indptr: Int64Array
@@ -36,15 +45,16 @@ class ArcMap(NamedTuple):
 class RoutingState(NamedTuple):
     """What is to be routed, and the routes so far.
 
-    `origin`, `target`: int64 per chunk; target -1: all nodes of `needed` (bool). `bound`: float64[rows, nodes], distance
-    to a target, and `bound_row`: int64 per node, its row or -1. `load`: int64 per link, picoseconds; `cost`: float64 per
-    link. `old_*`, `new_*`: transfers of the round before and of this one: of chunk x those from `first[x]` on,
-    `size[x]` many; `parent` counts from the start of the chunk, -1 at the origin.
+    `origin`, `target`: int64 per chunk; target -1: all nodes of `needed` (bool). `bound`:
+    float64[rows, nodes], distance to a target, and `bound_row`: int64 per node, its row or -1.
+    `load`: int64 per link, picoseconds; `cost`: float64 per link. `old_*`, `new_*`: transfers of
+    the round before and of this one: of chunk x those from `first[x]` on, `size[x]` many; `parent`
+    counts from the start of the chunk, -1 at the origin.
     """
 
     origin: Int64Array
     target: Int64Array
-    needed: npt.NDArray[np.bool_]
+    needed: BoolArray
     bound: Float64Array
     bound_row: Int64Array
     load: Int64Array
@@ -59,8 +69,12 @@ class RoutingState(NamedTuple):
 
 
 class TreeWorkspace(NamedTuple):
-    """Room to work in. Per node: `cost` from the tree, `arc` by which it is reached, `entry`: its transfer, `stamp`: the last
-    chunk that reached it, `in_tree`: the last that has it in its tree. `key`, `node`: a binary heap, `place`: where on it."""
+    """Room to work in, a number per node.
+
+    `cost` from the tree, `arc` by which it is reached, `entry`: its transfer, `stamp`: the last
+    chunk that reached it, `in_tree`: the last that has it in its tree. `key`, `node`: a binary
+    heap, `place`: where on it, -1 for nowhere. `trail`: a way back to the tree.
+    """
 
     cost: Float64Array
     arc: Int64Array
@@ -74,26 +88,29 @@ class TreeWorkspace(NamedTuple):
 
 
 @part
-def _lower(search: TreeWorkspace, size: Integer, key: float, node: Integer) -> Integer:
-    """Put a node on the heap, or give one that is there a smaller key; return the size of the heap."""
-    keys, nodes, places = search.key, search.node, search.place
+def _lower(space: TreeWorkspace, size: Integer, key: float, node: Integer) -> Integer:
+    """Put a node on the heap, or give one that is there a smaller key; return the heap's size."""
+    keys, nodes, places = space.key, space.node, space.place
     hole = places[node]
     if hole < 0:
         hole = size
         size += 1
     while hole > 0 and keys[(hole - 1) >> 1] > key:
         parent = (hole - 1) >> 1
-        keys[hole], nodes[hole] = keys[parent], nodes[parent]
+        keys[hole] = keys[parent]
+        nodes[hole] = nodes[parent]
         places[nodes[hole]] = hole
         hole = parent
-    keys[hole], nodes[hole], places[node] = key, node, hole
+    keys[hole] = key
+    nodes[hole] = node
+    places[node] = hole
     return size
 
 
 @part
-def _pop(search: TreeWorkspace, size: Integer) -> Integer:
+def _pop(space: TreeWorkspace, size: Integer) -> Integer:
     """Take the node of the smallest key off a heap of `size`."""
-    keys, nodes, places = search.key, search.node, search.place
+    keys, nodes, places = space.key, space.node, space.place
     top: Integer = nodes[0]
     places[top] = -1
     size -= 1
@@ -104,63 +121,72 @@ def _pop(search: TreeWorkspace, size: Integer) -> Integer:
             child += 1
         if key <= keys[child]:
             break
-        keys[hole], nodes[hole] = keys[child], nodes[child]
+        keys[hole] = keys[child]
+        nodes[hole] = nodes[child]
         places[nodes[hole]] = hole
         hole, child = child, 2 * child + 1
     if size:
-        keys[hole], nodes[hole], places[node] = key, node, hole
+        keys[hole] = key
+        nodes[hole] = node
+        places[node] = hole
     return top
 
 
 @kernel
 def distances(
-    world: ArcMap, in_indptr: Int64Array, targets: Int64Array, search: TreeWorkspace
+    arcs: ArcMap, in_indptr: Int64Array, targets: Int64Array, space: TreeWorkspace
 ) -> Float64Array:
-    """Time of the fastest way from every node to every target: float64[targets, nodes], infinite where there is none."""
-    nodes = len(search.cost)
+    """Time of the fastest way from every node to every target: float64[targets, nodes].
+
+    Infinite where there is none. Arcs stand by their head: those into node v are
+    `in_indptr[v]..in_indptr[v + 1] - 1`.
+    """
+    nodes = len(space.cost)
     result = np.full((len(targets), nodes), np.inf)
     for row in range(len(targets)):
         cost = result[row]
         cost[targets[row]] = 0.0
-        size = _lower(search, 0, 0.0, targets[row])
+        size = _lower(space, 0, 0.0, targets[row])
         while size:
-            node = _pop(search, size)
+            node = _pop(space, size)
             size -= 1
             for arc in range(in_indptr[node], in_indptr[node + 1]):
                 time = cost[node]
-                for position in range(world.path_indptr[arc], world.path_indptr[arc + 1]):
-                    time += world.arrival[world.path[position]]
-                tail = world.tail[arc]
+                for position in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
+                    time += arcs.arrival[arcs.path[position]]
+                tail = arcs.tail[arc]
                 if time < cost[tail]:
                     cost[tail] = time
-                    size = _lower(search, size, time, tail)
+                    size = _lower(space, size, time, tail)
     return result
 
 
 @part
 def _weigh(
-    link: Integer, world: ArcMap, routing: RoutingState, scale: float, steepness: float
+    link: Integer, arcs: ArcMap, state: RoutingState, scale: float, steepness: float
 ) -> None:
-    """A link costs its time, and more the closer its load is to the one that others are compared to, `1 / scale`."""
-    share = routing.load[link] * scale
+    """Let a link cost its time, and more the closer its load is to the reference, `1 / scale`."""
+    share = state.load[link] * scale
     square = share * share
     fourth = square * square
-    routing.cost[link] = world.arrival[link] + world.busy[link] * steepness * fourth * fourth
+    fullness = steepness * fourth * fourth
+    state.cost[link] = arcs.arrival[link] + arcs.busy[link] * fullness
 
 
 @part
 def _load(
     arc: Integer,
     sign: Integer,
-    world: ArcMap,
-    routing: RoutingState,
+    arcs: ArcMap,
+    state: RoutingState,
     scale: float,
     steepness: float,
 ) -> None:
-    for position in range(world.path_indptr[arc], world.path_indptr[arc + 1]):
-        link = world.path[position]
-        routing.load[link] += sign * world.busy[link]
-        _weigh(link, world, routing, scale, steepness)
+    """Add a message to the links of an arc, or take it away."""
+    for position in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
+        link = arcs.path[position]
+        state.load[link] += sign * arcs.busy[link]
+        _weigh(link, arcs, state, scale, steepness)
 
 
 @part
@@ -169,25 +195,70 @@ def _attach(
     mark: Integer,
     node: Integer,
     used: Integer,
-    world: ArcMap,
-    routing: RoutingState,
-    search: TreeWorkspace,
+    arcs: ArcMap,
+    state: RoutingState,
+    space: TreeWorkspace,
 ) -> Integer:
     """Add the way from the tree to a node that was reached; return the number of its transfers."""
     length: Integer = 0
-    while search.in_tree[node] != mark:
-        search.trail[length] = node
+    while space.in_tree[node] != mark:
+        space.trail[length] = node
         length += 1
-        node = world.tail[search.arc[node]]
+        node = arcs.tail[space.arc[node]]
+    first = state.new_first[chunk]
     for place in range(length - 1, -1, -1):
-        node = search.trail[place]
-        arc = search.arc[node]
-        search.in_tree[node] = mark
-        search.entry[node] = used
-        routing.new_arc[routing.new_first[chunk] + used] = arc
-        routing.new_parent[routing.new_first[chunk] + used] = search.entry[world.tail[arc]]
+        node = space.trail[place]
+        arc = space.arc[node]
+        space.in_tree[node] = mark
+        space.entry[node] = used
+        state.new_arc[first + used] = arc
+        state.new_parent[first + used] = space.entry[arcs.tail[arc]]
         used += 1
     return length
+
+
+@part
+def _regrow(length: Integer, depth_weight: float, size: Integer, space: TreeWorkspace) -> Integer:
+    """Search on from the way that was just attached; return the size of the heap.
+
+    A node of the tree is a better start than it was an end.
+    """
+    for place in range(length):
+        node = space.trail[place]
+        space.cost[node] *= depth_weight
+        # The end of the way is the node from which the search goes on at once.
+        if place:
+            size = _lower(space, size, space.cost[node], node)
+    return size
+
+
+@part
+def _reach_on(
+    node: Integer,
+    mark: Integer,
+    row: Integer,
+    size: Integer,
+    arcs: ArcMap,
+    state: RoutingState,
+    space: TreeWorkspace,
+) -> Integer:
+    """Reach the nodes behind the arcs that leave a node; return the size of the heap."""
+    base = space.cost[node]
+    for position in range(arcs.out_indptr[node], arcs.out_indptr[node + 1]):
+        arc = arcs.out[position]
+        head = arcs.head[arc]
+        if space.in_tree[head] == mark:
+            continue
+        cost = base
+        for place in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
+            cost += state.cost[arcs.path[place]]
+        if space.stamp[head] != mark or cost < space.cost[head]:
+            space.stamp[head] = mark
+            space.cost[head] = cost
+            space.arc[head] = arc
+            left = state.bound[row, head] if row >= 0 else 0.0
+            size = _lower(space, size, cost + left, head)
+    return size
 
 
 @part
@@ -196,52 +267,44 @@ def _grow(
     mark: Integer,
     count: Integer,
     depth_weight: float,
-    world: ArcMap,
-    routing: RoutingState,
-    search: TreeWorkspace,
+    arcs: ArcMap,
+    state: RoutingState,
+    space: TreeWorkspace,
 ) -> Integer:
-    """Grow the tree of a chunk until it has `count` targets; return its number of transfers."""
-    origin, target = routing.origin[chunk], routing.target[chunk]
-    row = routing.bound_row[target] if target >= 0 else -1
-    search.stamp[origin] = search.in_tree[origin] = mark
-    search.cost[origin] = 0.0
-    search.entry[origin] = -1
-    size = _lower(search, 0, 0.0, origin)
+    """Grow the tree of a chunk until it has `count` targets; return its number of transfers.
+
+    `mark`: a number that no chunk had before, by which the marks of others are void.
+    """
+    origin, target = state.origin[chunk], state.target[chunk]
+    row = state.bound_row[target] if target >= 0 else -1
+    space.stamp[origin] = space.in_tree[origin] = mark
+    space.cost[origin] = 0.0
+    space.entry[origin] = -1
+    size = _lower(space, 0, 0.0, origin)
     used: Integer = 0
     while size and count:
-        node = _pop(search, size)
+        node = _pop(space, size)
         size -= 1
-        if search.in_tree[node] != mark and (
-            node == target or (target < 0 and routing.needed[node])
-        ):
-            length = _attach(chunk, mark, node, used, world, routing, search)
+        is_target = node == target or (target < 0 and state.needed[node])
+        if is_target and space.in_tree[node] != mark:
+            length = _attach(chunk, mark, node, used, arcs, state, space)
             used += length
             count -= 1
-            # A node of the tree is a better start than it was an end.
-            for place in range(length):
-                other = search.trail[place]
-                search.cost[other] *= depth_weight
-                if place:
-                    size = _lower(search, size, search.cost[other], other)
-        base = search.cost[node]
-        for position in range(world.out_indptr[node], world.out_indptr[node + 1]):
-            arc = world.out[position]
-            head = world.head[arc]
-            if search.in_tree[head] == mark:
-                continue
-            cost = base
-            for place in range(world.path_indptr[arc], world.path_indptr[arc + 1]):
-                cost += routing.cost[world.path[place]]
-            if search.stamp[head] != mark or cost < search.cost[head]:
-                search.stamp[head] = mark
-                search.cost[head] = cost
-                search.arc[head] = arc
-                size = _lower(
-                    search, size, cost + (routing.bound[row, head] if row >= 0 else 0.0), head
-                )
+            size = _regrow(length, depth_weight, size, space)
+        size = _reach_on(node, mark, row, size, arcs, state, space)
+    # What is left on the heap is not on it any more for the next chunk.
     for slot in range(size):
-        search.place[search.node[slot]] = -1
+        space.place[space.node[slot]] = -1
     return used
+
+
+@part
+def _num_targets(chunk: Integer, everyone: Integer, state: RoutingState) -> Integer:
+    """Number of nodes that lack a chunk; `everyone`: number of needed nodes."""
+    origin, target = state.origin[chunk], state.target[chunk]
+    if target < 0:
+        return everyone - int(state.needed[origin])
+    return int(target != origin)
 
 
 @kernel
@@ -255,48 +318,38 @@ def reroute(
     aim: Integer,
     steepness: float,
     depth_weight: float,
-    world: ArcMap,
-    routing: RoutingState,
-    search: TreeWorkspace,
+    arcs: ArcMap,
+    state: RoutingState,
+    space: TreeWorkspace,
 ) -> tuple[Integer, Integer, Integer]:
-    """Route the chunks `order[position:]` anew, each with the load of all others, until `budget` transfers or no room is left.
+    """Route the chunks `order[position:]` anew, each with the load of all others.
 
-    `aim`: the load to which others are compared, 0: the largest so far. Returns the next position, the transfers in use
-    and the largest load so far in this round.
+    Until `budget` transfers or no room is left. `aim`: the load to which others are compared, 0:
+    the largest so far. Returns the next position, the transfers in use and the largest load so far
+    in this round.
     """
-    nodes = len(search.cost)
+    nodes = len(space.cost)
     everyone = 0
     for node in range(nodes):
-        everyone += routing.needed[node]
+        everyone += state.needed[node]
     stop = used + budget
-    while position < len(order) and used < stop and used + nodes <= len(routing.new_arc):
+    # A tree has less transfers than there are nodes: that much room is always enough.
+    while position < len(order) and used < stop and used + nodes <= len(state.new_arc):
         chunk = order[position]
         scale = 1.0 / max(aim if aim > 0 else fullest, 1)
-        first = routing.old_first[chunk]
-        for place in range(first, first + routing.old_size[chunk]):
-            _load(routing.old_arc[place], -1, world, routing, scale, steepness)
-        target = routing.target[chunk]
-        count = (
-            everyone - routing.needed[routing.origin[chunk]]
-            if target < 0
-            else int(target != routing.origin[chunk])
-        )
-        routing.new_first[chunk] = used
-        size = _grow(
-            chunk,
-            round_number * len(order) + position + 1,
-            count,
-            depth_weight,
-            world,
-            routing,
-            search,
-        )
-        routing.new_size[chunk] = size
+        first = state.old_first[chunk]
+        for place in range(first, first + state.old_size[chunk]):
+            _load(state.old_arc[place], -1, arcs, state, scale, steepness)
+        state.new_first[chunk] = used
+        mark = round_number * len(order) + position + 1
+        count = _num_targets(chunk, everyone, state)
+        size = _grow(chunk, mark, count, depth_weight, arcs, state, space)
+        state.new_size[chunk] = size
         for place in range(used, used + size):
-            arc = routing.new_arc[place]
-            _load(arc, 1, world, routing, scale, steepness)
-            for link_place in range(world.path_indptr[arc], world.path_indptr[arc + 1]):
-                fullest = max(fullest, routing.load[world.path[link_place]])
+            arc = state.new_arc[place]
+            _load(arc, 1, arcs, state, scale, steepness)
+            for link_place in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
+                fullest = max(fullest, state.load[arcs.path[link_place]])
         used += size
         position += 1
     return position, used, fullest

@@ -1,4 +1,4 @@
-"""A schedule on the links of a network: what the kernels make, what is replayed, reversed and handed to the core."""
+"""Schedule on the links of a network: what kernels make, and what is replayed and reversed."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from collhub_tacos.columns import BoolArray, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.windows import released_at_once, windows, windows_of_links
 from hub_core.transfers import Transfers
 
-Int64Array = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkSchedule:
-    """Chunk `chunk[i]` is put on link `link[i]` of `network` at `start[i]` and arrives at `finish[i]`.
+    """Chunk `chunk[i]` is put on link `link[i]` at `start[i]` and arrives at `finish[i]`.
 
-    int64 columns of equal length, times in picoseconds, chunk ids as in `hub_core.transfers.Chunks`. `reduces`: bool
-    per transfer, the chunk is added to what the destination has.
+    int64 columns of equal length, times in picoseconds, links of `network`, chunk ids as in
+    `hub_core.transfers.Chunks`. `reduces`: bool per transfer, the chunk is added to what the
+    destination has.
     """
 
     network: LinkNetwork
@@ -28,7 +27,19 @@ class LinkSchedule:
     link: Int64Array
     start: Int64Array
     finish: Int64Array
-    reduces: npt.NDArray[np.bool_]
+    reduces: BoolArray
+
+    @classmethod
+    def spreading(
+        cls,
+        network: LinkNetwork,
+        chunk: Int64Array,
+        link: Int64Array,
+        start: Int64Array,
+        finish: Int64Array,
+    ) -> LinkSchedule:
+        """Schedule in which no transfer reduces."""
+        return cls(network, chunk, link, start, finish, np.zeros(len(chunk), np.bool_))
 
     def __len__(self) -> int:
         return len(self.chunk)
@@ -38,17 +49,39 @@ class LinkSchedule:
         """When the last chunk arrives."""
         return int(self.finish.max(initial=0))
 
-    def touching(self, nodes: Sequence[int]) -> LinkSchedule:
-        """The transfers from or to `nodes` alone."""
-        source, destination = self.network.source[self.link], self.network.destination[self.link]
-        rows = np.flatnonzero(np.isin(source, nodes) | np.isin(destination, nodes))
-        times = self.start[rows], self.finish[rows]
+    @property
+    def source(self) -> Int64Array:
+        """Node that every transfer leaves."""
+        source: Int64Array = self.network.source[self.link]
+        return source
+
+    @property
+    def destination(self) -> Int64Array:
+        """Node that every transfer comes to."""
+        return self.network.destination[self.link]
+
+    def rows(self, chosen: Int64Array | BoolArray) -> LinkSchedule:
+        """Some of the transfers, by their rows or by a bool per row."""
         return LinkSchedule(
-            self.network, self.chunk[rows], self.link[rows], *times, self.reduces[rows]
+            self.network,
+            self.chunk[chosen],
+            self.link[chosen],
+            self.start[chosen],
+            self.finish[chosen],
+            self.reduces[chosen],
         )
 
+    def touching(self, nodes: Sequence[int]) -> LinkSchedule:
+        """Transfers from or to `nodes` alone."""
+        is_from = np.isin(self.source, nodes)
+        is_to = np.isin(self.destination, nodes)
+        return self.rows(is_from | is_to)
+
     def after(self, other: LinkSchedule, end_ps: int | None = None) -> LinkSchedule:
-        """`other`, then this one; `end_ps`: when the whole of which `other` is a part ends, default its own time."""
+        """`other`, then this one.
+
+        `end_ps`: when the whole of which `other` is a part ends, default its own time.
+        """
         end = other.time_ps if end_ps is None else end_ps
         return replace(
             self,
@@ -60,22 +93,18 @@ class LinkSchedule:
         )
 
     def transfers(self, times: LinkTimes) -> Transfers:
-        """The columns that the core makes an algorithm of."""
+        """Columns that the core makes an algorithm of."""
         network = self.network
         row = network.row[self.link]
+        window = windows_of_links(network, times)[self.link]
+        at_once = released_at_once(network)
         return Transfers(
             self.chunk,
-            network.source[self.link],
-            network.destination[self.link],
+            self.source,
+            self.destination,
             row,
             self.start,
             self.finish,
             self.reduces,
-            windows(
-                row,
-                self.start,
-                self.finish,
-                windows_of_links(network, times)[self.link],
-                released_at_once(network),
-            ),
+            windows(row, self.start, self.finish, window, at_once),
         )

@@ -1,8 +1,19 @@
-"""Compiled events of an all-gather: a link that delivers takes what its destination can least well get elsewhere.
+"""Compiled events of an all-gather: a link that delivers takes what is least easily had elsewhere.
 
-What a message carries is decided when it arrives, among the chunks that its source had when it left. This is legal because
-all is planned beforehand, and nothing is sent twice or in vain. `advance` is longer than other functions, because numba
-counts references at every call that takes many arrays. Import it late: importing numba takes a second.
+Algorithm: TACOS (Won et al., MICRO 2024) matches chunks to links when a link gets free, by events
+in continuous time where links differ, and exchanges a message that came to be in vain when it
+arrives. Here what a message carries is decided only when it arrives, among the chunks that its
+source had when it left: the one that the in-neighbours of the destination could give least fast
+otherwise, by the rates of their links. This is legal because all is planned beforehand.
+
+Invariant: a message carries what its source had at its start (`known`), so every schedule is
+causal; a chunk gets an infinite supply where it is held, so nothing is sent twice or in vain.
+
+Cost: per delivery one look at what the source had and the destination lacks, at most links x
+chunks^2 in all, and O(log links) in the heap of links by the time at which they deliver.
+
+What an event needs is handed over array by array: numba counts references at every call that takes
+a tuple of many. Import it late: importing numba takes a second.
 """
 
 from __future__ import annotations
@@ -12,10 +23,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from collhub_tacos.columns import BoolArray, Int64Array
 from collhub_tacos.compiling import kernel, part
 
 Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
 _HELD = np.float32(np.inf)
@@ -24,10 +35,10 @@ _EVENT = 32
 
 
 class DeliveryLinks(NamedTuple):
-    """The network: per link `source`, `destination`, `busy`, `arrival` (ps), `rate` (relative) and `turn` (rank in ties).
+    """Network: per link `source`, `destination`, `busy`, `arrival` (ps), `rate` (relative).
 
-    `patience`: ps by which a message may leave later for a rarer chunk. The out-links of node v are
-    `out_links[out_indptr[v]:out_indptr[v + 1]]`.
+    `turn`: rank in ties; `patience`: ps by which a message may leave later for a rarer chunk. The
+    out-links of node v are `out_links[out_indptr[v]:out_indptr[v + 1]]`.
     """
 
     source: Int64Array
@@ -44,11 +55,12 @@ class DeliveryLinks(NamedTuple):
 class DeliveryState(NamedTuple):
     """State of the kernel between two slices: all arrays change in place.
 
-    `supply`: float32[nodes, chunks], the rate at which in-neighbours could give a chunk, infinite where it is there;
-    `log`, `via`, `when`: [nodes, chunks], chunks in order of arrival, the link and the time; `filled`: int64[nodes].
-    Per link: `start`, `finish` of its next message; `first`, `known`: entries of the source's log before `first` are at
-    the destination, those before `known` left the source in time; `is_idle`; `has_waited` for a rarer chunk. `heap`: links
-    with a message, by finish.
+    `supply`: float32[nodes, chunks], the rate at which in-neighbours could give a chunk, infinite
+    where it is there; `log`, `via`, `when`: [nodes, chunks], chunks in order of arrival, the link
+    and the time; `filled`: int64[nodes]. Per link: `start`, `finish` of its next message; `first`,
+    `known`: entries of the source's log before `first` are at the destination, those before `known`
+    left the source in time; `is_idle`; `has_waited` for a rarer chunk. `heap`: links with a
+    message, by finish.
     """
 
     supply: Float32Array
@@ -60,8 +72,8 @@ class DeliveryState(NamedTuple):
     finish: Int64Array
     first: Int64Array
     known: Int64Array
-    is_idle: npt.NDArray[np.bool_]
-    has_waited: npt.NDArray[np.bool_]
+    is_idle: BoolArray
+    has_waited: BoolArray
     heap: Int64Array
 
 
@@ -70,15 +82,16 @@ def advance(
     links: DeliveryLinks,
     state: DeliveryState,
     origin: Int64Array,
-    needed: npt.NDArray[np.bool_],
+    needed: BoolArray,
     waiting: int,
     missing: int,
     budget: int,
 ) -> tuple[int, int]:
-    """Deliver until nothing is `missing`, no link is `waiting` or `budget` chunks were looked at; returns `waiting`, `missing`.
+    """Deliver until nothing is `missing`, no link is `waiting` or `budget` chunks were looked at.
 
-    `missing`: chunks to deliver, over all nodes that are `needed`; `waiting`: links in the heap. Where `state.filled` is 0
-    everywhere, every chunk is put at its origin first.
+    Returns `waiting` and `missing`. `missing`: chunks to deliver, over all nodes that are `needed`;
+    `waiting`: links in the heap. Where `state.filled` is 0 everywhere, every chunk is put at its
+    origin first.
     """
     source, destination, busy, arrival, rate, turn, patience, out_indptr, out_links = links
     supply, log, via, when, filled, start, finish, first, known, is_idle, has_waited, heap = state
@@ -91,44 +104,38 @@ def advance(
         else:
             link = _pop(heap, waiting, finish, turn)
             waiting -= 1
-            origin_node, node, now = source[link], destination[link], finish[link]
-            entry, end = first[link], filled[origin_node]
-            while entry < end and supply[node, log[origin_node, entry]] == _HELD:
-                entry += 1
+            giver, node, now = source[link], destination[link], finish[link]
+            end = filled[giver]
+            entry = _skip_held(supply[node], log[giver], first[link], end)
             first[link] = entry
-            latest = max(entry, known[link])
-            while latest < end and when[origin_node, latest] <= start[link]:
-                latest += 1
+            latest = _skip_until(when[giver], max(entry, known[link]), end, start[link])
             known[link] = latest
             budget -= latest - entry + _EVENT
-            best = _rarest(supply[node], log[origin_node], entry, latest)
+            best = _rarest(supply[node], log[giver], entry, latest)
+            leaves = np.int64(-1)
             if patience[link] > 0 and not has_waited[link]:
-                soon = latest
-                while soon < end and when[origin_node, soon] <= start[link] + patience[link]:
-                    soon += 1
-                later = _rarest(supply[node], log[origin_node], latest, soon)
-                if later >= 0 and (
-                    best < 0
-                    or supply[node, log[origin_node, later]] < supply[node, log[origin_node, best]]
-                ):
+                # A message waits once, lest it wait for ever.
+                soon = _skip_until(when[giver], latest, end, start[link] + patience[link])
+                later = _rarest(supply[node], log[giver], latest, soon)
+                if later >= 0 and _is_rarer(supply[node], log[giver], later, best):
                     has_waited[link] = True
-                    start[link] = when[origin_node, later]
-                    finish[link] = start[link] + arrival[link]
-                    waiting = _push(heap, waiting, finish, turn, link)
-                    continue
-            has_waited[link] = False
-            if best < 0:
-                # Nothing that left in time is of use: leave later, with the first chunk that is.
-                while latest < end and supply[node, log[origin_node, latest]] == _HELD:
-                    latest += 1
-                first[link] = latest
-                is_idle[link] = latest == end
-                if latest < end:
-                    start[link] = when[origin_node, latest]
-                    finish[link] = start[link] + arrival[link]
-                    waiting = _push(heap, waiting, finish, turn, link)
+                    leaves = when[giver, later]
+            if leaves < 0:
+                has_waited[link] = False
+                if best < 0:
+                    # Nothing that left in time is of use: leave later, with the first that is.
+                    latest = _skip_held(supply[node], log[giver], latest, end)
+                    first[link] = latest
+                    is_idle[link] = latest == end
+                    if latest == end:
+                        continue
+                    leaves = when[giver, latest]
+            if leaves >= 0:
+                start[link] = leaves
+                finish[link] = leaves + arrival[link]
+                waiting = _push(heap, waiting, finish, turn, link)
                 continue
-            chunk = int(log[origin_node, best])
+            chunk = int(log[giver, best])
             if needed[node]:
                 missing -= 1
             start[link] += busy[link]
@@ -142,6 +149,7 @@ def advance(
             onward = int(out_links[place])
             neighbour = destination[onward]
             supply[neighbour, chunk] += rate[onward]
+            # A link that had nothing to carry has something now.
             if is_idle[onward] and supply[neighbour, chunk] < _HELD:
                 is_idle[onward] = False
                 start[onward] = max(start[onward], now)
@@ -151,14 +159,39 @@ def advance(
 
 
 @part
+def _skip_held(supply: Float32Array, log: Int32Array, entry: int, end: int) -> int:
+    """The first entry of a log from `entry` on whose chunk is not held, `end` for none."""
+    while entry < end and supply[log[entry]] == _HELD:
+        entry += 1
+    return entry
+
+
+@part
+def _skip_until(when: Int64Array, entry: int, end: int, time: int) -> int:
+    """The first entry of a log from `entry` on that arrived after `time`, `end` for none."""
+    while entry < end and when[entry] <= time:
+        entry += 1
+    return entry
+
+
+@part
 def _rarest(supply: Float32Array, log: Int32Array, first: int, end: int) -> int:
-    """The entry of a part of a log whose chunk has the least supply, the first of several; -1 where all are held."""
+    """The entry of a part of a log whose chunk has the least supply, the first of several.
+
+    -1 where all are held.
+    """
     best, least = -1, _HELD
     for entry in range(first, end):
         offered = supply[log[entry]]
         if offered < least:
             best, least = entry, offered
     return best
+
+
+@part
+def _is_rarer(supply: Float32Array, log: Int32Array, one: int, other: int) -> bool:
+    """Whether the chunk of one entry has less supply than that of another, -1 for none."""
+    return bool(other < 0 or supply[log[one]] < supply[log[other]])
 
 
 @part
@@ -195,6 +228,6 @@ def _pop(heap: Int64Array, size: int, finish: Int64Array, turn: Int64Array) -> i
 @part
 def _is_sooner(finish: Int64Array, turn: Int64Array, one: int, other: int) -> bool:
     """Whether a link comes before another in the heap."""
-    return bool(
-        finish[one] < finish[other] or (finish[one] == finish[other] and turn[one] < turn[other])
-    )
+    if finish[one] != finish[other]:
+        return bool(finish[one] < finish[other])
+    return bool(turn[one] < turn[other])

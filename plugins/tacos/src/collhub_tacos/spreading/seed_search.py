@@ -1,22 +1,29 @@
-"""Try one seed after the other, several at once, and keep the best; the answer depends on neither cores nor luck."""
+"""Try one seed after the other, several at once, and keep the best.
+
+The answer depends on neither cores nor luck.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from collhub_tacos.progress import FractionReport
+
 T = TypeVar("T")
-Report = Callable[[float], None]
 
 _PERIOD_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Best(Generic[T]):
-    """The result of least cost, its seed, how many seeds were tried until the goal, and whether Ctrl-C cut the search."""
+    """Result of least cost, its seed, and how many seeds were tried until the goal.
+
+    `is_interrupted`: whether Ctrl-C cut the search.
+    """
 
     result: T
     seed: int
@@ -25,21 +32,23 @@ class Best(Generic[T]):
 
 
 def best_of_seeds(
-    attempt: Callable[[int, Report], T],
+    attempt: Callable[[int, FractionReport], T],
     cost: Callable[[T], int],
     seeds: Sequence[int],
     *,
     goal: int,
     threads: int,
-    progress: Report,
+    progress: FractionReport,
 ) -> Best[T]:
-    """The result of least cost, of equal ones the first; a cost of at most `goal` ends the search.
+    """Result of least cost, of equal ones the first; a cost of at most `goal` ends the search.
 
-    `attempt(seed, report)` calls `report(fraction)` now and then, which raises where the result is no longer needed.
-    The first seed is tried alone, because it is often enough, then `threads` seeds at once. Ctrl-C ends the search;
-    without a result it is raised again. What else an attempt raises is raised.
+    `attempt(seed, report)` calls `report(fraction)` now and then, which raises where the result is
+    no longer needed. The first seed is tried alone, because it is often enough, then `threads`
+    seeds at once. Ctrl-C ends the search; without a result it is raised again. What else an attempt
+    raises is raised.
     """
-    return _SeedSearch(attempt, cost, goal, progress, len(seeds)).over(seeds, threads)
+    search = _SeedSearch(attempt, cost, goal, progress, len(seeds))
+    return search.over(seeds, threads)
 
 
 class _AbandonedError(Exception):
@@ -47,50 +56,53 @@ class _AbandonedError(Exception):
 
 
 class _SeedSearch(Generic[T]):
+    """Attempts so far: the best, and how far each is."""
+
     def __init__(
         self,
-        attempt: Callable[[int, Report], T],
+        attempt: Callable[[int, FractionReport], T],
         cost: Callable[[T], int],
         goal: int,
-        progress: Report,
+        progress: FractionReport,
         total: int,
     ) -> None:
-        self._attempt, self._cost, self._goal, self._progress, self._total = (
-            attempt,
-            cost,
-            goal,
-            progress,
-            total,
-        )
+        self._attempt = attempt
+        self._cost = cost
+        self._goal = goal
+        self._progress = progress
+        self._total = total
         self._best: tuple[T, int] | None = None
         self._tried = 0
         self._fractions: dict[int, float] = {}
         self._is_over = threading.Event()
 
     def over(self, seeds: Sequence[int], threads: int) -> Best[T]:
-        waves = [
-            seeds[:1],
-            *(seeds[first : first + threads] for first in range(1, len(seeds), threads)),
-        ]
         is_interrupted = False
         try:
-            for wave in waves:
-                # Later results of a wave do not count once the goal is reached: how many there are is a matter of threads.
-                if any(
-                    self._keep(result, seed)
-                    for seed, result in zip(wave, self._results(wave), strict=True)
-                ):
+            for wave in _waves(seeds, threads):
+                if self._reaches_goal(wave):
                     break
         except KeyboardInterrupt:
             if self._best is None:
                 raise
             is_interrupted = True
         assert self._best is not None
-        return Best(*self._best, self._tried, is_interrupted)
+        result, seed = self._best
+        return Best(result, seed, self._tried, is_interrupted)
+
+    def _reaches_goal(self, wave: Sequence[int]) -> bool:
+        """Try some seeds at once.
+
+        Later results of a wave do not count once the goal is reached: how many there are is a
+        matter of threads.
+        """
+        results = self._results(wave)
+        return any(self._keep(result, seed) for seed, result in zip(wave, results, strict=True))
 
     def _results(self, wave: Sequence[int]) -> list[T]:
         if len(wave) == 1:
-            return [self._attempt(wave[0], lambda fraction: self._report(wave[0], fraction))]
+            seed = wave[0]
+            return [self._attempt(seed, lambda fraction: self._report(seed, fraction))]
         with ThreadPoolExecutor(len(wave)) as pool:
             futures = [pool.submit(self._attempt, seed, self._reporter(seed)) for seed in wave]
             try:
@@ -101,7 +113,7 @@ class _SeedSearch(Generic[T]):
                 raise
         return [future.result() for future in futures]
 
-    def _reporter(self, seed: int) -> Report:
+    def _reporter(self, seed: int) -> FractionReport:
         """For another thread: only the first one calls the user's function."""
 
         def report(fraction: float) -> None:
@@ -116,7 +128,9 @@ class _SeedSearch(Generic[T]):
         self._tell()
 
     def _tell(self) -> None:
-        self._progress(sum(list(self._fractions.values())) / self._total)
+        # Copied at once: other threads write into it.
+        fractions = list(self._fractions.values())
+        self._progress(sum(fractions) / self._total)
 
     def _keep(self, result: T, seed: int) -> bool:
         """Count a result; whether the goal is reached."""
@@ -126,3 +140,10 @@ class _SeedSearch(Generic[T]):
         if self._best is None or cost < self._cost(self._best[0]):
             self._best = (result, seed)
         return cost <= self._goal
+
+
+def _waves(seeds: Sequence[int], threads: int) -> Iterator[Sequence[int]]:
+    """The first seed alone, then `threads` at a time."""
+    yield seeds[:1]
+    for first in range(1, len(seeds), threads):
+        yield seeds[first : first + threads]

@@ -7,19 +7,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
+from collhub_tacos.columns import BoolArray, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.translation import Translations
+from collhub_tacos.progress import FractionReport, Progress, named
 from collhub_tacos.schedules.arrival_log import ArrivalLog
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.seed_search import best_of_seeds
 from hub_core.diagnostics import InputError
-
-Int64Array = npt.NDArray[np.int64]
-Progress = Callable[[float, str], None]
 
 _MOST_SEEDS = 20
 # Numbers of (link, chunk) pairs, by which the cost of a kernel goes, and of transfers.
@@ -27,13 +25,56 @@ _PAIRS_FOR_SEEDS = 400_000
 _PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS = 40_000, 4
 _PAIRS_FOR_SYMMETRY = 20_000_000
 _TRANSFERS_TO_RETIME = 2_000_000
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpreadTask:
+    """Chunk x is to come from NPU `origin[x]` to all members of the setting, over `network`.
+
+    `network`: that of the setting, or its transpose; `times`: of a message of one chunk on it.
+    """
+
+    setting: Setting
+    network: LinkNetwork
+    times: LinkTimes
+    origin: Int64Array
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of a link and a chunk."""
+        return self.network.num_links * len(self.origin)
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether all NPUs take part, each with chunks of its own: an all-gather."""
+        has_each = len(np.unique(self.origin)) == self.network.num_npus
+        return has_each and not self.setting.has_relays
+
+    def members(self) -> BoolArray:
+        """Who takes part: bool per node."""
+        is_member = np.zeros(self.network.num_nodes, np.bool_)
+        is_member[self.setting.members] = True
+        return is_member
+
+    def seeds(self, pairs: int, most: int) -> int:
+        """Stated number of seeds, or how many are worth their time with `pairs` for all."""
+        return self.setting.seeds or max(1, min(most, pairs // max(1, self.num_pairs)))
+
+    def result(
+        self, made: LinkSchedule | ArrivalLog, kernel: str, seed: int, is_interrupted: bool
+    ) -> SpreadResult:
+        """What a kernel made of it."""
+        members = self.setting.members
+        return SpreadResult(made, self.times, self.origin, members, kernel, seed, is_interrupted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpreadResult:
-    """Chunk x from NPU `origin[x]` to every node that needs it: a schedule, or the log of a lockstep one.
+    """Chunk x from NPU `origin[x]` to every node that needs it: a schedule, or a lockstep log.
 
-    `kernel`, `seed`: what made it. `needed`: the NPUs that need all chunks, None for others (routing).
+    `kernel`, `seed`: what made it. `needed`: the NPUs that need all chunks, None for others
+    (routing).
     """
 
     made: LinkSchedule | ArrivalLog
@@ -52,7 +93,9 @@ class SpreadResult:
     @property
     def num_transfers(self) -> int:
         """Number of transfers."""
-        return self.made.num_transfers if isinstance(self.made, ArrivalLog) else len(self.made)
+        if isinstance(self.made, ArrivalLog):
+            return self.made.num_transfers
+        return len(self.made)
 
     def schedule(self, nodes: Sequence[int] | None = None) -> LinkSchedule:
         """All transfers, or those from or to `nodes`."""
@@ -61,42 +104,38 @@ class SpreadResult:
         return self.made if nodes is None else self.made.touching(nodes)
 
     def replay(self, progress: Progress) -> bool:
-        """Check it on its own arrays, without expanding a log; False where there is no way: at switches, and for routes.
+        """Check it on its own arrays, without expanding a log.
 
-        Raises `InputError` that names the first offence.
+        False where there is no way: at switches, and for routes. Raises `InputError` that names the
+        first offence.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.schedules.replay import replay, replay_log
 
         if isinstance(self.made, ArrivalLog):
-            replay_log(
-                self.made, self.times, self.origin, lambda fraction: progress(fraction, "replaying")
-            )
+            replay_log(self.made, self.times, self.origin, named(progress, "replaying"))
             return True
         if self.needed is None or isinstance(self.made.network, PathNetwork):
             return False
         chunk = np.arange(len(self.origin))
-        replay(
-            self.made,
-            self.times,
-            self.origin,
-            (np.repeat(chunk, len(self.needed)), np.tile(self.needed, len(chunk))),
-        )
+        wanted_chunk = np.repeat(chunk, len(self.needed))
+        wanted_node = np.tile(self.needed, len(chunk))
+        replay(self.made, self.times, self.origin, (wanted_chunk, wanted_node))
         return True
 
 
-def spread_out(
-    setting: Setting, network: LinkNetwork, times: LinkTimes, origin: Int64Array, progress: Progress
-) -> SpreadResult:
-    """Bring chunk x from NPU `origin[x]` to all members of the setting, by the kernels that fit, the fastest kept.
+def spread_out(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Bring all chunks to all members, by the kernels that fit, the fastest kept.
 
-    Raises `InputError` for a network that does not connect those who must be, and for a log beyond the setting's memory.
+    Ctrl-C ends the search; without a result it is raised again. Raises `InputError` for a network
+    that does not connect those who must be, and for a log beyond the setting's memory.
     """
     best: SpreadResult | None = None
     try:
-        for kernel in _kernels(setting, network, times, origin):
-            found = kernel(setting, network, times, origin, progress)
-            best = found if best is None or found.time_ps < best.time_ps else best
+        for kernel in _kernels(task):
+            found = kernel(task, progress)
+            if best is None or found.time_ps < best.time_ps:
+                best = found
             if found.is_interrupted:
                 break
     except KeyboardInterrupt:
@@ -107,140 +146,127 @@ def spread_out(
     return best
 
 
-_Kernel = Callable[[Setting, LinkNetwork, LinkTimes, Int64Array, Progress], SpreadResult]
+_SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 
 
-def _kernels(
-    setting: Setting, network: LinkNetwork, times: LinkTimes, origin: Int64Array
-) -> Iterator[_Kernel]:
-    """Switches: trees on loaded links. An all-gather of all NPUs on links that are alike: lockstep, whose log stays small.
-
-    Everything else: events; and one node's part for all, where the network looks alike from every node.
-    """
-    if isinstance(network, PathNetwork):
+def _kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
+    """Kernels that fit: trees on loaded links at switches, lockstep, symmetry, and events."""
+    if isinstance(task.network, PathNetwork):
         yield _on_trees
         return
-    is_everywhere = not setting.has_relays and len(np.unique(origin)) == network.num_npus
-    is_uniform = bool(
-        np.all(times.busy == times.busy[:1]) and np.all(times.arrival == times.arrival[:1])
-    )
-    if is_everywhere and is_uniform:
+    is_everywhere = task.is_everywhere
+    fits_lockstep = is_everywhere and task.times.is_alike
+    if fits_lockstep:
+        # First, because its log stays small.
         yield _in_lockstep
-        if times.is_uniform:
+        # Its steps then are exact, and no other kernel was seen to be faster.
+        if task.times.is_uniform:
             return
-    pairs = network.num_links * len(origin)
-    if is_everywhere and pairs <= _PAIRS_FOR_SYMMETRY:
-        translations = Translations.of(network, origin, times)
+    if is_everywhere and task.num_pairs <= _PAIRS_FOR_SYMMETRY:
+        translations = Translations.of(task.network, task.origin, task.times)
         if translations is not None:
             yield partial(_symmetric, translations)
-    if not (is_everywhere and is_uniform) or pairs <= _PAIRS_FOR_SEEDS:
+    if not fits_lockstep or task.num_pairs <= _PAIRS_FOR_SEEDS:
         yield _by_events
 
 
-def _symmetric(
-    translations: Translations,
-    setting: Setting,
-    network: LinkNetwork,
-    times: LinkTimes,
-    origin: Int64Array,
-    progress: Progress,
-) -> SpreadResult:
+def _symmetric(translations: Translations, task: SpreadTask, progress: Progress) -> SpreadResult:
+    """One node's part for all."""
     # Imported here and below: numba takes a second.
     from collhub_tacos.spreading.heterogeneous import fewest_ps
     from collhub_tacos.spreading.symmetric import find_all_gather
 
-    goal = fewest_ps(network, times, origin)
     found = find_all_gather(
-        network,
+        task.network,
         translations,
-        times,
-        origin,
-        setting.seeds or _MOST_SEEDS,
-        setting.seed,
-        goal,
+        task.times,
+        task.origin,
+        task.setting.seeds or _MOST_SEEDS,
+        task.setting.seed,
+        fewest_ps(task.network, task.times, task.origin),
         progress,
     )
-    return SpreadResult(
-        found.result, times, origin, setting.members, "symmetric", found.seed, found.is_interrupted
-    )
+    return task.result(found.result, "symmetric", found.seed, found.is_interrupted)
 
 
-def _by_events(
-    setting: Setting, network: LinkNetwork, times: LinkTimes, origin: Int64Array, progress: Progress
-) -> SpreadResult:
+def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Causal events on links of any times."""
     from collhub_tacos.spreading.heterogeneous import find_all_gather
 
-    needed = _members_of(setting, network)
-    number = setting.seeds or _default_seeds(network.num_links * len(origin))
     found = find_all_gather(
-        network, times, origin, number, setting.seed, setting.threads, progress, needed
+        task.network,
+        task.times,
+        task.origin,
+        task.seeds(_PAIRS_FOR_SEEDS, _MOST_SEEDS),
+        task.setting.seed,
+        task.setting.threads,
+        progress,
+        task.members(),
     )
-    return SpreadResult(
-        found.result, times, origin, setting.members, "events", found.seed, found.is_interrupted
-    )
+    return task.result(found.result, "events", found.seed, found.is_interrupted)
 
 
-def _in_lockstep(
-    setting: Setting, network: LinkNetwork, times: LinkTimes, origin: Int64Array, progress: Progress
-) -> SpreadResult:
-    from collhub_tacos.spreading.homogeneous import best_all_gather, memory_bytes
+def _in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Equal steps, retimed where links are free before the arrival."""
+    from collhub_tacos.spreading.homogeneous import best_all_gather
 
-    needed = memory_bytes(network, len(origin))
-    if needed > setting.memory:
-        message = f"the schedule takes {needed / 2**30:.1f} GiB, the option memory allows {setting.memory / 2**30:.1f} GiB"
-        raise InputError(message, cure="give -O memory=..., or fewer chunks", code="memory")
+    _check_memory(task)
     found = best_all_gather(
-        network,
-        int(times.busy[0]),
-        origin,
-        arrival_ps=int(times.arrival[0]),
-        seeds=setting.seeds,
-        first_seed=setting.seed,
-        threads=setting.threads,
+        task.network,
+        int(task.times.busy[0]),
+        task.origin,
+        arrival_ps=int(task.times.arrival[0]),
+        seeds=task.setting.seeds,
+        first_seed=task.setting.seed,
+        threads=task.setting.threads,
         progress=progress,
     )
     kernel = "symmetric" if found.is_symmetric else "lockstep"
-    spread = SpreadResult(
-        found.log, times, origin, setting.members, kernel, found.seed, found.is_interrupted
-    )
-    if times.is_uniform or spread.num_transfers > _TRANSFERS_TO_RETIME:
-        return spread
+    result = task.result(found.log, kernel, found.seed, found.is_interrupted)
+    if task.times.is_uniform or result.num_transfers > _TRANSFERS_TO_RETIME:
+        return result
     from collhub_tacos.schedules.retiming import retimed
 
-    return replace(spread, made=retimed(spread.schedule(), times))
+    return replace(result, made=retimed(result.schedule(), task.times))
 
 
-def _on_trees(
-    setting: Setting, network: LinkNetwork, times: LinkTimes, origin: Int64Array, progress: Progress
-) -> SpreadResult:
+def _check_memory(task: SpreadTask) -> None:
+    """Raise `InputError` where the log would take more than the setting allows."""
+    from collhub_tacos.spreading.homogeneous import memory_bytes
+
+    needed, memory = memory_bytes(task.network, len(task.origin)), task.setting.memory
+    if needed > memory:
+        takes = f"the schedule takes {needed / _GIB:.1f} GiB"
+        raise InputError(
+            f"{takes}, the option memory allows {memory / _GIB:.1f} GiB",
+            cure="give -O memory=..., or fewer chunks",
+            code="memory",
+        )
+
+
+def _on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """A tree a chunk on links that share the load."""
     from collhub_tacos.routing.multicast import spread
 
-    needed = _members_of(setting, network)
-    number = setting.seeds or max(
-        1, min(_MOST_TREE_SEEDS, _PAIRS_FOR_TREE_SEEDS // (network.num_links * len(origin)))
-    )
+    needed = task.members()
+
+    def attempt(seed: int, report: FractionReport) -> LinkSchedule:
+        return spread(
+            task.network,
+            task.times,
+            task.origin,
+            needed,
+            seed,
+            lambda fraction, what: report(fraction),
+        )
+
+    first = task.setting.seed
     found = best_of_seeds(
-        lambda seed, report: spread(
-            network, times, origin, needed, seed, lambda fraction, what: report(fraction)
-        ),
+        attempt,
         lambda schedule: schedule.time_ps,
-        range(setting.seed, setting.seed + number),
+        range(first, first + task.seeds(_PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS)),
         goal=0,
-        threads=setting.threads,
-        progress=lambda fraction: progress(fraction, "multicast"),
+        threads=task.setting.threads,
+        progress=named(progress, "multicast"),
     )
-    return SpreadResult(
-        found.result, times, origin, setting.members, "trees", found.seed, found.is_interrupted
-    )
-
-
-def _members_of(setting: Setting, network: LinkNetwork) -> npt.NDArray[np.bool_]:
-    """Who takes part: bool per node."""
-    is_member = np.zeros(network.num_nodes, np.bool_)
-    is_member[setting.members] = True
-    return is_member
-
-
-def _default_seeds(pairs: int) -> int:
-    """How many seeds are worth their time, by the number of (link, chunk) pairs."""
-    return max(1, min(_MOST_SEEDS, _PAIRS_FOR_SEEDS // max(1, pairs)))
+    return task.result(found.result, "trees", found.seed, found.is_interrupted)
