@@ -33,3 +33,12 @@ def part(function: _Function) -> _Function:
     """
     compiled = numba.njit(nogil=True, **_WITHOUT_WRAPPERS)(function)
     return cast(_Function, compiled)
+
+
+def inlined(function: _Function) -> _Function:
+    """Put into the kernel that calls it before numba infers types, as if written there.
+
+    For what is called in the innermost loops with many arrays: a call counts their references.
+    """
+    compiled = numba.njit(nogil=True, inline="always", **_WITHOUT_WRAPPERS)(function)
+    return cast(_Function, compiled)

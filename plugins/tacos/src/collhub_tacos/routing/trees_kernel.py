@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collhub_tacos.columns import BoolArray, Float64Array, Int64Array
-from collhub_tacos.compiling import kernel, part
+from collhub_tacos.compiling import inlined, kernel, part
 
 Integer = int | np.int64
 
@@ -169,8 +169,9 @@ def _weigh(
     share = state.load[link] * scale
     square = share * share
     fourth = square * square
-    fullness = steepness * fourth * fourth
-    state.cost[link] = arcs.arrival[link] + arcs.busy[link] * fullness
+    # Multiplied in this order, by which a seed gives the same bytes.
+    weight = arcs.busy[link] * steepness * fourth * fourth
+    state.cost[link] = arcs.arrival[link] + weight
 
 
 @part
@@ -217,7 +218,7 @@ def _attach(
     return length
 
 
-@part
+@inlined
 def _regrow(length: Integer, depth_weight: float, size: Integer, space: TreeWorkspace) -> Integer:
     """Search on from the way that was just attached; return the size of the heap.
 
@@ -232,7 +233,7 @@ def _regrow(length: Integer, depth_weight: float, size: Integer, space: TreeWork
     return size
 
 
-@part
+@inlined
 def _reach_on(
     node: Integer,
     mark: Integer,
@@ -285,8 +286,8 @@ def _grow(
     while size and count:
         node = _pop(space, size)
         size -= 1
-        is_target = node == target or (target < 0 and state.needed[node])
-        if is_target and space.in_tree[node] != mark:
+        is_new = space.in_tree[node] != mark
+        if is_new and (node == target or (target < 0 and state.needed[node])):
             length = _attach(chunk, mark, node, used, arcs, state, space)
             used += length
             count -= 1
@@ -298,7 +299,7 @@ def _grow(
     return used
 
 
-@part
+@inlined
 def _num_targets(chunk: Integer, everyone: Integer, state: RoutingState) -> Integer:
     """Number of nodes that lack a chunk; `everyone`: number of needed nodes."""
     origin, target = state.origin[chunk], state.target[chunk]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collhub_tacos.columns import BoolArray, Int64Array
-from collhub_tacos.compiling import kernel, part
+from collhub_tacos.compiling import inlined, kernel, part
 
 Integer = int | np.int64
 
@@ -139,7 +139,7 @@ def _pop(events: EventHeap) -> Integer:
     return top
 
 
-@part
+@inlined
 def _is_before(times: Int64Array, sequences: Int64Array, one: Integer, other: Integer) -> bool:
     """Whether the event at one place of the heap comes before that at another."""
     if times[one] != times[other]:
@@ -180,7 +180,7 @@ def _arrive(
             _make_ready(child, jobs, queues, events, is_fixed)
 
 
-@part
+@inlined
 def _count_arrived(link: Integer, jobs: Jobs, queues: LinkQueues) -> None:
     """Count the messages of a link of which all before have arrived, too.
 
@@ -193,7 +193,7 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: LinkQueues) -> None:
     queues.arrived[link] = arrived
 
 
-@part
+@inlined
 def _make_ready(
     transfer: Integer, jobs: Jobs, queues: LinkQueues, events: EventHeap, is_fixed: bool
 ) -> None:
@@ -265,7 +265,7 @@ def _send(link: Integer, jobs: Jobs, queues: LinkQueues, events: EventHeap, is_f
     _transmit(link, transfer, queues, events)
 
 
-@part
+@inlined
 def _is_open(link: Integer, queues: LinkQueues) -> bool:
     """Whether what the next message of a link waits for, by `windows.windows`, has arrived."""
     turn = queues.sent[link]
@@ -311,16 +311,17 @@ def _choice(link: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> Inte
     if count == 0:
         return -1
     best: Integer = begin
-    least = _delay(queues.waiting[begin], jobs, queues, now)
+    least_rank = jobs.rank[queues.waiting[begin]]
+    least_delay = _delay(queues.waiting[begin], jobs, queues, now)
     for place in range(begin + 1, begin + count):
         transfer = queues.waiting[place]
-        is_urgent = jobs.rank[transfer] < jobs.rank[queues.waiting[best]]
+        rank = jobs.rank[transfer]
         # Nothing waits less than not at all, so that only the rank could win.
-        if least == 0 and not is_urgent:
+        if least_delay == 0 and rank > least_rank:
             continue
         delay = _delay(transfer, jobs, queues, now)
-        if delay < least or (delay == least and is_urgent):
-            best, least = place, delay
+        if delay < least_delay or (delay == least_delay and rank < least_rank):
+            best, least_rank, least_delay = place, rank, delay
     chosen: Integer = queues.waiting[best]
     # The last one fills the gap: the order of what waits means nothing.
     queues.number[link] = count - 1

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.columns import BoolArray, Int64Array
-from collhub_tacos.compiling import kernel, part
+from collhub_tacos.compiling import inlined, kernel, part
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
@@ -32,6 +32,8 @@ Float32Array = npt.NDArray[np.float32]
 _HELD = np.float32(np.inf)
 # Work of an event beside the chunks that are looked at, in the same unit.
 _EVENT = 32
+# In place of the time at which a message leaves.
+_AS_IT_DID, _NEVER = -1, -2
 
 
 class DeliveryLinks(NamedTuple):
@@ -112,35 +114,32 @@ def advance(
             known[link] = latest
             budget -= latest - entry + _EVENT
             best = _rarest(supply[node], log[giver], entry, latest)
-            leaves = np.int64(-1)
-            if patience[link] > 0 and not has_waited[link]:
-                # A message waits once, lest it wait for ever.
-                soon = _skip_until(when[giver], latest, end, start[link] + patience[link])
-                later = _rarest(supply[node], log[giver], latest, soon)
-                if later >= 0 and _is_rarer(supply[node], log[giver], later, best):
-                    has_waited[link] = True
-                    leaves = when[giver, later]
-            if leaves < 0:
-                has_waited[link] = False
-                if best < 0:
-                    # Nothing that left in time is of use: leave later, with the first that is.
-                    latest = _skip_held(supply[node], log[giver], latest, end)
-                    first[link] = latest
-                    is_idle[link] = latest == end
-                    if latest == end:
-                        continue
-                    leaves = when[giver, latest]
-            if leaves >= 0:
-                start[link] = leaves
-                finish[link] = leaves + arrival[link]
-                waiting = _push(heap, waiting, finish, turn, link)
+            leaves = _later_start(
+                link,
+                best,
+                latest,
+                end,
+                supply[node],
+                log[giver],
+                when[giver],
+                start,
+                first,
+                patience,
+                has_waited,
+            )
+            if leaves == _NEVER:
+                is_idle[link] = True
                 continue
-            chunk = int(log[giver, best])
-            if needed[node]:
-                missing -= 1
-            start[link] += busy[link]
+            if leaves == _AS_IT_DID:
+                chunk = int(log[giver, best])
+                missing -= int(needed[node])
+                start[link] += busy[link]
+            else:
+                start[link] = leaves
             finish[link] = start[link] + arrival[link]
             waiting = _push(heap, waiting, finish, turn, link)
+            if leaves != _AS_IT_DID:
+                continue
         place = filled[node]
         log[node, place], via[node, place], when[node, place] = chunk, link, now
         filled[node] = place + 1
@@ -148,6 +147,7 @@ def advance(
         for place in range(out_indptr[node], out_indptr[node + 1]):
             onward = int(out_links[place])
             neighbour = destination[onward]
+            # What is held stays held: infinity and a rate are infinity.
             supply[neighbour, chunk] += rate[onward]
             # A link that had nothing to carry has something now.
             if is_idle[onward] and supply[neighbour, chunk] < _HELD:
@@ -156,6 +156,43 @@ def advance(
                 finish[onward] = start[onward] + arrival[onward]
                 waiting = _push(heap, waiting, finish, turn, onward)
     return waiting, missing
+
+
+@inlined
+def _later_start(
+    link: int,
+    best: int,
+    latest: int,
+    end: int,
+    supply: Float32Array,
+    log: Int32Array,
+    when: Int64Array,
+    start: Int64Array,
+    first: Int64Array,
+    patience: Int64Array,
+    has_waited: BoolArray,
+) -> int:
+    """When the message of a link leaves that would better have left later.
+
+    `_AS_IT_DID` where it delivers the entry `best` now, `_NEVER` where its source has nothing for
+    it. `latest`: entries of the log of the source that left in time, `end`: all of them.
+    """
+    leaves = _AS_IT_DID
+    rarest = best
+    # A message waits once, lest it wait for ever.
+    if patience[link] > 0 and not has_waited[link]:
+        soon = _skip_until(when, latest, end, start[link] + patience[link])
+        later = _rarest(supply, log, latest, soon)
+        if later >= 0 and _is_rarer(supply, log, later, best):
+            rarest = later
+            leaves = when[later]
+    has_waited[link] = leaves >= 0
+    if rarest < 0:
+        # Nothing that left in time is of use: leave later, with the first that is.
+        following = _skip_held(supply, log, latest, end)
+        first[link] = following
+        leaves = when[following] if following < end else _NEVER
+    return leaves
 
 
 @part

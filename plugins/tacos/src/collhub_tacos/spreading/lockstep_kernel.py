@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_tacos.columns import Int64Array
-from collhub_tacos.compiling import kernel, part
+from collhub_tacos.compiling import inlined, kernel, part
 
 
 class LockstepState(NamedTuple):
@@ -79,7 +79,7 @@ def _touch(have: npt.NDArray[np.uint64], node: int) -> int:
     return used
 
 
-@part
+@inlined
 def _match(
     first: int,
     degree: int,
@@ -88,7 +88,8 @@ def _match(
     source: Int64Array,
     log: npt.NDArray[Any],
     have: npt.NDArray[np.uint64],
-    visible: Int64Array,
+    seen: Int64Array,
+    old: int,
     cursor: Int64Array,
     taken: Int64Array,
 ) -> int:
@@ -101,7 +102,7 @@ def _match(
         link = first + slot
         other = source[link]
         position = cursor[link]
-        last = visible[other]
+        last = seen[old, other]
         taken[slot] = -1
         while position < last:
             chunk = np.int64(log[other, position])
@@ -118,7 +119,7 @@ def _match(
     return work
 
 
-@part
+@inlined
 def _enter(
     first: int,
     degree: int,
@@ -183,7 +184,7 @@ def advance(
                     degree = indptr[node + 1] - first
                     slot = _turn(seed, now, node) % degree if seed and degree else 0
                     work += _match(
-                        first, degree, node, slot, source, log, have, seen[old], cursor, taken
+                        first, degree, node, slot, source, log, have, seen, old, cursor, taken
                     )
                     end = _enter(first, degree, end, node, log, carried, now, taken)
                     transfers += end - filled[node]
