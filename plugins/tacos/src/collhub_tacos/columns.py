@@ -36,6 +36,7 @@ def counted_positions(counts: npt.ArrayLike) -> Int64Array:
 def expanded_ranges(starts: npt.ArrayLike, counts: npt.ArrayLike) -> Int64Array:
     """Ranges `starts[i]..starts[i] + counts[i] - 1`, one behind the other: int64[sum of counts]."""
     sizes = np.asarray(counts, np.int64)
+    # Each range counts on from its own start, not from the entries before it.
     shift = np.asarray(starts, np.int64) - row_pointer(sizes)[:-1]
     total = int(sizes.sum())
     return np.repeat(shift, sizes) + np.arange(total, dtype=np.int64)
@@ -43,6 +44,7 @@ def expanded_ranges(starts: npt.ArrayLike, counts: npt.ArrayLike) -> Int64Array:
 
 def inverse(permutation: Int64Array) -> Int64Array:
     """Permutation that undoes this one: `inverse(p)[p[i]] == i`."""
+    # Linear, where a second argsort would not be.
     position = np.empty(len(permutation), np.int64)
     position[permutation] = np.arange(len(permutation))
     return position
@@ -50,5 +52,6 @@ def inverse(permutation: Int64Array) -> Int64Array:
 
 def csr(keys: Int64Array, values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
     """Group `values` by `keys`: (indptr, values), in the given order within a group."""
+    # Stable, so that the values of a group keep their order.
     order = np.argsort(keys, kind="stable")
     return group_pointer(keys, count), values[order]

@@ -37,6 +37,7 @@ def candidate_time_ns(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate, *, is_alone: bool
 ) -> int:
     """What a form takes beside others, by the simulator where its word counts more."""
+    # Nothing to compare with, or too much to simulate.
     if is_alone or candidate.num_transfers > MOST_JUDGED:
         return whole_ns(candidate.time_ps)
     transfers = candidate.transfers(None)

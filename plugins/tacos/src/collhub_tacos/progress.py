@@ -28,6 +28,11 @@ def part_of(progress: Progress, place: int, places: int) -> Progress:
     return report
 
 
+def unnamed(report: FractionReport) -> Progress:
+    """Report whatever is done by its fraction alone."""
+    return lambda fraction, what: report(fraction)
+
+
 def named(progress: Progress, what: str) -> FractionReport:
     """Report of fractions alone, all of them of `what`."""
 

@@ -115,5 +115,6 @@ def _climb(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]
         candidate = FORMS[kind](setting, pieces, part_of(progress, place, len(ladder)))
         yield candidate
         times.append(candidate.time_ps)
+        # One step may be worse by chance, two in a row say that more chunks cost more.
         if len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
             return

@@ -81,6 +81,7 @@ class Setting:
     @property
     def has_relays(self) -> bool:
         """Whether there are NPUs that do not take part, or take part under another number."""
+        # Kernels for all NPUs take rank r for NPU r.
         everyone = np.arange(self.network.num_npus)
         return not np.array_equal(self.members, everyone)
 
@@ -105,6 +106,7 @@ class Setting:
 
     def chunk_bytes(self, unit_count: int) -> int:
         """Bytes of a message of one of `unit_count` units."""
+        # The largest, where the bytes do not divide evenly.
         one_unit = np.ones(1, np.int64)
         return int(message_bytes(self.collective_bytes, unit_count, one_unit)[0])
 
@@ -119,6 +121,7 @@ class Setting:
         """
         if self.pieces is not None:
             return [self.pieces]
+        # Every kernel looks at all pairs of a link and a chunk.
         shares = max(1, self.collective.unit_count)
         by_size = self.collective_bytes // shares
         pairs = self.network.num_links * shares

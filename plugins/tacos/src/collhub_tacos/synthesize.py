@@ -38,10 +38,7 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     not connect those who take part and for schedules beyond the stated memory.
     """
     setting = Setting.of(request, options)
-    if setting.collective.num_ranks == 1:
-        raise UsageError(
-            "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
-        )
+    _check_ranks(setting)
     _check_memory(setting, _fewest_transfers(setting))
     best = fastest_candidate(setting, request)
     _check_memory(setting, best.num_transfers)
@@ -59,8 +56,15 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     )
 
 
+def _check_ranks(setting: Setting) -> None:
+    if setting.collective.num_ranks == 1:
+        raise UsageError(
+            "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
+        )
+
+
 @dataclass(frozen=True, slots=True)
-class _MadeAlgorithm:
+class _Answer:
     """Algorithm with its time; `is_replayed`: whether the whole was checked where it is a part."""
 
     algorithm: Algorithm
@@ -68,25 +72,27 @@ class _MadeAlgorithm:
     is_replayed: bool
 
 
-def _made(setting: Setting, request: SynthesisRequest, best: SynthesisCandidate) -> _MadeAlgorithm:
+def _made(setting: Setting, request: SynthesisRequest, best: SynthesisCandidate) -> _Answer:
     """Steps that are wanted: of all ranks, or of some."""
     if setting.wanted is not None:
         return _made_in_part(setting, best)
     transfers = best.transfers(None)
     algorithm = algorithm_for(setting, best, transfers, None)
+    # The simulator's word counts where it was asked.
     judged = judged_ns(setting, request, algorithm)
     time_ns = judged or whole_ns(last_finish_ps(transfers))
-    return _MadeAlgorithm(algorithm, time_ns, is_replayed=False)
+    return _Answer(algorithm, time_ns, is_replayed=False)
 
 
-def _made_in_part(setting: Setting, best: SynthesisCandidate) -> _MadeAlgorithm:
+def _made_in_part(setting: Setting, best: SynthesisCandidate) -> _Answer:
     """Steps of some ranks; of few transfers the whole is put in time and checked all the same."""
+    # Of many transfers, those of the wanted ranks alone fit in memory.
     is_whole = best.num_transfers <= MOST_JUDGED
     transfers = best.transfers(None if is_whole else setting.wanted)
     is_replayed = _is_right(setting, best, transfers if is_whole else None)
     algorithm = algorithm_for(setting, best, transfers, setting.wanted)
     time_ps = last_finish_ps(transfers) if is_whole else best.time_ps
-    return _MadeAlgorithm(algorithm, whole_ns(time_ps), is_replayed)
+    return _Answer(algorithm, whole_ns(time_ps), is_replayed)
 
 
 def _is_right(setting: Setting, best: SynthesisCandidate, transfers: Transfers | None) -> bool:
@@ -103,12 +109,10 @@ def _is_right(setting: Setting, best: SynthesisCandidate, transfers: Transfers |
 
 
 def _fewest_transfers(setting: Setting) -> int:
-    """What any schedule has at least, with the stated chunks or one a share.
-
-    A transfer to each rank that lacks a unit.
-    """
+    """Transfers of any schedule, with the stated chunks or one a share, at least."""
     pieces = setting.pieces or 1
     units, others = setting.units(pieces), setting.collective.num_ranks - 1
+    # A gather or scatter moves each share once, others bring every unit to all that lack it.
     has_one_end = setting.collective.kind in (CollectiveKind.GATHER, CollectiveKind.SCATTER)
     return others * (pieces if has_one_end else units)
 

@@ -28,14 +28,19 @@ def tightest_sets(network: LinkNetwork, members: Int64Array) -> list[BoolArray]:
         return []
     relays = np.setdiff1d(np.arange(network.num_nodes), members)
     order = np.concatenate([members, relays])
+    cut = all_gather_rate(_renumbered(graph, order, len(members))).cut
+    nodes = np.zeros(network.num_nodes, np.bool_)
+    nodes[order[list(cut)]] = True
+    return [nodes]
+
+
+def _renumbered(graph: CapacityGraph, order: Int64Array, num_members: int) -> CapacityGraph:
+    """Graph whose node i is node `order[i]` of the given one; those after the members relay."""
     number = inverse(order)
     # NPUs that only relay are to the flows what switches are: they need nothing themselves.
-    graph = replace(
+    return replace(
         graph,
-        num_compute=len(members),
+        num_compute=num_members,
         source=number[graph.source],
         destination=number[graph.destination],
     )
-    nodes = np.zeros(network.num_nodes, np.bool_)
-    nodes[order[list(all_gather_rate(graph).cut)]] = True
-    return [nodes]

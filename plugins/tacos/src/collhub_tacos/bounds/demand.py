@@ -78,6 +78,7 @@ class CollectiveDemand:
         """Demand of a collective whose rank r is NPU `members[r]`."""
         is_member = np.zeros(network.num_nodes, np.bool_)
         is_member[members] = True
+        # Most collectives have none.
         root = -1
         if collective.root is not None:
             root = int(members[collective.root])
@@ -97,6 +98,7 @@ class CollectiveDemand:
     def leaving_set(self, nodes: BoolArray) -> int:
         """Messages that must leave one set: bool[nodes]."""
         inside = np.count_nonzero(self.is_member & nodes)
+        # Node -1 would be the last one.
         has_root = self.root >= 0 and bool(nodes[self.root])
         leaving = self.leaving(np.asarray([inside]), np.asarray([has_root]))
         return int(leaving[0])

@@ -30,6 +30,7 @@ class LinkGroups:
     def crossed(self) -> LinkGroups:
         """Without the groups that nothing must cross, and those that nothing can."""
         size = np.diff(self.indptr)
+        # `reduceat` takes no empty groups.
         is_kept = (self.needed > 0) & (size > 0)
         links = self.links[np.repeat(is_kept, size)]
         return LinkGroups(links, row_pointer(size[is_kept]), self.needed[is_kept])
@@ -42,9 +43,11 @@ class LinkGroups:
         busy, arrival = times.busy[groups.links], times.arrival[groups.links]
         first = groups.indptr[:-1]
         low = 0
+        # By one link of a group alone, the slowest.
         high = int(arrival.max() + (groups.needed.max() - 1) * busy.max())
         while low < high:
             middle = (low + high) // 2
+            # A link delivers its first message after `arrival`, the next ones every `busy`.
             messages = (middle - arrival) // busy + 1
             delivered = np.where(middle < arrival, 0, messages)
             if np.all(np.add.reduceat(delivered, first) >= groups.needed):

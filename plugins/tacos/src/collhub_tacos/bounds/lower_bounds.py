@@ -62,6 +62,7 @@ def _crossings(
     others_have_root = ~is_root & (demand.root >= 0)
     entering = demand.leaving(others, others_have_root)
     leaving = demand.leaving(inside, is_root)
+    # One group a node; nodes that nothing must leave are left out later.
     out_indptr, out_links = network.out_links()
     return {
         "ingress": [LinkGroups(np.arange(network.num_links), network.indptr, entering)],
@@ -103,6 +104,7 @@ def _all_reduce_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterat
     # A switch passes on what an NPU sent: that is one message.
     leaves_npu = network.source < npus
     yield LinkGroups.one(leaves_npu, 2 * (demand.num_members - 1) * share)
+    # Switches are in no block.
     is_member = demand.is_member[:npus]
     for place in _coordinates(network):
         blocks = len(np.unique(place[:npus][is_member]))
@@ -122,6 +124,7 @@ def _coordinates(network: LinkNetwork) -> Iterator[Int64Array]:
 
 def _slabs(network: LinkNetwork) -> Iterator[BoolArray]:
     """Nodes up to each place along each dimension: bool[nodes]."""
+    # On meshes and tori these are the cuts with the fewest links for their nodes.
     for place in _coordinates(network):
         for end in range(1, int(place.max()) + 1):
             yield place < end
@@ -129,6 +132,7 @@ def _slabs(network: LinkNetwork) -> Iterator[BoolArray]:
 
 def _groups(network: LinkNetwork) -> Iterator[BoolArray]:
     """Groups of the topology: bool[nodes]."""
+    # A topology names what its narrow links divide: boards, racks, pairs.
     for members in network.topology.groups.values():
         nodes = np.zeros(network.num_nodes, np.bool_)
         nodes[list(members)] = True

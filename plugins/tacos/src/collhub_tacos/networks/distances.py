@@ -13,8 +13,11 @@ from hub_core.collectives import Collective, CollectiveKind
 
 # Twice this is still an int64, so that a link may be added to what is out of reach.
 _FAR = 1 << 61
+# Lengths over links that are held at once: 16 MiB.
 _CELLS_AT_ONCE = 1 << 21
+# Pairs of a member and a link up to which paths from all members are looked at.
 _CELLS_FOR_ALL_PAIRS = 1 << 19
+# From end to end there and back, and once more for each.
 _SWEEPS = 4
 _FROM_ROOT = frozenset({CollectiveKind.BROADCAST, CollectiveKind.SCATTER})
 _TO_ROOT = frozenset({CollectiveKind.REDUCE, CollectiveKind.GATHER})
@@ -44,10 +47,12 @@ class ShortestPaths:
         length = np.full((len(sources), self._num_nodes), _FAR, np.int64)
         length[np.arange(len(sources)), sources] = 0
         while len(self._heads):
+            # Links stand by head: one reduction takes the best of all links into a node.
             over_links = length[:, self._source] + self._weight
             reached = np.minimum.reduceat(over_links, self._first, axis=1)
             before = length[:, self._heads]
             shorter = np.minimum(before, reached)
+            # No node came nearer: longer paths bring none nearer, either.
             if np.array_equal(shorter, before):
                 break
             length[:, self._heads] = shorter
@@ -70,6 +75,7 @@ def diameter_ps(
     and the maximum on meshes.
     """
     source, destination = network.source, network.destination
+    # Paths to the root are those from it on links that are turned round.
     if collective.kind in _TO_ROOT:
         source, destination = destination, source
     paths = ShortestPaths(network.num_nodes, source, destination, times.arrival)
@@ -89,6 +95,7 @@ def _longest_by_sweeps(paths: ShortestPaths, members: Int64Array) -> int:
     for _ in range(_SWEEPS):
         length = paths.lengths(start)[:, members]
         found = max(found, _longest(length))
+        # What cannot be reached is no end to start from.
         reachable = np.where(length < _FAR, length, -1)
         start = members[[int(np.argmax(reachable))]]
     return found

@@ -10,6 +10,7 @@ from collhub_tacos.columns import BoolArray, Int64Array, row_pointer
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from hub_core.topology import Occupancy, Routes, Topology, link_times_ns
 
+# Simulators count nanoseconds, everything here picoseconds.
 _PS_PER_NS = 1000
 
 
@@ -73,9 +74,8 @@ def links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkT
 def contracted(topology: Topology) -> LinkNetwork:
     """Network of NPUs alone: a `PathNetwork` where there are switches, else its links as they are.
 
-    A pair of NPUs has an arc where the route of its messages passes no other NPU. Routes are
-    shortest, so that every NPU that can be reached at all can be reached over arcs. Cost: the
-    routes of all pairs that switches join.
+    A pair of NPUs has an arc where its route passes no other NPU; routes are shortest, so that what
+    can be reached at all can be reached over arcs. Cost: the routes of all pairs that switches join.
     """
     links = LinkNetwork.of(topology)
     if links.num_nodes == links.num_npus:
@@ -112,6 +112,7 @@ def _passes_no_npu(topology: Topology, routes: Routes) -> BoolArray:
 
 def _number_of_rows(links: LinkNetwork) -> Int64Array:
     """Link of the network that each row of the topology is: int64[rows], -1 for parallel ones."""
+    # Parallel links have a row, but no number.
     number = np.full(links.topology.num_links, -1, np.int64)
     number[links.row] = np.arange(links.num_links)
     return number
@@ -128,6 +129,7 @@ def _pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Arra
     """Pairs of NPUs with a link or a path over switches alone, by destination, then by source."""
     npus = topology.num_npus
     reached = _reached_over_switches(topology)
+    # Its switch tells what else an NPU reaches.
     leaves_npu = topology.source < npus
     tails = topology.source[leaves_npu].tolist()
     heads = topology.destination[leaves_npu].tolist()
@@ -137,6 +139,7 @@ def _pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Arra
             table[head, tail] = True
         else:
             table[reached[head - npus], tail] = True
+    # A way through a switch and back to where it began is no arc.
     np.fill_diagonal(table, False)
     destination, source = np.nonzero(table)
     return source.astype(np.int64), destination.astype(np.int64)

@@ -24,10 +24,12 @@ def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> In
     hops[node] = 0
     distance = 0
     reached = hops == 0
+    # Breadth first: all nodes of one distance at a time.
     while reached.any():
         distance += 1
         following = np.zeros(network.num_nodes, np.bool_)
         following[destination[reached[source]]] = True
+        # A node that was reached before is no farther now.
         reached = following & (hops < 0)
         hops[reached] = distance
     return hops
@@ -50,7 +52,5 @@ def _names_of_reached(network: LinkNetwork, node: int) -> list[str]:
     npus = inside[inside < network.num_npus].tolist()
     switches = inside[inside >= network.num_npus].tolist()
     word = "NPUs" if len(npus) > 1 else "NPU"
-    return [
-        f"{word} {format_ranks(npus)}",
-        *[network.topology.node_name(switch) for switch in switches],
-    ]
+    names = [network.topology.node_name(switch) for switch in switches]
+    return [f"{word} {format_ranks(npus)}", *names]

@@ -12,7 +12,9 @@ import numpy as np
 from collhub_tacos.columns import Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 
+# Numbers with many divisors have thousands of shapes; regular networks fit an early one.
 _MOST_SHAPES = 1000
+# Both ends, where open dimensions show, and some between.
 _NODES_TO_PROBE = 5
 
 
@@ -37,6 +39,7 @@ class Translations:
         Tried are the stated dimensions of a regular network, and every way to number the nodes in
         dimensions. None where there are none.
         """
+        # Every node is moved to every other: all must have as many links and chunks.
         own = np.bincount(origin, minlength=network.num_nodes)
         if not network.num_links or not _is_alike(network.in_degree) or not _is_alike(own):
             return None
@@ -52,6 +55,7 @@ class Translations:
 
     def source_of(self, offset: int) -> int:
         """Node whose chunks come to node 0 over `offset`."""
+        # Node 0 lies `offset` on from it.
         node = self._negative(np.asarray([offset]))
         return int(node[0])
 
@@ -71,10 +75,10 @@ class Translations:
 
 
 def _difference(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) -> Int64Array:
-    shape = np.broadcast_shapes(left.shape, right.shape)
-    result = np.zeros(shape, np.int64)
+    result = np.zeros(np.broadcast_shapes(left.shape, right.shape), np.int64)
     stride = 1
     for modulus in moduli:
+        # No digit borrows from the next one: dimensions are cyclic.
         digit = (left // stride - right // stride) % modulus
         result += digit * stride
         stride *= modulus
@@ -112,6 +116,7 @@ def _invariance(
         return None
     nodes = np.arange(num_nodes)[:, None]
     difference = _difference(nodes, source, moduli)
+    # In-links of all nodes in the same order: that of how far they come.
     order = np.argsort(difference, axis=1, kind="stable")
     in_order = np.take_along_axis(difference, order, axis=1)
     in_link = network.indptr[:-1, None] + order

@@ -16,6 +16,7 @@ def transposed(network: LinkNetwork) -> LinkNetwork:
     if not isinstance(network, PathNetwork):
         return turned
     # Arcs by their new destination, then by their new source.
+    # As `LinkNetwork` groups them.
     order = np.lexsort((network.destination, network.source))
     paths = _turned_paths(network, turned, order)
     into = np.searchsorted(network.source[order], np.arange(network.num_nodes + 1))

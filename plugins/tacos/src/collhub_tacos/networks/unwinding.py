@@ -46,6 +46,7 @@ def unwound(topology: Topology, degree: int = 0) -> Topology:
 def _without(links: Links, switch: int, degree: int) -> Links:
     """Links with those of one switch replaced by direct ones."""
     entered, left, share = _port_pairs(links, switch, degree)
+    # The slower one of two ports decides, and is divided among its links.
     narrower = np.minimum(links.bandwidth_bytes_per_s[entered], links.bandwidth_bytes_per_s[left])
     direct = Links(
         links.source[entered],
@@ -53,6 +54,7 @@ def _without(links: Links, switch: int, degree: int) -> Links:
         narrower / np.maximum(share, 1),
         links.latency_s[entered] + links.latency_s[left],
     )
+    # All links of other nodes stay.
     others = np.flatnonzero((links.source != switch) & (links.destination != switch))
     rest = Links(
         links.source[others],
@@ -70,6 +72,7 @@ def _port_pairs(
     nothing = np.zeros(0, np.int64)
     entered, left, share = [nothing], [nothing], [nothing]
     out = np.flatnonzero(links.source == switch)
+    # In the order of neighbours, in which "next" is meant.
     out = out[np.argsort(links.destination[out], kind="stable")]
     for link in np.flatnonzero(links.destination == switch).tolist():
         chosen = _next_ports(links, out, int(links.source[link]), degree)
@@ -93,6 +96,7 @@ def _merged(links: Links, num_nodes: int) -> Links:
     """Links of one pair of nodes as one, by source and then by destination."""
     pair = links.source * num_nodes + links.destination
     key, which = np.unique(pair, return_inverse=True)
+    # No message is faster than on the slower of two ways.
     latency = np.zeros(len(key))
     np.maximum.at(latency, which, links.latency_s)
     bandwidth = np.bincount(which, links.bandwidth_bytes_per_s, len(key))

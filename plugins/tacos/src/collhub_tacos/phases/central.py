@@ -44,6 +44,7 @@ def _tree_of_paths(
 ) -> Tree:
     """Tree of shortest paths; of several last links to a node the first one is taken."""
     source, destination = network.source, network.destination
+    # Links that lie on a shortest path.
     is_tight = distance[source] + weight == distance[destination]
     tight = np.flatnonzero(is_tight)
     nodes, first = np.unique(destination[tight], return_index=True)

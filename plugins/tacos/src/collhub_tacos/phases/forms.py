@@ -58,6 +58,7 @@ class _Phases:
 
     def _planned(self, nodes: Nodes) -> LinkSchedule:
         """Phase after phase, each as long as it takes as a whole."""
+        # A part does not tell when the whole ends: times are those of the wholes.
         first, *others = self.spreads
         schedule, end = first.schedule(nodes), first.time_ps
         if self.is_first_reversed:
@@ -127,6 +128,7 @@ def _two_phase(setting: Setting, pieces: int, progress: Progress) -> SynthesisCa
     times = setting.link_times(collective.unit_count)
     origin = setting.members[np.repeat(np.arange(n), pieces)]
     gathered = spread_out(SpreadTask(setting, setting.network, times, origin), progress)
+    # Reversed, the same spreading collects.
     scattered = gathered
     if not is_duplex(setting.network, times):
         scattered = _on_transpose(setting, times, collective.unit_count, origin, progress)

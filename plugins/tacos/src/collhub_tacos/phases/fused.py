@@ -30,21 +30,21 @@ from hub_core.topology import Occupancy, Topology
 from hub_core.transfers import Transfers, algorithm_of
 from hub_core.verification import verify
 
+# Messages of the largest schedule that is tried, and of one that compares packings.
 _MOST_MESSAGES = 1 << 19
 _TRIAL_MESSAGES = 1 << 15
+# Simulators count nanoseconds: below twenty, rounding would show.
 _LEAST_S = 20e-9
 _MOST_SEEDS = 8
 _NODES_FOR_ALL_SEEDS = 256
 # Above, packing trees takes minutes.
 _MOST_NODES = 1024
+# Links that take equal times for one size and bandwidth do for all.
 _ANY_SIZE = 1 << 20
 
 
 def unsuitability(network: LinkNetwork) -> str | None:
-    """Why no all-reduce on trees is made here, None where it is.
-
-    A link must carry a tree both ways, at one rate.
-    """
+    """Why links cannot carry trees both ways at one rate, None where they can."""
     if network.num_nodes > network.num_npus:
         return "the network has switches"
     if not is_duplex(network, network.link_times(_ANY_SIZE, Occupancy.SERIALIZATION)):
@@ -116,18 +116,23 @@ class _PipelinedTrees:
         """Chunks of the whole, where a tree of weight 1 has one."""
         return sum(tree.weight for tree in self.trees)
 
+    @property
+    def num_arcs(self) -> int:
+        """Arcs of all trees, each as often as the weight of its tree."""
+        arcs = 0
+        for tree in self.trees:
+            arcs += tree.weight * int(np.count_nonzero(tree.parent >= 0))
+        return arcs
+
     def schedule(self, repeats: int) -> Pipeline:
         """With `repeats` chunks for every unit of weight."""
         return self.pipelining.schedule([repeats * tree.weight for tree in self.trees])
 
     def most_repeats(self, messages: int) -> int:
         """How often so many messages, and the least size of one, allow to repeat; at least once."""
-        arcs = 0
-        for tree in self.trees:
-            arcs += tree.weight * int(np.count_nonzero(tree.parent >= 0))
         smallest = _smallest_chunk(self.pipelining.topology)
         # A chunk goes up and down every arc of its tree.
-        by_messages = messages // (2 * arcs)
+        by_messages = messages // (2 * self.num_arcs)
         by_size = self.pipelining.collective_bytes // (self.weight * smallest)
         return max(1, min(by_messages, by_size))
 
@@ -135,6 +140,7 @@ class _PipelinedTrees:
         """Repeats for about the stated number of chunks per rank, None where none is stated."""
         if setting.pieces is None:
             return None
+        # The weights of the trees decide which numbers there are: the nearest one.
         chunks = setting.pieces * setting.collective.num_ranks
         return max(1, round(chunks / self.weight))
 
@@ -201,6 +207,7 @@ class _FastestPipeline:
     def time_ps(self, packing: _PipelinedTrees, repeats: int) -> int:
         """Make one more."""
         made = _MadePipeline(packing, repeats, packing.schedule(repeats))
+        # Of equal ones the first, which is the same on every run.
         if self.best is None or made.pipeline.time_ps < self.best.pipeline.time_ps:
             self.best = made
         return made.pipeline.time_ps
@@ -254,6 +261,7 @@ def _with_best_count(search: _FastestPipeline, found: _MadePipeline) -> _MadePip
 
 def _packings(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
     """Trees of the network's strength, seed by seed."""
+    # Packings of one strength differ in depth, and so in how fast the pipeline fills.
     graph = CapacityGraph.of(setting.network.topology)
     seeds = setting.seeds or _default_seeds(graph.num_nodes)
     for place in range(seeds):

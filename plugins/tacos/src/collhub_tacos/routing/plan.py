@@ -36,6 +36,7 @@ class RoutePlan:
         first of all. No link idles while its source has something for it, but for the windows.
         """
         network = self.network
+        # A chunk goes on when it has come: one wait a transfer.
         children = np.flatnonzero(self.parent >= 0)
         waits = (self.parent[children], children)
         rank = self._ranks(times)

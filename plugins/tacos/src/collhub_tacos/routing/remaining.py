@@ -20,6 +20,7 @@ def remaining_times(parent: Int64Array, arrival: Int64Array) -> Int64Array:
     for transfer in range(len(parent) - 1, -1, -1):
         before = parent[transfer]
         if before >= 0:
+            # Of several branches the longest counts.
             behind = arrival[before] + remaining[transfer]
             remaining[before] = max(remaining[before], behind)
     return remaining

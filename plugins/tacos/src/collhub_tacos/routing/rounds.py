@@ -45,6 +45,7 @@ class _Round:
 
     def cut(self, used: int) -> None:
         """Drop the room that is left."""
+        # The next round makes room by what this one used.
         self.arc = self.arc[:used]
         self.parent = self.parent[:used]
 
@@ -68,6 +69,7 @@ class Router:
         self._network, self._seed = network, seed
         self._arcs, single = _map_of(network, times)
         self._space = _workspace(network.num_nodes)
+        # Distances to targets guide the search; each has a row.
         targets = np.unique(target[target >= 0])
         row = np.full(network.num_nodes, -1, np.int64)
         row[targets] = np.arange(len(targets))
@@ -78,9 +80,11 @@ class Router:
         origin = np.ascontiguousarray(origin)
         target = np.ascontiguousarray(target)
         needed = np.ascontiguousarray(needed)
+        # Shared with the kernel, which changes it in place.
         self._load = np.zeros(len(single.busy), np.int64)
         cost = single.arrival.astype(np.float64)
         self._stated = (origin, target, needed, bound, row, self._load, cost)
+        # What loads are compared to where rules have slack.
         self._least_ps = _least_load_ps(network, times, origin, needed)
         self._routes = _Round(len(origin), 0)
         self._rounds = 0
@@ -93,6 +97,7 @@ class Router:
     def improve(self, rules: RouteRules, progress: FractionReport = unreported) -> None:
         """Route every chunk anew, in a random order."""
         chunks, nodes = len(self._routes.first), self._network.num_nodes
+        # Who is routed last knows most of the others: that is drawn anew every round.
         order = np.random.default_rng((self._seed, self._rounds)).permutation(chunks)
         room = max(len(self._routes.arc), 4 * chunks) + nodes
         new = _Round(chunks, room)
@@ -155,12 +160,14 @@ class Router:
         row: Int64Array,
     ) -> None:
         """Raise `InputError` for the first chunk that cannot get to a target."""
+        # Of one target the distances that guide the search tell it.
         single = np.flatnonzero(target >= 0)
         distance = bound[row[target[single]], origin[single]]
         lost = single[~np.isfinite(distance)]
         if len(lost):
             chunk = int(lost[0])
             raise unreachable(self._network, int(origin[chunk]), int(target[chunk]))
+        # Of all needed nodes a search from every origin does.
         for source in np.unique(origin[target == EVERYONE]).tolist():
             is_reached = hops_from(self._network, source) >= 0
             is_lost = needed & ~is_reached
@@ -194,6 +201,7 @@ def _rate_of_nodes(
     node: Int64Array, link: Int64Array, rate: Float64Array, num_nodes: int
 ) -> Float64Array:
     """Rates of the links of every node, in sum; several arcs may share a link."""
+    # A link counts once for a node, however many arcs it belongs to.
     ends = np.unique(np.stack([node, link]), axis=1)
     total = np.bincount(ends[0], rate[ends[1]], num_nodes)
     found: Float64Array = np.maximum(total, _LEAST_RATE)
@@ -203,6 +211,7 @@ def _rate_of_nodes(
 def _map_of(network: LinkNetwork, times: LinkTimes) -> tuple[ArcMap, LinkTimes]:
     """Arcs for the kernel, and the times of their links."""
     paths, single = links_of_arcs(network, times)
+    # Compiled code is made for one type: int64 throughout, without gaps.
     out_indptr, out = network.out_links()
     arcs = ArcMap(
         out_indptr=out_indptr.astype(np.int64),

@@ -91,6 +91,7 @@ class TreeWorkspace(NamedTuple):
 def _lower(space: TreeWorkspace, size: Integer, key: float, node: Integer) -> Integer:
     """Put a node on the heap, or give one that is there a smaller key; return the heap's size."""
     keys, nodes, places = space.key, space.node, space.place
+    # A node that is on the heap moves up from where it is.
     hole = places[node]
     if hole < 0:
         hole = size
@@ -144,6 +145,7 @@ def distances(
     nodes = len(space.cost)
     result = np.full((len(targets), nodes), np.inf)
     for row in range(len(targets)):
+        # Backwards from the target, along arcs into each node.
         cost = result[row]
         cost[targets[row]] = 0.0
         size = _lower(space, 0, 0.0, targets[row])
@@ -166,6 +168,7 @@ def _weigh(
     link: Integer, arcs: ArcMap, state: RoutingState, scale: float, steepness: float
 ) -> None:
     """Let a link cost its time, and more the closer its load is to the reference, `1 / scale`."""
+    # The eighth power: links far below the reference cost next to nothing more.
     share = state.load[link] * scale
     square = share * share
     fourth = square * square
@@ -206,6 +209,7 @@ def _attach(
         space.trail[length] = node
         length += 1
         node = arcs.tail[space.arc[node]]
+    # From the tree outwards: parents stand before children.
     first = state.new_first[chunk]
     for place in range(length - 1, -1, -1):
         node = space.trail[place]
@@ -248,8 +252,10 @@ def _reach_on(
     for position in range(arcs.out_indptr[node], arcs.out_indptr[node + 1]):
         arc = arcs.out[position]
         head = arcs.head[arc]
+        # Whoever is in the tree has the chunk.
         if space.in_tree[head] == mark:
             continue
+        # An arc costs what its links cost together.
         cost = base
         for place in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
             cost += state.cost[arcs.path[place]]
@@ -257,6 +263,7 @@ def _reach_on(
             space.stamp[head] = mark
             space.cost[head] = cost
             space.arc[head] = arc
+            # Never more than the rest of the way costs: so the first way found is the best.
             left = state.bound[row, head] if row >= 0 else 0.0
             size = _lower(space, size, cost + left, head)
     return size
@@ -338,6 +345,7 @@ def reroute(
     while position < len(order) and used < stop and used + nodes <= len(state.new_arc):
         chunk = order[position]
         scale = 1.0 / max(aim if aim > 0 else fullest, 1)
+        # The chunk sees the load of all others, not its own of the round before.
         first = state.old_first[chunk]
         for place in range(first, first + state.old_size[chunk]):
             _load(state.old_arc[place], -1, arcs, state, scale, steepness)

@@ -14,6 +14,7 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 
 Identifiers = npt.NDArray[np.uint16 | np.uint32]
 
+# Nodes whose transfers are expanded at once.
 _NODES_AT_ONCE = 1 << 12
 
 
@@ -47,6 +48,7 @@ class ArrivalLog:
     @property
     def num_transfers(self) -> int:
         """Number of transfers."""
+        # Every entry is a transfer, but for those that a node starts with.
         return self.log.size - int(self.own.sum())
 
     @property
@@ -66,6 +68,7 @@ class ArrivalLog:
         """All transfers in order of start, or only those from or to `nodes`: 41 bytes each."""
         links = self._links_of(nodes)
         step, link, chunk = self._received_over(links)
+        # Logs are expanded by receiver: some links of theirs touch none of the nodes.
         if nodes is not None:
             is_wanted = np.isin(link, links)
             step, link, chunk = step[is_wanted], link[is_wanted], chunk[is_wanted]
@@ -109,6 +112,7 @@ class ArrivalLog:
     def _in_links(self, first: int, end: int) -> tuple[Int64Array, Int64Array]:
         """Step and link of all transfers on links `first..end-1`, in order of the steps."""
         link = np.arange(first, end)
+        # Only the columns of these links are unpacked.
         bit = (link & 7).astype(np.uint8)
         used = self.carried[:, link >> 3] >> bit & 1
         step, which = np.nonzero(used)

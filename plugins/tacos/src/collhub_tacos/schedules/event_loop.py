@@ -98,6 +98,7 @@ def _push(events: EventHeap, time: Integer, item: Integer) -> None:
     """Put an event on the heap."""
     times, sequences, items, counter = events
     hole = counter[_SIZE]
+    # Of one instant, what was planned first happens first.
     sequence = counter[_NEXT]
     counter[_SIZE] += 1
     counter[_NEXT] += 1
@@ -120,6 +121,7 @@ def _pop(events: EventHeap) -> Integer:
     top: Integer = items[0]
     counter[_SIZE] -= 1
     size = counter[_SIZE]
+    # The last event looks for a new place, from the top down.
     time, sequence, item = times[size], sequences[size], items[size]
     hole, child = 0, 1
     while child < size:
@@ -152,6 +154,7 @@ def _transmit(link: Integer, transfer: Integer, queues: LinkQueues, events: Even
     """Put a message on a free link."""
     now = events.counter[_NOW]
     queues.is_busy[link] = True
+    # A link may be free before its message arrives: both are events.
     _push(events, now + queues.arrival[link], 2 * transfer)
     _push(events, now + queues.busy[link], 2 * link + 1)
 
@@ -187,6 +190,7 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: LinkQueues) -> None:
     Paths of one first link differ in length, so that messages may overtake one another.
     """
     first = queues.begin[link]
+    # Up to the first that is still on its way.
     arrived = queues.arrived[link]
     while arrived < queues.sent[link] and jobs.finish[queues.gone[first + arrived]] >= 0:
         arrived += 1
@@ -198,6 +202,7 @@ def _make_ready(
     transfer: Integer, jobs: Jobs, queues: LinkQueues, events: EventHeap, is_fixed: bool
 ) -> None:
     """Let the sender of a transfer that waits for nothing more look at it."""
+    # Senders order their messages by the first link of the path.
     link = jobs.path[jobs.path_indptr[jobs.arc[transfer]]]
     # In a fixed order it stands in line already.
     if not is_fixed:
@@ -216,6 +221,7 @@ def _forward(
     elif queues.first[link] < 0:
         queues.first[link] = queues.last[link] = transfer
     else:
+        # The line is a linked list: none is longer than all transfers together.
         jobs.following[queues.last[link]] = transfer
         queues.last[link] = transfer
 
@@ -228,6 +234,7 @@ def _release(
     queues.is_busy[link] = False
     transfer = queues.first[link]
     if transfer >= 0:
+        # What passes the switch goes before what its neighbour still has to send.
         queues.first[link] = jobs.following[transfer]
         jobs.following[transfer] = -1
         _transmit(link, transfer, queues, events)
@@ -242,6 +249,7 @@ def _attend(
     """Let a sender send: at once in a fixed order, as simulators do, else at the end of now."""
     if is_fixed or queues.window[link] > 1:
         _send(link, jobs, queues, events, is_fixed)
+    # With a window of one there is time to wait for all that arrives now, and to choose.
     elif not queues.is_touched[link]:
         queues.is_touched[link] = True
         queues.touched[events.counter[_TOUCHED]] = link
@@ -282,6 +290,7 @@ def _delay(transfer: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> I
     delay: Integer = 0
     for position in range(first + 1, jobs.path_indptr[arc + 1]):
         time += queues.arrival[jobs.path[position - 1]]
+        # A link that is free by then delays nothing.
         waiting = queues.expected[jobs.path[position]] - time
         if waiting > 0:
             delay += waiting
@@ -297,16 +306,14 @@ def _book(transfer: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> No
     for position in range(jobs.path_indptr[arc] + 1, jobs.path_indptr[arc + 1]):
         link = jobs.path[position]
         reached = time + queues.arrival[jobs.path[position - 1]]
+        # It stands in line behind all that was sent before.
         time = max(reached, queues.expected[link])
         queues.expected[link] = time + queues.busy[link]
 
 
 @part
 def _choice(link: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> Integer:
-    """Take out what a free link sends next, -1 for nothing.
-
-    What waits least on its way, of these the smallest rank.
-    """
+    """Take out what waits least on its way, of these the smallest rank; -1 for nothing."""
     begin, count = queues.begin[link], queues.number[link]
     if count == 0:
         return -1
@@ -333,6 +340,7 @@ def _choice(link: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> Inte
 def _next_in_order(link: Integer, jobs: Jobs, queues: LinkQueues) -> Integer:
     """The next transfer of a link in a fixed order, -1 where it still waits for others."""
     place = queues.sent[link]
+    # All of the link are sent.
     if place == queues.number[link]:
         return -1
     transfer: Integer = queues.waiting[queues.begin[link] + place]

@@ -82,6 +82,7 @@ class LinkSchedule:
 
         `end_ps`: when the whole of which `other` is a part ends, default its own time.
         """
+        # A part does not tell when the whole ends.
         end = other.time_ps if end_ps is None else end_ps
         return replace(
             self,
@@ -95,6 +96,7 @@ class LinkSchedule:
     def transfers(self, times: LinkTimes) -> Transfers:
         """Columns that the core makes an algorithm of."""
         network = self.network
+        # The core orders messages by link of the topology.
         row = network.row[self.link]
         window = windows_of_links(network, times)[self.link]
         at_once = released_at_once(network)

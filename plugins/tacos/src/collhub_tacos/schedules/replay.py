@@ -49,9 +49,7 @@ def replay(
     ready = np.zeros(len(origin), np.int64)
     if schedule.reduces.any():
         sums = movements.only(schedule.reduces)
-        # A result can be spread when the last part of its sum has come to its origin.
-        completes = np.where(sums.destination == origin[sums.chunk], sums.finish, 0)
-        np.maximum.at(ready, sums.chunk, completes)
+        sums.complete(origin, ready)
         _check_spread(sums.mirrored(), origin, np.full_like(ready, _EVER), pairs)
     # A schedule that reduces alone spreads nothing; one without transfers must still be enough.
     if not schedule.reduces.all() or not len(schedule):
@@ -74,9 +72,7 @@ def replay_log(
     # Importing numba takes a second.
     from collhub_tacos.schedules.replay_kernel import Holdings
 
-    if np.any(times.busy > log.busy_ps) or np.any(times.arrival != log.arrival_ps):
-        steps = f"its steps of {log.busy_ps} ps and {log.arrival_ps} ps to the arrival"
-        _refuse(f"{steps} are not what the links take")
+    _check_steps(log, times)
     have = _holdings_before(log, origin)
     holdings = Holdings(log.log, have, log.own.copy(), log.own.copy())
     last = log.num_steps + log.lag
@@ -89,10 +85,18 @@ def replay_log(
     return log.time_ps
 
 
+def _check_steps(log: ArrivalLog, times: LinkTimes) -> None:
+    """A step must be long enough for every link, and the arrival that of all links."""
+    if np.any(times.busy > log.busy_ps) or np.any(times.arrival != log.arrival_ps):
+        steps = f"its steps of {log.busy_ps} ps and {log.arrival_ps} ps to the arrival"
+        _refuse(f"{steps} are not what the links take")
+
+
 def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> None:
     from collhub_tacos.schedules.replay_kernel import Offence, replay_steps
 
     network = log.network
+    # Compiled code returns numbers: what they mean is said here.
     offence, link, step = replay_steps(
         network.source, network.destination, holdings, log.carried, log.lag, first, end
     )
@@ -114,6 +118,7 @@ def _holdings_before(log: ArrivalLog, origin: Int64Array) -> npt.NDArray[np.uint
     num_nodes, num_chunks = log.log.shape
     node = np.repeat(np.arange(num_nodes), log.own)
     chunk = log.log[node, counted_positions(log.own)].astype(np.int64)
+    # In any order within a node: what it has at the start, it has at once.
     in_order = chunk[np.lexsort((chunk, node))]
     is_each_there = np.array_equal(in_order, np.argsort(origin, kind="stable"))
     if num_chunks != len(origin) or not is_each_there or np.any(origin[chunk] != node):
@@ -166,6 +171,12 @@ class _Movements:
             self.finish[rows],
         )
 
+    def complete(self, origin: Int64Array, ready: Int64Array) -> None:
+        """Put into `ready` when the last part of every sum has come to its origin."""
+        is_result = self.destination == origin[self.chunk]
+        finish = np.where(is_result, self.finish, 0)
+        np.maximum.at(ready, self.chunk, finish)
+
     def mirrored(self) -> _Movements:
         return _Movements(
             self.network,
@@ -210,6 +221,7 @@ def _check_range(what: str, column: Int64Array, end: int) -> None:
 
 
 def _check_times(movements: _Movements, times: LinkTimes) -> None:
+    # Kernels let every message take a picosecond, so that events follow one another.
     takes = np.maximum(times.arrival[movements.link], 1)
     is_wrong = movements.finish != movements.start + takes
     is_wrong |= movements.start < 0
@@ -220,6 +232,7 @@ def _check_times(movements: _Movements, times: LinkTimes) -> None:
 
 
 def _check_links(movements: _Movements, times: LinkTimes) -> None:
+    # Of the messages of a link each has to wait for the one before alone.
     order = np.lexsort((movements.start, movements.link))
     link, start = movements.link[order], movements.start[order]
     is_free_at = start[:-1] + times.busy[link[:-1]]
@@ -265,6 +278,7 @@ def _check_causes(
     ordered: Int64Array,
 ) -> None:
     """Every transfer starts when its source has the chunk, or, mirrored, all parts of the sum."""
+    # What leaves its origin waits for no arrival, but for a sum to be complete.
     at_origin = movements.source == origin[movements.chunk]
     key = movements.chunk * movements.network.num_nodes + movements.source
     place, is_there = _find(ordered, key)
@@ -285,6 +299,7 @@ def _check_wanted(
     """Who wants a chunk gets it, or, mirrored, gives its part of the sum."""
     chunk, node = wanted
     _, is_there = _find(ordered, chunk * movements.network.num_nodes + node)
+    # Who has a chunk from the start need not get it.
     missing = ~is_there & (origin[chunk] != node)
     if not missing.any():
         return
@@ -299,6 +314,7 @@ def _find(ordered: Int64Array, wanted: Int64Array) -> tuple[Int64Array, BoolArra
     """Where each wanted key stands in ordered ones, and whether it does."""
     last = max(len(ordered) - 1, 0)
     place = np.minimum(np.searchsorted(ordered, wanted), last)
+    # No place may be looked at in an empty list.
     if not len(ordered):
         return place, np.zeros(len(wanted), np.bool_)
     return place, ordered[place] == wanted

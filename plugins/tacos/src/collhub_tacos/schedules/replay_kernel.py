@@ -66,6 +66,7 @@ def _offence(
     num_chunks = log.shape[1]
     if entry >= num_chunks or log[node, entry] >= num_chunks:
         return _NO_CHUNK
+    # Logs are uint16 or uint32: one type from here on.
     chunk = np.int64(log[node, entry])
     bit = np.uint64(1) << np.uint64(chunk & 63)
     if arrives:

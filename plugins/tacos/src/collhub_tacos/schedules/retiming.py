@@ -22,22 +22,17 @@ def retimed(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     """Same transfers in the same order on every link, as early as `times` allow.
 
     A transfer starts when its link is free, its source has all that arrived there of the chunk
-    before it in the given schedule, and the message that is `windows.windows` turns before it has
-    arrived. Where messages pass switches, they wait there in line. Cost: some sorts, and one word
-    per (chunk, node) that is touched.
+    before it in the given schedule, and the message `windows.windows` turns before it has arrived.
+    At switches messages wait in line. Cost: sorts, and a word per (chunk, node) that is touched.
     """
     network = schedule.network
     if isinstance(network, PathNetwork):
         return settled(schedule, times)
-    order = np.lexsort((schedule.finish, schedule.start)).astype(np.int64)
-    at_source, at_destination, num_cells = _cells(schedule)
     turns = np.bincount(schedule.link, minlength=network.num_links)
     start = _earliest(
-        order,
+        np.lexsort((schedule.finish, schedule.start)),
         schedule.link,
-        at_source,
-        at_destination,
-        num_cells,
+        *_cells(schedule),
         times.busy,
         times.arrival,
         windows_of_links(network, times),

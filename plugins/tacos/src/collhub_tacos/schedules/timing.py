@@ -91,6 +91,7 @@ def in_time(
     jobs = _jobs(network, times, link, waits, unmet, rank)
     events = _no_events(count + len(queues.busy) + 1, ready)
     while run(jobs, queues, events, is_fixed, _SLICE) < count:
+        # Neither an event nor a link that may send, and yet not all done.
         is_stuck = not (events.counter[0] or events.counter[3])
         if is_stuck:
             raise InputError(
@@ -146,6 +147,7 @@ def _queues(
     waiting, number = _at_hand(first, begin, unmet, rank, is_fixed)
     ready = np.flatnonzero(number)
     touched = _filled(links, 0)
+    # At time 0 all of them choose, as after an event.
     touched[: len(ready)] = ready
     queues = LinkQueues(
         busy=single.busy,
@@ -172,6 +174,7 @@ def _windows_of_first_links(network: LinkNetwork, times: LinkTimes, links: int) 
     """Window of every link that begins an arc, 1 for others: int64[links]."""
     paths, _ = links_of_arcs(network, times)
     window = np.ones(links, np.int64)
+    # Inside a path messages go on in order of arrival: no window is kept there.
     window[paths.links[paths.indptr[:-1]]] = windows_of_links(network, times)
     return window
 
@@ -194,6 +197,7 @@ def _no_events(size: int, ready: int) -> EventHeap:
     """Heap with room for `size` events, at time 0, and `ready` links that may begin to send."""
     from collhub_tacos.schedules.event_loop import EventHeap
 
+    # An arrival per transfer and a release per link may be planned at once.
     counter = np.asarray([0, 0, 0, ready, 0], np.int64)
     return EventHeap(_filled(size, 0), _filled(size, 0), _filled(size, 0), counter)
 

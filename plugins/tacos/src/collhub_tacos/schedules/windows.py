@@ -8,6 +8,7 @@ from collhub_tacos.columns import Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 
+# The fewer are under way, the less there is for a simulator to put in another order.
 _MOST_ON_THE_WAY = 12
 
 
@@ -17,6 +18,7 @@ def windows_of_links(network: LinkNetwork, times: LinkTimes) -> Int64Array:
     int64 per arc, at most 12.
     """
     idle = times.arrival - times.busy
+    # So many can start behind a message before it arrives.
     ahead = -(-idle // np.maximum(times.busy, 1))
     # Arcs that begin with one link share its window, the largest of theirs.
     _, which = np.unique(network.row, return_inverse=True)
@@ -49,9 +51,8 @@ def windows(
     """Window of every message: how many turns of its link before its own it waits for; int64.
 
     `row`: link of every message, `window`: that of its link. Turn i of a link waits for turns
-    0 ... max(i - `window`, (i - 1) // `at_once`), that is for the last of these to arrive: paths of
-    one first link differ in length. A link thus begins with one message, then has `at_once` on
-    their way, and so on up to its window.
+    0 ... max(i - `window`, (i - 1) // `at_once`), that is for the last of these to arrive. A link
+    thus begins with one message, then has `at_once` on their way, and so on up to its window.
     """
     if not len(row):
         return window
@@ -60,6 +61,7 @@ def windows(
     place = np.arange(len(row))
     first = np.searchsorted(link, link)
     turn = place - first
+    # What was sent earlier may arrive later, over a longer path.
     latest = _latest_so_far(link, finish[order])
     earlier = np.maximum(turn - window[order], (turn - 1) // at_once)
     awaited = latest[first + np.maximum(earlier, 0)]

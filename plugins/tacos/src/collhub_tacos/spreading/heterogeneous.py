@@ -83,8 +83,8 @@ def find_all_gather(
 ) -> Best[LinkSchedule]:
     """Fastest all-gather over `seeds` seeds from `first_seed` on; the first of equally fast ones.
 
-    The search ends at `fewest_ps`. `threads`: seeds tried at once (0: a core each); the result does
-    not depend on it. Ctrl-C ends the search; without a result it is raised again. Raises
+    The search ends at `fewest_ps`. `threads`: seeds tried at once (0: a core each), which does not
+    change the result. Ctrl-C ends the search, without a result it is raised again. Raises
     `InputError` like `all_gather`.
     """
     _check(network, times, origin)
@@ -165,6 +165,7 @@ class _EventGather:
         self.missing = len(origin) * int(needed.sum()) - int(needed[origin].sum())
         self._total, self._waiting = self.missing, 0
         busy, arrival = _at_least_a_picosecond(times)
+        # Relative to the fastest link: at most 1, whatever the unit.
         rate = (busy.min(initial=_LONGEST_PS) / busy).astype(np.float32)
         supply, turn = _variant(seed, shape, num_links, float(rate.min(initial=1.0)))
         out_indptr, out_links = network.out_links()
@@ -198,6 +199,7 @@ class _EventGather:
     @property
     def fraction(self) -> float:
         """Delivered chunks by those to deliver."""
+        # Where nothing is to be delivered, all of it is.
         return 1.0 - self.missing / max(1, self._total)
 
     def slice(self) -> None:
@@ -218,6 +220,7 @@ class _EventGather:
 
     def _unreachable(self) -> InputError:
         """Error that names a chunk and an NPU that it does not get to."""
+        # Infinite supply says that a chunk is there.
         is_held = np.isinf(self._state.supply) | ~self._needed[:, None]
         chunk = int(np.argmin(is_held.all(axis=0)))
         npu = int(np.argmin(is_held[:, chunk]))
@@ -226,6 +229,7 @@ class _EventGather:
     def schedule(self) -> LinkSchedule:
         """All transfers, by destination and arrival there."""
         state = self._state
+        # A node's own chunks came over no link.
         is_transfer = state.via >= 0
         link = state.via[is_transfer].astype(np.int64)
         chunk = state.log[is_transfer].astype(np.int64)

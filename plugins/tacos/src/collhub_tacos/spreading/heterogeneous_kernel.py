@@ -97,6 +97,7 @@ def advance(
     """
     source, destination, busy, arrival, rate, turn, patience, out_indptr, out_links = links
     supply, log, via, when, filled, start, finish, first, known, is_idle, has_waited, heap = state
+    # Every chunk first arrives at its origin, at time 0 and over no link.
     to_place = len(origin) if not filled.any() else 0
     while to_place > 0 or (waiting > 0 and missing > 0 and budget > 0):
         if to_place > 0:
@@ -104,12 +105,15 @@ def advance(
             chunk = len(origin) - 1 - to_place
             node, now, link = origin[chunk], np.int64(0), -1
         else:
+            # Links take turns in the order in which they deliver, equal ones by seed.
             link = _pop(heap, waiting, finish, turn)
             waiting -= 1
             giver, node, now = source[link], destination[link], finish[link]
             end = filled[giver]
+            # What the destination holds is passed for good.
             entry = _skip_held(supply[node], log[giver], first[link], end)
             first[link] = entry
+            # Only what the source had when the message left may be in it: causality.
             latest = _skip_until(when[giver], max(entry, known[link]), end, start[link])
             known[link] = latest
             budget -= latest - entry + _EVENT
@@ -127,10 +131,12 @@ def advance(
                 patience,
                 has_waited,
             )
+            # `first` now stands at the end of the log: `_HELD` chunks alone lie before it.
             if leaves == _NEVER:
                 is_idle[link] = True
                 continue
             if leaves == _AS_IT_DID:
+                # Delivered now; the link starts its next message as soon as it is free.
                 chunk = int(log[giver, best])
                 missing -= int(needed[node])
                 start[link] += busy[link]
@@ -143,7 +149,9 @@ def advance(
         place = filled[node]
         log[node, place], via[node, place], when[node, place] = chunk, link, now
         filled[node] = place + 1
+        # From here on no other link may bring it.
         supply[node, chunk] = _HELD
+        # Every out-neighbour could get it from here, by the rate of the link.
         for place in range(out_indptr[node], out_indptr[node + 1]):
             onward = int(out_links[place])
             neighbour = destination[onward]
@@ -198,6 +206,7 @@ def _later_start(
 @part
 def _skip_held(supply: Float32Array, log: Int32Array, entry: int, end: int) -> int:
     """The first entry of a log from `entry` on whose chunk is not held, `end` for none."""
+    # What is held stays so: no cursor ever goes back.
     while entry < end and supply[log[entry]] == _HELD:
         entry += 1
     return entry
@@ -206,6 +215,7 @@ def _skip_held(supply: Float32Array, log: Int32Array, entry: int, end: int) -> i
 @part
 def _skip_until(when: Int64Array, entry: int, end: int, time: int) -> int:
     """The first entry of a log from `entry` on that arrived after `time`, `end` for none."""
+    # Entries of a log stand in order of arrival.
     while entry < end and when[entry] <= time:
         entry += 1
     return entry
@@ -234,6 +244,7 @@ def _is_rarer(supply: Float32Array, log: Int32Array, one: int, other: int) -> bo
 @part
 def _push(heap: Int64Array, size: int, finish: Int64Array, turn: Int64Array, link: int) -> int:
     """Put a link into a heap by finish and turn; returns the new size."""
+    # The hole moves up until what is above it is sooner.
     place = size
     while place > 0:
         above = (place - 1) >> 1

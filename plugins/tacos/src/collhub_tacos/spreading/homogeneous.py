@@ -53,6 +53,7 @@ def fewest_steps(network: LinkNetwork, origin: Int64Array) -> int:
     npus = network.num_npus
     own = np.bincount(origin, minlength=npus)[:npus]
     missing = len(origin) - own
+    # A node without in-links is found to be unreachable later, by name.
     in_links = np.maximum(network.in_degree[:npus], 1)
     steps = -(-missing // in_links)
     return int(np.max(steps, initial=0))
@@ -86,10 +87,9 @@ def all_gather(
     """Bring every chunk to all NPUs; chunk x starts at NPU `origin[x]`.
 
     Links are busy `step_ps` with each chunk. `arrival_ps`: from the start to the arrival, default
-    `step_ps`; a chunk goes on in the next step after it. Seed 0 asks in-links in order, other seeds
-    from a random one on. `progress(fraction)` is called about once a second, and what it raises
-    ends the work. Raises `InputError` for a network with switches or one that is not strongly
-    connected.
+    `step_ps`; a chunk goes on in the next step after it. Seed 0 asks in-links in order, others from
+    a random one on. `progress(fraction)` is called about once a second; what it raises ends the
+    work. Raises `InputError` for a network with switches or one that is not strongly connected.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
@@ -145,6 +145,7 @@ def best_all_gather(
 
 
 def _default_seeds(network: LinkNetwork, num_chunks: int) -> int:
+    # A seed costs a look at every pair of a link and a chunk.
     pairs = max(1, network.num_links * num_chunks)
     return max(1, min(_MOST_SEEDS, _PAIRS_FOR_SEEDS // pairs))
 
@@ -168,10 +169,8 @@ def _variants(
 
 
 def _step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
-    """Shortest steps, and the shortest of which one less lies between start and arrival.
-
-    At most 64 between start and arrival of either.
-    """
+    """Shortest steps, and the shortest with one less to the arrival; at most 64 to it."""
+    # What arrives between two steps waits for the next: longer steps may lose less by that.
     most = min(-(-arrival_ps // busy_ps), _MOST_LAG)
     fewest = max(1, min(arrival_ps // busy_ps, _MOST_LAG))
     lags = sorted({most, fewest}, reverse=True)
@@ -244,8 +243,10 @@ class _LockstepGather:
             cursor=np.zeros(network.num_links, np.int64),
         )
         self._layers = Layers(*_layers(network))
+        # An empty window ends the kernel: in one below the lag chunks may be on their way.
         self._window = max(_WINDOW, lag)
         self._step, self.is_over = 0, False
+        # Usually an eighth more than the least is enough; `_make_room` adds what is not.
         expected = fewest_steps(network, origin)
         steps = expected + expected // 8 + 4 * self._window
         self._carried = np.zeros((steps, -(-network.num_links // 8)), np.uint8)
@@ -255,6 +256,7 @@ class _LockstepGather:
         num_nodes, num_chunks = self.log.shape
         chunk = np.argsort(self._origin, kind="stable")
         node = self._origin[chunk]
+        # Chunks stand by node, so that each counts from the first of its node.
         first = np.cumsum(self._own) - self._own
         self.log[node, np.arange(num_chunks) - first[node]] = chunk
         have = np.zeros((num_nodes, -(-num_chunks // 64)), np.uint64)
@@ -303,6 +305,7 @@ class _LockstepGather:
         """Have rows for one more window of steps."""
         rows, width = self._carried.shape
         if self._step + self._window > rows:
+            # By half, so that copying costs no more than a share of the steps.
             more = np.zeros((self._step // 2 + self._window, width), np.uint8)
             self._carried = np.concatenate([self._carried, more])
 
@@ -313,11 +316,9 @@ class _LockstepGather:
 
 
 def _layers(network: LinkNetwork) -> tuple[Int64Array, Int64Array]:
-    """Nodes by their distance from node 0, links taken both ways; and where each one begins.
-
-    Links then join neighbouring layers only, or nodes of one.
-    """
+    """Nodes by distance from node 0, links taken both ways; and where each distance begins."""
     hops = hops_from(network, 0, both_ways=True)
+    # One distance more than there is closes the last layer.
     nodes = np.argsort(hops, kind="stable")
     distances = np.arange(-1, int(hops.max()) + 2)
     return nodes, np.searchsorted(hops[nodes], distances)

@@ -163,9 +163,11 @@ def advance(
     (log, have, filled, seen, cursor), (nodes, layer_start) = state, layers
     num_chunks, slots, num_layers = log.shape[1], seen.shape[0], len(layer_start) - 1
     work, transfers, step = 0, 1, first_step
+    # What each in-link of the node in hand takes, entered in the order of links afterwards.
     taken = np.empty(max(1, np.max(indptr[1:] - indptr[:-1])), np.int64)
     while transfers and step + window <= carried.shape[0] and work <= budget:
         transfers = 0
+        # Fronts run through layers and steps at once: caches hold the logs of a front.
         for front in range(num_layers + window - 1):
             earliest = step + max(0, front - num_layers + 1)
             for now in range(earliest, step + min(window, front + 1)):
@@ -175,6 +177,7 @@ def advance(
                 for place in range(layer_start[layer], layer_start[layer + 1]):
                     node = nodes[place]
                     end = seen[new, node] = filled[node]
+                    # A complete node asks for nothing; others still read its log.
                     if end == num_chunks:
                         continue
                     # Once a window is enough: the row stays in the caches.
@@ -182,6 +185,7 @@ def advance(
                         work += _touch(have, node)
                     first = indptr[node]
                     degree = indptr[node + 1] - first
+                    # Seeds differ in who is asked first, and so in who of two brings a chunk.
                     slot = _turn(seed, now, node) % degree if seed and degree else 0
                     work += _match(
                         first, degree, node, slot, source, log, have, seen, old, cursor, taken
@@ -211,11 +215,15 @@ def advance_cells(shift: Int64Array, own: int, lag: int, seed: int) -> Int64Arra
     # Some chunk arrives within every lag; memory is taken only where it is written.
     taken = np.empty((num_chunks * lag + 1, degree), np.int64)
     step = 0
+    # A lag without a change leaves nothing new to see: it will stay so.
     while count < num_chunks and step - last_change <= lag:
+        # Memory from `np.empty` holds anything.
         taken[step] = -1
+        # What was here `lag` steps ago is at all sources, as they see it, now.
         end = seen[step % lag]
         slot = _turn(seed, step, 0) % degree if seed else 0
         for _ in range(degree):
+            # The oldest chunk that is not here yet, as in `_match`.
             while cursor[slot] < end and taken[step, slot] < 0:
                 chunk = shift[slot, log[cursor[slot]]]
                 cursor[slot] += 1

@@ -108,6 +108,7 @@ class _SeedSearch(Generic[T]):
             try:
                 while wait(futures, _PERIOD_S).not_done:
                     self._tell()
+            # Ctrl-C reaches this thread alone: the others learn of it when they report next.
             except BaseException:
                 self._is_over.set()
                 raise
@@ -124,6 +125,7 @@ class _SeedSearch(Generic[T]):
         return report
 
     def _report(self, seed: int, fraction: float) -> None:
+        # In the caller's own thread: it may raise at once.
         self._fractions[seed] = fraction
         self._tell()
 
@@ -137,6 +139,7 @@ class _SeedSearch(Generic[T]):
         self._tried += 1
         self._fractions[seed] = 1.0
         cost = self._cost(result)
+        # Of equal ones the first: seeds are kept in order, not as threads end.
         if self._best is None or cost < self._cost(self._best[0]):
             self._best = (result, seed)
         return cost <= self._goal

@@ -12,7 +12,7 @@ from collhub_tacos.columns import BoolArray, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.translation import Translations
-from collhub_tacos.progress import FractionReport, Progress, named
+from collhub_tacos.progress import Progress, named, unnamed
 from collhub_tacos.schedules.arrival_log import ArrivalLog
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.setting import Setting
@@ -48,6 +48,7 @@ class SpreadTask:
     @property
     def is_everywhere(self) -> bool:
         """Whether all NPUs take part, each with chunks of its own: an all-gather."""
+        # Kernels for all NPUs need a chunk from each.
         has_each = len(np.unique(self.origin)) == self.network.num_npus
         return has_each and not self.setting.has_relays
 
@@ -118,6 +119,7 @@ class SpreadResult:
         if self.needed is None or isinstance(self.made.network, PathNetwork):
             return False
         chunk = np.arange(len(self.origin))
+        # Every chunk to every NPU that takes part.
         wanted_chunk = np.repeat(chunk, len(self.needed))
         wanted_node = np.tile(self.needed, len(chunk))
         replay(self.made, self.times, self.origin, (wanted_chunk, wanted_node))
@@ -210,6 +212,7 @@ def _in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
     """Equal steps, retimed where links are free before the arrival."""
     from collhub_tacos.spreading.homogeneous import best_all_gather
 
+    # Logs of all nodes are the largest arrays of a synthesis.
     _check_memory(task)
     found = best_all_gather(
         task.network,
@@ -248,21 +251,11 @@ def _on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
     """A tree a chunk on links that share the load."""
     from collhub_tacos.routing.multicast import spread
 
-    needed = task.members()
-
-    def attempt(seed: int, report: FractionReport) -> LinkSchedule:
-        return spread(
-            task.network,
-            task.times,
-            task.origin,
-            needed,
-            seed,
-            lambda fraction, what: report(fraction),
-        )
-
-    first = task.setting.seed
+    first, needed = task.setting.seed, task.members()
     found = best_of_seeds(
-        attempt,
+        lambda seed, report: spread(
+            task.network, task.times, task.origin, needed, seed, unnamed(report)
+        ),
         lambda schedule: schedule.time_ps,
         range(first, first + task.seeds(_PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS)),
         goal=0,

@@ -87,6 +87,8 @@ class _SymmetricGather:
         self._order = np.lexsort((busy, arrival))
         self._busy = busy[self._order]
         self._arrival = arrival[self._order]
+        # In-links of equal times are of one tier.
+        self._tier = np.searchsorted(self._arrival, self._arrival)
         self._own = len(origin) // network.num_npus
         self._shift = translations.cell_shift(self._own)[self._order]
 
@@ -99,6 +101,7 @@ class _SymmetricGather:
         urgency = np.zeros(len(self._origin))
         if seed:
             urgency = np.random.default_rng(seed).random(len(self._origin))
+        # The next message starts when the link is free, or when the last one has arrived.
         at_once = self._part(urgency, self._busy)
         if np.array_equal(self._busy, self._arrival):
             return at_once
@@ -114,10 +117,11 @@ class _SymmetricGather:
         from collhub_tacos.spreading.symmetric_kernel import NEVER, deliver_cells, retime_cells
 
         shift, arrival = self._shift, self._arrival
-        tier = np.searchsorted(arrival, arrival)
         best, latest = None, NEVER
         for _ in range(_MOST_ROUNDS):
-            start, link = deliver_cells(shift, hold, arrival, tier, self._own, urgency, latest)
+            start, link = deliver_cells(
+                shift, hold, arrival, self._tier, self._own, urgency, latest
+            )
             if np.any(start == NEVER):
                 break
             earliest = retime_cells(shift, self._busy, arrival, start, link)
@@ -127,9 +131,13 @@ class _SymmetricGather:
             # The next round has to be faster, or leaves a chunk out.
             latest = self.time_ps((start, link)) - 1
         if best is None:
-            offset = int(np.argmax(start == NEVER)) // self._own
-            raise unreachable(self._network, self._translations.source_of(offset), 0)
+            raise self._unreachable(int(np.argmax(start == NEVER)))
         return best
+
+    def _unreachable(self, chunk: int) -> InputError:
+        """Error for a chunk that does not come; chunks are numbered by how far they come."""
+        source = self._translations.source_of(chunk // self._own)
+        return unreachable(self._network, source, 0)
 
     def time_ps(self, part: Part) -> int:
         """When the last chunk arrives."""

@@ -52,11 +52,13 @@ def deliver_cells(
     flying = np.empty((degree, num_chunks), np.int64)
     first, end = np.zeros(degree, np.int64), np.zeros(degree, np.int64)
     free = np.zeros(degree, np.int64)
+    # Chunks of the node itself, and of all others at once.
     for chunk in range(own):
         _plan(shift, chunk, tier, fastest)
         _arrive(shift, chunk, start, waiting, num_waiting)
     now = np.int64(0)
     while now < NEVER:
+        # What arrives now can be sent on now: arrivals before departures.
         for slot in range(degree):
             while (
                 first[slot] < end[slot] and start[flying[slot, first[slot]]] + arrival[slot] <= now
@@ -64,6 +66,7 @@ def deliver_cells(
                 _arrive(shift, flying[slot, first[slot]], start, waiting, num_waiting)
                 first[slot] += 1
         for slot in range(degree):
+            # Too late here: a faster in-link has to bring what is left.
             if free[slot] > now or now + arrival[slot] > latest:
                 continue
             chunk = _choose(shift, slot, tier[slot], start, waiting, num_waiting, fastest, urgency)
@@ -73,6 +76,7 @@ def deliver_cells(
                 flying[slot, end[slot]] = chunk
                 end[slot] += 1
                 _plan(shift, chunk, tier, fastest)
+        # Between two events no link gets free and no chunk arrives.
         now = _next_event(now, start, flying, first, end, arrival, free)
     return start, link
 
@@ -145,9 +149,11 @@ def _choose(
         waiting[slot, kept] = chunk
         kept += 1
         score = urgency[chunk]
+        # A faster in-link has it, or will.
         if fastest[chunk] < tier:
             score += _FASTER
         for other in range(shift.shape[0]):
+            # To others it is a chunk that they lack: it serves them when it is here.
             if start[shift[other, chunk]] == NEVER:
                 score -= _NEEDED
         if score < least:
