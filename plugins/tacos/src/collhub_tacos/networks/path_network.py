@@ -40,13 +40,17 @@ class PathNetwork(LinkNetwork):
     def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> PathTimes:
         """Times of a message of `chunk_bytes` on every arc while no other is under way."""
         hops = self._hop_times(chunk_bytes, occupancy)
+        first = self.paths.links[self.paths.indptr[:-1]]
+        return PathTimes(hops.busy[first], self._sums(hops.arrival), hops)
+
+    def _sums(self, column: Int64Array) -> Int64Array:
+        """Sum over the links of every arc: int64 per arc."""
         starts = self.paths.indptr[:-1]
-        first = self.paths.links[starts]
         # `reduceat` takes no empty list of starts.
-        if not len(first):
-            return PathTimes(hops.busy[first], hops.arrival[:0], hops)
-        arrival = np.add.reduceat(hops.arrival[self.paths.links], starts)
-        return PathTimes(hops.busy[first], arrival, hops)
+        if not len(starts):
+            return column[:0]
+        sums: Int64Array = np.add.reduceat(column[self.paths.links], starts)
+        return sums
 
     def _hop_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
         """Times on every link in whole nanoseconds, as simulators count.
@@ -74,8 +78,8 @@ def links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkT
 def contracted(topology: Topology) -> LinkNetwork:
     """Network of NPUs alone: a `PathNetwork` where there are switches, else its links as they are.
 
-    A pair of NPUs has an arc where its route passes no other NPU; routes are shortest, so that what
-    can be reached at all can be reached over arcs. Cost: the routes of all pairs that switches join.
+    A pair of NPUs has an arc where its route passes no other NPU; routes are shortest, so that
+    what can be reached at all can be reached over arcs. Cost: routes of all pairs at switches.
     """
     links = LinkNetwork.of(topology)
     if links.num_nodes == links.num_npus:

@@ -194,6 +194,17 @@ def _load(
 
 
 @part
+def _way_back(mark: Integer, node: Integer, arcs: ArcMap, space: TreeWorkspace) -> Integer:
+    """Put the nodes from one that was reached back to the tree on the trail; return how many."""
+    length: Integer = 0
+    while space.in_tree[node] != mark:
+        space.trail[length] = node
+        length += 1
+        node = arcs.tail[space.arc[node]]
+    return length
+
+
+@part
 def _attach(
     chunk: Integer,
     mark: Integer,
@@ -204,11 +215,7 @@ def _attach(
     space: TreeWorkspace,
 ) -> Integer:
     """Add the way from the tree to a node that was reached; return the number of its transfers."""
-    length: Integer = 0
-    while space.in_tree[node] != mark:
-        space.trail[length] = node
-        length += 1
-        node = arcs.tail[space.arc[node]]
+    length = _way_back(mark, node, arcs, space)
     # From the tree outwards: parents stand before children.
     first = state.new_first[chunk]
     for place in range(length - 1, -1, -1):
