@@ -1,4 +1,4 @@
-"""Every collective on every sort of network: correct by contents, and as fast in the simulator as by its own account."""
+"""Every collective on every network: correct, and as fast in the simulator as by its account."""
 
 from __future__ import annotations
 

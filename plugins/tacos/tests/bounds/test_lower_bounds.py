@@ -51,13 +51,14 @@ def bounds(
 
 
 def largest_us(topology: Topology | str, chunks: int, total: int) -> float:
-    """The larger of ingress and diameter, of which the published tables are made; cuts may be tighter."""
+    """Larger of ingress and diameter, of which the published tables are made, in us."""
+    # Cuts may be tighter.
     npus = (parse_topology(topology) if isinstance(topology, str) else topology).num_npus
     found = bounds(topology, chunks=chunks, chunk_bytes=total // (npus * chunks))
     return max(found["ingress"], found["diameter"]) / 1e6
 
 
-# specs/tacos.md 9.2, 1 MiB a node: chunks a node, microseconds.
+# Bounds of TACOS v1.3.0 on equal links, 1 MiB a node: chunks a node, microseconds.
 HOMOGENEOUS = [
     ("mesh:8x8", 1, 641.0),
     ("mesh:16x16", 1, 2564.0),
@@ -84,7 +85,7 @@ HOMOGENEOUS = [
     ("mesh:4x4x4", 4, 452.2),
     ("mesh:6x6x6", 4, 1544.9),
 ]
-# specs/tacos.md 9.3, 1 MiB a node.
+# Bounds of TACOS v1.3.0 on links that differ, 1 MiB a node.
 HETEROGENEOUS = [
     (mesh(4, 4, 50, 75), 1, 121.69),
     (mesh(4, 4, 16, 73), 1, 232.24),
@@ -115,7 +116,8 @@ HETEROGENEOUS = [
     # 29 messages of 15.1484375 us are 439.3046875 us; the table says 439.31.
     (ring_full_switch(16, 3), 4, 439.30),
 ]
-# specs/tacos.md 4.2: steps for as many chunks as nodes, before rounding to whole steps.
+# 2(N - 1) messages a chunk on all links (Nash-Williams, Tutte 1961): steps for as many chunks as
+# nodes, before rounding to whole steps.
 ALL_REDUCE = [
     ("mesh:4x4", 10.0),
     ("mesh:5x5", 15.0),
@@ -178,7 +180,8 @@ def test_an_all_to_all_crosses_the_middle() -> None:
     found = bounds(
         "torus:8x8x8?bandwidth=1GB/s&latency=0ns", CollectiveKind.ALL_TO_ALL, chunk_bytes=1000
     )
-    # Half of the pairs that begin in one half end in the other: 256 * 256 messages over 2 * 64 links.
+    # Half of the pairs that begin in one half end in the other: 256 * 256 messages over 2 * 64
+    # links.
     assert found["cut"] == 512 * 10**6
     # 6 hops on average over 511 others, of 6 links a node.
     assert found["bandwidth"] == 512 * 10**6

@@ -1,4 +1,4 @@
-"""All-reduce on trees: at the strength of the network for large sizes, with few hops for small ones."""
+"""All-reduce on trees: at the network's strength for large sizes, in few hops for small ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def bandwidth(candidate: SynthesisCandidate, setting: Setting) -> float:
     return setting.collective_bytes / candidate.time_ps * 1e3
 
 
-# Links of 50 GB/s and 0.2 us; bars of the project, above the published 73.4, 73.1, 73.0 GB/s of PipeComm's solver.
+# Links of 50 GB/s and 0.2 us; bars of the project, above the published 73.4, 73.1, 73.0 GB/s of
+# PipeComm's solver.
 @pytest.mark.parametrize(
     ("mesh", "bar"), [("mesh:4x4", 77.0), ("mesh:5x5", 79.0), ("mesh:6x6", 79.5)]
 )

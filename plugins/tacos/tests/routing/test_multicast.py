@@ -1,4 +1,4 @@
-"""Multicast: every member gets every chunk once, others only what they pass on, and broadcasts are pipelined."""
+"""Multicast: members get every chunk once, others only what they pass on; broadcasts pipeline."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_all_gather_of_a_mesh_is_within_a_step_of_the_bound() -> None:
 
 
 def test_broadcast_is_pipelined() -> None:
-    # 32 chunks leave the corner over two links, the last one still has 14 hops to go: at least 29 steps.
+    # 32 chunks leave the corner over two links, the last one has 14 hops to go: at least 29 steps.
     assert steps("mesh:8x8", [0] * 32, list(range(64)), seeds=3) <= 35
     # Both ways round a ring: 16 chunks each, the last one has at most 7 hops to go.
     assert steps("ring:8", [0] * 32, list(range(8)), seeds=3) <= 22

@@ -1,4 +1,4 @@
-"""Routing of chunks with one origin and one target: valid on any network, and near the bound on tori."""
+"""Routing of chunks from one origin to one target: valid anywhere, near the bound on tori."""
 
 from __future__ import annotations
 
@@ -149,7 +149,8 @@ def test_algorithm_is_correct_and_takes_the_time_of_the_schedule(
     algorithm = algorithm_of(collective, Chunks.cut(collective, [1]), schedule.transfers(times))
     assert verify(algorithm).ok
     time_ns = simulate(algorithm, topology, n * MIB, options={"occupancy": str(occupancy)}).time_ns
-    # The simulator truncates the time of every message; a chain of messages is at most as long as the busiest link's.
+    # The simulator truncates the time of every message; a chain of messages is at most as long as
+    # the busiest link's.
     assert time_ns is not None
     assert 0 <= schedule.time_ps / 1000 - time_ns <= np.bincount(schedule.link).max() + n
 

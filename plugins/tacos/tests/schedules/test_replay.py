@@ -31,7 +31,7 @@ TIMES = LinkTimes(np.full(3, 10), np.full(3, 12))
 
 
 def schedule(rows: list[tuple[int, int, int]], reduces: bool = False) -> LinkSchedule:
-    """(chunk, destination, start) each; on this ring the link to a node has its number, and transfers take 12 ps."""
+    """(chunk, destination, start) each; links have the number of their end and take 12 ps."""
     columns = np.asarray(rows, np.int64).reshape(-1, 3).T
     chunk, link, start = columns[0], columns[1], columns[2]
     return LinkSchedule(NETWORK, chunk, link, start, start + 12, np.full(len(chunk), reduces))

@@ -24,8 +24,9 @@ Int64Array = npt.NDArray[np.int64]
 
 MIB = 1 << 20
 
-# Per case: chunks, and in us the bound, the least time that the public release of TACOS v1.3.0 reports in 20 runs, and
-# that of its schedules made causal; 1 MiB per node. Its reported times are those of impossible schedules.
+# Per case: chunks, and in us the bound, the least time that the public release of TACOS v1.3.0
+# reports in 20 runs, and that of its schedules made causal; 1 MiB per node. Its reported times are
+# those of impossible schedules.
 PUBLISHED = {
     "4x4 50/75, 1": (tacos_networks.mesh(4, 4, 50, 75), 1, 121.69, 121.69, 133.71),
     "4x4 16/73, 1": (tacos_networks.mesh(4, 4, 16, 73), 1, 232.24, 279.90, 232.24),
@@ -136,7 +137,7 @@ def test_simulated_time_is_the_time_of_the_schedule(
 
 @st.composite
 def networks(draw: st.DrawFn) -> tuple[LinkNetwork, LinkTimes, Int64Array]:
-    """A strongly connected network: rings through all NPUs in some orders; times of the links, busy at most until the arrival."""
+    """Rings through all NPUs in some orders; links are busy at most until the arrival."""
     count = draw(st.integers(2, 7))
     orders = draw(st.lists(st.permutations(range(count)), min_size=1, max_size=3))
     pairs = sorted({(order[i - 1], order[i]) for order in orders for i in range(count)})
