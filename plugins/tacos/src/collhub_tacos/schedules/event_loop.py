@@ -47,7 +47,7 @@ class Jobs(NamedTuple):
     path: Int64Array
 
 
-class LinkQueues(NamedTuple):
+class SenderQueues(NamedTuple):
     """Links and what waits for them, int64 per link unless said otherwise.
 
     `busy`, `arrival`: times of one message in picoseconds. `is_busy`: bool. `first`, `last`: the
@@ -150,7 +150,7 @@ def _is_before(times: Int64Array, sequences: Int64Array, one: Integer, other: In
 
 
 @part
-def _transmit(link: Integer, transfer: Integer, queues: LinkQueues, events: EventHeap) -> None:
+def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: EventHeap) -> None:
     """Put a message on a free link."""
     now = events.counter[_NOW]
     queues.is_busy[link] = True
@@ -161,7 +161,7 @@ def _transmit(link: Integer, transfer: Integer, queues: LinkQueues, events: Even
 
 @part
 def _arrive(
-    transfer: Integer, jobs: Jobs, queues: LinkQueues, events: EventHeap, is_fixed: bool
+    transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
 ) -> None:
     """Pass a message on to the next link of its path, or release what waits for it."""
     arc = jobs.arc[transfer]
@@ -184,7 +184,7 @@ def _arrive(
 
 
 @inlined
-def _count_arrived(link: Integer, jobs: Jobs, queues: LinkQueues) -> None:
+def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
     """Count the messages of a link of which all before have arrived, too.
 
     Paths of one first link differ in length, so that messages may overtake one another.
@@ -199,7 +199,7 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: LinkQueues) -> None:
 
 @inlined
 def _make_ready(
-    transfer: Integer, jobs: Jobs, queues: LinkQueues, events: EventHeap, is_fixed: bool
+    transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
 ) -> None:
     """Let the sender of a transfer that waits for nothing more look at it."""
     # Senders order their messages by the first link of the path.
@@ -213,7 +213,7 @@ def _make_ready(
 
 @part
 def _forward(
-    link: Integer, transfer: Integer, jobs: Jobs, queues: LinkQueues, events: EventHeap
+    link: Integer, transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap
 ) -> None:
     """Let a switch send a message on, or put it in line."""
     if not queues.is_busy[link]:
@@ -228,7 +228,7 @@ def _forward(
 
 @part
 def _release(
-    link: Integer, jobs: Jobs, queues: LinkQueues, events: EventHeap, is_fixed: bool
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
 ) -> None:
     """Let the next message in line, or else the sender, use a link that got free."""
     queues.is_busy[link] = False
@@ -244,7 +244,7 @@ def _release(
 
 @part
 def _attend(
-    link: Integer, jobs: Jobs, queues: LinkQueues, events: EventHeap, is_fixed: bool
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
 ) -> None:
     """Let a sender send: at once in a fixed order, as simulators do, else at the end of now."""
     if is_fixed or queues.window[link] > 1:
@@ -257,7 +257,9 @@ def _attend(
 
 
 @part
-def _send(link: Integer, jobs: Jobs, queues: LinkQueues, events: EventHeap, is_fixed: bool) -> None:
+def _send(
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
+) -> None:
     """Start the next message of a link, if the link is free, its window open and there is one."""
     if queues.is_busy[link] or not _is_open(link, queues):
         return
@@ -274,7 +276,7 @@ def _send(link: Integer, jobs: Jobs, queues: LinkQueues, events: EventHeap, is_f
 
 
 @inlined
-def _is_open(link: Integer, queues: LinkQueues) -> bool:
+def _is_open(link: Integer, queues: SenderQueues) -> bool:
     """Whether what the next message of a link waits for, by `windows.windows`, has arrived."""
     turn = queues.sent[link]
     earlier = max(turn - queues.window[link], (turn - 1) // queues.at_once[link])
@@ -282,7 +284,7 @@ def _is_open(link: Integer, queues: LinkQueues) -> bool:
 
 
 @part
-def _delay(transfer: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> Integer:
+def _delay(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
     """How long a message that is sent now is expected to wait at switches."""
     arc = jobs.arc[transfer]
     first = jobs.path_indptr[arc]
@@ -299,7 +301,7 @@ def _delay(transfer: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> I
 
 
 @part
-def _book(transfer: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> None:
+def _book(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> None:
     """Note on all links behind the first one until when a message is expected to use them."""
     arc = jobs.arc[transfer]
     time: Integer = now
@@ -312,7 +314,7 @@ def _book(transfer: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> No
 
 
 @part
-def _choice(link: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> Integer:
+def _choice(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
     """Take out what waits least on its way, of these the smallest rank; -1 for nothing."""
     begin, count = queues.begin[link], queues.number[link]
     if count == 0:
@@ -337,7 +339,7 @@ def _choice(link: Integer, jobs: Jobs, queues: LinkQueues, now: Integer) -> Inte
 
 
 @part
-def _next_in_order(link: Integer, jobs: Jobs, queues: LinkQueues) -> Integer:
+def _next_in_order(link: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
     """The next transfer of a link in a fixed order, -1 where it still waits for others."""
     place = queues.sent[link]
     # All of the link are sent.
@@ -349,7 +351,7 @@ def _next_in_order(link: Integer, jobs: Jobs, queues: LinkQueues) -> Integer:
 
 @kernel
 def run(
-    jobs: Jobs, queues: LinkQueues, events: EventHeap, is_fixed: bool, budget: Integer
+    jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool, budget: Integer
 ) -> Integer:
     """Send until nothing is left or `budget` events have happened; return the transfers done.
 

@@ -22,7 +22,7 @@ from collhub_tacos.schedules.windows import released_at_once, windows_of_links
 from hub_core.diagnostics import InputError
 
 if TYPE_CHECKING:
-    from collhub_tacos.schedules.event_loop import EventHeap, Jobs, LinkQueues
+    from collhub_tacos.schedules.event_loop import EventHeap, Jobs, SenderQueues
 
 # Events between two looks at Ctrl-C: about half a second.
 _SLICE = 2_000_000
@@ -136,9 +136,9 @@ def _queues(
     unmet: Int64Array,
     rank: Int64Array,
     is_fixed: bool,
-) -> tuple[LinkQueues, int]:
+) -> tuple[SenderQueues, int]:
     """Links before the first event, and how many of them may begin to send."""
-    from collhub_tacos.schedules.event_loop import LinkQueues
+    from collhub_tacos.schedules.event_loop import SenderQueues
 
     paths, single = links_of_arcs(network, times)
     links = len(single.busy)
@@ -149,7 +149,7 @@ def _queues(
     touched = _filled(links, 0)
     # At time 0 all of them choose, as after an event.
     touched[: len(ready)] = ready
-    queues = LinkQueues(
+    queues = SenderQueues(
         busy=single.busy,
         arrival=single.arrival,
         is_busy=np.zeros(links, np.bool_),
@@ -182,7 +182,7 @@ def _windows_of_first_links(network: LinkNetwork, times: LinkTimes, links: int) 
 def _at_hand(
     first: Int64Array, begin: Int64Array, unmet: Int64Array, rank: Int64Array, is_fixed: bool
 ) -> tuple[Int64Array, Int64Array]:
-    """What every link has to send before the first event: `LinkQueues.waiting` and `number`."""
+    """What every link has to send before the first event: `SenderQueues.waiting` and `number`."""
     in_order = np.lexsort((rank, first))
     # In a fixed order all stand in line from the start, else those that wait for nothing.
     at_hand = in_order if is_fixed else in_order[unmet[in_order] == 0]

@@ -12,8 +12,9 @@ causal; a chunk gets an infinite supply where it is held, so nothing is sent twi
 Cost: per delivery one look at what the source had and the destination lacks, at most links x
 chunks^2 in all, and O(log links) in the heap of links by the time at which they deliver.
 
-What an event needs is handed over array by array: numba counts references at every call that takes
-a tuple of many. Import it late: importing numba takes a second.
+`advance` stays long: numba counts references at every call that takes many arrays, and the loop
+over out-links as a function of its own costs a quarter of the time. Import it late: importing numba
+takes a second.
 """
 
 from __future__ import annotations
@@ -110,26 +111,17 @@ def advance(
             waiting -= 1
             giver, node, now = source[link], destination[link], finish[link]
             end = filled[giver]
+            offers, chunks, times = supply[node], log[giver], when[giver]
             # What the destination holds is passed for good.
-            entry = _skip_held(supply[node], log[giver], first[link], end)
+            entry = _skip_held(offers, chunks, first[link], end)
             first[link] = entry
             # Only what the source had when the message left may be in it: causality.
-            latest = _skip_until(when[giver], max(entry, known[link]), end, start[link])
+            latest = _skip_until(times, max(entry, known[link]), end, start[link])
             known[link] = latest
             budget -= latest - entry + _EVENT
-            best = _rarest(supply[node], log[giver], entry, latest)
+            best = _rarest(offers, chunks, entry, latest)
             leaves = _later_start(
-                link,
-                best,
-                latest,
-                end,
-                supply[node],
-                log[giver],
-                when[giver],
-                start,
-                first,
-                patience,
-                has_waited,
+                link, best, latest, end, offers, chunks, times, start, first, patience, has_waited
             )
             # `first` now stands at the end of the log: `_HELD` chunks alone lie before it.
             if leaves == _NEVER:
@@ -137,7 +129,7 @@ def advance(
                 continue
             if leaves == _AS_IT_DID:
                 # Delivered now; the link starts its next message as soon as it is free.
-                chunk = int(log[giver, best])
+                chunk = int(chunks[best])
                 missing -= int(needed[node])
                 start[link] += busy[link]
             else:
