@@ -54,7 +54,7 @@ def _row(text: str, kib: int, seeds: int) -> None:
     cells, simulated = "", []
     for synthesize in (
         lambda: in_lockstep(network, step, origin, arrival_ps=arrival, seeds=seeds).log.schedule(),
-        lambda: by_events(network, times, origin, seeds),
+        lambda: by_events(network, times, origin, seeds).result,
     ):
         schedule, seconds = _timed(synthesize)
         simulated.append(_simulated_us(schedule, times, kib << 10))

@@ -79,8 +79,8 @@ def _difference(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) ->
     stride = 1
     for modulus in moduli:
         # No digit borrows from the next one: dimensions are cyclic.
-        digit = (left // stride - right // stride) % modulus
-        result += digit * stride
+        # Unnamed, so that numpy works in place: these arrays may have millions of cells.
+        result += (left // stride - right // stride) % modulus * stride
         stride *= modulus
     return result
 

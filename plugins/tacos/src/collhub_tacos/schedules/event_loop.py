@@ -180,7 +180,8 @@ def _arrive(
         child = jobs.child[edge]
         jobs.unmet[child] -= 1
         if jobs.unmet[child] == 0:
-            _make_ready(child, jobs, queues, events, is_fixed)
+            sender = _make_ready(child, jobs, queues, is_fixed)
+            _attend(sender, jobs, queues, events, is_fixed)
 
 
 @inlined
@@ -198,17 +199,15 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
 
 
 @inlined
-def _make_ready(
-    transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
-) -> None:
-    """Let the sender of a transfer that waits for nothing more look at it."""
+def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: bool) -> Integer:
+    """Show its sender a transfer that waits for nothing more; return the link of the sender."""
     # Senders order their messages by the first link of the path.
     link = jobs.path[jobs.path_indptr[jobs.arc[transfer]]]
     # In a fixed order it stands in line already.
     if not is_fixed:
         queues.waiting[queues.begin[link] + queues.number[link]] = transfer
         queues.number[link] += 1
-    _attend(link, jobs, queues, events, is_fixed)
+    return link
 
 
 @part
@@ -319,17 +318,18 @@ def _choice(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> In
     begin, count = queues.begin[link], queues.number[link]
     if count == 0:
         return -1
-    best: Integer = begin
-    least_rank = jobs.rank[queues.waiting[begin]]
-    least_delay = _delay(queues.waiting[begin], jobs, queues, now)
-    for place in range(begin + 1, begin + count):
+    best: Integer = -1
+    least_rank: Integer = 0
+    least_delay: Integer = 0
+    for place in range(begin, begin + count):
         transfer = queues.waiting[place]
         rank = jobs.rank[transfer]
         # Nothing waits less than not at all, so that only the rank could win.
-        if least_delay == 0 and rank > least_rank:
+        if best >= 0 and least_delay == 0 and rank > least_rank:
             continue
         delay = _delay(transfer, jobs, queues, now)
-        if delay < least_delay or (delay == least_delay and rank < least_rank):
+        is_first = delay == least_delay and rank < least_rank
+        if best < 0 or delay < least_delay or is_first:
             best, least_rank, least_delay = place, rank, delay
     chosen: Integer = queues.waiting[best]
     # The last one fills the gap: the order of what waits means nothing.

@@ -60,11 +60,11 @@ def _moved_log(translations: Translations, taken: Int64Array, chunk_of: Int64Arr
     for number, order in enumerate(orders):
         cells = taken[:, order].ravel()
         cells = np.concatenate([np.arange(own), cells[cells >= 0]])
+        offset, place = cells // own, cells % own
         alike = np.flatnonzero(which.ravel() == number)
         for first in range(0, len(alike), batch):
             nodes = alike[first : first + batch]
-            owner = translations.minus(nodes[:, None], cells // own)
-            log[nodes] = chunk_of[owner, cells % own]
+            log[nodes] = chunk_of[translations.minus(nodes[:, None], offset), place]
     return log
 
 
