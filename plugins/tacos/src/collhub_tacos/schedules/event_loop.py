@@ -202,7 +202,7 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
 def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: bool) -> Integer:
     """Show its sender a transfer that waits for nothing more; return the link of the sender."""
     # Senders order their messages by the first link of the path.
-    link = jobs.path[jobs.path_indptr[jobs.arc[transfer]]]
+    link: Integer = jobs.path[jobs.path_indptr[jobs.arc[transfer]]]
     # In a fixed order it stands in line already.
     if not is_fixed:
         queues.waiting[queues.begin[link] + queues.number[link]] = transfer
