@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLUGINS = ("collhub_msccl", "collhub_astra_sim", "collhub_tacos", "collhub_blink")
 
@@ -83,7 +83,7 @@ def run(example: Example, folder: Path) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_examples_print_what_the_document_says(document: Path, tmp_path: Path) -> None:
-    for module in PLUGINS:
+    for module in PLUGINS if document.name != "how-to-add.md" else ():
         pytest.importorskip(module, reason="the documents use all plugins of this repository")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for example in examples(document):

@@ -11,6 +11,7 @@ import click
 
 from hub_core.cli.output import print_json
 from hub_core.cli.session import Session
+from hub_core.installed import find_distribution, installed_version
 from hub_core.model.diagnostics import ExitCode
 from hub_core.plugin_api.check import CheckLine
 from hub_core.plugin_api.command_line import json_flag
@@ -19,7 +20,6 @@ from hub_core.registry.compatibility import (
     active_requirements,
     unmet_requirements,
 )
-from hub_core.registry.metadata import find_distribution, installed_version
 from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, Registry
 from hub_core.version import __version__
 

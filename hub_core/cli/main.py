@@ -6,10 +6,8 @@ Commands imported only when they run, and the one place where errors become line
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -73,6 +71,8 @@ def _plugin_command(session: Session, name: str) -> click.Command:
         provided = registry.find(Command, name)
     except UsageError:
         known = [command.name for command in _all_commands(session)]
+        import difflib
+
         close = difflib.get_close_matches(name, known, 1, 0.5)
         cure = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}"
         message = f"there is no command {name!r}"
@@ -147,6 +147,9 @@ def _run(given: list[str], session: Session) -> int:
         raise
     except Exception as error:
         if session.is_debug:
+            # Imported here: it takes longer than most of the start.
+            import traceback
+
             traceback.print_exception(error)
         return _report(error)
 

@@ -68,8 +68,8 @@ def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
 def critical_path(steps: StepTable) -> CriticalPath | None:
     """Longest chains over dependencies and messages; None where steps wait in a circle.
 
-    A RECV follows the SEND that it matches; what has no match follows nothing. Level-synchronous: time
-    O(steps + dependencies) plus a constant per level.
+    A RECV follows the SEND that it matches; what has no match follows nothing. Level-synchronous:
+    time O(steps + dependencies) plus a constant per level.
     """
     parent, child, is_message = _all_edges(steps)
     order = np.argsort(parent, kind="stable")

@@ -139,6 +139,8 @@ def _contents(
             kind = type(data).__name__
             raise misfit(writer, f"returned an artifact whose content is {kind}, expected bytes")
         yield Content(artifact.name, bytes(data), artifact.executable)
+    if not seen:
+        raise misfit(writer, "returned no artifact")
 
 
 def _repetition(name: str, seen: set[str], layout: Layout) -> str | None:

@@ -5,7 +5,6 @@ And which reader, writer or simulator an `-O key=value` is meant for.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -156,6 +155,8 @@ def _names(options: Sequence[Option]) -> list[str]:
 def _closest(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
     owners = [f"{side}.{name}" for side, options in declared.items() if name in _names(options)]
     known = sorted({known for options in declared.values() for known in _names(options)})
+    import difflib
+
     if close := owners or difflib.get_close_matches(name, known, 1, 0.5):
         return f"did you mean {close[0]!r}?"
     return (

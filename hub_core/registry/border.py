@@ -9,7 +9,6 @@ import contextlib
 import io
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +74,9 @@ def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
 
 def reason_of(error: BaseException) -> str:
     """One line: the kind of error, its message, and the file and line that raised it."""
+    # Imported here: most starts meet no error, and it takes longer than most of the start.
+    import traceback
+
     place = ""
     if frames := traceback.extract_tb(error.__traceback__):
         place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from hub_core.installed import Distribution, canonical_name, installed_version
 from hub_core.plugin_api.hooks import API_VERSION
-from hub_core.registry.metadata import Distribution, canonical_name, installed_version
 from hub_core.version import __version__
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from functools import partial
 
 import pluggy
 
+from hub_core.installed import Distribution, EntryPoint, canonical_name, installed_distributions
 from hub_core.model.diagnostics import PluginError, UsageError
 from hub_core.plugin_api import hooks as hookspecs
 from hub_core.plugin_api.hooks import ENTRY_POINT_GROUP, PROJECT
@@ -25,12 +26,6 @@ from hub_core.registry.compatibility import (
     requirement_incompatibility,
 )
 from hub_core.registry.descriptions import offers_defect
-from hub_core.registry.metadata import (
-    Distribution,
-    EntryPoint,
-    canonical_name,
-    installed_distributions,
-)
 from hub_core.registry.plugins import (
     CORE_NAME,
     Plugin,

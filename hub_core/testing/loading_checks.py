@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hub_core.installed import canonical_name, find_distribution
 from hub_core.plugin_api.references import resolve
 from hub_core.registry.border import reason_of
 from hub_core.registry.compatibility import (
@@ -12,7 +13,6 @@ from hub_core.registry.compatibility import (
     unmet_requirements,
 )
 from hub_core.registry.descriptions import reference_of
-from hub_core.registry.metadata import canonical_name, find_distribution
 from hub_core.testing import probe
 from hub_core.testing.subject import Skip, Subject, title
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hub_core.plugin_api.contract import Source, SourcePart
 
 from hub_core.chakra.nodes import NodeTable, NodeType, lower
 from hub_core.chakra.read import read
 from hub_core.chakra.write import write, write_nodes
+from hub_core.plugin_api import Source, SourcePart
 
 _TYPES = {"S": NodeType.COMM_SEND, "R": NodeType.COMM_RECV, "C": NodeType.COMP}
 

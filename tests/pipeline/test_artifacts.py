@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_core.plugin_api.contract import Format, Layout
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.model.diagnostics import UsageError
 from hub_core.pipeline.artifacts import Content, destination, name_defect
+from hub_core.plugin_api import Format, Layout
 
 FILE = Format("text", "d", (".txt",))
 SET = Format("traces", "d", (".et",), layout=Layout.PREFIX)

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hub_core.pipeline.work import check_health, execute, synthesize
-from hub_core.plugin_api.contract import (
+
+import hub_core
+from hub_core.model.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
+from hub_core.model.losses import Loss, LossPolicy
+from hub_core.network.topology import Occupancy
+from hub_core.pipeline.checks import check_installation
+from hub_core.pipeline.execution import execute
+from hub_core.pipeline.synthesis import synthesize
+from hub_core.plugin_api import (
     Artifact,
+    Check,
+    CheckLine,
+    CheckReport,
     ExecutionRequest,
     ExecutionResult,
     Executor,
     Format,
     FormatReader,
     FormatWriter,
-    HealthCheck,
-    HealthLine,
     Layout,
-    Options,
+    NoOptions,
+    OptionType,
     Reference,
     SimulationResult,
     Simulator,
+    Source,
+    Subject,
     SynthesisRequest,
     SynthesisResult,
     Synthesizer,
     WriteResult,
+    option,
+    resolve,
 )
-
-import hub_core
-from hub_core.model.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
-from hub_core.model.losses import Loss, LossPolicy
-from hub_core.network.topology import Occupancy
-from hub_core.plugin_api import contract
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Offer, Plugin, PluginState, PluginStatus, Registry
 from hub_core.testing.samples import ring_all_reduce
@@ -55,12 +62,11 @@ Offering = Callable[..., Registry]
 def offering(monkeypatch: pytest.MonkeyPatch) -> Offering:
     """`offering(offer, work)`: the core's registry with one more plugin, whose reference `m:f` is `work`."""
 
-    def resolve(reference: Reference) -> Callable[..., object]:
-        return works.get(reference) or contract_resolve(reference)
+    def resolved(reference: Reference) -> Callable[..., object]:
+        return works.get(reference) or resolve(reference)
 
     works: dict[str, Work] = {}
-    contract_resolve = contract.resolve
-    monkeypatch.setattr("hub_core.pipeline.work.resolve", resolve)
+    monkeypatch.setattr("hub_core.pipeline.calls.resolve", resolved)
 
     def make(*offers: Offer, work: Work | None = None) -> Registry:
         if work is not None:
@@ -164,7 +170,7 @@ def test_output_whose_suffix_nobody_knows_is_refused(tmp_path: Path) -> None:
 
 
 def test_warnings_of_a_reader_reach_the_reporter(tmp_path: Path, offering: Offering) -> None:
-    def read(source: contract.Source, options: Options) -> hub_core.Algorithm:
+    def read(source: Source, options: NoOptions) -> hub_core.Algorithm:
         source.report(Diagnostic("odd", "odd but readable"))
         return RING
 
@@ -306,17 +312,20 @@ def test_simulation_needs_bytes_and_npus(offering: Offering) -> None:
 
 
 def test_synthesizer_gets_its_declared_options(offering: Offering) -> None:
-    option = contract.Option("tries", contract.OptionType.INT, 1, "h")
+    @dataclass(frozen=True)
+    class Tries:
+        tries: int = option(OptionType.INT, 1, "h")
+
     heard: list[object] = []
     registry = offering(
-        Synthesizer("t", "d", "m:f", (option,)),
+        Synthesizer("t", "d", "m:f", Tries),
         work=lambda request, options: heard.append(options) or MADE,
     )
     made = synthesize(
         RING.collective, RING_NET, 1024, name="t", options={"tries": "5"}, registry=registry
     )
     assert made is MADE
-    assert heard == [{"tries": 5}]
+    assert heard == [Tries(5)]
 
 
 def test_synthesizer_gets_the_request_as_it_was_stated(offering: Offering) -> None:
@@ -395,9 +404,13 @@ def test_synthesizer_of_another_type_is_blamed(offering: Offering) -> None:
         synthesize(RING.collective, RING_NET, 1024, name="t", registry=registry)
 
 
-OCCUPANCY = contract.Option(
-    "occupancy", contract.OptionType.TEXT, "serialization", "h", ("serialization", "alpha-beta")
-)
+@dataclass(frozen=True)
+class LinkModel:
+    """An option as simulators of both link models have it."""
+
+    occupancy: str = option(
+        OptionType.TEXT, "serialization", "h", choices=("serialization", "alpha-beta")
+    )
 
 
 def _judge(offering: Offering, occupancy: Occupancy, *simulators: Simulator) -> int | None:
@@ -406,7 +419,7 @@ def _judge(offering: Offering, occupancy: Occupancy, *simulators: Simulator) -> 
     def work(*arguments: Any) -> object:
         if isinstance(arguments[0], SynthesisRequest):
             return replace(MADE, statistics={"judged": arguments[0].simulate(RING)})
-        return SimulationResult((len(arguments[3].get("occupancy", "")),) * 4)
+        return SimulationResult((len(getattr(arguments[1], "occupancy", "")),) * 4)
 
     registry = offering(Synthesizer("t", "d", "m:f"), *simulators, work=work)
     made = synthesize(
@@ -419,7 +432,7 @@ def _judge(offering: Offering, occupancy: Occupancy, *simulators: Simulator) -> 
 def test_judge_simulates_under_the_link_model_of_the_request(
     offering: Offering, occupancy: Occupancy
 ) -> None:
-    assert _judge(offering, occupancy, Simulator("s", "d", "m:f", (OCCUPANCY,))) == len(occupancy)
+    assert _judge(offering, occupancy, Simulator("s", "d", "m:f", LinkModel)) == len(occupancy)
 
 
 @pytest.mark.parametrize("occupancy", Occupancy)
@@ -433,7 +446,7 @@ def test_simulator_without_a_choice_of_link_models_judges_its_own_alone(offering
 
 
 def test_executor_cannot_change_its_inputs(offering: Offering) -> None:
-    def work(request: ExecutionRequest, options: Options) -> ExecutionResult:
+    def work(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
         request.inputs[0][0] = 1  # type: ignore[call-overload]
         return ExecutionResult(request.inputs)
 
@@ -443,25 +456,23 @@ def test_executor_cannot_change_its_inputs(offering: Offering) -> None:
     assert inputs[0].flags.writeable
 
 
-def test_failing_health_check_is_an_unhealthy_line(offering: Offering) -> None:
-    registry = offering(HealthCheck("h", "m:f"), work=_raises(OSError("no device")))
-    ((plugin, line),) = check_health(registry)
-    assert (plugin.name, line.is_healthy) == ("guest", False)
+HEALTH = Check("h", Subject.INSTALLATION, "d", "m:f")
+
+
+def test_failing_check_of_the_installation_is_a_line_that_is_not_ok(offering: Offering) -> None:
+    registry = offering(HEALTH, work=_raises(OSError("no device")))
+    ((plugin, line),) = check_installation(registry)
+    assert (plugin.name, line.is_ok) == ("guest", False)
     assert "OSError: no device" in line.details
 
 
-def test_health_check_returns_lines(offering: Offering) -> None:
-    line = HealthLine("x", True)
-    assert [
-        found
-        for _, found in check_health(
-            offering(HealthCheck("h", "m:f"), work=lambda environment: [line])
-        )
-    ] == [line]
-    assert (
-        "expected a list of HealthLine"
-        in check_health(offering(HealthCheck("h", "m:f"), work=lambda e: "fine"))[0][1].details
-    )
+def test_check_of_the_installation_returns_lines(offering: Offering) -> None:
+    report = CheckReport(True, lines=(CheckLine("x", True),))
+    registry = offering(HEALTH, work=lambda request, options: report)
+    assert [line for _, line in check_installation(registry)] == list(report.lines)
+    nonsense = offering(HEALTH, work=lambda request, options: "fine")
+    ((_, line),) = check_installation(nonsense)
+    assert "returned str, expected CheckReport" in line.details
 
 
 def test_topology_is_a_text_or_a_file(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from hub_core.plugin_api.contract import Format, Layout
 
 from hub_core.model.diagnostics import Diagnostic, InputError
 from hub_core.pipeline import sources
 from hub_core.pipeline.sources import Input, open_input
+from hub_core.plugin_api import Format, Layout
 
 SETS = Format("traces", "d", (".et",), layout=Layout.PREFIX)
 FILES = Format("text", "d", (".txt",))

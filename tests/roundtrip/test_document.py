@@ -10,7 +10,6 @@ import re
 import jsonschema
 import numpy as np
 import pytest
-from hub_core.plugin_api.contract import Source
 from hypothesis import given
 
 from hub_core.documents import algorithms as document
@@ -25,6 +24,7 @@ from hub_core.model.collectives import (
 )
 from hub_core.model.diagnostics import InputError
 from hub_core.model.steps import StepKind, StepTableBuilder
+from hub_core.plugin_api import Source
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.testing.strategies import algorithms
 

@@ -132,104 +132,34 @@ __all__ = [
 ]
 
 _HOMES = {
-    "collhub_execution.data.element_types": (
-        "DTYPE_NAMES",
-        "Array",
-        "element_type",
-    ),
-    "collhub_execution.data.inputs": (
-        "block_elements",
-        "exact_inputs",
-        "random_inputs",
-    ),
+    "collhub_execution.data.element_types": "Array DTYPE_NAMES element_type",
+    "collhub_execution.data.inputs": "block_elements exact_inputs random_inputs",
     "collhub_execution.data.memory": (
-        "RecordMoves",
-        "all_outputs",
-        "fill_rank",
-        "find_moves",
-        "fused_reductions",
-        "step_times",
+        "RecordMoves all_outputs fill_rank find_moves fused_reductions step_times"
     ),
-    "collhub_execution.data.reductions": (
-        "REDUCTIONS",
-        "Reduction",
-    ),
-    "collhub_execution.judgement.bandwidth": (
-        "algorithm_bandwidth",
-        "bus_bandwidth",
-    ),
-    "collhub_execution.judgement.judge": (
-        "Comparison",
-        "OutputJudgement",
-        "judge",
-        "same_bits",
-    ),
-    "collhub_execution.launching.job_folder": (
-        "FAILED",
-        "JobFolder",
-        "serve_rank",
-    ),
-    "collhub_execution.launching.launch": ("launch",),
-    "collhub_execution.request_levelling": (
-        "LevelledRequest",
-        "execute_levelled",
-        "levelled_request",
-    ),
-    "collhub_execution.levelling.blocks": (
-        "BlockCounts",
-        "block_counts",
-    ),
-    "collhub_execution.levelling.levelled_program": ("levelled_program",),
-    "collhub_execution.levelling.program": (
-        "LevelledProgram",
-        "RecordKind",
-    ),
+    "collhub_execution.data.reductions": "REDUCTIONS Reduction",
+    "collhub_execution.judgement.bandwidth": "algorithm_bandwidth bus_bandwidth",
+    "collhub_execution.judgement.judge": "Comparison OutputJudgement judge same_bits",
+    "collhub_execution.launching.job_folder": "FAILED JobFolder serve_rank",
+    "collhub_execution.launching.launch": "launch",
+    "collhub_execution.levelling.blocks": "BlockCounts block_counts",
+    "collhub_execution.levelling.levelled_program": "levelled_program",
+    "collhub_execution.levelling.program": "LevelledProgram RecordKind",
     "collhub_execution.ranks.engine": (
-        "DONE",
-        "NOT_STARTED",
-        "NativeCollective",
-        "Post",
-        "PostLevel",
-        "PostLevel",
-        "RankEngine",
-        "RankLog",
-        "RankMemory",
-        "Transport",
-        "Waiting",
-        "run_task",
+        "DONE NOT_STARTED NativeCollective Post PostLevel RankEngine RankLog RankMemory Transport "
+        "Waiting run_task"
     ),
-    "collhub_execution.ranks.numpy_memory": ("NumpyMemory",),
-    "collhub_execution.ranks.plans": (
-        "RankPlans",
-        "RankTask",
-        "rank_task",
-        "rank_tasks",
-    ),
-    "collhub_execution.rendezvous.positions": ("positions",),
-    "collhub_execution.rendezvous.run_order": (
-        "RunOrder",
-        "is_well_levelled",
-        "run_order",
-    ),
-    "collhub_execution.rendezvous.simulation": ("simulate_rendezvous",),
-    "collhub_execution.running.options": (
-        "RunOptions",
-        "run_options",
-        "run_options_of",
-    ),
-    "collhub_execution.running.outcome": ("RunOutcome",),
-    "collhub_execution.running.scripts": (
-        "print_findings",
-        "script_arguments",
-        "script_status",
-    ),
-    "collhub_execution.running.setup": ("RunSetup",),
-    "collhub_execution.running.started_ranks": (
-        "ByteChannel",
-        "StartedRun",
-        "StartedRunReport",
-        "run_rank",
-    ),
+    "collhub_execution.ranks.numpy_memory": "NumpyMemory",
+    "collhub_execution.ranks.plans": "RankPlans RankTask rank_task rank_tasks",
+    "collhub_execution.rendezvous.positions": "positions",
+    "collhub_execution.rendezvous.run_order": "RunOrder is_well_levelled run_order",
+    "collhub_execution.rendezvous.simulation": "simulate_rendezvous",
+    "collhub_execution.request_levelling": "LevelledRequest execute_levelled levelled_request",
+    "collhub_execution.running.options": "RunOptions run_options run_options_of",
+    "collhub_execution.running.outcome": "RunOutcome",
+    "collhub_execution.running.scripts": "print_findings script_arguments script_status",
+    "collhub_execution.running.setup": "RunSetup",
+    "collhub_execution.running.started_ranks": "ByteChannel StartedRun StartedRunReport run_rank",
 }
 
 __getattr__ = names_from(__name__, _HOMES)
