@@ -59,7 +59,7 @@ class ThreadWorld:
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrival:
+class _QueuedArrival:
     queue: queue.SimpleQueue[Array]
     memory: Array
 
@@ -67,7 +67,7 @@ class _Arrival:
         self.memory[:] = self.queue.get()
 
 
-class _Gone:
+class _AlreadyGone:
     def wait(self) -> None:
         pass
 
@@ -83,13 +83,13 @@ class ThreadTransport:
             for post in sends:
                 queue = self._world.queues[self._rank, post.end.peer, post.end.tag]
                 queue.put(post.memory.copy())
-            return [*map(self._arrival, receives), *(_Gone() for _ in sends)]
+            return [*map(self._arrival, receives), *(_AlreadyGone() for _ in sends)]
 
         return post_level
 
     def _arrival(self, post: Post[Array]) -> Waiting:
         queue = self._world.queues[post.end.peer, self._rank, post.end.tag]
-        return _Arrival(queue, post.memory)
+        return _QueuedArrival(queue, post.memory)
 
     def barrier(self) -> None:
         self._world.barrier.wait()

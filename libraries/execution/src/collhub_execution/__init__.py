@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collhub_execution.ranks.engine import (
         DONE,
         NOT_STARTED,
+        EngineMemory,
         NativeCollective,
         Post,
         PostLevel,
         RankEngine,
         RankLog,
-        RankMemory,
         Transport,
         Waiting,
         run_task,
@@ -73,6 +73,7 @@ __all__ = [
     "BlockCounts",
     "ByteChannel",
     "Comparison",
+    "EngineMemory",
     "JobFolder",
     "LevelledProgram",
     "LevelledRequest",
@@ -83,7 +84,6 @@ __all__ = [
     "PostLevel",
     "RankEngine",
     "RankLog",
-    "RankMemory",
     "RankPlans",
     "RankTask",
     "RecordKind",
@@ -146,8 +146,8 @@ _HOMES = {
     "collhub_execution.levelling.levelled_program": "levelled_program",
     "collhub_execution.levelling.program": "LevelledProgram RecordKind",
     "collhub_execution.ranks.engine": (
-        "DONE NOT_STARTED NativeCollective Post PostLevel RankEngine RankLog RankMemory Transport "
-        "Waiting run_task"
+        "DONE EngineMemory NOT_STARTED NativeCollective Post PostLevel RankEngine RankLog "
+        "Transport Waiting run_task"
     ),
     "collhub_execution.ranks.numpy_memory": "NumpyMemory",
     "collhub_execution.ranks.plans": "RankPlans RankTask rank_task rank_tasks",

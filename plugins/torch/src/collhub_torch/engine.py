@@ -52,7 +52,7 @@ def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
 
 
 class TensorMemory:
-    """The `RankMemory` of a rank: one tensor of `task.plan.memory_size` elements."""
+    """The `EngineMemory` of a rank: one tensor of `task.plan.memory_size` elements."""
 
     def __init__(self, task: RankTask, device: torch.device) -> None:
         # A fill is a copy on the device: nothing crosses the bus between two runs.

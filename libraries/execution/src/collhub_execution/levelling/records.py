@@ -32,7 +32,7 @@ class SortedRecords:
     scratch: Int64Array
 
 
-class _Side(IntEnum):
+class _RecordSide(IntEnum):
     """A side of a record: what the step reads, what it writes, its slot in scratch, nothing."""
 
     SOURCE = 0
@@ -41,11 +41,11 @@ class _Side(IntEnum):
     NOTHING = 3
 
 
-_SOURCE, _TARGET, _SLOT, _NOTHING = _Side
+_SOURCE, _TARGET, _SLOT, _NOTHING = _RecordSide
 _SEND, _RECV, _COPY, _REDUCE = RecordKind
 
 # (kind, side read, side written), and what a step becomes as a row of these.
-_Line = tuple[RecordKind, _Side, _Side]
+_Line = tuple[RecordKind, _RecordSide, _RecordSide]
 _Template = tuple[_Line, ...]
 
 # Apart: what the step reads and writes shares no unit; onto: both are the same units; across: they
@@ -202,7 +202,7 @@ class _StepSheet:
             "index": np.full(len(rows), index, np.int64),
         }
 
-    def _side(self, rows: Int64Array, side: _Side) -> tuple[Int64Array, Int64Array]:
+    def _side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
         """(buffer, offset) of one side of the records."""
         # A template names sides, not buffers: the same template serves every buffer.
         steps = self.steps

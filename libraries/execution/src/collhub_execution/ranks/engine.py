@@ -1,7 +1,7 @@
 """Run the task of one rank, level by level, on whatever moves and reduces its data.
 
 This is the only engine of ranks: processes that share memory, that MPI or torchrun started, or
-threads of a test differ in their `Transport` and their `RankMemory` alone.
+threads of a test differ in their `Transport` and their `EngineMemory` alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DONE = -1
 NOT_STARTED = -2
 
 
-class RankMemory(Protocol[V]):
+class EngineMemory(Protocol[V]):
     """The memory of one rank, and what works on it; a V is a part of it."""
 
     def part(self, start: int, length: int) -> V:
@@ -94,7 +94,7 @@ class RankEngine(Generic[V]):
     the runs, so that its buffers are no burden to them.
     """
 
-    memory: RankMemory[V]
+    memory: EngineMemory[V]
     transport: Transport[V]
     native: Callable[[RankTask], NativeCollective | None] = no_native
 
@@ -197,12 +197,12 @@ def _bound(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel[V]:
     return _BoundLevel(post, tuple(records), tuple(moves))
 
 
-def _bound_end(end: MessageEnd, memory: RankMemory[V]) -> Post[V]:
+def _bound_end(end: MessageEnd, memory: EngineMemory[V]) -> Post[V]:
     """One end of a message with its memory."""
     return Post(end, memory.part(end.start, end.length))
 
 
-def _bound_move(move: LocalMove, memory: RankMemory[V]) -> _BoundMove[V]:
+def _bound_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove[V]:
     """A local move with its memory and its function."""
     destination = memory.part(move.destination, move.length)
     source = memory.part(move.source, move.length)

@@ -10,7 +10,7 @@ from collhub_execution.ranks.plans import RankTask
 
 
 class NumpyMemory:
-    """A `RankMemory` on an array of `task.plan.memory_size` elements, its own or a given one."""
+    """A `EngineMemory` on an array of `task.plan.memory_size` elements, its own or a given one."""
 
     def __init__(self, task: RankTask, memory: Array | None = None) -> None:
         # Ranks that share memory bring their part of it.
