@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collhub_execution.running.options import RunOptions, run_options, run_options_of
     from collhub_execution.running.outcome import RunOutcome
     from collhub_execution.running.scripts import (
+        SCRIPT_HELP,
         print_findings,
         script_arguments,
         script_status,
@@ -69,6 +70,7 @@ __all__ = [
     "FAILED",
     "NOT_STARTED",
     "REDUCTIONS",
+    "SCRIPT_HELP",
     "Array",
     "BlockCounts",
     "ByteChannel",
@@ -157,7 +159,7 @@ _HOMES = {
     "collhub_execution.request_levelling": "LevelledRequest execute_levelled levelled_request",
     "collhub_execution.running.options": "RunOptions run_options run_options_of",
     "collhub_execution.running.outcome": "RunOutcome",
-    "collhub_execution.running.scripts": "print_findings script_arguments script_status",
+    "collhub_execution.running.scripts": "SCRIPT_HELP print_findings script_arguments script_status",
     "collhub_execution.running.setup": "RunSetup",
     "collhub_execution.running.started_ranks": "ByteChannel StartedRun StartedRunReport run_rank",
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from collhub_execution import (
+    SCRIPT_HELP,
     StartedRun,
     StartedRunReport,
     print_findings,
@@ -51,7 +52,7 @@ class MpiChannel:
         self.world.Recv((array, MPI.BYTE), peer)
 
 
-@click.command(help="Run an algorithm, a process per rank.")
+@click.command(help=SCRIPT_HELP)
 @script_arguments
 @run_options
 def main(algorithm: str, as_json: bool, **values: Any) -> None:

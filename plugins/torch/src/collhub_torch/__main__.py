@@ -13,6 +13,7 @@ import click
 import torch
 import torch.distributed as dist
 from collhub_execution import (
+    SCRIPT_HELP,
     StartedRun,
     StartedRunReport,
     print_findings,
@@ -54,7 +55,7 @@ class TorchChannel:
         array[:] = tensor.cpu().numpy()
 
 
-@click.command(help="Run an algorithm, a process per rank.")
+@click.command(help=SCRIPT_HELP)
 @script_arguments
 @run_options
 @click.option(

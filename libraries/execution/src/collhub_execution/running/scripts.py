@@ -14,6 +14,8 @@ from hub_core.model import Diagnostic, ExitCode
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
+SCRIPT_HELP = "Run ALGORITHM, a file or the prefix of a trace set, which every rank reads, a process per rank."
+
 
 def script_arguments(function: Function) -> Function:
     """Add the argument ALGORITHM and the flag `--json` to a click command."""
