@@ -15,7 +15,12 @@ _LEVELS_BEFORE_JUDGING = 256
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A linear extension: `nodes` by (level, node), `level_indptr` into it, `position` of a node (-1: behind a cycle)."""
+    """A linear extension of a partial order.
+
+    `nodes`: those that are in no cycle and behind none, by (level, node). `level_indptr`: nodes of
+    level k are `nodes[level_indptr[k]:level_indptr[k + 1]]`. `position`: where each node stands in
+    `nodes`, -1 for the others. All int64.
+    """
 
     nodes: Int64Array
     level_indptr: Int64Array
@@ -28,9 +33,11 @@ class Order:
 
 
 def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) -> Order:
-    """Kahn's algorithm level by level (a node's level: the longest path to it), in time linear in nodes and edges.
+    """Levels by Kahn's algorithm; the level of a node is the length of the longest path to it.
 
-    Wide levels are treated by numpy at once; graphs that turn out narrow and deep go on node by node.
+    Edge i leads from `parents[i]` to `children[i]`; an edge that is given twice counts twice. A
+    level is treated at once, and takes the nodes whose last parent was in the level before; graphs
+    that turn out narrow and deep go on node by node. Cost: linear in nodes and edges.
     """
     indptr, successors = csr(parents, children, nodes)
     missing = np.bincount(children, minlength=nodes)
@@ -40,6 +47,7 @@ def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) ->
     while len(frontier):
         levels.append(frontier)
         done += len(frontier)
+        # Judged late, as most graphs begin with a narrow start.
         if len(levels) >= _LEVELS_BEFORE_JUDGING and done < _NARROW * len(levels):
             levels += _narrow_levels(frontier, indptr, successors, missing)
             break
@@ -54,7 +62,9 @@ def _narrow_levels(
 ) -> list[Int64Array]:
     """The levels after `frontier`, node by node."""
     starts, targets, left = indptr.tolist(), successors.tolist(), missing.tolist()
-    current, flat, widths = frontier.tolist(), [], []
+    current = frontier.tolist()
+    flat: list[int] = []
+    widths: list[int] = []
     while current:
         following = []
         for node in current:
@@ -65,7 +75,9 @@ def _narrow_levels(
         current = sorted(following)
         flat += current
         widths.append(len(current))
-    return np.split(np.asarray(flat, np.int64), np.cumsum(widths[:-1])[:-1]) if flat else []
+    # The last level is empty: its end is what stopped the loop.
+    borders = row_pointer(widths[:-1])[1:-1]
+    return np.split(np.asarray(flat, np.int64), borders) if flat else []
 
 
 def _order(levels: list[Int64Array], nodes: int) -> Order:

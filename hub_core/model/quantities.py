@@ -1,4 +1,7 @@
-"""Sizes, bandwidths and times as people write them: GB is 1e9, GiB is 2^30, a bare number is refused."""
+"""Sizes, bandwidths and times as people write them.
+
+GB is 1e9, GiB is 2^30, and a bare number is refused.
+"""
 
 from __future__ import annotations
 
@@ -25,34 +28,37 @@ _LARGEST_SIZE = 2**62
 
 
 def parse_size(text: str) -> int:
-    """Turn `1MiB`, `64KB`, `1.5GiB` into bytes. Raises `UsageError` unless whole, positive and with a unit."""
+    """Turn `1MiB`, `64KB`, `1.5GiB` into bytes.
+
+    Raises `UsageError` unless whole, positive and with a unit.
+    """
     number, unit = _split(text, _BYTES, "size", "1MiB")
-    # The double tells the order of magnitude, so that 1e999999999B is never expanded; the fraction is exact.
+    # The double tells the order of magnitude, so that 1e999999999B is never expanded; the fraction
+    # is exact.
     if 0 < float(number) * _BYTES[unit] < 2 * _LARGEST_SIZE:
         size = Fraction(number) * _BYTES[unit]
         if size.denominator == 1 and size <= _LARGEST_SIZE:
             return int(size)
-    raise UsageError(
-        f"size {text!r} is not a positive whole number of bytes up to 2^62",
-        cure="write for example 1MiB",
-    )
+    message = f"size {text!r} is not a positive whole number of bytes up to 2^62"
+    raise UsageError(message, cure="write for example 1MiB")
 
 
 def parse_bandwidth(text: str) -> float:
     """Turn `50GB/s`, `50GiB/s` or `400Gbit/s` into bytes per second. Raises `UsageError`."""
-    units = {f"{unit}/s": float(factor) for unit, factor in {**_BYTES, **_BITS}.items()}
+    factors = {**_BYTES, **_BITS}
+    units = {f"{unit}/s": float(factor) for unit, factor in factors.items()}
     number, unit = _split(text, units, "bandwidth", "50GB/s")
     rate = float(number) * units[unit]
     if not 0 < rate < 1e18:
-        raise UsageError(
-            f"bandwidth {text!r} is not positive and finite", cure="write for example 50GB/s"
-        )
+        message = f"bandwidth {text!r} is not positive and finite"
+        raise UsageError(message, cure="write for example 50GB/s")
     return rate
 
 
 def parse_time(text: str) -> float:
     """Turn `500ns`, `0.5us` into seconds. Raises `UsageError`."""
     number, unit = _split(text, _SECONDS, "time", "500ns")
+    # Rounded to 1e-6 ns, so that what is written in ns, us or ms comes back to the digit.
     seconds = round(float(number) * _SECONDS[unit] * 1e9, 6) / 1e9
     if not seconds < 1e9:
         raise UsageError(f"time {text!r} is too long", cure="write for example 500ns")
@@ -69,7 +75,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Write a bandwidth with the largest decimal unit below it and at most four digits: `50 GB/s`, `53.69 GB/s`."""
+    """Write a bandwidth with the largest decimal unit below it: `50 GB/s`, `53.69 GB/s`."""
     for unit in ("TB", "GB", "MB", "KB"):
         if bytes_per_s >= _BYTES[unit]:
             return f"{bytes_per_s / _BYTES[unit]:.4g} {unit}/s"
@@ -90,13 +96,11 @@ def _split(
     """The number, still as text, and its unit."""
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:
-        raise UsageError(
-            f"{what} {text[:64]!r} is not a number with a unit", cure=f"write for example {example}"
-        )
+        message = f"{what} {text[:64]!r} is not a number with a unit"
+        raise UsageError(message, cure=f"write for example {example}")
     number, unit = match.groups()
     if unit not in units:
         named = f"has the unknown unit {unit!r}" if unit else "has no unit"
-        raise UsageError(
-            f"{what} {text!r} {named}", cure=f"use one of {', '.join(units)}, for example {example}"
-        )
+        cure = f"use one of {', '.join(units)}, for example {example}"
+        raise UsageError(f"{what} {text!r} {named}", cure=cure)
     return number, unit

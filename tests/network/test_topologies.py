@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from hub_core.documents.topologies import topology_from_json
 from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.network.texts import BUILDERS, grid, parse_topology
-from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
+from hub_core.network.builders import OWN_BUILDERS, parse_topology
+from hub_core.network.grids import grid
+from hub_core.network.links import Links
+from hub_core.network.topology import Dimension, DimensionKind, Topology
 from hub_core.plugin_api.contract import Source
 
 KINDS = st.sampled_from(list(DimensionKind))
@@ -212,7 +214,7 @@ def test_table_of_the_guide_states_the_counts():
     assert {
         text: (t.num_npus, t.num_nodes - t.num_npus, t.num_links) for text, t in found.items()
     } == stated
-    assert {text.partition(":")[0] for text in stated} >= set(BUILDERS)
+    assert {text.partition(":")[0] for text in stated} >= set(OWN_BUILDERS)
 
 
 def test_file_of_the_guide_is_read():
@@ -487,4 +489,4 @@ def test_network_of_machines_has_its_own_bandwidth_and_latency():
 
 
 def test_every_builder_is_tried_here():
-    assert {text.partition(":")[0] for text in TEXTS} >= set(BUILDERS) - {"fc"}
+    assert {text.partition(":")[0] for text in TEXTS} >= set(OWN_BUILDERS) - {"fc"}

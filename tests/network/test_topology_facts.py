@@ -13,8 +13,10 @@ from hub_core.model.diagnostics import Severity
 from hub_core.network import facts as topology_facts
 from hub_core.network.connectedness import check_topology
 from hub_core.network.facts import diameter, facts_of, half_cuts, link_classes, reached, spans
-from hub_core.network.texts import grid, parse_topology
-from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
+from hub_core.network.builders import parse_topology
+from hub_core.network.grids import grid
+from hub_core.network.links import Links
+from hub_core.network.topology import Dimension, DimensionKind, Topology
 
 SHAPES = st.lists(
     st.tuples(st.sampled_from(list(DimensionKind)), st.integers(1, 4)), min_size=1, max_size=3
