@@ -9,14 +9,7 @@ from hub_core.public_names import names_from
 if TYPE_CHECKING:
     from hub_core.composition import embed, relabel, replicate, rescale, sequential
     from hub_core.model.algorithm import Algorithm, Provenance
-    from hub_core.model.collectives import (
-        Buffer,
-        Collective,
-        CollectiveKind,
-        Contributions,
-        CustomContract,
-        ReduceOp,
-    )
+    from hub_core.model.collectives import Collective, Contributions, CustomContract
     from hub_core.model.diagnostics import (
         Diagnostic,
         HubError,
@@ -26,9 +19,10 @@ if TYPE_CHECKING:
         PluginError,
         UsageError,
     )
+    from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp, StepKind
     from hub_core.model.losses import Loss, LossPolicy
-    from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
-    from hub_core.network.texts import parse_topology
+    from hub_core.model.steps import StepTable, StepTableBuilder
+    from hub_core.network.builders import parse_topology
     from hub_core.network.topology import Topology
     from hub_core.pipeline.work import Written, read, read_topology, simulate, write
     from hub_core.plugin_api.contract import SimulationResult
@@ -78,14 +72,8 @@ __all__ = [
 
 _HOMES = {
     "hub_core.model.algorithm": ("Algorithm", "Provenance"),
-    "hub_core.model.collectives": (
-        "Buffer",
-        "Collective",
-        "CollectiveKind",
-        "Contributions",
-        "CustomContract",
-        "ReduceOp",
-    ),
+    "hub_core.model.collectives": ("Collective", "Contributions", "CustomContract"),
+    "hub_core.model.kinds": ("Buffer", "CollectiveKind", "ReduceOp", "StepKind"),
     "hub_core.composition": ("embed", "relabel", "replicate", "rescale", "sequential"),
     "hub_core.model.diagnostics": (
         "Diagnostic",
@@ -100,8 +88,8 @@ _HOMES = {
     "hub_core.pipeline.work": ("Written", "read", "read_topology", "simulate", "write"),
     "hub_core.plugin_api.contract": ("SimulationResult",),
     "hub_core.registry.discovery": ("discover",),
-    "hub_core.model.steps": ("StepKind", "StepTable", "StepTableBuilder"),
-    "hub_core.network.texts": ("parse_topology",),
+    "hub_core.model.steps": ("StepTable", "StepTableBuilder"),
+    "hub_core.network.builders": ("parse_topology",),
     "hub_core.network.topology": ("Topology",),
     "hub_core.verification": ("VerifyReport", "verify"),
     "hub_core.version": ("__version__",),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hub_core.execution.judgement import Judgement
     from hub_core.execution.program import LevelledProgram
     from hub_core.model.algorithm import Algorithm, JsonValue
-    from hub_core.model.collectives import ReduceOp
+    from hub_core.model.kinds import ReduceOp
     from hub_core.plugin_api.contract import ExecutionResult
 
 
@@ -205,7 +205,7 @@ def _size(name: str, algorithm: Algorithm, text: str | None) -> int:
 
 
 def _op(algorithm: Algorithm, text: str | None) -> ReduceOp:
-    from hub_core.model.collectives import ReduceOp
+    from hub_core.model.kinds import ReduceOp
 
     if text is None:
         return algorithm.collective.reduce_op

@@ -17,12 +17,14 @@ from hub_core.execution.data import averaged, background, checked_inputs
 from hub_core.execution.levels import levelled_program
 from hub_core.execution.program import LevelledProgram
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, ReduceOp
+from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import Diagnostic, HubError, PluginError, UsageError
+from hub_core.model.kinds import ReduceOp
 from hub_core.model.losses import Loss, LossPolicy, apply_policy
 from hub_core.model.rank_lists import parse_ranks
-from hub_core.network.texts import BUILDERS, parse_topology
-from hub_core.network.topology import Occupancy, Topology
+from hub_core.network.builders import OWN_BUILDERS, parse_topology
+from hub_core.network.links import Occupancy
+from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import Content, destination, name_defect
 from hub_core.pipeline.detection import may_be_topology_file, reader_for, writer_for
 from hub_core.pipeline.sources import STANDARD_STREAM, open_input
@@ -129,7 +131,7 @@ def read_topology(
     registry = registry or discover()
     path, stated = _with_query(text)
     if format is None and text != STANDARD_STREAM:
-        is_builder = re.split(r"[:?*]", text)[0] in BUILDERS
+        is_builder = re.split(r"[:?*]", text)[0] in OWN_BUILDERS
         if is_builder or not (os.path.lexists(path) or may_be_topology_file(path, registry)):
             return parse_topology(text)
     npus = stated.pop("npus", None)

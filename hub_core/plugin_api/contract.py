@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     from hub_core.execution.program import LevelledProgram
     from hub_core.model.algorithm import Algorithm, JsonValue
-    from hub_core.model.collectives import Collective, ReduceOp
-    from hub_core.network.topology import Occupancy, Topology
+    from hub_core.model.collectives import Collective
+    from hub_core.model.kinds import ReduceOp
+    from hub_core.network.links import Occupancy
+    from hub_core.network.topology import Topology
 
 
 API_VERSION = (1, 0)

@@ -69,7 +69,7 @@ def topology_samples() -> Sequence[Source]:
     """Topology files for the conformance kit."""
     # Imported here: listing formats needs no numpy.
     from hub_core.documents.topologies import topology_to_json
-    from hub_core.network.texts import parse_topology
+    from hub_core.network.builders import parse_topology
 
     return [
         Source.of_bytes(f"{text}.json", topology_to_json(parse_topology(text)))

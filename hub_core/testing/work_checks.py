@@ -14,9 +14,9 @@ import numpy.typing as npt
 from hub_core.execution.data import background, checked_inputs
 from hub_core.execution.levels import levelled_program
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import ReduceOp
 from hub_core.model.diagnostics import HubError, PluginError
-from hub_core.network.texts import parse_topology
+from hub_core.model.kinds import ReduceOp
+from hub_core.network.builders import parse_topology
 from hub_core.plugin_api.contract import (
     AlgorithmPass,
     ExecutionRequest,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.collectives import Collective, CustomContract, MAX_RANKS
-from hub_core.model.kinds import Buffer, CollectiveKind
+from hub_core.model.collectives import MAX_RANKS, Collective, CustomContract
 from hub_core.model.diagnostics import InputError
+from hub_core.model.kinds import Buffer, CollectiveKind
 
 KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
 ROOTED = (

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.kinds import Buffer
 from hub_core.model.diagnostics import InputError
-from hub_core.model.kinds import StepKind
+from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import COLUMN_DTYPES, StepTable, StepTableBuilder
 
 

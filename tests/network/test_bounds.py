@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.model.collectives import Collective, CustomContract
-from hub_core.model.kinds import CollectiveKind
 from hub_core.model.diagnostics import InputError
+from hub_core.model.kinds import CollectiveKind
 from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.builders import parse_topology
 from hub_core.network.links import Links

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from hub_core.model.diagnostics import Severity
 from hub_core.network import facts as topology_facts
+from hub_core.network.builders import parse_topology
 from hub_core.network.connectedness import check_topology
 from hub_core.network.facts import diameter, facts_of, half_cuts, link_classes, reached, spans
-from hub_core.network.builders import parse_topology
 from hub_core.network.grids import grid
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology

@@ -28,8 +28,8 @@ from hub_core.execution.levels import levelled_program
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.execution.rendezvous import is_well_levelled, simulate_rendezvous
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import CollectiveKind, ReduceOp
 from hub_core.model.diagnostics import InputError, UsageError
+from hub_core.model.kinds import CollectiveKind, ReduceOp
 from hub_core.pipeline import work as pipeline
 from hub_core.plugin_api.contract import ExecutionRequest, ExecutionResult
 from hub_core.testing.samples import all_samples, direct_all_to_all, ring_all_reduce

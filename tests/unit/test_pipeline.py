@@ -13,7 +13,7 @@ import pytest
 import hub_core
 from hub_core.model.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
 from hub_core.model.losses import Loss, LossPolicy
-from hub_core.network.topology import Occupancy
+from hub_core.network.links import Occupancy
 from hub_core.pipeline.work import check_health, execute, synthesize
 from hub_core.plugin_api import contract
 from hub_core.plugin_api.contract import (

@@ -22,9 +22,8 @@ from hypothesis import strategies as st
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, CustomContract
-from hub_core.model.kinds import Buffer, CollectiveKind
 from hub_core.model.diagnostics import InputError
-from hub_core.model.kinds import StepKind
+from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.steps import COLUMN_DTYPES, StepTable, StepTableBuilder
 from hub_core.testing.samples import all_samples, ring_all_reduce
 from hub_core.verification import verify
