@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from hub_core.model.diagnostics import UsageError
 from hub_core.model.quantities import parse_bandwidth, parse_time
@@ -132,7 +133,11 @@ class TopologyText:
         return f"write for example {example or self.name + ':8'}"
 
 
-TopologyBuilder = Callable[[TopologyText], Topology]
+class TopologyBuilder(Protocol):
+    """Build the topology of one name, as texts ask for it."""
+
+    def __call__(self, text: TopologyText, /) -> Topology:
+        """The topology with all its NPUs. Raises `UsageError` for what the text should not say."""
 
 
 def build_topology(text: str, builders: Mapping[str, TopologyBuilder]) -> Topology:
