@@ -55,10 +55,13 @@ class Algorithm:
     extensions: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # Every module counts ranks by one of the three, so that a disagreement would show far from
+        # here.
         counts = {self.collective.num_ranks, self.steps.num_ranks, len(self.scratch_units)}
         if len(counts) > 1:
             message = "collective, steps and scratch_units disagree on the number of ranks"
             raise InputError(message, code="rank-count")
+        # Algorithms are shared, between plugins too.
         self.scratch_units.flags.writeable = False
 
     @property
@@ -102,6 +105,7 @@ def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) ->
 
 
 def _collective_differences(one: Collective, other: Collective) -> list[str]:
+    # A contract is a record of arrays, which == does not compare to one truth value.
     names = [field.name for field in fields(one) if field.name != "contract"]
     found = [name for name in names if getattr(one, name) != getattr(other, name)]
     if not _same_arrays(one.contract, other.contract):

@@ -16,8 +16,10 @@ from hub_core.model.columns import (
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp
 
+# Products of ranks by ranks, and of units by ranks, stay within int64.
 MAX_RANKS = 1 << 20
 MAX_UNITS = 1 << 62
+# As source rank: one row stands for a contribution of every rank.
 ALL_RANKS = -1
 
 
@@ -40,7 +42,10 @@ class Contributions:
         return len(self.rank)
 
     def where(self, mask: BoolArray) -> Contributions:
-        """The rows of `mask` (bool[rows])."""
+        """The rows of a mask.
+
+        `mask`: bool[rows].
+        """
         return Contributions(
             self.rank[mask], self.offset[mask], self.source_rank[mask], self.source_unit[mask]
         )
@@ -101,6 +106,7 @@ class Collective:
             raise InputError(message, code="invalid-collective")
 
     def _size_defect(self) -> str | None:
+        """A number of ranks or units outside its range."""
         if not 1 <= self.num_ranks <= MAX_RANKS:
             return f"the number of ranks is not in 1..{MAX_RANKS}"
         if not 1 <= self.unit_count <= MAX_UNITS:
@@ -108,6 +114,7 @@ class Collective:
         return None
 
     def _root_defect(self) -> str | None:
+        """A root that is missing, not a rank, or not needed."""
         is_rooted = self.kind.traits.is_rooted
         if is_rooted and (self.root is None or not 0 <= self.root < self.num_ranks):
             return f"root {self.root} is not a rank"
@@ -115,7 +122,9 @@ class Collective:
             return f"a root ({self.root}) has no meaning here"
         return None
 
+    # What the algorithm is said to be usable for, against what the collective needs.
     def _claim_defect(self) -> str | None:
+        """What contradicts the kind, or claims no way of calling."""
         if self.kind.traits.is_split and self.unit_count % self.num_ranks:
             return f"unit_count {self.unit_count} is not a multiple of the number of ranks"
         if (self.contract is not None) != (self.kind is CollectiveKind.CUSTOM):
@@ -127,11 +136,14 @@ class Collective:
     @property
     def units_per_rank(self) -> int:
         """One rank's share of the full buffer, in units (`unit_count` where it is not split)."""
-        return self.unit_count // self.num_ranks if self.kind.traits.is_split else self.unit_count
+        if not self.kind.traits.is_split:
+            return self.unit_count
+        return self.unit_count // self.num_ranks
 
     @property
     def reduces(self) -> bool:
         """Whether contributions of several ranks may be combined."""
+        # A contract can list several contributions of one unit.
         return self.kind.traits.reduces or self.kind is CollectiveKind.CUSTOM
 
     def input_units(self) -> Int64Array:
@@ -151,6 +163,7 @@ class Collective:
     def _buffer_units(self, is_part: bool, is_of_root: bool) -> Int64Array:
         # Every rank passes a vector to broadcast and reduce; what is made of the parts of all ranks
         # (the output of gather, the input of scatter) exists at the root alone.
+        """Size of one buffer on every rank: int64[num_ranks]."""
         if is_of_root and self.kind.traits.is_split:
             return self._at_root(self.unit_count)
         units = self.units_per_rank if is_part else self.unit_count
@@ -169,6 +182,7 @@ class Collective:
         if self.contract is not None:
             return self.contract.expected
         to_root = self.kind.traits.to_root
+        # OUTPUT of the other ranks exists and is free: nothing is promised there.
         required = self._at_root(self.unit_count) if to_root else self.output_units()
         rank = group_of_entry(row_pointer(required))
         offset = counted_positions(required)
@@ -181,10 +195,12 @@ class Collective:
         if traits.reduces:
             source_rank = np.full_like(rank, ALL_RANKS)
         elif traits.split_by_source:
+            # Output is the parts of all ranks in order: which part it is tells the source.
             source_rank, source_unit = offset // share, offset % share
         else:
             source_rank = np.full_like(rank, self.root or 0)
         if traits.split_by_target:
+            # Each rank takes its own part out of what the source holds.
             source_unit = source_unit + rank * share
         return source_rank, source_unit
 
@@ -198,6 +214,7 @@ class Collective:
         scratch = np.asarray(scratch_units, np.int64)
         size = np.stack([self.input_units(), self.output_units(), scratch], axis=1)
         apart = self._buffers_apart(in_place)
+        # Aliased buffers take the room of the larger one.
         both = size[:, Buffer.INPUT], size[:, Buffer.OUTPUT]
         span = np.where(apart, both[0] + both[1], np.maximum(*both))
         shift = np.zeros_like(size)
@@ -227,6 +244,7 @@ class Collective:
             shift[:, part] = np.arange(self.num_ranks) * self.units_per_rank
 
     def _at_root(self, units: int) -> Int64Array:
+        """`units` at the root, none elsewhere: int64[num_ranks]."""
         sizes = np.zeros(self.num_ranks, np.int64)
         sizes[self.root] = units
         return sizes

@@ -49,6 +49,7 @@ def counted_positions(counts: npt.ArrayLike) -> Int64Array:
 def expanded_ranges(starts: npt.ArrayLike, counts: npt.ArrayLike) -> Int64Array:
     """The ranges `starts[i]..starts[i] + counts[i] - 1` one behind the other."""
     sizes = np.asarray(counts, np.int64)
+    # What to add to a running number so that each group begins at its start.
     shift = np.asarray(starts, np.int64) - first_positions(sizes)
     return np.repeat(shift, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
 
@@ -59,7 +60,11 @@ def is_sorted(keys: npt.NDArray[Any]) -> bool:
 
 
 def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
-    """Which rows differ from the row before in a column of equally long ones; the first does."""
+    """Which rows differ from the row before in one of the columns: bool[rows].
+
+    The columns are of equal length, and the first row differs.
+    """
+    # Without a concatenation, which would copy each column once more.
     is_new = np.ones(len(columns[0]), np.bool_)
     if len(is_new) > 1:
         is_new[1:] = False
@@ -69,12 +74,18 @@ def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
 
 
 def run_starts(*columns: npt.NDArray[np.generic]) -> Int64Array:
-    """The first row of every run of equal rows, ascending."""
+    """The first row of every run of equal rows.
+
+    Ascending; the columns are of equal length.
+    """
     return np.flatnonzero(run_mask(*columns))
 
 
 def run_lengths(starts: IntArray, rows: int) -> Int64Array:
-    """How many rows each run has, from the first rows of all runs and the number of rows."""
+    """How many rows each run has.
+
+    `starts`: the first rows of all runs; `rows`: how many rows there are.
+    """
     return np.diff(np.append(starts, rows))
 
 
@@ -88,6 +99,7 @@ def ordinals(keys: IntArray) -> Int64Array:
     if is_sorted(keys):
         return sorted_ordinals(keys)
     order = np.argsort(keys, kind="stable")
+    # Numbered where keys stand together, then put back to where each row came from.
     found = np.empty(len(keys), np.int64)
     found[order] = sorted_ordinals(keys[order])
     return found
@@ -99,15 +111,22 @@ def inverse(permutation: IntArray) -> Int64Array:
 
 
 def positions_in(rows: IntArray, count: int) -> Int64Array:
-    """Where each of 0..count-1 stands in `rows`, int64[count], -1 for what does not."""
+    """Where each of 0..count-1 stands in `rows`.
+
+    int64[count], -1 for what does not stand there.
+    """
     position = np.full(count, -1, np.int64)
     position[rows] = np.arange(len(rows))
     return position
 
 
 def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
-    """Group `values` by `keys`: (indptr, values in group order), keeping order within a group."""
+    """Group `values` by `keys`.
+
+    (indptr, values in group order); the given order is kept within a group.
+    """
     if not is_sorted(keys):
+        # Stable, so that the given order stays within a group.
         values = values[np.argsort(keys, kind="stable")]
     return group_pointer(keys, count), values
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 
+# Scripts rely on these numbers; sysexits.h has 70 for an internal error.
 class ExitCode(IntEnum):
     """Exit statuses of the `collhub` program."""
 
@@ -89,6 +90,7 @@ class HubError(Exception):
     ) -> None:
         found: tuple[Diagnostic, ...]
         if isinstance(message, str):
+            # A plain message is the common case: the class tells the code where none is given.
             code, place = code or self.default_code, location or Location()
             found = (Diagnostic(code, message, location=place, cure=cure),)
         elif isinstance(message, Diagnostic):

@@ -34,6 +34,7 @@ class Findings:
     ) -> None:
         """Add one finding; beyond the cap it is only counted."""
         listed = self._by_code.setdefault(code, [])
+        # Counted whether it is listed or not, for the line that says how many more there are.
         self._count[code] = self._count.get(code, 0) + 1
         if len(listed) < CAP:
             listed.append(Diagnostic(code, message, severity, location, cure))
@@ -63,8 +64,12 @@ class Findings:
         return Findings(self.file, listed, dict(self._count))
 
     def note(self, code: str, message: str) -> None:
-        """Add a remark that does not make the algorithm wrong."""
-        self.add(code, message, Location(self.file), severity=Severity.NOTE)
+        """Add a remark that does not make the algorithm wrong.
+
+        It stands for the whole file.
+        """
+        place = Location(self.file)
+        self.add(code, message, place, severity=Severity.NOTE)
 
     def has(self, code: str) -> bool:
         """Whether this code was found."""
@@ -72,11 +77,13 @@ class Findings:
 
     def has_errors(self, besides: str = "") -> bool:
         """Whether something other than notes was found, of another code than `besides`."""
+        # What is only counted has a listed one of its code, and of its severity.
         codes = self._by_code.keys() - {besides}
         listed = [item for code in codes for item in self._by_code[code]]
         return any(item.severity is Severity.ERROR for item in listed)
 
     def __iter__(self) -> Iterator[Diagnostic]:
+        """Diagnostics code by code, and how many of each are not listed."""
         for code, listed in self._by_code.items():
             yield from listed
             rest = self._count[code] - len(listed)

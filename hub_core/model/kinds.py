@@ -55,6 +55,7 @@ class Buffer(IntEnum):
 class StepKind(IntEnum):
     """What a step does. COMPUTE is opaque work between messages."""
 
+    # The numbers stand in step tables and Chakra files.
     SEND = 0
     RECV = 1
     RECV_REDUCE = 2
@@ -105,6 +106,7 @@ class CollectiveTraits:
         return self.split_by_target and not self.split_by_source
 
 
+# The one place where the collectives differ.
 _TRAITS = {
     CollectiveKind.ALL_REDUCE: CollectiveTraits(reduces=True),
     CollectiveKind.ALL_GATHER: CollectiveTraits(split_by_source=True),
@@ -118,5 +120,6 @@ _TRAITS = {
     CollectiveKind.CUSTOM: CollectiveTraits(),
 }
 
+# For callers that need a set; whoever asks for one kind takes its traits.
 ROOTED = frozenset(kind for kind in CollectiveKind if kind.traits.is_rooted)
 REDUCING = frozenset(kind for kind in CollectiveKind if kind.traits.reduces)

@@ -52,7 +52,9 @@ def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) ->
             levels += _narrow_levels(frontier, indptr, successors, missing)
             break
         reached = gather(indptr, successors, frontier)
+        # A child can be reached over several edges at once, so that -= would count one.
         np.subtract.at(missing, reached, 1)
+        # A node is done when its last parent is: exactly once, whatever the order of edges.
         frontier = np.unique(reached[missing[reached] == 0])
     return _order(levels, nodes)
 
@@ -61,6 +63,7 @@ def _narrow_levels(
     frontier: Int64Array, indptr: Int64Array, successors: Int64Array, missing: Int64Array
 ) -> list[Int64Array]:
     """The levels after `frontier`, node by node."""
+    # Indexing lists is several times as fast as indexing arrays one by one.
     starts, targets, left = indptr.tolist(), successors.tolist(), missing.tolist()
     current = frontier.tolist()
     flat: list[int] = []
@@ -72,6 +75,7 @@ def _narrow_levels(
                 left[child] -= 1
                 if not left[child]:
                     following.append(child)
+        # As np.unique leaves wide levels: ascending.
         current = sorted(following)
         flat += current
         widths.append(len(current))
@@ -81,5 +85,6 @@ def _narrow_levels(
 
 
 def _order(levels: list[Int64Array], nodes: int) -> Order:
+    """All levels as one column, and where each node stands in it."""
     order = np.concatenate(levels) if levels else np.zeros(0, np.int64)
     return Order(order, row_pointer([len(level) for level in levels]), positions_in(order, nodes))

@@ -23,6 +23,7 @@ class Loss:
     consequence: str
 
     def __str__(self) -> str:
+        """One line for people."""
         return f"{self.feature} ({self.where}): {self.consequence}"
 
 

@@ -57,8 +57,10 @@ def pair_in_order(
     """
     sends, send_keys = _sorted_by_key(sends, send_keys)
     receives, receive_keys = _sorted_by_key(receives, receive_keys)
+    # Every algorithm that is right takes this way: no more sorts.
     if np.array_equal(send_keys, receive_keys):
         return _messages(sends, receives, sends[:0], receives[:0])
+    # The k-th of a connection on either side gets one slot number; slots on both sides meet.
     _, number = np.unique(np.concatenate([send_keys, receive_keys]), return_inverse=True)
     width = len(sends) + len(receives) + 1
     send_slots = number[: len(sends)] * width + sorted_ordinals(send_keys)
@@ -73,6 +75,7 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
     addressed = _check_peers(steps, is_send, findings)
     rows = np.flatnonzero(addressed)
     sent = is_send[rows]
+    # A receive names its source, a send its destination: both become the same triple.
     here, peer = steps.rank[rows], steps.peer[rows]
     source, destination = np.where(sent, here, peer), np.where(sent, peer, here)
     keys = connection_keys(source, destination, steps.channel[rows])
@@ -83,6 +86,10 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 
 
 def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Both columns in the order of the keys.
+
+    Ties stay as they stand.
+    """
     if is_sorted(keys):
         return rows, keys
     order = np.argsort(keys, kind="stable")
@@ -92,6 +99,10 @@ def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int6
 def _messages(
     send: Int64Array, receive: Int64Array, lonely_sends: Int64Array, lonely_receives: Int64Array
 ) -> Messages:
+    """Messages in the order of their sends.
+
+    Sends and receives pair up row by row.
+    """
     receive, send = _sorted_by_key(receive, send)
     return Messages(send, receive, np.sort(lonely_sends), np.sort(lonely_receives))
 
@@ -107,7 +118,8 @@ def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> Bo
         return f"peer {int(steps.peer[row])} is not a rank, {expected}: {action(steps, row)}"
 
     def say_own(row: int) -> str:
-        return f"the peer of a message is the rank itself: {action(steps, row)}"
+        doing = action(steps, row)
+        return f"the peer of a message is the rank itself: {doing}"
 
     findings.add_rows("peer-range", steps, np.flatnonzero(outside), say_outside)
     rows = np.flatnonzero(own)
@@ -128,6 +140,7 @@ def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> 
 def _report_unequal(steps: StepTable, messages: Messages, findings: Findings) -> None:
     unequal = np.flatnonzero(steps.count[messages.send] != steps.count[messages.receive])
     sends, receives = messages.send[unequal], messages.receive[unequal]
+    # Only what will be listed is looked up.
     partner = dict(zip(receives[:CAP].tolist(), sends[:CAP].tolist(), strict=True))
 
     def say(row: int) -> str:

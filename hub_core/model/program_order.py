@@ -27,9 +27,11 @@ def ordered_rows(
     """
     parents = np.concatenate([parents for parents, _ in edges])
     children = np.concatenate([children for _, children in edges])
+    # Edges by child: those of a rank are then one slice, since rows are grouped by rank.
     by_child = np.argsort(children, kind="stable")
     parents, children = parents[by_child], children[by_child]
     order = np.arange(len(rank), dtype=np.int64)
+    # A rank whose edges all point backwards is in a valid order already, and keeps it.
     for touched in np.unique(rank[children[parents >= children]]).tolist():
         start, stop = int(rank_indptr[touched]), int(rank_indptr[touched + 1])
         low, high = np.searchsorted(children, [start, stop])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hub_core.model.diagnostics import UsageError
 
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+# As many as a collective can have; a longer range is a slip, and would fill the memory.
 _MOST_RANKS = 1 << 20
 
 

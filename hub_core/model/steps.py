@@ -103,6 +103,7 @@ class StepTable:
     control_indices: Int64Array
 
     def __post_init__(self) -> None:
+        # Tables are shared: by algorithms, by plugins, by the caller of `from_columns`.
         for field in fields(self):
             getattr(self, field.name).flags.writeable = False
 
@@ -134,7 +135,8 @@ class StepTable:
 
     def step_of(self, row: int) -> int:
         """Position of a row among the rows of its rank."""
-        return int(row - self.rank_indptr[self.rank[row]])
+        first = self.rank_indptr[self.rank[row]]
+        return int(row - first)
 
     def location(self, row: int, file: str | None = None) -> Location:
         """Where a row stands, for messages."""
@@ -159,10 +161,12 @@ class StepTable:
 
     def differences(self, other: StepTable) -> list[str]:
         """Names of the columns that differ; empty for equal tables."""
-        names = [field.name for field in fields(self)]
-        return [
-            name for name in names if not np.array_equal(getattr(self, name), getattr(other, name))
-        ]
+        found = []
+        for field in fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if not np.array_equal(mine, theirs):
+                found.append(field.name)
+        return found
 
     @classmethod
     def from_columns(
@@ -189,6 +193,7 @@ class StepTable:
             _check_edges(table, edges, file)
         table, given = _grouped_by_rank(table, given)
         indptr = group_pointer(table["rank"], num_ranks)
+        # Most tables come in order: the search for an order is left out then.
         if any(bool(np.any(parents >= children)) for parents, children in given):
             order = ordered_rows(table["rank"], indptr, given, table["source_line"], file)
             table, given = _reordered(table, given, order)
@@ -260,6 +265,7 @@ def _typed_columns(columns: Mapping[str, npt.ArrayLike], file: str | None) -> di
 
 
 def _typed_column(name: str, given: npt.ArrayLike, rows: int, file: str | None) -> Array:
+    """One column in its dtype. Raises `InputError` for a wrong length or value."""
     dtype = COLUMN_DTYPES[name]
     values = np.asarray(given)
     if len(values) != rows:
@@ -283,6 +289,7 @@ def _check_range(name: str, values: Array, file: str | None) -> None:
 
 
 def _check_ranks(rank: Array, num_ranks: int, file: str | None) -> None:
+    """Raise `InputError` for a rank that the table does not have."""
     if len(rank) and (int(rank.min()) < 0 or int(rank.max()) >= num_ranks):
         message = f"a step names a rank outside 0..{num_ranks - 1}"
         raise InputError(message, location=Location(file), code="rank-range")
@@ -297,6 +304,7 @@ def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) ->
     if int(ends.min()) < 0 or int(ends.max()) >= len(rank):
         message = "a dependency names a step that does not exist"
         raise InputError(message, location=Location(file), code="dangling")
+    # Between ranks only messages can order steps.
     crossing = np.flatnonzero(rank[parents] != rank[children])
     if len(crossing):
         child = int(children[crossing[0]])
@@ -308,6 +316,7 @@ def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) ->
 def _grouped_by_rank(
     table: dict[str, Array], edges: list[_Edges]
 ) -> tuple[dict[str, Array], list[_Edges]]:
+    """The rows rank by rank, each rank in its order."""
     if is_sorted(table["rank"]):
         return table, edges
     return _reordered(table, edges, np.argsort(table["rank"], kind="stable"))
@@ -316,6 +325,8 @@ def _grouped_by_rank(
 def _reordered(
     table: dict[str, Array], edges: list[_Edges], order: Int64Array
 ) -> tuple[dict[str, Array], list[_Edges]]:
+    # Edges name rows by where they stood.
+    """The rows in another order, and the edges between them."""
     position = inverse(order)
     moved = {name: column[order] for name, column in table.items()}
     return moved, [(position[parents], position[children]) for parents, children in edges]
@@ -327,6 +338,7 @@ def _dependency_csr(
     """The parents of every row, ascending and without repetition: (indptr, indices)."""
     keys = children * np.int64(max(rows, 1)) + parents
     if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
+        # Sorted by (child, parent); a dependency that is given twice is one.
         keys = np.sort(keys)
         keys = keys[run_mask(keys)]
     children, indices = np.divmod(keys, np.int64(max(rows, 1)))

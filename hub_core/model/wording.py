@@ -5,6 +5,7 @@ from __future__ import annotations
 from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import StepTable
 
+# How people who read schedules put it; the operand of a reduction comes first.
 _FORMS = {
     StepKind.SEND: "send of {src} to rank {peer}",
     StepKind.RECV: "receive from rank {peer} into {dst}",

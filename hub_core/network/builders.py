@@ -29,6 +29,7 @@ class OwnBuilder:
         return builder
 
 
+# References as texts, so that listing them imports no builder.
 _REGULAR = "hub_core.network.regular"
 _SWITCHED = "hub_core.network.switched"
 _MACHINES = "hub_core.network.machines"
@@ -63,6 +64,7 @@ _ROWS = (
     ("dgx-h100", "DGX H100, one or several", "dgx-h100:2", f"{_MACHINES}:dgx_h100"),
     ("mi250", "nodes of eight MI250, 16 dies", "mi250:2", f"{_MACHINES}:mi250"),
 )
+# By name, as texts name them.
 OWN_BUILDERS: Mapping[str, OwnBuilder] = {row[0]: OwnBuilder(*row) for row in _ROWS}
 
 

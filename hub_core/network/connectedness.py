@@ -26,12 +26,15 @@ class Pairs:
     def __init__(self, topology: Topology) -> None:
         square = topology.num_nodes**2
         key = topology.plane * square + topology.source * topology.num_nodes + topology.destination
+        # One number a (plane, source, destination), so that one sort finds parallel links.
         keys, row, self.count = np.unique(key, return_inverse=True, return_counts=True)
         self.source, self.destination = np.divmod(keys % square, topology.num_nodes)
         rates = np.bincount(row, topology.bandwidth_bytes_per_s, len(keys))
         self.bandwidth_bytes_per_s = rates.astype(np.float64)
+        # Parallel links add up in bandwidth; the first message takes the fastest.
         self.latency_s = np.full(len(keys), np.inf)
         np.minimum.at(self.latency_s, row, topology.latency_s)
+        # The key of the same pair the other way round, on the same plane.
         wanted = keys // square * square + self.destination * topology.num_nodes + self.source
         place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
         self.back = np.where(keys[place] == wanted, place, -1) if len(keys) else place
@@ -61,10 +64,12 @@ def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
 
 
 def _lonely(topology: Topology) -> Iterator[Diagnostic]:
+    """NPUs from which and to which nothing goes."""
     has_link = np.zeros(topology.num_nodes, np.bool_)
     has_link[topology.source] = True
     has_link[topology.destination] = True
     lonely = np.flatnonzero(~has_link[: topology.num_npus])
+    # One NPU alone needs no network.
     if len(lonely) and topology.num_npus > 1:
         verb = "has" if len(lonely) == 1 else "have"
         message = f"{_nodes(topology, lonely)} {verb} no link"
@@ -77,9 +82,10 @@ def _unreachable(topology: Topology) -> Iterator[Diagnostic]:
     if pair is None:
         return
     source, goal = pair
+    # What is reached from the source is closed: no link leads out of it.
     closed = _cut(topology, np.flatnonzero(reached(topology, source)))
-    ends = f"{_nodes(topology, [source])} cannot reach {_nodes(topology, [goal])}"
-    message = f"{ends}: no link leaves {closed}"
+    here, there = _nodes(topology, [source]), _nodes(topology, [goal])
+    message = f"{here} cannot reach {there}: no link leaves {closed}"
     cure = "add the missing links, or name the NPUs of one part, as in ?npus=0-3"
     yield Diagnostic("unreachable", message, cure=cure)
 
@@ -98,6 +104,7 @@ def _lost_pair(topology: Topology) -> tuple[int, int] | None:
 
 
 def _odd_links(topology: Topology) -> Iterator[Diagnostic]:
+    """Links that are legal and often slips."""
     pairs = Pairs(topology)
     # Of two directions that differ, one is enough to name both.
     unequal = pairs.differs_from_back() & (pairs.source < pairs.destination)
@@ -127,6 +134,7 @@ def _idle_switches(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _cut(topology: Topology, closed: Int64Array) -> str:
+    """A set of nodes in words: NPUs first."""
     npus, switches = closed[closed < topology.num_npus], closed[closed >= topology.num_npus]
     behind = f" and {_nodes(topology, switches)}" if len(switches) else ""
     return _nodes(topology, npus) + behind

@@ -68,8 +68,12 @@ class Facts:
 
 def facts_of(topology: Topology) -> Facts:
     """All facts of a network."""
-    classes, cuts = link_classes(topology), half_cuts(topology)
-    return Facts(tuple(classes), spans(topology), tuple(cuts), diameter(topology))
+    return Facts(
+        tuple(link_classes(topology)),
+        spans(topology),
+        tuple(half_cuts(topology)),
+        diameter(topology),
+    )
 
 
 def link_classes(topology: Topology) -> list[LinkClass]:
@@ -90,6 +94,7 @@ def link_classes(topology: Topology) -> list[LinkClass]:
 
 
 def _rank_of_class(one: LinkClass) -> tuple[int, str, str, float, float]:
+    """Sort key: the order of `link_classes`."""
     return -one.count, one.source, one.destination, -one.bandwidth_bytes_per_s, one.latency_s
 
 
@@ -117,7 +122,10 @@ def spans(topology: Topology) -> dict[str, dict[str, Span]]:
 
 
 def half_cuts(topology: Topology) -> list[HalfCut]:
-    """One cut for every dimension of at least two NPUs; empty for irregular networks."""
+    """One cut for every dimension of at least two NPUs.
+
+    Empty for irregular networks.
+    """
     found, stride = [], 1
     for index, dimension in enumerate(topology.dimensions):
         if dimension.size > 1:
@@ -127,6 +135,7 @@ def half_cuts(topology: Topology) -> list[HalfCut]:
 
 
 def _half_cut(topology: Topology, index: int, stride: int, size: int) -> HalfCut:
+    """The cut of one dimension whose neighbours are `stride` apart."""
     is_upper = np.zeros(topology.num_nodes, np.bool_)
     is_upper[: topology.num_npus] = np.arange(topology.num_npus) // stride % size >= size // 2
     # A switch stands where any of its NPUs is in the upper half.
@@ -153,6 +162,7 @@ _DIAMETERS: dict[DimensionKind, Callable[[int], int]] = {
     DimensionKind.LINE: lambda size: size - 1,
     DimensionKind.RING: lambda size: size // 2,
     DimensionKind.FULLY_CONNECTED: lambda size: 1,
+    # To the switch and from it.
     DimensionKind.SWITCH: lambda size: 2,
 }
 
@@ -164,16 +174,19 @@ def diameter(topology: Topology) -> int | None:
     where that would take more than some seconds.
     """
     if topology.dimensions:
+        # Hops of a product add up; a dimension of one NPU has none.
         long = [dimension for dimension in topology.dimensions if dimension.size > 1]
         return sum(_DIAMETERS[dimension.kind](dimension.size) for dimension in long)
     starts = _distinct_starts(topology)
     arcs = topology.arcs()
-    # 8 starts a byte; as many at once as a table of the network's nodes holds.
+    # 8 starts a byte; as many at once as a table of the network's nodes holds. One byte a node is
+    # gone through in any case.
     bytes_a_node = min(_TABLE_BYTES // topology.num_nodes, -(-len(starts) // 8))
     batch = 8 * max(1, bytes_a_node)
     longest, work = 0, _MOST_WORK
     for first in range(0, len(starts), batch):
         found = arcs.farthest(starts[first : first + batch], topology.num_npus, work)
+        # A batch that is not reached by all ends the search: there is no diameter.
         if found is None:
             return None
         longest, work = max(longest, found[0]), work - found[1]
@@ -185,6 +198,7 @@ def _distinct_starts(topology: Topology) -> Int64Array:
 
     The others are as far from all nodes as these two. Two, since one must be as far from another.
     """
+    # Parallel links count as one: it is the neighbours that matter.
     order = np.lexsort((topology.destination, topology.source))
     source, destination = topology.source[order], topology.destination[order]
     is_new = run_mask(source, destination)

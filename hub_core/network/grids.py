@@ -43,6 +43,7 @@ def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
 
 
 def _links_per_npu(dimension: Dimension) -> int:
+    """Links of one dimension, divided by the NPUs; those of a line rounded up."""
     if dimension.kind is DimensionKind.SWITCH:
         return 2
     others = dimension.size - 1
@@ -54,8 +55,10 @@ def _dimension_links(
 ) -> tuple[Int64Array, Int64Array]:
     """Sources and destinations of the links of one dimension, node by node."""
     node = np.arange(npus, dtype=np.int64)
+    # The coordinate in this dimension; all others stay along its links.
     here = node // stride % dimension.size
     if dimension.kind is DimensionKind.SWITCH:
+        # NPUs that agree in all other coordinates share a switch.
         groups = np.unique(node - here * stride, return_inverse=True)[1]
         switch = first_switch + groups
         return np.stack([node, switch], 1).ravel(), np.stack([switch, node], 1).ravel()

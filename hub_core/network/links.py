@@ -49,13 +49,19 @@ class Links:
     def both_ways(
         cls, low: Int64Array, high: Int64Array, bandwidth_bytes_per_s: float, latency_s: float
     ) -> Links:
-        """A link each way between `low[i]` and `high[i]`, all those from `low` first."""
+        """A link each way between `low[i]` and `high[i]`.
+
+        All those from `low` first.
+        """
         source, destination = np.concatenate([low, high]), np.concatenate([high, low])
         return cls.uniform(source, destination, bandwidth_bytes_per_s, latency_s)
 
     @classmethod
     def joined(cls, parts: Sequence[Links]) -> Links:
-        """All links of all parts, in order."""
+        """All links of all parts, in order.
+
+        Parts without planes lie on plane 0.
+        """
         return cls(
             np.concatenate([part.source for part in parts]),
             np.concatenate([part.destination for part in parts]),
@@ -100,6 +106,7 @@ class Links:
         )
 
     def _taken(self, rows: Int64Array) -> Links:
+        """The links of these rows, in their order."""
         return Links(
             self.source[rows],
             self.destination[rows],
@@ -109,6 +116,7 @@ class Links:
         )
 
     def _planes(self) -> Int64Array:
+        """The plane of every link: int64[links]."""
         return np.zeros(len(self.source), np.int64) if self.plane is None else self.plane
 
 
@@ -123,6 +131,7 @@ def link_times_ns(
     One truncation of the double result each, as ASTRA-sim's analytical network does: busy =
     trunc(size / B), arrival = trunc(latency + size / B), B in bytes per nanosecond.
     """
+    # Bytes per nanosecond first: the same order of operations as the simulator, bit by bit.
     serialization = sizes / (bandwidth_bytes_per_s / 1e9)
     arrival = np.trunc(latency_ns + serialization).astype(np.int64)
     if occupancy is Occupancy.ALPHA_BETA:

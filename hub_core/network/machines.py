@@ -119,6 +119,7 @@ def mi250(text: TopologyText) -> Topology:
 
     Classes of links: lane of xGMI, network.
     """
+    # Without number one machine, which needs no switch.
     machines = text.machines(_DIES)
     if machines == 1:
         (lane,) = text.per_dimension(1, (50e9,), _CLASSES)
@@ -135,7 +136,10 @@ def mi250(text: TopologyText) -> Topology:
 
 
 def _direct_machine(text: TopologyText, lanes: Lanes, lane_bandwidth: float) -> Topology:
-    """One machine of eight GPUs with links of several lanes, in the order of their ends."""
+    """One machine of eight GPUs with links of several lanes.
+
+    In the order of their ends.
+    """
     text.without_argument()
     (lane,) = text.per_dimension(1, (lane_bandwidth,))
     links = _lane_links(lanes, 1, _GPUS_PER_DGX, lane)
@@ -143,12 +147,14 @@ def _direct_machine(text: TopologyText, lanes: Lanes, lane_bandwidth: float) -> 
 
 
 def _nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: float) -> Topology:
+    """One machine whose GPUs all hang at one switch."""
     (pair,) = text.per_dimension(1, (bandwidth_per_gpu,))
     return grid(text.text, [Dimension(DimensionKind.SWITCH, gpus, *pair)])
 
 
 def _lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float]) -> Links:
     """The links within all machines, machine by machine, by their ends."""
+    # Sorted by their ends, since the order of links decides ties in routing.
     there = [(*pair, count) for pair, count in lanes.items()]
     back = [(high, low, count) for low, high, count in there]
     source, destination, count = np.asarray(sorted(there + back), np.int64).T
@@ -162,8 +168,10 @@ def _lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float
 
 
 def _nvswitches(machines: int) -> list[str]:
+    """Names of one NVSwitch a machine."""
     return [f"nvswitch {machine}" for machine in range(machines)]
 
 
 def _groups(machines: int, gpus: int) -> dict[str, tuple[int, ...]]:
+    """The NPUs of every machine."""
     return {f"node {machine}": span(machine, gpus) for machine in range(machines)}

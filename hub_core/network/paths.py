@@ -54,13 +54,19 @@ class Arcs:
 
     @cached_property
     def entering(self) -> ArcGroups:
-        """The arcs by head."""
+        """The arcs by head.
+
+        In arc order within a group, so that the first of a tie stands first.
+        """
         rows = np.argsort(self.head, kind="stable")
         return ArcGroups(rows, *np.unique(self.head[rows], return_index=True))
 
     @cached_property
     def _leaving(self) -> tuple[Int64Array, Int64Array]:
-        """The arcs by tail: (indptr, rows)."""
+        """The arcs by tail, in arc order within a node.
+
+        (indptr, rows), int64[nodes + 1] and int64[arcs].
+        """
         return csr(self.tail, np.arange(len(self.tail)), self.num_nodes)
 
     def hops_from(self, starts: Int64Array) -> Int64Array:
@@ -77,7 +83,8 @@ class Arcs:
             return None
         path = np.empty(int(hops[goal]), np.int64)
         node = goal
-        for place in range(len(path) - 1, -1, -1):
+        # From the goal back, each time over the arc that came first.
+        for place in reversed(range(len(path))):
             path[place] = arc_to[node]
             node = int(self.tail[path[place]])
         return path
@@ -93,6 +100,7 @@ class Arcs:
         while len(frontier):
             distance += 1
             arcs = np.sort(gather(indptr, rows, frontier))
+            # A node that was reached before is as near already.
             outward = arcs[hops[self.head[arcs]] < 0]
             frontier, first = np.unique(self.head[outward], return_index=True)
             hops[frontier] = distance
@@ -107,6 +115,7 @@ class Arcs:
         hops[np.arange(len(starts)), starts] = 0
         frontier = hops == 0
         distance = 0
+        # Every node enters the frontier of a start once, so that this ends.
         while len(rows) and frontier.any():
             distance += 1
             reached = np.zeros_like(frontier)
@@ -141,6 +150,7 @@ class Arcs:
         round hands the bits of every tail to its heads: rounds times arcs times starts / 8 bytes.
         """
         turns = self._turns()
+        # Big-endian within a byte, as packbits does it.
         place = np.arange(len(starts))
         everyone = np.packbits(np.ones(len(starts), np.bool_))
         reach = np.zeros((self.num_nodes, len(everyone)), np.uint8)
@@ -150,9 +160,11 @@ class Arcs:
             done += len(self.tail) * len(everyone)
             if done > work:
                 return None
+            # All arcs hand on what there was before the round, or a round would count several hops.
             before = reach.copy()
             for tails, heads in turns:
                 reach[heads] |= before[tails]
+            # Nothing moves any more, and a goal is not reached from all.
             if np.array_equal(before, reach):
                 return None
             hops += 1

@@ -20,6 +20,7 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
     """
     npus = parts[0].num_npus
     _check_sizes(name, parts)
+    # Planes are numbered by their links: one without any would leave a gap.
     with_links = [part for part in parts if part.num_links] or parts[:1]
     nodes = npus
     links: list[Links] = []
@@ -28,6 +29,7 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
         links.append(_moved_links(part, plane, nodes - npus))
         nodes += part.num_nodes - npus
         names += _switch_names(part, plane, names)
+    # Reversed, so that the first part that has a group wins.
     groups = {group: members for part in reversed(parts) for group, members in part.groups.items()}
     has_names = any(part.node_names for part in parts)
     stated = tuple(names) if has_names else ()
@@ -35,6 +37,7 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
 
 
 def _check_sizes(name: str, parts: Sequence[Topology]) -> None:
+    """Raise `UsageError` for parts of different numbers of NPUs."""
     first = parts[0]
     for part in parts:
         if part.num_npus != first.num_npus:
@@ -45,6 +48,7 @@ def _check_sizes(name: str, parts: Sequence[Topology]) -> None:
 
 
 def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:
+    """The links of a part, its switches numbered behind those before it."""
     number = np.arange(part.num_nodes, dtype=np.int64)
     number[part.num_npus :] += switches_before
     return Links(

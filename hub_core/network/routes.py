@@ -39,6 +39,7 @@ class Routes:
 def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64Array) -> Routes:
     """Routes of all pairs on a topology of one plane, as `Topology.routes` says."""
     direct = _direct_links(topology, sources, destinations)
+    # Neighbours need no search; on fully connected networks that is every pair.
     near = np.flatnonzero(direct >= 0)
     distant = np.flatnonzero((direct < 0) & (sources != destinations))
     found = [(near, Routes(np.arange(len(near) + 1), direct[near]))]
@@ -77,6 +78,7 @@ def _distant_routes(
     topology: Topology, sources: Int64Array, destinations: Int64Array, pairs: Int64Array
 ) -> list[tuple[Int64Array, Routes]]:
     """Routes of `pairs` (indices of sources and destinations), in batches of destinations."""
+    # Pairs of one destination share its search.
     pairs = pairs[np.argsort(destinations[pairs], kind="stable")]
     goals, first = np.unique(destinations[pairs], return_index=True)
     ends = np.append(first, len(pairs))
@@ -101,6 +103,7 @@ class _RouteSearch:
     """
 
     def __init__(self, topology: Topology) -> None:
+        """Prepare the links of a topology of one plane."""
         self._topology = topology
         self._backwards = topology.arcs(backwards=True)
         self._links = self._backwards.entering
@@ -120,6 +123,7 @@ class _RouteSearch:
         # One hop of all paths at a time; those that have arrived drop out.
         while len(path):
             goal = goal_of_path[path]
+            # Only switches spread; an NPU keeps its first link, which on rings is ASTRA-sim's way.
             is_switch = node >= self._topology.num_npus
             ties = np.where(is_switch, count[goal, node], 1)
             digits, choice = np.divmod(digits, ties)
@@ -144,6 +148,7 @@ class _RouteSearch:
         is_useful = (behind >= 0) & (behind == distance[:, tail] - 1)
         count = np.zeros(distance.shape, np.int64)
         count[:, tails] = np.add.reduceat(is_useful, first, axis=1, dtype=np.int64)
+        # Useful links are listed row by row of the (goal, link) table, so that counts add up.
         start = np.cumsum(count).reshape(count.shape) - count
         return rows[np.nonzero(is_useful)[1]], count, start
 

@@ -37,6 +37,8 @@ def fat_tree(text: TopologyText) -> Topology:
     levels = (
         (host, edge + host // half),
         (edge + pod * half + lower, aggregation + pod * half + upper),
+        # Aggregation switch a of every pod goes to the same cores: that makes paths unique per
+        # core.
         (aggregation + pod * half + lower, core + lower * half + upper),
     )
     in_pod = [f"{pod_of}.{place}" for pod_of, place in np.ndindex(ports, half)]
@@ -94,6 +96,7 @@ def rail(text: TopologyText) -> Topology:
     nodes, gpus = text.parameters(2, "x", "rail:4x8 for 32 NPUs")
     npus = nodes * gpus
     text.limit(npus)
+    # Nominal bandwidths of an H100 system: NVLink per GPU, 400 Gbit/s per NIC.
     constants = text.per_dimension(2, (450e9, 50e9), "classes of links")
     npu = np.arange(npus, dtype=np.int64)
     levels = ((npu, npus + npu // gpus), (npu, npus + nodes + npu % gpus))
@@ -104,7 +107,10 @@ def rail(text: TopologyText) -> Topology:
 
 
 def span(index: int, size: int) -> tuple[int, ...]:
-    """The NPUs of group `index` where groups of `size` stand one after the other."""
+    """The NPUs of one group.
+
+    Groups of `size` stand one after the other.
+    """
     return tuple(range(index * size, (index + 1) * size))
 
 
@@ -116,9 +122,10 @@ def joined_levels(
     constants: Constants,
     groups: dict[str, tuple[int, ...]],
 ) -> Topology:
-    """A network of levels: every (low, high) pair is a link each way, of one class a level.
+    """A network of levels.
 
-    Links stand in the order of their sources.
+    Every (low, high) pair is a link each way, of one class a level; links stand in the order of
+    their sources. `switch_names`: in the order of their ids.
     """
     parts = [Links.both_ways(*ends, *pair) for ends, pair in zip(levels, constants, strict=True)]
     links = Links.joined(parts).by_source()
@@ -128,5 +135,8 @@ def joined_levels(
 
 
 def _places(*sizes: int) -> list[Int64Array]:
-    """The coordinates of all cells of a box, in row order: one int64 column an axis."""
+    """The coordinates of all cells of a box.
+
+    In row order, one int64 column an axis.
+    """
     return [axis.ravel() for axis in np.indices(sizes, dtype=np.int64)]

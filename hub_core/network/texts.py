@@ -20,6 +20,7 @@ MAX_DIMENSIONS = 32
 # Digits of the largest size: those of MAX_NODES.
 _MAX_DIGITS = 7
 
+# Kinds of which a product can be made; other builders stand alone.
 _DIMENSIONS = {
     "line": DimensionKind.LINE,
     "ring": DimensionKind.RING,
@@ -52,6 +53,7 @@ class TopologyText:
         self.npus = parse_ranks(",".join(stated["npus"])) if "npus" in stated else None
 
     def _stated(self, query: str) -> dict[str, list[str]]:
+        """The values of every key of the query."""
         stated: dict[str, list[str]] = {}
         for item in filter(None, query.split("&")):
             key, _, value = item.partition("=")
@@ -65,7 +67,10 @@ class TopologyText:
         return stated
 
     def error(self, message: str, cure: str) -> UsageError:
-        """An error that names the topology, to be raised by the caller."""
+        """An error that names the topology.
+
+        To be raised by the caller.
+        """
         message = f"topology {self.text!r}: {message}"
         return UsageError(message, cure=cure, code="invalid-topology-text")
 
@@ -124,12 +129,14 @@ class TopologyText:
         return list(zip(bandwidths, latencies, strict=True))
 
     def _spread(self, count: int, values: Sequence[float], name: str, what: str) -> Sequence[float]:
+        """One value for each of `count`. Raises `UsageError` for another number."""
         if len(values) not in (1, count):
             message = f"{len(values)} {name} for {count} {what}"
             raise self.error(message, f"state one value, or {count}")
         return [values[0]] * count if len(values) == 1 else values
 
     def _write(self, example: str) -> str:
+        """The cure of a text that has no sizes."""
         return f"write for example {example or self.name + ':8'}"
 
 
@@ -171,15 +178,21 @@ def regular_topology(text: TopologyText, kind: DimensionKind, most_dimensions: i
 
 
 def _built(text: TopologyText, builders: Mapping[str, TopologyBuilder]) -> Topology:
+    """The topology of one plane.
+
+    With the NPUs that the text wants.
+    """
     topology = _whole(text, builders)
     return topology if text.npus is None else topology.subset(text.npus)
 
 
 def _whole(text: TopologyText, builders: Mapping[str, TopologyBuilder]) -> Topology:
     """The topology with all its NPUs."""
+    # A product has several names, so that it is no work for a builder.
     shape = text.text.partition("?")[0]
     if "*" in shape:
         return _product(text, [tuple(factor.split(":", 1)) for factor in shape.split("*")])
+    # `fully-connected` is one kind: with `-` in it, it cannot stand in such a list.
     kinds = text.name.split("-")
     if len(kinds) > 1 and all(kind in _DIMENSIONS for kind in kinds):
         sizes = text.parameters(len(kinds), "x", f"{text.name}:{'x'.join('4' * len(kinds))}")
@@ -209,6 +222,10 @@ def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology
 
 
 def _unknown(name: str, builders: Mapping[str, TopologyBuilder]) -> UsageError:
+    """The error for a name that no builder has.
+
+    It names the closest builder, or all of them.
+    """
     hint = f"use one of {', '.join(sorted(builders))}, or a file"
     close = difflib.get_close_matches(name, builders, 1, 0.5)
     if close:
@@ -218,8 +235,10 @@ def _unknown(name: str, builders: Mapping[str, TopologyBuilder]) -> UsageError:
 
 def _is_size(text: str) -> bool:
     # Python also takes the digits of other scripts, signs and underscores as numbers.
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
-    return is_number and int(text) >= 1
+    """Whether a text is a whole number of at least 1 and at most seven digits."""
+    if not (text.isascii() and text.isdecimal()):
+        return False
+    return len(text) <= _MAX_DIGITS and int(text) >= 1
 
 
 def _without_npus(text: str) -> str:

@@ -78,6 +78,7 @@ class Topology:
     plane: Int64Array = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        # By default, one plane; the class is frozen for all others.
         if self.plane is None:
             object.__setattr__(self, "plane", np.zeros(len(self.source), np.int64))
         reason = (
@@ -93,6 +94,10 @@ class Topology:
             column.flags.writeable = False
 
     def _columns(self) -> tuple[Int64Array | Float64Array, ...]:
+        """The columns of the links.
+
+        All of one length.
+        """
         ends = (self.source, self.destination)
         return *ends, self.bandwidth_bytes_per_s, self.latency_s, self.plane
 
@@ -104,6 +109,7 @@ class Topology:
         return None
 
     def _links_defect(self) -> str | None:
+        """Ends that do not exist, and times that make no sense."""
         ends = np.concatenate([self.source, self.destination])
         if len(ends) and (int(ends.min()) < 0 or int(ends.max()) >= self.num_nodes):
             return f"a link ends at a node outside 0..{self.num_nodes - 1}"
@@ -118,6 +124,7 @@ class Topology:
         return None
 
     def _planes_defect(self) -> str | None:
+        """Planes that are not numbered in sequence, or do not fit dimensions."""
         planes = np.unique(self.plane)
         if not np.array_equal(planes, np.arange(len(planes))):
             named = ", ".join(map(str, planes[:_NAMED_PLANES].tolist()))
@@ -127,6 +134,7 @@ class Topology:
         return None
 
     def _names_defect(self) -> str | None:
+        """Names that are not one a node, or name two nodes."""
         names = self.node_names
         if names and len(names) != self.num_nodes:
             return f"{len(names)} node names for {self.num_nodes} nodes"
@@ -136,6 +144,7 @@ class Topology:
         return None
 
     def _groups_defect(self) -> str | None:
+        """Groups of what is no NPU, and dimensions of other sizes."""
         for group, members in self.groups.items():
             is_outside = any(not 0 <= member < self.num_npus for member in members)
             if is_outside or len(set(members)) != len(members):
@@ -158,6 +167,7 @@ class Topology:
         source, destination = number[self.source], number[self.destination]
         rows = np.flatnonzero((source >= 0) & (destination >= 0))
         names = tuple(self.node_names[node] for node in kept) if self.node_names else ()
+        # Python integers: a group is a tuple that people compare and write down.
         numbers = number.tolist()
         groups = {
             name: tuple(numbers[npu] for npu in members) for name, members in self.groups.items()
@@ -178,6 +188,7 @@ class Topology:
         )
 
     def _check_subset(self, npus: Sequence[int]) -> None:
+        """Raise `UsageError` for NPUs that do not exist or stand twice."""
         outside = [npu for npu in npus if not 0 <= npu < self.num_npus]
         if outside:
             wrong = f"NPU {outside[0]} is not in 0..{self.num_npus - 1}"
@@ -189,6 +200,8 @@ class Topology:
         raise UsageError(f"topology {self.name}: {wrong}", cure=cure, code="invalid-subset")
 
     def _name_of_subset(self, npus: str) -> str:
+        # Each plane of a text has its own list, so that the name can be read again.
+        """The name of the whole with `npus=...`, as a text would have it."""
         parts = PLANE_SEPARATOR.split(self.name) if self.num_planes > 1 else [self.name]
         return "+".join(f"{part}{'&' if '?' in part else '?'}npus={npus}" for part in parts)
 
@@ -207,6 +220,7 @@ class Topology:
             return self
         rows = np.flatnonzero(self.plane == plane)
         source, destination = self.source[rows], self.destination[rows]
+        # Switches that other planes use stand behind: their numbers are not needed.
         last = max(int(source.max(initial=0)), int(destination.max(initial=0)))
         nodes = max(self.num_npus, last + 1)
         return replace(
@@ -240,13 +254,19 @@ class Topology:
             yield Link(*row)
 
     def node_name(self, node: int) -> str:
-        """Name of a node for people: its given name, else its number, `switch K` for switches."""
+        """Name of a node for people.
+
+        Its given name, else its number, `switch K` for switches.
+        """
         if self.node_names:
             return self.node_names[node]
         return str(node) if node < self.num_npus else f"switch {node - self.num_npus}"
 
     def arcs(self, *, backwards: bool = False) -> Arcs:
-        """The links for searches; `backwards`: from destination to source."""
+        """The links as arcs for searches.
+
+        `backwards`: from destination to source.
+        """
         if backwards:
             return Arcs(self.num_nodes, self.destination, self.source)
         return Arcs(self.num_nodes, self.source, self.destination)
@@ -268,6 +288,7 @@ class Topology:
         sources, destinations = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
         if self.num_planes == 1:
             return shortest_routes(self, sources, destinations)
+        # Without channels, as messages of channel 0.
         wanted = np.zeros(len(sources), np.int64)
         if channels is not None:
             wanted = np.asarray(channels, np.int64) % self.num_planes

@@ -10,6 +10,7 @@ from hub_core.model.columns import BoolArray, Int64Array, expanded_ranges, run_m
 from hub_core.model.diagnostics import InputError
 from hub_core.verification.regions import Regions
 
+# Some gigabytes of keys; beyond, the refusal is a finding.
 MAX_ACCESSES = 1 << 28
 
 
@@ -37,6 +38,7 @@ def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Arr
     atoms, owner = _atoms(accesses.start, accesses.blocks)
     runs = np.flatnonzero(position >= 0)
     nodes = len(runs)
+    # Keys hold places instead of rows, so that sorting them sorts by time.
     row_at = np.empty(nodes, np.int64)
     row_at[position[runs]] = runs
     places = position[accesses.row[owner]]
@@ -63,34 +65,43 @@ def _accesses(regions: Regions, position: Int64Array) -> _Accesses:
 
 
 def _atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Split accesses at all borders of accesses: (atom, index of the access) per piece.
+    """Split accesses at all borders of accesses.
 
-    Atoms between two neighbouring borders are never told apart by any access, so that regions of
-    any size cost no more than their number of overlaps.
+    (atom, index of the access) per piece. Atoms between two neighbouring borders are never told
+    apart by any access, so that regions of any size cost no more than their number of overlaps.
+    Raises `InputError` for more than `MAX_ACCESSES` pieces.
     """
     owner = np.arange(len(starts))
+    # Accesses to one block each are atoms as they are.
     if not len(starts) or int(counts.max()) == 1:
         return starts, owner
+    # Where any access begins or ends; between two borders all units have the same accesses.
     borders = np.unique(np.concatenate([starts, starts + counts]))
     first = np.searchsorted(borders, starts)
     length = np.searchsorted(borders, starts + counts) - first
     total = int(length.sum())
     if total > MAX_ACCESSES:
         counted = f"{total} overlapping accesses are too many to check for races"
-        raise InputError(f"{counted} (limit {MAX_ACCESSES})", code="too-large")
+        message = f"{counted} (limit {MAX_ACCESSES})"
+        raise InputError(message, code="too-large")
     return expanded_ranges(first, length), np.repeat(owner, length)
 
 
 def _sorted_keys(
     atoms: Int64Array, places: Int64Array, is_write: BoolArray, nodes: int
 ) -> Int64Array:
-    """(atom, place, write flag) in one integer each, sorted; the flag is the lowest bit.
+    """(atom, place, write flag) in one integer each, sorted.
 
-    A read beside a write of one step is dropped.
+    The flag is the lowest bit, so that of the two accesses of one step to one atom the write comes
+    last; the read beside it is dropped.
     """
-    if len(atoms) and int(atoms.max()) * max(nodes, 1) >= 1 << 61:
+    largest = int(atoms.max(initial=0))
+    if largest * max(nodes, 1) >= 1 << 61:
+        # Dense numbers make room for the place and the flag in 64 bits.
         _, atoms = np.unique(atoms, return_inverse=True)
-    keys = np.sort((atoms * nodes + places) * 2 + is_write)
+    cells = atoms * nodes + places
+    keys = np.sort(cells * 2 + is_write)
+    # Without the flag, the keys of the two accesses are the same.
     is_last_of_step = np.ones(len(keys), np.bool_)
     np.not_equal(keys[1:] >> 1, keys[:-1] >> 1, out=is_last_of_step[:-1])
     return keys[is_last_of_step]
@@ -116,10 +127,16 @@ def _neighbours(block: Int64Array, is_write: BoolArray) -> tuple[Int64Array, Int
     is_end = np.roll(is_first, -1)
     end = _running_minimum_from_end(np.where(is_end, here, none))
     next_write = _running_minimum_from_end(np.where(is_write, here, none))
+    # A read conflicts with the write that ends its value, if there is one in the block.
     before_write = ~is_write & (next_write <= end)
     earlier = np.concatenate([last_write[after_write], here[before_write]])
     return earlier, np.concatenate([here[after_write], next_write[before_write]])
 
 
 def _running_minimum_from_end(values: Int64Array) -> Int64Array:
-    return np.minimum.accumulate(values[::-1])[::-1]
+    """The least of each value and all behind it.
+
+    int64, as long as `values`.
+    """
+    backwards = values[::-1]
+    return np.minimum.accumulate(backwards)[::-1]

@@ -18,6 +18,7 @@ from hub_core.model.wording import action, region
 from hub_core.verification.step_program import StepProgram, UndefinedReads, origins, run_steps
 from hub_core.verification.values import ExactValues, InputIndex, Values, choose_values
 
+# Gigabytes of memory and minutes of work: what is larger is refused with the reason.
 MAX_CELLS = 1 << 25
 MAX_WORK = 1 << 30
 _NAMED = 4
@@ -65,19 +66,19 @@ def check_contents(
     rows, cell = expected.where(is_inside), cell[is_inside]
     wanted = values.expected(index, rows, len(cell_address), cell)
     wrong = np.flatnonzero(np.any(memory[cell_address] != wanted, axis=1))
+    # Naming what a cell holds can take a column of all memory.
+    named = wrong[: max(1, min(CAP, _EXPLAINED_CELLS // program.cells))]
     if len(wrong):
-        # Naming what a cell holds can take a column of all memory.
-        named = wrong[: max(1, min(CAP, _EXPLAINED_CELLS // program.cells))]
         explanation = _Explanation(stage, index, program, findings)
         held = explanation.held(values, memory, cell_address[named])
         for which, found in zip(named.tolist(), held, strict=True):
-            wanted_rows = rows.where(cell == which)
-            explanation.report(int(cell_address[which]), wanted_rows, found)
-        findings.count("wrong-output", len(wrong) - len(named))
+            explanation.report(int(cell_address[which]), rows.where(cell == which), found)
+    findings.count("wrong-output", len(wrong) - len(named))
     return Comparison(values.name, values.error_probability(wanted))
 
 
 def _refuse_too_large(program: StepProgram) -> None:
+    """Raise `InputError` for what would fill the memory or take minutes."""
     if program.cells > MAX_CELLS or program.work > MAX_WORK:
         sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"
         limits = f"(limits {MAX_CELLS} and {MAX_WORK})"
@@ -102,15 +103,14 @@ def _output_cells(
     """
     layout = stage.layout
     last_rank = len(layout.size) - 1
+    # Ranks that do not exist are looked up as the nearest one, and judged below.
     sizes = layout.size[np.clip(expected.rank, 0, last_rank), Buffer.OUTPUT]
     is_inside = (expected.rank >= 0) & (expected.rank <= last_rank)
     is_inside &= (expected.offset >= 0) & (expected.offset < sizes)
     for row in np.flatnonzero(~is_inside)[:CAP].tolist():
         rank, offset = int(expected.rank[row]), int(expected.offset[row])
         size = int(sizes[row]) if 0 <= rank <= last_rank else 0
-        place = region(Buffer.OUTPUT, offset, 1)
-        message = f"{place} must hold a result, but OUTPUT has {size} units"
-        findings.add("output-too-small", message, Location(findings.file, rank=rank))
+        _report_no_cell(rank, offset, size, findings)
     rows = np.flatnonzero(is_inside)
     address = layout.base[expected.rank[rows], Buffer.OUTPUT] + expected.offset[rows]
     cell = np.full(len(expected), -1, np.int64)
@@ -118,8 +118,18 @@ def _output_cells(
     if len(address) and bool(np.all(address[1:] > address[:-1])):
         cell[rows] = np.arange(len(rows))
         return address, cell
+    # Several rows of one unit are contributions that are reduced together.
     addresses, cell[rows] = np.unique(address, return_inverse=True)
     return addresses, cell
+
+
+def _report_no_cell(rank: int, offset: int, size: int, findings: Findings) -> None:
+    """Report a required unit that OUTPUT of its rank does not have."""
+    place = Location(findings.file, rank=rank)
+    # Expectations are in single units, whatever the blocks of the run.
+    unit = region(Buffer.OUTPUT, offset, 1)
+    message = f"{unit} must hold a result, but OUTPUT has {size} units"
+    findings.add("output-too-small", message, place)
 
 
 def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -> None:
@@ -127,6 +137,7 @@ def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -
     steps = stage.algorithm.steps
     seen: set[int] = set()
     for row, address in reads.listed:
+        # The first undefined unit of a step says enough.
         if row not in seen and len(seen) < CAP:
             seen.add(row)
             place = _place(stage, int(steps.rank[row]), address)
@@ -137,6 +148,7 @@ def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -
 
 def _place(stage: Stage, rank: int, address: int) -> str:
     """Name an address by the first buffer that covers it, in units."""
+    # Where buffers alias, OUTPUT is what the user looks at.
     for buffer in (Buffer.OUTPUT, Buffer.INPUT, Buffer.SCRATCH):
         offset = address - int(stage.layout.base[rank, buffer])
         if 0 <= offset < int(stage.layout.size[rank, buffer]):
@@ -158,13 +170,18 @@ class _Explanation:
 
         NaN where a unit is undefined. Fingerprints are traced back to the inputs.
         """
+        # Exact values are the answer; the last column only tells whether there is one.
         if isinstance(values, ExactValues):
-            held = memory[addresses, :-1].astype(np.float64)
+            contributors = memory[addresses, :-1]
+            held = contributors.astype(np.float64)
         else:
             held = np.zeros((len(addresses), self.index.total))
             start, contribution = _initial(self.stage, self.index)
-            held[:, contribution] = origins(self.program, addresses)[start].T
-        held[memory[addresses, -1] == 0] = np.nan
+            shares = origins(self.program, addresses)
+            held[:, contribution] = shares[start].T
+        # An undefined operand spoils the whole unit, whatever else went in.
+        is_undefined = memory[addresses, -1] == 0
+        held[is_undefined] = np.nan
         return held
 
     def report(self, address: int, wanted: Contributions, held: Float64Array) -> None:
@@ -184,7 +201,11 @@ class _Explanation:
             findings.add("wrong-output", message, steps.location(writer, findings.file))
 
     def _difference(self, held: Float64Array, contributions: Int64Array) -> str:
-        """Say which contributions are missing, held too often, or foreign."""
+        """Say which contributions are missing, held too often, or foreign.
+
+        `held`: float64[contributions]; `contributions`: those that should be there, -1 for none
+        that exists.
+        """
         exists = contributions[contributions >= 0]
         wanted = np.bincount(exists, minlength=self.index.total)
         found = (
@@ -196,12 +217,14 @@ class _Explanation:
         for verb, mask in found:
             if mask.any():
                 parts.append(f"{verb} {self._listing(np.flatnonzero(mask))}")
+        # An expectation from a text can name units that the collective does not have.
         absent = len(contributions) - len(exists)
         if absent:
             parts.append(f"should hold {absent} contributions that no INPUT has")
         return " and ".join(parts)
 
     def _listing(self, contributions: Int64Array) -> str:
+        """The first contributions by name, and how many more there are."""
         unit = self.stage.unit
         names = []
         for number in contributions[:_NAMED].tolist():

@@ -32,6 +32,12 @@ def parse_expectation(text: str, collective: Collective) -> Contributions:
     words = text.strip().lower()
     if "=" in words:
         return _assignments(words, collective)
+    return _named(text, words, collective)
+
+
+def _named(text: str, words: str, collective: Collective) -> Contributions:
+    """The postcondition of a collective that is named as `broadcast root 0`."""
+    # Hyphens, blanks and underscores alike: people write all-gather in many ways.
     match = _NAMED.fullmatch(words)
     kind = _KINDS.get(re.sub(r"[-_ ]", "", match["kind"])) if match else None
     if match is None or kind is None:
@@ -71,6 +77,7 @@ def _pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
     pairs: list[tuple[int, int]] = []
     for target in known:
         is_for_all = "r" in (target["rank"], source["rank"])
+        # Without r the assignment holds once, not once a rank.
         for r in range(num_ranks) if is_for_all else range(1):
             pairs.append((_rank(target, r), _rank(source, r)))
     return [pair for pair in pairs if min(pair) >= 0 and max(pair) < num_ranks]

@@ -27,7 +27,9 @@ from hub_core.model.messages import Messages, connection_keys, match_messages
 from hub_core.model.steps import StepTable
 from hub_core.verification.happens_before import describe_cycle, find_cycle
 
+# Nodes of a graph of gigabytes.
 MAX_TRANSFERS = 1 << 24
+_Edges = tuple[Int64Array, Int64Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ def report_fifo_deadlock(
     `UsageError` for numbers below 1.
     """
     _check_capacity(capacity, units)
+    # As long as the longest step, a transfer is never split.
     longest = int(np.maximum(steps.count, 1).max(initial=1))
     graph = _transfer_graph(steps, _connections(steps, messages), capacity, units or longest)
     if graph.order.is_complete:
@@ -134,26 +137,37 @@ def _transfer_graph(
     last = first + pieces - 1
     row = np.repeat(np.arange(len(steps)), pieces)
     inner = np.flatnonzero(row[1:] == row[:-1])
+    edges = (
+        (last[connections.parents], first[connections.children]),
+        (inner, inner + 1),
+        *_buffer_edges(connections, pieces, first, capacity),
+        *_fused_edges(connections, pieces, first, row),
+    )
+    parents = np.concatenate([parents for parents, _ in edges])
+    children = np.concatenate([children for _, children in edges])
+    return _TransferGraph(row, parents, children, topological_levels(nodes, parents, children))
+
+
+def _buffer_edges(
+    connections: _Connections, pieces: Int64Array, first: Int64Array, capacity: int
+) -> list[_Edges]:
+    """Transfers wait for their send, and sends for room in the buffer of the connection."""
     sent, received = _aligned(connections.send, connections.receive, pieces, first)
     shorter = np.minimum(pieces[connections.send], pieces[connections.receive])
     fifo = np.repeat(connections.connection, shorter)
     # Transfer k + capacity of a connection finds room when transfer k was taken out.
     full = np.flatnonzero(fifo[capacity:] == fifo[: max(len(fifo) - capacity, 0)])
+    return [(sent, received), (received[full], sent[full + capacity])]
+
+
+def _fused_edges(
+    connections: _Connections, pieces: Int64Array, first: Int64Array, row: Int64Array
+) -> list[_Edges]:
+    """An instruction forwards each transfer as it comes, and before it takes the next one."""
     ends = (connections.fused_receive, connections.fused_send)
-    fused_receives, fused_sends = _aligned(*ends, pieces, first)
-    # An instruction forwards a transfer before it takes the next one.
-    same = np.flatnonzero(row[fused_sends[1:]] == row[fused_sends[:-1]])
-    edges = (
-        (last[connections.parents], first[connections.children]),
-        (inner, inner + 1),
-        (sent, received),
-        (received[full], sent[full + capacity]),
-        (fused_receives, fused_sends),
-        (fused_sends[same], fused_receives[same + 1]),
-    )
-    parents = np.concatenate([parents for parents, _ in edges])
-    children = np.concatenate([children for _, children in edges])
-    return _TransferGraph(row, parents, children, topological_levels(nodes, parents, children))
+    receives, sends = _aligned(*ends, pieces, first)
+    same = np.flatnonzero(row[sends[1:]] == row[sends[:-1]])
+    return [(receives, sends), (sends[same], receives[same + 1])]
 
 
 def _pieces(steps: StepTable, connections: _Connections, units: int) -> Int64Array:
@@ -170,12 +184,16 @@ def _pieces(steps: StepTable, connections: _Connections, units: int) -> Int64Arr
 
 
 def _connections(steps: StepTable, messages: Messages) -> _Connections:
+    """What bounded buffers act on, from the messages and the dependencies."""
     send, receive = messages.send, messages.receive
+    # Messages ascend in their send row, which is FIFO order within a connection.
     keys = connection_keys(steps.rank[send], steps.peer[send], steps.channel[send])
     order = np.argsort(keys, kind="stable")
+    # A number for each connection: which one does not matter, only which messages share it.
     connection = np.cumsum(run_mask(keys[order]), dtype=np.int64)
     fused_receive, fused_send = _fused(steps, messages)
     parents, children = steps.edges()
+    # A fused send starts before its receive has all: that edge holds per transfer instead.
     partner = np.full(len(steps), -1, np.int64)
     partner[fused_send] = fused_receive
     apart = partner[children] != parents
@@ -201,6 +219,7 @@ def _fused(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array
     is_matched[messages.send] = True
     is_matched[messages.receive] = True
     fused = (steps.receives & is_matched)[receive] & (steps.sends & is_matched)[send]
+    # MSCCL writes a receive and the send of the same data as one instruction (rcs, rrs, rrcs).
     for column in (steps.rank, steps.lane, steps.source_line, steps.count):
         fused &= column[receive] == column[send]
     fused &= (steps.lane[send] >= 0) & (steps.source_line[send] >= 0)
@@ -210,7 +229,10 @@ def _fused(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array
 def _aligned(
     one: Int64Array, other: Int64Array, pieces: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Nodes of the k-th pieces of two equally long lists of rows, pair by pair."""
+    """Nodes of the k-th pieces of two equally long lists of rows.
+
+    Pair by pair; what one row has more than the other has no partner.
+    """
     count = np.minimum(pieces[one], pieces[other])
     return expanded_ranges(first[one], count), expanded_ranges(first[other], count)
 
@@ -239,6 +261,10 @@ def _splits(count: int) -> Iterator[int]:
 
 
 def _check_capacity(capacity: int, units: int | None) -> None:
+    """Refuse what no FIFO is.
+
+    Raises `UsageError` for numbers below 1.
+    """
     if capacity < 1 or (units is not None and units < 1):
         message = f"a FIFO of {capacity} transfers of {units} units: expected 1 or more of each"
         raise UsageError(message)

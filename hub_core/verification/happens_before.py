@@ -54,6 +54,7 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
     int64[rows], -1 for rows that never run.
     """
     order = relation.order
+    # Steps of a deadlock have no turn.
     runs = order.position[relation.children] >= 0
     parents, children = relation.parents[runs], relation.children[runs]
     indptr, by_level = csr(order.position[parents], np.arange(len(parents)), len(order.nodes))
@@ -70,18 +71,24 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
-    """The order with further edges, which must agree with one of its linear extensions."""
+    """The order with further edges.
+
+    They must agree with one of its linear extensions.
+    """
+    rows = len(relation.order.position)
     all_parents = np.concatenate([relation.parents, parents])
     all_children = np.concatenate([relation.children, children])
-    return topological_levels(len(relation.order.position), all_parents, all_children)
+    return topological_levels(rows, all_parents, all_children)
 
 
 def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> None:
     """Name the steps of one cycle, and count what never runs because of it."""
     if relation.order.is_complete:
         return
-    cycle = find_cycle(relation.parents, relation.children, relation.order)
-    stuck = np.flatnonzero(relation.order.position < 0)
+    order = relation.order
+    cycle = find_cycle(relation.parents, relation.children, order)
+    stuck = np.flatnonzero(order.position < 0)
+    # Far more steps than those of the cycle can wait for it.
     ranks = np.unique(steps.rank[stuck])
     consequence = f"{len(stuck)} steps of {len(ranks)} ranks never run"
     findings.add(
@@ -111,13 +118,17 @@ def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[
         seen[node] = len(path)
         path.append(node)
         node = int(cause[node])
+    # The way back, turned round, is the order of waiting.
     cycle = path[seen[node] :][::-1]
     first = cycle.index(min(cycle))
     return cycle[first:] + cycle[:first]
 
 
 def describe_cycle(steps: StepTable, cycle: Sequence[int]) -> str:
-    """The first rows of a cycle in words, joined by arrows, and the way back."""
+    """The rows of a cycle in words, joined by arrows.
+
+    The first ones, and the way back.
+    """
     parts = [describe(steps, row) for row in cycle[:_NAMED_STEPS]]
     if len(cycle) > _NAMED_STEPS:
         parts.append(f"... ({len(cycle) - _NAMED_STEPS} more)")
@@ -135,8 +146,10 @@ def _report_waiting(
     _, first = np.unique(steps.rank[stuck], return_index=True)
     never_runs = relation.order.position < 0
     for row in stuck[first][:CAP].tolist():
+        # The cycle is told already.
         if row in cycle:
             continue
+        # Waiting for a stuck step alone is a reason; other parents have run.
         is_cause = (relation.children == row) & never_runs[relation.parents]
         cause = int(relation.parents[is_cause][0])
         waits = f"waits for {describe(steps, cause)}, which never runs"

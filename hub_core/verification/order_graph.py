@@ -22,6 +22,7 @@ class OrderGraph:
 
     def __init__(self, steps: StepTable, relation: HappensBefore) -> None:
         order = relation.order
+        # A row that runs has parents that run, so that its position is enough.
         parents, children = order.position[relation.parents], order.position[relation.children]
         runs = children >= 0
         self.position = order.position
@@ -36,7 +37,10 @@ class OrderGraph:
         return len(self.rank)
 
     def edges(self, *, within_rank: bool) -> tuple[Int64Array, Int64Array]:
-        """The parents of every node, (indptr, indices); `within_rank`: dependencies alone."""
+        """The parents of every node: (indptr, indices).
+
+        `within_rank`: over dependencies alone, without messages.
+        """
         if not within_rank:
             return self.indptr, self.indices
         last = self.num_dependencies
@@ -50,13 +54,18 @@ class OrderGraph:
         """
         split = self.num_dependencies
         parents, children = self.parents[:split], self.children[:split]
-        same_lane = self.lane[parents] == self.lane[children]
-        has_lane = self.lane[children] >= 0
-        return _chains(len(self), parents, children, same_lane & has_lane)
+        # Lane -1 is no opinion, and so no lane.
+        lane = self.lane[children]
+        same_lane = self.lane[parents] == lane
+        is_preferred = same_lane & (lane >= 0)
+        return _chains(len(self), parents, children, is_preferred)
 
     @cached_property
     def flow_chain(self) -> Int64Array:
-        """The chain of every node in a cover by all edges, messages preferred."""
+        """The chain of every node in a cover by all edges.
+
+        Messages are preferred: what a rank passes on is mostly what it just got.
+        """
         is_message = np.arange(len(self.parents)) >= self.num_dependencies
         return _chains(len(self), self.parents, self.children, is_message)
 
@@ -90,15 +99,18 @@ def _chains(
     preferred one or the earliest. Heads are then found by pointer jumping, in as many rounds as the
     logarithm of the longest chain.
     """
+    # The largest wish wins: preferred parents are put above all others.
     wanted = np.full(nodes, -1, np.int64)
     np.maximum.at(wanted, children, parents + is_preferred * np.int64(nodes))
     asks = np.flatnonzero(wanted >= 0)
     liked, parent = np.divmod(wanted[asks], max(nodes, 1))
+    # The least grant wins: children that prefer this parent come first.
     granted = np.full(nodes, np.iinfo(np.int64).max)
     np.minimum.at(granted, parent, asks + (1 - liked) * nodes)
     is_served = granted[parent] % max(nodes, 1) == asks
     head = np.arange(nodes)
     head[asks[is_served]] = parent[is_served]
+    # Each round doubles how far a name has come along its chain.
     while True:
         further = head[head]
         if np.array_equal(further, head):
@@ -107,8 +119,12 @@ def _chains(
 
 
 def _only(nodes: int, keys: Int64Array, values: Int64Array) -> Int64Array:
-    """The value of every key that occurs once, -1 for the others."""
+    """The value of every key that occurs once.
+
+    int64[nodes], -1 for the others.
+    """
     only = np.full(nodes, -1, np.int64)
+    # Whatever is written last; keys that occur twice are taken back.
     only[keys] = values
     only[np.bincount(keys, minlength=nodes) != 1] = -1
     return only

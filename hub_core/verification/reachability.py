@@ -54,6 +54,7 @@ def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
     first = graph.indptr[later]
     degree = graph.indptr[later + 1] - first
     for k in range(min(_PROBED_PARENTS, int(degree.max(initial=0)))):
+        # Clamped, since a node without a k-th parent must still read something.
         probe = np.minimum(first + k, max(len(graph.indices) - 1, 0))
         linked |= (degree > k) & (graph.indices[probe] == earlier)
     return linked
@@ -63,6 +64,7 @@ def _search(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64A
     """Indices of the pairs of nodes that stay unordered after all tests, ascending."""
     earlier, later = _contract(graph, earlier, later)
     undecided = np.flatnonzero(~_are_ordered_cheaply(graph, earlier, later))
+    # Contraction can cross the two; a path to an earlier position does not exist.
     is_backward = earlier[undecided] >= later[undecided]
     hopeless, undecided = undecided[is_backward], undecided[~is_backward]
     receive_of, send_of = graph.partners
@@ -77,10 +79,15 @@ def _search(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64A
 
 
 def _are_ordered_cheaply(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether both are one node, or in order on one chain."""
+    """Whether a pair is ordered at sight: bool[pairs].
+
+    Both are one node, or in order on one chain.
+    """
     same_program = graph.program_chain[earlier] == graph.program_chain[later]
+    # Within a chain a later node is reached from an earlier one; that of one chain suffices.
     same_flow = graph.flow_chain[earlier] == graph.flow_chain[later]
-    ordered: BoolArray = (earlier == later) | ((same_program | same_flow) & (earlier < later))
+    on_chain = (same_program | same_flow) & (earlier < later)
+    ordered: BoolArray = on_chain | (earlier == later)
     return ordered
 
 
@@ -96,6 +103,7 @@ def _contract(
         undecided = ~_are_ordered_cheaply(graph, earlier, later) & (earlier < later)
         forward = undecided & (graph.only_child[earlier] >= 0)
         earlier[forward] = graph.only_child[earlier[forward]]
+        # Judged again: the move forward may have met the other end.
         backward = undecided & (earlier < later) & (graph.only_parent[later] >= 0)
         later[backward] = graph.only_parent[later[backward]]
         if not bool(np.any(forward | backward)):
@@ -123,7 +131,10 @@ class _Marks:
         return int(self.column.max()) + 1
 
     def has(self, found: _Array, starts: Int64Array) -> BoolArray:
-        """Whether the marks `found` show that each of `starts` reached there."""
+        """Whether a start reached there.
+
+        `found`: the marks there, in the column of each of `starts`.
+        """
         value = self.value[starts]
         is_bit = self.join is np.bitwise_or
         reached: BoolArray = (found & value) != 0 if is_bit else found >= value
@@ -145,6 +156,7 @@ def _reach(
     # Bytes a node: clocks are int32, bits uint64.
     marks = clocks if 4 * clocks.width <= 8 * bits.width else bits
     edges = graph.edges(within_rank=within_rank)
+    # As many columns as fit the memory set aside for them.
     width = max(1, _CLOCK_BYTES // (marks.value.itemsize * (len(graph) + 1)))
     column = marks.column[earlier]
     for first in range(0, marks.width, width):
@@ -162,6 +174,7 @@ def _clocks(graph: OrderGraph, starts: Int64Array, within_rank: bool) -> _Marks:
     chains = np.unique(graph.program_chain[starts])
     column_of_chain = np.full(len(graph), -1, np.int64)
     column_of_chain[chains] = _columns(graph, chains, within_rank)
+    # The clock of a node on its own chain is the node itself.
     clock = np.arange(len(graph), dtype=np.int32)
     return _Marks(column_of_chain[graph.program_chain], clock, np.maximum, -1)
 
@@ -169,6 +182,7 @@ def _clocks(graph: OrderGraph, starts: Int64Array, within_rank: bool) -> _Marks:
 def _bits(graph: OrderGraph, starts: Int64Array, within_rank: bool) -> _Marks:
     """Marks of the starts alone."""
     starts = np.unique(starts)
+    # Numbers of starts, 64 to a column.
     number = _columns(graph, starts, within_rank)
     column = np.full(len(graph), -1, np.int64)
     value = np.zeros(len(graph), np.uint64)
@@ -178,7 +192,10 @@ def _bits(graph: OrderGraph, starts: Int64Array, within_rank: bool) -> _Marks:
 
 
 def _columns(graph: OrderGraph, nodes: Int64Array, within_rank: bool) -> Int64Array:
-    """A number for every node: its own, or, where ranks share the numbers, its own in its rank."""
+    """A number for every node.
+
+    Its own, or, where ranks share the numbers, its own in its rank.
+    """
     return ordinals(graph.rank[nodes]) if within_rank else np.arange(len(nodes))
 
 
@@ -193,6 +210,7 @@ def _spread(
 
     (block, first node): from the level of the first of the starts to that of the last of the ends.
     """
+    # Columns of this block count from 0; all others fall outside 0..width-1.
     column = marks.column - columns[0]
     width = min(columns[1], int(column.max()) + 1)
     span = [asked[0].min(), asked[1].max()]

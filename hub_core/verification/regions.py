@@ -40,11 +40,7 @@ def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
     """
     steps = algorithm.steps
     is_empty = ~steps.is_kind(StepKind.COMPUTE) & (steps.count < 1)
-
-    def say_empty(row: int) -> str:
-        count = f"a count of {int(steps.count[row])} units, expected 1 or more"
-        return f"{count}: {action(steps, row)}"
-
+    say_empty = _empty_sayer(steps)
     findings.add_rows("empty-step", steps, np.flatnonzero(is_empty), say_empty)
     is_good = ~is_empty
     sizes = _sizes(algorithm)
@@ -52,6 +48,7 @@ def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
         (READING, steps.src_buffer, steps.src_offset, "reads"),
         (WRITING, steps.dst_buffer, steps.dst_offset, "writes"),
     ):
+        # UNKNOWN has no size; it is masked out below.
         known = np.minimum(buffer, Buffer.SCRATCH)
         size = np.where(buffer <= Buffer.SCRATCH, sizes[steps.rank, known], 0)
         # Without the sum of offset and count, which can wrap around.
@@ -63,13 +60,25 @@ def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
     return is_good
 
 
+def _empty_sayer(steps: StepTable) -> Callable[[int], str]:
+    def say(row: int) -> str:
+        count = int(steps.count[row])
+        doing = action(steps, row)
+        return f"a count of {count} units, expected 1 or more: {doing}"
+
+    return say
+
+
 def _outside_sayer(
     steps: StepTable, buffer: npt.NDArray[np.uint8], offset: Int64Array, size: Int64Array, verb: str
 ) -> Callable[[int], str]:
     def say(row: int) -> str:
-        place = region(int(buffer[row]), int(offset[row]), int(steps.count[row]))
-        units = f"that buffer has {int(size[row])} units"
-        return f"{verb} {place}, but {units}: {action(steps, row)}"
+        count = int(steps.count[row])
+        start = int(offset[row])
+        place = region(int(buffer[row]), start, count)
+        units = int(size[row])
+        doing = action(steps, row)
+        return f"{verb} {place}, but that buffer has {units} units: {doing}"
 
     return say
 
@@ -99,6 +108,7 @@ def common_unit(algorithm: Algorithm) -> int:
     """The largest number of units that divides every offset, count, buffer size and share."""
     steps, collective = algorithm.steps, algorithm.collective
     columns = [steps.src_offset, steps.dst_offset, steps.count, _sizes(algorithm).ravel()]
+    # gcd(0, n) is n: offsets and buffers of nothing do not count.
     divisors = [int(np.gcd.reduce(column)) for column in columns if len(column)]
     if collective.contract is None:
         divisors.append(collective.units_per_rank)
@@ -106,7 +116,10 @@ def common_unit(algorithm: Algorithm) -> int:
 
 
 def _sizes(algorithm: Algorithm) -> Int64Array:
-    """Units of INPUT, OUTPUT and SCRATCH: int64[ranks, 3]."""
+    """Sizes of all buffers in units.
+
+    int64[ranks, 3]: INPUT, OUTPUT and SCRATCH.
+    """
     collective = algorithm.collective
     columns = [collective.input_units(), collective.output_units(), algorithm.scratch_units]
     return np.stack(columns, axis=1)

@@ -33,6 +33,7 @@ from hub_core.verification.values import Values
 
 _Array = npt.NDArray[Any]
 
+# Some hundred MB of columns at a time.
 _OPERATIONS_AT_ONCE = 1 << 21
 _LISTED = 64
 
@@ -88,6 +89,7 @@ def compile_steps(
     second = np.where(steps.is_kind(StepKind.RECV_REDUCE), regions.source, second)
     target = np.where(sends, slot, regions.destination)
     works = regions.is_valid & ~steps.is_kind(StepKind.COMPUTE)
+    # Invalid regions are reported already and touch nothing; COMPUTE has no contents.
     kept = np.flatnonzero(works[order.nodes])
     rows = order.nodes[kept]
     return StepProgram(
@@ -105,24 +107,28 @@ def compile_steps(
 def _message_slots(
     messages: Messages, is_message: BoolArray, regions: Regions
 ) -> tuple[Int64Array, int]:
-    """First cell of the message of every row, and the number of all cells.
+    """Where messages lie while they are under way.
 
-    Both ends share a message; it has room for the longer of them. A row without partner has one of
-    its own.
+    First cell of the message of every row, and the number of all cells. Both ends share a message;
+    it has room for the longer of them. A row without partner has one of its own.
     """
     length = np.where(is_message, regions.count, 0)
     sent, received = regions.count[messages.send], regions.count[messages.receive]
+    # Ends of different counts are a finding already; the longer one must not write beyond.
     length[messages.receive] = 0
     length[messages.send] = np.maximum(sent, received)
+    # Behind the memory of the collective.
     slot = regions.total + first_positions(length)
     slot[messages.receive] = slot[messages.send]
-    return slot, regions.total + int(length.sum())
+    cells = regions.total + int(length.sum())
+    return slot, cells
 
 
 def run_steps(program: StepProgram, values: Values, memory: _Array) -> UndefinedReads:
     """Execute on `memory` (cells x width, changed in place); which reads met undefined units."""
     undefined = UndefinedReads()
     for part in _operations(program):
+        # Most operations copy: only those with a second operand are combined.
         adding = np.flatnonzero(part.second >= 0)
         borders = np.searchsorted(adding, part.batches).tolist()
         for batch, (low, high) in enumerate(pairwise(part.batches.tolist())):
@@ -172,6 +178,7 @@ def _operations(program: StepProgram, backwards: bool = False) -> Iterator[_Oper
     if not len(program.batches):
         return
     part_of_batch = ends[program.batches[:-1]] // _OPERATIONS_AT_ONCE
+    # A batch is never cut, since all of it reads before one writes.
     cuts = np.flatnonzero(np.diff(part_of_batch)) + 1
     batches = np.split(np.arange(len(part_of_batch)), cuts)
     parts = [part for part in batches if len(part)]
@@ -180,6 +187,7 @@ def _operations(program: StepProgram, backwards: bool = False) -> Iterator[_Oper
 
 
 def _expanded(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _Operations:
+    """The unit operations of the batches between these borders."""
     low, high = int(borders[0]), int(borders[-1])
     count = program.count[low:high]
     entry = np.arange(low, high)
@@ -204,6 +212,7 @@ def origins(program: StepProgram, cells: Int64Array) -> Float64Array:
     for part in _operations(program, backwards=True):
         for high, low in pairwise(part.batches[::-1].tolist()):
             moved = shares[part.target[low:high]]
+            # What the target held before is overwritten, and so goes nowhere.
             shares[part.target[low:high]] = 0.0
             if not moved.any():
                 continue

@@ -17,9 +17,12 @@ from hub_core.model.columns import Int64Array, counted_positions, row_pointer
 _Array = npt.NDArray[Any]
 _UintArray = npt.NDArray[np.uint64]
 
+# 16 MB of memory and a second of work: then the exact answer costs nothing.
 MAX_EXACT_CELLS = 1 << 24
 MAX_EXACT_WORK = 1 << 28
+# Far above any right count, far below a sum that wraps.
 _SATURATED = np.uint64(1 << 40)
+# Fixed, so that one file always gets the same report.
 _SEED = 0x5EED
 
 
@@ -36,10 +39,14 @@ class InputIndex:
 
     @classmethod
     def of(cls, collective: Collective) -> InputIndex:
-        """Number the inputs of `collective`."""
+        """Number the inputs of `collective`.
+
+        Rank by rank, unit by unit.
+        """
         sizes = collective.input_units()
         borders = row_pointer(sizes)
-        return cls(sizes, borders[:-1], int(borders[-1]))
+        total = int(borders[-1])
+        return cls(sizes, borders[:-1], total)
 
     def name(self, number: int) -> tuple[int, int]:
         """(rank, unit) of a contribution."""
@@ -58,6 +65,7 @@ class InputIndex:
         ranks = np.concatenate([all_ranks, rows.source_rank[single]])
         row = np.concatenate([np.repeat(everyone, num_ranks), single])
         unit = rows.source_unit[row]
+        # Ranks beyond the last are looked up as the last, and then do not exist.
         known = np.minimum(ranks, num_ranks - 1)
         exists = (unit >= 0) & (ranks < num_ranks) & (unit < self.sizes[known])
         return row, np.where(exists, self.first[known] + unit, -1)
@@ -97,7 +105,9 @@ class ExactValues:
 
     def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
         """See `Values`."""
-        memory = np.zeros((cells, self.num_contributions + 1), np.uint8)
+        width = self.num_contributions + 1
+        memory = np.zeros((cells, width), np.uint8)
+        # A contribution once, and so a total of one; all else stays zero, which is undefined.
         memory[addresses, contributions] = 1
         memory[addresses, -1] = 1
         return memory
@@ -105,9 +115,10 @@ class ExactValues:
     def combine(self, one: _Array, other: _Array) -> _Array:
         """See `Values`."""
         total = one + other
-        # A sum below a summand wrapped around.
+        # In uint8. A sum below a summand wrapped around.
         total[total < one] = 255
-        total[(one[:, -1] == 0) | (other[:, -1] == 0)] = 0
+        is_undefined = (one[:, -1] == 0) | (other[:, -1] == 0)
+        total[is_undefined] = 0
         return total
 
     def expected(
@@ -123,7 +134,10 @@ class ExactValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """See `Values`: nothing is left to chance."""
+        """See `Values`.
+
+        Nothing is left to chance.
+        """
         return 0.0
 
 
@@ -142,14 +156,22 @@ class FingerprintValues:
 
     @classmethod
     def of(cls, index: InputIndex) -> FingerprintValues:
-        """Draw the random numbers, the same ones for the same number of contributions."""
+        """Draw the random numbers.
+
+        The same ones for the same number of contributions.
+        """
         generator = np.random.Generator(np.random.PCG64(_SEED))
-        return cls(generator.integers(0, 1 << 64, index.total, np.uint64, endpoint=False))
+        end = 1 << 64
+        weights = generator.integers(0, end, index.total, np.uint64, endpoint=False)
+        return cls(weights)
 
     def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
         """See `Values`."""
+        # Zero everywhere else: a count of zero is an undefined unit, whatever the sum of its
+        # weights happens to be.
         memory = np.zeros((cells, 2), np.uint64)
-        memory[addresses, 0] = self.weights[contributions]
+        weights = self.weights[contributions]
+        memory[addresses, 0] = weights
         memory[addresses, 1] = 1
         return memory
 
@@ -183,13 +205,21 @@ class FingerprintValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """See `Values`: the sum of the bounds of all units."""
-        return float(expected[:, 1].astype(np.float64).sum()) * 2.0**-64
+        """See `Values`.
+
+        The sum of the bounds of all units.
+        """
+        counts = expected[:, 1].astype(np.float64)
+        return float(counts.sum()) * 2.0**-64
 
     def _unit_sums(self, index: InputIndex) -> _UintArray:
-        """Sum over all ranks of the weight of unit k, for every k."""
+        """Sum over all ranks of the weight of unit k, for every k.
+
+        uint64, mod 2^64.
+        """
         longest = int(index.sizes.max(initial=0))
         if bool(np.all(index.sizes == longest)):
+            # All INPUTs of one size, as in every named collective but scatter: one sum.
             table = self.weights.reshape(len(index.sizes), longest)
             whole: _UintArray = table.sum(axis=0, dtype=np.uint64)
             return whole
@@ -199,8 +229,10 @@ class FingerprintValues:
 
 
 def choose_values(index: InputIndex, cells: int, work: int) -> Values:
-    """Exact values where `cells` of memory and `work` unit operations are few, or fingerprints."""
+    """Exact values where cells and unit operations are few, else fingerprints."""
     width = index.total + 1
-    if cells * width <= MAX_EXACT_CELLS and work * width <= MAX_EXACT_WORK:
+    fits = cells * width <= MAX_EXACT_CELLS
+    is_quick = work * width <= MAX_EXACT_WORK
+    if fits and is_quick:
         return ExactValues(index.total)
     return FingerprintValues.of(index)

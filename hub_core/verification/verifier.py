@@ -35,6 +35,7 @@ from hub_core.verification.report import ModeReport, VerifyReport, verdict
 from hub_core.verification.step_program import compile_steps
 from hub_core.verification.verification_input import VerificationInput
 
+# Addresses and their sums stay within int64.
 _MAX_ADDRESSES = 2.0**61
 _MODES = {"in_place": True, "out_of_place": False}
 
@@ -68,6 +69,7 @@ def verify_input(
     steps = given.algorithm.steps
     findings = given.findings
     report_deadlock(steps, given.relation, findings)
+    # A deadlock with unbounded buffers is one with bounded ones, too.
     if fifo_capacity is not None and given.relation.order.is_complete:
         with _too_large_is_a_finding(findings):
             report_fifo_deadlock(steps, given.messages, fifo_capacity, fifo_units, findings)
@@ -93,13 +95,17 @@ class _Task:
 
     @property
     def memory_units(self) -> float:
-        """Blocks of all memories; a float, as sizes near 2^62 must not wrap around."""
+        """Blocks of all memories.
+
+        A float, as sizes near 2^62 must not wrap around.
+        """
         collective = self.collective
         sizes = (collective.input_units(), collective.output_units(), self.scratch_units)
         return sum(float(size.astype(np.float64).sum()) for size in sizes)
 
 
 def _task(given: VerificationInput, expected: Contributions | None) -> _Task:
+    """The collective in the largest blocks in which it can be judged."""
     algorithm, collective = given.algorithm, given.algorithm.collective
     if not given.has_contents:
         return _Task(given, collective, None, 1)
@@ -108,6 +114,7 @@ def _task(given: VerificationInput, expected: Contributions | None) -> _Task:
     # A table of units cannot be read in larger blocks.
     unit = 1 if expected is not None else common_unit(algorithm)
     task = _Task(given, _in_blocks(collective, unit), expected, unit)
+    # Beyond, contents are refused anyway, and the table would fill the memory.
     if expected is None and task.memory_units <= MAX_CELLS:
         return replace(task, expected=task.collective.postcondition())
     return task
@@ -123,6 +130,7 @@ def _in_blocks(collective: Collective, unit: int) -> Collective:
 
 
 def _note_what_is_not_judged(task: _Task, findings: Findings) -> None:
+    """Say what this report does not vouch for."""
     if not task.given.has_contents:
         message = "the steps do not say which units they touch: races and contents are not judged"
         findings.note("timing-only", message)
@@ -151,6 +159,7 @@ class _ModeOutcome:
 
 
 def _check_mode(task: _Task, mode: str, file: str | None) -> _ModeOutcome:
+    """Races and contents in one mode."""
     findings = Findings(file)
     comparison = NOT_COMPARED
     if task.given.has_contents:
@@ -160,8 +169,10 @@ def _check_mode(task: _Task, mode: str, file: str | None) -> _ModeOutcome:
 
 
 def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> Comparison:
+    """Raises `InputError` for what is too large to check."""
     given, units = task.given, task.memory_units
     algorithm = given.algorithm
+    # Races need addresses alone, contents a value of each: the limits differ.
     if units >= _MAX_ADDRESSES:
         message = f"too large to check races and contents: {units:.3g} units of memory"
         raise InputError(message, code="too-large")
@@ -196,7 +207,9 @@ def _races(given: VerificationInput, regions: Regions) -> tuple[Int64Array, Int6
 def _unordered_conflicts(
     given: VerificationInput, regions: Regions, position: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
+    """Rows (earlier, later), neighbours by `position`, without order."""
     earlier, later = adjacent_conflicts(regions, position)
+    # Most conflicts are ordered: they are told apart all at once.
     racing = unordered_in(given.graph, earlier, later)
     return earlier[racing], later[racing]
 
@@ -204,6 +217,7 @@ def _unordered_conflicts(
 def _report_races(
     given: VerificationInput, earlier: Int64Array, later: Int64Array, findings: Findings
 ) -> None:
+    """Name the first races."""
     steps = given.algorithm.steps
     first = np.lexsort((earlier, later))[:CAP]
     for one, other in zip(earlier[first].tolist(), later[first].tolist(), strict=True):
@@ -217,9 +231,11 @@ def _report_races(
 def _report(
     collective: Collective, findings: Findings, outcomes: Mapping[str, _ModeOutcome]
 ) -> VerifyReport:
+    """Put common findings and those of the modes together."""
     claims = {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
     modes = {}
     for name, outcome in outcomes.items():
+        # A race is a verdict of its own: the contents may be right in one order.
         is_wrong = findings.has_errors() or outcome.findings.has_errors(besides="race")
         said = verdict(is_wrong, outcome.findings.has("race"))
         modes[name] = ModeReport(claims[name], said, tuple(outcome.findings))
@@ -234,7 +250,11 @@ def _report(
 
 
 def _method(comparisons: list[Comparison]) -> tuple[str, float]:
-    """The weakest comparison of the modes, and the sum of their error probabilities."""
+    """How the modes were compared.
+
+    The weakest comparison, and the sum of the error probabilities.
+    """
     methods = {comparison.method for comparison in comparisons}
+    # The report states the weaker of the two, since it vouches for both.
     weakest = next(name for name in ("none", "fingerprint", "exact") if name in methods)
     return weakest, sum(comparison.error_probability for comparison in comparisons)
