@@ -78,7 +78,8 @@ def _outside_sayer(
         place = region(int(buffer[row]), start, count)
         units = int(size[row])
         doing = action(steps, row)
-        return f"{verb} {place}, but that buffer has {units} units: {doing}"
+        claim = f"{verb} {place}, but that buffer has {units} units"
+        return f"{claim}: {doing}"
 
     return say
 
