@@ -115,7 +115,8 @@ class ExactValues:
     def combine(self, one: _Array, other: _Array) -> _Array:
         """See `Values`."""
         total = one + other
-        # In uint8. A sum below a summand wrapped around.
+        # Both are uint8: where the sum is less than a summand, it wrapped around, and stands for
+        # more than can be counted.
         total[total < one] = 255
         is_undefined = (one[:, -1] == 0) | (other[:, -1] == 0)
         total[is_undefined] = 0
@@ -178,7 +179,8 @@ class FingerprintValues:
     def combine(self, one: _Array, other: _Array) -> _Array:
         """See `Values`."""
         total: _Array = one + other
-        # The count saturates, so that it never wraps around to a small one.
+        # The count saturates, so that it never wraps around to a small one. The sums may wrap: they
+        # are taken mod 2^64.
         np.minimum(total[:, 1], _SATURATED, out=total[:, 1])
         is_undefined = (one[:, 1] == 0) | (other[:, 1] == 0)
         if is_undefined.any():

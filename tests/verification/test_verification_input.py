@@ -14,4 +14,7 @@ def test_one_input_serves_several_verifications():
     assert right == verify(algorithm)
     assert right.ok
     assert not wrong.ok
+    claimed = verify_input(given, claimed_only=True)
+    assert claimed.modes == {"in_place": right.modes["in_place"]}
+    assert claimed.ok
     assert len(given.messages.send) == algorithm.steps.sends.sum()
