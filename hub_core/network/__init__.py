@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hub_core.network.texts import (
         DEFAULT_BANDWIDTH_BYTES_PER_S,
         DEFAULT_LATENCY_S,
-        TopologyBuilder,
+        TopologyFunction,
         TopologyText,
         build_topology,
     )
@@ -40,7 +40,7 @@ __all__ = [
     "Arcs", "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "Dimension", "DimensionKind",
     "FAR", "Facts", "HalfCut", "Link", "LinkClass", "Links", "MAX_LINKS", "MAX_NODES",
     "OWN_BUILDERS", "Occupancy", "OwnBuilder", "PLANE_SEPARATOR", "Pairs", "Routes", "Span",
-    "Topology", "TopologyBuilder", "TopologyText", "build_topology", "check_topology", "diameter",
+    "Topology", "TopologyFunction", "TopologyText", "build_topology", "check_topology", "diameter",
     "facts_of", "grid", "half_cuts", "link_classes", "link_times_ns", "lower_bound_ns",
     "parse_topology", "reached", "side_by_side", "spans",
 ]  # fmt: skip
@@ -55,7 +55,7 @@ _HOMES = {
     "hub_core.network.grids": ("MAX_LINKS", "MAX_NODES", "grid"),
     "hub_core.network.planes": ("side_by_side",),
     "hub_core.network.texts": (
-        "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "TopologyBuilder", "TopologyText",
+        "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "TopologyFunction", "TopologyText",
         "build_topology",
     ),
     "hub_core.network.builders": ("OWN_BUILDERS", "OwnBuilder", "parse_topology"),

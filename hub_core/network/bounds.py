@@ -13,7 +13,7 @@ from hub_core.model.kinds import CollectiveKind
 from hub_core.network.topology import Topology
 
 
-class _Traffic(NamedTuple):
+class _LeastTraffic(NamedTuple):
     """Bytes that each rank must receive and send, float64[ranks], and that all must together."""
 
     ingress: Float64Array
@@ -56,7 +56,7 @@ def lower_bound_ns(
     return float(np.floor(max(bounds)))
 
 
-def _traffic(collective: Collective, size: float) -> _Traffic | None:
+def _traffic(collective: Collective, size: float) -> _LeastTraffic | None:
     """The least traffic of all kinds but custom."""
     n = collective.num_ranks
     share = size / n
@@ -68,14 +68,14 @@ def _traffic(collective: Collective, size: float) -> _Traffic | None:
     # Whatever the algorithm, each unit crosses to n - 1 other ranks, once; in an all-reduce twice.
     crossing = (n - 1) * size
     table = {
-        CollectiveKind.ALL_REDUCE: _Traffic(at_all * size, at_all * size, 2 * crossing),
-        CollectiveKind.ALL_GATHER: _Traffic(at_all * rest, at_all * share, crossing),
-        CollectiveKind.REDUCE_SCATTER: _Traffic(at_all * share, at_all * rest, crossing),
-        CollectiveKind.ALL_TO_ALL: _Traffic(at_all * rest, at_all * rest, crossing),
-        CollectiveKind.BROADCAST: _Traffic(elsewhere * size, at_root * size, crossing),
-        CollectiveKind.REDUCE: _Traffic(at_root * size, elsewhere * size, crossing),
-        CollectiveKind.GATHER: _Traffic(at_root * rest, elsewhere * share, rest),
-        CollectiveKind.SCATTER: _Traffic(elsewhere * share, at_root * rest, rest),
+        CollectiveKind.ALL_REDUCE: _LeastTraffic(at_all * size, at_all * size, 2 * crossing),
+        CollectiveKind.ALL_GATHER: _LeastTraffic(at_all * rest, at_all * share, crossing),
+        CollectiveKind.REDUCE_SCATTER: _LeastTraffic(at_all * share, at_all * rest, crossing),
+        CollectiveKind.ALL_TO_ALL: _LeastTraffic(at_all * rest, at_all * rest, crossing),
+        CollectiveKind.BROADCAST: _LeastTraffic(elsewhere * size, at_root * size, crossing),
+        CollectiveKind.REDUCE: _LeastTraffic(at_root * size, elsewhere * size, crossing),
+        CollectiveKind.GATHER: _LeastTraffic(at_root * rest, elsewhere * share, rest),
+        CollectiveKind.SCATTER: _LeastTraffic(elsewhere * share, at_root * rest, rest),
     }
     return table.get(collective.kind)
 

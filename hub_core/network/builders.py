@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hub_core.network.texts import TopologyBuilder, build_topology
+from hub_core.network.texts import TopologyFunction, build_topology
 from hub_core.network.topology import Topology
 
 
@@ -14,7 +14,7 @@ from hub_core.network.topology import Topology
 class OwnBuilder:
     """A topology builder of the core.
 
-    `reference`: `module:function`, a `TopologyBuilder`. `example`: a text that it takes.
+    `reference`: `module:function`, a `TopologyFunction`. `example`: a text that it takes.
     """
 
     name: str
@@ -22,10 +22,10 @@ class OwnBuilder:
     example: str
     reference: str
 
-    def load(self) -> TopologyBuilder:
+    def load(self) -> TopologyFunction:
         """Import the function."""
         module, _, function = self.reference.partition(":")
-        builder: TopologyBuilder = getattr(importlib.import_module(module), function)
+        builder: TopologyFunction = getattr(importlib.import_module(module), function)
         return builder
 
 

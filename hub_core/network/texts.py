@@ -140,14 +140,14 @@ class TopologyText:
         return f"write for example {example or self.name + ':8'}"
 
 
-class TopologyBuilder(Protocol):
+class TopologyFunction(Protocol):
     """Build the topology of one name, as texts ask for it."""
 
     def __call__(self, text: TopologyText, /) -> Topology:
         """The topology with all its NPUs. Raises `UsageError` for what the text should not say."""
 
 
-def build_topology(text: str, builders: Mapping[str, TopologyBuilder]) -> Topology:
+def build_topology(text: str, builders: Mapping[str, TopologyFunction]) -> Topology:
     """Build the topology that a text such as `torus:4x4?bandwidth=50GB/s&latency=500ns` names.
 
     One value of bandwidth or latency holds for all dimensions, a comma-separated list states one
@@ -177,7 +177,7 @@ def regular_topology(text: TopologyText, kind: DimensionKind, most_dimensions: i
     return grid(text.text, dimensions)
 
 
-def _built(text: TopologyText, builders: Mapping[str, TopologyBuilder]) -> Topology:
+def _built(text: TopologyText, builders: Mapping[str, TopologyFunction]) -> Topology:
     """The topology of one plane.
 
     With the NPUs that the text wants.
@@ -186,7 +186,7 @@ def _built(text: TopologyText, builders: Mapping[str, TopologyBuilder]) -> Topol
     return topology if text.npus is None else topology.subset(text.npus)
 
 
-def _whole(text: TopologyText, builders: Mapping[str, TopologyBuilder]) -> Topology:
+def _whole(text: TopologyText, builders: Mapping[str, TopologyFunction]) -> Topology:
     """The topology with all its NPUs."""
     # A product has several names, so that it is no work for a builder.
     shape = text.text.partition("?")[0]
@@ -221,7 +221,7 @@ def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology
     return grid(text.text, dimensions)
 
 
-def _unknown(name: str, builders: Mapping[str, TopologyBuilder]) -> UsageError:
+def _unknown(name: str, builders: Mapping[str, TopologyFunction]) -> UsageError:
     """The error for a name that no builder has.
 
     It names the closest builder, or all of them.

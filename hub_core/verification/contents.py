@@ -26,14 +26,14 @@ _EXPLAINED_CELLS = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ContentsComparison:
     """How contents were compared, and the error probability of that."""
 
     method: str
     error_probability: float
 
 
-NOT_COMPARED = Comparison("none", 0.0)
+NOT_COMPARED = ContentsComparison("none", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Stage:
 
 def check_contents(
     stage: Stage, program: StepProgram, expected: Contributions | None, findings: Findings
-) -> Comparison:
+) -> ContentsComparison:
     """Run `program` and report undefined reads and wrong outputs.
 
     `expected` is in blocks of `stage.unit` units; None: the final contents are not judged. Raises
@@ -74,7 +74,7 @@ def check_contents(
         for which, found in zip(named.tolist(), held, strict=True):
             explanation.report(int(cell_address[which]), rows.where(cell == which), found)
     findings.count("wrong-output", len(wrong) - len(named))
-    return Comparison(values.name, values.error_probability(wanted))
+    return ContentsComparison(values.name, values.error_probability(wanted))
 
 
 def _refuse_too_large(program: StepProgram) -> None:
@@ -125,7 +125,8 @@ def _output_cells(
 
 def _report_no_cell(rank: int, offset: int, size: int, findings: Findings) -> None:
     """Report a required unit that OUTPUT of its rank does not have."""
-    place = Location(findings.file, rank=rank)
+    file = findings.file
+    place = Location(file, rank=rank)
     # Expectations are in single units, whatever the blocks of the run.
     unit = region(Buffer.OUTPUT, offset, 1)
     message = f"{unit} must hold a result, but OUTPUT has {size} units"

@@ -143,7 +143,7 @@ def run_steps(program: StepProgram, values: Values, memory: _Array) -> Undefined
     return undefined
 
 
-class _Operations(NamedTuple):
+class _UnitOperations(NamedTuple):
     """Unit operations of whole batches: `entry` is that of the program, `batches` as there."""
 
     first: Int64Array
@@ -156,7 +156,7 @@ class _Operations(NamedTuple):
 def _note_undefined(
     program: StepProgram,
     memory: _Array,
-    part: _Operations,
+    part: _UnitOperations,
     span: tuple[int, int],
     undefined: UndefinedReads,
 ) -> None:
@@ -172,7 +172,7 @@ def _note_undefined(
             undefined.listed.append((row, int(cells[index])))
 
 
-def _operations(program: StepProgram, backwards: bool = False) -> Iterator[_Operations]:
+def _operations(program: StepProgram, backwards: bool = False) -> Iterator[_UnitOperations]:
     """The program in unit operations, some whole batches at a time."""
     ends = row_pointer(program.count)
     if not len(program.batches):
@@ -186,7 +186,7 @@ def _operations(program: StepProgram, backwards: bool = False) -> Iterator[_Oper
         yield _expanded(program, ends, program.batches[part[0] : part[-1] + 2])
 
 
-def _expanded(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _Operations:
+def _expanded(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _UnitOperations:
     """The unit operations of the batches between these borders."""
     low, high = int(borders[0]), int(borders[-1])
     count = program.count[low:high]
@@ -199,7 +199,7 @@ def _expanded(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _O
         first, target = np.repeat(first, count) + within, np.repeat(target, count) + within
         second = np.repeat(second, count)
         second = np.where(second >= 0, second + within, -1)
-    return _Operations(first, second, target, ends[borders] - ends[low], entry)
+    return _UnitOperations(first, second, target, ends[borders] - ends[low], entry)
 
 
 def origins(program: StepProgram, cells: Int64Array) -> Float64Array:

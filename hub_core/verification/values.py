@@ -173,6 +173,7 @@ class FingerprintValues:
         memory = np.zeros((cells, 2), np.uint64)
         weights = self.weights[contributions]
         memory[addresses, 0] = weights
+        # One contribution each.
         memory[addresses, 1] = 1
         return memory
 

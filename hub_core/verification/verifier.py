@@ -19,7 +19,7 @@ from hub_core.verification.conflicts import adjacent_conflicts
 from hub_core.verification.contents import (
     MAX_CELLS,
     NOT_COMPARED,
-    Comparison,
+    ContentsComparison,
     Stage,
     check_contents,
 )
@@ -88,7 +88,10 @@ def verify_input(
 
 
 def _claims(collective: Collective) -> dict[str, bool]:
-    """Whether the algorithm claims each mode."""
+    """Whether the algorithm claims each mode.
+
+    Under the names of `VerifyReport.modes`.
+    """
     return {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
 
 
@@ -168,7 +171,7 @@ class _ModeOutcome:
     """Races and contents in one mode."""
 
     findings: Findings
-    comparison: Comparison
+    comparison: ContentsComparison
 
 
 def _check_mode(task: _Task, mode: str, file: str | None) -> _ModeOutcome:
@@ -181,7 +184,7 @@ def _check_mode(task: _Task, mode: str, file: str | None) -> _ModeOutcome:
     return _ModeOutcome(findings, comparison)
 
 
-def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> Comparison:
+def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
     """Raises `InputError` for what is too large to check."""
     given, units = task.given, task.memory_units
     algorithm = given.algorithm
@@ -206,10 +209,7 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> Comparison:
 
 
 def _races(given: VerificationInput, regions: Regions) -> tuple[Int64Array, Int64Array]:
-    """Rows (earlier, later) that conflict without order.
-
-    Where there are any, those next to each other in the sequential run.
-    """
+    """Conflicts without order, (earlier, later); if any, neighbours in the sequential run."""
     earlier, later = _unordered_conflicts(given, regions, given.relation.order.position)
     if len(earlier):
         in_turns = sequential_positions(given.relation)
@@ -261,7 +261,7 @@ def _report(
     return VerifyReport(modes, tuple(listed), *_method(comparisons))
 
 
-def _method(comparisons: list[Comparison]) -> tuple[str, float]:
+def _method(comparisons: list[ContentsComparison]) -> tuple[str, float]:
     """How the modes were compared.
 
     The weakest comparison, and the sum of the error probabilities.

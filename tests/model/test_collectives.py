@@ -26,7 +26,8 @@ def make(kind: CollectiveKind, ranks: int = 3, share: int = 2, root: int = 1) ->
     return Collective(kind, ranks, ranks * share, root if kind in ROOTED else None, in_place=True)
 
 
-# Holder (rank r, output unit k) -> the contributions (source rank, source unit), for 3 ranks, shares of 2 units, root 1.
+# Holder (rank r, output unit k) -> the contributions (source rank, source unit), for 3 ranks,
+# shares of 2 units, root 1.
 ALL = range(3)
 DEFINITION = {
     CollectiveKind.ALL_REDUCE: lambda r, k: {(q, k) for q in ALL},

@@ -152,7 +152,8 @@ def test_disconnected_network_takes_for_ever():
     assert bound(CollectiveKind.BROADCAST, graph(3, 3, (0, 1, 1.0, 1.0)), 1) == math.inf
 
 
-# Closed forms of section 7 of the timing rules, in doubles: what the algorithms take, which no bound may exceed.
+# Closed forms of section 7 of the timing rules, in doubles: what the algorithms take, which no
+# bound may exceed.
 @given(
     st.integers(1, 6),
     st.integers(1, 1 << 24),

@@ -22,8 +22,10 @@ from hub_core.plugin_api.contract import Source
 KINDS = st.sampled_from(list(DimensionKind))
 GRIDS = st.lists(st.tuples(KINDS, st.integers(1, 4)), min_size=1, max_size=3)
 TEXTS = (
-    "line:5", "ring:6", "mesh:3x4", "torus:3x4", "fully-connected:5", "switch:5", "hypercube:3", "fat-tree:4", "dragonfly:3,2,1",
-    "rail:3x4", "ring-fc-switch:3x2x2", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2", "dgx-a100", "dgx-a100:2", "dgx-h100",
+    "line:5", "ring:6", "mesh:3x4", "torus:3x4", "fully-connected:5", "switch:5", "hypercube:3",
+    "fat-tree:4", "dragonfly:3,2,1",
+    "rail:3x4", "ring-fc-switch:3x2x2", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2",
+    "dgx-a100", "dgx-a100:2", "dgx-h100",
     "dgx-h100:2", "mi250", "mi250:2",
 )  # fmt: skip
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "topologies.md"
