@@ -38,7 +38,7 @@ def admit(
     """
     if policy is VerifyPolicy.OFF:
         return
-    outcome = verify(algorithm)
+    outcome = verify(algorithm, claimed_only=True)
     if outcome.ok:
         if outcome.method == "none":
             report(_not_judged(name, outcome.diagnostics))
