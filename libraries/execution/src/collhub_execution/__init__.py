@@ -159,7 +159,9 @@ _HOMES = {
     "collhub_execution.request_levelling": "LevelledRequest execute_levelled levelled_request",
     "collhub_execution.running.options": "RunOptions run_options run_options_of",
     "collhub_execution.running.outcome": "RunOutcome",
-    "collhub_execution.running.scripts": "SCRIPT_HELP print_findings script_arguments script_status",
+    "collhub_execution.running.scripts": (
+        "SCRIPT_HELP print_findings script_arguments script_status"
+    ),
     "collhub_execution.running.setup": "RunSetup",
     "collhub_execution.running.started_ranks": "ByteChannel StartedRun StartedRunReport run_rank",
 }

@@ -14,7 +14,10 @@ from hub_core.model import Diagnostic, ExitCode
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-SCRIPT_HELP = "Run ALGORITHM, a file or the prefix of a trace set, which every rank reads, a process per rank."
+SCRIPT_HELP = """Run an algorithm, a process per rank.
+
+ALGORITHM is a file, or the prefix of a trace set; every rank reads it.
+"""
 
 
 def script_arguments(function: Function) -> Function:
