@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hub_core.plugin_api.contract import (
+from hub_core.plugin_api import (
     Format,
     FormatReader,
     FormatWriter,
@@ -43,7 +43,7 @@ CHAKRA_READER = FormatReader(
 
 CHAKRA_WRITER = FormatWriter(
     CHAKRA,
-    "hub_core.chakra.write:write",
+    "hub_core.chakra.algorithms.write:write",
     (
         Option(
             "size",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from hub_core.chakra.survey import survey
+from hub_core.chakra.workloads.survey import survey
 from hub_core.cli.arguments import (
     Assignments,
     assign,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.chakra.nodes import message_tags
+from hub_core.chakra.algorithms.lowering import message_tags
 from hub_core.model.algorithm import Algorithm, message_bytes
 from hub_core.model.steps import StepKind, StepTable
 

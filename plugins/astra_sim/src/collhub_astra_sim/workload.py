@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from hub_core.chakra.nodes import NodeType
-from hub_core.chakra.schema import message_class
-from hub_core.chakra.wire import varint
+from hub_core.chakra.codec.nodes import NodeType
+from hub_core.chakra.codec.schema import message_class
+from hub_core.chakra.codec.wire import varint
 from hub_core.model import CollectiveKind
 
 GROUP = "1"
