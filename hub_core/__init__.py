@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING
 from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
+    from hub_core.chakra.codec.nodes import NodeTable, NodeType
+    from hub_core.chakra.formats import CHAKRA_WRITER
+    from hub_core.chakra.traces import (
+        chakra_bytes,
+        chakra_messages,
+        chakra_nodes,
+        chakra_record,
+        chakra_traces,
+    )
     from hub_core.composition import embed, relabel, replicate, rescale, sequential
     from hub_core.model.algorithm import Algorithm, Provenance
     from hub_core.model.collectives import (
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Algorithm",
     "Buffer",
+    "CHAKRA_WRITER",
     "Collective",
     "CollectiveKind",
     "Contributions",
@@ -50,6 +60,8 @@ __all__ = [
     "Loss",
     "LossPolicy",
     "LossyError",
+    "NodeTable",
+    "NodeType",
     "PluginError",
     "Provenance",
     "ReduceOp",
@@ -62,6 +74,11 @@ __all__ = [
     "VerifyReport",
     "Written",
     "__version__",
+    "chakra_bytes",
+    "chakra_messages",
+    "chakra_nodes",
+    "chakra_record",
+    "chakra_traces",
     "discover",
     "embed",
     "parse_topology",
@@ -85,6 +102,15 @@ _HOMES = {
         "Contributions",
         "CustomContract",
         "ReduceOp",
+    ),
+    "hub_core.chakra.codec.nodes": ("NodeTable", "NodeType"),
+    "hub_core.chakra.formats": ("CHAKRA_WRITER",),
+    "hub_core.chakra.traces": (
+        "chakra_bytes",
+        "chakra_messages",
+        "chakra_nodes",
+        "chakra_record",
+        "chakra_traces",
     ),
     "hub_core.composition": ("embed", "relabel", "replicate", "rescale", "sequential"),
     "hub_core.model.diagnostics": (

@@ -1,4 +1,4 @@
-"""Read Chakra execution traces, of collective profile v1 or of any foreign dialect, as algorithms."""
+"""Read Chakra execution traces, of collective profile v1 or of others, as algorithms."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Reader:
             yield file
 
     def _check_foreign(self, metadata: Metadata, file: str) -> None:
-        """Refuse a set of which only some files state a profile, or whose files differ in origin."""
+        """Refuse a set where only some files state a profile, or whose files differ in origin."""
         if len(self._profiles) == len(self._metadata):
             return
         place = Location(file, byte=0)

@@ -9,12 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.codec.attributes import Kind
 from hub_core.chakra.codec.metadata import MetadataEntry, encode_metadata
-from hub_core.chakra.read import read
 from hub_core.chakra.codec.schema import message_class
-from hub_core.chakra.codec.wire import WireError, decode_varints, encode_varints, record_bounds, varint
-from hub_core.chakra.algorithms.write import write
+from hub_core.chakra.codec.wire import (
+    WireError,
+    decode_varints,
+    encode_varints,
+    record_bounds,
+    varint,
+)
+from hub_core.chakra.read import read
 from hub_core.model.algorithm import Algorithm
 from hub_core.plugin_api.contract import Source
 from hub_core.testing.strategies import algorithms

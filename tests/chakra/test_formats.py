@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hub_core.chakra.formats import CHAKRA, CHAKRA_READER, CHAKRA_WRITER
 from hub_core.chakra.algorithms.write import write
+from hub_core.chakra.formats import CHAKRA, CHAKRA_READER, CHAKRA_WRITER
 from hub_core.plugin_api.contract import resolve
 from hub_core.testing.samples import ring_all_reduce
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.codec.metadata import encode_metadata
+from hub_core.chakra.codec.wire import varint
 from hub_core.chakra.read import read
 from hub_core.chakra.workloads.survey import survey
-from hub_core.chakra.codec.wire import varint
-from hub_core.chakra.algorithms.write import write
 from hub_core.model.diagnostics import HubError
 from hub_core.plugin_api.contract import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce

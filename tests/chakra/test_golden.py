@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hub_core.chakra.algorithms.lowering import lower
+from hub_core.chakra.algorithms.write import write, write_nodes
 from hub_core.chakra.codec.nodes import NodeTable, NodeType
 from hub_core.chakra.read import read
-from hub_core.chakra.algorithms.write import write, write_nodes
 from hub_core.plugin_api.contract import Source, SourcePart
 
 _TYPES = {"S": NodeType.COMM_SEND, "R": NodeType.COMM_RECV, "C": NodeType.COMP}

@@ -7,9 +7,9 @@ from types import ModuleType
 import pytest
 from google.protobuf import descriptor_pb2
 
+from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.codec.schema import file_descriptor_set
 from hub_core.chakra.codec.wire import record_bounds
-from hub_core.chakra.algorithms.write import write
 from hub_core.testing.samples import ring_all_reduce
 
 pytestmark = pytest.mark.oracle

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from hub_core.chakra.algorithms.profile import METADATA_NAMES
-from hub_core.chakra.read import read
+from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.codec.schema import message_class
 from hub_core.chakra.codec.wire import record_bounds
-from hub_core.chakra.algorithms.write import write
+from hub_core.chakra.read import read
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Buffer, Collective, CollectiveKind
 from hub_core.model.steps import StepKind, StepTableBuilder

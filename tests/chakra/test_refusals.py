@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.codec.metadata import encode_metadata
-from hub_core.chakra.read import read
 from hub_core.chakra.codec.schema import message_class
 from hub_core.chakra.codec.wire import record_bounds, varint
-from hub_core.chakra.algorithms.write import write
+from hub_core.chakra.read import read
 from hub_core.model.diagnostics import InputError
 from hub_core.plugin_api.contract import Options, Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hub_core.chakra.read import read
 from hub_core.chakra.algorithms.write import write
+from hub_core.chakra.read import read
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api.contract import Options, Source, SourcePart

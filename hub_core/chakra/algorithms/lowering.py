@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -87,7 +89,7 @@ def _moved_dependencies(
 
 def _columns(
     algorithm: Algorithm, first: Int64Array, last: Int64Array, nodes: int, collective_bytes: int
-) -> dict[str, npt.NDArray[np.generic]]:
+) -> dict[str, Any]:
     """The columns of `NodeTable` that say something of single nodes."""
     steps = algorithm.steps
     messages = steps.sends | steps.receives
@@ -104,8 +106,8 @@ def _columns(
     # A receive-reduce takes its time when both operands are there.
     duration[last] = steps.duration_ns
     step[first] = step[last] = np.arange(len(steps))
-    columns = {"type": types, "peer": peer, "tag": tag, "size": size}
-    return columns | {"duration_ns": duration, "step": step}
+    messages_of = {"type": types, "peer": peer, "tag": tag, "size": size}
+    return {**messages_of, "duration_ns": duration, "step": step}
 
 
 def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:

@@ -13,6 +13,7 @@ are kept in `Algorithm.extensions["chakra"]`, an object with these optional memb
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,7 @@ def _misfit(reason: str) -> InputError:
 
 def _reordered(nodes: NodeTable, ids: UInt64Array, order: Int64Array) -> NodeTable:
     position = inverse(order)
-    columns = {"node_id": ids}
+    columns: dict[str, Any] = {"node_id": ids}
     for name in ("type", "peer", "tag", "size", "duration_ns", "step"):
         columns[name] = getattr(nodes, name)[order]
     for name in ("data", "control"):

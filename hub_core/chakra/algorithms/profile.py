@@ -1,28 +1,24 @@
 """Collective profile v1: what the metadata of every rank file says of the algorithm.
 
-Source: docs/profile-v1.md. The table `_ENTRIES` is the profile's metadata: what is written, in which
-order, what readers know and what all files of a set must agree on.
+Source: docs/profile-v1.md. The table `_KINDS` is the profile's metadata: what is written, in which
+order, and what readers know.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
 
 from hub_core.chakra.codec.attributes import Kind
 from hub_core.chakra.codec.metadata import MetadataEntry
-from hub_core.model import Algorithm, Collective, Contributions, CustomContract, Provenance
+from hub_core.model import Algorithm
 
 VERSION = "0.0.4"
 SCHEMA = "1.0.2-chakra.0.0.4"
 PROFILE = "collective-algorithm/1"
 UNIT_BYTES = 1 << 20
 MAX_SCALED_UNITS = 1 << 20
-
-_Value = int | bool | str | Sequence[int] | None
 
 
 class CompKind(IntEnum):
@@ -44,135 +40,89 @@ def default_bytes(algorithm: Algorithm) -> int:
     return units * UNIT_BYTES if units <= MAX_SCALED_UNITS else units
 
 
-@dataclass(frozen=True, slots=True)
-class RankStatement:
-    """What the metadata of one rank states: the algorithm, and how its file is written.
+CONTRACT_COLUMNS = ("rank", "offset", "source_rank", "source_unit")
+ORIGIN_FIELDS = ("producer", "producer_version", "source_name", "source_sha256")
+_KINDS: Mapping[str, Kind] = {
+    "schema": Kind.STRING,
+    "profile": Kind.STRING,
+    "collective": Kind.STRING,
+    "num_ranks": Kind.INT32,
+    "rank": Kind.INT32,
+    "root": Kind.INT32,
+    "in_place": Kind.BOOL,
+    "out_of_place": Kind.BOOL,
+    "reduce_op": Kind.STRING,
+    "unit_count": Kind.INT64,
+    "collective_bytes": Kind.INT64,
+    "collective_bytes_is_default": Kind.BOOL,
+    "step_count": Kind.INT64,
+    "scratch_units": Kind.INT64,
+    "input_units": Kind.INT64,
+    "output_units": Kind.INT64,
+    "input_defined": Kind.BOOL,
+    **dict.fromkeys(ORIGIN_FIELDS, Kind.STRING),
+    "options": Kind.STRING,
+    "extensions": Kind.STRING,
+    **{f"expected_{column}": Kind.INT64_LIST for column in CONTRACT_COLUMNS},
+}
+METADATA_NAMES = frozenset(_KINDS)
+"""Every metadata attribute of the profile."""
+_OF_ONE_RANK = {"schema", "rank", "step_count", "scratch_units", "input_units", "output_units"}
+_OF_RANK_0 = {"options", "extensions", *(f"expected_{column}" for column in CONTRACT_COLUMNS)}
+_FREE = {*_OF_ONE_RANK, *_OF_RANK_0, "input_defined", "collective_bytes_is_default"}
+SHARED_NAMES = tuple(name for name in _KINDS if name not in _FREE)
+"""Those on which all rank files of a set must agree."""
+
+_Value = int | bool | str | Sequence[int] | None
+
+
+def metadata_entries(
+    algorithm: Algorithm, rank: int, size: int | None, is_stated: bool
+) -> list[MetadataEntry]:
+    """The attributes of record 0 of one rank.
 
     `size`: what comm_size is for, None without sizes in bytes; `is_stated`: not merely a default.
     """
-
-    algorithm: Algorithm
-    rank: int
-    steps: int
-    size: int | None
-    is_stated: bool
-
-    @property
-    def collective(self) -> Collective:
-        """The collective of the algorithm."""
-        return self.algorithm.collective
-
-    @property
-    def origin(self) -> Provenance:
-        """The provenance of the algorithm."""
-        return self.algorithm.provenance
-
-    @property
-    def contract(self) -> CustomContract | None:
-        """The contract of a custom collective."""
-        return self.algorithm.collective.contract
-
-    @property
-    def expected(self) -> Contributions | None:
-        """The table of a contract; bulky, so that it stands in the file of rank 0 only."""
-        return None if self.rank or self.contract is None else self.contract.expected
-
-    @property
-    def options(self) -> str | None:
-        """The options of the producer, in the file of rank 0 only."""
-        return None if self.rank else _json(self.origin.options)
-
-    @property
-    def extensions(self) -> str | None:
-        """The extensions, in the file of rank 0 only."""
-        # What the file itself shows (ids, order, tags) is read from there again.
-        kept = {
-            name: value for name, value in self.algorithm.extensions.items() if name != "chakra"
-        }
-        return None if self.rank else _json(kept)
-
-
-class _Entry(NamedTuple):
-    """An attribute: name, kind, its value (None: left out), whether all ranks must agree on it."""
-
-    name: str
-    kind: Kind
-    value: Callable[[RankStatement], _Value]
-    is_shared: bool = False
-
-
-def _of_contract(column: str) -> Callable[[RankStatement], _Value]:
-    def value(of: RankStatement) -> _Value:
-        return None if of.contract is None else getattr(of.contract, column)[of.rank].item()
-
-    return value
-
-
-def _of_expected(column: str) -> Callable[[RankStatement], _Value]:
-    def value(of: RankStatement) -> _Value:
-        return None if of.expected is None else getattr(of.expected, column).tolist()
-
-    return value
-
-
-def _of_origin(field: str) -> Callable[[RankStatement], _Value]:
-    def value(of: RankStatement) -> _Value:
+    collective, steps = algorithm.collective, algorithm.steps
+    values: dict[str, _Value] = {
+        "schema": SCHEMA,
+        "profile": PROFILE,
+        "collective": str(collective.kind),
+        "num_ranks": collective.num_ranks,
+        "rank": rank,
+        "root": collective.root,
+        "in_place": collective.in_place,
+        "out_of_place": collective.out_of_place,
+        "reduce_op": str(collective.reduce_op),
+        "unit_count": collective.unit_count,
+        "collective_bytes": size,
+        "collective_bytes_is_default": None if size is None or is_stated else True,
+        "step_count": int(steps.rank_indptr[rank + 1] - steps.rank_indptr[rank]),
+        "scratch_units": int(algorithm.scratch_units[rank]),
+    }
+    if (contract := collective.contract) is not None:
+        values["input_units"] = int(contract.input_units[rank])
+        values["output_units"] = int(contract.output_units[rank])
+        values["input_defined"] = bool(contract.defined[rank])
+    for name in ORIGIN_FIELDS:
+        text: str = getattr(algorithm.provenance, name)
         # UTF-8 must carry it: file names may hold lone surrogates.
-        text: str = getattr(of.origin, field)
-        return text.encode("utf-8", "backslashreplace").decode()
-
-    return value
-
-
-def _json(value: Mapping[str, object]) -> str | None:
-    text = json.dumps(dict(value), sort_keys=True, separators=(",", ":"))
-    return text if value else None
+        values[name] = text.encode("utf-8", "backslashreplace").decode()
+    # What would be bulky in every file stands in that of rank 0 only.
+    values |= _values_of_rank_0(algorithm) if rank == 0 else {}
+    found = {name: value for name, value in values.items() if value is not None}
+    return [MetadataEntry(name, _KINDS[name], value) for name, value in found.items()]
 
 
-CONTRACT_COLUMNS = ("rank", "offset", "source_rank", "source_unit")
-ORIGIN_FIELDS = ("producer", "producer_version", "source_name", "source_sha256")
-
-_ENTRIES = (
-    _Entry("schema", Kind.STRING, lambda of: SCHEMA),
-    _Entry("profile", Kind.STRING, lambda of: PROFILE, True),
-    _Entry("collective", Kind.STRING, lambda of: str(of.collective.kind), True),
-    _Entry("num_ranks", Kind.INT32, lambda of: of.collective.num_ranks, True),
-    _Entry("rank", Kind.INT32, lambda of: of.rank),
-    _Entry("root", Kind.INT32, lambda of: of.collective.root, True),
-    _Entry("in_place", Kind.BOOL, lambda of: of.collective.in_place, True),
-    _Entry("out_of_place", Kind.BOOL, lambda of: of.collective.out_of_place, True),
-    _Entry("reduce_op", Kind.STRING, lambda of: str(of.collective.reduce_op), True),
-    _Entry("unit_count", Kind.INT64, lambda of: of.collective.unit_count, True),
-    _Entry("collective_bytes", Kind.INT64, lambda of: of.size, True),
-    _Entry(
-        "collective_bytes_is_default",
-        Kind.BOOL,
-        lambda of: None if of.size is None or of.is_stated else True,
-    ),
-    _Entry("step_count", Kind.INT64, lambda of: of.steps),
-    _Entry("scratch_units", Kind.INT64, lambda of: int(of.algorithm.scratch_units[of.rank])),
-    _Entry("input_units", Kind.INT64, _of_contract("input_units")),
-    _Entry("output_units", Kind.INT64, _of_contract("output_units")),
-    _Entry("input_defined", Kind.BOOL, _of_contract("defined")),
-    *(_Entry(field, Kind.STRING, _of_origin(field), True) for field in ORIGIN_FIELDS),
-    _Entry("options", Kind.STRING, lambda of: of.options),
-    _Entry("extensions", Kind.STRING, lambda of: of.extensions),
-    *(
-        _Entry(f"expected_{column}", Kind.INT64_LIST, _of_expected(column))
-        for column in CONTRACT_COLUMNS
-    ),
-)
-METADATA_NAMES = frozenset(entry.name for entry in _ENTRIES)
-"""Every metadata attribute of the profile."""
-SHARED_NAMES = tuple(entry.name for entry in _ENTRIES if entry.is_shared)
-"""Those on which all rank files of a set must agree."""
-
-
-def metadata_entries(statement: RankStatement) -> list[MetadataEntry]:
-    """The attributes of record 0 of one rank."""
-    entries = []
-    for name, kind, value_of, _ in _ENTRIES:
-        value = value_of(statement)
-        if value is not None:
-            entries.append(MetadataEntry(name, kind, value))
-    return entries
+def _values_of_rank_0(algorithm: Algorithm) -> dict[str, _Value]:
+    # What the file itself shows (ids, order, tags) is read from there again.
+    kept = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}
+    values: dict[str, _Value] = {}
+    for name, stated in (("options", algorithm.provenance.options), ("extensions", kept)):
+        text = json.dumps(dict(stated), sort_keys=True, separators=(",", ":"))
+        values[name] = text if stated else None
+    contract = algorithm.collective.contract
+    if contract is not None and contract.expected is not None:
+        for column in CONTRACT_COLUMNS:
+            values[f"expected_{column}"] = getattr(contract.expected, column).tolist()
+    return values

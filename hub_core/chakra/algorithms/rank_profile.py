@@ -121,8 +121,8 @@ class Profile:
         options = cast(Mapping[str, str], first.json_object("options"))
         if not all(isinstance(value, str) for value in options.values()):
             raise first.fail("metadata attribute options holds a value that is not text")
-        origin = [first.string(name) for name in ORIGIN_FIELDS]
-        self.provenance = Provenance(*origin, options=options)
+        origin = {name: first.string(name) for name in ORIGIN_FIELDS}
+        self.provenance = Provenance(options=options, **origin)
 
 
 def check_rank(other: RankProfile, first: RankProfile, rank: int, files: int) -> None:

@@ -124,7 +124,7 @@ def _regions(
     both = fields.is_comp & fields.has("src_region") & fields.has("dst_region")
     differs = both & (src[2] != dst[2])
     fields.refuse(differs, "src_region and dst_region differ in their count", "size-mismatch")
-    columns = {}
+    columns: dict[str, Int64Array] = {}
     for side, region, carries in (("src", src, fields.is_send), ("dst", dst, fields.is_receive)):
         buffer = np.where(carries, message[0], region[0])
         offset = np.where(carries, message[1], region[1])

@@ -39,9 +39,11 @@ def irregular_ranks(
     for file in np.flatnonzero(links.irregular).tolist():
         start, stop = nodes.batch.file_indptr[file : file + 2].tolist()
         rows = row_of_node[start:stop] - row_of_node[start]
-        edges = [_within(edges, start, stop) for edges in (links.data, links.control)]
+        data = _within(links.data, start, stop)
+        control = _within(links.control, start, stop)
         place = nodes.batch.bytes_of(file)
-        found[nodes.batch.ranks[file]] = RankNodes(nodes.id[start:stop], rows, *edges, *place)
+        rank = nodes.batch.ranks[file]
+        found[rank] = RankNodes(nodes.id[start:stop], rows, data, control, *place)
     return found
 
 

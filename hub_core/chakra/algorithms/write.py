@@ -1,4 +1,4 @@
-"""Write algorithms as execution traces of collective profile v1, and node tables as plain traces."""
+"""Write algorithms as traces of collective profile v1, and node tables as plain traces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hub_core.chakra.algorithms.encode_nodes import Plan, encode_plain, encode_p
 from hub_core.chakra.algorithms.lowering import lower
 from hub_core.chakra.algorithms.profile import (
     VERSION,
-    RankStatement,
     default_bytes,
     metadata_entries,
 )
@@ -101,7 +100,7 @@ def write_nodes(nodes: NodeTable, *, version: str = VERSION) -> list[bytes]:
 
 
 def _has_triple(algorithm: Algorithm) -> bool:
-    """Whether chunk counts mean something: not where one unit is one byte of a timing-only trace."""
+    """Whether chunk counts mean something: not in a timing-only trace, where a unit is a byte."""
     steps, units = algorithm.steps, algorithm.collective.unit_count
     if algorithm.collective_bytes == units and not algorithm.has_contents:
         return False
@@ -159,9 +158,8 @@ class _Files:
         return self._metadata(rank) + self._records[rank - self._ranks.start]
 
     def _metadata(self, rank: int) -> bytes:
-        plan, steps = self._plan, self._plan.algorithm.steps
-        count = int(steps.rank_indptr[rank + 1] - steps.rank_indptr[rank])
+        plan = self._plan
         has_size = plan.dialect != "symbolic" or plan.is_stated
         size = plan.bound_bytes if has_size else None
-        statement = RankStatement(plan.algorithm, rank, count, size, plan.is_stated)
-        return encode_metadata(VERSION, metadata_entries(statement))
+        entries = metadata_entries(plan.algorithm, rank, size, plan.is_stated)
+        return encode_metadata(VERSION, entries)

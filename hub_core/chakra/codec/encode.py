@@ -1,9 +1,9 @@
-"""Encode many records at once: a byte matrix of fixed heads and padded varints, compressed by a mask.
+"""Encode many records at once: a byte matrix of fixed heads and padded varints, cut by a mask.
 
 A record is a row of pieces. A piece is as wide in the matrix as it gets in any record; a mask keeps
-the bytes that count, and selecting by it writes the records one behind the other. Lists of any length
-are put in afterwards. The bytes are those that protobuf itself writes. Cost: records times the bytes
-of the widest record.
+the bytes that count, and selecting by it writes the records one behind the other. Lists of any
+length are put in afterwards. The bytes are those that protobuf itself writes. Cost: records times
+the bytes of the widest record.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ class Piece:
         if all(bool((column == column[0]).all()) for column in values):
             head = _with_numbers(head, [int(column[0]) for column in values], lengths)
             values, lengths = (), ()
-        self._head = np.frombuffer(head, np.uint8)
-        self._values, self._lengths, self._present = values, lengths, present
+        self.present = present
+        self._values, self._lengths = values, lengths
         self._widths = [varint_widths(column) for column in values]
         self._varint_bytes = sum(self._widths, start=np.zeros((), np.int64))
         size = self._varint_bytes + len(head)
         self.sizes = size if present is None else np.where(present, size, 0)
-        self.width = len(head) + sum(int(widths.max()) for widths in self._widths)
+        self._first = len(head)
+        open_bytes = sum(int(widths.max()) for widths in self._widths)
+        self.template = np.frombuffer(head + bytes(open_bytes), np.uint8)
 
     def fill(self, matrix: Bytes, mask: BoolArray) -> None:
-        """Write the piece into its columns of the matrix, and mark the bytes that count."""
-        matrix[:, : len(self._head)] = self._head
-        mask[:] = True if self._present is None else self._present[:, None]
+        """Write what differs between records, and unmark bytes that do not count."""
         for position, constant in self._lengths:
             matrix[:, position] = self._varint_bytes + constant
-        place = len(self._head)
+        place = self._first
         for column, widths in zip(self._values, self._widths, strict=True):
             shortest = int(widths.min())
             for index in range(int(widths.max())):
@@ -145,16 +145,30 @@ def encode_records(
 
 
 def _compressed(pieces: Sequence[Piece], records: int) -> Bytes:
-    width = sum(piece.width for piece in pieces)
-    matrix = np.empty((records, width), np.uint8)
-    mask = np.empty((records, width), np.bool_)
-    first = 0
-    for piece in pieces:
-        after = first + piece.width
+    widths = [len(piece.template) for piece in pieces]
+    matrix = np.empty((records, sum(widths)), np.uint8)
+    # Whole rows at a time: that is memory copied in order, unlike piece after piece.
+    matrix[:] = np.concatenate([piece.template for piece in pieces])
+    mask = _presence(pieces, widths, records)
+    for piece, first, width in zip(pieces, first_positions(widths), widths, strict=True):
+        after = first + width
         piece.fill(matrix[:, first:after], mask[:, first:after])
-        first = after
     compressed: Bytes = matrix[mask]
     return compressed
+
+
+def _presence(pieces: Sequence[Piece], widths: Sequence[int], records: int) -> BoolArray:
+    """Which bytes of the matrix belong to pieces that are there."""
+    code = np.zeros(records, np.int64)
+    for number, piece in enumerate(pieces):
+        here = np.True_ if piece.present is None else piece.present
+        code |= here.astype(np.int64) << number
+    # Records come in few combinations of pieces, so that rows of the mask are looked up.
+    codes, combination = np.unique(code, return_inverse=True)
+    has_piece = (codes[:, None] >> np.arange(len(pieces))) & 1
+    rows = np.repeat(has_piece.astype(np.bool_), widths, axis=1)
+    mask: BoolArray = rows[combination]
+    return mask
 
 
 def _merged(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) -> Bytes:

@@ -68,7 +68,7 @@ class NodeFields:
         return values
 
     def region(self, name: str, where: BoolArray) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Columns buffer, offset and count of a list of three; (UNKNOWN, 0, 0) where it is absent."""
+        """Columns buffer, offset, count of a list of three; (UNKNOWN, 0, 0) where it is absent."""
         present = where & self.has(name)
         wrong = present & (self.nodes.attributes.kind[name] == WRONG_LENGTH)
         message = f"the attribute {name} has not the three entries buffer, offset, count"

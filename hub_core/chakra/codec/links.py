@@ -109,8 +109,9 @@ class _Index:
 
     def _refuse(self, child: int, parent_id: int, count: int) -> None:
         others = f" ({count} such dependencies here)" if count > 1 else ""
+        node = f"node {self._ids[child]} depends on node {parent_id}"
         raise InputError(
-            f"node {self._ids[child]} depends on node {parent_id}, which is not in the file{others}",
+            f"{node}, which is not in the file{others}",
             location=self._batch.place(child),
             code="dangling-dependency",
             cure="read with the option drop_dangling to leave such dependencies out",

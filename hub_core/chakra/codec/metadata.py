@@ -65,7 +65,7 @@ def _value(entry: MetadataEntry) -> bytes:
 
 def decode_metadata(body: bytes) -> Metadata:
     """Decode the body of record 0. Raises `WireError` for other bytes and doubled attributes."""
-    # Imported here: writers need no protobuf, and its import takes longer than writing a small trace.
+    # Imported here: writers need no protobuf, whose import takes longer than a small trace.
     from google.protobuf.message import DecodeError
 
     from hub_core.chakra.codec.schema import message_class

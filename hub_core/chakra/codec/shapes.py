@@ -1,9 +1,9 @@
 """Decode the attributes of many nodes at once: one record teaches how all of its shape are read.
 
-Two records have one shape when they differ only in the values of numbers, not in field order, names,
-kinds or varint widths. A trace of a million nodes has some dozens of shapes. The first record of a
-shape is walked field by field; the others are recognised by a masked comparison, 8 bytes at a time,
-and their numbers are read as columns. Cost: records of one length, times the shapes of that length.
+Two records have one shape when they differ only in the values of numbers, not in field order,
+names, kinds or varint widths. A trace of a million nodes has some dozens of shapes. The first
+record of a shape is walked field by field; the others are recognised by a masked comparison, 8 bytes
+at a time, and their numbers are read as columns. Cost: records of one length times their shapes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The wire format under execution traces: varints, fields and framed records, singly and as columns.
+"""The wire format under execution traces: varints, fields and records, singly and as columns.
 
-Source: the encoding page of Protocol Buffers (protobuf.dev/programming-guides/encoding). A varint holds 7 bits a byte,
-the lowest first; bit 7 says that another byte follows.
+Source: the encoding page of Protocol Buffers (protobuf.dev/programming-guides/encoding). A varint
+holds 7 bits a byte, the lowest first; bit 7 says that another byte follows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WireType(IntEnum):
 
 
 class Field(NamedTuple):
-    """One field of a message; its value is `start..stop` of the buffer (BYTES: without the length)."""
+    """One field of a message; its value is `start..stop` of the buffer, without a length."""
 
     number: int
     wire: WireType
@@ -54,7 +54,7 @@ class Field(NamedTuple):
 
 
 def varint(value: int) -> bytes:
-    """Encode 0..2^64-1; negative numbers as their two's complement, as int32 and int64 fields do."""
+    """Encode 0..2^64-1; negative numbers as their two's complement, as in int32 and int64."""
     value &= (1 << 64) - 1
     encoded = bytearray()
     while value >= 128:
@@ -90,7 +90,7 @@ def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
 
 
 def walk(content: bytes, start: int, stop: int) -> Iterator[Field]:
-    """Yield the fields of the message in `content[start:stop]`. Raises `WireError` for any other bytes."""
+    """Yield the fields of the message in `content[start:stop]`. Raises `WireError`."""
     position = start
     while position < stop:
         tag_at = position

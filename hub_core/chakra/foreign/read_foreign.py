@@ -172,7 +172,7 @@ def foreign_sizes(
         message = "the messages disagree on total_chunk_cnt and have no small common multiple"
         raise InputError(message, location=place, code="size-mismatch")
     scale = np.where(total > 0, units // np.maximum(total, 1), 1)
-    count = joined.columns["msg_chunk_cnt"] * scale
+    count = joined.columns["msg_chunk_cnt"].astype(np.int64) * scale
     highest = int((joined.columns["msg_chunk_idx"] * scale + count).max())
     kind = _kind(metadata, num_ranks, units * num_ranks)
     if highest > units and kind is CollectiveKind.ALL_GATHER:
