@@ -37,6 +37,7 @@ def rank_parts(source: Source) -> list[SourcePart]:
 
 
 def _rank(part: SourcePart, count: int) -> int:
+    """The rank that the source, or else the name of the file, states."""
     if part.rank is not None:
         return part.rank
     if match := _RANK_IN_NAME.search(part.name):
@@ -48,6 +49,7 @@ def _rank(part: SourcePart, count: int) -> int:
 
 
 def _wrong_files(name: str, message: str, cure: str = "") -> InputError:
+    """An error about a file of the set, or about the set."""
     return InputError(message, location=Location(name), code="rank-files", cure=cure)
 
 

@@ -31,20 +31,9 @@ SOURCE_EXTENSION = "chakra-source"
 """Key of `Algorithm.extensions` for what the files say besides the algorithm."""
 
 KNOWN_SCALARS = (
-    "comm_size",
-    "comm_src",
-    "comm_dst",
-    "comm_tag",
-    "msg_chunk_idx",
-    "msg_chunk_cnt",
-    "total_chunk_cnt",
-    "channel",
-    "lane",
-    "is_rrc",
-    "comp_kind",
-    "duration_ns",
-    "source_line",
-    "tb_id",
+    *("comm_size", "comm_src", "comm_dst", "comm_tag", "channel", "lane", "tb_id"),
+    *("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"),
+    *("is_rrc", "comp_kind", "duration_ns", "source_line"),
 )
 KNOWN_REGIONS = ("region", "src_region", "dst_region")
 # Attributes that say nothing that the others do not.
@@ -68,6 +57,7 @@ class _Reader:
     """One reading: files come in order of rank, some at a time, and leave only their steps."""
 
     def __init__(self, source: Source, drop_dangling: bool) -> None:
+        """`drop_dangling`: leave out dependencies on nodes that are not there."""
         self._name = source.name
         self._parts = rank_parts(source)
         self._drop_dangling = drop_dangling
@@ -88,6 +78,7 @@ class _Reader:
         return self._of_profile(joined) if self._profiles else self._foreign(joined, size)
 
     def _files(self) -> Iterator[RankFile]:
+        """Open the files in order; their metadata must agree."""
         for rank, part in enumerate(self._parts):
             content = part.load()
             self._digest.update(content)
@@ -132,6 +123,7 @@ class _Reader:
         if not self._profiles:
             return foreign_chunk(fields, links, len(self._parts))
         first = self._profiles[0]
+        # Only rank 0 is asked: the others agree, or were refused.
         reader = ProfileReader(len(self._parts), first.integer("unit_count", 1), first.size())
         counts = [self._profiles[file.rank].integer("step_count", 0, 1 << 40) for file in files]
         return reader.chunk(fields, links, np.asarray(counts, np.int64))
@@ -152,6 +144,7 @@ class _Reader:
     def _foreign(self, joined: Joined, size: int | None) -> Algorithm:
         num_ranks = len(self._parts)
         sizes = foreign_sizes(joined, num_ranks, self._metadata[0], self._name, size)
+        # Offsets and counts are known only now that all ranks are read.
         steps, scale = joined.steps, sizes.scale[joined.row]
         steps = dataclasses.replace(
             steps,
@@ -189,6 +182,7 @@ def _kept_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonV
     """Short values that the model has no place for; never a whole source text."""
     kept: dict[str, JsonValue] = {}
     for name, value in metadata.attributes.items():
+        # Converters put whole source files into an attribute.
         is_long = isinstance(value, str) and len(value) > _LONGEST_KEPT_TEXT
         if name not in known and isinstance(value, str | int | float) and not is_long:
             kept[name] = value

@@ -47,6 +47,7 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
 
 
 def _check_magic(name: str, content: bytes) -> None:
+    """Name files that are no records at all."""
     place = Location(name, byte=0)
     if not content:
         raise InputError("the file is empty", location=Location(name), code="empty-file")
@@ -60,6 +61,7 @@ def _check_magic(name: str, content: bytes) -> None:
 
 
 def _metadata(body: bytes, offset: int) -> Metadata:
+    """The metadata in record 0, whose body starts at `offset` of the file."""
     try:
         fields = list(walk(body, 0, len(body)))
     except WireError as error:

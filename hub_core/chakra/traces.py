@@ -36,7 +36,7 @@ def chakra_nodes(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 
 
 def chakra_traces(algorithm: Algorithm, options: Options) -> WriteResult:
-    """One trace a rank, named `.<rank>.et`. Options are those of `CHAKRA_WRITER`; all may be absent.
+    """One trace a rank, named `.<rank>.et`. Options: those of `CHAKRA_WRITER`, all may be absent.
 
     Raises `UsageError` for options that do not fit the algorithm.
     """
@@ -44,7 +44,7 @@ def chakra_traces(algorithm: Algorithm, options: Options) -> WriteResult:
 
 
 def chakra_record(message: str, **fields: object) -> bytes:
-    """One record of a trace file: a message of the schema, such as `Node`, with its length before it.
+    """One record of a trace file: a message of the schema, such as `Node`, behind its length.
 
     `fields` are those of the message; a nested message is a dict. Raises `TypeError` or
     `ValueError` for fields that the message has not.
@@ -75,6 +75,6 @@ def chakra_messages(content: bytes, file: str) -> Iterator[Message]:
         try:
             message.ParseFromString(content[start:stop])
         except DecodeError:
-            error = WireError("a record is not a message of the schema", start)
-            raise located(error, file) from None
+            broken = WireError("a record is not a message of the schema", start)
+            raise located(broken, file) from None
         yield message

@@ -1,4 +1,4 @@
-"""Hold a parsed JSON document against one of the shipped schemas; the first violation is named by its path."""
+"""Hold a parsed JSON document against a shipped schema, and name the path of what violates it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
-
 
 TYPE_NAMES: dict[type, str] = {
     int: "an integer",
@@ -27,32 +26,25 @@ def first_violation(document: object, schema_file: str) -> tuple[str, str] | Non
     # Imported here: a quarter of the time that reading a small file takes.
     import jsonschema
 
-    schema = json.loads(
-        importlib.resources.files("hub_core.schemas").joinpath(schema_file).read_bytes()
-    )
-    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
-        "integer", lambda _, value: type(value) is int
-    )
-    validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)  # type: ignore[no-untyped-call]
-    errors = sorted(
-        validator(schema).iter_errors(document),
-        key=lambda error: (len(error.path), list(map(str, error.path))),
-    )
-    return (errors[0].json_path, _message(errors[0])) if errors else None
+    resource = importlib.resources.files("hub_core.schemas").joinpath(schema_file)
+    draft = jsonschema.Draft202012Validator
+    types = draft.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    strict = jsonschema.validators.extend(draft, type_checker=types)  # type: ignore[no-untyped-call]
+    validator = strict(json.loads(resource.read_bytes()))
+    nearest = min(validator.iter_errors(document), key=_depth_and_path, default=None)
+    return nearest and (nearest.json_path, _message(nearest))
+
+
+def _depth_and_path(error: ValidationError) -> tuple[int, list[str]]:
+    return len(error.path), list(map(str, error.path))
 
 
 def _message(error: ValidationError) -> str:
     """The message of a violation, without the offending value where that may be long."""
     if error.validator == "type":
         wanted = error.validator_value
-        names = (
-            wanted
-            if isinstance(wanted, str)
-            else " or ".join(map(str, wanted if isinstance(wanted, list) else []))
-        )
+        names = " or ".join(map(str, wanted)) if isinstance(wanted, list) else wanted
         return f"expected {names}, got {TYPE_NAMES[type(error.instance)]}"
-    return (
-        error.message
-        if len(error.message) <= _LONGEST_MESSAGE
-        else f"{error.message[:_LONGEST_MESSAGE]}..."
-    )
+    if len(error.message) <= _LONGEST_MESSAGE:
+        return error.message
+    return f"{error.message[:_LONGEST_MESSAGE]}..."

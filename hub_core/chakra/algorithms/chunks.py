@@ -46,6 +46,7 @@ class Joined:
 
     def numbering(self, file: str) -> dict[str, JsonValue]:
         """What `lower` needs to give the nodes of this trace again; empty for the plain form."""
+        # What is plain is not remembered: most algorithms have no extension at all.
         found: dict[str, JsonValue] = {}
         tags = self.columns["tag"][self.row].astype(np.int32)
         if remembered := tags_are_channels(self.steps, tags, file):
@@ -76,6 +77,7 @@ def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
         for name in chunks[0].columns
     }
     for column in columns.values():
+        # Read-only columns are not copied when the table is built.
         column.flags.writeable = False
     data = _joined_edges(chunks, "data")
     control = _joined_edges(chunks, "control")
@@ -91,6 +93,7 @@ def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
 
 def _joined_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64Array]:
     """(parents, children) by row of all chunks together."""
+    # The last entry is the number of all rows; no chunk begins there.
     shifts = row_pointer([len(chunk) for chunk in chunks])
     edges: list[Edges] = [getattr(chunk, name) for chunk in chunks]
     parents = [part.parents + shift for part, shift in zip(edges, shifts, strict=False)]

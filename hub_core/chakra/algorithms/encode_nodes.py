@@ -90,6 +90,7 @@ def encode_profile(plan: Plan, ranks: range) -> list[bytes]:
     rest = [
         span.micros(),
         *span.message(with_size=plan.dialect != "symbolic"),
+        # The order of attributes is part of the profile: equal algorithms give equal bytes.
         *steps.triple(),
         *steps.placement(),
         *steps.computation(),
@@ -113,6 +114,7 @@ class _Span:
     """The nodes of consecutive ranks; columns by node."""
 
     def __init__(self, nodes: NodeTable, ranks: range) -> None:
+        """`ranks`: consecutive ones."""
         self._nodes = nodes
         self._indptr = nodes.rank_indptr[ranks.start : ranks.stop + 1]
         self.rows = slice(int(self._indptr[0]), int(self._indptr[-1]))
@@ -163,6 +165,8 @@ class _Span:
         return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
 
     def _ids(self, indptr: Int64Array, indices: Int64Array) -> tuple[Int64Array, UInt64Array]:
+        """Row pointer and ids of the parents of these nodes."""
+        # Parents are rows of the whole table, the file wants their ids.
         bounds = indptr[self.rows.start : self.rows.stop + 1]
         return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
 
@@ -175,6 +179,7 @@ def _union(
     ids = np.concatenate([data[1], control[1]])
     both = np.stack([owner.astype(np.uint64), ids])
     _, first = np.unique(both, axis=1, return_index=True)
+    # The first of equal entries is the data dependency: those were put first.
     kept = np.sort(first)
     indptr, order = csr(owner[kept], kept, len(data[0]) - 1)
     return indptr, ids[order]
@@ -187,6 +192,7 @@ class _StepsOfNodes:
     """
 
     def __init__(self, plan: Plan, span: _Span) -> None:
+        """The nodes of `span`, of the algorithm of `plan`."""
         self._plan, self._span = plan, span
         step = plan.nodes.step[span.rows]
         self._owned = step >= 0
@@ -263,6 +269,7 @@ class _StepsOfNodes:
         for side in ("src", "dst"):
             buffer = self._column(f"{side}_buffer", Buffer.UNKNOWN)
             offset = self._column(f"{side}_offset", 0)
+            # A side that the model leaves unknown is left out.
             is_known = (buffer != Buffer.UNKNOWN) | (offset != 0) | (self._count != 0)
             present = is_comp & self._owned & is_known
             region = (buffer, offset, self._count)

@@ -47,6 +47,7 @@ def lower(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 
 
 def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
+    """The nodes with ids, order and tags as profile v1 gives them."""
     steps = algorithm.steps
     is_pair = steps.kind == StepKind.RECV_REDUCE
     before = row_pointer(1 + is_pair)
@@ -123,6 +124,7 @@ def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
     here, peer = steps.rank[rows].astype(np.int64), steps.peer[rows].astype(np.int64)
     pair = np.where(is_send, here, peer) * (1 << 31) + np.where(is_send, peer, here)
     channel = steps.channel[rows]
+    # The sort is stable: within a side messages keep the order of the program.
     order = np.lexsort((is_send, channel, pair))
     pair, channel, is_send = pair[order], channel[order], is_send[order]
     side_lengths = run_lengths(run_starts(pair, channel, is_send), len(rows))

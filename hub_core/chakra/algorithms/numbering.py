@@ -41,6 +41,7 @@ def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int3
     if not ranks:
         return nodes
     entries = [_RankEntry(nodes, rank, entry) for rank, entry in ranks.items()]
+    # All ranks are put in order at once: the table is copied one time.
     ids, order = nodes.node_id.copy(), np.arange(len(nodes))
     for entry in entries:
         order[entry.rows] = entry.start + entry.permutation()
@@ -61,6 +62,7 @@ def _misfit(reason: str) -> InputError:
 
 
 def _reordered(nodes: NodeTable, ids: UInt64Array, order: Int64Array) -> NodeTable:
+    """The nodes in the order of the file; dependencies follow their nodes."""
     position = inverse(order)
     columns: dict[str, Any] = {"node_id": ids}
     for name in ("type", "peer", "tag", "size", "duration_ns", "step"):
@@ -76,6 +78,7 @@ class _RankEntry:
     """What is remembered of one rank, checked against its nodes."""
 
     def __init__(self, nodes: NodeTable, rank: str, entry: JsonValue) -> None:
+        """`rank`: the key of the entry. Raises `InputError` for one that is no rank."""
         is_number = rank.isascii() and rank.isdigit() and len(rank) < 10
         if not is_number or int(rank) >= nodes.num_ranks:
             raise _misfit(f"{rank[:20]!r} is not a rank")
@@ -105,6 +108,7 @@ class _RankEntry:
 
     def relist(self, name: str, indptr: Int64Array, indices: Int64Array) -> None:
         """Put parents in the order in which the file listed them."""
+        # Lists that are not named stand in plain order already.
         lists = self._entry.get(name)
         for pair in lists if isinstance(lists, list) else []:
             node, parents = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
@@ -113,12 +117,14 @@ class _RankEntry:
             low, high = indptr[self.start + node : self.start + node + 2].tolist()
             listed = _integers(parents, high - low, "a list of dependencies").astype(np.int64)
             listed += self.start
+            # The same parents in another order, or the steps were changed.
             if not np.array_equal(np.sort(listed), np.sort(indices[low:high])):
                 raise _misfit(f"node {node} has other dependencies")
             indices[low:high] = listed
 
 
 def _integers(value: JsonValue, count: int, what: str) -> UInt64Array:
+    """A list of so many numbers of 64 bits."""
     if not isinstance(value, list) or len(value) != count:
         raise _misfit(f"{what} has not {count} entries")
     if not all(isinstance(entry, int) and 0 <= entry < 1 << 64 for entry in value):

@@ -1,6 +1,6 @@
 """Collective profile v1: what the metadata of every rank file says of the algorithm.
 
-Source: docs/profile-v1.md. The table `_KINDS` is the profile's metadata: what is written, in which
+Source: docs/profile-v1.md. The table `KINDS` is the profile's metadata: what is written, in which
 order, and what readers know.
 """
 
@@ -42,7 +42,7 @@ def default_bytes(algorithm: Algorithm) -> int:
 
 CONTRACT_COLUMNS = ("rank", "offset", "source_rank", "source_unit")
 ORIGIN_FIELDS = ("producer", "producer_version", "source_name", "source_sha256")
-_KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, Kind] = {
     "schema": Kind.STRING,
     "profile": Kind.STRING,
     "collective": Kind.STRING,
@@ -65,12 +65,12 @@ _KINDS: Mapping[str, Kind] = {
     "extensions": Kind.STRING,
     **{f"expected_{column}": Kind.INT64_LIST for column in CONTRACT_COLUMNS},
 }
-METADATA_NAMES = frozenset(_KINDS)
+METADATA_NAMES = frozenset(KINDS)
 """Every metadata attribute of the profile."""
 _OF_ONE_RANK = {"schema", "rank", "step_count", "scratch_units", "input_units", "output_units"}
 _OF_RANK_0 = {"options", "extensions", *(f"expected_{column}" for column in CONTRACT_COLUMNS)}
 _FREE = {*_OF_ONE_RANK, *_OF_RANK_0, "input_defined", "collective_bytes_is_default"}
-SHARED_NAMES = tuple(name for name in _KINDS if name not in _FREE)
+SHARED_NAMES = tuple(name for name in KINDS if name not in _FREE)
 """Those on which all rank files of a set must agree."""
 
 _Value = int | bool | str | Sequence[int] | None
@@ -111,10 +111,11 @@ def metadata_entries(
     # What would be bulky in every file stands in that of rank 0 only.
     values |= _values_of_rank_0(algorithm) if rank == 0 else {}
     found = {name: value for name, value in values.items() if value is not None}
-    return [MetadataEntry(name, _KINDS[name], value) for name, value in found.items()]
+    return [MetadataEntry(name, KINDS[name], value) for name, value in found.items()]
 
 
 def _values_of_rank_0(algorithm: Algorithm) -> dict[str, _Value]:
+    """Options and extensions as JSON, and the table of a contract."""
     # What the file itself shows (ids, order, tags) is read from there again.
     kept = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}
     values: dict[str, _Value] = {}

@@ -30,6 +30,7 @@ class ProfileReader:
     """Turns batches of nodes into steps, held against what the metadata of rank 0 states."""
 
     def __init__(self, num_ranks: int, unit_count: int, size: int | None) -> None:
+        """`size`: what comm_size is for, None where the metadata states no size."""
         self._num_ranks = num_ranks
         self._unit_count = unit_count
         self._size = size
@@ -46,6 +47,7 @@ class ProfileReader:
         is_first = ~(is_combine | is_idle)
         _check_step_counts(fields, is_first, step_counts)
         row_of_node = np.cumsum(is_first) - 1
+        # A stand-in is no step; that nothing depends on it is checked with the edges.
         row_of_node[is_idle] = -1
         return Chunk(
             {name: column[is_first] for name, column in columns.items()},
@@ -74,10 +76,12 @@ class ProfileReader:
         }
 
     def _peers(self, fields: NodeFields) -> Int64Array:
+        """The other end of every message; the own end, where it is stated, must be this rank."""
         fields.require("region", fields.is_message)
         fields.require("comm_tag", fields.is_message)
         fields.require("comm_dst", fields.is_send)
         fields.require("comm_src", fields.is_receive)
+        # A message states both ends; only the other one must be there.
         last = self._num_ranks - 1
         source = fields.numbers("comm_src", fields.is_message, 0, last, -1)
         target = fields.numbers("comm_dst", fields.is_message, 0, last, -1)
@@ -107,6 +111,7 @@ class ProfileReader:
 
     def _check_chunks(self, fields: NodeFields, count: Column) -> None:
         """The same of sizes in chunks; -1 says nothing."""
+        # Chunks are units: the profile knows no other size of a chunk.
         units = np.full(len(count), self._unit_count)
         for name, expected in (("total_chunk_cnt", units), ("msg_chunk_cnt", count)):
             stated = fields.numbers(name, fields.is_message, -1, _INT32, -1)
@@ -143,6 +148,7 @@ def _receive_reduce(fields: NodeFields, links: ResolvedLinks) -> tuple[BoolArray
     is_half = fields.numbers("is_rrc", fields.is_receive, 0, 1, 0) == 1
     kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), -1)
     is_pair = fields.is_comp & (kind == CompKind.REDUCE)
+    # The first node of a batch has none before it; in other files another rank stands there.
     is_pair[:1] = False
     is_pair[1:] &= is_half[:-1] & (fields.rank[1:] == fields.rank[:-1])
     lacks = is_half & ~np.append(is_pair[1:], False)
@@ -173,7 +179,9 @@ def _idle(fields: NodeFields, step_counts: Int64Array) -> BoolArray:
 
 
 def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int64Array) -> None:
+    """Every file must hold as many steps as its metadata states."""
     indptr = fields.nodes.batch.file_indptr
+    # No file is without nodes, so that no segment is empty.
     found = np.add.reduceat(is_first.astype(np.int64), indptr[:-1])
     wrong = np.flatnonzero(found != step_counts)
     if len(wrong):
@@ -185,7 +193,9 @@ def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int
 
 
 def _kinds(fields: NodeFields, is_half: BoolArray) -> Int64Array:
+    """The kind of step of every node."""
     comp_kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), 0)
+    # The first condition that holds decides, so that halves go before receives.
     conditions = [fields.is_send, is_half, fields.is_receive]
     kinds = [StepKind.SEND, StepKind.RECV_REDUCE, StepKind.RECV]
     return np.select(conditions, kinds, _KIND_OF_COMP[comp_kind])

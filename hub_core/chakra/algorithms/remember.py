@@ -38,6 +38,7 @@ def irregular_ranks(
     found = {}
     for file in np.flatnonzero(links.irregular).tolist():
         start, stop = nodes.batch.file_indptr[file : file + 2].tolist()
+        # The row of a stand-in, -1, becomes 0: the only node of its rank.
         rows = row_of_node[start:stop] - row_of_node[start]
         data = _within(links.data, start, stop)
         control = _within(links.control, start, stop)
@@ -48,6 +49,7 @@ def irregular_ranks(
 
 
 def _within(edges: Edges, start: int, stop: int) -> Edges:
+    """The edges of the nodes `start..stop - 1`, counted from there."""
     low, high = np.searchsorted(edges.children, [start, stop])
     return Edges(edges.parents[low:high] - start, edges.children[low:high] - start)
 
@@ -76,6 +78,7 @@ def _unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
     unusual: list[JsonValue] = []
     cuts = run_starts(edges.children)
     for low, high in zip(cuts.tolist(), [*cuts[1:].tolist(), len(edges.children)], strict=False):
+        # The model keeps no dependency twice, so that repetitions are not remembered.
         listed = list(dict.fromkeys(edges.parents[low:high].tolist()))
         if listed != sorted(listed, key=plain.__getitem__):
             parents: list[JsonValue] = [*listed]
@@ -109,6 +112,7 @@ def _check_pairs(
     is_send = steps.sends[rows]
     here, peer = steps.rank[rows], steps.peer[rows]
     source, target = np.where(is_send, here, peer), np.where(is_send, peer, here)
+    # First as channels and order pair, then as the tags do.
     for key, other in ((expected[rows], tags[rows]), (tags[rows], expected[rows])):
         order = np.lexsort((is_send, key, target, source))
         same = np.ones(len(rows) - 1, np.bool_)

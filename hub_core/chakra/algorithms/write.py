@@ -54,6 +54,7 @@ def write(algorithm: Algorithm, options: Options) -> WriteResult:
 
 
 def _plan(algorithm: Algorithm, options: Options) -> Plan:
+    """What the options ask for; refuses what cannot be written."""
     size = options.get("size")
     dialect = str(options.get("dialect") or "both")
     stated = size if isinstance(size, int) else algorithm.collective_bytes
@@ -66,6 +67,7 @@ def _plan(algorithm: Algorithm, options: Options) -> Plan:
         )
     bound = stated if stated is not None else default_bytes(algorithm)
     largest = int(algorithm.steps.count.max(initial=0))
+    # In Python's integers: the product may not fit 64 bits.
     if largest * bound // algorithm.collective.unit_count > LARGEST:
         message = f"a step of {largest} units comes to more than 2^62 bytes"
         raise UsageError(message, cure="choose a smaller size")
@@ -81,6 +83,7 @@ def _plan(algorithm: Algorithm, options: Options) -> Plan:
 
 
 def _chosen_ranks(text: object, num_ranks: int) -> Sequence[int]:
+    """The ranks of a text such as 0,17,4000-4010; all where there is none."""
     if text is None:
         return range(num_ranks)
     ranks = sorted(parse_ranks(str(text)))
@@ -102,6 +105,7 @@ def write_nodes(nodes: NodeTable, *, version: str = VERSION) -> list[bytes]:
 def _has_triple(algorithm: Algorithm) -> bool:
     """Whether chunk counts mean something: not in a timing-only trace, where a unit is a byte."""
     steps, units = algorithm.steps, algorithm.collective.unit_count
+    # The reader of plain traces makes one unit of every byte.
     if algorithm.collective_bytes == units and not algorithm.has_contents:
         return False
     numbers = (
@@ -114,6 +118,7 @@ def _has_triple(algorithm: Algorithm) -> bool:
 
 
 def _losses(plan: Plan) -> list[Loss]:
+    """What readers of the files cannot see, counted."""
     steps = plan.algorithm.steps
     control = len(steps.control_indices) if plan.is_flat else 0
     uneven = np.count_nonzero((steps.duration_ns >= 0) & (steps.duration_ns % 1000 != 0))
@@ -142,23 +147,25 @@ class _Files:
     """The files of a plan: small ranks are encoded together, and only one group is kept."""
 
     def __init__(self, plan: Plan) -> None:
+        """Nothing is encoded yet."""
         self._plan = plan
-        groups = plan.nodes.rank_indptr[:-1] // _GROUP_NODES
-        self._first = np.flatnonzero(np.diff(groups, prepend=-1))
+        self._group_of_rank = plan.nodes.rank_indptr[:-1] // _GROUP_NODES
         self._ranks = range(0)
         self._records: list[bytes] = []
 
     def content(self, rank: int) -> bytes:
         """The file of one rank."""
         if rank not in self._ranks:
-            group = int(np.searchsorted(self._first, rank, side="right"))
-            bounds = [*self._first.tolist(), self._plan.algorithm.num_ranks]
-            self._ranks = range(bounds[group - 1], bounds[group])
+            group = int(self._group_of_rank[rank])
+            first, after = np.searchsorted(self._group_of_rank, [group, group + 1]).tolist()
+            self._ranks = range(first, after)
             self._records = encode_profile(self._plan, self._ranks)
         return self._metadata(rank) + self._records[rank - self._ranks.start]
 
     def _metadata(self, rank: int) -> bytes:
+        """Record 0 of one rank."""
         plan = self._plan
+        # A default size would claim bytes where the file states chunks only.
         has_size = plan.dialect != "symbolic" or plan.is_stated
         size = plan.bound_bytes if has_size else None
         entries = metadata_entries(plan.algorithm, rank, size, plan.is_stated)

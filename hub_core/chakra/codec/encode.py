@@ -67,12 +67,14 @@ class Piece:
     def fill(self, matrix: Bytes, mask: BoolArray) -> None:
         """Write what differs between records, and unmark bytes that do not count."""
         for position, constant in self._lengths:
+            # A length is one byte: heads are short, and so are lists of three varints.
             matrix[:, position] = self._varint_bytes + constant
         place = self._first
         for column, widths in zip(self._values, self._widths, strict=True):
             shortest = int(widths.min())
             for index in range(int(widths.max())):
                 matrix[:, place] = varint_byte(column, index, widths > index + 1)
+                # Up to the shortest number every record has a byte here.
                 if index >= shortest:
                     mask[:, place] &= widths > index
                 place += 1
@@ -113,6 +115,7 @@ def list_attribute(name: str, kind: Kind, columns: Sequence[Column], present: Bo
 def packed_field(tag: int, indptr: Int64Array, values: UInt64Array) -> list[Ragged]:
     """The packed field `tag` of every record that has entries: its tag, its length, its varints."""
     encoded, widths = encode_varints(values)
+    # Bytes of the list of every record.
     payload = np.diff(row_pointer(widths)[indptr])
     filled = payload > 0
     length_bytes, length_widths = encode_varints(payload[filled].astype(np.uint64))
@@ -134,6 +137,7 @@ def encode_records(
     start_sizes = sum((piece.sizes for piece in start), start=np.zeros(records, np.int64))
     ragged_sizes = sum((lengths for _, lengths in inserted), start=np.zeros(records, np.int64))
     body_sizes = sum((piece.sizes for piece in rest), start=start_sizes + ragged_sizes)
+    # The length before a record is a piece like the others.
     frame = Piece(b"", [body_sizes.astype(np.uint64)])
     pieces = [piece for piece in (frame, *start, *rest) if piece.sizes.any()]
     content = _compressed(pieces, records)
@@ -145,6 +149,7 @@ def encode_records(
 
 
 def _compressed(pieces: Sequence[Piece], records: int) -> Bytes:
+    """The bytes of all records without what is inserted."""
     widths = [len(piece.template) for piece in pieces]
     matrix = np.empty((records, sum(widths)), np.uint8)
     # Whole rows at a time: that is memory copied in order, unlike piece after piece.
@@ -180,11 +185,13 @@ def _merged(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) -> Bytes
         merged[places] = encoded
         is_content[places] = False
         at = at + lengths
+    # What is left between the insertions is filled in order.
     merged[is_content] = content
     return merged
 
 
 def _name(name: str) -> bytes:
+    """The field AttributeProto.name."""
     text = name.encode()
     return bytes([_NAME_TAG, len(text)]) + text
 

@@ -23,6 +23,7 @@ class NodeFields:
     """
 
     def __init__(self, nodes: NodeColumns) -> None:
+        """Raises `InputError` for an attribute that stands twice in a node."""
         self.nodes = nodes
         self.is_send = nodes.type == NodeType.COMM_SEND
         self.is_receive = nodes.type == NodeType.COMM_RECV
@@ -30,6 +31,7 @@ class NodeFields:
         self.is_comp = nodes.type == NodeType.COMP
         self.everywhere = np.ones(len(nodes.type), np.bool_)
         self.rank = np.asarray(nodes.batch.ranks, np.int64)[nodes.batch.file_of_node]
+        # All nodes of a shape have the same names: each shape is asked once.
         for shape, members in nodes.attributes.groups:
             if name := shape.repeated():
                 message = f"the attribute {name!r} stands twice"
@@ -90,6 +92,7 @@ class NodeFields:
     def _check_kind(
         self, name: str, present: BoolArray, accepted: BoolArray, expected: str
     ) -> None:
+        """Refuse the first value of a kind that is not accepted."""
         kind = self.nodes.attributes.kind[name]
         wrong = present & ~accepted[kind]
         if wrong.any():
@@ -101,6 +104,7 @@ class NodeFields:
     def _check_range(
         self, name: str, present: BoolArray, values: Int64Array, low: int, high: int
     ) -> None:
+        """Refuse the first value outside `low..high`."""
         wrong = present & ((values < low) | (values > high))
         if wrong.any():
             node = int(wrong.argmax())

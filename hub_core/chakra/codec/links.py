@@ -49,6 +49,7 @@ def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
     irregular = ~index.is_plain
     for edges in (data, control):
         is_odd = edges.parents >= edges.children
+        # A parent twice, or a later one before an earlier one, is remembered too.
         same_child = edges.children[1:] == edges.children[:-1]
         is_odd[1:] |= same_child & (edges.parents[1:] <= edges.parents[:-1])
         irregular[nodes.batch.file_of_node[edges.children[is_odd]]] = True
@@ -59,6 +60,7 @@ class _Index:
     """Positions of nodes by file and id; `is_plain`: bool per file, ids are 0..k-1 in order."""
 
     def __init__(self, batch: Batch, ids: UInt64Array) -> None:
+        """`ids`: of all nodes of the batch."""
         self._batch, self._ids = batch, ids
         self._first = batch.file_indptr[:-1]
         self._sizes = np.diff(batch.file_indptr)
@@ -83,6 +85,7 @@ class _Index:
     def _keys(self, file: Int64Array, ids: UInt64Array) -> Int64Array:
         """(file, id) as one number; -1 for an id that no node has."""
         number = np.searchsorted(self._distinct, ids)
+        # Beyond the last id there is none to compare with.
         number = np.minimum(number, len(self._distinct) - 1)
         keys = file * len(self._distinct) + number
         return np.where(self._distinct[number] == ids, keys, -1)
@@ -92,6 +95,7 @@ class _Index:
         children = group_of_entry(dependencies.indptr)
         file = self._batch.file_of_node[children]
         place, is_there = self._positions(file, dependencies.ids)
+        # The first one is named, the others are counted.
         lost = np.flatnonzero(~is_there)
         if len(lost) and not drop_dangling:
             self._refuse(int(children[lost[0]]), int(dependencies.ids[lost[0]]), len(lost))

@@ -51,15 +51,18 @@ def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
+    """A field of bytes: tag, length, content."""
     return varint(number << 3 | WireType.BYTES) + varint(len(content)) + content
 
 
 def _value(entry: MetadataEntry) -> bytes:
+    """The field of AttributeProto that holds the value."""
     if isinstance(entry.value, str):
         return _field(entry.kind, entry.value.encode())
     if isinstance(entry.value, int):
         return varint(entry.kind << 3 | WireType.VARINT) + varint(entry.value)
     packed, _ = encode_varints(np.asarray(entry.value, np.int64).view(np.uint64))
+    # proto3 writes an empty list as an empty message.
     return _field(entry.kind, _field(_VALUES, packed.tobytes()) if len(packed) else b"")
 
 
@@ -88,6 +91,7 @@ def decode_metadata(body: bytes) -> Metadata:
 
 
 def _kind_and_value(attribute: Any) -> tuple[Kind | None, AttributeValue]:
+    """Kind and value of an AttributeProto; lists become tuples."""
     one_of = attribute.WhichOneof("value")
     if one_of is None:
         return None, None

@@ -75,6 +75,7 @@ class Batch:
     """
 
     def __init__(self, files: Sequence[RankFile]) -> None:
+        """`files`: of consecutive ranks, each with at least one node."""
         self._names = [file.name for file in files]
         self.ranks = [file.rank for file in files]
         contents = [file.content for file in files]
@@ -91,6 +92,7 @@ class Batch:
 
     def fail(self, error: WireError) -> InputError:
         """The error with its file and byte."""
+        # The spare bytes behind the last file are counted to it.
         file = int(np.searchsorted(self._bases, error.position, side="right")) - 1
         return located(error, self._names[min(file, len(self._names) - 1)], -int(self._bases[file]))
 
@@ -150,6 +152,7 @@ class _Header:
     """The fields of nodes before their attributes; `rest`: where those begin, int64 per node."""
 
     def __init__(self, batch: Batch) -> None:
+        """Reads until all nodes stand at an attribute, or at their end."""
         self._batch = batch
         self.scalars = {name: np.zeros(len(batch), np.uint64) for name, _ in _LATE_SCALARS}
         # Runs of dependency varints as (nodes, first bytes, stops), in order of appearance.
@@ -168,6 +171,7 @@ class _Header:
         tags = self._batch.data[self.rest[nodes]]
         going_on = [nodes[:0]]
         for tag in np.flatnonzero(np.bincount(tags)).tolist():
+            # Any other tag ends the header of its node, whether known or not.
             if tag in _HEADER_TAGS:
                 rows = nodes[tags == tag]
                 self._read_value(tag, rows)
@@ -193,6 +197,7 @@ class _Header:
     def add_late_fields(self, attributes: AttributeColumns) -> None:
         """Take over the header fields that stood behind attributes."""
         for name, source in _LATE_SCALARS:
+            # As in every message, the last value of a field counts.
             late = attributes.kind[source] != 0
             self.scalars[name][late] = attributes.values[source][late].view(np.uint64)
         for shape, nodes in attributes.groups:
@@ -209,6 +214,7 @@ class _Header:
             reason = "a dependency list ends inside a number"
             raise WireError(reason, int(starts[open_ended[0]]))
         lengths = stops - starts
+        # All lists are decoded as one; the ends tell which numbers are whose.
         ends = np.cumsum(lengths)
         try:
             ids, first = decode_varints(data[expanded_ranges(starts, lengths)])
@@ -223,6 +229,7 @@ class _Header:
         nothing = np.zeros(0, np.int64)
         runs = [(nothing, nothing, nothing), *self._runs[column]]
         nodes, starts, stops = (np.concatenate(part) for part in zip(*runs, strict=True))
+        # Stable: one node may have several runs, which keep their order.
         order = np.argsort(nodes, kind="stable")
         order = order[stops[order] > starts[order]]
         return nodes[order], starts[order], stops[order]

@@ -2,8 +2,9 @@
 
 Two records have one shape when they differ only in the values of numbers, not in field order,
 names, kinds or varint widths. A trace of a million nodes has some dozens of shapes. The first
-record of a shape is walked field by field; the others are recognised by a masked comparison, 8 bytes
-at a time, and their numbers are read as columns. Cost: records of one length times their shapes.
+record of a shape is walked field by field; the others are recognised by a masked comparison, 8
+bytes at a time, and their numbers are read as columns. Cost: records of one length times their
+shapes.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ class ShapeBook:
     """The shapes learnt so far. `scalars` and `triples` name the attributes to decode."""
 
     def __init__(self, scalars: Iterable[str], triples: Iterable[str]) -> None:
+        """Other attributes are counted, not decoded."""
         self._scalars = frozenset(scalars)
         self._triples = frozenset(triples)
         self._known: dict[int, list[Shape]] = {}
@@ -106,6 +108,7 @@ class ShapeBook:
         """
         columns = self._empty(len(starts))
         lengths = stops - starts
+        # Records of one shape are of one length, so that only these are compared.
         order = np.argsort(lengths, kind="stable")
         cuts = np.flatnonzero(np.diff(lengths[order])) + 1
         for rows in np.split(order, cuts):
@@ -115,6 +118,7 @@ class ShapeBook:
         return columns
 
     def _empty(self, count: int) -> AttributeColumns:
+        """Columns for so many nodes, all absent."""
         names = {*self._scalars, *_HEADER_SCALARS.values()}
         entries = {f"{name}.{entry}" for name in self._triples for entry in range(3)}
         values = {name: np.zeros(count, np.int64) for name in names | entries}
@@ -147,6 +151,7 @@ class ShapeBook:
                 left = left[1:]
 
     def _learn(self, data: Bytes, start: int, stop: int) -> Shape:
+        """The shape of the record in `data[start:stop]`; errors name the byte of the buffer."""
         lesson = _Lesson(data[start:stop].tobytes(), self._scalars, self._triples)
         try:
             return lesson.shape()
@@ -158,6 +163,7 @@ class _Lesson:
     """The walk through the first record of a shape."""
 
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
+        """`content`: one record without its header."""
         self._content = content
         self._scalars, self._triples = scalars, triples
         self._shape = Shape()
@@ -167,6 +173,7 @@ class _Lesson:
         """Walk through all fields. Raises `WireError`."""
         for item in walk(self._content, 0, len(self._content)):
             self._field(item)
+        # Beyond the record the mask is 0: the bytes there belong to the next one.
         spare = -len(self._content) % _LANE
         content = np.frombuffer(self._content, np.uint8)
         self._shape.template = np.pad(content, (0, spare)).view(np.uint64)
@@ -174,6 +181,7 @@ class _Lesson:
         return self._shape
 
     def _field(self, item: Field) -> None:
+        """Learn what a field of Node is, and which of its bytes may differ."""
         if item.number > _LAST_FIELD:
             _refuse_foreign_field(item)
         is_bytes, is_number = item.wire is WireType.BYTES, item.wire is WireType.VARINT
@@ -186,7 +194,7 @@ class _Lesson:
         elif item.number in _HEADER_SCALARS and is_number:
             name = _HEADER_SCALARS[item.number]
             self._shape.kinds[name] = Kind.UINT64
-            self._number(name, item, Kind.UINT64)
+            self._number(name, name, item, Kind.UINT64)
         else:
             self._open(item)
 
@@ -194,11 +202,17 @@ class _Lesson:
         """Let the value differ between records; varints must stay as wide as this one."""
         self._mask[item.start : item.stop] = 0x80 if item.wire is WireType.VARINT else 0
 
-    def _number(self, column: str, item: Field, kind: Kind) -> None:
-        self._open(item)
-        self._shape.slots.append(Slot(column, item.start, item.stop - item.start, kind))
+    def _number(self, name: str, column: str, value: Field, kind: Kind) -> None:
+        """Read this number, an entry of the attribute `name`, into a column."""
+        if value.wire is not _WIRE_OF_FIXED.get(kind, WireType.VARINT):
+            reason = f"the value of attribute {name} is not encoded as {kind.field}"
+            raise WireError(reason, value.start)
+        self._open(value)
+        slot = Slot(column, value.start, value.stop - value.start, kind)
+        self._shape.slots.append(slot)
 
     def _attribute(self, item: Field) -> None:
+        """Learn an attribute; only the wanted ones get slots."""
         name, value = self._name_and_value(item)
         shape = self._shape
         kind = Kind(value.number) if value else None
@@ -211,11 +225,12 @@ class _Lesson:
             return
         shape.kinds[name] = kind
         if kind in INTEGER_KINDS and name in self._scalars:
-            self._checked_number(name, name, value, kind)
+            self._number(name, name, value, kind)
         elif kind in INTEGER_LIST_KINDS and name in self._triples:
             self._triple(name, value, Kind(kind - 1))
 
     def _name_and_value(self, item: Field) -> tuple[str, Field | None]:
+        """The last name and the last value of an attribute."""
         name, value = "", None
         for part in walk(self._content, item.start, item.stop):
             if part.number == 1 and part.wire is WireType.BYTES:
@@ -226,24 +241,20 @@ class _Lesson:
         return name, value
 
     def _triple(self, name: str, value: Field, kind: Kind) -> None:
+        """Read a list of three numbers, whatever its encoding."""
         entries = list(_list_entries(self._content, value, kind))
         if len(entries) != 3:
             self._shape.kinds[name] = WRONG_LENGTH
             return
         for number, entry in enumerate(entries):
-            self._checked_number(name, f"{name}.{number}", entry, kind)
-
-    def _checked_number(self, name: str, column: str, value: Field, kind: Kind) -> None:
-        if value.wire is not _WIRE_OF_FIXED.get(kind, WireType.VARINT):
-            reason = f"the value of attribute {name} is not encoded as {kind.field}"
-            raise WireError(reason, value.start)
-        self._number(column, value, kind)
+            self._number(name, f"{name}.{number}", entry, kind)
 
 
 _KIND_NUMBERS = frozenset(Kind)
 
 
 def _refuse_foreign_field(item: Field) -> None:
+    """Say of which schema a field is that today's has not."""
     # Field numbers of the schema's history: release notes of mlcommons/chakra, 2023.
     if item.number == 11:
         reason = "a node with field 11: schema 0.0.2 or 0.0.3 of 2023, which is not supported"
@@ -255,6 +266,7 @@ def _refuse_foreign_field(item: Field) -> None:
 
 
 def _utf8(content: bytes, part: Field) -> str:
+    """The text of a field."""
     try:
         return content[part.start : part.stop].decode()
     except UnicodeDecodeError:
@@ -276,6 +288,7 @@ def _list_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
 
 
 def _entry_end(content: bytes, position: int, stop: int, wire: WireType) -> int:
+    """Where the entry of a packed list ends that begins at `position`."""
     if wire is WireType.VARINT:
         end = position + 1
         while end <= stop and content[end - 1] >= 128:
@@ -292,6 +305,7 @@ def _take(
 ) -> Int64Array:
     """Decode those of the `left` records that have this shape; return the others."""
     chosen = window if len(left) == len(window) else window[left]
+    # The bits that the shape fixes: tags, names, lengths, continuation bits.
     differs = (chosen.view(np.uint64) ^ shape.template) & shape.mask
     is_same = ~differs.any(axis=1)
     hits = rows[left[is_same]]
@@ -313,6 +327,7 @@ def _numbers(records: Bytes, slot: Slot) -> Int64Array:
     for index in range(slot.width):
         digits = (records[:, slot.start + index] & np.uint8(digit)).astype(np.uint64)
         value |= digits << np.uint64(bits * index)
+    # Parsers cut values of 64 bits down to the kind, without complaint.
     if slot.kind in _NARROW:
         return value.astype(_NARROW[slot.kind]).astype(np.int64)
     if slot.kind in (Kind.SINT32, Kind.SINT64):

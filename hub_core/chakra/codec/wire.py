@@ -29,6 +29,7 @@ class WireError(ValueError):
     """Bytes that no encoder writes: what is wrong, and at which position of the buffer."""
 
     def __init__(self, reason: str, position: int, code: str = "malformed-record") -> None:
+        """`code`: that of the finding which the error becomes."""
         super().__init__(reason)
         self.reason = reason
         self.position = position
@@ -115,6 +116,7 @@ _WIRE_TYPES = frozenset(int(wire) for wire in WireType)
 
 
 def _read_varint(content: bytes, position: int, stop: int, longest: int) -> tuple[int, int]:
+    """The number at `position` and the position after it; at most `longest` bytes."""
     value = 0
     for index in range(longest):
         if position + index >= stop:
@@ -146,6 +148,7 @@ def varint_byte(values: UInt64Array, index: int, has_more: BoolArray) -> Bytes:
 def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
     """Encode many values one after the other: the bytes, and the width of each value."""
     widths = varint_widths(values)
+    # A round a byte: number `index` of all values that are so wide.
     first = first_positions(widths)
     encoded = np.empty(int(widths.sum()), np.uint8)
     for index in range(int(widths.max(initial=0))):
@@ -160,6 +163,7 @@ def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
 
     The last byte must end a varint. Raises `WireError` for a varint of more than 10 bytes.
     """
+    # Bytes without bit 7 end a number, so that all places are known at once.
     ends = np.flatnonzero(encoded < 128)
     starts = np.zeros(len(ends), np.int64)
     starts[1:] = ends[:-1] + 1

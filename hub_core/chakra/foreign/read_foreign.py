@@ -83,6 +83,7 @@ def refuse_workload(fields: NodeFields) -> None:
         expected = "only COMM_SEND_NODE, COMM_RECV_NODE and COMP_NODE stand in an algorithm"
         message = f"{_subject(fields, node)}: {expected}"
         raise InputError(message, location=fields.nodes.batch.place(node), code="node-type")
+    # Workloads of today state messages by communicator, not by peer.
     for name, where in (
         ("comm_dst", fields.is_send),
         ("comm_src", fields.is_receive),
@@ -94,6 +95,7 @@ def refuse_workload(fields: NodeFields) -> None:
 
 
 def _subject(fields: NodeFields, node: int) -> str:
+    """How complaints name a node."""
     node_type = type_name(int(fields.nodes.type[node]))
     return f"rank {fields.rank[node]} has {node_type} {fields.nodes.id[node]}"
 
@@ -108,6 +110,7 @@ def _workload(fields: NodeFields, node: int, lack: str = "") -> InputError:
 
 
 def _peers(fields: NodeFields, num_ranks: int) -> Int64Array:
+    """The other end of every message."""
     last = num_ranks - 1
     source = fields.numbers("comm_src", fields.is_receive, 0, last, -1)
     target = fields.numbers("comm_dst", fields.is_send, 0, last, -1)
@@ -126,6 +129,7 @@ def _sizes(fields: NodeFields) -> dict[str, Int64Array]:
         "state the size of the message"
     )
     fields.refuse(lacks, message, "missing-attribute")
+    # A trace may state both; its bytes are exact, its chunks depend on the reader.
     use_chunks = has_chunks & (size == 0)
     used = {name: np.where(use_chunks, column, 0) for name, column in chunks.items()}
     return {"comm_size": size, **used}
@@ -196,6 +200,7 @@ def _traffic(joined: Joined, sizes: Int64Array) -> int:
 
 
 def _kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind:
+    """The collective of the metadata, custom where it has no such units."""
     name = metadata.text("collective").lower().replace("_", "").replace("-", "")
     kind = _KINDS.get(name, CollectiveKind.CUSTOM)
     is_whole = kind is CollectiveKind.ALL_REDUCE or units % num_ranks == 0
@@ -203,6 +208,7 @@ def _kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind:
 
 
 def _collective(kind: CollectiveKind, num_ranks: int, units: int) -> Collective:
+    """A custom collective of which only the size is known."""
     if kind is not CollectiveKind.CUSTOM:
         return Collective(kind, num_ranks, units)
     whole = np.full(num_ranks, units, np.int64)

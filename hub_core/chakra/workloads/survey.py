@@ -75,6 +75,7 @@ class _Counts:
     """What was seen in the files so far."""
 
     def __init__(self) -> None:
+        """Nothing was seen yet."""
         self._metadata = Metadata()
         self._nodes_by_rank: list[int] = []
         self._types: Counter[str] = Counter()
@@ -126,8 +127,10 @@ class _Counts:
         )
 
     def _dialect(self) -> str:
+        """See `survey`."""
         if profile := self._metadata.text("profile"):
             return profile
+        # Algorithms have messages and COMP nodes, nothing else.
         if set(self._types) - {*_MESSAGES, type_name(NodeType.COMP)}:
             return "workload"
         count = sum(self._types[name] for name in _MESSAGES)
@@ -144,6 +147,7 @@ class _Counts:
 
 
 def _shown(value: AttributeValue) -> str:
+    """A value as text, cut where it is long."""
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= _LONGEST_TEXT:
         return text
