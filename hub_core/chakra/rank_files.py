@@ -25,6 +25,7 @@ def rank_parts(source: Source) -> list[SourcePart]:
         if rank in by_rank:
             raise _wrong_files(part.name, f"{by_rank[rank].name} is of rank {rank} too")
         by_rank[rank] = part
+    # Doubled ranks are refused, so that all are there when there are as many as the last one says.
     if not by_rank:
         raise _wrong_files(source.name, "there are no rank files")
     count = len(by_rank)
@@ -50,7 +51,8 @@ def _rank(part: SourcePart, count: int) -> int:
 
 def _wrong_files(name: str, message: str, cure: str = "") -> InputError:
     """An error about a file of the set, or about the set."""
-    return InputError(message, location=Location(name), code="rank-files", cure=cure)
+    place = Location(name)
+    return InputError(message, location=place, code="rank-files", cure=cure)
 
 
 def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:

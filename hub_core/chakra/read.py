@@ -10,12 +10,11 @@ from pathlib import PurePath
 
 import numpy as np
 
-from hub_core.chakra.algorithms.chunks import Chunk, Joined, irregular_nodes, join
+from hub_core.chakra.algorithms.chunks import Chunk, Joined, RankNodes, irregular_nodes, join
 from hub_core.chakra.algorithms.numbering import EXTENSION
 from hub_core.chakra.algorithms.profile import METADATA_NAMES
 from hub_core.chakra.algorithms.rank_profile import Profile, RankProfile, check_rank
 from hub_core.chakra.algorithms.read_profile import ProfileReader
-from hub_core.chakra.algorithms.remember import RankNodes
 from hub_core.chakra.codec.fields import NodeFields
 from hub_core.chakra.codec.links import link
 from hub_core.chakra.codec.metadata import Metadata
@@ -49,7 +48,8 @@ def read(source: Source, options: Options) -> Algorithm:
     tags. Raises `InputError` with file, byte and node for everything that is not an algorithm.
     """
     size = options.get("size")
-    reader = _Reader(source, bool(options.get("drop_dangling")))
+    drop_dangling = bool(options.get("drop_dangling"))
+    reader = _Reader(source, drop_dangling)
     return reader.read(size if isinstance(size, int) else None)
 
 
@@ -60,6 +60,7 @@ class _Reader:
         """`drop_dangling`: leave out dependencies on nodes that are not there."""
         self._name = source.name
         self._parts = rank_parts(source)
+        # Of files that were read: one for each; profiles only where they state one.
         self._drop_dangling = drop_dangling
         self._metadata: list[Metadata] = []
         self._profiles: list[RankProfile] = []
@@ -75,7 +76,9 @@ class _Reader:
             joined = join(chunks, len(self._parts), self._name)
         except InputError as error:
             raise _of_node(error, irregular_nodes(chunks)) from None
-        return self._of_profile(joined) if self._profiles else self._foreign(joined, size)
+        if self._profiles:
+            return self._of_profile(joined)
+        return self._foreign(joined, size)
 
     def _files(self) -> Iterator[RankFile]:
         """Open the files in order; their metadata must agree."""
@@ -83,6 +86,7 @@ class _Reader:
             content = part.load()
             self._digest.update(content)
             file, metadata = open_rank_file(part.name, rank, content)
+            # Where one file states a profile, all that follow must.
             if "profile" in metadata.attributes or self._profiles:
                 profile = RankProfile(metadata, part.name)
                 first = self._profiles[0] if self._profiles else profile
@@ -98,6 +102,7 @@ class _Reader:
             return
         place = Location(file, byte=0)
         if self._profiles:
+            # A profile in the file of rank 0 alone was refused before: the others lack attributes.
             message = "the file of rank 0 is a foreign trace, this one states a profile"
             cure = "give the files of one algorithm"
             raise InputError(message, location=place, code="rank-files", cure=cure)

@@ -40,6 +40,7 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
     except WireError as error:
         raise located(error, name) from None
     if len(starts) == 1:
+        # Simulators read a node from every rank and do not stop without one.
         cure = "a rank with nothing to do needs one COMP_NODE"
         message = "metadata only, no node follows"
         raise InputError(message, location=Location(name), code="no-nodes", cure=cure)

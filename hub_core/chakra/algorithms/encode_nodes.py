@@ -101,8 +101,12 @@ def encode_profile(plan: Plan, ranks: range) -> list[bytes]:
 
 def _name_and_type(name: str, node_type: int) -> bytes:
     """Both fields; proto3 leaves out what is empty or 0."""
-    name_field = bytes([_NAME_TAG, len(name)]) + name.encode() if name else b""
-    return name_field + (bytes([_TYPE_TAG, node_type]) if node_type else b"")
+    text = b""
+    if name:
+        text += bytes([_NAME_TAG, len(name)]) + name.encode()
+    if node_type:
+        text += bytes([_TYPE_TAG, node_type])
+    return text
 
 
 def _chosen(texts: list[bytes], codes: Column) -> list[Piece]:
@@ -114,7 +118,6 @@ class _Span:
     """The nodes of consecutive ranks; columns by node."""
 
     def __init__(self, nodes: NodeTable, ranks: range) -> None:
-        """`ranks`: consecutive ones."""
         self._nodes = nodes
         self._indptr = nodes.rank_indptr[ranks.start : ranks.stop + 1]
         self.rows = slice(int(self._indptr[0]), int(self._indptr[-1]))
@@ -137,7 +140,9 @@ class _Span:
     def micros(self) -> Piece:
         """The duration, rounded to microseconds: the only unit of the field."""
         rounds_up = self.duration_ns % 1000 >= 500
-        micros = np.maximum(self.duration_ns // 1000 + rounds_up, 0)
+        micros = self.duration_ns // 1000 + rounds_up
+        # -1, for a duration that is not stated, becomes 0, which is left out.
+        micros = np.maximum(micros, 0)
         return number_field(_MICROS_TAG, micros, micros > 0)
 
     def message(self, with_size: bool) -> list[Piece]:
@@ -192,7 +197,6 @@ class _StepsOfNodes:
     """
 
     def __init__(self, plan: Plan, span: _Span) -> None:
-        """The nodes of `span`, of the algorithm of `plan`."""
         self._plan, self._span = plan, span
         step = plan.nodes.step[span.rows]
         self._owned = step >= 0
@@ -211,12 +215,14 @@ class _StepsOfNodes:
 
     def _column(self, name: str, default: int) -> Int64Array:
         """A column of the step table; the stand-ins of idle ranks belong to step -1."""
-        column = getattr(self._plan.algorithm.steps, name)[self._rows].astype(np.int64)
-        return np.append(column, default)[self._step]
+        column = getattr(self._plan.algorithm.steps, name)[self._rows]
+        values = np.append(column.astype(np.int64), default)
+        return values[self._step]
 
     def _of_message(self, name: str) -> Int64Array:
         """The side of a step that a message carries: what SEND reads, what RECV writes."""
-        sent, received = self._column(f"src_{name}", 0), self._column(f"dst_{name}", 0)
+        sent = self._column(f"src_{name}", 0)
+        received = self._column(f"dst_{name}", 0)
         return np.where(self._span.is_send, sent, received)
 
     def triple(self) -> list[Piece]:

@@ -50,12 +50,14 @@ def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     """The nodes with ids, order and tags as profile v1 gives them."""
     steps = algorithm.steps
     is_pair = steps.kind == StepKind.RECV_REDUCE
+    # Nodes of all steps before each one.
     before = row_pointer(1 + is_pair)
     nodes_of_rank = np.maximum(np.diff(before[steps.rank_indptr]), 1)
     rank_indptr = row_pointer(nodes_of_rank)
     # Ranks without steps shift the nodes of those behind them.
     shift = rank_indptr - before[steps.rank_indptr]
     first = before[:-1] + shift[steps.rank]
+    # The same node, where a step is not a pair.
     last = first + is_pair
     nodes = int(rank_indptr[-1])
     moved = _moved_dependencies(steps, first, last)

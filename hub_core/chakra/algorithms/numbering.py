@@ -92,17 +92,20 @@ class _RankEntry:
         plain = np.arange(self._count)
         if self._entry.get("order") is None:
             return plain
-        order = _integers(self._entry["order"], self._count, "order")
-        if not np.array_equal(np.sort(order), plain.astype(np.uint64)):
+        stated = _integers(self._entry["order"], self._count, "order")
+        order = stated.astype(np.int64)
+        is_permutation = np.array_equal(np.sort(order), plain)
+        if not is_permutation:
             raise _misfit("order is not a permutation")
-        return order.astype(np.int64)
+        return order
 
     def ids(self) -> UInt64Array:
         """The id of every node in file order."""
         if self._entry.get("ids") is None:
             return np.arange(self._count).astype(np.uint64)
         ids = _integers(self._entry["ids"], self._count, "ids")
-        if len(np.unique(ids)) != self._count:
+        distinct = np.unique(ids)
+        if len(distinct) != self._count:
             raise _misfit("ids are not unique")
         return ids
 

@@ -83,7 +83,8 @@ def metadata_entries(
 
     `size`: what comm_size is for, None without sizes in bytes; `is_stated`: not merely a default.
     """
-    collective, steps = algorithm.collective, algorithm.steps
+    collective = algorithm.collective
+    steps = algorithm.steps
     values: dict[str, _Value] = {
         "schema": SCHEMA,
         "profile": PROFILE,

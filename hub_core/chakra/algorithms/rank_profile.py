@@ -45,7 +45,8 @@ class RankProfile:
 
     def fail(self, message: str, code: str = "invalid-metadata", cure: str = "") -> InputError:
         """An error about record 0 of this file."""
-        return InputError(message, location=Location(self._file, byte=0), code=code, cure=cure)
+        place = Location(self._file, byte=0)
+        return InputError(message, location=place, code=code, cure=cure)
 
     def has(self, name: str) -> bool:
         """Whether the attribute stands in the file."""
@@ -58,9 +59,9 @@ class RankProfile:
     def integer(self, name: str, low: int = 0, high: int = LARGEST) -> int:
         """An attribute of any integer kind within bounds."""
         value = self._get(name, "an integer")
-        if not isinstance(value, int) or not low <= value <= high:
-            raise self.fail(f"metadata attribute {name} is {value!r}, expected {low}..{high}")
-        return value
+        if isinstance(value, int) and low <= value <= high:
+            return value
+        raise self.fail(f"metadata attribute {name} is {value!r}, expected {low}..{high}")
 
     def boolean(self, name: str) -> bool:
         """An attribute of kind bool or integer."""
@@ -78,13 +79,15 @@ class RankProfile:
         """An attribute of kind string that is one of these names."""
         value = self.string(name)
         if value not in list(names):
-            expected = f"expected one of {', '.join(names)}"
-            raise self.fail(f"metadata attribute {name} is {value!r}, {expected}")
+            known = ", ".join(names)
+            message = f"metadata attribute {name} is {value!r}, expected one of {known}"
+            raise self.fail(message)
         return names(value)
 
     def integers(self, name: str) -> Int64Array:
         """An attribute of kind int64_list."""
-        return np.asarray(self._get(name, "an int64_list"), np.int64)
+        values = self._get(name, "an int64_list")
+        return np.asarray(values, np.int64)
 
     def json_object(self, name: str) -> dict[str, JsonValue]:
         """An attribute that holds a JSON object as text; empty where it is absent."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hub_core.chakra.algorithms.chunks import Chunk
+from hub_core.chakra.algorithms.chunks import Chunk, irregular_ranks
 from hub_core.chakra.algorithms.profile import CompKind
-from hub_core.chakra.algorithms.remember import irregular_ranks
 from hub_core.chakra.codec.fields import LARGEST, NodeFields
 from hub_core.chakra.codec.links import Edges, ResolvedLinks
 from hub_core.chakra.codec.wire import Column
@@ -173,7 +172,8 @@ def _receive_reduce(fields: NodeFields, links: ResolvedLinks) -> tuple[BoolArray
 def _idle(fields: NodeFields, step_counts: Int64Array) -> BoolArray:
     """The COMP nodes that stand in for the steps of ranks that have none."""
     batch = fields.nodes.batch
-    is_idle_file = (step_counts == 0) & (np.diff(batch.file_indptr) == 1)
+    nodes_of_file = np.diff(batch.file_indptr)
+    is_idle_file = (step_counts == 0) & (nodes_of_file == 1)
     is_idle: BoolArray = is_idle_file[batch.file_of_node] & fields.is_comp
     return is_idle
 
@@ -204,6 +204,7 @@ def _kinds(fields: NodeFields, is_half: BoolArray) -> Int64Array:
 def _durations(fields: NodeFields) -> Int64Array:
     """The attribute in nanoseconds, else the field in microseconds, else -1."""
     micros = fields.micros()
+    # proto3 does not tell 0 from absent.
     rounded = np.where(micros > 0, micros * 1000, -1)
     exact = fields.numbers("duration_ns", fields.everywhere, 0, LARGEST, -1)
     return np.where(exact >= 0, exact, rounded)
@@ -215,8 +216,10 @@ def _rows(
     """Edges between nodes as edges between steps; the one inside a receive-reduce goes."""
     kept = edges.only(~is_combine[edges.children])
     rows = Edges(row_of_node[kept.parents], row_of_node[kept.children])
+    # The stand-in of a rank without steps has no row.
+    stand_ins = kept.children[rows.children < 0]
     alone = np.zeros(len(row_of_node), np.bool_)
-    alone[kept.children[rows.children < 0]] = True
+    alone[stand_ins] = True
     message = "the stand-in node of a rank without steps depends on something"
     fields.refuse(alone, message, "dangling-dependency")
     return rows

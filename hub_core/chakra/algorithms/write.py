@@ -87,6 +87,7 @@ def _chosen_ranks(text: object, num_ranks: int) -> Sequence[int]:
     if text is None:
         return range(num_ranks)
     ranks = sorted(parse_ranks(str(text)))
+    # Names no rank twice, and at least one.
     if ranks[-1] >= num_ranks:
         message = f"rank {ranks[-1]} is not in 0..{num_ranks - 1}"
         raise UsageError(message, cure="name ranks of the algorithm", code="rank-range")
@@ -104,7 +105,8 @@ def write_nodes(nodes: NodeTable, *, version: str = VERSION) -> list[bytes]:
 
 def _has_triple(algorithm: Algorithm) -> bool:
     """Whether chunk counts mean something: not in a timing-only trace, where a unit is a byte."""
-    steps, units = algorithm.steps, algorithm.collective.unit_count
+    steps = algorithm.steps
+    units = algorithm.collective.unit_count
     # The reader of plain traces makes one unit of every byte.
     if algorithm.collective_bytes == units and not algorithm.has_contents:
         return False
@@ -147,9 +149,9 @@ class _Files:
     """The files of a plan: small ranks are encoded together, and only one group is kept."""
 
     def __init__(self, plan: Plan) -> None:
-        """Nothing is encoded yet."""
         self._plan = plan
         self._group_of_rank = plan.nodes.rank_indptr[:-1] // _GROUP_NODES
+        # The group that was encoded last.
         self._ranks = range(0)
         self._records: list[bytes] = []
 

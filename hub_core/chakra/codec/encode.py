@@ -91,7 +91,9 @@ def _with_numbers(head: bytes, values: Sequence[int], lengths: Sequence[tuple[in
 
 def number_field(tag: int, values: Column, present: BoolArray | None = None) -> Piece:
     """A varint field of the node itself; `tag` is its tag byte."""
-    return Piece(bytes([tag]), [_unsigned(values)], present)
+    head = bytes([tag])
+    numbers = [_unsigned(values)]
+    return Piece(head, numbers, present)
 
 
 def number_attribute(
@@ -100,7 +102,10 @@ def number_attribute(
     """An attribute with one varint value."""
     inner = _name(name) + varint(kind << 3)
     head = bytes([_ATTRIBUTE_TAG, 0]) + inner
-    return Piece(head, [_unsigned(values)], present, [(1, len(inner))])
+    # The length of the attribute stands behind its tag.
+    lengths = [(1, len(inner))]
+    numbers = [_unsigned(values)]
+    return Piece(head, numbers, present, lengths)
 
 
 def list_attribute(name: str, kind: Kind, columns: Sequence[Column], present: BoolArray) -> Piece:
@@ -198,5 +203,6 @@ def _name(name: str) -> bytes:
 
 def _unsigned(values: Column) -> UInt64Array:
     """Negative numbers become their two's complement of 64 bits, as protobuf writes them."""
-    signed = values if values.dtype == np.uint64 else values.astype(np.int64)
-    return signed.view(np.uint64)
+    if values.dtype == np.uint64:
+        return values.view(np.uint64)
+    return values.astype(np.int64).view(np.uint64)

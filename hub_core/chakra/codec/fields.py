@@ -39,14 +39,16 @@ class NodeFields:
 
     def fail(self, node: int, message: str, code: str, cure: str = "") -> InputError:
         """An error about one node."""
-        subject = f"{type_name(int(self.nodes.type[node]))} {self.nodes.id[node]}"
+        node_type = type_name(int(self.nodes.type[node]))
+        subject = f"{node_type} {self.nodes.id[node]}"
         place = self.nodes.batch.place(node)
         return InputError(f"{subject}: {message}", location=place, code=code, cure=cure)
 
     def refuse(self, bad: BoolArray, message: str, code: str) -> None:
         """Raise an error about the first node where `bad` holds, if there is one."""
         if bad.any():
-            raise self.fail(int(bad.argmax()), message, code)
+            first = int(bad.argmax())
+            raise self.fail(first, message, code)
 
     def has(self, name: str) -> BoolArray:
         """Where the attribute stands, whatever its kind."""
@@ -56,7 +58,8 @@ class NodeFields:
     def require(self, name: str, where: BoolArray) -> None:
         """Refuse the first node of `where` without the attribute."""
         lacks = where & ~self.has(name)
-        self.refuse(lacks, f"the attribute {name} is missing", "missing-attribute")
+        message = f"the attribute {name} is missing"
+        self.refuse(lacks, message, "missing-attribute")
 
     def numbers(self, name: str, where: BoolArray, low: int, high: int, default: int) -> Int64Array:
         """An integer attribute, checked in the nodes of `where`.
@@ -64,6 +67,7 @@ class NodeFields:
         The value is `default` in all other nodes and where the attribute is absent.
         """
         present = where & self.has(name)
+        # The kind goes first: of another one there is no value to compare.
         self._check_kind(name, present, _IS_INTEGER, "an integer")
         values = np.where(present, self.nodes.attributes.values[name], default)
         self._check_range(name, present, values, low, high)
@@ -94,7 +98,8 @@ class NodeFields:
     ) -> None:
         """Refuse the first value of a kind that is not accepted."""
         kind = self.nodes.attributes.kind[name]
-        wrong = present & ~accepted[kind]
+        is_accepted = accepted[kind]
+        wrong = present & ~is_accepted
         if wrong.any():
             node = int(wrong.argmax())
             found = Kind(kind[node]).field
@@ -105,7 +110,8 @@ class NodeFields:
         self, name: str, present: BoolArray, values: Int64Array, low: int, high: int
     ) -> None:
         """Refuse the first value outside `low..high`."""
-        wrong = present & ((values < low) | (values > high))
+        is_outside = (values < low) | (values > high)
+        wrong = present & is_outside
         if wrong.any():
             node = int(wrong.argmax())
             message = f"{name} is {values[node]}, expected {low}..{high}"

@@ -20,7 +20,9 @@ class Edges:
 
     def only(self, kept: BoolArray) -> Edges:
         """The edges where `kept` holds."""
-        return self if bool(kept.all()) else Edges(self.parents[kept], self.children[kept])
+        if bool(kept.all()):
+            return self
+        return Edges(self.parents[kept], self.children[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,9 @@ class _Index:
         number = np.searchsorted(self._distinct, ids)
         # Beyond the last id there is none to compare with.
         number = np.minimum(number, len(self._distinct) - 1)
+        is_known = self._distinct[number] == ids
         keys = file * len(self._distinct) + number
-        return np.where(self._distinct[number] == ids, keys, -1)
+        return np.where(is_known, keys, -1)
 
     def resolve(self, dependencies: Dependencies, drop_dangling: bool) -> tuple[Edges, int]:
         """Edges of one kind, and how many were dropped."""

@@ -52,7 +52,9 @@ def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
 
 def _field(number: int, content: bytes) -> bytes:
     """A field of bytes: tag, length, content."""
-    return varint(number << 3 | WireType.BYTES) + varint(len(content)) + content
+    tag = varint(number << 3 | WireType.BYTES)
+    length = varint(len(content))
+    return tag + length + content
 
 
 def _value(entry: MetadataEntry) -> bytes:

@@ -63,7 +63,8 @@ class RankFile:
 
 def located(error: WireError, file: str, offset: int = 0) -> InputError:
     """The error of a file; `offset`: where the buffer that it speaks of starts in the file."""
-    place = Location(file, byte=error.position + offset)
+    byte = error.position + offset
+    place = Location(file, byte=byte)
     return InputError(error.reason, location=place, code=error.code)
 
 
@@ -84,8 +85,11 @@ class Batch:
         self.file_indptr = row_pointer([len(file.starts) for file in files])
         self.file_of_node = group_of_entry(self.file_indptr)
         base = self._bases[self.file_of_node]
-        self.starts = np.concatenate([file.starts for file in files]) + base
-        self.stops = np.concatenate([file.stops for file in files]) + base
+        # Of the file, then of the buffer.
+        starts = np.concatenate([file.starts for file in files])
+        stops = np.concatenate([file.stops for file in files])
+        self.starts = starts + base
+        self.stops = stops + base
 
     def __len__(self) -> int:
         return len(self.starts)

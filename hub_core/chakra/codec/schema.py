@@ -20,7 +20,8 @@ def file_descriptor_set() -> descriptor_pb2.FileDescriptorSet:
 @cache
 def message_class(name: str) -> type[Message]:
     """The class of a message by its short name, for example `Node`."""
-    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
+    descriptor = _pool().FindMessageTypeByName(f"{PACKAGE}.{name}")
+    return message_factory.GetMessageClass(descriptor)
 
 
 @cache

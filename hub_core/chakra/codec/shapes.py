@@ -75,8 +75,12 @@ class Shape:
 
     def repeated(self) -> str | None:
         """Name of an attribute that stands more than once."""
-        names = [name for name, _ in self.attributes]
-        return next((name for name in names if names.count(name) > 1), None)
+        seen: set[str] = set()
+        for name, _ in self.attributes:
+            if name in seen:
+                return name
+            seen.add(name)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class ShapeBook:
         """Other attributes are counted, not decoded."""
         self._scalars = frozenset(scalars)
         self._triples = frozenset(triples)
+        # By length of the record.
         self._known: dict[int, list[Shape]] = {}
 
     def decode(self, data: Bytes, starts: Int64Array, stops: Int64Array) -> AttributeColumns:
@@ -136,6 +141,7 @@ class ShapeBook:
         """Decode the records `rows`, which all have this length."""
         padded = -(-length // _LANE) * _LANE
         window = np.lib.stride_tricks.sliding_window_view(data, padded)[starts[rows]]
+        # Positions in `rows` of the records that no shape has taken yet.
         left = np.arange(len(rows))
         known = self._known.setdefault(length, [])
         for shape in known:
@@ -152,7 +158,8 @@ class ShapeBook:
 
     def _learn(self, data: Bytes, start: int, stop: int) -> Shape:
         """The shape of the record in `data[start:stop]`; errors name the byte of the buffer."""
-        lesson = _Lesson(data[start:stop].tobytes(), self._scalars, self._triples)
+        content = data[start:stop].tobytes()
+        lesson = _Lesson(content, self._scalars, self._triples)
         try:
             return lesson.shape()
         except WireError as error:
@@ -165,7 +172,8 @@ class _Lesson:
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
         """`content`: one record without its header."""
         self._content = content
-        self._scalars, self._triples = scalars, triples
+        self._scalars = scalars
+        self._triples = triples
         self._shape = Shape()
         self._mask = np.full(len(content), 0xFF, np.uint8)
 
@@ -200,7 +208,9 @@ class _Lesson:
 
     def _open(self, item: Field) -> None:
         """Let the value differ between records; varints must stay as wide as this one."""
-        self._mask[item.start : item.stop] = 0x80 if item.wire is WireType.VARINT else 0
+        # Of a varint the continuation bits are fixed: they say how wide it is.
+        fixed_bits = 0x80 if item.wire is WireType.VARINT else 0
+        self._mask[item.start : item.stop] = fixed_bits
 
     def _number(self, name: str, column: str, value: Field, kind: Kind) -> None:
         """Read this number, an entry of the attribute `name`, into a column."""
@@ -231,7 +241,8 @@ class _Lesson:
 
     def _name_and_value(self, item: Field) -> tuple[str, Field | None]:
         """The last name and the last value of an attribute."""
-        name, value = "", None
+        name = ""
+        value = None
         for part in walk(self._content, item.start, item.stop):
             if part.number == 1 and part.wire is WireType.BYTES:
                 name = _utf8(self._content, part)
@@ -277,7 +288,8 @@ def _list_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
     """The entries of a numeric list, packed or not: parsers must take both."""
     wire = _WIRE_OF_FIXED.get(kind, WireType.VARINT)
     for part in walk(content, value.start, value.stop):
-        if part.number != 1 or part.wire is not WireType.BYTES:
+        is_packed = part.number == 1 and part.wire is WireType.BYTES
+        if not is_packed:
             yield part
             continue
         position = part.start

@@ -118,13 +118,15 @@ _WIRE_TYPES = frozenset(int(wire) for wire in WireType)
 def _read_varint(content: bytes, position: int, stop: int, longest: int) -> tuple[int, int]:
     """The number at `position` and the position after it; at most `longest` bytes."""
     value = 0
-    for index in range(longest):
-        if position + index >= stop:
+    at = position
+    for shift in range(0, 7 * longest, 7):
+        if at >= stop:
             raise WireError("the file is truncated inside a number", position, "truncated")
-        byte = content[position + index]
-        value |= (byte & 127) << (7 * index)
+        byte = content[at]
+        at += 1
+        value |= (byte & 127) << shift
         if byte < 128:
-            return value, position + index + 1
+            return value, at
     raise WireError(f"a number of more than {longest} bytes", position)
 
 
@@ -141,8 +143,10 @@ def varint_widths(values: UInt64Array) -> Int64Array:
 
 def varint_byte(values: UInt64Array, index: int, has_more: BoolArray) -> Bytes:
     """Byte number `index` of every value as a varint; `has_more`: whether another one follows."""
-    digits = (values >> np.uint64(7 * index)).astype(np.uint8)
-    return (digits & np.uint8(127)) | (has_more.astype(np.uint8) << np.uint8(7))
+    shifted = values >> np.uint64(7 * index)
+    digits = shifted.astype(np.uint8) & np.uint8(127)
+    continuation = has_more.astype(np.uint8) << np.uint8(7)
+    return digits | continuation
 
 
 def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
@@ -167,7 +171,8 @@ def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
     ends = np.flatnonzero(encoded < 128)
     starts = np.zeros(len(ends), np.int64)
     starts[1:] = ends[:-1] + 1
-    values, _ = varints_at(encoded, starts, np.full(len(ends), len(encoded)))
+    stops = np.full(len(ends), len(encoded))
+    values, _ = varints_at(encoded, starts, stops)
     return values, starts
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.chakra.algorithms.chunks import Chunk, Joined
-from hub_core.chakra.algorithms.remember import irregular_ranks
+from hub_core.chakra.algorithms.chunks import Chunk, Joined, irregular_ranks
 from hub_core.chakra.codec.fields import NodeFields
 from hub_core.chakra.codec.links import ResolvedLinks
 from hub_core.chakra.codec.metadata import Metadata
@@ -77,6 +76,7 @@ def refuse_workload(fields: NodeFields) -> None:
     """Refuse traces with collective, memory or metadata nodes, or messages that name no peer."""
     other = ~(fields.is_message | fields.is_comp)
     if other.any():
+        # Nodes of whole jobs get the advice that fits them; all others are no algorithm either.
         node = int(other.argmax())
         if int(fields.nodes.type[node]) in _WORKLOAD_TYPES:
             raise _workload(fields, node)
@@ -96,8 +96,9 @@ def refuse_workload(fields: NodeFields) -> None:
 
 def _subject(fields: NodeFields, node: int) -> str:
     """How complaints name a node."""
-    node_type = type_name(int(fields.nodes.type[node]))
-    return f"rank {fields.rank[node]} has {node_type} {fields.nodes.id[node]}"
+    node_type = int(fields.nodes.type[node])
+    name, number = type_name(node_type), fields.nodes.id[node]
+    return f"rank {fields.rank[node]} has {name} {number}"
 
 
 def _workload(fields: NodeFields, node: int, lack: str = "") -> InputError:
@@ -194,7 +195,8 @@ def _traffic(joined: Joined, sizes: Int64Array) -> int:
     most = 1.0
     for side in (is_send, ~is_send):
         # In doubles: a sum of many hostile sizes must not wrap around.
-        sums = np.bincount(rank[side], sizes[side].astype(np.float64))
+        weights = sizes[side].astype(np.float64)
+        sums = np.bincount(rank[side], weights)
         most = max(most, float(sums.max(initial=1)))
     return int(most)
 
@@ -212,5 +214,6 @@ def _collective(kind: CollectiveKind, num_ranks: int, units: int) -> Collective:
     if kind is not CollectiveKind.CUSTOM:
         return Collective(kind, num_ranks, units)
     whole = np.full(num_ranks, units, np.int64)
-    contract = CustomContract(whole, whole, np.ones(num_ranks, np.bool_))
+    defined = np.ones(num_ranks, np.bool_)
+    contract = CustomContract(whole, whole, defined)
     return Collective(kind, num_ranks, units, contract=contract)

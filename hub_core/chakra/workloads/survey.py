@@ -75,7 +75,6 @@ class _Counts:
     """What was seen in the files so far."""
 
     def __init__(self) -> None:
-        """Nothing was seen yet."""
         self._metadata = Metadata()
         self._nodes_by_rank: list[int] = []
         self._types: Counter[str] = Counter()
@@ -85,7 +84,8 @@ class _Counts:
     def files(self, source: Source) -> Iterator[RankFile]:
         """Open the files in order of rank."""
         for rank, part in enumerate(rank_parts(source)):
-            file, metadata = open_rank_file(part.name, rank, part.load())
+            content = part.load()
+            file, metadata = open_rank_file(part.name, rank, content)
             if not rank:
                 self._metadata = metadata
             self._nodes_by_rank.append(len(file.starts))
@@ -127,7 +127,6 @@ class _Counts:
         )
 
     def _dialect(self) -> str:
-        """See `survey`."""
         if profile := self._metadata.text("profile"):
             return profile
         # Algorithms have messages and COMP nodes, nothing else.
@@ -151,4 +150,5 @@ def _shown(value: AttributeValue) -> str:
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= _LONGEST_TEXT:
         return text
-    return f"{text[:_LONGEST_TEXT]}... ({len(text)} characters)"
+    start = text[:_LONGEST_TEXT]
+    return f"{start}... ({len(text)} characters)"
