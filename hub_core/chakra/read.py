@@ -65,12 +65,14 @@ class _Reader:
         self._metadata: list[Metadata] = []
         self._profiles: list[RankProfile] = []
         self._book = ShapeBook(KNOWN_SCALARS, KNOWN_REGIONS)
+        # Of all files one behind the other, in order of rank.
         self._digest = hashlib.sha256()
         self._dropped = 0
         self._left_out: Counter[str] = Counter()
 
     def read(self, size: int | None) -> Algorithm:
         """Read everything; `size`: that of the collective of a foreign trace."""
+        # Of the bytes nothing is kept beyond a batch.
         chunks = [self._chunk(files) for files in in_batches(self._files())]
         try:
             joined = join(chunks, len(self._parts), self._name)

@@ -33,6 +33,7 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
 
     Raises `InputError` that names the problem for whatever is not a trace.
     """
+    # Before the framing: a compressed file would be called truncated.
     _check_magic(name, content)
     try:
         starts, stops = record_bounds(content)
@@ -56,6 +57,7 @@ def _check_magic(name: str, content: bytes) -> None:
         cure = "decompress it with gunzip: simulators do not read compressed traces either"
         raise InputError("the file is compressed with gzip", location=place, code="gzip", cure=cure)
     is_text = len(content) > 1 and set(content[:64]) <= _PRINTABLE
+    # Only the first character: the length of a record may be a printable byte, too.
     if is_text and content.lstrip()[:1] in (b"<", b"{", b"["):
         message = "a text file (XML or JSON), not an execution trace"
         raise InputError(message, location=place, code="not-a-trace")

@@ -119,6 +119,7 @@ class _Span:
 
     def __init__(self, nodes: NodeTable, ranks: range) -> None:
         self._nodes = nodes
+        self.ranks = ranks
         self._indptr = nodes.rank_indptr[ranks.start : ranks.stop + 1]
         self.rows = slice(int(self._indptr[0]), int(self._indptr[-1]))
         self._rank = group_of_entry(self._indptr) + ranks.start
@@ -201,10 +202,9 @@ class _StepsOfNodes:
         step = plan.nodes.step[span.rows]
         self._owned = step >= 0
         # Of the step table only the rows of these ranks are looked at.
-        owned = step[self._owned]
-        first = int(owned.min(initial=len(plan.algorithm.steps)))
-        self._rows = slice(first, int(owned.max(initial=first - 1)) + 1)
-        self._step = np.where(self._owned, step - first, -1)
+        indptr = plan.algorithm.steps.rank_indptr
+        self._rows = slice(int(indptr[span.ranks.start]), int(indptr[span.ranks.stop]))
+        self._step = np.where(self._owned, step - self._rows.start, -1)
         kind = self._column("kind", _IDLE)
         is_pair = kind == StepKind.RECV_REDUCE
         self._is_half = is_pair & span.is_message
@@ -221,6 +221,7 @@ class _StepsOfNodes:
 
     def _of_message(self, name: str) -> Int64Array:
         """The side of a step that a message carries: what SEND reads, what RECV writes."""
+        # Of a receive-reduce this is the place of the sum; see `placement`.
         sent = self._column(f"src_{name}", 0)
         received = self._column(f"dst_{name}", 0)
         return np.where(self._span.is_send, sent, received)
@@ -272,15 +273,17 @@ class _StepsOfNodes:
             operations = np.where(comp_kind == CompKind.REDUCE, -(-moved // 4), 0)
             pieces.append(number_attribute("num_ops", Kind.INT64, operations, is_comp))
             pieces.append(number_attribute("tensor_size", Kind.UINT64, moved, is_comp))
-        for side in ("src", "dst"):
-            buffer = self._column(f"{side}_buffer", Buffer.UNKNOWN)
-            offset = self._column(f"{side}_offset", 0)
-            # A side that the model leaves unknown is left out.
-            is_known = (buffer != Buffer.UNKNOWN) | (offset != 0) | (self._count != 0)
-            present = is_comp & self._owned & is_known
-            region = (buffer, offset, self._count)
-            pieces.append(list_attribute(f"{side}_region", Kind.INT64_LIST, region, present))
-        return pieces
+        return [*pieces, self._operand("src"), self._operand("dst")]
+
+    def _operand(self, side: str) -> Piece:
+        """The region that a COMP node reads or writes."""
+        buffer = self._column(f"{side}_buffer", Buffer.UNKNOWN)
+        offset = self._column(f"{side}_offset", 0)
+        # A side that the model leaves unknown is left out.
+        is_known = (buffer != Buffer.UNKNOWN) | (offset != 0) | (self._count != 0)
+        present = ~self._span.is_message & self._owned & is_known
+        region = (buffer, offset, self._count)
+        return list_attribute(f"{side}_region", Kind.INT64_LIST, region, present)
 
     def origin(self) -> list[Piece]:
         """Exact durations and places in the source, where they are stated."""

@@ -79,6 +79,7 @@ class RankProfile:
         """An attribute of kind string that is one of these names."""
         value = self.string(name)
         if value not in list(names):
+            # An enumeration of texts: its members are equal to their names.
             known = ", ".join(names)
             message = f"metadata attribute {name} is {value!r}, expected one of {known}"
             raise self.fail(message)
@@ -108,8 +109,9 @@ class RankProfile:
             raise self.fail(f"metadata attribute {name} is missing", "missing-metadata")
         kind = self._metadata.kinds[name]
         # Whoever writes may choose among the kinds of integers.
-        both_are_integers = kind in INTEGER_KINDS and KINDS[name] in INTEGER_KINDS
-        if kind is not KINDS[name] and not both_are_integers:
+        wanted = KINDS[name]
+        both_are_integers = kind in INTEGER_KINDS and wanted in INTEGER_KINDS
+        if kind is not wanted and not both_are_integers:
             found = kind.field if kind else "without a value"
             message = f"metadata attribute {name} is {found}, expected {expected}"
             raise self.fail(message, "attribute-kind")
@@ -176,7 +178,6 @@ def _collective(ranks: Sequence[RankProfile]) -> Collective:
 
 
 def _contract(ranks: Sequence[RankProfile]) -> CustomContract:
-    """The contract of a custom collective: sizes by rank, and its table from rank 0."""
     sizes = [
         np.asarray([rank.integer(name) for rank in ranks], np.int64)
         for name in ("input_units", "output_units")

@@ -145,32 +145,52 @@ def _receive_reduce(fields: NodeFields, links: ResolvedLinks) -> tuple[BoolArray
     The halves stand side by side; the second waits for the first alone, all others for the second.
     """
     is_half = fields.numbers("is_rrc", fields.is_receive, 0, 1, 0) == 1
-    kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), -1)
-    is_pair = fields.is_comp & (kind == CompKind.REDUCE)
-    # The first node of a batch has none before it; in other files another rank stands there.
-    is_pair[:1] = False
-    is_pair[1:] &= is_half[:-1] & (fields.rank[1:] == fields.rank[:-1])
+    is_pair = _follows_half(fields, is_half)
     lacks = is_half & ~np.append(is_pair[1:], False)
     message = "no COMP_NODE with comp_kind 0 follows the receiving half of a receive-reduce"
     fields.refuse(lacks, message, "receive-reduce")
-    parents = np.zeros(len(is_half), np.int64)
-    for edges in (links.data, links.control):
-        parents += np.bincount(edges.children, minlength=len(is_half))
-    waits = np.zeros(len(is_half), np.bool_)
-    waits[links.data.children[links.data.parents == links.data.children - 1]] = True
+    unfit = is_pair & ~_waits_for_the_one_before(links, len(is_pair))
     message = "it must depend on its receiving half, and on nothing else"
-    fields.refuse(is_pair & ~(waits & (parents == 1)), message, "receive-reduce")
+    fields.refuse(unfit, message, "receive-reduce")
     message = "it depends on the receiving half of a receive-reduce instead of its COMP_NODE"
     for edges in (links.data, links.control):
-        early = np.zeros(len(is_half), np.bool_)
-        early[edges.children[is_half[edges.parents] & ~is_pair[edges.children]]] = True
-        fields.refuse(early, message, "receive-reduce")
+        is_early = is_half[edges.parents] & ~is_pair[edges.children]
+        fields.refuse(_mask(edges.children[is_early], len(is_half)), message, "receive-reduce")
     fields.require("comp_kind", fields.is_comp)
     return is_half, is_pair
 
 
+def _follows_half(fields: NodeFields, is_half: BoolArray) -> BoolArray:
+    """Reductions right behind a receiving half of their rank."""
+    kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), -1)
+    is_pair: BoolArray = fields.is_comp & (kind == CompKind.REDUCE)
+    # The first node of a batch has none before it; in other files another rank stands there.
+    is_pair[:1] = False
+    is_pair[1:] &= is_half[:-1]
+    is_pair[1:] &= fields.rank[1:] == fields.rank[:-1]
+    return is_pair
+
+
+def _waits_for_the_one_before(links: ResolvedLinks, nodes: int) -> BoolArray:
+    """Nodes whose only dependency is a data dependency on the node right before them."""
+    parents = np.zeros(nodes, np.int64)
+    for edges in (links.data, links.control):
+        parents += np.bincount(edges.children, minlength=nodes)
+    is_next = links.data.parents == links.data.children - 1
+    is_only: BoolArray = parents == 1
+    is_only &= _mask(links.data.children[is_next], nodes)
+    return is_only
+
+
+def _mask(rows: Int64Array, count: int) -> BoolArray:
+    mask = np.zeros(count, np.bool_)
+    mask[rows] = True
+    return mask
+
+
 def _idle(fields: NodeFields, step_counts: Int64Array) -> BoolArray:
     """The COMP nodes that stand in for the steps of ranks that have none."""
+    # A rank that states steps and holds one COMP is complete, or is refused for its count.
     batch = fields.nodes.batch
     nodes_of_file = np.diff(batch.file_indptr)
     is_idle_file = (step_counts == 0) & (nodes_of_file == 1)
@@ -207,7 +227,8 @@ def _durations(fields: NodeFields) -> Int64Array:
     # proto3 does not tell 0 from absent.
     rounded = np.where(micros > 0, micros * 1000, -1)
     exact = fields.numbers("duration_ns", fields.everywhere, 0, LARGEST, -1)
-    return np.where(exact >= 0, exact, rounded)
+    is_exact = exact >= 0
+    return np.where(is_exact, exact, rounded)
 
 
 def _rows(
@@ -218,8 +239,7 @@ def _rows(
     rows = Edges(row_of_node[kept.parents], row_of_node[kept.children])
     # The stand-in of a rank without steps has no row.
     stand_ins = kept.children[rows.children < 0]
-    alone = np.zeros(len(row_of_node), np.bool_)
-    alone[stand_ins] = True
+    alone = _mask(stand_ins, len(row_of_node))
     message = "the stand-in node of a rank without steps depends on something"
     fields.refuse(alone, message, "dangling-dependency")
     return rows

@@ -138,10 +138,9 @@ def _has_stray_values(steps: StepTable) -> BoolArray:
     has_source = (steps.src_buffer != Buffer.UNKNOWN) | (steps.src_offset != 0)
     has_target = (steps.dst_buffer != Buffer.UNKNOWN) | (steps.dst_offset != 0)
     is_local = ~(steps.sends | steps.receives)
-    is_plain_receive = steps.is_kind(StepKind.RECV)
     stray: BoolArray = is_local & (steps.peer != -1)
     stray |= steps.sends & has_target
-    stray |= is_plain_receive & has_source
+    stray |= steps.is_kind(StepKind.RECV) & has_source
     return stray
 
 
@@ -150,6 +149,7 @@ class _Files:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        # Ascending, so that a group is a range of ranks.
         self._group_of_rank = plan.nodes.rank_indptr[:-1] // _GROUP_NODES
         # The group that was encoded last.
         self._ranks = range(0)

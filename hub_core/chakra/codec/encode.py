@@ -91,6 +91,7 @@ def _with_numbers(head: bytes, values: Sequence[int], lengths: Sequence[tuple[in
 
 def number_field(tag: int, values: Column, present: BoolArray | None = None) -> Piece:
     """A varint field of the node itself; `tag` is its tag byte."""
+    # Field numbers below 16: the tag is one byte.
     head = bytes([tag])
     numbers = [_unsigned(values)]
     return Piece(head, numbers, present)
@@ -100,7 +101,8 @@ def number_attribute(
     name: str, kind: Kind, values: Column, present: BoolArray | None = None
 ) -> Piece:
     """An attribute with one varint value."""
-    inner = _name(name) + varint(kind << 3)
+    value_tag = varint(kind << 3)
+    inner = _name(name) + value_tag
     head = bytes([_ATTRIBUTE_TAG, 0]) + inner
     # The length of the attribute stands behind its tag.
     lengths = [(1, len(inner))]
@@ -139,9 +141,9 @@ def encode_records(
     Returns all bytes, and the bytes of each record.
     """
     records = len(inserted[0][1])
-    start_sizes = sum((piece.sizes for piece in start), start=np.zeros(records, np.int64))
-    ragged_sizes = sum((lengths for _, lengths in inserted), start=np.zeros(records, np.int64))
-    body_sizes = sum((piece.sizes for piece in rest), start=start_sizes + ragged_sizes)
+    start_sizes = _total([piece.sizes for piece in start], records)
+    ragged_sizes = _total([lengths for _, lengths in inserted], records)
+    body_sizes = start_sizes + ragged_sizes + _total([piece.sizes for piece in rest], records)
     # The length before a record is a piece like the others.
     frame = Piece(b"", [body_sizes.astype(np.uint64)])
     pieces = [piece for piece in (frame, *start, *rest) if piece.sizes.any()]
@@ -151,6 +153,13 @@ def encode_records(
         return content.tobytes(), record_sizes
     at = first_positions(record_sizes) + frame.sizes + start_sizes
     return _merged(content, inserted, at).tobytes(), record_sizes
+
+
+def _total(sizes: Sequence[Int64Array], records: int) -> Int64Array:
+    total = np.zeros(records, np.int64)
+    for size in sizes:
+        total += size
+    return total
 
 
 def _compressed(pieces: Sequence[Piece], records: int) -> Bytes:
@@ -205,4 +214,5 @@ def _unsigned(values: Column) -> UInt64Array:
     """Negative numbers become their two's complement of 64 bits, as protobuf writes them."""
     if values.dtype == np.uint64:
         return values.view(np.uint64)
-    return values.astype(np.int64).view(np.uint64)
+    signed = values.astype(np.int64)
+    return signed.view(np.uint64)

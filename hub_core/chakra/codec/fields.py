@@ -57,6 +57,7 @@ class NodeFields:
 
     def require(self, name: str, where: BoolArray) -> None:
         """Refuse the first node of `where` without the attribute."""
+        # Of any kind: the kind is checked where the value is read.
         lacks = where & ~self.has(name)
         message = f"the attribute {name} is missing"
         self.refuse(lacks, message, "missing-attribute")
@@ -98,6 +99,7 @@ class NodeFields:
     ) -> None:
         """Refuse the first value of a kind that is not accepted."""
         kind = self.nodes.attributes.kind[name]
+        # Absent attributes are of kind 0, which is in no table, but they are not asked.
         is_accepted = accepted[kind]
         wrong = present & ~is_accepted
         if wrong.any():

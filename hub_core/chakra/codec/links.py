@@ -62,7 +62,6 @@ class _Index:
     """Positions of nodes by file and id; `is_plain`: bool per file, ids are 0..k-1 in order."""
 
     def __init__(self, batch: Batch, ids: UInt64Array) -> None:
-        """`ids`: of all nodes of the batch."""
         self._batch, self._ids = batch, ids
         self._first = batch.file_indptr[:-1]
         self._sizes = np.diff(batch.file_indptr)
@@ -88,9 +87,10 @@ class _Index:
         """(file, id) as one number; -1 for an id that no node has."""
         number = np.searchsorted(self._distinct, ids)
         # Beyond the last id there is none to compare with.
-        number = np.minimum(number, len(self._distinct) - 1)
+        count = len(self._distinct)
+        number = np.minimum(number, count - 1)
         is_known = self._distinct[number] == ids
-        keys = file * len(self._distinct) + number
+        keys = file * count + number
         return np.where(is_known, keys, -1)
 
     def resolve(self, dependencies: Dependencies, drop_dangling: bool) -> tuple[Edges, int]:

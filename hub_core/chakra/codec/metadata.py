@@ -52,6 +52,7 @@ def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
 
 def _field(number: int, content: bytes) -> bytes:
     """A field of bytes: tag, length, content."""
+    # Kinds of lists and texts have numbers above 15, whose tags are two bytes.
     tag = varint(number << 3 | WireType.BYTES)
     length = varint(len(content))
     return tag + length + content
@@ -97,6 +98,9 @@ def _kind_and_value(attribute: Any) -> tuple[Kind | None, AttributeValue]:
     one_of = attribute.WhichOneof("value")
     if one_of is None:
         return None, None
+    # A kind is the number of its field.
+    field_number = attribute.DESCRIPTOR.fields_by_name[one_of].number
     value: Any = getattr(attribute, one_of)
-    kind = Kind(attribute.DESCRIPTOR.fields_by_name[one_of].number)
-    return kind, tuple(value.values) if hasattr(value, "values") else value
+    if hasattr(value, "values"):
+        value = tuple(value.values)
+    return Kind(field_number), value

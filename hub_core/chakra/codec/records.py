@@ -80,9 +80,11 @@ class Batch:
         self._names = [file.name for file in files]
         self.ranks = [file.rank for file in files]
         contents = [file.content for file in files]
+        # One buffer, so that all nodes of the batch are addressed alike.
         self.data: Bytes = np.frombuffer(b"".join([*contents, bytes(_SPARE_BYTES)]), np.uint8)
         self._bases = row_pointer([len(content) for content in contents])
         self.file_indptr = row_pointer([len(file.starts) for file in files])
+        # Everything per node is in the order of the files.
         self.file_of_node = group_of_entry(self.file_indptr)
         base = self._bases[self.file_of_node]
         # Of the file, then of the buffer.
@@ -173,6 +175,7 @@ class _Header:
         """Read the next field of these nodes; return those that may have another one."""
         nodes = nodes[self.rest[nodes] < self._batch.stops[nodes]]
         tags = self._batch.data[self.rest[nodes]]
+        # By ascending tag; nodes need not stay in order.
         going_on = [nodes[:0]]
         for tag in np.flatnonzero(np.bincount(tags)).tolist():
             # Any other tag ends the header of its node, whether known or not.

@@ -20,6 +20,7 @@ def file_descriptor_set() -> descriptor_pb2.FileDescriptorSet:
 @cache
 def message_class(name: str) -> type[Message]:
     """The class of a message by its short name, for example `Node`."""
+    # Made when it is first asked for, once in a process.
     descriptor = _pool().FindMessageTypeByName(f"{PACKAGE}.{name}")
     return message_factory.GetMessageClass(descriptor)
 

@@ -101,6 +101,7 @@ class ShapeBook:
 
     def __init__(self, scalars: Iterable[str], triples: Iterable[str]) -> None:
         """Other attributes are counted, not decoded."""
+        # Sets, for they are asked for every attribute of every new shape.
         self._scalars = frozenset(scalars)
         self._triples = frozenset(triples)
         # By length of the record.
@@ -162,6 +163,7 @@ class ShapeBook:
         lesson = _Lesson(content, self._scalars, self._triples)
         try:
             return lesson.shape()
+        # The lesson sees the record alone.
         except WireError as error:
             raise WireError(error.reason, start + error.position, error.code) from None
 
@@ -171,10 +173,11 @@ class _Lesson:
 
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
         """`content`: one record without its header."""
+        self._shape = Shape()
         self._content = content
         self._scalars = scalars
         self._triples = triples
-        self._shape = Shape()
+        # Bits that all records of the shape have in common.
         self._mask = np.full(len(content), 0xFF, np.uint8)
 
     def shape(self) -> Shape:
@@ -243,6 +246,7 @@ class _Lesson:
         """The last name and the last value of an attribute."""
         name = ""
         value = None
+        # Unknown fields of an attribute are skipped, as parsers do.
         for part in walk(self._content, item.start, item.stop):
             if part.number == 1 and part.wire is WireType.BYTES:
                 name = _utf8(self._content, part)
@@ -254,6 +258,7 @@ class _Lesson:
     def _triple(self, name: str, value: Field, kind: Kind) -> None:
         """Read a list of three numbers, whatever its encoding."""
         entries = list(_list_entries(self._content, value, kind))
+        # Whoever wants the attribute refuses the node; the others need not.
         if len(entries) != 3:
             self._shape.kinds[name] = WRONG_LENGTH
             return
@@ -265,7 +270,6 @@ _KIND_NUMBERS = frozenset(Kind)
 
 
 def _refuse_foreign_field(item: Field) -> None:
-    """Say of which schema a field is that today's has not."""
     # Field numbers of the schema's history: release notes of mlcommons/chakra, 2023.
     if item.number == 11:
         reason = "a node with field 11: schema 0.0.2 or 0.0.3 of 2023, which is not supported"
@@ -292,6 +296,7 @@ def _list_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
         if not is_packed:
             yield part
             continue
+        # Packed: one field holds all entries, without tags between them.
         position = part.start
         while position < part.stop:
             end = _entry_end(content, position, part.stop, wire)

@@ -119,6 +119,7 @@ def _read_varint(content: bytes, position: int, stop: int, longest: int) -> tupl
     """The number at `position` and the position after it; at most `longest` bytes."""
     value = 0
     at = position
+    # The longest varint of 64 bits has 10 bytes, that of 32 bits has 5.
     for shift in range(0, 7 * longest, 7):
         if at >= stop:
             raise WireError("the file is truncated inside a number", position, "truncated")
@@ -168,7 +169,8 @@ def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
     The last byte must end a varint. Raises `WireError` for a varint of more than 10 bytes.
     """
     # Bytes without bit 7 end a number, so that all places are known at once.
-    ends = np.flatnonzero(encoded < 128)
+    is_last = encoded < 128
+    ends = np.flatnonzero(is_last)
     starts = np.zeros(len(ends), np.int64)
     starts[1:] = ends[:-1] + 1
     stops = np.full(len(ends), len(encoded))

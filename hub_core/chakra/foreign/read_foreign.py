@@ -74,16 +74,17 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
 
 def refuse_workload(fields: NodeFields) -> None:
     """Refuse traces with collective, memory or metadata nodes, or messages that name no peer."""
-    other = ~(fields.is_message | fields.is_comp)
+    is_ours = fields.is_message | fields.is_comp
+    other = ~is_ours
     if other.any():
-        # Nodes of whole jobs get the advice that fits them; all others are no algorithm either.
         node = int(other.argmax())
         if int(fields.nodes.type[node]) in _WORKLOAD_TYPES:
             raise _workload(fields, node)
+        # A type that the schema has not, or INVALID_NODE.
         expected = "only COMM_SEND_NODE, COMM_RECV_NODE and COMP_NODE stand in an algorithm"
         message = f"{_subject(fields, node)}: {expected}"
         raise InputError(message, location=fields.nodes.batch.place(node), code="node-type")
-    # Workloads of today state messages by communicator, not by peer.
+    # Without its peer and tag a message can be paired with none.
     for name, where in (
         ("comm_dst", fields.is_send),
         ("comm_src", fields.is_receive),
@@ -158,34 +159,38 @@ def foreign_sizes(
     `size`: the size that an absolute trace was made for; without it the collective counts as
     custom, and unit_count is the most bytes that one rank sends or receives.
     """
-    place = Location(name)
     sizes = joined.columns["comm_size"].astype(np.int64)
     total = joined.columns["total_chunk_cnt"].astype(np.int64)
-    if not total.any():
-        units = size or _traffic(joined, sizes)
-        if units > MAX_UNITS:
-            message = "the messages carry more than 2^62 bytes"
-            raise InputError(message, location=place, code="attribute-range")
-        kind = _kind(metadata, num_ranks, units) if size else CollectiveKind.CUSTOM
-        collective = _collective(kind, num_ranks, units)
-        return ForeignSizes(collective, sizes, np.ones_like(total), units)
-    if sizes.any():
-        message = "some messages state their size in bytes, others only in chunks"
-        raise InputError(message, location=place, code="size-mismatch")
+    if total.any():
+        if sizes.any():
+            message = "some messages state their size in bytes, others only in chunks"
+            raise InputError(message, location=Location(name), code="size-mismatch")
+        return _symbolic(joined, num_ranks, metadata, name)
+    units = size or _traffic(joined, sizes)
+    if units > MAX_UNITS:
+        message = "the messages carry more than 2^62 bytes"
+        raise InputError(message, location=Location(name), code="attribute-range")
+    kind = _kind(metadata, num_ranks, units) if size else CollectiveKind.CUSTOM
+    collective = _collective(kind, num_ranks, units)
+    return ForeignSizes(collective, sizes, np.ones_like(total), units)
+
+
+def _symbolic(joined: Joined, num_ranks: int, metadata: Metadata, name: str) -> ForeignSizes:
+    index, count, total = (joined.columns[column].astype(np.int64) for column in _TRIPLE)
+    # Messages may cut the buffer differently; a unit is what divides all their chunks.
     units = math.lcm(*np.unique(total[total > 0]).tolist())
     if units > _INT32:
         message = "the messages disagree on total_chunk_cnt and have no small common multiple"
-        raise InputError(message, location=place, code="size-mismatch")
+        raise InputError(message, location=Location(name), code="size-mismatch")
     scale = np.where(total > 0, units // np.maximum(total, 1), 1)
-    count = joined.columns["msg_chunk_cnt"].astype(np.int64) * scale
-    highest = int((joined.columns["msg_chunk_idx"] * scale + count).max())
+    highest = int(((index + count) * scale).max())
     kind = _kind(metadata, num_ranks, units * num_ranks)
     if highest > units and kind is CollectiveKind.ALL_GATHER:
         # The published converter counts the chunks of one rank's input for an all-gather that is
         # not in place.
         units *= num_ranks
     collective = _collective(_kind(metadata, num_ranks, units), num_ranks, units)
-    return ForeignSizes(collective, count, scale, None)
+    return ForeignSizes(collective, count * scale, scale, None)
 
 
 def _traffic(joined: Joined, sizes: Int64Array) -> int:
@@ -193,11 +198,13 @@ def _traffic(joined: Joined, sizes: Int64Array) -> int:
     rank = joined.columns["rank"]
     is_send = joined.columns["kind"] == StepKind.SEND
     most = 1.0
+    # What a rank reduces or computes in between carries no bytes.
     for side in (is_send, ~is_send):
         # In doubles: a sum of many hostile sizes must not wrap around.
         weights = sizes[side].astype(np.float64)
         sums = np.bincount(rank[side], weights)
-        most = max(most, float(sums.max(initial=1)))
+        largest = float(sums.max(initial=1))
+        most = max(most, largest)
     return int(most)
 
 
@@ -214,6 +221,7 @@ def _collective(kind: CollectiveKind, num_ranks: int, units: int) -> Collective:
     if kind is not CollectiveKind.CUSTOM:
         return Collective(kind, num_ranks, units)
     whole = np.full(num_ranks, units, np.int64)
+    # What comes out where is not known, so that nothing is promised.
     defined = np.ones(num_ranks, np.bool_)
     contract = CustomContract(whole, whole, defined)
     return Collective(kind, num_ranks, units, contract=contract)

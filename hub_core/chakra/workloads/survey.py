@@ -84,6 +84,7 @@ class _Counts:
     def files(self, source: Source) -> Iterator[RankFile]:
         """Open the files in order of rank."""
         for rank, part in enumerate(rank_parts(source)):
+            # One file in memory at a time, beyond the batch that is decoded.
             content = part.load()
             file, metadata = open_rank_file(part.name, rank, content)
             if not rank:
@@ -150,5 +151,6 @@ def _shown(value: AttributeValue) -> str:
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= _LONGEST_TEXT:
         return text
+    # Source files and parameters of models stand in attributes, too.
     start = text[:_LONGEST_TEXT]
     return f"{start}... ({len(text)} characters)"
