@@ -51,12 +51,14 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
 def _check_magic(name: str, content: bytes) -> None:
     """Name files that are no records at all."""
     place = Location(name, byte=0)
+    # What a failed download or a full disk leaves behind.
     if not content:
         raise InputError("the file is empty", location=Location(name), code="empty-file")
-    if content[:2] == _GZIP:
+    if content.startswith(_GZIP):
         cure = "decompress it with gunzip: simulators do not read compressed traces either"
         raise InputError("the file is compressed with gzip", location=place, code="gzip", cure=cure)
-    is_text = len(content) > 1 and set(content[:64]) <= _PRINTABLE
+    start = set(content[:64])
+    is_text = len(content) > 1 and start <= _PRINTABLE
     # Only the first character: the length of a record may be a printable byte, too.
     if is_text and content.lstrip()[:1] in (b"<", b"{", b"["):
         message = "a text file (XML or JSON), not an execution trace"

@@ -80,10 +80,12 @@ def read(source: Source, options: Options) -> Algorithm:
 def write(algorithm: Algorithm, options: Options) -> WriteResult:
     """Return the document as one artifact; columns that hold only their default are left out."""
     del options
-    return WriteResult((Artifact("", lambda: _document_text(algorithm).encode("ascii")),))
+    artifact = Artifact("", lambda: _document_text(algorithm).encode("ascii"))
+    return WriteResult((artifact,))
 
 
 def _document_text(algorithm: Algorithm) -> str:
+    """The parts in a fixed order, so that equal algorithms give equal bytes."""
     header = {
         "schema": SCHEMA,
         "collective": _collective_object(algorithm.collective),
@@ -95,12 +97,14 @@ def _document_text(algorithm: Algorithm) -> str:
     lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]
     columns = []
     for name, values in _columns(algorithm.steps):
+        # Without blanks: columns are most of a document.
         text = json.dumps(values, separators=(",", ":"))
         columns.append(f'    "{name}": {text}')
     return "\n".join(["{", *lines, '  "steps": {', ",\n".join(columns), "  }", "}", ""])
 
 
 def _json(name: str, value: object) -> str:
+    """A value of the header; extensions may hold what JSON cannot."""
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -109,20 +113,26 @@ def _json(name: str, value: object) -> str:
 
 
 def _collective_object(collective: Collective) -> dict[str, JsonValue]:
+    """The collective; a contract is there for custom ones only."""
     found: dict[str, JsonValue] = {"kind": str(collective.kind)}
     for name in _PLAIN_FIELDS:
         found[name] = getattr(collective, name)
     found["reduce_op"] = str(collective.reduce_op)
     if (contract := collective.contract) is not None:
-        columns = (*_CONTRACT_SIZES, "defined")
         rows = contract.expected
         stated = None if rows is None else _lists(rows, _CONTRACT_ROWS)
-        found["contract"] = {**_lists(contract, columns), "expected": stated}
+        columns = (*_CONTRACT_SIZES, "defined")
+        of_ranks = _lists(contract, columns)
+        found["contract"] = {**of_ranks, "expected": stated}
     return found
 
 
 def _lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:
-    return {name: getattr(record, name).tolist() for name in columns}
+    """Columns of a record of arrays by name."""
+    found: dict[str, JsonValue] = {}
+    for name in columns:
+        found[name] = getattr(record, name).tolist()
+    return found
 
 
 def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
@@ -148,10 +158,13 @@ class _Document:
     def __init__(self, file: str, content: bytes) -> None:
         self._file = file
         self._root = parse_object(content, file)
+        # Another format is named as such, before its differences are.
         self._check_name()
-        if is_too_deep(self._root.get("extensions")):
+        extensions = self._root.get("extensions")
+        if is_too_deep(extensions):
             self._fail(f"values are nested deeper than {MAX_DEPTH} levels", "$.extensions")
-        if violation := first_violation(_without_arrays(self._root, "$"), _SCHEMA_FILE):
+        short = _without_arrays(self._root, "$")
+        if violation := first_violation(short, _SCHEMA_FILE):
             path, message = violation
             self._fail(message, path)
 
@@ -179,15 +192,21 @@ class _Document:
             raise InputError(message, location=place, cure=cure, code=code) from None
 
     def _fail(self, message: str, path: str, cure: str = "") -> NoReturn:
-        place = Location(self._file)
-        raise InputError(f"{path}: {message}", location=place, cure=cure, code="invalid-json")
+        raise InputError(
+            f"{path}: {message}",
+            location=Location(self._file),
+            cure=cure,
+            code="invalid-json",
+        )
 
     def _check_name(self) -> None:
+        """Refuse documents of other schemas, and of later ones of this."""
         name = self._root.get("schema")
         if name == SCHEMA:
             return
         if isinstance(name, str) and name.startswith("collhub/algorithm-"):
-            message = f"the schema is {name[:80]!r}, this version reads {SCHEMA!r}"
+            shown = name[:80]
+            message = f"the schema is {shown!r}, this version reads {SCHEMA!r}"
             self._fail(message, "$.schema", cure="upgrade collhub")
         found = "there is none" if name is None else f"got {str(name)[:80]!r}"
         cure = "name the format with --from; 'collhub formats' lists them"
@@ -285,6 +304,7 @@ class _Document:
 def _without_arrays(value: object, path: str) -> object:
     """The document with the long arrays, and extensions, which may hold anything, emptied."""
     if isinstance(value, list):
+        # Lists that are not ours stay: the schema names what is wrong with them.
         return [] if path in _ARRAYS else value
     if not isinstance(value, dict):
         return value

@@ -26,17 +26,25 @@ def first_violation(document: object, schema_file: str) -> tuple[str, str] | Non
     # Imported here: a quarter of the time that reading a small file takes.
     import jsonschema
 
+    # The package may be installed as a zip archive: a resource, not a path.
     resource = importlib.resources.files("hub_core.schemas").joinpath(schema_file)
     draft = jsonschema.Draft202012Validator
+    # JSON Schema counts 1.0 as an integer; numpy and Python do not.
     types = draft.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    strict = jsonschema.validators.extend(draft, type_checker=types)  # type: ignore[no-untyped-call]
-    validator = strict(json.loads(resource.read_bytes()))
-    nearest = min(validator.iter_errors(document), key=_depth_and_path, default=None)
-    return nearest and (nearest.json_path, _message(nearest))
+    extend = jsonschema.validators.extend
+    strict = extend(draft, type_checker=types)  # type: ignore[no-untyped-call]
+    schema = json.loads(resource.read_bytes())
+    errors = strict(schema).iter_errors(document)
+    nearest = min(errors, key=_depth_and_path, default=None)
+    if nearest is None:
+        return None
+    return nearest.json_path, _message(nearest)
 
 
 def _depth_and_path(error: ValidationError) -> tuple[int, list[str]]:
-    return len(error.path), list(map(str, error.path))
+    # As texts: a path mixes names and numbers, which have no order.
+    path = [str(part) for part in error.path]
+    return len(path), path
 
 
 def _message(error: ValidationError) -> str:
@@ -44,7 +52,10 @@ def _message(error: ValidationError) -> str:
     if error.validator == "type":
         wanted = error.validator_value
         names = " or ".join(map(str, wanted)) if isinstance(wanted, list) else wanted
-        return f"expected {names}, got {TYPE_NAMES[type(error.instance)]}"
-    if len(error.message) <= _LONGEST_MESSAGE:
-        return error.message
-    return f"{error.message[:_LONGEST_MESSAGE]}..."
+        # The type is named, not the value: that may be a whole document.
+        found = TYPE_NAMES[type(error.instance)]
+        return f"expected {names}, got {found}"
+    message = error.message
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    return f"{message[:_LONGEST_MESSAGE]}..."

@@ -38,7 +38,10 @@ class _DefectError(Exception):
 
     def __init__(self, message: str, path: str = "", cure: str = "") -> None:
         super().__init__(message)
-        self.message, self.path, self.cure = message, path, cure
+        self.message = message
+        # Where a value is looked at, its path is not known yet: `_at` adds it.
+        self.path = path
+        self.cure = cure
 
 
 def read(source: Source, options: Options) -> Topology:
@@ -56,7 +59,8 @@ def topology_from_json(source: Source) -> Topology:
     # Links have their own check: a million of them would take a general validator minutes.
     links = root.pop("links") if isinstance(root.get("links"), list) else None
     if violation := first_violation(root, _SCHEMA_FILE):
-        _fail(source.name, *violation)
+        path, message = violation
+        _fail(source.name, path, message)
     try:
         return _topology(source.name, root, links)
     except _DefectError as error:
@@ -84,13 +88,19 @@ def topology_to_json(topology: Topology) -> bytes:
 
 
 def _link_objects(topology: Topology) -> Iterable[JsonObject]:
+    """The links in order; the plane is stated where there is more than one."""
     for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
-        found = {"from": link.source, "to": link.destination, **_numbers(link)}
-        yield found | ({"plane": plane} if topology.num_planes > 1 else {})
+        found = {"from": link.source, "to": link.destination}
+        found |= _numbers(link)
+        if topology.num_planes > 1:
+            found["plane"] = plane
+        yield found
 
 
 def _dimension_object(dimension: Dimension) -> JsonObject:
-    return {"kind": str(dimension.kind), "size": dimension.size, **_numbers(dimension)}
+    found: JsonObject = {"kind": str(dimension.kind), "size": dimension.size}
+    constants = _numbers(dimension)
+    return found | constants
 
 
 def _numbers(of: object) -> JsonObject:
@@ -109,8 +119,11 @@ def _compact(value: object) -> str:
 
 
 def _lines(values: Iterable[JsonObject]) -> str:
+    """A list with one object a line."""
     rows = ",\n    ".join(map(_compact, values))
-    return f"[\n    {rows}\n  ]" if rows else "[]"
+    if not rows:
+        return "[]"
+    return f"[\n    {rows}\n  ]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +180,7 @@ def _at(path: str, build: Callable[..., _Result], *arguments: object) -> _Result
     except _DefectError as error:
         raise _DefectError(error.message, error.path or path, error.cure) from None
     except (InputError, UsageError) as error:
+        # The model and the units complain without a path.
         found = error.diagnostics[0]
         raise _DefectError(found.message, path, found.cure) from None
 
@@ -188,14 +202,19 @@ def _nodes(root: JsonObject) -> _Nodes:
 
 
 def _members(group: str, members: list[object], nodes: _Nodes) -> tuple[int, ...]:
-    return tuple(
-        _at(f"$.groups.{group}[{row}]", nodes.number, member, nodes.npus)
-        for row, member in enumerate(members)
-    )
+    """The NPUs of a group; switches are no members."""
+    found = []
+    for row, member in enumerate(members):
+        path = f"$.groups.{group}[{row}]"
+        found.append(_at(path, nodes.number, member, nodes.npus))
+    return tuple(found)
 
 
 def _dimension(entry: JsonObject) -> Dimension:
-    return Dimension(DimensionKind(entry["kind"]), entry["size"], *_constants(entry))
+    kind = DimensionKind(entry["kind"])
+    size: int = entry["size"]
+    bandwidth, latency = _constants(entry)
+    return Dimension(kind, size, bandwidth, latency)
 
 
 def _links(entries: list[object], nodes: _Nodes) -> Links:
@@ -262,12 +281,15 @@ def _quantity(
         raise _DefectError(f"exactly one of {both} is needed")
     if text_key in entry:
         text = entry[text_key]
-        if not isinstance(text, str):
-            raise _DefectError(f"{text_key}: expected a string, got {TYPE_NAMES[type(text)]}")
-        return parse(text)
+        if isinstance(text, str):
+            return parse(text)
+        found = TYPE_NAMES[type(text)]
+        raise _DefectError(f"{text_key}: expected a string, got {found}")
     number = entry[number_key]
+    # A bool is an int to Python, not to whoever reads the file.
     if type(number) not in (int, float):
-        raise _DefectError(f"{number_key}: expected a number, got {TYPE_NAMES[type(number)]}")
+        found = TYPE_NAMES[type(number)]
+        raise _DefectError(f"{number_key}: expected a number, got {found}")
     # Integers of any length are JSON; the limit keeps them within a double.
     return float(min(number, _LARGEST))
 
@@ -286,5 +308,9 @@ def _is_same_network(one: Topology, other: Topology) -> bool:
 
 
 def _fail(file: str, path: str, message: str, cure: str = "") -> NoReturn:
-    place = Location(file)
-    raise InputError(f"{path}: {message}", location=place, cure=cure, code="invalid-topology")
+    raise InputError(
+        f"{path}: {message}",
+        location=Location(file),
+        cure=cure,
+        code="invalid-topology",
+    )

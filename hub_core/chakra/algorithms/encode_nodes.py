@@ -75,6 +75,7 @@ def encode_plain(nodes: NodeTable, ranks: range) -> list[bytes]:
     They have types, dependencies, durations and the attributes of messages only.
     """
     span = _Span(nodes, ranks)
+    # Without names: readers look at the types alone.
     types = [_name_and_type("", node_type) for node_type in NodeType]
     start = [span.ids(), *_chosen(types, span.type)]
     rest = [span.micros(), *span.message(with_size=True)]
@@ -224,7 +225,8 @@ class _StepsOfNodes:
         # Of a receive-reduce this is the place of the sum; see `placement`.
         sent = self._column(f"src_{name}", 0)
         received = self._column(f"dst_{name}", 0)
-        return np.where(self._span.is_send, sent, received)
+        is_send = self._span.is_send
+        return np.where(is_send, sent, received)
 
     def triple(self) -> list[Piece]:
         """Sizes in chunks, as a branch of ASTRA-sim reads them; -1 where they mean nothing."""

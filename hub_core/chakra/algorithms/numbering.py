@@ -102,8 +102,10 @@ class _RankEntry:
     def ids(self) -> UInt64Array:
         """The id of every node in file order."""
         if self._entry.get("ids") is None:
+            # Ids that count from 0 are not remembered.
             return np.arange(self._count).astype(np.uint64)
-        ids = _integers(self._entry["ids"], self._count, "ids")
+        stated = self._entry["ids"]
+        ids = _integers(stated, self._count, "ids")
         distinct = np.unique(ids)
         if len(distinct) != self._count:
             raise _misfit("ids are not unique")

@@ -226,6 +226,7 @@ def _durations(fields: NodeFields) -> Int64Array:
     micros = fields.micros()
     # proto3 does not tell 0 from absent.
     rounded = np.where(micros > 0, micros * 1000, -1)
+    # Whoever reads the attribute loses nothing to rounding.
     exact = fields.numbers("duration_ns", fields.everywhere, 0, LARGEST, -1)
     is_exact = exact >= 0
     return np.where(is_exact, exact, rounded)

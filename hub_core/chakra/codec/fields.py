@@ -112,7 +112,9 @@ class NodeFields:
         self, name: str, present: BoolArray, values: Int64Array, low: int, high: int
     ) -> None:
         """Refuse the first value outside `low..high`."""
-        is_outside = (values < low) | (values > high)
+        is_low = values < low
+        is_outside = is_low | (values > high)
+        # Numbers of absent attributes are defaults, which may lie outside.
         wrong = present & is_outside
         if wrong.any():
             node = int(wrong.argmax())

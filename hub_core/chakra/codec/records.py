@@ -173,7 +173,8 @@ class _Header:
 
     def _read_field(self, nodes: Int64Array) -> Int64Array:
         """Read the next field of these nodes; return those that may have another one."""
-        nodes = nodes[self.rest[nodes] < self._batch.stops[nodes]]
+        is_open = self.rest[nodes] < self._batch.stops[nodes]
+        nodes = nodes[is_open]
         tags = self._batch.data[self.rest[nodes]]
         # By ascending tag; nodes need not stay in order.
         going_on = [nodes[:0]]

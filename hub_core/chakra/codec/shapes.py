@@ -262,6 +262,7 @@ class _Lesson:
         if len(entries) != 3:
             self._shape.kinds[name] = WRONG_LENGTH
             return
+        # Entries of a region are columns of their own: buffer, offset, count.
         for number, entry in enumerate(entries):
             self._number(name, f"{name}.{number}", entry, kind)
 
@@ -292,6 +293,7 @@ def _list_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
     """The entries of a numeric list, packed or not: parsers must take both."""
     wire = _WIRE_OF_FIXED.get(kind, WireType.VARINT)
     for part in walk(content, value.start, value.stop):
+        # Anything but bytes is one entry; a wrong wire type is refused where it is read.
         is_packed = part.number == 1 and part.wire is WireType.BYTES
         if not is_packed:
             yield part
