@@ -16,8 +16,7 @@ from hub_core.chakra.algorithms.profile import (
     PROFILE,
     SHARED_NAMES,
 )
-from hub_core.chakra.codec.attributes import INTEGER_KINDS
-from hub_core.chakra.codec.fields import LARGEST
+from hub_core.chakra.codec.attributes import INTEGER_KINDS, LARGEST
 from hub_core.chakra.codec.metadata import AttributeValue, Metadata
 from hub_core.model import (
     Collective,

@@ -6,7 +6,8 @@ import numpy as np
 
 from hub_core.chakra.algorithms.chunks import Chunk, irregular_ranks
 from hub_core.chakra.algorithms.profile import CompKind
-from hub_core.chakra.codec.fields import LARGEST, NodeFields
+from hub_core.chakra.codec.attributes import LARGEST
+from hub_core.chakra.codec.fields import NodeFields
 from hub_core.chakra.codec.links import Edges, ResolvedLinks
 from hub_core.chakra.codec.wire import Column
 from hub_core.model import (

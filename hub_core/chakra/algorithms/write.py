@@ -14,7 +14,7 @@ from hub_core.chakra.algorithms.profile import (
     default_bytes,
     metadata_entries,
 )
-from hub_core.chakra.codec.fields import LARGEST
+from hub_core.chakra.codec.attributes import LARGEST
 from hub_core.chakra.codec.metadata import encode_metadata
 from hub_core.chakra.codec.nodes import NodeTable
 from hub_core.model import (

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+LARGEST = 1 << 62
+"""The largest number that readers take where a format gives no smaller bound."""
+
 
 class Kind(IntEnum):
     """Kinds of attribute values: the number of the field of AttributeProto that holds the value."""

@@ -6,14 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hub_core.chakra.codec.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, Kind
+from hub_core.chakra.codec.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, LARGEST, Kind
 from hub_core.chakra.codec.nodes import NodeType, type_name
 from hub_core.chakra.codec.records import NodeColumns
 from hub_core.chakra.codec.shapes import NO_KIND, WRONG_LENGTH
 from hub_core.model import BoolArray, Buffer, InputError, Int64Array
-
-LARGEST = 1 << 62
-"""The largest number that readers take where a format gives no smaller bound."""
 
 
 class NodeFields:
