@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from hub_core.chakra.survey import survey
+from hub_core.chakra.workloads.survey import survey
 from hub_core.cli.inspect_workload import print_survey
 from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
 from hub_core.cli.session import Session

@@ -18,10 +18,18 @@ from hub_core.cli.output import (
     progress,
 )
 from hub_core.cli.session import Session, with_path
-from hub_core.model.diagnostics import Diagnostic, ExitCode, Severity, UsageError
-from hub_core.model.quantities import format_bandwidth, format_bytes, format_time, parse_size
+from hub_core.model import (
+    Diagnostic,
+    ExitCode,
+    Severity,
+    UsageError,
+    format_bandwidth,
+    format_bytes,
+    format_time,
+    parse_size,
+)
 from hub_core.pipeline.inputs import open_source
-from hub_core.plugin_api.command_line import (
+from hub_core.plugin_api import (
     Assignments,
     assign,
     from_option,
@@ -35,9 +43,9 @@ if TYPE_CHECKING:
 
     from hub_core.execution.judgement import Judgement
     from hub_core.execution.program import LevelledProgram
-    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.model import Algorithm, JsonValue
     from hub_core.model.kinds import ReduceOp
-    from hub_core.plugin_api.executor import ExecutionResult
+    from hub_core.plugin_api import ExecutionResult
 
 
 # The executor whose order of reduction is the schedule's own.
@@ -175,7 +183,7 @@ def run(
 
     Exit 0 where all ranks hold what the collective promises, else 1 with the first wrong elements.
     """
-    from hub_core.plugin_api.executor import Executor
+    from hub_core.plugin_api import Executor
 
     offer = session.registry().find(Executor, wish["executor"]).offer
     opened = open_source(session, source, source_format)
