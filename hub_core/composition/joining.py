@@ -15,8 +15,8 @@ from hub_core.model.findings import Findings
 from hub_core.model.messages import match_messages
 from hub_core.model.steps import COLUMN_DTYPES, StepTable
 from hub_core.verification.conflicts import adjacent_conflicts
-from hub_core.verification.happens_before import happens_before
 from hub_core.verification.regions import find_regions
+from hub_core.verification.step_order import happens_before
 
 Int64Array = npt.NDArray[np.int64]
 Edges = tuple[Int64Array, Int64Array]

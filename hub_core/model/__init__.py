@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         PluginError,
         Severity,
         UsageError,
+        diagnostic_object,
     )
     from hub_core.model.findings import CAP, Findings
     from hub_core.model.kinds import (
@@ -126,6 +127,7 @@ __all__ = [
     "counted_positions",
     "csr",
     "describe",
+    "diagnostic_object",
     "expanded_ranges",
     "first_positions",
     "format_bandwidth",
@@ -167,7 +169,7 @@ _HOMES = {
     ),
     "hub_core.model.diagnostics": (
         "Diagnostic ExitCode HubError InputError Location LossyError PluginError Severity "
-        "UsageError"
+        "UsageError diagnostic_object"
     ),
     "hub_core.model.findings": "CAP Findings",
     "hub_core.model.kinds": (
