@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
-from hub_core.model import InputError
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from hub_core.model import BoolArray, InputError, Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
