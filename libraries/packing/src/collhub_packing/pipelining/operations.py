@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from collhub_packing.trees import SpanningTree
-from hub_core.model import BoolArray, InputError, Int64Array, positions_in
+from hub_core.model import BoolArray, InputError, Int64Array, first_positions, positions_in
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,10 +35,8 @@ class Operations:
     @classmethod
     def joined(cls, parts: Sequence[Operations]) -> Operations:
         """All operations of all parts, in order."""
-        shifted, first = [], 0
-        for part in parts:
-            shifted.append(part.shifted(first))
-            first += len(part)
+        firsts = first_positions([len(part) for part in parts]).tolist()
+        shifted = [part.shifted(first) for part, first in zip(parts, firsts, strict=True)]
         columns = {}
         for name in cls.__dataclass_fields__:
             columns[name] = np.concatenate([getattr(part, name) for part in shifted])
