@@ -16,7 +16,7 @@ from hub_core.model.collectives import (
 )
 from hub_core.model.columns import BoolArray, Int64Array
 from hub_core.model.steps import StepKind, StepTable
-from hub_core.testing.step_draft import BufferPlace, StepDraft
+from hub_core.testing.sample_draft import BufferPlace, SampleDraft
 
 _PROVENANCE = Provenance(producer="collhub-samples", producer_version="1")
 _IN, _OUT, _TMP = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
@@ -95,7 +95,7 @@ def ring_all_gather(num_ranks: int) -> Algorithm:
 
     Each rank copies its own unit to OUTPUT, then forwards what it received last.
     """
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n):
         draft.copy(rank, (_IN, 0), (_OUT, rank))
     for hop in range(n - 1):
@@ -110,7 +110,7 @@ def ring_reduce_scatter(num_ranks: int) -> Algorithm:
 
     Unit u starts at rank u + 1 and gathers one contribution a hop, in SCRATCH.
     """
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     for hop in range(n - 1):
         for rank in range(n):
             unit = (rank - 1 - hop) % n
@@ -127,7 +127,7 @@ def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
 
     The number of ranks is a power of two.
     """
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     distances = _doubling_distances(n)
     for distance in reversed(distances):
         _exchange_blocks(draft, n, distance, add=True)
@@ -137,7 +137,7 @@ def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
     return _finished(draft, collective)
 
 
-def _exchange_blocks(draft: StepDraft, num_ranks: int, distance: int, add: bool) -> None:
+def _exchange_blocks(draft: SampleDraft, num_ranks: int, distance: int, add: bool) -> None:
     """Each rank sends to the rank `distance` away that rank's block (halving), or its own."""
     blocks = []
     for rank in range(num_ranks):
@@ -158,7 +158,7 @@ def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
     Rank u reduces unit u of all ranks through SCRATCH and sends the result to all. In place, a
     result overwrites a unit that was sent away before: only the messages order the two.
     """
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     pairs = list(permutations(range(n), 2))
     for rank, peer in pairs:
         draft.message(rank, (_IN, peer), peer, (_TMP, rank))
@@ -173,7 +173,7 @@ def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
 
 def direct_all_to_all(num_ranks: int) -> Algorithm:
     """Direct all-to-all, out of place: one message for every pair of ranks."""
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n):
         draft.copy(rank, (_IN, rank), (_OUT, rank))
         # Everybody begins with another receiver, so that nobody is flooded.
@@ -188,7 +188,7 @@ def staged_all_to_all(num_ranks: int) -> Algorithm:
 
     Units arrive in SCRATCH and move to OUTPUT once their place has been sent.
     """
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     pairs = list(permutations(range(n), 2))
     for rank, peer in pairs:
         draft.message(rank, (_IN, peer), peer, (_TMP, rank))
@@ -205,7 +205,7 @@ def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
 
     Who has the data sends it on, at doubling distances.
     """
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, 0), count=2)
     for distance in _doubling_distances(n):
         # As many have the data as the distance is long.
@@ -220,7 +220,7 @@ def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
 
     Partial sums in OUTPUT at the root, in SCRATCH elsewhere.
     """
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     # Where each place holds what it has added up so far: at first nothing but its own.
     partial: list[BufferPlace] = [(_IN, 0)] * n
     for distance in reversed(_doubling_distances(n)):
@@ -241,7 +241,7 @@ def _doubling_distances(num_ranks: int) -> list[int]:
 
 def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
     """Gather, both modes: every rank sends its unit to the root."""
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, root))
     for rank in range(n):
         if rank != root:
@@ -251,7 +251,7 @@ def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
 
 def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
     """Scatter, both modes: the root sends every rank its unit."""
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, root), (_OUT, 0))
     for rank in range(n):
         if rank != root:
@@ -264,7 +264,7 @@ def weighted_broadcast(num_ranks: int) -> Algorithm:
 
     Three units one way, one the other way.
     """
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(0, (_IN, 0), (_OUT, 0), count=4)
     # Direction, first unit and number of units: a channel each.
     for channel, (direction, first, count) in enumerate(((1, 0, 3), (-1, 3, 1))):
@@ -280,7 +280,7 @@ def shift_to_next(num_ranks: int) -> Algorithm:
 
     Every rank but the last sends its INPUT of two units to the next one.
     """
-    n, draft = num_ranks, StepDraft(num_ranks)
+    n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n - 1):
         draft.message(rank, (_IN, 0), rank + 1, (_OUT, 0), count=2)
     receiver = np.repeat(np.arange(1, n, dtype=np.int64), 2)
@@ -291,7 +291,7 @@ def shift_to_next(num_ranks: int) -> Algorithm:
     return _finished(draft, Collective(CollectiveKind.CUSTOM, n, 2, contract=contract))
 
 
-def _finished(draft: StepDraft, collective: Collective, scratch: int = 0) -> Algorithm:
+def _finished(draft: SampleDraft, collective: Collective, scratch: int = 0) -> Algorithm:
     """The algorithm of a draft, with `scratch` units of SCRATCH at every rank."""
     return draft.algorithm(collective, _PROVENANCE, scratch)
 

@@ -15,7 +15,7 @@ _Unit = tuple[int, Buffer, int]
 """A unit of memory: rank, buffer, offset."""
 
 
-class StepDraft:
+class SampleDraft:
     """Steps in program order, which wait for the accesses that they conflict with.
 
     A step waits for the last accesses of its rank to the units that it touches, unless both only
