@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hub_core.pipeline.work import work as pipeline
-
 import hub_core
 from hub_core.certificates import CertificateReport, check_certificate, find_certificate
 from hub_core.model import Collective, CollectiveKind
@@ -39,7 +37,7 @@ def synthesized(
         CollectiveKind(kind), ranks, units, root=root if kind in _ROOTED else None, in_place=True
     )
     given = {name: str(value) for name, value in options.items()}
-    return pipeline.synthesize(
+    return hub_core.synthesize(
         collective,
         network,
         size,
