@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from hub_core.model.findings import CAP, Findings
     from hub_core.model.levels import Order, topological_levels
     from hub_core.model.losses import Loss, LossPolicy, apply_policy
+    from hub_core.model.membership import collective_among, with_ranks_named
     from hub_core.model.messages import Messages, match_messages
     from hub_core.model.quantities import (
         format_bandwidth,
@@ -118,6 +119,7 @@ __all__ = [
     "UsageError",
     "action",
     "apply_policy",
+    "collective_among",
     "counted_positions",
     "csr",
     "describe",
@@ -146,6 +148,7 @@ __all__ = [
     "run_starts",
     "sorted_ordinals",
     "topological_levels",
+    "with_ranks_named",
 ]
 
 _HOMES = {
@@ -232,6 +235,10 @@ _HOMES = {
     "hub_core.model.findings": (
         "CAP",
         "Findings",
+    ),
+    "hub_core.model.membership": (
+        "collective_among",
+        "with_ranks_named",
     ),
     "hub_core.model.messages": (
         "Messages",

@@ -9,13 +9,11 @@ from random import Random
 
 import numpy as np
 import pytest
+from collhub_schedules import Chunks, Transfers, algorithm_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.collectives import ALL_RANKS, ROOTED, Collective, CollectiveKind
-from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import StepKind
-from hub_core.transfers import Chunks, Transfers, algorithm_of, collective_among
+from hub_core.model import ALL_RANKS, ROOTED, Collective, CollectiveKind, InputError, StepKind
 from hub_core.verification import verify
 
 KINDS = tuple(kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM)
@@ -362,47 +360,3 @@ def test_relay_without_a_contribution_receives_first_and_adds_then():
 def test_all_to_all_is_not_claimed_in_place():
     claimed = case(CollectiveKind.ALL_TO_ALL, 3, in_place=True).algorithm().collective
     assert (claimed.in_place, claimed.out_of_place) == (False, True)
-
-
-@given(
-    st.sampled_from(KINDS), st.integers(1, 5), st.lists(st.integers(1, 4), min_size=1, max_size=4)
-)
-def test_chunks_cut_every_share_into_the_stated_sizes(kind, num_ranks, sizes):
-    whole = kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.BROADCAST)
-    collective = Collective(
-        kind, num_ranks, sum(sizes) * (1 if whole else num_ranks), 0 if kind in ROOTED else None
-    )
-    chunks = Chunks.cut(collective, sizes)
-    shares = 1 if whole else num_ranks**2 if kind is CollectiveKind.ALL_TO_ALL else num_ranks
-    assert len(chunks) == shares * len(sizes)
-    assert chunks.count.tolist() == sizes * shares
-    assert np.all(chunks.input_offset + chunks.count <= collective.input_units().max())
-    assert np.all(chunks.output_offset + chunks.count <= collective.output_units().max())
-
-
-@pytest.mark.parametrize("sizes", [[1, 2], [5], [4, 0], [5, -1], []])
-def test_pieces_that_do_not_make_a_share_are_refused(sizes):
-    with pytest.raises(InputError, match=r"pieces of .* units do not make a share of 4"):
-        Chunks.cut(Collective(CollectiveKind.ALL_REDUCE, 3, 4), sizes)
-
-
-@given(st.sampled_from(KINDS), st.integers(1, 4), st.integers(0, 3), st.data())
-def test_group_promises_the_same_to_its_members(kind, num_ranks, others, data):
-    collective = Collective(kind, num_ranks, num_ranks * 2, 0 if kind in ROOTED else None)
-    npus = data.draw(st.permutations(range(num_ranks + others)))[:num_ranks]
-    among = collective_among(collective, npus, num_ranks + others)
-    if npus == [*range(num_ranks + others)]:
-        assert among is collective
-        return
-    assert (among.kind, among.num_ranks) == (CollectiveKind.CUSTOM, num_ranks + others)
-    assert among.input_units()[npus].tolist() == collective.input_units().tolist()
-    assert among.output_units().sum() == collective.output_units().sum()
-    relays = sorted(set(range(num_ranks + others)) - set(npus))
-    assert not among.defined_inputs()[relays].any()
-    expected, stated = among.postcondition(), collective.postcondition()
-    assert expected is not None
-    assert stated is not None
-    named = np.where(stated.source_rank == ALL_RANKS, num_ranks, 1).sum()
-    assert len(expected) == named
-    assert set(expected.rank.tolist()) <= set(npus)
-    assert set(expected.source_rank.tolist()) <= set(npus)
