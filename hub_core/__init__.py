@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
-    from hub_core.composition import embed, relabel, replicate, rescale, sequential
     from hub_core.model.algorithm import Algorithm, Provenance
     from hub_core.model.collectives import (
         Buffer,
@@ -24,15 +23,23 @@ if TYPE_CHECKING:
         Location,
         LossyError,
         PluginError,
+        Severity,
         UsageError,
     )
     from hub_core.model.losses import Loss, LossPolicy
     from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
     from hub_core.network.texts import parse_topology
     from hub_core.network.topology import Topology
-    from hub_core.pipeline.work import Written, read, read_topology, simulate, write
-    from hub_core.plugin_api.contract import SimulationResult
+    from hub_core.pipeline.execution import execute
+    from hub_core.pipeline.inputs import read
+    from hub_core.pipeline.outputs import Written, write
+    from hub_core.pipeline.passes import transform
+    from hub_core.pipeline.simulation import simulate
+    from hub_core.pipeline.synthesis import synthesize
+    from hub_core.pipeline.topologies import read_topology
+    from hub_core.plugin_api.simulator import SimulationResult
     from hub_core.registry.discovery import discover
+    from hub_core.registry.plugins import Registry
     from hub_core.verification import VerifyReport, verify
     from hub_core.version import __version__
 
@@ -53,6 +60,8 @@ __all__ = [
     "PluginError",
     "Provenance",
     "ReduceOp",
+    "Registry",
+    "Severity",
     "SimulationResult",
     "StepKind",
     "StepTable",
@@ -63,21 +72,22 @@ __all__ = [
     "Written",
     "__version__",
     "discover",
-    "embed",
+    "execute",
     "parse_topology",
     "read",
     "read_topology",
-    "relabel",
-    "replicate",
-    "rescale",
-    "sequential",
     "simulate",
+    "synthesize",
+    "transform",
     "verify",
     "write",
 ]
 
 _HOMES = {
-    "hub_core.model.algorithm": ("Algorithm", "Provenance"),
+    "hub_core.model.algorithm": (
+        "Algorithm",
+        "Provenance",
+    ),
     "hub_core.model.collectives": (
         "Buffer",
         "Collective",
@@ -86,7 +96,6 @@ _HOMES = {
         "CustomContract",
         "ReduceOp",
     ),
-    "hub_core.composition": ("embed", "relabel", "replicate", "rescale", "sequential"),
     "hub_core.model.diagnostics": (
         "Diagnostic",
         "HubError",
@@ -94,16 +103,37 @@ _HOMES = {
         "Location",
         "LossyError",
         "PluginError",
+        "Severity",
         "UsageError",
     ),
-    "hub_core.model.losses": ("Loss", "LossPolicy"),
-    "hub_core.pipeline.work": ("Written", "read", "read_topology", "simulate", "write"),
-    "hub_core.plugin_api.contract": ("SimulationResult",),
-    "hub_core.registry.discovery": ("discover",),
-    "hub_core.model.steps": ("StepKind", "StepTable", "StepTableBuilder"),
+    "hub_core.model.losses": (
+        "Loss",
+        "LossPolicy",
+    ),
+    "hub_core.model.steps": (
+        "StepKind",
+        "StepTable",
+        "StepTableBuilder",
+    ),
     "hub_core.network.texts": ("parse_topology",),
     "hub_core.network.topology": ("Topology",),
-    "hub_core.verification": ("VerifyReport", "verify"),
+    "hub_core.pipeline.execution": ("execute",),
+    "hub_core.pipeline.inputs": ("read",),
+    "hub_core.pipeline.outputs": (
+        "Written",
+        "write",
+    ),
+    "hub_core.pipeline.passes": ("transform",),
+    "hub_core.pipeline.simulation": ("simulate",),
+    "hub_core.pipeline.synthesis": ("synthesize",),
+    "hub_core.pipeline.topologies": ("read_topology",),
+    "hub_core.plugin_api.simulator": ("SimulationResult",),
+    "hub_core.registry.discovery": ("discover",),
+    "hub_core.registry.plugins": ("Registry",),
+    "hub_core.verification": (
+        "VerifyReport",
+        "verify",
+    ),
     "hub_core.version": ("__version__",),
 }
 

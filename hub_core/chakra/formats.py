@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from hub_core.plugin_api.contract import (
-    Format,
-    FormatReader,
-    FormatWriter,
-    Layout,
-    Option,
-    OptionType,
-)
+from dataclasses import dataclass
+
+from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api.options import OptionType, option
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.writer import FormatWriter
 
 CHAKRA = Format(
     name="chakra",
@@ -22,53 +20,50 @@ CHAKRA = Format(
     layout=Layout.PREFIX,
 )
 
-CHAKRA_READER = FormatReader(
-    CHAKRA,
-    "hub_core.chakra.read:read",
-    (
-        Option(
-            "drop_dangling",
-            OptionType.BOOL,
-            False,
-            "drop dependencies on nodes that are not in the file, and count them",
-        ),
-        Option(
-            "size",
-            OptionType.SIZE,
-            None,
-            "size of the collective that a foreign trace with sizes in bytes was made for",
-        ),
-    ),
-)
 
-CHAKRA_WRITER = FormatWriter(
-    CHAKRA,
-    "hub_core.chakra.write:write",
-    (
-        Option(
-            "size",
-            OptionType.SIZE,
-            None,
-            "size of the collective that comm_size is written for (default: the algorithm's own size, else 1 MiB a unit)",
-        ),
-        Option(
-            "dialect",
-            OptionType.TEXT,
-            "both",
-            "how messages state their size: in bytes (absolute), in chunks (symbolic), or both",
-            choices=("both", "absolute", "symbolic"),
-        ),
-        Option(
-            "flatten",
-            OptionType.BOOL,
-            False,
-            "write control dependencies as data dependencies, for readers that ignore them",
-        ),
-        Option(
-            "ranks",
-            OptionType.TEXT,
-            None,
-            "write the traces of these ranks alone, as 0,17,4000-4010 (default: all)",
-        ),
-    ),
-)
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of the reader `chakra`."""
+
+    drop_dangling: bool = option(
+        OptionType.BOOL,
+        False,
+        "drop dependencies on nodes that are not in the file, and count them",
+    )
+    size: int | None = option(
+        OptionType.SIZE,
+        None,
+        "size of the collective that a foreign trace with sizes in bytes was made for",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of the writer `chakra`."""
+
+    size: int | None = option(
+        OptionType.SIZE,
+        None,
+        "size of the collective that comm_size is written for"
+        " (default: the algorithm's own size, else 1 MiB a unit)",
+    )
+    dialect: str = option(
+        OptionType.TEXT,
+        "both",
+        "how messages state their size: in bytes (absolute), in chunks (symbolic), or both",
+        choices=("both", "absolute", "symbolic"),
+    )
+    flatten: bool = option(
+        OptionType.BOOL,
+        False,
+        "write control dependencies as data dependencies, for readers that ignore them",
+    )
+    ranks: str | None = option(
+        OptionType.TEXT,
+        None,
+        "write the traces of these ranks alone, as 0,17,4000-4010 (default: all)",
+    )
+
+
+CHAKRA_READER = FormatReader(CHAKRA, "hub_core.chakra.read:read", ReadOptions)
+CHAKRA_WRITER = FormatWriter(CHAKRA, "hub_core.chakra.write:write", WriteOptions)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from hub_core.chakra.records import RankFile
 from hub_core.model.diagnostics import InputError, Location
-from hub_core.plugin_api.contract import Source, SourcePart
+from hub_core.plugin_api.sources import Source, SourcePart
 
 _BATCH_BYTES = 4 << 20
 _RANK_IN_NAME = re.compile(r"\.([0-9]{1,9})\.[^.]*\Z")

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from hub_core.chakra.chunks import Chunk, Joined, join
 from hub_core.chakra.fields import NodeFields
+from hub_core.chakra.formats import ReadOptions
 from hub_core.chakra.links import link
 from hub_core.chakra.metadata import Metadata
 from hub_core.chakra.nodes import message_tags
@@ -27,7 +28,7 @@ from hub_core.chakra.shapes import ShapeBook
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.steps import StepTable
-from hub_core.plugin_api.contract import Options, Source
+from hub_core.plugin_api.sources import Source
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -60,16 +61,13 @@ _UNDERSTOOD = (
 _LONGEST_KEPT_TEXT = 256
 
 
-def read(source: Source, options: Options) -> Algorithm:
+def read(source: Source, options: ReadOptions) -> Algorithm:
     """Read the rank files of one algorithm. Options: see `formats.CHAKRA_READER`.
 
     Traces without the profile are timing only: buffers UNKNOWN, COMP_NODEs COMPUTE steps, channels tags. Raises
     `InputError` with file, byte and node for everything that is not an algorithm.
     """
-    size = options.get("size")
-    return _Reader(
-        source, bool(options.get("drop_dangling")), size if isinstance(size, int) else None
-    ).read()
+    return _Reader(source, options.drop_dangling, options.size).read()
 
 
 class _Reader:

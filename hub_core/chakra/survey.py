@@ -16,7 +16,7 @@ from hub_core.chakra.rank_files import in_batches, rank_parts
 from hub_core.chakra.recognise import open_rank_file
 from hub_core.chakra.records import Batch, NodeColumns, RankFile, decode_nodes
 from hub_core.chakra.shapes import ShapeBook
-from hub_core.plugin_api.contract import Source
+from hub_core.plugin_api.sources import Source
 
 _LONGEST_TEXT = 80
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.chakra.encode_nodes import Plan, encode_plain, encode_profile
+from hub_core.chakra.formats import WriteOptions
 from hub_core.chakra.metadata import encode_metadata
 from hub_core.chakra.nodes import NodeTable, lower
 from hub_core.chakra.profile import LARGEST, VERSION, default_bytes, metadata_entries
@@ -18,7 +19,7 @@ from hub_core.model.diagnostics import UsageError
 from hub_core.model.losses import Loss
 from hub_core.model.rank_lists import parse_ranks
 from hub_core.model.steps import StepKind, StepTable
-from hub_core.plugin_api.contract import Artifact, Options, WriteResult
+from hub_core.plugin_api.artifacts import Artifact, WriteResult
 
 Mask = npt.NDArray[np.bool_]
 
@@ -26,15 +27,14 @@ _LARGEST_TRIPLE = (1 << 31) - 1
 _GROUP_NODES = 4096
 
 
-def write(algorithm: Algorithm, options: Options) -> WriteResult:
+def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     """Write one trace a rank, encoded when its artifact's content is asked for.
 
     Options: see `formats.CHAKRA_WRITER`. Raises `UsageError` for the symbolic dialect of an algorithm whose sizes
     are bytes or whose unit_count exceeds int32, and for ranks that the algorithm has not.
     """
-    size = options.get("size")
-    dialect = str(options.get("dialect") or "both")
-    stated = size if isinstance(size, int) else algorithm.collective_bytes
+    dialect = options.dialect
+    stated = algorithm.collective_bytes if options.size is None else options.size
     if dialect == "symbolic" and not _has_triple(algorithm):
         raise UsageError(
             "the symbolic dialect states sizes in chunks, but this algorithm's sizes are bytes or exceed 2^31 - 1 chunks",
@@ -46,21 +46,21 @@ def write(algorithm: Algorithm, options: Options) -> WriteResult:
         algorithm,
         lower(algorithm, bound),
         dialect,
-        is_flat=bool(options.get("flatten")),
+        is_flat=options.flatten,
         has_triple=_has_triple(algorithm),
         bound_bytes=bound,
         is_stated=stated is not None,
     )
     files = _Files(plan)
-    ranks = _chosen_ranks(options.get("ranks"), algorithm.num_ranks)
+    ranks = _chosen_ranks(options.ranks, algorithm.num_ranks)
     artifacts = (Artifact(f".{rank}.et", partial(files.content, rank)) for rank in ranks)
     return WriteResult(artifacts, _losses(plan))
 
 
-def _chosen_ranks(text: object, num_ranks: int) -> Sequence[int]:
+def _chosen_ranks(text: str | None, num_ranks: int) -> Sequence[int]:
     if text is None:
         return range(num_ranks)
-    ranks = sorted(parse_ranks(str(text)))
+    ranks = sorted(parse_ranks(text))
     if ranks[-1] >= num_ranks:
         raise UsageError(
             f"rank {ranks[-1]} is not in 0..{num_ranks - 1}",

@@ -7,16 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import (
-    Assignments,
-    assign,
-    force_flag,
-    json_flag,
-    option_pairs,
-    output_option,
-    strict_flag,
-    to_option,
-)
 from hub_core.cli.loading import open_source, read_opened
 from hub_core.cli.output import print_json, print_note, progress
 from hub_core.cli.session import Session
@@ -31,11 +21,21 @@ from hub_core.cli.writing import (
 )
 from hub_core.model.diagnostics import UsageError
 from hub_core.model.losses import Loss, apply_policy
+from hub_core.plugin_api.command_line import (
+    Assignments,
+    assign,
+    force_flag,
+    json_flag,
+    option_pairs,
+    output_option,
+    strict_flag,
+    to_option,
+)
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.pipeline.work import OpenedAlgorithm, Written
-    from hub_core.plugin_api.contract import FormatWriter
+    from hub_core.plugin_api.writer import FormatWriter
     from hub_core.registry.plugins import Provided
 
 

@@ -1,4 +1,4 @@
-"""`collhub convert`: read one format, write another; what the target cannot carry is listed, or refused under --strict."""
+"""`collhub convert`: read one format, write another, list what is lost or refuse it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import (
+from hub_core.cli.loss_objects import loss_objects
+from hub_core.cli.session import Session, written_paths
+from hub_core.plugin_api.command_line import (
     Assignments,
     assign,
     force_flag,
@@ -17,22 +19,12 @@ from hub_core.cli.arguments import (
     source_argument,
     strict_flag,
     to_option,
-)
-from hub_core.cli.loading import open_source, read_opened, source_options
-from hub_core.cli.output import print_json, print_note
-from hub_core.cli.session import Session
-from hub_core.cli.writing import (
-    check_stdout,
-    chosen_writer,
-    loss_objects,
-    print_losses,
-    write_out,
-    wrote,
+    verify_option,
 )
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue
-    from hub_core.pipeline.work import Written
+    from hub_core.pipeline.outputs import Written
 
 
 @click.command()
@@ -41,6 +33,7 @@ if TYPE_CHECKING:
 @from_option
 @to_option
 @option_pairs
+@verify_option
 @strict_flag
 @force_flag
 @json_flag
@@ -58,26 +51,22 @@ def convert(
 ) -> None:
     """Convert the algorithm in IN to another format.
 
-    An option of -O goes to the reader or writer that declares it, to both where both do; reader.KEY and
-    writer.KEY name one of them.
+    An option of -O goes to the reader or writer that declares it, to both where both do; reader.KEY
+    and writer.KEY name one of them. What is wrong is refused with its causes, and nothing is
+    written.
     """
-    check_stdout(out, as_json)
-    registry = session.registry()
-    writer = chosen_writer(registry, out, target_format)
-    opened = open_source(session, source, source_format)
-    given = assign(
-        assignments, {"reader": opened.reader.offer.options, "writer": writer.offer.options}
-    )
-    algorithm = read_opened(opened, source_options(session, opened, given["reader"]))
-    written = write_out(algorithm, out, writer, given["writer"], strict, force, registry)
-    print_losses(written.losses, "conversion", out)
+    target = session.output_target(out, target_format, as_json=as_json)
+    opened = session.open_input(source, source_format)
+    given = assign(assignments, {"reader": opened.options, "writer": target.options})
+    algorithm = session.read_input(opened, given["reader"])
+    written = session.write_output(algorithm, target, given["writer"], strict=strict, force=force)
     if as_json:
-        print_json(_object(opened.name, opened.reader.name, writer.name, written))
-    elif written.paths:
-        print_note(wrote(written))
+        session.print_json(_document(opened.name, opened.format_name, target.format_name, written))
+    else:
+        session.say_written(written)
 
 
-def _object(
+def _document(
     source: str, source_format: str, target_format: str, written: Written
 ) -> dict[str, JsonValue]:
     return {
@@ -85,6 +74,6 @@ def _object(
         "source": source,
         "from": source_format,
         "to": target_format,
-        "artifacts": [str(path) for path in written.paths],
+        "artifacts": list(written_paths(written.paths)),
         "losses": loss_objects(written.losses),
     }

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.simulate import TIMING_COLUMNS, timing_cells
 from hub_core.model.diagnostics import InputError, PluginError
+from hub_core.plugin_api.command_line import json_flag
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
@@ -73,7 +73,8 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
 
 def _check_plugins(registry: Registry) -> None:
     """Raise `PluginError` where nothing reads the examples or simulates them."""
-    from hub_core.plugin_api.contract import FormatReader, Simulator
+    from hub_core.plugin_api.reader import FormatReader
+    from hub_core.plugin_api.simulator import Simulator
 
     readers = [
         reader for reader in registry.all(FormatReader) if ".xml" in reader.offer.format.suffixes
@@ -94,7 +95,8 @@ def _check_plugins(registry: Registry) -> None:
 
 
 def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
-    from hub_core.pipeline import work as pipeline
+    from hub_core.pipeline.inputs import read
+    from hub_core.pipeline.outputs import write
     from hub_core.verification import verify
 
     shipped = importlib.resources.files("hub_core.examples")
@@ -103,27 +105,26 @@ def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
             continue
         name = resource.name.removesuffix(".xml")
         with importlib.resources.as_file(resource) as path:
-            algorithm = pipeline.read(path, registry=registry)
+            algorithm = read(path, registry=registry)
         report = verify(algorithm)
         if not report.ok:
             raise InputError(report.diagnostics)
-        pipeline.write(algorithm, folder / name, format="chakra", registry=registry)
+        write(algorithm, folder / name, format="chakra", registry=registry)
         yield _Example(name, algorithm, folder / name)
 
 
 def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
-    from hub_core.pipeline import work as pipeline
+    from hub_core.pipeline.simulation import simulate
     from hub_core.pipeline.timing import judged
+    from hub_core.pipeline.topologies import read_topology
 
     algorithm = example.algorithm
     for text in TOPOLOGIES:
-        topology = pipeline.read_topology(text.format(algorithm.num_ranks), registry=registry)
+        topology = read_topology(text.format(algorithm.num_ranks), registry=registry)
         if topology.num_npus != algorithm.num_ranks:
             continue
         for size in SIZES:
-            result = pipeline.simulate(
-                algorithm, topology, size, backend=SIMULATOR, registry=registry
-            )
+            result = simulate(algorithm, topology, size, backend=SIMULATOR, registry=registry)
             yield _Run(example, topology.name, judged(algorithm, topology, size, result))
 
 

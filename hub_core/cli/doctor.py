@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import click
 
-from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_json
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import ExitCode
-from hub_core.plugin_api.contract import HealthLine
+from hub_core.plugin_api.check import CheckLine
+from hub_core.plugin_api.command_line import json_flag
 from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
     active_requirements,
@@ -30,7 +30,7 @@ from hub_core.version import __version__
 def doctor(session: Session, as_json: bool) -> int:
     """Report on Python, the core, its dependencies and every plugin; exit 3 where something is not as it should be."""
     lines = list(_lines(session.registry()))
-    is_ok = all(line.is_healthy for _, line in lines)
+    is_ok = all(line.is_ok for _, line in lines)
     if as_json:
         print_json(
             {
@@ -43,40 +43,40 @@ def doctor(session: Session, as_json: bool) -> int:
         for owner, line in lines:
             subject = line.subject if owner == CORE_NAME else f"{owner}: {line.subject}"
             cure = f"; {line.cure}" if line.cure else ""
-            print(f"{'ok' if line.is_healthy else 'BAD':5}{subject}: {line.details}{cure}")
+            print(f"{'ok' if line.is_ok else 'BAD':5}{subject}: {line.details}{cure}")
     return ExitCode.DONE if is_ok else ExitCode.PLUGIN
 
 
-def _lines(registry: Registry) -> Iterator[tuple[str, HealthLine]]:
+def _lines(registry: Registry) -> Iterator[tuple[str, CheckLine]]:
     """Every line with the name of the plugin that it is about."""
     # Imported here: the pipeline needs numpy, the command's help does not.
-    from hub_core.pipeline.work import check_health
+    from hub_core.pipeline.checks import check_installation
 
     yield from ((CORE_NAME, line) for line in _core_lines())
     for plugin in registry.plugins[1:]:
         yield plugin.name, _plugin_line(plugin)
         yield from ((plugin.name, line) for line in _requirement_lines(plugin.distribution))
     yield from (
-        (CORE_NAME, HealthLine("names", False, clash, "disable or uninstall one"))
+        (CORE_NAME, CheckLine("names", False, clash, "disable or uninstall one"))
         for clash in registry.clashes()
     )
-    yield from ((plugin.name, line) for plugin, line in check_health(registry))
+    yield from ((plugin.name, line) for plugin, line in check_installation(registry))
 
 
-def _core_lines() -> Iterator[HealthLine]:
-    yield HealthLine(
+def _core_lines() -> Iterator[CheckLine]:
+    yield CheckLine(
         "python", True, f"{platform.python_version()} at {sys.executable}, {platform.platform()}"
     )
-    yield HealthLine("collhub", True, __version__)
+    yield CheckLine("collhub", True, __version__)
     yield from _requirement_lines(CORE_DISTRIBUTION)
     yield _temporary_folder()
 
 
-def _requirement_lines(distribution: str) -> Iterator[HealthLine]:
+def _requirement_lines(distribution: str) -> Iterator[CheckLine]:
     try:
         found = find_distribution(distribution)
     except ModuleNotFoundError:
-        yield HealthLine(
+        yield CheckLine(
             "dependencies",
             False,
             f"{distribution} is not installed as a distribution",
@@ -94,30 +94,30 @@ def _requirement_lines(distribution: str) -> Iterator[HealthLine]:
         if unmet
         else ", ".join(sorted(versions)) or "none"
     )
-    yield HealthLine(
+    yield CheckLine(
         "dependencies", not unmet, details, f"python -m pip install {distribution}" if unmet else ""
     )
 
 
-def _temporary_folder() -> HealthLine:
+def _temporary_folder() -> CheckLine:
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return HealthLine(
+            return CheckLine(
                 "temporary folder", True, f"{folder.rpartition('/')[0]} can be written"
             )
     except OSError as error:
-        return HealthLine(
+        return CheckLine(
             "temporary folder", False, str(error), "name one that can be written in TMPDIR"
         )
 
 
-def _plugin_line(plugin: Plugin) -> HealthLine:
+def _plugin_line(plugin: Plugin) -> CheckLine:
     status = plugin.status
     details = f"{plugin.distribution} {plugin.version} is {status.state}{f': {status.reason}' if status.reason else ''}"
     is_healthy = status.state is PluginState.DISABLED or (
         status.state is PluginState.LOADED and not status.reason
     )
-    return HealthLine(
+    return CheckLine(
         "plugin",
         is_healthy,
         details,
@@ -125,11 +125,11 @@ def _plugin_line(plugin: Plugin) -> HealthLine:
     )
 
 
-def _object(owner: str, line: HealthLine) -> dict[str, object]:
+def _object(owner: str, line: CheckLine) -> dict[str, object]:
     return {
         "plugin": owner,
         "subject": line.subject,
-        "is_healthy": line.is_healthy,
+        "is_healthy": line.is_ok,
         "details": line.details,
         "cure": line.cure,
     }

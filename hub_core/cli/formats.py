@@ -8,30 +8,44 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
-from hub_core.cli.plugin_report import option_object
+from hub_core.cli.plugin_report import description_of, option_object
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import UsageError
-from hub_core.plugin_api.contract import (
-    Executor,
-    Format,
-    FormatReader,
-    FormatWriter,
-    Layout,
-    Option,
-    OptionValue,
-    Simulator,
-    Synthesizer,
-    TopologyReader,
-)
-from hub_core.registry.plugins import Provided, Registry, closest
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass
+from hub_core.plugin_api.check import Check, Subject
+from hub_core.plugin_api.command_line import json_flag
+from hub_core.plugin_api.executor import Executor
+from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api.offers import Offer
+from hub_core.plugin_api.options import Option, OptionValue
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.report_writer import ReportWriter, Shown
+from hub_core.plugin_api.simulator import Simulator
+from hub_core.plugin_api.synthesizer import Synthesizer
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
+from hub_core.registry.closest_match import closest
+from hub_core.registry.descriptions import options_of
+from hub_core.registry.plugins import Provided, Registry
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue
 
 
-_LAST = {"simulate": 1, "run": 2}
+# What each kind of offer does, in the order of the list behind the formats.
+_DOES: dict[type[Offer], str] = {
+    FormatReader: "read",
+    FormatWriter: "write",
+    TopologyReader: "read topology",
+    ReportWriter: "draw",
+    Synthesizer: "synthesize",
+    AlgorithmPass: "transform",
+    Simulator: "simulate",
+    Executor: "run",
+    Check: "check",
+}
+_SHOWN = {Shown.TOPOLOGY: "draw topology", Shown.RUN: "draw timeline"}
 _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER: "folder"}
 
 
@@ -55,10 +69,7 @@ class _Way:
 def formats(session: Session, name: str | None, as_json: bool) -> None:
     """List the formats, synthesizers, simulators and executors, or show NAME with its options."""
     registry = session.registry()
-    ways = sorted(
-        _ways(registry),
-        key=lambda way: (way.format is None, _LAST.get(way.does, 0), way.name, way.does),
-    )
+    ways = sorted(_ways(registry), key=_position)
     if name is not None:
         ways = [way for way in ways if way.name == name] or _unknown(name, ways)
     if as_json:
@@ -75,59 +86,48 @@ def formats(session: Session, name: str | None, as_json: bool) -> None:
 
 
 def _ways(registry: Registry) -> Iterable[_Way]:
-    for reader in registry.all(FormatReader):
-        yield _format_way(reader, reader.offer.format, "read", reader.offer.options)
-    for writer in registry.all(FormatWriter):
-        yield _format_way(writer, writer.offer.format, "write", writer.offer.options)
-    for topology in registry.all(TopologyReader):
-        yield _format_way(topology, topology.offer.format, "read topology", topology.offer.options)
-    for maker in registry.all(Synthesizer):
-        yield _Way(
-            maker.name,
-            "synthesize",
-            "",
-            maker.plugin.name,
-            maker.offer.description,
-            maker.offer.options,
-        )
-    for found in registry.all(Simulator):
-        yield _Way(
-            found.name,
-            "simulate",
-            "",
-            found.plugin.name,
-            found.offer.description,
-            found.offer.options,
-        )
-    for runner in registry.all(Executor):
-        yield _Way(
-            runner.name,
-            "run",
-            "",
-            runner.plugin.name,
-            runner.offer.description,
-            runner.offer.options,
-        )
+    for kind in _DOES:
+        for provided in registry.all(kind):
+            if not _is_asked_by_subject(provided.offer):
+                yield _way(provided)
 
 
-def _format_way(
-    provided: Provided[FormatReader] | Provided[FormatWriter] | Provided[TopologyReader],
-    described: Format,
-    does: str,
-    options: tuple[Option, ...],
-) -> _Way:
-    patterns = dict.fromkeys(
-        _PATTERNS[described.layout].format(suffix) for suffix in described.suffixes or ("",)
-    )
+def _is_asked_by_subject(offer: Offer) -> bool:
+    """Whether this is a check that nobody names: all of its subject run."""
+    return isinstance(offer, Check) and offer.subject in (Subject.TOPOLOGY, Subject.INSTALLATION)
+
+
+def _way(provided: Provided[Offer]) -> _Way:
+    offer = provided.offer
+    described: Format | None = getattr(offer, "format", None)
     return _Way(
-        described.name,
-        does,
-        " ".join(patterns),
+        provided.name,
+        _does(offer),
+        "" if described is None else _files(described),
         provided.plugin.name,
-        described.description,
-        options,
+        description_of(offer),
+        options_of(offer),
         described,
     )
+
+
+def _does(offer: Offer) -> str:
+    if isinstance(offer, ReportWriter):
+        return _SHOWN[offer.shows]
+    return f"check {offer.subject}" if isinstance(offer, Check) else _DOES[type(offer)]
+
+
+def _files(described: Format) -> str:
+    pattern = _PATTERNS[described.layout]
+    return " ".join(dict.fromkeys(pattern.format(end) for end in described.suffixes or ("",)))
+
+
+def _position(way: _Way) -> tuple[bool, int, str, str]:
+    """Formats first, by name; then what else there is, kind by kind."""
+    kinds = list(_DOES.values())
+    kind = kinds.index(way.does) if way.format is None and way.does in kinds else -1
+    is_check = way.does.startswith("check")
+    return (way.format is None, len(kinds) if is_check else kind, way.name, way.does)
 
 
 def _object(way: _Way) -> dict[str, JsonValue]:
@@ -160,8 +160,17 @@ def _print_way(way: _Way) -> None:
         default = "" if option.default is None else f" (default {_text_of(option.default)})"
         if option.environment:
             default += f" (or from {option.environment})"
-        values = "|".join(option.choices) or str(option.type).upper()
+        values = "|".join(option.choices) or str(option.type).upper() + _range(option)
         print(f"  -O {option.name}={values}  {option.help}{default}")
+
+
+def _range(option: Option) -> str:
+    """`(1..8)`, `(1..)` or `(..8)` behind the type of a bounded option."""
+    if option.minimum is None and option.maximum is None:
+        return ""
+    low = "" if option.minimum is None else f"{option.minimum:g}"
+    high = "" if option.maximum is None else f"{option.maximum:g}"
+    return f"({low}..{high})"
 
 
 def _text_of(default: OptionValue) -> str:

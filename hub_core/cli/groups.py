@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hub_core.model.diagnostics import UsageError
-from hub_core.registry.plugins import closest
+from hub_core.registry.closest_match import closest
 
 
 class CommandGroup(click.Group):

@@ -8,7 +8,13 @@ import click
 import numpy as np
 
 from hub_core.chakra.survey import survey
-from hub_core.cli.arguments import (
+from hub_core.cli.inspect_workload import print_survey
+from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
+from hub_core.cli.session import Session
+from hub_core.cli.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
+from hub_core.model.diagnostics import InputError
+from hub_core.model.quantities import format_bytes, parse_size
+from hub_core.plugin_api.command_line import (
     Assignments,
     assign,
     from_option,
@@ -16,13 +22,6 @@ from hub_core.cli.arguments import (
     option_pairs,
     source_argument,
 )
-from hub_core.cli.inspect_workload import print_survey
-from hub_core.cli.loading import open_source, read_opened, source_options
-from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
-from hub_core.cli.session import Session
-from hub_core.cli.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
-from hub_core.model.diagnostics import InputError
-from hub_core.model.quantities import format_bytes, parse_size
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
@@ -57,10 +56,10 @@ def inspect(
     Execution traces that are workloads, not algorithms, are surveyed: nodes by type, dependencies, attributes.
     """
     size = None if size_text is None else parse_size(size_text)
-    opened = open_source(session, source, source_format)
-    options = assign(assignments, {"reader": opened.reader.offer.options})["reader"]
+    opened = session.open_input(source, source_format)
+    options = assign(assignments, {"reader": opened.options})["reader"]
     try:
-        algorithm = read_opened(opened, source_options(session, opened, options))
+        algorithm = session.read_unverified(opened, options)
     except InputError as error:
         if error.diagnostics[0].code != WORKLOAD_CODE:
             raise
@@ -70,9 +69,9 @@ def inspect(
     with progress("inspecting"):
         sent, longest = traffic(algorithm, size), critical_path(algorithm.steps)
     if as_json:
-        print_json(_object(opened.name, opened.reader.name, algorithm, sent, longest))
+        print_json(_object(opened.name, opened.format_name, algorithm, sent, longest))
     else:
-        _print(opened.name, opened.reader.name, algorithm, sent, longest)
+        _print(opened.name, opened.format_name, algorithm, sent, longest)
 
 
 def _object(

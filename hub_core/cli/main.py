@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,82 +17,77 @@ from hub_core.cli.session import Session
 from hub_core.model.diagnostics import ExitCode, HubError, UsageError
 from hub_core.version import __version__
 
+if TYPE_CHECKING:
+    from hub_core.plugin_api.command import Command
+
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """Where a command lives and its line in the help, so that the help imports no command."""
+class _OfferedCommands(click.Group):
+    """A group whose commands are offers; one is imported when it runs or shows its own help.
 
-    reference: str
-    summary: str
-
-
-COMMANDS = {
-    "demo": _Entry(
-        "hub_core.cli.demo:demo", "Verify, convert and simulate three shipped algorithms."
-    ),
-    "formats": _Entry(
-        "hub_core.cli.formats:formats", "List the formats, synthesizers, simulators and executors."
-    ),
-    "inspect": _Entry(
-        "hub_core.cli.inspect:inspect",
-        "Say what a file is: collective, steps, links, critical path.",
-    ),
-    "verify": _Entry("hub_core.cli.verify:verify", "Check matching, deadlock, races and contents."),
-    "convert": _Entry(
-        "hub_core.cli.convert:convert", "Read one format, write another, list what is lost."
-    ),
-    "compose": _Entry(
-        "hub_core.cli.compose:compose", "Join algorithms: in sequence, replicated, on other ranks."
-    ),
-    "synthesize": _Entry(
-        "hub_core.cli.synthesize:synthesize", "Make an algorithm for a collective on a topology."
-    ),
-    "simulate": _Entry(
-        "hub_core.cli.simulate:simulate", "Time an algorithm on a topology for a size."
-    ),
-    "run": _Entry("hub_core.cli.run:run", "Run an algorithm on real data and check the result."),
-    "topology": _Entry(
-        "hub_core.cli.topology:topology", "Show, check, draw and convert a network."
-    ),
-    "plugins": _Entry(
-        "hub_core.cli.plugins:plugins", "List, show, check, make and install plugins."
-    ),
-    "doctor": _Entry("hub_core.cli.doctor:doctor", "Report on the installation and its plugins."),
-}
-
-
-class _LazyGroup(click.Group):
-    """A group whose commands are named in a table; one is imported when it runs or shows its own help."""
+    The core's own are known without a look at the plugins, which only an unknown name, or the list
+    of all, asks for.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [command.name for command in _all_commands(ctx.obj)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        module, _, attribute = entry.reference.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
+        # Imported here: `collhub --version` needs no offers.
+        from hub_core.registry.core_plugin import OWN_COMMANDS
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], COMMANDS, 1, 0.5)
-            cure = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(COMMANDS)}"
-            raise UsageError(f"there is no command {args[0]!r}", cure=cure, code="unknown-command")
-        return super().resolve_command(ctx, args)
+        own = {command.name: command.function for command in OWN_COMMANDS}
+        if cmd_name in own:
+            return _imported(own[cmd_name])
+        return _plugin_command(ctx.obj, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+            rows = [(command.name, command.description) for command in _all_commands(ctx.obj)]
+            formatter.write_dl(rows)
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def _all_commands(session: Session) -> list[Command]:
+    """The core's own commands in their order, then those of plugins by name."""
+    from hub_core.plugin_api.command import Command
+    from hub_core.registry.core_plugin import OWN_COMMANDS
+
+    provided = session.registry().all(Command)
+    return [*OWN_COMMANDS, *(found.offer for found in provided if not found.plugin.is_core)]
+
+
+def _plugin_command(session: Session, name: str) -> click.Command:
+    """The command of a plugin. Raises `HubError` with the closest match, or for a broken plugin."""
+    if name.startswith("-"):
+        raise click.NoSuchOption(name)
+    from hub_core.plugin_api.command import Command
+    from hub_core.registry.border import blamed_on
+
+    registry = session.registry()
+    try:
+        provided = registry.find(Command, name)
+    except UsageError:
+        known = [command.name for command in _all_commands(session)]
+        close = difflib.get_close_matches(name, known, 1, 0.5)
+        cure = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}"
+        message = f"there is no command {name!r}"
+        raise UsageError(message, cure=cure, code="unknown-command") from None
+    with blamed_on(str(provided.plugin), provided.offer.function):
+        return _imported(provided.offer.function)
+
+
+def _imported(reference: str) -> click.Command:
+    from hub_core.plugin_api.references import resolve
+
+    command = resolve(reference)
+    if not isinstance(command, click.Command):
+        raise TypeError(f"{reference} is {type(command).__name__}, expected a click command")
+    return command
+
+
+@click.group(cls=_OfferedCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="collhub", message="%(prog)s %(version)s")
 @click.option("--no-plugins", is_flag=True, help="Load no plugin; the core's own formats stay.")
 @click.option(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hub_core.model.diagnostics import UsageError
 from hub_core.pipeline.artifacts import Content, destination
-from hub_core.plugin_api.contract import Format, Layout
+from hub_core.plugin_api.formats import Format, Layout
 from hub_core.registry.plugins import CORE_NAME
 
 TEMPLATE = "collhub-example"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hub_core.plugin_api.contract import API_VERSION, HealthCheck, Option
-from hub_core.registry.descriptions import reference_of
-from hub_core.registry.plugins import KINDS, Offer, Plugin, Registry, name_of
+from hub_core.plugin_api.hooks import API_VERSION
+from hub_core.plugin_api.offers import Offer, kind_of
+from hub_core.plugin_api.options import Option
+from hub_core.registry.descriptions import options_of, reference_of
+from hub_core.registry.plugins import Plugin, Registry
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
@@ -42,14 +44,19 @@ def plugin_object(plugin: Plugin) -> dict[str, JsonValue]:
 
 
 def _offer_object(offer: Offer) -> dict[str, JsonValue]:
-    options = () if isinstance(offer, HealthCheck) else offer.options
     return {
-        "kind": KINDS[type(offer)],
-        "name": name_of(offer),
-        "description": getattr(getattr(offer, "format", offer), "description", ""),
+        "kind": kind_of(offer).noun,
+        "name": offer.name,
+        "description": description_of(offer),
         "reference": reference_of(offer),
-        "options": [option_object(option) for option in options],
+        "options": [option_object(option) for option in options_of(offer)],
     }
+
+
+def description_of(offer: Offer) -> str:
+    """What an offer says of itself, or what its format says."""
+    described = getattr(offer, "format", offer)
+    return str(getattr(described, "description", ""))
 
 
 def option_object(option: Option) -> dict[str, JsonValue]:
@@ -60,5 +67,7 @@ def option_object(option: Option) -> dict[str, JsonValue]:
         "default": option.default,
         "help": option.help,
         "choices": list(option.choices),
+        "minimum": option.minimum,
+        "maximum": option.maximum,
         "environment": option.environment,
     }

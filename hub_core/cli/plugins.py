@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import json_flag
 from hub_core.cli.groups import CommandGroup
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
-from hub_core.cli.plugin_report import plugin_object, report
+from hub_core.cli.plugin_report import description_of, plugin_object, report
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import ExitCode, PluginError
-from hub_core.plugin_api.contract import HealthCheck, Option
-from hub_core.registry.plugins import KINDS, Offer, Plugin, PluginState, name_of
+from hub_core.plugin_api.command_line import json_flag
+from hub_core.plugin_api.offers import kind_of
+from hub_core.plugin_api.options import Option
+from hub_core.registry.descriptions import options_of
+from hub_core.registry.plugins import Plugin, PluginState
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue
-    from hub_core.testing.conformance import CheckResult
+    from hub_core.testing.conformance import RuleResult
 
 
 _INSTALLED = ("name", "distribution", "version", "status")
@@ -64,8 +66,10 @@ def show(session: Session, name: str, as_json: bool) -> int:
         return ExitCode.DONE
     _print_plugin(plugin)
     for offer in plugin.offers:
-        print(f"\n{KINDS[type(offer)]} {name_of(offer)}{_described(offer)}")
-        for option in () if isinstance(offer, HealthCheck) else offer.options:
+        description = description_of(offer)
+        about = f": {description}" if description else ""
+        print(f"\n{kind_of(offer).noun} {offer.name}{about}")
+        for option in options_of(offer):
             print(f"  {_option_text(option)}")
     return ExitCode.DONE
 
@@ -140,7 +144,7 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
 
 
 def _provided(plugin: Plugin) -> str:
-    return ", ".join(f"{KINDS[type(offer)]} {name_of(offer)}" for offer in plugin.offers) or "-"
+    return ", ".join(f"{kind_of(offer).noun} {offer.name}" for offer in plugin.offers) or "-"
 
 
 def _print_plugin(plugin: Plugin) -> None:
@@ -154,11 +158,6 @@ def _print_plugin(plugin: Plugin) -> None:
     )
 
 
-def _described(offer: Offer) -> str:
-    description = getattr(getattr(offer, "format", offer), "description", "")
-    return f": {description}" if description else ""
-
-
 def _option_text(option: Option) -> str:
     facts = [str(option.type)]
     facts += [f"one of {', '.join(option.choices)}"] if option.choices else []
@@ -167,9 +166,9 @@ def _option_text(option: Option) -> str:
     return f"-O {option.name}=...  {option.help} ({'; '.join(facts)})"
 
 
-def _print_results(name: str, results: Sequence[CheckResult]) -> None:
+def _print_results(name: str, results: Sequence[RuleResult]) -> None:
     for result in results:
-        print(f"{result.verdict.upper():8}{result.check.name}: {result.check.rule}")
+        print(f"{result.verdict.upper():8}{result.rule.name}: {result.rule.text}")
         for line in result.details:
             print(f"{'':8}- {line}")
     counts = {
@@ -180,7 +179,7 @@ def _print_results(name: str, results: Sequence[CheckResult]) -> None:
 
 
 def _checked_object(
-    session: Session, name: str, results: Sequence[CheckResult]
+    session: Session, name: str, results: Sequence[RuleResult]
 ) -> dict[str, JsonValue]:
     try:
         described = plugin_object(session.registry().plugin(name))
@@ -198,10 +197,10 @@ def _checked_object(
     return described
 
 
-def _result_object(result: CheckResult) -> dict[str, JsonValue]:
+def _result_object(result: RuleResult) -> dict[str, JsonValue]:
     return {
-        "check": result.check.name,
-        "rule": result.check.rule,
+        "check": result.rule.name,
+        "rule": result.rule.text,
         "verdict": str(result.verdict),
         "details": list(result.details),
     }

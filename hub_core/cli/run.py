@@ -9,14 +9,6 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from hub_core.cli.arguments import (
-    Assignments,
-    assign,
-    from_option,
-    json_flag,
-    option_pairs,
-    source_argument,
-)
 from hub_core.cli.loading import open_source, read_opened, source_options, with_path
 from hub_core.cli.output import (
     diagnostic_object,
@@ -28,6 +20,14 @@ from hub_core.cli.output import (
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import Diagnostic, ExitCode, Severity, UsageError
 from hub_core.model.quantities import format_bandwidth, format_bytes, format_time, parse_size
+from hub_core.plugin_api.command_line import (
+    Assignments,
+    assign,
+    from_option,
+    json_flag,
+    option_pairs,
+    source_argument,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hub_core.execution.program import LevelledProgram
     from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.model.collectives import ReduceOp
-    from hub_core.plugin_api.contract import ExecutionResult
+    from hub_core.plugin_api.executor import ExecutionResult
 
 
 # The executor whose order of reduction is the schedule's own.
@@ -173,7 +173,7 @@ def run(
 
     Exit 0 where all ranks hold what the collective promises, else 1 with the first wrong elements.
     """
-    from hub_core.plugin_api.contract import Executor
+    from hub_core.plugin_api.executor import Executor
 
     offer = session.registry().find(Executor, wish["executor"]).offer
     opened = open_source(session, source, source_format)
@@ -224,7 +224,6 @@ def _trial(
     from hub_core.execution import data
     from hub_core.execution.judgement import judge
     from hub_core.execution.levels import levelled_program
-    from hub_core.pipeline import work as pipeline
 
     dtype, op = data.element_type(wish["dtype"]), _op(algorithm, wish["op_text"])
     with progress("levelling"):

@@ -1,20 +1,60 @@
-"""What the options before the command decide, handed to every command as click's context object."""
+"""The context of every command, the core's own and those of plugins: plugins, inputs, outputs, words."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+from hub_core.cli import output
+from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity, UsageError
+from hub_core.model.losses import Loss, LossPolicy, apply_policy
 
 if TYPE_CHECKING:
-    from hub_core.registry.plugins import Registry
+    from pathlib import Path
+
+    from hub_core.model.algorithm import Algorithm
+    from hub_core.network.topology import Topology
+    from hub_core.pipeline.inputs import OpenedAlgorithm
+    from hub_core.pipeline.outputs import Written
+    from hub_core.plugin_api.command import OpenedInput, OutputTarget, WrittenFiles
+    from hub_core.plugin_api.options import Option
+    from hub_core.plugin_api.report_writer import ReportRequest, Shown
+    from hub_core.plugin_api.writer import FormatWriter
+    from hub_core.registry.plugins import Provided, Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an output goes, and the writer that was chosen for it."""
+
+    out: str
+    writer: Provided[FormatWriter]
+
+    @property
+    def format_name(self) -> str:
+        """The format that will be written."""
+        return self.writer.name
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The options of its writer."""
+        from hub_core.registry.descriptions import options_of
+
+        return options_of(self.writer.offer)
 
 
 @dataclass(slots=True)
 class Session:
-    """State of one run of the program: which plugins may load, whether tracebacks are wanted, and what follows `IN`.
+    """State of one run of the program, and the `CommandContext` of its commands.
 
-    `has_separator`: whether `--` stands on the command line; `source_arguments`: what follows IN behind it, for readers
-    whose input is a program.
+    `has_separator`: whether `--` stands on the command line; `source_arguments`: what follows IN
+    behind it, for readers whose input is a program. `verify_policy`: the value of `--verify`.
+
+    Modules are imported inside the methods: the help of a command needs no numpy.
     """
 
     use_plugins: bool = True
@@ -22,13 +62,202 @@ class Session:
     is_debug: bool = False
     has_separator: bool = False
     source_arguments: tuple[str, ...] = ()
+    verify_policy: str = "refuse"
     _registry: Registry | None = field(default=None, repr=False)
 
     def registry(self) -> Registry:
         """The plugins of this run, discovered when first asked for."""
         if self._registry is None:
-            # Imported here: finding plugins takes a third of the time that --help may take.
             from hub_core.registry.discovery import discover
 
             self._registry = discover(use_plugins=self.use_plugins, disabled=self.disabled_plugins)
         return self._registry
+
+    def options_of(self, kind: type, name: str) -> tuple[Option, ...]:
+        """The options of an offer. Raises `HubError` where there is none of the name."""
+        from hub_core.registry.descriptions import options_of
+
+        return options_of(self.registry().find(kind, name).offer)
+
+    def open_input(self, source: str, source_format: str | None = None) -> OpenedAlgorithm:
+        """Open IN and find its reader; nothing but the first bytes is read yet."""
+        from hub_core.pipeline.inputs import open_algorithm
+
+        return open_algorithm(
+            source,
+            format=source_format,
+            registry=self.registry(),
+            report=output.print_diagnostic,
+        )
+
+    def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
+        """Read what was opened, and verify it as `--verify` says."""
+        algorithm = self.read_unverified(opened, options)
+        self.admit(algorithm, opened.name)
+        return algorithm
+
+    def admit(self, algorithm: Algorithm, name: str) -> None:
+        """Verify an algorithm that messages call `name`, as `--verify` says."""
+        from hub_core.pipeline.gate import VerifyPolicy, admit
+
+        def report(found: Diagnostic) -> None:
+            output.print_diagnostic(with_path([found], algorithm, name)[0])
+
+        with self.progress(f"verifying {name}"):
+            try:
+                admit(algorithm, name, VerifyPolicy(self.verify_policy), report)
+            except InputError as error:
+                raise InputError(with_path(error.diagnostics, algorithm, name)) from None
+
+    def read_unverified(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
+        """Read what was opened, for commands that judge it themselves."""
+        given = self._with_arguments(opened, options)
+        with self.progress(f"reading {opened.name}"):
+            return cast("OpenedAlgorithm", opened).read(given)
+
+    def read_topology(self, text: str, source_format: str | None = None) -> Topology:
+        """The topology that a text or a file names."""
+        from hub_core.pipeline.topologies import read_topology
+
+        with self.progress(f"reading {text}"):
+            return read_topology(
+                text,
+                format=source_format,
+                registry=self.registry(),
+                report=output.print_diagnostic,
+            )
+
+    def output_target(self, out: str, target_format: str | None, *, as_json: bool) -> Target:
+        """Choose the format of OUT; refuse standard output where the JSON report wants it."""
+        from hub_core.pipeline.outputs import chosen_writer
+
+        check_stdout(out, as_json)
+        return Target(out, chosen_writer(self.registry(), out, target_format))
+
+    def write_output(
+        self,
+        algorithm: Algorithm,
+        target: OutputTarget,
+        options: Mapping[str, str],
+        *,
+        strict: bool,
+        force: bool,
+        losses: Sequence[Loss] = (),
+        work: str = "conversion",
+    ) -> Written:
+        """Write all or nothing, and say every loss, those of the `work` before included."""
+        from hub_core.pipeline.outputs import write
+
+        policy = LossPolicy.REFUSE if strict else LossPolicy.WARN
+        apply_policy(losses, policy)
+        with self.progress(f"writing {target.out}"):
+            written = write(
+                algorithm,
+                target.out,
+                format=target.format_name,
+                options=options,
+                policy=policy,
+                force=force,
+                registry=self.registry(),
+            )
+        whole = replace(written, losses=(*losses, *written.losses))
+        for loss in whole.losses:
+            message = f"the {work} loses: {loss}"
+            found = Diagnostic("lossy", message, Severity.WARNING, Location(target.out))
+            output.print_diagnostic(found)
+        return whole
+
+    def write_report(
+        self, shown: Shown, request: ReportRequest, out: str, report_format: str | None = None
+    ) -> Written:
+        """Write a picture or a timeline, and say what it leaves out."""
+        from hub_core.pipeline.outputs import write_report
+
+        with self.progress(f"writing {out}"):
+            written = write_report(
+                shown, request, out, format=report_format, registry=self.registry()
+            )
+        for note in written.notes:
+            output.print_note(f"{out} {note}")
+        return written
+
+    def print_json(self, document: object) -> None:
+        """Print one JSON document on standard output."""
+        output.print_json(document)
+
+    def print_fields(self, fields: Mapping[str, str]) -> None:
+        """Print one `name  value` line a field, values aligned."""
+        output.print_fields(fields)
+
+    def print_table(
+        self, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
+    ) -> None:
+        """Print aligned columns; those named in `right` are right-aligned."""
+        output.print_table(header, rows, right)
+
+    def say(self, note: str) -> None:
+        """Print a line that is no data on standard error."""
+        output.print_note(note)
+
+    def say_written(self, written: WrittenFiles, lead: str = "") -> None:
+        """Say what was written: `LEADwrote FIRST and N more`; nothing for standard output."""
+        if written.paths:
+            first, rest = written.paths[0], len(written.paths) - 1
+            output.print_note(f"{lead}wrote {first}" + (f" and {rest} more" if rest else ""))
+
+    def report(
+        self,
+        diagnostics: Iterable[Diagnostic],
+        opened: OpenedInput | None = None,
+        algorithm: Algorithm | None = None,
+    ) -> None:
+        """Print findings; those on the file of `algorithm` name it as the user named it."""
+        found = list(diagnostics)
+        if opened is not None and algorithm is not None:
+            found = with_path(found, algorithm, opened.name)
+        for diagnostic in found:
+            output.print_diagnostic(diagnostic)
+
+    def progress(self, what: str) -> AbstractContextManager[None]:
+        """Show `what` and the seconds it takes while the body runs, on a terminal."""
+        return output.progress(what)
+
+    def progress_bar(self, what: str) -> AbstractContextManager[Callable[[float, str], None]]:
+        """Yield `show(fraction, detail)`, which tells how far the work is."""
+        return output.progress_bar(what)
+
+    def _with_arguments(self, opened: OpenedInput, options: Mapping[str, str]) -> Mapping[str, str]:
+        """Options of the reader, with what follows IN on the command line as `arguments`."""
+        if not self.source_arguments:
+            return options
+        if "arguments" not in (option.name for option in opened.options):
+            first = self.source_arguments[0]
+            reader = f"{opened.name} is read as {opened.format_name}"
+            raise UsageError(f"{reader}, which takes no arguments, but {first!r} follows it")
+        if "arguments" in options:
+            message = "arguments of the program are given twice: by -O arguments and behind IN"
+            raise UsageError(message)
+        return {**options, "arguments": shlex.join(self.source_arguments)}
+
+
+def check_stdout(out: str, as_json: bool) -> None:
+    """Raise `UsageError` where the report and the output both want standard output."""
+    if as_json and out == "-":
+        raise UsageError("--json and the output both want standard output", cure="give -o a path")
+
+
+def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) -> list[Diagnostic]:
+    """Findings that name the file as the user did, where the algorithm was read from that file."""
+    name = algorithm.provenance.source_name
+    if not name or os.path.basename(source) != name:
+        return list(found)
+    return [_at(one, source) if one.location.file == name else one for one in found]
+
+
+def written_paths(paths: Sequence[Path]) -> list[str]:
+    """Paths as the reports carry them."""
+    return [str(path) for path in paths]
+
+
+def _at(found: Diagnostic, file: str) -> Diagnostic:
+    return replace(found, location=replace(found.location, file=file))

@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import (
-    Assignments,
-    assign,
-    from_option,
-    json_flag,
-    option_pairs,
-    source_argument,
-)
-from hub_core.cli.loading import open_source, read_opened, source_options, with_path
 from hub_core.cli.output import (
     diagnostic_object,
-    print_diagnostic,
     print_fields,
     print_json,
     print_table,
@@ -26,9 +16,17 @@ from hub_core.cli.output import (
 from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
 from hub_core.cli.step_times import write_step_times
-from hub_core.cli.timeline_file import write_timeline
 from hub_core.model.diagnostics import ExitCode, UsageError
 from hub_core.model.quantities import format_bytes, format_time
+from hub_core.plugin_api.command_line import (
+    Assignments,
+    assign,
+    from_option,
+    json_flag,
+    option_pairs,
+    source_argument,
+    verify_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.network.topology import Topology
     from hub_core.pipeline.timing import Timing
-    from hub_core.plugin_api.contract import LinkLoad
+    from hub_core.plugin_api.simulator import LinkLoad
 
 
 LISTED_LINKS = 10
@@ -72,6 +70,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
 )
 @from_option
 @option_pairs
+@verify_option
 @json_flag
 @click.pass_obj
 def simulate(
@@ -90,20 +89,16 @@ def simulate(
 
     Exit 0 where every rank finishes, else 1 with the reasons.
     """
-    from hub_core.pipeline import work as pipeline
-    from hub_core.plugin_api.contract import Simulator
+    from hub_core.plugin_api.simulator import Simulator
 
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
         _refuse_files({"--steps": steps_out, "--timeline": timeline_out})
-    registry = session.registry()
-    simulator = registry.find(Simulator, backend)
-    topology = pipeline.read_topology(topology_text, registry=registry, report=print_diagnostic)
-    opened = open_source(session, source, source_format)
-    given = assign(
-        assignments, {"reader": opened.reader.offer.options, "simulator": simulator.offer.options}
-    )
-    algorithm = read_opened(opened, source_options(session, opened, given["reader"]))
+    simulator_options = session.options_of(Simulator, backend)
+    topology = session.read_topology(topology_text)
+    opened = session.open_input(source, source_format)
+    given = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
+    algorithm = session.read_input(opened, given["reader"])
     timings = [
         _timing(session, algorithm, topology, size, backend, given["simulator"])
         for size in (sizes or _stated_size(opened.name, algorithm))
@@ -111,21 +106,49 @@ def simulate(
     if steps_out is not None:
         write_step_times(algorithm.steps, timings[0].result, steps_out)
     if timeline_out is not None:
-        write_timeline(algorithm, timings[0].collective_bytes, timings[0].result, timeline_out)
+        _write_timeline(session, algorithm, timings[0], timeline_out)
+    _print(opened.name, algorithm, topology, backend, timings, as_json)
+    found = dict.fromkeys(one for timing in timings for one in timing.result.diagnostics)
+    session.report(found, opened, algorithm)
+    is_finished = all(timing.time_ns is not None for timing in timings)
+    return ExitCode.DONE if is_finished else ExitCode.INVALID
+
+
+def _print(
+    name: str,
+    algorithm: Algorithm,
+    topology: Topology,
+    backend: str,
+    timings: Sequence[Timing],
+    as_json: bool,
+) -> None:
     if as_json:
-        print_json(_document(opened.name, topology, backend, timings))
+        print_json(_document(name, topology, backend, timings))
     elif len(timings) == 1:
         _print_one(algorithm, topology, timings[0])
     else:
-        print_table(
-            TIMING_COLUMNS, [timing_cells(timing) for timing in timings], right=TIMING_COLUMNS
+        rows = [timing_cells(timing) for timing in timings]
+        print_table(TIMING_COLUMNS, rows, right=TIMING_COLUMNS)
+
+
+def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out: str) -> None:
+    """Write the steps of a run. Raises `UsageError` where the simulator does not tell their times."""
+    from hub_core.plugin_api.report_writer import ReportRequest, Shown
+
+    start, end = timing.result.step_start_ns, timing.result.step_end_ns
+    if start is None or end is None:
+        raise UsageError(
+            "the times of steps are not told here",
+            cure="leave out --timeline, or choose another program for the run",
         )
-    diagnostics = dict.fromkeys(found for timing in timings for found in timing.result.diagnostics)
-    for found in with_path(diagnostics, algorithm, opened.name):
-        print_diagnostic(found)
-    return (
-        ExitCode.DONE if all(timing.time_ns is not None for timing in timings) else ExitCode.INVALID
+    request = ReportRequest(
+        title=out,
+        algorithm=algorithm,
+        collective_bytes=timing.collective_bytes,
+        step_start_ns=start,
+        step_end_ns=end,
     )
+    session.write_report(Shown.RUN, request, out)
 
 
 def timing_cells(timing: Timing) -> tuple[str, ...]:
@@ -148,11 +171,11 @@ def _timing(
     backend: str,
     options: Assignments,
 ) -> Timing:
-    from hub_core.pipeline import work as pipeline
+    from hub_core.pipeline.simulation import simulate as run_simulator
     from hub_core.pipeline.timing import judged
 
     with progress(f"simulating {format_bytes(size)}"):
-        result = pipeline.simulate(
+        result = run_simulator(
             algorithm, topology, size, backend=backend, options=options, registry=session.registry()
         )
     return judged(algorithm, topology, size, result)

@@ -8,7 +8,7 @@ from hub_core.model.diagnostics import UsageError
 from hub_core.model.steps import StepKind, StepTable
 
 if TYPE_CHECKING:
-    from hub_core.plugin_api.contract import SimulationResult
+    from hub_core.plugin_api.simulator import SimulationResult
 
 
 _HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
@@ -17,7 +17,7 @@ _HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
 def write_step_times(steps: StepTable, result: SimulationResult, out: str) -> None:
     """Write one line a step: rank, position in the rank, kind, peer, start and end; -1 for what never happened."""
     from hub_core.pipeline.artifacts import Content, destination
-    from hub_core.plugin_api.contract import Format
+    from hub_core.plugin_api.formats import Format
 
     if result.step_start_ns is None or result.step_end_ns is None:
         raise UsageError(

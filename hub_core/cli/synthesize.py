@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import (
+from hub_core.cli.loss_objects import loss_objects
+from hub_core.cli.output import (
+    diagnostic_object,
+    print_diagnostic,
+    print_fields,
+    print_json,
+    progress,
+    progress_bar,
+)
+from hub_core.cli.session import Session, Target, check_stdout
+from hub_core.model.diagnostics import ExitCode, UsageError
+from hub_core.model.quantities import format_bytes, format_time, parse_size
+from hub_core.model.rank_lists import format_ranks, parse_ranks
+from hub_core.plugin_api.command_line import (
     Assignments,
     assign,
     force_flag,
@@ -17,35 +30,14 @@ from hub_core.cli.arguments import (
     strict_flag,
     to_option,
 )
-from hub_core.cli.output import (
-    diagnostic_object,
-    print_diagnostic,
-    print_fields,
-    print_json,
-    print_note,
-    progress,
-    progress_bar,
-)
-from hub_core.cli.session import Session
-from hub_core.cli.writing import (
-    check_stdout,
-    chosen_writer,
-    loss_objects,
-    print_losses,
-    write_out,
-    wrote,
-)
-from hub_core.model.diagnostics import ExitCode, UsageError
-from hub_core.model.quantities import format_bytes, format_time, parse_size
-from hub_core.model.rank_lists import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue
     from hub_core.model.collectives import Collective
     from hub_core.network.topology import Topology
-    from hub_core.pipeline.work import Written
-    from hub_core.plugin_api.contract import FormatWriter, SynthesisResult, Synthesizer
-    from hub_core.registry.plugins import Provided
+    from hub_core.pipeline.outputs import Written
+    from hub_core.plugin_api.options import Option
+    from hub_core.plugin_api.synthesizer import SynthesisResult
     from hub_core.verification import VerifyReport
 
 
@@ -218,11 +210,8 @@ def synthesize(
         backend,
     )
     _check(request, out, target_format, as_json)
-    synthesizer, writer = _parties(session, name, out, target_format)
-    sides = {"synthesizer": synthesizer.offer.options} | (
-        {"writer": writer.offer.options} if writer else {}
-    )
-    given = assign(assignments, sides)
+    target = None if out is None else session.output_target(out, target_format, as_json=as_json)
+    given = assign(assignments, _sides(session, name, target))
     made = _made(session, name, request, given["synthesizer"])
     report = _verified(made.result) if is_verified else None
     if report is not None and not report.ok:
@@ -230,12 +219,10 @@ def synthesize(
             print_diagnostic(found)
         return ExitCode.INVALID
     written = None
-    if out is not None and writer is not None:
-        options = _with_ranks(given["writer"], writer, write_ranks)
-        written = write_out(
-            made.result.algorithm, out, writer, options, strict, force, session.registry()
-        )
-        print_losses(written.losses, "conversion", out)
+    if target is not None:
+        options = _with_ranks(given["writer"], target, write_ranks)
+        algorithm = made.result.algorithm
+        written = session.write_output(algorithm, target, options, strict=strict, force=force)
     _print(
         _Made(made.result, made.topology, made.wall_s, made.cpu_s, report, written),
         name,
@@ -243,6 +230,8 @@ def synthesize(
         as_json,
         out == "-",
     )
+    if written is not None and not as_json:
+        session.say_written(written)
     return ExitCode.DONE
 
 
@@ -263,47 +252,39 @@ def _check(request: _Request, out: str | None, target_format: str | None, as_jso
         check_stdout(out, as_json)
 
 
-def _parties(
-    session: Session, name: str, out: str | None, target_format: str | None
-) -> tuple[Provided[Synthesizer], Provided[FormatWriter] | None]:
+def _sides(session: Session, name: str, target: Target | None) -> dict[str, tuple[Option, ...]]:
+    """The options of everybody who may be meant by -O."""
     # Imported here: the help of a command needs no plugins.
-    from hub_core.plugin_api.contract import Synthesizer
+    from hub_core.plugin_api.synthesizer import Synthesizer
 
-    registry = session.registry()
-    return registry.find(Synthesizer, name), None if out is None else chosen_writer(
-        registry, out, target_format
-    )
+    sides = {"synthesizer": session.options_of(Synthesizer, name)}
+    return sides if target is None else {**sides, "writer": target.options}
 
 
 def _with_ranks(
-    options: Assignments, writer: Provided[FormatWriter], wanted: tuple[int, ...] | None
+    options: Assignments, target: Target, wanted: tuple[int, ...] | None
 ) -> Assignments:
-    """The options of the writer, which must be able to write some ranks alone where only these are made."""
+    """The options of the writer, which must hold some ranks alone where only these are made."""
     if wanted is None:
         return options
-    if "ranks" not in (option.name for option in writer.offer.options):
-        raise UsageError(
-            f"the format {writer.name} cannot hold some ranks alone",
-            cure="write Chakra traces: --to chakra",
-        )
+    if "ranks" not in (option.name for option in target.options):
+        message = f"the format {target.format_name} cannot hold some ranks alone"
+        raise UsageError(message, cure="write Chakra traces: --to chakra")
     return {**options, "ranks": format_ranks(wanted)}
 
 
 def _made(session: Session, name: str, request: _Request, options: Assignments) -> _Made:
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.topology import Occupancy
-    from hub_core.pipeline import work as pipeline
+    from hub_core.pipeline.synthesis import synthesize as run_synthesizer
 
-    registry = session.registry()
-    topology = pipeline.read_topology(
-        request.topology_text, registry=registry, report=print_diagnostic
-    )
+    topology = session.read_topology(request.topology_text)
     npus = request.npus or tuple(range(topology.num_npus))
     collective = _collective(request, topology, npus)
     network = topology if request.relays or request.npus is None else topology.subset(npus)
     wall, cpu = time.perf_counter(), time.process_time()
     with progress_bar(f"synthesizing {request.collective}") as show:
-        result = pipeline.synthesize(
+        result = run_synthesizer(
             collective,
             network,
             request.size,
@@ -314,7 +295,7 @@ def _made(session: Session, name: str, request: _Request, options: Assignments) 
             wanted=request.wanted,
             backend=request.backend,
             progress=show,
-            registry=registry,
+            registry=session.registry(),
         )
     return _Made(result, network, time.perf_counter() - wall, time.process_time() - cpu, None, None)
 
@@ -356,8 +337,6 @@ def _print(made: _Made, name: str, request: _Request, as_json: bool, is_stdout_t
         return
     if not is_stdout_taken:
         print_fields(_fields(made, name, request))
-    if made.written is not None and made.written.paths:
-        print_note(wrote(made.written))
 
 
 def _fields(made: _Made, name: str, request: _Request) -> dict[str, str]:

@@ -9,7 +9,8 @@ from hub_core.model.diagnostics import UsageError
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm
-    from hub_core.plugin_api.contract import ExecutionResult, SimulationResult
+    from hub_core.plugin_api.executor import ExecutionResult
+    from hub_core.plugin_api.simulator import SimulationResult
 
 
 def write_timeline(
@@ -24,7 +25,7 @@ def write_timeline(
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.artifacts import Content, destination
-    from hub_core.plugin_api.contract import Format
+    from hub_core.plugin_api.formats import Format
     from hub_core.timeline import MAX_EVENTS, MAX_RANKS, timeline
 
     if result.step_start_ns is None or result.step_end_ns is None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import from_option, json_flag, output_option
 from hub_core.cli.groups import CommandGroup
 from hub_core.cli.output import (
     diagnostic_object,
@@ -16,13 +15,16 @@ from hub_core.cli.output import (
     print_table,
     progress,
 )
-from hub_core.cli.session import Session
+from hub_core.cli.session import Session, check_stdout, written_paths
 from hub_core.cli.topology_facts import facts_object, link_objects, print_facts, print_links
-from hub_core.cli.writing import check_stdout
 from hub_core.model.diagnostics import ExitCode, Severity
 from hub_core.model.quantities import format_time, parse_size
+from hub_core.plugin_api.command_line import from_option, json_flag, output_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from hub_core.model.algorithm import JsonValue
     from hub_core.model.diagnostics import Diagnostic
     from hub_core.network.topology import Topology
@@ -51,7 +53,7 @@ def show(
     """Say what T is: nodes, links by class, dimensions, bandwidth of a node, diameter, groups."""
     from hub_core.network.facts import facts_of
 
-    network = _read(session, text, source_format)
+    network = session.read_topology(text, source_format)
     with progress("looking at the network"):
         facts = facts_of(network)
     if as_json:
@@ -83,12 +85,10 @@ def check(
     Exit 0 where they do, else 1 with two of them and the cut between. Notes: one-way and parallel links, links that
     differ from their way back, switches that nothing can pass.
     """
-    from hub_core.network.connectedness import check_topology
-
     size = None if size_text is None else parse_size(size_text)
-    network = _read(session, text, source_format)
+    network = session.read_topology(text, source_format)
     with progress("checking"):
-        found = check_topology(network)
+        found = _findings(session, network)
     is_usable = all(one.severity is not Severity.ERROR for one in found)
     bounds = _bounds(network, size) if size is not None and is_usable else {}
     if as_json:
@@ -101,21 +101,35 @@ def check(
 @topology.command()
 @_ARGUMENT
 @output_option
+@click.option(
+    "--to",
+    "target_format",
+    metavar="FORMAT",
+    help="Format of OUT (default: by suffix; `collhub formats` lists those that draw).",
+)
 @from_option
 @json_flag
 @click.pass_obj
-def draw(session: Session, text: str, out: str, source_format: str | None, as_json: bool) -> None:
-    """Draw T as SVG, to a file or - for stdout.
+def draw(
+    session: Session,
+    text: str,
+    out: str,
+    target_format: str | None,
+    source_format: str | None,
+    as_json: bool,
+) -> None:
+    """Draw T, to a file or - for stdout.
 
-    Regular networks stand as their dimensions say, others in layers or circles. Colour and width tell bandwidth and latency.
+    Regular networks stand as their dimensions say, others in layers or circles. Colour and width
+    tell bandwidth and latency.
     """
-    from hub_core.topology_drawing import draw as drawn
+    from hub_core.plugin_api.report_writer import ReportRequest, Shown
 
     check_stdout(out, as_json)
-    network = _read(session, text, source_format)
-    with progress("drawing"):
-        content = drawn(network)
-    _write(network, content, out, "svg", as_json)
+    network = session.read_topology(text, source_format)
+    request = ReportRequest(network.name, topology=network)
+    written = session.write_report(Shown.TOPOLOGY, request, out, target_format)
+    _say(network, written.paths, as_json)
 
 
 @topology.command()
@@ -129,42 +143,38 @@ def convert(
 ) -> None:
     """Write T as the hub's JSON document, to a file or - for stdout."""
     from hub_core.documents.topologies import topology_to_json
+    from hub_core.pipeline.artifacts import Content, destination
+    from hub_core.plugin_api.formats import Format
 
     check_stdout(out, as_json)
-    network = _read(session, text, source_format)
+    network = session.read_topology(text, source_format)
     with progress("converting"):
         content = topology_to_json(network)
-    _write(network, content, out, "json", as_json)
+    place = destination(out, Format("json", "", (".json",)), force=True)
+    _say(network, place.put([Content("", content)]), as_json)
 
 
-def _read(session: Session, text: str, source_format: str | None) -> Topology:
-    # Imported here: the help of a command needs no numpy.
-    from hub_core.pipeline import work as pipeline
-
-    with progress(f"reading {text}"):
-        return pipeline.read_topology(
-            text, format=source_format, registry=session.registry(), report=print_diagnostic
-        )
-
-
-def _write(network: Topology, content: bytes, out: str, suffix: str, as_json: bool) -> None:
-    from hub_core.pipeline.artifacts import Content, destination
-    from hub_core.plugin_api.contract import Format
-
-    paths = destination(out, Format(suffix, "", (f".{suffix}",)), force=True).put(
-        [Content("", content)]
-    )
+def _say(network: Topology, paths: Sequence[Path], as_json: bool) -> None:
+    """Say what was written."""
     if as_json:
-        artifacts: list[JsonValue] = [str(path) for path in paths]
-        print_json(
-            {
-                "schema": "collhub/report-topology-write-1",
-                "topology": network.name,
-                "artifacts": artifacts,
-            }
-        )
+        document: dict[str, JsonValue] = {
+            "schema": "collhub/report-topology-write-1",
+            "topology": network.name,
+            "artifacts": list(written_paths(paths)),
+        }
+        print_json(document)
     elif paths:
         print_note(f"wrote {paths[0]}")
+
+
+def _findings(session: Session, network: Topology) -> tuple[Diagnostic, ...]:
+    """What every installed check of networks says."""
+    from hub_core.pipeline.checks import checks_of, run_check
+    from hub_core.plugin_api.check import CheckRequest, Subject
+
+    request = CheckRequest(name=network.name, topology=network)
+    checks = checks_of(Subject.TOPOLOGY, session.registry())
+    return tuple(found for check in checks for found in run_check(check, request).diagnostics)
 
 
 def _bounds(network: Topology, size: int) -> dict[str, int]:

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import (
-    Assignments,
-    from_option,
-    json_flag,
-    option_pairs,
-    source_argument,
-)
-from hub_core.cli.certificate_report import certificate_object, print_certificate
-from hub_core.cli.load_check import report_load
-from hub_core.cli.loading import load, with_path
+from hub_core.cli.check_report import check_object, print_check
 from hub_core.cli.output import (
     diagnostic_object,
     print_diagnostic,
@@ -25,12 +16,21 @@ from hub_core.cli.output import (
     print_table,
     progress,
 )
-from hub_core.cli.session import Session
-from hub_core.model.diagnostics import ExitCode, InputError, UsageError
+from hub_core.cli.runtime_check import report_runtime
+from hub_core.cli.session import Session, with_path
+from hub_core.model.diagnostics import ExitCode, InputError, PluginError, UsageError
+from hub_core.plugin_api.command_line import (
+    Assignments,
+    assign,
+    from_option,
+    json_flag,
+    option_pairs,
+    source_argument,
+)
 
 if TYPE_CHECKING:
-    from hub_core.certificates import CertificateReport
     from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.plugin_api.check import CheckReport
     from hub_core.verification import VerifyReport
 
 
@@ -72,6 +72,13 @@ _CORRECT = {True: "correct as claimed", False: "nothing wrong found, contents no
     help="Also recompute the certificate of optimality that IN carries.",
 )
 @click.option(
+    "--check",
+    "check_names",
+    metavar="NAME",
+    multiple=True,
+    help="Also run this check of algorithms (repeatable; `collhub formats` lists them).",
+)
+@click.option(
     "--topology",
     "topology_text",
     metavar="T",
@@ -94,6 +101,7 @@ def verify(
     fifo_capacity: int | None,
     fifo_units: int | None,
     is_certified: bool,
+    check_names: tuple[str, ...],
     topology_text: str | None,
     runtime: str | None,
     as_json: bool,
@@ -104,14 +112,15 @@ def verify(
     own rules a plugin knows, will use the file for some call. With --certificate: 1 also where the certificate is wrong.
     """
     if runtime is not None:
-        others = {
+        others: dict[str, object] = {
             "--from": source_format,
             "--expect": expect,
             "--root": root,
             "--fifo-capacity": fifo_capacity,
         }
-        _check_alone({**others, "--certificate": is_certified or None, "--topology": topology_text})
-        return report_load(session, source, runtime, assignments, as_json)
+        others |= {"--certificate": is_certified or None, "--topology": topology_text}
+        _check_alone({**others, "--check": check_names or None})
+        return report_runtime(session, source, runtime, assignments, as_json)
     if fifo_units is not None and fifo_capacity is None:
         raise UsageError("--fifo-units has no meaning without --fifo-capacity", cure="give both")
     if topology_text is not None and not is_certified:
@@ -120,19 +129,23 @@ def verify(
         assignments = {**assignments, "root": str(root)}
     elif root is not None and expect is not None:
         expect = f"{expect} root {root}"
-    algorithm, opened = load(session, source, source_format, assignments)
+    opened = session.open_input(source, source_format)
+    given = assign(assignments, {"reader": opened.options})
+    algorithm = session.read_unverified(opened, given["reader"])
     report = _verified(algorithm, expect, fifo_capacity, fifo_units)
-    report = replace(
-        report, diagnostics=tuple(with_path(report.diagnostics, algorithm, opened.name))
-    )
-    certified = _certified(session, algorithm, opened.name, topology_text) if is_certified else None
+    found = with_path(report.diagnostics, algorithm, opened.name)
+    report = replace(report, diagnostics=tuple(found))
+    checked = _checked(session, algorithm, check_names)
+    if is_certified:
+        checked["certificate"] = _certified(session, algorithm, opened.name, topology_text)
     if as_json:
-        print_json(_object(opened.name, report, certified))
+        print_json(_object(opened.name, report, checked))
     else:
         _print(opened.name, algorithm, report)
-        if certified is not None:
-            print_certificate(certified)
-    return ExitCode.DONE if report.ok and (certified is None or certified.ok) else ExitCode.INVALID
+        for name, other in checked.items():
+            print_check(name, other)
+    is_ok = report.ok and all(other.ok for other in checked.values())
+    return ExitCode.DONE if is_ok else ExitCode.INVALID
 
 
 def _check_alone(others: Mapping[str, object]) -> None:
@@ -156,29 +169,50 @@ def _verified(
         )
 
 
+def _checked(
+    session: Session, algorithm: Algorithm, names: tuple[str, ...]
+) -> dict[str, CheckReport]:
+    """The reports of the checks that were asked for by name."""
+    from hub_core.pipeline.checks import find_check, run_check
+    from hub_core.plugin_api.check import CheckRequest, Subject
+
+    reports = {}
+    for name in names:
+        found = find_check(name, Subject.ALGORITHM, session.registry())
+        with progress(f"checking {name}"):
+            reports[name] = run_check(found, CheckRequest(algorithm=algorithm))
+    return reports
+
+
 def _certified(
     session: Session, algorithm: Algorithm, source: str, topology_text: str | None
-) -> CertificateReport:
+) -> CheckReport:
     """What is left of the certificate; a missing one is an error, since the user asked for it."""
-    from hub_core import certificates
-    from hub_core.pipeline import work as pipeline
+    from hub_core.pipeline.checks import checks_of, run_check
+    from hub_core.plugin_api.check import CheckRequest, Subject
 
-    certificate = certificates.find_certificate(algorithm)
-    if certificate is None:
+    checks = checks_of(Subject.CERTIFICATE, session.registry())
+    if not checks:
+        raise PluginError(
+            "no installed plugin checks certificates",
+            cure="install one that does; see 'collhub plugins list'",
+            code="not-available",
+        )
+    topology = None if topology_text is None else session.read_topology(topology_text)
+    request = CheckRequest(algorithm=algorithm, topology=topology, name=source)
+    reports = [run_check(check, request) for check in checks]
+    # Each check knows its own kinds of certificate and says nothing of others.
+    judged = [report for report in reports if report.is_applicable]
+    if not judged:
         cure = "synthesize it with a synthesizer that proves its rate"
         raise InputError(f"{source} carries no certificate", cure=cure, code="no-certificate")
-    topology = None
-    if topology_text is not None:
-        topology = pipeline.read_topology(
-            topology_text, registry=session.registry(), report=print_diagnostic
-        )
-    return certificates.check_certificate(certificate, algorithm, topology)
+    return judged[0]
 
 
 def _object(
-    source: str, report: VerifyReport, certified: CertificateReport | None
+    source: str, report: VerifyReport, checked: dict[str, CheckReport]
 ) -> dict[str, JsonValue]:
-    parts = {} if certified is None else {"certificate": certificate_object(certified)}
+    parts = {name: check_object(other) for name, other in checked.items()}
     return {
         "schema": "collhub/report-verify-1",
         "source": source,

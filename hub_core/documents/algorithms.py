@@ -23,7 +23,9 @@ from hub_core.model.collectives import (
 )
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepKind, StepTable
-from hub_core.plugin_api.contract import Artifact, Options, Source, WriteResult
+from hub_core.plugin_api.artifacts import Artifact, WriteResult
+from hub_core.plugin_api.options import NoOptions
+from hub_core.plugin_api.sources import Source
 
 SCHEMA = "collhub/algorithm-1"
 _SCHEMA_FILE = "algorithm-1.json"
@@ -46,7 +48,7 @@ _LEAST = {
 _CONTRACT_ROWS = ("rank", "offset", "source_rank", "source_unit")
 
 
-def read(source: Source, options: Options) -> Algorithm:
+def read(source: Source, options: NoOptions) -> Algorithm:
     """Build the algorithm of a document. Raises `InputError` naming the line, or the `$.path`, of the first defect.
 
     Rows may come in any order: they are grouped by rank and ordered by their dependencies, as
@@ -57,7 +59,7 @@ def read(source: Source, options: Options) -> Algorithm:
     return document.algorithm()
 
 
-def write(algorithm: Algorithm, options: Options) -> WriteResult:
+def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
     """Return the document as one artifact. Columns that hold only their default are left out; nothing is lost."""
     del options
     return WriteResult((Artifact("", lambda: _document_text(algorithm).encode("ascii")),))

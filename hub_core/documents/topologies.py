@@ -15,7 +15,8 @@ from hub_core.model.diagnostics import InputError, Location, UsageError
 from hub_core.model.quantities import parse_bandwidth, parse_time
 from hub_core.network.texts import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
-from hub_core.plugin_api.contract import Options, Source
+from hub_core.plugin_api.options import NoOptions
+from hub_core.plugin_api.sources import Source
 
 SCHEMA = "collhub/topology-1"
 _SCHEMA_FILE = "topology-1.json"
@@ -38,7 +39,7 @@ class _DefectError(Exception):
         self.message, self.path, self.cure = message, path, cure
 
 
-def read(source: Source, options: Options) -> Topology:
+def read(source: Source, options: NoOptions) -> Topology:
     """Reader of the format `topology-json`; see `topology_from_json`."""
     del options
     return topology_from_json(source)

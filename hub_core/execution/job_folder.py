@@ -20,7 +20,7 @@ import numpy.typing as npt
 from hub_core.execution.rank_engine import NOT_STARTED, RankLog
 from hub_core.execution.rank_tasks import RankTask, rank_tasks
 from hub_core.model.diagnostics import HubError, InputError, PluginError
-from hub_core.plugin_api.contract import ExecutionRequest
+from hub_core.plugin_api.executor import ExecutionRequest
 
 Array = npt.NDArray[Any]
 

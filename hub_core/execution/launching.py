@@ -16,7 +16,7 @@ from hub_core.execution.memory import flat_size, step_times
 from hub_core.execution.rank_engine import NOT_STARTED
 from hub_core.execution.stall import positions
 from hub_core.model.diagnostics import Diagnostic, InputError, PluginError
-from hub_core.plugin_api.contract import ExecutionRequest, ExecutionResult
+from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult
 
 _POLL_S = 0.02
 _STILL_S = 0.2

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hub_core.execution.data import check_memory
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.model.collectives import Buffer, ReduceOp
-from hub_core.plugin_api.contract import ExecutionRequest
+from hub_core.plugin_api.executor import ExecutionRequest
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]

@@ -22,7 +22,8 @@ from hub_core.execution.memory import (
 )
 from hub_core.execution.rendezvous import RunOrder, run_order
 from hub_core.model.diagnostics import InputError
-from hub_core.plugin_api.contract import ExecutionRequest, ExecutionResult, Options
+from hub_core.plugin_api.contract import Options
+from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult
 
 Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]

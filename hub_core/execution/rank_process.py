@@ -23,7 +23,7 @@ from hub_core.execution.memory import (
     fused_reductions,
 )
 from hub_core.execution.program import RecordKind
-from hub_core.plugin_api.contract import ExecutionRequest
+from hub_core.plugin_api.executor import ExecutionRequest
 
 Array = npt.NDArray[Any]
 

@@ -18,7 +18,8 @@ from hub_core.execution.program import RecordKind
 from hub_core.execution.rank_process import Board, Pair, run_rank
 from hub_core.execution.stall import positions
 from hub_core.model.diagnostics import Diagnostic, InputError, PluginError, UsageError
-from hub_core.plugin_api.contract import ExecutionRequest, ExecutionResult, Options
+from hub_core.plugin_api.contract import Options
+from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult
 
 Array = npt.NDArray[Any]
 

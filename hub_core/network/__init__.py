@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_BANDWIDTH_BYTES_PER_S",
     "DEFAULT_LATENCY_S",
+    "PLANE_SEPARATOR",
     "Dimension",
     "DimensionKind",
     "Facts",
@@ -51,7 +52,6 @@ __all__ = [
     "LinkClass",
     "Links",
     "Occupancy",
-    "PLANE_SEPARATOR",
     "Pairs",
     "Routes",
     "Span",

@@ -435,3 +435,13 @@ BUILDERS: dict[str, _Builder] = {
     "dgx-h100": _dgx(450e9, 50e9, nvswitch_cluster),
     "mi250": _mi250,
 }
+
+TopologyText = _Request
+
+
+def build_own(text: _Request) -> Topology:
+    return BUILDERS[text.name](text)
+
+
+def build_topology(text: str, builders: object) -> Topology:
+    return parse_topology(text)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hub_core.model.diagnostics import UsageError
 from hub_core.pipeline.sources import STANDARD_STREAM, rank_files, set_prefix
-from hub_core.plugin_api.contract import Format, Layout
+from hub_core.plugin_api.formats import Format, Layout
 
 _SAFE_NAMES = {
     Layout.FILE: re.compile(r"\Z"),

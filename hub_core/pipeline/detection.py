@@ -9,8 +9,12 @@ from typing import TypeVar
 
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.sources import Input, may_read
-from hub_core.plugin_api.contract import Format, FormatReader, FormatWriter, TopologyReader
-from hub_core.registry.plugins import KINDS, Offer, Provided, Registry
+from hub_core.plugin_api.formats import Format
+from hub_core.plugin_api.offers import Offer, noun_of
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
+from hub_core.registry.plugins import Provided, Registry
 
 CANONICAL_FORMAT = "chakra"
 R = TypeVar("R", FormatReader, TopologyReader)
@@ -33,7 +37,7 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     ]
     if len(fitting) == 1:
         return fitting[0]
-    raise _undecided(opened, fitting or named, KINDS[kind], registry)
+    raise _undecided(opened, fitting or named, noun_of(kind), registry)
 
 
 def writer_for(out: str, registry: Registry) -> Provided[FormatWriter]:

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_VERSION",
+    "OFFER_KINDS",
     "AlgorithmPass",
     "Artifact",
     "Assignments",
@@ -85,7 +86,6 @@ __all__ = [
     "LinkLoad",
     "LoadableCall",
     "NoOptions",
-    "OFFER_KINDS",
     "Offer",
     "OfferKind",
     "OpenedInput",

@@ -35,8 +35,12 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """The subject of a check; `environment` is the process environment."""
+    """The subject of a check.
 
+    `name`: what messages call it. `environment`: of the process.
+    """
+
+    name: str = ""
     algorithm: Algorithm | None = None
     topology: Topology | None = None
     source: Source | None = None
@@ -75,7 +79,9 @@ class CheckReport:
 
     `ok`: whether the subject passes. `verdict`: the judgement in a few words. `diagnostics`: what
     is wrong, first causes first, and what to beware of. `lines`: what was looked at, for subjects of
-    several parts. `calls`: RUNTIME only. `facts`: what was computed on the way, by name, for JSON.
+    several parts. `calls`: RUNTIME only. `facts`: what was computed on the way, by name, for JSON;
+    `details`: the same for people. `is_applicable`: False where the subject is not of the kind that
+    the check knows, such as an algorithm without a certificate.
     """
 
     ok: bool
@@ -84,6 +90,8 @@ class CheckReport:
     lines: tuple[CheckLine, ...] = ()
     calls: tuple[LoadableCall, ...] = ()
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
+    is_applicable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

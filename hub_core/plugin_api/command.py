@@ -119,8 +119,8 @@ class CommandContext(Protocol):
         Under `strict`, losses are refused before anything is written.
         """
 
-    def write_report(self, shown: Shown, request: ReportRequest, out: str) -> Path:
-        """Write a picture or a timeline with the installed writer that the suffix names."""
+    def write_report(self, shown: Shown, request: ReportRequest, out: str) -> WrittenFiles:
+        """Write a picture or a timeline with the writer that the suffix names; say its notes."""
 
     def print_json(self, document: object) -> None:
         """Print one JSON document on standard output."""
@@ -139,13 +139,19 @@ class CommandContext(Protocol):
     def say_written(self, written: WrittenFiles, lead: str = "") -> None:
         """Say what was written on standard error: `LEADwrote FIRST and N more`."""
 
-    def report(self, diagnostics: Iterable[Diagnostic], opened: OpenedInput | None = None) -> None:
-        """Print findings on standard error, with the file as the user named it."""
+    def report(
+        self,
+        diagnostics: Iterable[Diagnostic],
+        opened: OpenedInput | None = None,
+        algorithm: Algorithm | None = None,
+    ) -> None:
+        """Print findings on standard error.
+
+        Those on the file of `algorithm` name it as the user named it: `opened`.
+        """
 
     def progress(self, what: str) -> AbstractContextManager[None]:
         """Show `what` and the seconds it takes while the body runs, on a terminal."""
 
-    def progress_bar(
-        self, what: str
-    ) -> AbstractContextManager[Callable[[float, str], None]]:
+    def progress_bar(self, what: str) -> AbstractContextManager[Callable[[float, str], None]]:
         """Yield `show(fraction, detail)`, which tells how far the work is."""

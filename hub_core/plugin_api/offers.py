@@ -61,7 +61,7 @@ OFFER_KINDS = (
 )
 HOOKS = tuple(dict.fromkeys(kind.hook for kind in OFFER_KINDS))
 
-_KIND_OF = {kind.type: kind for kind in OFFER_KINDS}
+_KIND_OF: dict[type, OfferKind] = {kind.type: kind for kind in OFFER_KINDS}
 
 
 def kind_of(offer: Offer) -> OfferKind:
@@ -69,6 +69,6 @@ def kind_of(offer: Offer) -> OfferKind:
     return _KIND_OF[type(offer)]
 
 
-def noun_of(kind: type[Offer]) -> str:
+def noun_of(kind: type) -> str:
     """What messages call a kind: `reader`, `topology builder`."""
     return _KIND_OF[kind].noun

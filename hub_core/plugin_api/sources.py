@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,6 +49,9 @@ class Source:
 
     def sha256(self) -> str:
         """Hexadecimal SHA-256 of the bytes of all parts, for `Provenance.source_sha256`."""
+        # Imported here: it loads a library that only readers of files need.
+        import hashlib
+
         digest = hashlib.sha256()
         for part in self.parts:
             digest.update(part.load())

@@ -6,22 +6,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from hub_core.model.diagnostics import Diagnostic, HubError, UsageError
-from hub_core.model.quantities import parse_size
-from hub_core.plugin_api.contract import Option, Options, OptionType, OptionValue
-from hub_core.registry.plugins import closest
+from hub_core.model.quantities import parse_bandwidth, parse_size, parse_time
+from hub_core.plugin_api.options import Option, OptionType, OptionValue, declared_options
+from hub_core.registry.closest_match import closest
 
 OptionText = Mapping[str, OptionValue]
 _LONGEST_NUMBER = 40
 
 
 def bind_options(
-    declared: Sequence[Option], given: OptionText, environment: Mapping[str, str], owner: str
-) -> Options:
-    """Every declared option with its value: the given one, else its environment variable's, else its default.
+    record: type, given: OptionText, environment: Mapping[str, str], owner: str
+) -> object:
+    """The record with every declared option: given, else from its environment variable, else default.
 
-    `owner` is named in messages (`writer chakra`). `-` in a given name stands for `_`. Raises `UsageError` with
-    a finding for every unknown name and every value that does not fit.
+    `owner` is named in messages (`writer chakra`). `-` in a given name stands for `_`. Raises
+    `UsageError` with a finding for every unknown name and every value that does not fit.
     """
+    declared = declared_options(record)
     by_name = {name.replace("-", "_"): value for name, value in given.items()}
     names = [option.name for option in declared]
     findings = [_unknown(name, names, owner) for name in sorted(by_name.keys() - set(names))]
@@ -31,25 +32,38 @@ def bind_options(
         try:
             values[option.name] = None if raw is None else converted(option, raw)
         except ValueError as error:
-            findings.append(
-                Diagnostic(
-                    "option-value", f"{owner}: {origin} {raw!r:.60} {error}", cure=option.help
-                )
-            )
+            message = f"{owner}: {origin} {raw!r:.60} {error}"
+            findings.append(Diagnostic("option-value", message, cure=option.help))
     if findings:
         raise UsageError(findings)
-    return values
+    return record(**values)
 
 
 def converted(option: Option, raw: str | int | float | bool) -> OptionValue:
-    """The value as the option's type has it. Raises `ValueError` with the reason (`is not a whole number`)."""
+    """The value as the option's type has it. Raises `ValueError` with the reason."""
     value = _CONVERTERS[option.type](raw)
     if option.choices and value not in option.choices:
         close = closest(str(value), option.choices)
-        raise ValueError(
-            f"is not one of {', '.join(option.choices)}{'; ' + close if close else ''}"
-        )
+        known = ", ".join(option.choices)
+        raise ValueError(f"is not one of {known}; {close}" if close else f"is not one of {known}")
+    if isinstance(value, int | float) and not _is_within(option, value):
+        raise ValueError(f"is not {_range_text(option)}")
     return value
+
+
+def _is_within(option: Option, value: float) -> bool:
+    is_too_small = option.minimum is not None and value < option.minimum
+    is_too_large = option.maximum is not None and value > option.maximum
+    return not (is_too_small or is_too_large)
+
+
+def _range_text(option: Option) -> str:
+    """`at least 1`, `at most 8` or `in 1..8`, in the units of the option's record."""
+    if option.maximum is None:
+        return f"at least {option.minimum:g}"
+    if option.minimum is None:
+        return f"at most {option.maximum:g}"
+    return f"in {option.minimum:g}..{option.maximum:g}"
 
 
 def _raw_value(
@@ -124,6 +138,24 @@ def _size(raw: object) -> int:
         raise ValueError("is not a size with a unit, such as 1MiB") from None
 
 
+def _time(raw: object) -> float:
+    if isinstance(raw, int | float) and not isinstance(raw, bool):
+        return _number(raw)
+    try:
+        return parse_time(_text(raw))
+    except (HubError, ValueError):
+        raise ValueError("is not a time with a unit, such as 500ns") from None
+
+
+def _bandwidth(raw: object) -> float:
+    if isinstance(raw, int | float) and not isinstance(raw, bool):
+        return _number(raw)
+    try:
+        return parse_bandwidth(_text(raw))
+    except (HubError, ValueError):
+        raise ValueError("is not a bandwidth with a unit, such as 50GB/s") from None
+
+
 _CONVERTERS: dict[OptionType, Callable[[object], str | int | float | bool]] = {
     OptionType.TEXT: _text,
     OptionType.PATH: _text,
@@ -131,4 +163,6 @@ _CONVERTERS: dict[OptionType, Callable[[object], str | int | float | bool]] = {
     OptionType.FLOAT: _number,
     OptionType.BOOL: _truth,
     OptionType.SIZE: _size,
+    OptionType.TIME: _time,
+    OptionType.BANDWIDTH: _bandwidth,
 }

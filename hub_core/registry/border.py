@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from hub_core.model.diagnostics import HubError, PluginError
-from hub_core.plugin_api.contract import Reference
+from hub_core.plugin_api.references import Reference
 
 T = TypeVar("T")
 

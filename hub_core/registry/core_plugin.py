@@ -1,20 +1,20 @@
-"""The core's own formats: they go through the same hooks as everybody else's."""
+"""The core's own offers: they go through the same hooks as everybody else's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from hub_core.chakra.formats import CHAKRA_READER, CHAKRA_WRITER
-from hub_core.plugin_api.contract import (
-    API_VERSION,
-    Executor,
-    Format,
-    FormatReader,
-    FormatWriter,
-    Source,
-    TopologyReader,
-)
-from hub_core.plugin_api.hooks import hookimpl
+from hub_core.network.builders import OWN_BUILDERS
+from hub_core.plugin_api.check import Check, Subject
+from hub_core.plugin_api.command import Command
+from hub_core.plugin_api.formats import Format
+from hub_core.plugin_api.hooks import API_VERSION, hookimpl
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.sources import Source
+from hub_core.plugin_api.topology_builder import TopologyBuilder
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
 
 COLLHUB_PLUGIN_API = API_VERSION
 
@@ -24,15 +24,70 @@ _JSON = Format(
 _TOPOLOGY_JSON = Format(
     "topology-json", "JSON document of a topology", (".json",), rb'"collhub/topology-\d+"'
 )
-_NUMPY = Executor(
-    "numpy",
-    "all ranks in one process, on numpy arrays",
-    "hub_core.execution.numpy_executor:execute",
+_TOPOLOGY_CHECK = Check(
+    "connectedness",
+    Subject.TOPOLOGY,
+    "whether all NPUs reach one another, and what is often a slip",
+    "hub_core.pipeline.own_checks:check_connectedness",
 )
-_SHARED_MEMORY = Executor(
-    "shared-memory",
-    "one process a rank, on shared memory of this machine",
-    "hub_core.execution.shared_memory:execute",
+
+# In the order in which the help lists them; a plugin's commands follow.
+OWN_COMMANDS = (
+    Command(
+        "demo",
+        "Verify, convert and simulate three shipped algorithms.",
+        "hub_core.cli.demo:demo",
+    ),
+    Command(
+        "formats",
+        "List the formats, synthesizers, simulators and executors.",
+        "hub_core.cli.formats:formats",
+    ),
+    Command(
+        "inspect",
+        "Say what a file is: collective, steps, links, critical path.",
+        "hub_core.cli.inspect:inspect",
+    ),
+    Command(
+        "verify",
+        "Check matching, deadlock, races and contents.",
+        "hub_core.cli.verify:verify",
+    ),
+    Command(
+        "convert",
+        "Read one format, write another, list what is lost.",
+        "hub_core.cli.convert:convert",
+    ),
+    Command(
+        "transform",
+        "Change an algorithm by passes.",
+        "hub_core.cli.transform:transform",
+    ),
+    Command(
+        "synthesize",
+        "Make an algorithm for a collective on a topology.",
+        "hub_core.cli.synthesize:synthesize",
+    ),
+    Command(
+        "simulate",
+        "Time an algorithm on a topology for a size.",
+        "hub_core.cli.simulate:simulate",
+    ),
+    Command(
+        "topology",
+        "Show, check, draw and convert a network.",
+        "hub_core.cli.topology:topology",
+    ),
+    Command(
+        "plugins",
+        "List, show, check, make and install plugins.",
+        "hub_core.cli.plugins:plugins",
+    ),
+    Command(
+        "doctor",
+        "Report on the installation and its plugins.",
+        "hub_core.cli.doctor:doctor",
+    ),
 )
 
 
@@ -43,26 +98,35 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 
 @hookimpl
-def collhub_consumers() -> Sequence[FormatWriter | Executor]:
-    """Writers of the canonical forms, and executors on this machine's memory."""
-    return [
-        CHAKRA_WRITER,
-        FormatWriter(_JSON, "hub_core.documents.algorithms:write"),
-        _NUMPY,
-        _SHARED_MEMORY,
-    ]
+def collhub_consumers() -> Sequence[FormatWriter]:
+    """Writers of the canonical forms."""
+    return [CHAKRA_WRITER, FormatWriter(_JSON, "hub_core.documents.algorithms:write")]
 
 
 @hookimpl
-def collhub_topologies() -> Sequence[TopologyReader]:
-    """Readers of topology files."""
-    return [
-        TopologyReader(
-            _TOPOLOGY_JSON,
-            "hub_core.documents.topologies:read",
-            samples=f"{__name__}:topology_samples",
-        )
+def collhub_topologies() -> Sequence[TopologyReader | TopologyBuilder]:
+    """The topology document, and the builders behind texts such as `ring:8`."""
+    reader = TopologyReader(
+        _TOPOLOGY_JSON,
+        "hub_core.documents.topologies:read",
+        samples=f"{__name__}:topology_samples",
+    )
+    builders = [
+        TopologyBuilder(own.name, own.description, own.build, own.example) for own in OWN_BUILDERS
     ]
+    return [reader, *builders]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[Check]:
+    """What every network is checked for."""
+    return [_TOPOLOGY_CHECK]
+
+
+@hookimpl
+def collhub_commands() -> Sequence[Command]:
+    """The commands of the program itself."""
+    return OWN_COMMANDS
 
 
 def topology_samples() -> Sequence[Source]:
@@ -71,7 +135,7 @@ def topology_samples() -> Sequence[Source]:
     from hub_core.documents.topologies import topology_to_json
     from hub_core.network.texts import parse_topology
 
+    texts = ("ring:4", "fat-tree:2", "dgx1v")
     return [
-        Source.of_bytes(f"{text}.json", topology_to_json(parse_topology(text)))
-        for text in ("ring:4", "fat-tree:2", "dgx1v")
+        Source.of_bytes(f"{text}.json", topology_to_json(parse_topology(text))) for text in texts
     ]

@@ -4,58 +4,31 @@ from __future__ import annotations
 
 import re
 
-from hub_core.plugin_api.contract import (
-    AlgorithmPass,
-    Executor,
-    Format,
-    FormatReader,
-    FormatWriter,
-    HealthCheck,
-    Layout,
-    LoadCheck,
-    Option,
-    OptionType,
-    Simulator,
-    Synthesizer,
-    TopologyReader,
-    WorkloadPass,
-)
+from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api.offers import OFFER_KINDS, Offer, kind_of
+from hub_core.plugin_api.options import Option, OptionType, declared_options
 from hub_core.registry.bind_options import converted
-from hub_core.registry.plugins import KINDS, Offer, name_of
 
-OFFERS_BY_HOOK: dict[str, tuple[type[Offer], ...]] = {
-    "collhub_producers": (FormatReader, Synthesizer),
-    "collhub_consumers": (FormatWriter, Simulator, Executor, LoadCheck),
-    "collhub_topologies": (TopologyReader,),
-    "collhub_passes": (AlgorithmPass, WorkloadPass),
-    "collhub_health_checks": (HealthCheck,),
-}
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 _OPTION_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
-_REFERENCE_FIELDS: dict[type[Offer], str] = {
-    FormatReader: "read",
-    FormatWriter: "write",
-    Synthesizer: "synthesize",
-    Simulator: "simulate",
-    Executor: "execute",
-    LoadCheck: "check",
-    TopologyReader: "read",
-    AlgorithmPass: "run",
-    WorkloadPass: "run",
-    HealthCheck: "run",
-}
 
 
 def reference_of(offer: Offer) -> str:
     """The `module:function` behind an offer."""
-    reference: str = getattr(offer, _REFERENCE_FIELDS[type(offer)])
+    reference: str = getattr(offer, kind_of(offer).reference)
     return reference
 
 
+def options_of(offer: Offer) -> tuple[Option, ...]:
+    """The declared options of an offer, none for kinds that have no options."""
+    record = getattr(offer, "options", None)
+    return () if record is None else declared_options(record)
+
+
 def offers_defect(hook: str, returned: object) -> str | None:
-    """Why the value that a hook returned is not a list of usable descriptions, or None."""
-    allowed = OFFERS_BY_HOOK[hook]
+    """Why the value that a hook returned is not a list of usable offers, or None."""
+    allowed = [kind.type for kind in OFFER_KINDS if kind.hook == hook]
     if not isinstance(returned, list | tuple):
         return f"{hook} returned {type(returned).__name__}, expected a list"
     for item in returned:
@@ -64,31 +37,27 @@ def offers_defect(hook: str, returned: object) -> str | None:
             return f"{hook} returned a list with {type(item).__name__}, expected {expected}"
         if reason := _offer_defect(item):
             return f"{hook}: {reason}"
-    keys = [(type(item), name_of(item)) for item in returned]
-    for kind, name in keys:
-        if keys.count((kind, name)) > 1:
-            return f"{hook} returned two {KINDS[kind]}s named {name!r}"
+    keys = [(kind_of(item).noun, item.name) for item in returned]
+    for noun, name in keys:
+        if keys.count((noun, name)) > 1:
+            return f"{hook} returned two {noun}s named {name!r}"
     return None
 
 
 def _offer_defect(offer: Offer) -> str | None:
-    if isinstance(offer, FormatReader | FormatWriter | TopologyReader):
-        if reason := _format_defect(offer.format):
+    described = getattr(offer, "format", None)
+    if described is not None:
+        if reason := _format_defect(described):
             return reason
     elif not _is_text(offer.name, _NAME):
         return f"{offer.name!r:.60} is not a name (lower-case letters, digits, '.', '_', '-')"
-    title = f"{KINDS[type(offer)]} {name_of(offer)}"
+    title = f"{kind_of(offer).noun} {offer.name}"
     if not _is_text(reference_of(offer), _REFERENCE):
         return f"{title}: {reference_of(offer)!r:.80} is not a reference 'module:function'"
-    if (
-        isinstance(offer, FormatReader | TopologyReader)
-        and offer.samples
-        and not _is_text(offer.samples, _REFERENCE)
-    ):
-        return f"{title}: samples {offer.samples!r:.80} is not a reference 'module:function'"
-    if isinstance(offer, HealthCheck):
-        return None
-    reason = _options_defect(offer.options)
+    samples = getattr(offer, "samples", "")
+    if samples and not _is_text(samples, _REFERENCE):
+        return f"{title}: samples {samples!r:.80} is not a reference 'module:function'"
+    reason = _options_defect(offer)
     return f"{title}: {reason}" if reason else None
 
 
@@ -110,12 +79,11 @@ def _format_defect(given: object) -> str | None:
     return None
 
 
-def _options_defect(options: object) -> str | None:
-    if not isinstance(options, tuple) or not all(isinstance(option, Option) for option in options):
-        return f"options {options!r:.80} are not a tuple of Option"
-    names = [option.name for option in options]
-    if len(set(names)) < len(names):
-        return "two options have one name"
+def _options_defect(offer: Offer) -> str | None:
+    try:
+        options = options_of(offer)
+    except TypeError as error:
+        return f"its options are unusable: {error}"
     return next(filter(None, map(_option_defect, options)), None)
 
 

@@ -9,27 +9,31 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pluggy
-from packaging.utils import canonicalize_name
 
 from hub_core.model.diagnostics import PluginError, UsageError
 from hub_core.plugin_api import hooks as hookspecs
 from hub_core.plugin_api.hooks import ENTRY_POINT_GROUP, PROJECT
+from hub_core.plugin_api.offers import HOOKS, Offer
 from hub_core.registry.border import attempt
+from hub_core.registry.closest_match import closest
 from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
     api_incompatibility,
     requirement_incompatibility,
 )
-from hub_core.registry.descriptions import OFFERS_BY_HOOK, offers_defect
-from hub_core.registry.metadata import Distribution, EntryPoint, installed_distributions
+from hub_core.registry.descriptions import offers_defect
+from hub_core.registry.metadata import (
+    Distribution,
+    EntryPoint,
+    canonical_name,
+    installed_distributions,
+)
 from hub_core.registry.plugins import (
     CORE_NAME,
-    Offer,
     Plugin,
     PluginState,
     PluginStatus,
     Registry,
-    closest,
 )
 from hub_core.version import __version__
 
@@ -95,43 +99,41 @@ def _core() -> Plugin:
 
 
 def _candidates() -> Iterator[_Candidate]:
-    """Entry points of the group; a distribution found in several folders counts where Python finds it first."""
+    """Entry points of the group; a distribution in several folders counts where Python finds it."""
     seen: set[str] = set()
     for distribution in installed_distributions():
         # Read as text first: a malformed file of an unrelated distribution must not matter.
-        text = attempt(partial(distribution.read_text, "entry_points.txt")).value
+        text = attempt(distribution.entry_point_text).value
         if not text or f"[{ENTRY_POINT_GROUP}]" not in text:
             continue
         name = attempt(partial(_name, distribution)).value or "unknown"
-        if canonicalize_name(name) not in seen:
-            seen.add(canonicalize_name(name))
+        if canonical_name(name) not in seen:
+            seen.add(canonical_name(name))
             yield from _candidates_of(name, distribution)
 
 
 def _name(distribution: Distribution) -> str:
-    return str(distribution.metadata["Name"])
+    return distribution.name
 
 
 def _candidates_of(name: str, distribution: Distribution) -> Iterator[_Candidate]:
-    version = attempt(lambda: str(distribution.version)).value or ""
-    tried = attempt(lambda: [e for e in distribution.entry_points if e.group == ENTRY_POINT_GROUP])
+    version = attempt(lambda: distribution.version).value or ""
+    tried = attempt(lambda: distribution.entry_points(ENTRY_POINT_GROUP))
     if tried.value is None:
-        status = PluginStatus(
-            PluginState.BROKEN, f"its entry points are unreadable: {tried.reason}"
-        )
+        reason = f"its entry points are unreadable: {tried.reason}"
+        status = PluginStatus(PluginState.BROKEN, reason)
         yield _Candidate(Plugin(name, name, version, "", status), None, distribution)
+    loaded = PluginStatus(PluginState.LOADED)
     for entry_point in tried.value or ():
-        unloaded = Plugin(
-            entry_point.name, name, version, entry_point.value, PluginStatus(PluginState.LOADED)
-        )
-        yield _Candidate(unloaded, entry_point, distribution)
+        plugin = Plugin(entry_point.name, name, version, entry_point.value, loaded)
+        yield _Candidate(plugin, entry_point, distribution)
 
 
 def _check_names(disabled: Collection[str], candidates: Collection[_Candidate]) -> None:
     known = sorted({name for c in candidates for name in (c.plugin.name, c.plugin.distribution)})
-    canonical = {canonicalize_name(name) for name in known}
+    canonical = {canonical_name(name) for name in known}
     for name in disabled:
-        if canonicalize_name(name) not in canonical:
+        if canonical_name(name) not in canonical:
             cure = closest(name, known) or (
                 f"installed: {', '.join(known)}" if known else "none is installed"
             )
@@ -143,8 +145,8 @@ def _check_names(disabled: Collection[str], candidates: Collection[_Candidate]) 
 
 
 def _disabled_reason(plugin: Plugin, switches: Mapping[str, str]) -> str | None:
-    own = {canonicalize_name(plugin.name), canonicalize_name(plugin.distribution)}
-    return next((how for name, how in switches.items() if canonicalize_name(name) in own), None)
+    own = {canonical_name(plugin.name), canonical_name(plugin.distribution)}
+    return next((how for name, how in switches.items() if canonical_name(name) in own), None)
 
 
 def _shared_name(candidate: _Candidate, candidates: Collection[_Candidate]) -> str:
@@ -186,7 +188,7 @@ def _offers(module: object, name: str) -> tuple[Offer, ...]:
     manager.register(module, name)
     manager.check_pending()
     offers: list[Offer] = []
-    for hook in OFFERS_BY_HOOK:
+    for hook in HOOKS:
         caller = getattr(manager.hook, hook)
         if hasattr(module, hook) and not caller.get_hookimpls():
             raise PluginError(f"{hook} is not marked with @hookimpl")

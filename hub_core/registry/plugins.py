@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from packaging.utils import canonicalize_name
-
 from hub_core.model.diagnostics import HubError, PluginError, UsageError
-from hub_core.plugin_api.contract import (
-    AlgorithmPass,
-    Executor,
-    FormatReader,
-    FormatWriter,
-    HealthCheck,
-    LoadCheck,
-    Simulator,
-    Synthesizer,
-    TopologyReader,
-    WorkloadPass,
-)
+from hub_core.plugin_api.offers import OFFER_KINDS, Offer, kind_of, noun_of
+from hub_core.registry.closest_match import closest
+from hub_core.registry.metadata import canonical_name
 
-Offer = (
-    FormatReader
-    | FormatWriter
-    | Synthesizer
-    | Simulator
-    | Executor
-    | LoadCheck
-    | TopologyReader
-    | AlgorithmPass
-    | WorkloadPass
-    | HealthCheck
-)
-KINDS: Mapping[type, str] = {
-    FormatReader: "reader",
-    FormatWriter: "writer",
-    Synthesizer: "synthesizer",
-    Simulator: "simulator",
-    Executor: "executor",
-    LoadCheck: "load check",
-    TopologyReader: "topology reader",
-    AlgorithmPass: "algorithm pass",
-    WorkloadPass: "workload pass",
-    HealthCheck: "health check",
-}
 T = TypeVar("T", bound=Offer)
 T_co = TypeVar("T_co", bound=Offer, covariant=True)
 
@@ -106,14 +70,7 @@ class Provided(Generic[T_co]):
     @property
     def name(self) -> str:
         """The name by which users ask for it."""
-        return name_of(self.offer)
-
-
-def name_of(offer: Offer) -> str:
-    """The name of an offer: of its format where it has one."""
-    if isinstance(offer, FormatReader | FormatWriter | TopologyReader):
-        return offer.format.name
-    return offer.name
+        return self.offer.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +100,8 @@ class Registry:
     def clashes(self) -> list[str]:
         """Names that several plugins use for the same kind of thing, one line each."""
         lines = []
-        for kind in KINDS:
-            offers: tuple[Provided[Offer], ...] = self.all(kind)
+        for kind in OFFER_KINDS:
+            offers: tuple[Provided[Offer], ...] = self.all(kind.type)
             for name in sorted(
                 {p.name for p in offers if sum(q.name == p.name for q in offers) > 1}
             ):
@@ -167,9 +124,9 @@ class Registry:
     def plugin(self, name: str) -> Plugin:
         """The plugin with this entry-point or distribution name. Raises `PluginError` with the closest match."""
         for plugin in self.plugins:
-            if canonicalize_name(name) in (
-                canonicalize_name(plugin.name),
-                canonicalize_name(plugin.distribution),
+            if canonical_name(name) in (
+                canonical_name(plugin.name),
+                canonical_name(plugin.distribution),
             ):
                 return plugin
         close = closest(
@@ -187,12 +144,11 @@ class Registry:
     def _raise_unknown(self, kind: type[T], name: str) -> Provided[T]:
         known = sorted({provided.name for provided in self.all(kind)})
         close = closest(name, known)
-        message = f"there is no {KINDS[kind]} {name!r}"
+        message = f"there is no {noun_of(kind)} {name!r}"
         hint = self.unavailable_hint()
         # A format is usually called after its plugin: then a name that looks misspelt is not.
         is_namesake = any(
-            canonicalize_name(plugin.name) in canonicalize_name(name)
-            for plugin in self.unavailable()
+            canonical_name(plugin.name) in canonical_name(name) for plugin in self.unavailable()
         )
         if hint and (is_namesake or not close):
             raise PluginError(
@@ -204,14 +160,6 @@ class Registry:
         raise UsageError(f"{message}; {hint}" if hint else message, cure=cure, code="unknown-name")
 
 
-def closest(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?` for a misspelt name, or an empty text."""
-    close = difflib.get_close_matches(name, sorted(set(known)), 1, 0.6)
-    return f"did you mean {close[0]!r}?" if close else ""
-
-
 def _clash_text(found: Sequence[Provided[Offer]]) -> str:
     owners = " and ".join(str(provided.plugin) for provided in found)
-    return (
-        f"{owners} both offer a {KINDS[type(found[0].offer)]} {found[0].name!r}, so neither is used"
-    )
+    return f"{owners} both offer a {kind_of(found[0].offer).noun} {found[0].name!r}, so neither is used"

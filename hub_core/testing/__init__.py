@@ -8,12 +8,12 @@ from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
     from hub_core.testing.conformance import (
-        CHECKS,
-        Check,
-        CheckResult,
+        RULES,
+        Rule,
+        RuleResult,
         Verdict,
         check_plugin,
-        run_check,
+        check_rule,
     )
     from hub_core.testing.planted import without_send
     from hub_core.testing.samples import (
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from hub_core.testing.strategies import algorithms, collectives, json_values, step_tables
 
 __all__ = [
-    "CHECKS",
-    "Check",
-    "CheckResult",
+    "RULES",
+    "Rule",
+    "RuleResult",
     "Verdict",
     "algorithms",
     "all_pairs_all_reduce",
@@ -45,6 +45,7 @@ __all__ = [
     "binomial_broadcast",
     "binomial_reduce",
     "check_plugin",
+    "check_rule",
     "collectives",
     "direct_all_to_all",
     "direct_gather",
@@ -54,7 +55,6 @@ __all__ = [
     "ring_all_gather",
     "ring_all_reduce",
     "ring_reduce_scatter",
-    "run_check",
     "shift_to_next",
     "staged_all_to_all",
     "step_tables",
@@ -64,12 +64,12 @@ __all__ = [
 
 _HOMES = {
     "hub_core.testing.conformance": (
-        "CHECKS",
-        "Check",
-        "CheckResult",
+        "RULES",
+        "Rule",
+        "RuleResult",
         "Verdict",
         "check_plugin",
-        "run_check",
+        "check_rule",
     ),
     "hub_core.testing.samples": (
         "all_pairs_all_reduce",

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hub_core.model.diagnostics import PluginError
-from hub_core.plugin_api.contract import (
-    AlgorithmPass,
-    Executor,
-    FormatReader,
-    FormatWriter,
-    HealthCheck,
-    Simulator,
-    Synthesizer,
-    TopologyReader,
-)
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass
+from hub_core.plugin_api.check import Check
+from hub_core.plugin_api.executor import Executor
+from hub_core.plugin_api.offers import Offer
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.simulator import Simulator
+from hub_core.plugin_api.synthesizer import Synthesizer
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.discovery import discover
-from hub_core.registry.plugins import Offer, PluginState, Registry
+from hub_core.registry.plugins import PluginState, Registry
 from hub_core.testing import format_checks, loading_checks, synthesis_checks, work_checks
 from hub_core.testing.subject import Skip, Subject
 
@@ -35,7 +34,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Rule:
     """One rule for plugins: the function yields a line for every way in which the rule is broken.
 
     It yields `Skip` for an offer that it could not check. `kinds`: the kinds of offers that the rule is about,
@@ -43,26 +42,26 @@ class Check:
     """
 
     name: str
-    rule: str
+    text: str
     run: Callable[[Subject], Iterable[str | Skip]]
     kinds: tuple[type[Offer], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
+class RuleResult:
     """What became of one check: the problems where it failed, and the reasons why something was not checked."""
 
-    check: Check
+    rule: Rule
     verdict: Verdict
     details: tuple[str, ...] = ()
 
 
 _FORMATS = (FormatReader, FormatWriter, TopologyReader)
 _READERS = (FormatReader, TopologyReader)
-_WORKERS = (Simulator, Executor, AlgorithmPass, HealthCheck)
+_WORKERS = (Simulator, Executor, AlgorithmPass, Check)
 
-CHECKS: tuple[Check, ...] = tuple(
-    Check(run.__name__.replace("_", "-"), (run.__doc__ or "").strip(), run, kinds)
+RULES: tuple[Rule, ...] = tuple(
+    Rule(run.__name__.replace("_", "-"), (run.__doc__ or "").strip(), run, kinds)
     for run, kinds in (
         (loading_checks.loads_quietly, ()),
         (loading_checks.offers_something, ()),
@@ -80,38 +79,38 @@ CHECKS: tuple[Check, ...] = tuple(
         (synthesis_checks.synthesizers_synthesize, (Synthesizer,)),
         (work_checks.executors_compute, (Executor,)),
         (work_checks.passes_keep_the_promise, (AlgorithmPass,)),
-        (work_checks.health_checks_answer, (HealthCheck,)),
+        (work_checks.checks_answer, (Check,)),
         (work_checks.work_is_silent, _WORKERS),
     )
 )
 
 
-def check_plugin(name: str, registry: Registry | None = None) -> tuple[CheckResult, ...]:
+def check_plugin(name: str, registry: Registry | None = None) -> tuple[RuleResult, ...]:
     """Run every check on an installed plugin. A plugin that is absent or not loaded fails every check."""
     registry = registry or discover()
-    return tuple(run_check(check, name, registry) for check in CHECKS)
+    return tuple(check_rule(rule, name, registry) for rule in RULES)
 
 
-def run_check(check: Check, name: str, registry: Registry) -> CheckResult:
+def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
     """Run one check. Whatever the plugin raises is a problem, not an end."""
     try:
         plugin = registry.plugin(name)
     except PluginError as error:
-        return CheckResult(check, Verdict.FAILED, (str(error),))
+        return RuleResult(rule, Verdict.FAILED, (str(error),))
     if plugin.status.state is not PluginState.LOADED:
-        return CheckResult(
-            check, Verdict.FAILED, (f"{plugin} is {plugin.status.state}: {plugin.status.reason}",)
+        return RuleResult(
+            rule, Verdict.FAILED, (f"{plugin} is {plugin.status.state}: {plugin.status.reason}",)
         )
-    if check.kinds and not any(isinstance(offer, check.kinds) for offer in plugin.offers):
-        return CheckResult(check, Verdict.SKIPPED, ("the plugin offers nothing of this kind",))
-    return _judged(check, Subject(plugin, registry))
+    if rule.kinds and not any(isinstance(offer, rule.kinds) for offer in plugin.offers):
+        return RuleResult(rule, Verdict.SKIPPED, ("the plugin offers nothing of this kind",))
+    return _judged(rule, Subject(plugin, registry))
 
 
-def _judged(check: Check, subject: Subject) -> CheckResult:
+def _judged(rule: Rule, subject: Subject) -> RuleResult:
     problems: list[str] = []
     skips: list[str] = []
     try:
-        for found in check.run(subject):
+        for found in rule.run(subject):
             skips.append(found.reason) if isinstance(found, Skip) else problems.append(found)
     except KeyboardInterrupt:
         raise
@@ -119,13 +118,11 @@ def _judged(check: Check, subject: Subject) -> CheckResult:
         problems.append(reason_of(error))
     details = (*_shortened(problems), *(f"not checked: {reason}" for reason in skips))
     if problems:
-        return CheckResult(check, Verdict.FAILED, details)
+        return RuleResult(rule, Verdict.FAILED, details)
     checkable = (
-        sum(isinstance(offer, check.kinds) for offer in subject.plugin.offers) if check.kinds else 1
+        sum(isinstance(offer, rule.kinds) for offer in subject.plugin.offers) if rule.kinds else 1
     )
-    return CheckResult(
-        check, Verdict.SKIPPED if len(skips) >= checkable else Verdict.PASSED, details
-    )
+    return RuleResult(rule, Verdict.SKIPPED if len(skips) >= checkable else Verdict.PASSED, details)
 
 
 def _shortened(problems: Sequence[str]) -> tuple[str, ...]:

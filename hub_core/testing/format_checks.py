@@ -14,7 +14,9 @@ from hub_core.model.diagnostics import HubError
 from hub_core.model.steps import StepTable
 from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import name_defect
-from hub_core.plugin_api.contract import FormatReader, FormatWriter, Source
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.sources import Source
+from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.descriptions import reference_of
 from hub_core.testing import probe

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packaging.utils import canonicalize_name
-
-from hub_core.plugin_api.contract import HealthCheck, resolve
+from hub_core.plugin_api.references import resolve
 from hub_core.registry.border import reason_of
 from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
@@ -14,7 +12,7 @@ from hub_core.registry.compatibility import (
     unmet_requirements,
 )
 from hub_core.registry.descriptions import reference_of
-from hub_core.registry.metadata import find_distribution
+from hub_core.registry.metadata import canonical_name, find_distribution
 from hub_core.testing import probe
 from hub_core.testing.subject import Skip, Subject, title
 
@@ -47,8 +45,8 @@ def offers_something(subject: Subject) -> Iterator[str]:
     if not subject.plugin.offers:
         yield "no hook returns anything; are the functions marked with @hookimpl?"
     for offer in subject.plugin.offers:
-        described = offer.format if hasattr(offer, "format") else offer
-        if not isinstance(offer, HealthCheck) and not getattr(described, "description", "").strip():
+        described: object = getattr(offer, "format", offer)
+        if not str(getattr(described, "description", "")).strip():
             yield f"{title(offer)} has no description"
     yield from (clash for clash in subject.registry.clashes() if f"{subject.plugin}" in clash)
 
@@ -80,7 +78,7 @@ def requirements_are_met(subject: Subject) -> Iterator[str | Skip]:
         return
     own = find_distribution(subject.plugin.distribution)
     if not any(
-        canonicalize_name(requirement.name) == CORE_DISTRIBUTION
+        canonical_name(requirement.name) == CORE_DISTRIBUTION
         for requirement in active_requirements(own)
     ):
         yield f"{subject.plugin.distribution} does not state which versions of {CORE_DISTRIBUTION} it works with (Requires-Dist)"

@@ -57,7 +57,7 @@ def _imports(plugin: str) -> dict[str, str]:
 
 
 def _digests(plugin: str) -> dict[str, str]:
-    from hub_core.plugin_api.contract import FormatWriter
+    from hub_core.plugin_api.writer import FormatWriter
     from hub_core.registry.plugins import Registry
     from hub_core.testing.subject import renderings
 

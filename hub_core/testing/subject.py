@@ -9,21 +9,18 @@ from typing import TypeVar
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import HubError
 from hub_core.model.losses import Loss
-from hub_core.plugin_api.contract import (
-    Format,
-    FormatReader,
-    FormatWriter,
-    HealthCheck,
-    Layout,
-    Source,
-    SourcePart,
-    TopologyReader,
-    WriteResult,
-    resolve,
-)
+from hub_core.plugin_api.artifacts import WriteResult
+from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api.offers import Offer, kind_of
+from hub_core.plugin_api.options import NoOptions
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.references import resolve
+from hub_core.plugin_api.sources import Source, SourcePart
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.bind_options import bind_options
 from hub_core.registry.descriptions import reference_of
-from hub_core.registry.plugins import KINDS, Offer, Plugin, Registry, name_of
+from hub_core.registry.plugins import Plugin, Registry
 from hub_core.testing.samples import all_samples
 
 T = TypeVar("T", bound=Offer)
@@ -93,16 +90,13 @@ class Rendering:
 
 def call(offer: Offer, *arguments: object) -> object:
     """Call the work behind an offer with its default options; what it raises passes through."""
-    if isinstance(offer, HealthCheck):
-        return resolve(reference_of(offer))(*arguments)
-    return resolve(reference_of(offer))(
-        *arguments, bind_options(offer.options, {}, {}, title(offer))
-    )
+    record: type = getattr(offer, "options", NoOptions)
+    return resolve(reference_of(offer))(*arguments, bind_options(record, {}, {}, title(offer)))
 
 
 def title(offer: Offer) -> str:
     """How problems name an offer."""
-    return f"{KINDS[type(offer)]} {name_of(offer)}"
+    return f"{kind_of(offer).noun} {offer.name}"
 
 
 def render(writer: FormatWriter, algorithm: Algorithm) -> Rendering:

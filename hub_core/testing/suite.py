@@ -6,7 +6,7 @@ import pytest
 
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Registry
-from hub_core.testing.conformance import CHECKS, Check, Verdict, run_check
+from hub_core.testing.conformance import RULES, Rule, Verdict, check_rule
 
 
 @pytest.fixture(scope="session")
@@ -22,11 +22,11 @@ def registry() -> Registry:
     return discover()
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_plugin(check: Check, collhub_plugin: str, registry: Registry) -> None:
-    """One check of the kit."""
-    result = run_check(check, collhub_plugin, registry)
-    text = "\n".join((check.rule, *result.details))
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_plugin(rule: Rule, collhub_plugin: str, registry: Registry) -> None:
+    """One rule of the kit."""
+    result = check_rule(rule, collhub_plugin, registry)
+    text = "\n".join((rule.text, *result.details))
     if result.verdict is Verdict.SKIPPED:
         pytest.skip(text)
     assert result.verdict is Verdict.PASSED, text

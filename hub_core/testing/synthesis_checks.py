@@ -15,7 +15,7 @@ from hub_core.model.rank_lists import format_ranks
 from hub_core.model.steps import COLUMN_DTYPES, StepTable
 from hub_core.network.texts import parse_topology
 from hub_core.network.topology import Occupancy
-from hub_core.plugin_api.contract import SynthesisRequest, SynthesisResult, Synthesizer
+from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.testing.subject import Subject, call, title
 from hub_core.verification import verify
 

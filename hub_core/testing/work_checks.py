@@ -1,4 +1,4 @@
-"""Checks on simulators, executors, passes and health checks."""
+"""Rules for simulators, executors, passes, checks, builders and commands."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
+import click
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.execution.data import background, checked_inputs
-from hub_core.execution.levels import levelled_program
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import ReduceOp
 from hub_core.model.diagnostics import HubError, PluginError
 from hub_core.network.texts import parse_topology
-from hub_core.plugin_api.contract import (
-    AlgorithmPass,
-    ExecutionRequest,
-    ExecutionResult,
-    Executor,
-    HealthCheck,
-    HealthLine,
-    PassReport,
-    SimulationResult,
-    Simulator,
-)
-from hub_core.registry.plugins import Offer
+from hub_core.network.topology import Topology
+from hub_core.pipeline.topologies import read_topology
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
+from hub_core.plugin_api.check import Check, CheckReport, CheckRequest
+from hub_core.plugin_api.check import Subject as Judged
+from hub_core.plugin_api.command import Command
+from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
+from hub_core.plugin_api.offers import Offer
+from hub_core.plugin_api.references import resolve
+from hub_core.plugin_api.simulator import SimulationRequest, SimulationResult, Simulator
+from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.testing.isolation import output_of
 from hub_core.testing.samples import all_samples
 from hub_core.testing.subject import Skip, Subject, call, title
@@ -80,20 +78,41 @@ def passes_keep_the_promise(subject: Subject) -> Iterator[str | Skip]:
                 yield f"{title(algorithm_pass)}, sample {sample}: the result is no correct algorithm"
 
 
-def health_checks_answer(subject: Subject) -> Iterator[str]:
-    """Health checks return lines; a line that is not healthy says what to do."""
-    for check in subject.offers(HealthCheck):
-        lines = call(check, dict(os.environ))
-        if not isinstance(lines, list | tuple) or not all(
-            isinstance(line, HealthLine) for line in lines
-        ):
-            yield f"{title(check)} returned {type(lines).__name__}, expected a list of HealthLine"
+def checks_answer(subject: Subject) -> Iterator[str | Skip]:
+    """Checks return a report; a line that is not ok says what to do."""
+    for check in subject.offers(Check):
+        request = _check_request(check)
+        if request is None:
+            yield Skip(f"{title(check)} judges a {check.subject}")
             continue
-        yield from (
-            f"{title(check)}: {line.subject}: no cure"
-            for line in lines
-            if not line.is_healthy and not line.cure
-        )
+        report = call(check, request)
+        if not isinstance(report, CheckReport):
+            yield f"{title(check)} returned {type(report).__name__}, expected CheckReport"
+            continue
+        curable = [line for line in report.lines if not line.is_ok and not line.cure]
+        yield from (f"{title(check)}: {line.subject}: no cure" for line in curable)
+
+
+def builders_build_their_example(subject: Subject) -> Iterator[str]:
+    """Every topology builder builds its example, the same twice, under the example's name."""
+    for builder in subject.offers(TopologyBuilder):
+        one, other = (read_topology(builder.example, registry=subject.registry) for _ in range(2))
+        if one.name != builder.example:
+            yield f"{title(builder)}: the example {builder.example!r} is named {one.name!r}"
+        if not _are_equal(one, other):
+            yield f"{title(builder)}: {builder.example} built twice differs"
+
+
+def commands_are_click_commands(subject: Subject) -> Iterator[str]:
+    """Every command is a click command that describes itself and whose help can be shown."""
+    for command in subject.offers(Command):
+        found = resolve(command.function)
+        if not isinstance(found, click.Command):
+            yield f"{title(command)}: {command.function} is {type(found).__name__}, no click command"
+        elif not (found.help or "").strip():
+            yield f"{title(command)} has no help"
+        else:
+            found.get_help(click.Context(found, info_name=command.name))
 
 
 def work_is_silent(subject: Subject) -> Iterator[str]:
@@ -102,12 +121,31 @@ def work_is_silent(subject: Subject) -> Iterator[str]:
     works += [(offer, partial(_results, offer, _simulate)) for offer in subject.offers(Simulator)]
     works += [(offer, partial(_results, offer, _execute)) for offer in subject.offers(Executor)]
     works += [(offer, partial(_results, offer, call)) for offer in subject.offers(AlgorithmPass)]
-    works += [
-        (offer, partial(call, offer, dict(os.environ))) for offer in subject.offers(HealthCheck)
-    ]
+    for check in subject.offers(Check):
+        request = _check_request(check)
+        if request is not None:
+            works.append((check, partial(call, check, request)))
     for offer, work in works:
-        if printed := output_of(work).strip():
+        printed = output_of(work).strip()
+        if printed:
             yield f"{title(offer)} prints {printed!r:.60}"
+
+
+def _check_request(check: Check) -> CheckRequest | None:
+    """A subject for a check, None where the kit has none: certificates, and files for runtimes."""
+    if check.subject is Judged.ALGORITHM:
+        return CheckRequest("sample", algorithm=next(iter(all_samples(_RANKS).values())))
+    if check.subject is Judged.TOPOLOGY:
+        return CheckRequest(_TOPOLOGY, topology=parse_topology(_TOPOLOGY))
+    if check.subject is Judged.INSTALLATION:
+        return CheckRequest("installation", environment=dict(os.environ))
+    return None
+
+
+def _are_equal(one: Topology, other: Topology) -> bool:
+    columns = ("source", "destination", "bandwidth_bytes_per_s", "latency_s", "plane")
+    same = (np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+    return one.num_npus == other.num_npus and one.num_nodes == other.num_nodes and all(same)
 
 
 def _results(
@@ -135,7 +173,8 @@ def _results(
 
 
 def _simulate(simulator: Sampled, algorithm: Algorithm) -> SimulationResult:
-    result = call(simulator, algorithm, parse_topology(_TOPOLOGY), _COLLECTIVE_BYTES)
+    request = SimulationRequest(algorithm, parse_topology(_TOPOLOGY), _COLLECTIVE_BYTES)
+    result = call(simulator, request)
     assert isinstance(result, SimulationResult), (
         f"returned {type(result).__name__}, expected SimulationResult"
     )
@@ -163,11 +202,9 @@ def _simulation_problem(
 
 
 def _execute(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
-    collective, inputs = algorithm.collective, _inputs(algorithm)
-    program = levelled_program(algorithm, in_place=not collective.out_of_place)
-    fill = background(inputs[0].dtype, collective.reduce_op)
-    given = checked_inputs(collective, program, inputs, fill)
-    result = call(executor, ExecutionRequest(algorithm, program, given, ReduceOp.SUM, fill))
+    in_place = not algorithm.collective.out_of_place
+    request = ExecutionRequest(algorithm, _inputs(algorithm), in_place, ReduceOp.SUM)
+    result = call(executor, request)
     assert isinstance(result, ExecutionResult), (
         f"returned {type(result).__name__}, expected ExecutionResult"
     )

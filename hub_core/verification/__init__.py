@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from hub_core.verification.verifier import verify
 
 __all__ = [
+    "READING",
+    "WRITING",
     "FifoSafety",
     "HappensBefore",
     "ModeReport",
-    "READING",
     "Regions",
     "VerifyReport",
-    "WRITING",
     "adjacent_conflicts",
     "check_regions",
     "common_unit",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub_core.cli.arguments import Assignments
 from hub_core.cli.output import (
     diagnostic_object,
     print_diagnostic,
@@ -14,21 +13,24 @@ from hub_core.cli.output import (
 )
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import ExitCode
+from hub_core.plugin_api.command_line import Assignments
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue
-    from hub_core.plugin_api.contract import LoadableCall, LoadReport
+    from hub_core.plugin_api.check import CheckReport, LoadableCall
 
 
-def report_load(
+def report_runtime(
     session: Session, source: str, runtime: str, options: Assignments, as_json: bool
 ) -> int:
     """Check, print, and return the exit code: 0 where at least one kind of call uses the file."""
     # Imported here: the help of a command needs no numpy.
-    from hub_core.pipeline import work as pipeline
+
+    # Imported here: the help of a command needs no numpy.
+    from hub_core.pipeline.checks import check_runtime
 
     with progress("checking"):
-        report = pipeline.check_load(
+        report = check_runtime(
             source,
             runtime=runtime,
             options=options,
@@ -42,13 +44,13 @@ def report_load(
     return ExitCode.DONE if report.ok else ExitCode.INVALID
 
 
-def _object(source: str, runtime: str, report: LoadReport) -> dict[str, JsonValue]:
+def _object(source: str, runtime: str, report: CheckReport) -> dict[str, JsonValue]:
     return {
         "schema": "collhub/report-load-1",
         "source": source,
         "runtime": runtime,
         "ok": report.ok,
-        "is_accepted": report.is_accepted,
+        "is_accepted": report.facts.get("is_accepted", report.ok),
         "calls": [_call_object(call) for call in report.calls],
         "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
     }
@@ -65,13 +67,13 @@ def _call_object(call: LoadableCall) -> dict[str, JsonValue]:
     }
 
 
-def _print(source: str, runtime: str, report: LoadReport) -> None:
+def _print(source: str, runtime: str, report: CheckReport) -> None:
     if report.ok:
         outcome = f"{runtime} uses it for these calls"
     else:
         outcome = (
             f"{runtime} takes it, but uses it for no call"
-            if report.is_accepted
+            if report.facts.get("is_accepted", report.ok)
             else f"{runtime} refuses it"
         )
     print(f"{source}: {outcome}")

@@ -1,0 +1,31 @@
+"""How the report of a check is printed, as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields
+
+if TYPE_CHECKING:
+    from hub_core.model.algorithm import JsonValue
+    from hub_core.plugin_api.check import CheckReport
+
+
+def print_check(name: str, report: CheckReport) -> None:
+    """Print the verdict, what was computed, the lines that were looked at, and what is wrong."""
+    lines = {
+        line.subject: f"{'ok' if line.is_ok else 'BAD'}: {line.details}".rstrip(": ")
+        for line in report.lines
+    }
+    print_fields({name: report.verdict, **report.details, **lines})
+    for found in report.diagnostics:
+        print_diagnostic(found)
+
+
+def check_object(report: CheckReport) -> dict[str, JsonValue]:
+    """The report of a check as a member of another report; its facts stand beside `ok`."""
+    return {
+        "ok": report.ok,
+        **dict(report.facts),
+        "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
+    }

@@ -1,0 +1,118 @@
+"""`collhub transform`: change an algorithm by passes, one after another, and say what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core.cli.loss_objects import loss_objects
+from hub_core.cli.session import Session, written_paths
+from hub_core.plugin_api.command_line import (
+    Assignments,
+    assign,
+    force_flag,
+    from_option,
+    json_flag,
+    option_pairs,
+    output_option,
+    source_argument,
+    strict_flag,
+    to_option,
+    verify_option,
+)
+
+if TYPE_CHECKING:
+    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.plugin_api.options import Option
+
+
+@click.command()
+@source_argument
+@click.option(
+    "--pass",
+    "passes",
+    metavar="NAME",
+    multiple=True,
+    required=True,
+    help="A pass; repeated, they run in this order. `collhub formats` lists them.",
+)
+@output_option
+@from_option
+@to_option
+@option_pairs
+@verify_option
+@strict_flag
+@force_flag
+@json_flag
+@click.pass_obj
+def transform(
+    session: Session,
+    source: str,
+    passes: tuple[str, ...],
+    out: str,
+    source_format: str | None,
+    target_format: str | None,
+    assignments: Assignments,
+    strict: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Transform the algorithm in IN by passes and write the result, which is verified like IN.
+
+    An option of -O goes to the reader, the passes and the writer that declare it; reader.KEY,
+    writer.KEY and NAME.KEY, with the name of a pass, mean one of them.
+    """
+    target = session.output_target(out, target_format, as_json=as_json)
+    opened = session.open_input(source, source_format)
+    sides = {"reader": opened.options, "writer": target.options, **_pass_options(session, passes)}
+    given = assign(assignments, sides)
+    algorithm = session.read_input(opened, given["reader"])
+    changes: list[tuple[str, str]] = []
+    for name in passes:
+        algorithm, changed = _applied(session, algorithm, name, given[_side(name)])
+        changes += [(name, change) for change in changed]
+    session.admit(algorithm, f"{opened.name} after {', '.join(passes)}")
+    written = session.write_output(
+        algorithm, target, given["writer"], strict=strict, force=force, work="transformation"
+    )
+    if as_json:
+        document: dict[str, JsonValue] = {
+            "schema": "collhub/report-transform-1",
+            "source": opened.name,
+            "from": opened.format_name,
+            "to": target.format_name,
+            "passes": list(passes),
+            "changes": [{"pass": name, "change": change} for name, change in changes],
+            "artifacts": list(written_paths(written.paths)),
+            "losses": loss_objects(written.losses),
+        }
+        session.print_json(document)
+        return
+    for name, change in changes:
+        session.say(f"{name}: {change}")
+    session.say_written(written)
+
+
+def _side(name: str) -> str:
+    """How `-O` names the options of a pass: `-` in names stands for `_`, as in all keys."""
+    return name.replace("-", "_")
+
+
+def _pass_options(session: Session, passes: Sequence[str]) -> dict[str, tuple[Option, ...]]:
+    # Imported here: the help of the command needs no plugins.
+    from hub_core.plugin_api.algorithm_pass import AlgorithmPass
+
+    return {_side(name): session.options_of(AlgorithmPass, name) for name in passes}
+
+
+def _applied(
+    session: Session, algorithm: Algorithm, name: str, options: Assignments
+) -> tuple[Algorithm, Sequence[str]]:
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.pipeline.passes import transform as run_pass
+
+    with session.progress(f"running the pass {name}"):
+        result, report = run_pass(algorithm, name, options=options, registry=session.registry())
+    return result, report.changes

@@ -1,0 +1,67 @@
+"""Run checks: one subject in, one report a check out."""
+
+from __future__ import annotations
+
+import os
+
+from hub_core.model.diagnostics import HubError, UsageError
+from hub_core.pipeline.calls import bound_options, call
+from hub_core.pipeline.inputs import PathText, Report
+from hub_core.pipeline.sources import open_input
+from hub_core.plugin_api.check import Check, CheckLine, CheckReport, CheckRequest, Subject
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.sources import log_diagnostic
+from hub_core.registry.bind_options import OptionText
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import Plugin, Provided, Registry
+
+
+def checks_of(subject: Subject, registry: Registry) -> list[Provided[Check]]:
+    """All checks of a subject, by name."""
+    return [found for found in registry.all(Check) if found.offer.subject is subject]
+
+
+def find_check(name: str, subject: Subject, registry: Registry) -> Provided[Check]:
+    """The check of this name and subject. Raises `HubError` with the closest match."""
+    found = registry.find(Check, name)
+    if found.offer.subject is not subject:
+        known = ", ".join(one.name for one in checks_of(subject, registry)) or "none"
+        message = f"{name!r} checks a subject {found.offer.subject}, not {subject}"
+        raise UsageError(message, cure=f"checks of that subject: {known}", code="wrong-subject")
+    return found
+
+
+def run_check(
+    provided: Provided[Check], request: CheckRequest, options: OptionText | None = None
+) -> CheckReport:
+    """Run one check. Raises `HubError` for options that do not fit and for a broken plugin."""
+    return call(provided, CheckReport, request, bound_options(provided, options))
+
+
+def check_runtime(
+    path: PathText,
+    *,
+    runtime: str,
+    options: OptionText | None = None,
+    registry: Registry | None = None,
+    report: Report = log_diagnostic,
+) -> CheckReport:
+    """Ask whether a runtime will use a file as it stands, for which calls and sizes, or why not."""
+    registry = registry or discover()
+    found = find_check(runtime, Subject.RUNTIME, registry)
+    formats = [provided.offer.format for provided in registry.all(FormatReader)]
+    opened = open_input(path, formats, report)
+    return run_check(found, CheckRequest(source=opened.source), options)
+
+
+def check_installation(registry: Registry) -> list[tuple[Plugin, CheckLine]]:
+    """Run every check of the installation; one that fails becomes a line that is not ok."""
+    request = CheckRequest(environment=dict(os.environ))
+    found = []
+    for provided in checks_of(Subject.INSTALLATION, registry):
+        try:
+            lines = run_check(provided, request).lines
+        except HubError as error:
+            lines = (CheckLine(provided.name, False, str(error)),)
+        found += [(provided.plugin, line) for line in lines]
+    return found

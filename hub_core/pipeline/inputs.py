@@ -1,0 +1,91 @@
+"""From what a user names to an algorithm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.diagnostics import Diagnostic
+from hub_core.pipeline.calls import bound_options, call
+from hub_core.pipeline.detection import reader_for
+from hub_core.pipeline.sources import open_input
+from hub_core.plugin_api.options import Option
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.sources import Source, log_diagnostic
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.registry.bind_options import OptionText
+from hub_core.registry.descriptions import options_of
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import Provided, Registry
+
+PathText = str | os.PathLike[str]
+Report = Callable[[Diagnostic], None]
+R = TypeVar("R", FormatReader, TopologyReader)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedAlgorithm:
+    """An input whose reader is known and of which only the first bytes are read."""
+
+    source: Source
+    reader: Provided[FormatReader]
+
+    @property
+    def name(self) -> str:
+        """What messages call the input."""
+        return self.source.name
+
+    @property
+    def format_name(self) -> str:
+        """The format as which it will be read."""
+        return self.reader.name
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The options of its reader."""
+        return options_of(self.reader.offer)
+
+    def read(self, options: OptionText | None = None) -> Algorithm:
+        """Read it, with options of the reader. Raises `HubError`."""
+        return call(self.reader, Algorithm, self.source, bound_options(self.reader, options))
+
+
+def open_algorithm(
+    path: PathText,
+    *,
+    format: str | None = None,
+    registry: Registry | None = None,
+    report: Report = log_diagnostic,
+) -> OpenedAlgorithm:
+    """Open what `read` would read, and find its reader."""
+    return OpenedAlgorithm(*open_source(path, FormatReader, format, registry or discover(), report))
+
+
+def read(
+    path: PathText,
+    *,
+    format: str | None = None,
+    options: OptionText | None = None,
+    registry: Registry | None = None,
+    report: Report = log_diagnostic,
+) -> Algorithm:
+    """Read an algorithm from a file, standard input (`-`) or a set of rank files named by its prefix.
+
+    The format is told by suffix, then by content, unless named. `registry` defaults to a new
+    discovery of the installed plugins. Warnings of the reader go to `report`, by default the logger
+    `collhub`. The algorithm is not verified. Raises `HubError`.
+    """
+    return open_algorithm(path, format=format, registry=registry, report=report).read(options)
+
+
+def open_source(
+    path: PathText, kind: type[R], format: str | None, registry: Registry, report: Report
+) -> tuple[Source, Provided[R]]:
+    """Open a file for the only reader of `kind` that claims it, or for the one that is named."""
+    chosen = registry.find(kind, format) if format is not None else None
+    readers = registry.all(kind) if chosen is None else [chosen]
+    opened = open_input(path, [provided.offer.format for provided in readers], report)
+    return opened.source, chosen or reader_for(opened, kind, registry)

@@ -1,0 +1,147 @@
+"""From a model to files: writers of formats, and writers of reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.diagnostics import PluginError, UsageError
+from hub_core.model.losses import Loss, LossPolicy, apply_policy
+from hub_core.pipeline.artifacts import Content, destination, name_defect
+from hub_core.pipeline.calls import blame, bound_options, call, misfit
+from hub_core.pipeline.detection import writer_for
+from hub_core.pipeline.inputs import PathText
+from hub_core.plugin_api.artifacts import WriteResult
+from hub_core.plugin_api.formats import Layout
+from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
+from hub_core.plugin_api.writer import FormatWriter
+from hub_core.registry.bind_options import OptionText
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import Provided, Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a writing left behind: the files in order (none for standard output), losses and notes."""
+
+    paths: tuple[Path, ...]
+    losses: tuple[Loss, ...]
+    notes: tuple[str, ...] = ()
+
+
+def write(
+    algorithm: Algorithm,
+    out: PathText,
+    *,
+    format: str | None = None,
+    options: OptionText | None = None,
+    policy: LossPolicy = LossPolicy.WARN,
+    force: bool = False,
+    registry: Registry | None = None,
+) -> Written:
+    """Write an algorithm to a file, a prefix, a folder or standard output (`-`), as its format lies.
+
+    The format is told by the suffix of `out` unless named; without suffix it is the canonical trace
+    set. Losses are returned; under `LossPolicy.REFUSE` they raise `LossyError` before anything is
+    written. Output appears complete or not at all; `force` is needed to replace what would be mixed
+    otherwise. The algorithm is not verified. Raises `HubError`.
+    """
+    registry = registry or discover()
+    writer = chosen_writer(registry, str(out), format)
+    place = destination(str(out), writer.offer.format, force=force)
+    result = call(writer, WriteResult, algorithm, bound_options(writer, options))
+    losses = _losses(writer, result)
+    apply_policy(losses, policy)
+    return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))
+
+
+def write_report(
+    shown: Shown,
+    request: ReportRequest,
+    out: str,
+    *,
+    format: str | None = None,
+    registry: Registry,
+) -> Written:
+    """Write a picture or a timeline with the writer that is named, or that the suffix tells.
+
+    Where a single writer shows such things, it is taken whatever the suffix. Raises `HubError`.
+    """
+    writer = _report_writer(shown, out, format, registry)
+    place = destination(out, writer.offer.format, force=True)
+    result = call(writer, WriteResult, request, bound_options(writer, None))
+    losses = _losses(writer, result)
+    return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))
+
+
+def chosen_writer(
+    registry: Registry, out: str, target_format: str | None
+) -> Provided[FormatWriter]:
+    """The writer that is named, else the one that the output's suffix tells."""
+    if target_format is not None:
+        return registry.find(FormatWriter, target_format)
+    return writer_for(out, registry)
+
+
+def _report_writer(
+    shown: Shown, out: str, format: str | None, registry: Registry
+) -> Provided[ReportWriter]:
+    if format is not None:
+        return registry.find(ReportWriter, format)
+    able = [found for found in registry.all(ReportWriter) if found.offer.shows is shown]
+    named = [found for found in able if out.endswith(found.offer.format.suffixes)]
+    fitting = named or able
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise PluginError(
+            f"no installed plugin shows a {shown}",
+            cure="see 'collhub plugins list'",
+            code="not-available",
+        )
+    names = " or ".join(found.name for found in fitting)
+    raise UsageError(f"{out!r} may be {names}", cure="name the file with the suffix of one")
+
+
+def _losses(
+    writer: Provided[FormatWriter] | Provided[ReportWriter], result: WriteResult
+) -> tuple[Loss, ...]:
+    with blame(writer):
+        losses = tuple(result.losses)
+    if not all(isinstance(loss, Loss) for loss in losses):
+        raise misfit(writer, "returned losses that are not Loss")
+    return losses
+
+
+def _contents(
+    writer: Provided[FormatWriter] | Provided[ReportWriter], result: WriteResult
+) -> Iterator[Content]:
+    """The artifacts one by one, each checked: no name leads out of its place, none comes twice."""
+    layout = writer.offer.format.layout
+    seen: set[str] = set()
+    with blame(writer):
+        artifacts = iter(result.artifacts)
+    while True:
+        with blame(writer):
+            artifact = next(artifacts, None)
+            data = artifact.content() if artifact is not None else b""
+        if artifact is None:
+            break
+        reason = name_defect(artifact.name, layout) or _repetition(artifact.name, seen, layout)
+        if reason:
+            raise misfit(writer, f"returned an artifact whose name {reason}")
+        if not isinstance(data, bytes | bytearray | memoryview):
+            kind = type(data).__name__
+            raise misfit(writer, f"returned an artifact whose content is {kind}, expected bytes")
+        yield Content(artifact.name, bytes(data), artifact.executable)
+
+
+def _repetition(name: str, seen: set[str], layout: Layout) -> str | None:
+    if name not in seen:
+        seen.add(name)
+        return None
+    if layout is Layout.FILE:
+        return "comes twice, though the format is one file"
+    return "comes twice"

@@ -1,0 +1,104 @@
+"""Make an algorithm for a collective on a topology with a synthesizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hub_core.model.algorithm import Algorithm
+from hub_core.model.collectives import Collective
+from hub_core.model.diagnostics import UsageError
+from hub_core.network.topology import Occupancy, Topology
+from hub_core.pipeline.calls import bound_options, call
+from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, check_size, simulate
+from hub_core.plugin_api.simulator import Simulator
+from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
+from hub_core.registry.bind_options import OptionText
+from hub_core.registry.descriptions import options_of
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import Registry
+
+
+def synthesize(
+    collective: Collective,
+    topology: Topology,
+    collective_bytes: int,
+    *,
+    name: str,
+    options: OptionText | None = None,
+    npus: Sequence[int] | None = None,
+    occupancy: Occupancy = Occupancy.SERIALIZATION,
+    wanted: Sequence[int] | None = None,
+    backend: str = DEFAULT_SIMULATOR,
+    progress: Callable[[float, str], None] = lambda fraction, what: None,
+    registry: Registry | None = None,
+) -> SynthesisResult:
+    """Make an algorithm for a collective on a topology with the synthesizer `name`.
+
+    `npus`: the NPU of each rank, default NPU r for rank r; all other NPUs may relay. `wanted`: the
+    NPUs whose steps are needed (default: all). `backend`: the simulator by which a synthesizer may
+    judge; where it is not installed, it judges by its own account. Raises `HubError`.
+    """
+    registry = registry or discover()
+    chosen = tuple(range(collective.num_ranks)) if npus is None else tuple(npus)
+    check_size(collective_bytes)
+    _check_npus(collective, topology, chosen, tuple(wanted or ()))
+    synthesizer = registry.find(Synthesizer, name)
+    request = SynthesisRequest(
+        collective,
+        topology,
+        collective_bytes,
+        chosen,
+        occupancy,
+        None if wanted is None else tuple(wanted),
+        _judge(topology, collective_bytes, occupancy, backend, registry),
+        progress,
+    )
+    return call(synthesizer, SynthesisResult, request, bound_options(synthesizer, options))
+
+
+def _check_npus(
+    collective: Collective, topology: Topology, npus: tuple[int, ...], wanted: tuple[int, ...]
+) -> None:
+    ranks = collective.num_ranks
+    if len(npus) != ranks:
+        message = f"{len(npus)} NPUs are named for {ranks} ranks"
+        raise UsageError(message, cure="name one NPU a rank")
+    for npu in (*npus, *wanted):
+        if not 0 <= npu < topology.num_npus:
+            message = f"topology {topology.name} has no NPU {npu}"
+            cure = f"name NPUs of 0..{topology.num_npus - 1}"
+            raise UsageError(message, cure=cure, code="npu-range")
+    if len(set(npus)) < len(npus):
+        message = "an NPU is named for two ranks"
+        raise UsageError(message, cure="name each NPU once", code="npu-range")
+
+
+def _judge(
+    topology: Topology,
+    collective_bytes: int,
+    occupancy: Occupancy,
+    backend: str,
+    registry: Registry,
+) -> Callable[[Algorithm], int | None]:
+    """The simulator as a synthesizer may use it.
+
+    It answers None where the simulator is missing or does not know the link model.
+    """
+    found = [provided.offer for provided in registry.all(Simulator) if provided.name == backend]
+    names = {option.name for offer in found for option in options_of(offer)}
+    if not found or ("occupancy" not in names and occupancy is not Occupancy.SERIALIZATION):
+        return lambda algorithm: None
+    options = {"occupancy": str(occupancy)} if "occupancy" in names else {}
+
+    def time_ns(algorithm: Algorithm) -> int | None:
+        result = simulate(
+            algorithm,
+            topology,
+            collective_bytes,
+            backend=backend,
+            options=options,
+            registry=registry,
+        )
+        return result.time_ns
+
+    return time_ns

@@ -1,0 +1,87 @@
+"""From a text such as `torus:4x4`, or a file, to a topology."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from hub_core.model.diagnostics import UsageError
+from hub_core.model.rank_lists import parse_ranks
+from hub_core.network.texts import TopologyText, build_topology
+from hub_core.network.topology import Topology
+from hub_core.pipeline.calls import bound_options, call
+from hub_core.pipeline.detection import may_be_topology_file
+from hub_core.pipeline.inputs import PathText, Report, open_source
+from hub_core.pipeline.sources import STANDARD_STREAM
+from hub_core.plugin_api.sources import log_diagnostic
+from hub_core.plugin_api.topology_builder import TopologyBuilder
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.registry.bind_options import OptionText
+from hub_core.registry.discovery import discover
+from hub_core.registry.plugins import Provided, Registry
+
+Build = Callable[[TopologyText], Topology]
+
+
+def read_topology(
+    text_or_path: PathText,
+    *,
+    format: str | None = None,
+    options: OptionText | None = None,
+    registry: Registry | None = None,
+    report: Report = log_diagnostic,
+) -> Topology:
+    """Build the topology that a text such as `torus:4x4` or a file names.
+
+    A builder's name goes before a file's. Behind a file, options of its reader may stand as in
+    `machine.xml?profile=h100&nodes=2`, and `npus=0-3` for a part of it. Raises `HubError`.
+    """
+    text = os.fspath(text_or_path)
+    registry = registry or discover()
+    path, stated = _with_query(text)
+    if format is None and text != STANDARD_STREAM:
+        builders = _builders(registry)
+        is_builder = re.split(r"[:?*]", text)[0] in builders
+        if is_builder or not (os.path.lexists(path) or may_be_topology_file(path, registry)):
+            return build_topology(text, builders)
+    npus = stated.pop("npus", None)
+    source, reader = open_source(path, TopologyReader, format, registry, report)
+    bound = bound_options(reader, {**stated, **(options or {})})
+    topology = call(reader, Topology, source, bound)
+    if npus is not None:
+        topology = topology.subset(parse_ranks(npus))
+    return topology if path == text else replace(topology, name=text)
+
+
+def _builders(registry: Registry) -> Mapping[str, Build]:
+    """Every builder that one plugin alone offers; a name of two is refused when it is asked for."""
+    offered = registry.all(TopologyBuilder)
+    return {provided.name: partial(_build, registry, provided.name) for provided in offered}
+
+
+def _build(registry: Registry, name: str, text: TopologyText) -> Topology:
+    provided: Provided[TopologyBuilder] = registry.find(TopologyBuilder, name)
+    return call(provided, Topology, text)
+
+
+def _with_query(text: str) -> tuple[str, dict[str, str]]:
+    """The file that a text names, and the `key=value` pairs behind it.
+
+    A file whose name has a `?` stays as it is.
+    """
+    path, mark, query = text.partition("?")
+    if not mark or os.path.lexists(text) or not os.path.lexists(path):
+        return text, {}
+    pairs = [item.partition("=") for item in filter(None, query.split("&"))]
+    wrong = [key for key, equals, _ in pairs if not (key and equals)]
+    if wrong:
+        raise UsageError(
+            f"topology {text!r}: {wrong[0]!r} is not KEY=VALUE",
+            cure="write for example FILE?nodes=2&latency=1us",
+        )
+    if len({key for key, _, _ in pairs}) < len(pairs):
+        raise UsageError(f"topology {text!r}: a key is stated twice", cure="state each option once")
+    return path, {key: value for key, _, value in pairs}
