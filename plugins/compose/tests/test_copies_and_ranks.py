@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from collhub_compose import embed, relabel, replicate, rescale, sequential
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub_core.composition import embed, relabel, replicate, rescale, sequential
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Buffer, Collective, CollectiveKind
 from hub_core.model.diagnostics import HubError, UsageError

@@ -13,6 +13,7 @@ from hub_core.testing.samples import (
     binomial_broadcast,
     binomial_reduce,
     ring_all_gather,
+    ring_all_reduce,
     ring_reduce_scatter,
 )
 
@@ -20,6 +21,11 @@ from hub_core.testing.samples import (
 @pytest.fixture
 def scatter(save, tmp_path: Path) -> Path:
     return save(ring_reduce_scatter(4), tmp_path / "scatter.json")
+
+
+@pytest.fixture
+def ring(save, tmp_path: Path) -> Path:
+    return save(ring_all_reduce(4), tmp_path / "ring.json")
 
 
 @pytest.fixture
@@ -204,9 +210,8 @@ def test_no_input_is_a_usage_error(collhub) -> None:
     assert (run.code, len(run.error_lines)) == (2, 1)
 
 
-def test_options_reach_the_readers_that_declare_them(
-    collhub, msccl, ring: Path, tmp_path: Path
-) -> None:
+def test_options_reach_the_readers_that_declare_them(collhub, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_msccl")
     moves = 'srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"'
     blocks = {"r": 'send="-1" recv="1"', "s": 'send="0" recv="-1"', "cpy": 'send="-1" recv="-1"'}
     ranks = [

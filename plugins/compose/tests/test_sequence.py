@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from collhub_compose import sequential
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hub_core.composition import sequential
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import (
     Buffer,

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from collhub_compose import embed, relabel, replicate, sequential
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hub_core.composition import embed, relabel, replicate, sequential
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import (
     Buffer,
@@ -26,7 +26,7 @@ Place = tuple[int, Buffer, int]
 
 
 @dataclass
-class Program:
+class CheckedProgram:
     """Steps that run in turn within a rank, beside a plain interpretation of them: what every unit holds."""
 
     builder: StepTableBuilder = field(default_factory=lambda: StepTableBuilder(RANKS))
@@ -89,7 +89,7 @@ places = st.tuples(
 @st.composite
 def programs(draw: st.DrawFn) -> Algorithm:
     """A correct algorithm that writes every unit of OUTPUT; its claims are those modes that it may claim, or one of them."""
-    program = Program()
+    program = CheckedProgram()
     for source, target, adds, channel in draw(
         st.lists(
             st.tuples(places, places, st.booleans(), st.integers(0, 1)), min_size=3, max_size=10

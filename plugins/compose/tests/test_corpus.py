@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from collhub_compose import embed, relabel, replicate, sequential
 
 import hub_core
-from hub_core.composition import embed, relabel, replicate, sequential
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import Diagnostic, UsageError
 

@@ -1,0 +1,84 @@
+"""The functions with one algorithm as their input, as passes of `collhub transform`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from collhub_compose.options import (
+    EmbedOptions,
+    RelabelOptions,
+    ReplicateOptions,
+    RescaleOptions,
+)
+from collhub_compose.ranks import embed, relabel
+from collhub_compose.replication import replicate
+from collhub_compose.units import rescale
+from hub_core.model import Algorithm, UsageError, parse_ranks
+from hub_core.plugin_api import PassReport
+
+Passed = tuple[Algorithm, PassReport]
+
+
+def replicated(algorithm: Algorithm, options: ReplicateOptions) -> Passed:
+    """See `replicate`."""
+    result = replicate(algorithm, options.instances, options.interleaved)
+    return _told(algorithm, result)
+
+
+def relabelled(algorithm: Algorithm, options: RelabelOptions) -> Passed:
+    """See `relabel`."""
+    if options.ranks is None:
+        cure = "give -O ranks=3,0-2: rank i becomes the i-th of these"
+        raise UsageError("relabel needs the new numbers of the ranks", cure=cure)
+    result = relabel(algorithm, parse_ranks(options.ranks))
+    return _told(algorithm, result)
+
+
+def embedded(algorithm: Algorithm, options: EmbedOptions) -> Passed:
+    """See `embed`; without ranks, the first ones."""
+    if options.num_ranks is None:
+        cure = "give -O num_ranks=N"
+        raise UsageError("embed needs the number of ranks of the whole", cure=cure)
+    ranks: Sequence[int] = range(algorithm.num_ranks)
+    if options.ranks is not None:
+        ranks = parse_ranks(options.ranks)
+    result = embed(algorithm, ranks, options.num_ranks)
+    return _told(algorithm, result)
+
+
+def rescaled(algorithm: Algorithm, options: RescaleOptions) -> Passed:
+    """See `rescale`."""
+    result = rescale(algorithm, options.factor)
+    return _told(algorithm, result)
+
+
+def _told(before: Algorithm, after: Algorithm) -> Passed:
+    """The result of a pass with what it changed, one line each."""
+    old, new = _facts(before), _facts(after)
+    changes = [f"{name}: {old[name]} -> {new[name]}" for name in old if old[name] != new[name]]
+    dropped = sorted(set(before.extensions) - set(after.extensions))
+    if dropped:
+        changes.append(f"extensions dropped: {', '.join(dropped)}")
+    return after, PassReport(tuple(changes))
+
+
+def _facts(algorithm: Algorithm) -> dict[str, str]:
+    """What a user would compare, by name."""
+    collective, steps = algorithm.collective, algorithm.steps
+    messages = steps.channel[steps.sends]
+    return {
+        "collective": str(collective.kind),
+        "root": str(collective.root),
+        "ranks": str(collective.num_ranks),
+        "units": str(collective.unit_count),
+        "steps": str(len(steps)),
+        "channels": str(len(np.unique(messages))),
+        "in place": _yes_or_no(collective.in_place),
+        "out of place": _yes_or_no(collective.out_of_place),
+    }
+
+
+def _yes_or_no(is_claimed: bool) -> str:
+    return "claimed" if is_claimed else "not claimed"
