@@ -229,3 +229,17 @@ def test_options_reach_the_readers_that_declare_them(collhub, tmp_path: Path) ->
     run = collhub("compose", xml, xml, "-o", tmp_path / "x.json", "-O", "root=1", "--json")
     assert run.code == 0, run.err
     assert (run.report()["collective"], run.report()["root"]) == ("broadcast", 1)
+
+
+def test_an_input_that_is_wrong_is_refused_unless_asked_otherwise(
+    collhub, save, ring: Path, gather: Path, tmp_path: Path
+) -> None:
+    root = json.loads(ring.read_text())
+    root["steps"]["data"][2] = []
+    racy = tmp_path / "racy.json"
+    racy.write_text(json.dumps(root))
+    out = tmp_path / "x.json"
+    run = collhub("compose", racy, gather, "-o", out)
+    assert (run.code, out.exists()) == (1, False)
+    assert "not correct as claimed" in run.err
+    assert collhub("compose", racy, gather, "-o", out, "--verify", "warn").code == 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Composition(TypedDict):
-    """What is to be done after the sequence, as the command line states it."""
+    """Options of the command that change the sequence afterwards, in the order of their effect."""
 
     instances: int
     interleaved: bool
@@ -51,6 +51,7 @@ class _CompositionMade:
 def _parsed_ranks(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
+    """`3,1,2,0`, in this order; what is no permutation is refused where the ranks are known."""
     if text is None:
         return None
     try:
@@ -158,7 +159,8 @@ def _read(
     target: OutputTarget,
     assignments: Assignments,
 ) -> tuple[list[Algorithm], dict[str, str]]:
-    """All parts, each read with those options that its reader declares; and the writer's options."""
+    """All parts, each read with the options that its reader declares; and those of the writer."""
+    # Parts of different formats have different readers: a name that several declare is one option.
     declared = {option.name: option for one in opened for option in one.options}
     sides = {"reader": tuple(declared.values()), "writer": target.options}
     given = assign(assignments, sides)
@@ -210,9 +212,12 @@ def _document(outcome: _CompositionMade) -> dict[str, JsonValue]:
     """The report that `--json` prints."""
     collective = outcome.algorithm.collective
     losses = outcome.written.losses
+    sources: list[JsonValue] = []
+    for one in outcome.opened:
+        sources.append({"source": one.name, "from": one.format_name})
     return {
         "schema": "collhub/report-compose-1",
-        "sources": [{"source": one.name, "from": one.format_name} for one in outcome.opened],
+        "sources": sources,
         "to": outcome.target.format_name,
         "collective": str(collective.kind),
         "root": collective.root,

@@ -18,6 +18,7 @@ def composed_provenance(
 
     The source is named where all parts came from one file, else all of their names.
     """
+    # An expression that a reader may type again: replicate(sequential(a.xml, b.xml), 2).
     words = [_expression(part) for part in parts]
     words += [str(argument) for argument in arguments]
     source = parts[0].provenance
@@ -31,6 +32,7 @@ def composed_provenance(
 
 def have_one_source(parts: Sequence[Algorithm]) -> bool:
     """Whether all parts came from one file, so that their line numbers mean the same text."""
+    # Names alone would do for files of one folder only.
     sources = set()
     for part in parts:
         stated = part.provenance

@@ -17,6 +17,9 @@ class ReplicateOptions:
     )
 
 
+# A default that means nothing sensible is None, and the pass asks for a value.
+
+
 @dataclass(frozen=True, slots=True)
 class RelabelOptions:
     """Options of the pass `relabel`."""

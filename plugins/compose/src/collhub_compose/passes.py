@@ -18,17 +18,18 @@ from collhub_compose.units import rescale
 from hub_core.model import Algorithm, UsageError, parse_ranks
 from hub_core.plugin_api import PassReport
 
+# The result, and what is said of it.
 Passed = tuple[Algorithm, PassReport]
 
 
 def replicated(algorithm: Algorithm, options: ReplicateOptions) -> Passed:
-    """See `replicate`."""
+    """Copies side by side; see `replicate`."""
     result = replicate(algorithm, options.instances, options.interleaved)
     return _told(algorithm, result)
 
 
 def relabelled(algorithm: Algorithm, options: RelabelOptions) -> Passed:
-    """See `relabel`."""
+    """The same collective on other ranks; see `relabel`."""
     if options.ranks is None:
         cure = "give -O ranks=3,0-2: rank i becomes the i-th of these"
         raise UsageError("relabel needs the new numbers of the ranks", cure=cure)
@@ -37,10 +38,9 @@ def relabelled(algorithm: Algorithm, options: RelabelOptions) -> Passed:
 
 
 def embedded(algorithm: Algorithm, options: EmbedOptions) -> Passed:
-    """See `embed`; without ranks, the first ones."""
+    """The same among more ranks, without `ranks` the first ones; see `embed`."""
     if options.num_ranks is None:
-        cure = "give -O num_ranks=N"
-        raise UsageError("embed needs the number of ranks of the whole", cure=cure)
+        raise UsageError("embed needs a number of ranks", cure="give -O num_ranks=N")
     ranks: Sequence[int] = range(algorithm.num_ranks)
     if options.ranks is not None:
         ranks = parse_ranks(options.ranks)
@@ -49,15 +49,19 @@ def embedded(algorithm: Algorithm, options: EmbedOptions) -> Passed:
 
 
 def rescaled(algorithm: Algorithm, options: RescaleOptions) -> Passed:
-    """See `rescale`."""
+    """The same steps on finer units; see `rescale`."""
     result = rescale(algorithm, options.factor)
     return _told(algorithm, result)
 
 
 def _told(before: Algorithm, after: Algorithm) -> Passed:
     """The result of a pass with what it changed, one line each."""
-    old, new = _facts(before), _facts(after)
-    changes = [f"{name}: {old[name]} -> {new[name]}" for name in old if old[name] != new[name]]
+    changes = []
+    new = _facts(after)
+    for name, value in _facts(before).items():
+        if value != new[name]:
+            changes.append(f"{name}: {value} -> {new[name]}")
+    # What one tool knows of the algorithm is not true of another one.
     dropped = sorted(set(before.extensions) - set(after.extensions))
     if dropped:
         changes.append(f"extensions dropped: {', '.join(dropped)}")

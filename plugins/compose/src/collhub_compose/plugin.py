@@ -18,6 +18,7 @@ COLLHUB_PLUGIN_API = (1, 0)
 @hookimpl
 def collhub_passes() -> Sequence[AlgorithmPass]:
     """Describe the passes: what has one algorithm as its input."""
+    # A sequence has several, so it is a command.
     return [
         AlgorithmPass(
             "replicate",

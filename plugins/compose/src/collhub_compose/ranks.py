@@ -32,7 +32,8 @@ from hub_core.model import (
     message_bytes,
 )
 
-# Which of INPUT and OUTPUT hold one share for every rank.
+# When ranks change their numbers, the shares that belong to them change places. By kind: which of
+# INPUT and OUTPUT hold one share for every rank.
 _SHARED = {
     CollectiveKind.ALL_GATHER: (Buffer.OUTPUT,),
     CollectiveKind.GATHER: (Buffer.OUTPUT,),
@@ -92,11 +93,14 @@ def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorit
 
 
 def _words(ranks: Sequence[int]) -> str:
-    return " ".join(map(str, ranks))
+    """Ranks as the provenance names them."""
+    words = [str(rank) for rank in ranks]
+    return " ".join(words)
 
 
 def _bytes_of(algorithm: Algorithm, units: int) -> int | None:
     """The size of so many units, where the algorithm states one."""
+    # The whole may have other units than the part: no share of a rank that takes no part.
     stated = algorithm.collective_bytes
     if stated is None:
         return None
@@ -107,16 +111,17 @@ def _bytes_of(algorithm: Algorithm, units: int) -> int | None:
 
 def _checked_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64Array:
     """The new places of ranks 0..`expected`-1, all different and below `num_ranks`, int64."""
-    example = ",".join(map(str, range(min(expected, 4))))
+    message = _defect_of_places(ranks, expected, num_ranks)
+    if message is None:
+        return np.asarray(ranks, np.int64)
+    example = ",".join(str(rank) for rank in range(expected)[:4])
     more = ",..." if expected > 4 else ""
     cure = f"name each of the {expected} ranks once, for example {example}{more}"
-    message = _defect_of_places(ranks, expected, num_ranks)
-    if message is not None:
-        raise UsageError(message, cure=cure, code="ranks")
-    return np.asarray(ranks, np.int64)
+    raise UsageError(message, cure=cure, code="ranks")
 
 
 def _defect_of_places(ranks: Sequence[int], expected: int, num_ranks: int) -> str | None:
+    """Why these are no places for so many ranks among `num_ranks`, or None."""
     if len(ranks) != expected:
         return f"{len(ranks)} ranks are given, the algorithm has {expected}"
     outside = [rank for rank in ranks if not 0 <= rank < num_ranks]
@@ -133,8 +138,7 @@ def _moved_shares(collective: Collective, places: Int64Array) -> BlockMoves:
     """Where the shares of the ranks go, in blocks of a share."""
     place = np.tile(np.arange(len(places), dtype=np.int64), (2, 1))
     if collective.kind in _SHARED:
-        for buffer in _SHARED[collective.kind]:
-            place[buffer] = places
+        place[[*_SHARED[collective.kind]]] = places
         return BlockMoves(collective.units_per_rank, place)
     # One block that holds all, and stays.
     sizes = np.concatenate([collective.input_units(), collective.output_units()])
@@ -142,6 +146,7 @@ def _moved_shares(collective: Collective, places: Int64Array) -> BlockMoves:
 
 
 def _relabelled_collective(collective: Collective, places: Int64Array) -> Collective:
+    # Root and contract name ranks; everything else of a collective is the same on any.
     root = collective.root
     if root is not None:
         root = int(places[root])
@@ -197,6 +202,7 @@ def _is_callable(
     part: PlacedPart, collective: Collective, places: Int64Array, *, in_place: bool
 ) -> bool:
     """Whether a part on the ranks `places` works where this collective has its buffers."""
+    # On the other ranks nothing happens, so they claim nothing.
     no_scratch = np.zeros(collective.num_ranks, np.int64)
     base = collective.memory_layout(in_place, no_scratch).base[places]
     usable = is_usable(part, base[:, Buffer.INPUT], base[:, Buffer.OUTPUT])

@@ -87,16 +87,21 @@ def _refuse_too_large(algorithm: Algorithm, instances: int) -> None:
 def _moves_of_copies(algorithm: Algorithm, instances: int, interleaved: bool) -> list[BlockMoves]:
     """Where the blocks of every copy go: block k of copy i to block `k * instances + i`."""
     collective = algorithm.collective
-    block = common_unit(algorithm) if interleaved else _units_of_a_share(collective)
-    inputs, outputs = collective.input_units(), collective.output_units()
-    units = max(int(inputs.max()), int(outputs.max()))
-    blocks = -(-units // block)
+    block = _units_of_a_share(collective)
+    if interleaved:
+        block = common_unit(algorithm)
+    inputs = int(collective.input_units().max())
+    outputs = int(collective.output_units().max())
+    blocks = -(-max(inputs, outputs) // block)
     if blocks > MOST_BLOCKS:
         size = f"{blocks} blocks of {block} units (limit {MOST_BLOCKS})"
         raise InputError(f"too large to replicate: {size}", code="too-large")
     first = np.arange(blocks, dtype=np.int64) * instances
-    places = [np.tile(first + which, (2, 1)) for which in range(instances)]
-    return [BlockMoves(block, place) for place in places]
+    copies = []
+    for which in range(instances):
+        place = np.tile(first + which, (2, 1))
+        copies.append(BlockMoves(block, place))
+    return copies
 
 
 def _units_of_a_share(collective: Collective) -> int:
@@ -111,11 +116,13 @@ def _with_shorter_steps(steps: StepTable, instances: int) -> StepTable:
     """Stated durations are those of the whole data, of which a copy has a part; rounded up."""
     duration = steps.duration_ns
     share = -(-duration // instances)
-    return replace(steps, duration_ns=np.where(duration > 0, share, duration))
+    # -1: not stated.
+    shorter = np.where(duration > 0, share, duration)
+    return replace(steps, duration_ns=shorter)
 
 
 def _in_own_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
-    """The steps with their SCRATCH behind that of the copies before."""
+    """The steps with their SCRATCH behind that of the copies before, int64[num_ranks] units."""
     relocation = Relocation.none(steps.num_ranks)
     everywhere = np.ones(steps.num_ranks, np.bool_)
     relocation.move(Buffer.SCRATCH, everywhere, Buffer.SCRATCH, first_unit)
@@ -123,6 +130,7 @@ def _in_own_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
 
 
 def _replicated_collective(collective: Collective, copies: Sequence[BlockMoves]) -> Collective:
+    # The kind stays: a share of a rank is made of the shares that it has in the copies.
     contract = collective.contract
     if contract is not None:
         contract = _replicated_contract(contract, copies)

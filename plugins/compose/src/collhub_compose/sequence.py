@@ -34,7 +34,8 @@ def _as_it_is(algorithm: Algorithm) -> Algorithm:
     return algorithm
 
 
-# How to take the two parts, the fewest copies first.
+# How to take the two parts, the fewest copies first. Copies make a part that works in place alone
+# usable out of place; two parts that both are fit around data in SCRATCH, so the last way works.
 _WAYS = (
     (_as_it_is, _as_it_is),
     (out_of_place, _as_it_is),
@@ -68,6 +69,7 @@ def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
 
 def _followed(first: Algorithm, second: Algorithm) -> Algorithm:
     """Two algorithms in sequence."""
+    # First everything that can be refused, then the promise, then the place of what lies between.
     first, second = _in_common_units(first, second)
     check_seam(first, second)
     op = common_op(first, second)
@@ -117,15 +119,13 @@ def _joined(
 
 
 def _placed(part: Algorithm) -> PlacedPart:
+    """A part as its place is chosen: by claims and by the use of buffers."""
     contract = contract_of(part.collective)
     return PlacedPart(part.collective, usage_of(part, contract))
 
 
 def _at_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Array) -> StepTable:
-    """The steps of one part with its `buffer` at the seam.
-
-    In SCRATCH that lies behind the parts' own, of `scratch` units, int64[num_ranks].
-    """
+    """The steps of one part with its `buffer` at the seam; in SCRATCH behind `scratch` units."""
     relocation = Relocation.none(steps.num_ranks)
     in_scratch = seam.output_offset < 0
     relocation.move(buffer, in_scratch, Buffer.SCRATCH, scratch)
@@ -134,7 +134,8 @@ def _at_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Array) 
 
 
 def _without_lines(steps: StepTable) -> StepTable:
-    """Lines of several files would look like lines of one."""
+    """The steps of a part among parts of other files."""
+    # Lines of several files would look like lines of one.
     unknown = np.full(len(steps), -1, np.int32)
     return replace(steps, source_line=unknown)
 
@@ -149,7 +150,9 @@ def _in_common_units(first: Algorithm, second: Algorithm) -> tuple[Algorithm, Al
     needed = np.where(needs.defined, needs.input_units, 0)
     ranks = np.flatnonzero((needed > 0) & (left > 0))
     if not len(ranks):
+        # Nothing fits: the check of the seam says where.
         return first, second
-    have, want = int(left[ranks[0]]), int(needed[ranks[0]])
+    rank = ranks[0]
+    have, want = int(left[rank]), int(needed[rank])
     common = math.lcm(have, want)
     return rescale(first, common // have), rescale(second, common // want)

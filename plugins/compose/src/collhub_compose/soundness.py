@@ -32,6 +32,7 @@ def require_sound(algorithm: Algorithm) -> Messages:
             cure="compose the algorithm itself, not a timing-only trace of it",
             code="timing-only",
         )
+    # The same rules as the verifier's first ones; order and contents are left to it.
     findings = Findings(file)
     check_regions(algorithm, findings)
     messages = match_messages(algorithm.steps, findings)
@@ -58,6 +59,7 @@ def _contract_defect(collective: Collective) -> str | None:
     highest = max(rows.rank.max(), rows.source_rank.max())
     if lowest < 0 or highest > last:
         return f"names a rank outside 0..{last}"
+    # What it says of rows with the source `ALL_RANKS` is about the last rank, and means nothing.
     is_outside = _names_missing_units(rows, contract)
     if is_outside[rows.source_rank >= 0].any():
         return "names a unit outside its buffer"

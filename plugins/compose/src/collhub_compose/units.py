@@ -48,6 +48,7 @@ def _refuse_too_large(algorithm: Algorithm, factor: int) -> None:
     if max(largest, algorithm.collective.unit_count) > MAX_UNITS // factor:
         message = f"units cut in {factor} parts are more than 2^62"
         raise UsageError(message, code="too-large")
+    # Steps stay as many as they are; rows of a stated contract do not.
     rows = stated_rows(algorithm.collective) * factor
     if rows > MOST_UNITS:
         message = f"a contract of {rows} rows is too large (limit {MOST_UNITS})"
@@ -65,6 +66,7 @@ def _finer_collective(collective: Collective, factor: int) -> Collective:
     contract = collective.contract
     if contract is not None:
         contract = _finer_contract(contract, factor)
+    # Shares of ranks grow with the whole, so the kind stays what it is.
     units = collective.unit_count * factor
     return replace(collective, unit_count=units, contract=contract)
 

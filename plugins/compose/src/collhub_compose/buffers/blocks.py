@@ -11,6 +11,7 @@ import numpy.typing as npt
 from collhub_compose.buffers.regions import SIDES
 from hub_core.model import BoolArray, Int64Array, StepTable, row_pointer
 
+# Places of blocks are a table for every copy.
 MOST_BLOCKS = 1 << 25
 
 
@@ -40,7 +41,8 @@ class BlockMoves:
         `buffer`: of every unit, or of all; `offset`: its old place.
         """
         block, within = np.divmod(offset, self.size)
-        new: Int64Array = self.place[buffer, block] * self.size + within
+        first = self.place[buffer, block] * self.size
+        new: Int64Array = first + within
         return new
 
     def torn(self, steps: StepTable) -> BoolArray:

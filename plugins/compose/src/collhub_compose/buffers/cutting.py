@@ -19,6 +19,7 @@ from hub_core.model import (
     group_of_entry,
 )
 
+# A step takes about a hundred bytes in the table.
 MOST_STEPS = 1 << 28
 
 StepPairs = tuple[Int64Array, Int64Array]
@@ -58,15 +59,18 @@ def cut_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> S
 
 
 def _units_of_a_piece(steps: StepTable, torn: BoolArray, size: int) -> int:
-    """The largest number of units whose multiples are blocks, torn rows and their places in these."""
+    """The largest piece of which blocks, torn rows and their places in buffers are multiples."""
     found = [np.asarray([size]), steps.count[torn]]
     for side in SIDES:
         rows, _, offset = side.outer_regions(steps)
         found.append(offset[torn[rows]])
-    return int(np.gcd.reduce(np.concatenate(found)))
+    # No piece of such a size reaches over the border of a block.
+    multiples = np.concatenate(found)
+    return int(np.gcd.reduce(multiples))
 
 
 def _refuse_too_many(pieces: int) -> None:
+    """Raise `InputError` for more steps than memory may hold."""
     if pieces > MOST_STEPS:
         raise InputError(
             f"too large: the blocks that move cut the steps in {pieces} pieces",

@@ -30,7 +30,7 @@ class RegionSide:
         return rows, buffer[rows], offset[rows]
 
     def outer_regions(self, steps: StepTable) -> BufferRegions:
-        """Those in INPUT and OUTPUT."""
+        """Those in INPUT and OUTPUT, which calls share with the user; SCRATCH is nobody's."""
         rows, buffer, offset = self.regions(steps)
         is_outer = buffer <= Buffer.OUTPUT
         return rows[is_outer], buffer[is_outer], offset[is_outer]

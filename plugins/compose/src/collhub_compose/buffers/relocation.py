@@ -32,7 +32,10 @@ class Relocation:
         )
 
     def move(self, old: Buffer, where: BoolArray, new: Buffer, shift: Int64Array) -> None:
-        """Let buffer `old` of the ranks `where` start at unit `shift[rank]` of buffer `new`."""
+        """Let buffer `old` of the ranks `where` start at unit `shift[rank]` of buffer `new`.
+
+        `where`: bool[num_ranks]; `shift`: int64[num_ranks].
+        """
         self.buffer[where, old] = new
         self.shift[where, old] = shift[where]
 

@@ -17,6 +17,7 @@ from hub_core.model import (
     StepTable,
 )
 
+# A table of contents takes some hundred bytes a unit: beyond this, gigabytes.
 MOST_UNITS = 1 << 25
 
 
@@ -60,14 +61,11 @@ def contract_of(collective: Collective) -> CustomContract:
 
 def usage_of(algorithm: Algorithm, contract: CustomContract) -> BufferUsage:
     """How far the buffers are used; `contract` is that of the algorithm's collective."""
-    reached_input = _reach(algorithm.steps, Buffer.INPUT)
-    reached_output = _reach(algorithm.steps, Buffer.OUTPUT)
-    return BufferUsage(
-        np.where(contract.defined, contract.input_units, reached_input),
-        np.maximum(reached_output, required_units(contract)),
-        reached_input,
-        reached_output,
-    )
+    inputs = _reach(algorithm.steps, Buffer.INPUT)
+    outputs = _reach(algorithm.steps, Buffer.OUTPUT)
+    needed_inputs = np.where(contract.defined, contract.input_units, inputs)
+    needed_outputs = np.maximum(outputs, required_units(contract))
+    return BufferUsage(needed_inputs, needed_outputs, inputs, outputs)
 
 
 def required_units(contract: CustomContract) -> Int64Array:
@@ -78,7 +76,7 @@ def required_units(contract: CustomContract) -> Int64Array:
     expected = contract.expected
     if expected is None:
         return contract.output_units
-    ends = np.zeros(len(contract.output_units), np.int64)
+    ends = np.zeros_like(contract.output_units)
     np.maximum.at(ends, expected.rank, expected.offset + 1)
     return ends
 
@@ -90,6 +88,5 @@ def _reach(steps: StepTable, buffer: Buffer) -> Int64Array:
         rows, used, offset = side.regions(steps)
         is_here = used == buffer
         here = rows[is_here]
-        end = offset[is_here] + steps.count[here]
-        np.maximum.at(ends, steps.rank[here], end)
+        np.maximum.at(ends, steps.rank[here], offset[is_here] + steps.count[here])
     return ends

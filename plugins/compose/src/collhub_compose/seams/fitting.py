@@ -62,6 +62,7 @@ def common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
     Raises `UsageError` where both do, with different operators or so that none means the outcome.
     """
     reducing = [part for part in (first, second) if _reduces(part)]
+    # A part that moves data alone goes with any operator, whatever it names.
     ops = {part.collective.reduce_op for part in reducing or [first]}
     if len(ops) > 1:
         names = [f"{display_name(part)} ({part.collective.reduce_op})" for part in (first, second)]
@@ -91,6 +92,7 @@ def common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> int | 
         return None
     left = contract_of(first.collective).output_units
     longest = int(left.max(initial=0))
+    # The seam is what both have in common; the rest of their buffers may be of other sizes.
     at_seam = [_bytes_of(part, longest) for part in stated]
     if len(set(at_seam)) > 1:
         leaves = f"{display_name(first)} leaves {at_seam[0]} bytes"
@@ -122,6 +124,7 @@ def _first_missing(expected: Contributions, needed: Int64Array) -> tuple[int, in
 
 
 def _misfit(message: str, rank: int) -> UsageError:
+    """The refusal of a pair of parts, at the first rank where they do not fit."""
     cure = "choose parts whose results and inputs are equally large, at the same ranks"
     return UsageError(message, location=Location(rank=rank), cure=cure, code="seam")
 
@@ -134,6 +137,7 @@ def _reduces(part: Algorithm) -> bool:
 
 def _bytes_of(part: Algorithm, units: int) -> int:
     """The bytes of so many units, by the size that the part states."""
+    # Callers ask only parts that state one.
     assert part.collective_bytes is not None
     unit_count = part.collective.unit_count
     sizes = message_bytes(part.collective_bytes, unit_count, np.asarray([units]))

@@ -76,9 +76,11 @@ def _concatenated(parts: Sequence[StepTable]) -> tuple[StepColumns, StepPairs, S
         columns[name] = np.concatenate(of_parts)
     columns["channel"] = np.concatenate(_own_channels(parts))
     columns["lane"] = np.concatenate(_own_lanes(parts))
-    data = _stated_pairs(parts, "data")
-    control = _stated_pairs(parts, "control")
-    return columns, data, control
+    return columns, _stated_pairs(parts, "data"), _stated_pairs(parts, "control")
+
+
+# One message of a channel overtaking another would be taken for it, and steps of a lane run one
+# after another: so parts share neither.
 
 
 def _own_channels(parts: Sequence[StepTable]) -> list[Int64Array]:
@@ -113,8 +115,7 @@ def _stated_pairs(parts: Sequence[StepTable], name: str) -> StepPairs:
     starts = first_positions([len(part) for part in parts])
     for part, first in zip(parts, starts.tolist(), strict=True):
         indptr = getattr(part, f"{name}_indptr")
-        indices = getattr(part, f"{name}_indices")
-        parents.append(indices + first)
+        parents.append(getattr(part, f"{name}_indices") + first)
         children.append(group_of_entry(indptr) + first)
     return np.concatenate(parents), np.concatenate(children)
 
@@ -156,7 +157,10 @@ def _conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Array) 
 
 
 def _conflicts_in_mode(algorithm: Algorithm, position: Int64Array, in_place: bool) -> StepPairs:
-    """Rows of steps that touch a common unit, one of the two writing, in this mode of calling."""
+    """Rows of steps that touch a common unit, one of the two writing, in this mode of calling.
+
+    Where INPUT and OUTPUT alias, steps meet that are apart otherwise.
+    """
     everywhere: BoolArray = np.ones(len(algorithm.steps), np.bool_)
     layout = algorithm.collective.memory_layout(in_place, algorithm.scratch_units)
     regions = find_regions(algorithm, layout, everywhere, 1)

@@ -9,7 +9,8 @@ import numpy as np
 from collhub_compose.buffers.usage import BufferUsage, contract_of, required_units
 from hub_core.model import BoolArray, Buffer, Collective, Int64Array, MemoryLayout
 
-# In the order of preference: (in place, out of place).
+# In the order of preference: (in place, out of place). Of one mode alone, out of place is what more
+# callers use, and what a sequence with a third part can always be joined to.
 _CLAIMS = ((True, True), (False, True), (True, False))
 
 
@@ -90,6 +91,7 @@ def input_in_output(collective: Collective) -> Int64Array:
 
 def _layout(collective: Collective, in_place: bool) -> MemoryLayout:
     """INPUT and OUTPUT of all ranks, without SCRATCH."""
+    # Addresses behind `total` are those of nothing else.
     no_scratch = np.zeros(collective.num_ranks, np.int64)
     return collective.memory_layout(in_place, no_scratch)
 
@@ -97,7 +99,7 @@ def _layout(collective: Collective, in_place: bool) -> MemoryLayout:
 def _allows(
     first: PlacedPart, second: PlacedPart, layout: MemoryLayout, seam: Int64Array
 ) -> BoolArray:
-    """Whether both parts work with the data between them at the addresses `seam`."""
+    """Whether both parts work with the data between them at the addresses `seam`, per rank."""
     inputs = layout.base[:, Buffer.INPUT]
     outputs = layout.base[:, Buffer.OUTPUT]
     return is_usable(first, inputs, seam) & is_usable(second, seam, outputs)

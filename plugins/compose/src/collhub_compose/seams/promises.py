@@ -16,6 +16,8 @@ from hub_core.model import (
     ReduceOp,
 )
 
+# In the order in which they are tried: for one rank alone, where several promise the same, the
+# first one stands for all.
 _UNROOTED = (
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.ALL_GATHER,
@@ -69,6 +71,7 @@ def promise(contract: CustomContract, usage: BufferUsage, op: ReduceOp) -> Colle
 
 def _trimmed(contract: CustomContract, usage: BufferUsage) -> CustomContract:
     """The contract in canonical form, with buffers no larger than data, results and steps need."""
+    # Steps may use more of a buffer than the contract states, as room to work in.
     expected = contract.expected
     if expected is not None:
         expected = canonical(expected, len(contract.defined))
@@ -118,11 +121,12 @@ def _candidate(
 
 def _has_room_for(stated: CustomContract, contract: CustomContract) -> bool:
     """Whether the same ranks have as much data, and all buffers are large enough."""
+    # Where a rank has no data before, its INPUT may be of any size: nothing reads it.
     defined = stated.defined
     if not np.array_equal(defined, contract.defined):
         return False
     if not np.array_equal(stated.input_units[defined], contract.input_units[defined]):
         return False
-    inputs_fit = bool(np.all(stated.input_units >= contract.input_units))
-    outputs_fit = bool(np.all(stated.output_units >= contract.output_units))
-    return inputs_fit and outputs_fit
+    inputs_fit = np.all(stated.input_units >= contract.input_units)
+    outputs_fit = np.all(stated.output_units >= contract.output_units)
+    return bool(inputs_fit and outputs_fit)

@@ -14,6 +14,7 @@ from hub_core.model import (
     with_ranks_named,
 )
 
+# Four columns of eight bytes a row, and as many again while they are sorted: half a gigabyte each.
 _MOST_ROWS = 1 << 24
 
 
@@ -23,7 +24,8 @@ def substituted(first: Contributions, second: Contributions, num_ranks: int) -> 
     A join of two tables on (rank, unit). Raises `InputError` for more than 2^24 rows.
     """
     second = named(second, num_ranks)
-    width = 1 + _largest(first.offset, second.source_unit)
+    largest = np.maximum(first.offset.max(initial=0), second.source_unit.max(initial=0))
+    width = 1 + int(largest)
     cell = first.rank * width + first.offset
     order = np.argsort(cell, kind="stable")
     cell = cell[order]
@@ -55,24 +57,24 @@ def named(rows: Contributions, num_ranks: int) -> Contributions:
 
 def are_equal(one: Contributions, other: Contributions) -> bool:
     """Whether two relations in canonical form are the same."""
-    pairs = (
-        (one.rank, other.rank),
-        (one.offset, other.offset),
-        (one.source_rank, other.source_rank),
-        (one.source_unit, other.source_unit),
-    )
+    columns = ("rank", "offset", "source_rank", "source_unit")
+    pairs = [(getattr(one, name), getattr(other, name)) for name in columns]
     return all(np.array_equal(mine, yours) for mine, yours in pairs)
 
 
+# A relation may hold a row more than once: a contribution that arrives twice. Its canonical form is
+# found by counting. The sources of one unit are a group. As often as the rarest of all ranks is
+# named in it, all of them are: so many rows of each become one abbreviated row, and what is left is
+# named. That is the only form with as few rows, whatever form was given, so two relations are equal
+# where their canonical forms are. Cost: two sorts of the rows.
+
+
 def canonical(rows: Contributions, num_ranks: int) -> Contributions:
-    """The one way to write a relation, which may hold a row more than once.
+    """The one way to write a relation.
 
     Rows are sorted by (rank, offset, source unit, source rank), and every rank is abbreviated
     wherever all of them contribute.
     """
-    # The sources of a unit are a group. As often as the rarest of all ranks is named in it, all of
-    # them are: so many rows of each become one abbreviated row. What is left is named. That is the
-    # only form with as few rows, whatever form was given.
     table = np.stack([rows.rank, rows.offset, rows.source_unit, rows.source_rank])
     table, times = _counted(table, np.ones(len(rows), np.int64))
     is_new = _differs_from_before(table[:3])
@@ -96,10 +98,11 @@ def _times_of_all_ranks(
 ) -> Int64Array:
     """Per group, how often all ranks are named in it: the least of their times, int64."""
     is_named = source_rank != ALL_RANKS
-    groups = int(group[-1]) + 1 if len(group) else 0
+    groups = group.max(initial=-1) + 1
     distinct = np.bincount(group[is_named], minlength=groups)
     common = np.full(groups, np.iinfo(np.int64).max)
     np.minimum.at(common, group[is_named], times[is_named])
+    # Rows are distinct here: as many as ranks, and every rank is among them.
     return np.where(distinct == num_ranks, common, 0)
 
 
@@ -116,12 +119,9 @@ def _counted(table: Int64Array, times: Int64Array) -> tuple[Int64Array, Int64Arr
 def _differs_from_before(table: Int64Array) -> BoolArray:
     """Per column, whether it is not the one before; the first one is not."""
     differs = np.ones(table.shape[1], np.bool_)
-    differs[1:] = np.any(table[:, 1:] != table[:, :-1], axis=0)
+    is_other = table[:, 1:] != table[:, :-1]
+    differs[1:] = is_other.any(axis=0)
     return differs
-
-
-def _largest(*columns: Int64Array) -> int:
-    return max(int(column.max(initial=0)) for column in columns)
 
 
 def _refuse_too_many(rows: int) -> None:

@@ -80,6 +80,7 @@ def _moved_buffers(
 
 def _inputs(contract: CustomContract) -> UnitsOfRanks:
     """All data before."""
+    # Ranks without data may have an INPUT, in which nothing stands.
     units = np.where(contract.defined, contract.input_units, 0)
     rank = np.repeat(np.arange(len(units)), units)
     return rank, counted_positions(units)
@@ -104,6 +105,7 @@ def _results(algorithm: Algorithm, contract: CustomContract, where: BoolArray) -
 
 def _copies_into(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
     """Copy units of `buffer` one by one to where they are worked on."""
+    # One by one, so that a step waits for the units that it touches and no others.
     rank, unit = cells
     source = np.full(len(rank), int(buffer)), unit
     target = _new_place(cells, relocation, buffer)
@@ -112,6 +114,7 @@ def _copies_into(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) ->
 
 def _copies_back(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
     """Copy units of `buffer` one by one from where they were worked on."""
+    # In OUTPUT results stand where they belong already: only those of SCRATCH are copied.
     rank, unit = cells
     source = _new_place(cells, relocation, buffer)
     target = np.full(len(rank), int(buffer)), unit
@@ -121,10 +124,11 @@ def _copies_back(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) ->
 def _new_place(
     cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer
 ) -> tuple[Int64Array, Int64Array]:
-    """(buffer, unit) of relocated units of `buffer`."""
+    """(buffer, unit) of relocated units of `buffer`, int64."""
     rank, unit = cells
-    moved = relocation.shift[rank, buffer] + unit
-    return relocation.buffer[rank, buffer].astype(np.int64), moved
+    moved_unit = relocation.shift[rank, buffer] + unit
+    moved_buffer = relocation.buffer[rank, buffer]
+    return moved_buffer.astype(np.int64), moved_unit
 
 
 def _copies(
