@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from collhub_pictures.timelines import timeline as module
+from collhub_pictures.timelines.timeline import timeline
+from collhub_pictures.timelines.write import write
 
-from hub_core import timeline as module
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import StepKind
-from hub_core.testing.samples import all_pairs_all_reduce, all_samples, ring_all_reduce
-from hub_core.timeline import timeline
+from hub_core.model import Algorithm, InputError, StepKind, UsageError
+from hub_core.plugin_api import NoOptions, ReportRequest
+from hub_core.testing import all_pairs_all_reduce, all_samples, ring_all_reduce
 
 # What every event of a phase must have, by the Trace Event Format.
 REQUIRED = {
@@ -148,3 +148,34 @@ def test_a_run_without_steps_is_an_empty_trace() -> None:
 def test_times_of_another_table_are_refused() -> None:
     with pytest.raises(InputError, match="1 starts"):
         timeline(ring_all_reduce(2), 1, np.zeros(1, np.int64), np.zeros(1, np.int64))
+
+
+def request(algorithm: Algorithm, start: Times | None, end: Times | None) -> ReportRequest:
+    return ReportRequest(
+        "run",
+        algorithm=algorithm,
+        collective_bytes=1 << 20,
+        step_start_ns=start,
+        step_end_ns=end,
+    )
+
+
+def test_the_writer_makes_one_file_and_says_where_it_is_a_summary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    algorithm = ring_all_reduce(8)
+    whole = write(request(algorithm, *times(algorithm)), NoOptions())
+    (artifact,) = whole.artifacts
+    assert artifact.content() == b"".join(timeline(algorithm, 1 << 20, *times(algorithm)).content)
+    assert whole.notes == []
+    monkeypatch.setattr(module, "MAX_RANKS", 7)
+    summary = write(request(algorithm, *times(algorithm)), NoOptions())
+    assert summary.notes == [
+        "tells how many steps run at a time in groups of ranks, not the steps:"
+        " more than 1000 ranks or 200000 events"
+    ]
+
+
+def test_a_run_without_times_of_steps_has_no_timeline() -> None:
+    with pytest.raises(UsageError, match="the times of steps are not told here; leave out --tim"):
+        write(request(ring_all_reduce(4), None, None), NoOptions())

@@ -7,16 +7,15 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from collhub_pictures.networks.drawn_lines import DrawnLines
+from collhub_pictures.networks.irregular_layout import irregular_places
+from collhub_pictures.networks.picture import MAX_NODES, draw
+from collhub_pictures.networks.regular_layout import regular_places
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.diagnostics import UsageError
-from hub_core.network.texts import parse_topology
-from hub_core.network.topology import Links, Topology
-from hub_core.topology_drawing import MAX_NODES, draw
-from hub_core.topology_drawing.irregular_layout import irregular_places
-from hub_core.topology_drawing.lines import Lines
-from hub_core.topology_drawing.regular_layout import regular_places
+from hub_core.model import UsageError
+from hub_core.network import Links, Topology, parse_topology
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXTS = (
@@ -148,14 +147,14 @@ def test_one_way_link_has_an_arrow():
 def test_directions_that_differ_are_two_curves():
     ends = np.asarray([0, 1]), np.asarray([1, 0])
     topology = Links(*ends, np.asarray([1e9, 2e9]), np.zeros(2)).topology("unequal", 2, 2)
-    lines = Lines.of(topology, irregular_places(topology))
+    lines = DrawnLines.of(topology, irregular_places(topology))
     assert lines.is_arrow.tolist() == [True, True]
     assert not np.allclose(lines.control[0], lines.control[1])
 
 
 def test_line_goes_around_a_node_that_stands_on_its_way():
     topology = parse_topology("ring:4*line:2")
-    lines = Lines.of(topology, regular_places(topology))
+    lines = DrawnLines.of(topology, regular_places(topology))
     ends = zip(lines.source.tolist(), lines.destination.tolist(), strict=True)
     bent = {pair for pair, bend in zip(ends, lines.bend.tolist(), strict=True) if bend}
     assert bent == {(0, 3), (4, 7)}
