@@ -18,12 +18,12 @@ _NOTHING = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnLines:
-    """Lines as columns of equal length: one for links that are alike both ways, else an arrow a way.
+    """Lines as columns of equal length: one for links alike both ways, else an arrow a way.
 
     `source`, `destination`, `count` (parallel links): int64. `bandwidth_bytes_per_s`, `latency_s`:
-    float64, of one direction. `is_arrow`: an arrow at `destination`, or none. `control`: the control
-    point of the curve, on the straight line where there is nothing to avoid. `bend`: how far it
-    lies beside the middle, in pixels.
+    float64, of one direction. `is_arrow`: an arrow at `destination`, or none. `control`: the
+    control point of the curve, on the straight line where there is nothing to avoid. `bend`: how
+    far it lies beside the middle, in pixels.
     """
 
     source: Int64Array
@@ -65,18 +65,22 @@ class DrawnLines:
 def _bends(
     places: Points, source: Int64Array, destination: Int64Array, is_one_of_two: BoolArray
 ) -> Float64Array:
-    """How far each line is bent, float64; 0 for one with a free way that is not `is_one_of_two`."""
+    """How far each line is bent, in pixels, float64; 0 for one with a free way."""
+    # Two ways between the same nodes would cover one another.
+    needs = is_one_of_two | _is_blocked(places, source, destination)
     # Enough to pass beside the nodes, more for longer lines, which are seen to bend less.
     way = places[destination] - places[source]
     length = np.hypot(*way.T)
-    needs = is_one_of_two | _is_blocked(places, source, destination)
     bend = np.minimum(36.0 + 0.06 * length, 90.0)
     return np.where(needs, bend, 0.0)
 
 
+# Every line against every node: a search by place would pay for itself only beyond the pictures that
+# anybody can read. By blocks of lines, so that the table of distances fits in memory.
+
+
 def _is_blocked(places: Points, source: Int64Array, destination: Int64Array) -> BoolArray:
     """Whether a node other than its ends stands on a line."""
-    # Every line against every node, by blocks of lines that fit in memory.
     blocked = np.zeros(len(source), np.bool_)
     block = max(1, _BLOCK_CELLS // len(places))
     for first in range(0, len(source), block):

@@ -15,10 +15,7 @@ _STEEPNESS = 0.12
 
 
 def irregular_places(topology: Topology) -> Points:
-    """Layers by the distance from the NPUs; circles where nodes of one layer are joined.
-
-    float64[num_nodes, 2].
-    """
+    """Layers by the distance from the NPUs; circles where nodes of one layer are joined."""
     level = _levels(topology)
     is_joined = level[topology.source] == level[topology.destination]
     if is_joined.any():
@@ -64,8 +61,10 @@ def _layers(topology: Topology, level: Int64Array) -> Points:
 
 
 def _width(topology: Topology, floor: Int64Array) -> float:
-    """The width of the picture: that of the row of NPUs, or of the widest layer of switches."""
+    """The width of the picture: that of the row of NPUs, or of the widest layer."""
     width = topology.num_npus * _NPU_WIDTH
+    # Names of switches are longer than those of NPUs, which are mostly numbers: a row of switches
+    # may be wider than one of more NPUs.
     if topology.num_nodes == topology.num_npus:
         return width
     _, counts = np.unique(floor, return_counts=True)
@@ -93,11 +92,15 @@ def _floors(topology: Topology, level: Int64Array) -> Int64Array:
 
 def _centres(topology: Topology, position: Float64Array, level: Int64Array) -> Float64Array:
     """Mean position of every node's neighbours in the level below it, float64[num_nodes]."""
+    nodes = len(position)
     is_up = level[topology.source] == level[topology.destination] - 1
-    source, destination = topology.source[is_up], topology.destination[is_up]
-    count = np.bincount(destination, minlength=len(position))
-    sums = np.bincount(destination, position[source], len(position))
-    return np.asarray(sums / np.maximum(count, 1), np.float64)
+    destination = topology.destination[is_up]
+    below = position[topology.source[is_up]]
+    count = np.bincount(destination, minlength=nodes)
+    sums = np.bincount(destination, below, nodes)
+    # Nodes without such neighbours are at 0, wherever that is.
+    centres: Float64Array = sums / np.maximum(count, 1)
+    return centres
 
 
 def _circles(topology: Topology, level: Int64Array) -> Points:

@@ -30,13 +30,16 @@ class LineClass:
         """`50 GB/s, 500 ns`."""
         # Rounded as the topology's own latencies are, so that decimal inputs come back exactly.
         latency_ns = round(self.latency_s * 1e9, 6)
-        return f"{format_bandwidth(self.bandwidth_bytes_per_s)}, {format_time(latency_ns)}"
+        rate = format_bandwidth(self.bandwidth_bytes_per_s)
+        return f"{rate}, {format_time(latency_ns)}"
 
     @property
     def text(self) -> str:
         """`50 GB/s, 500 ns: 16 links`."""
-        plural = "s" if self.links > 1 else ""
-        return f"{self.rate_and_latency}: {self.links} link{plural}"
+        count = "1 link"
+        if self.links > 1:
+            count = f"{self.links} links"
+        return f"{self.rate_and_latency}: {count}"
 
 
 def classes_of(lines: DrawnLines) -> tuple[list[LineClass], list[int]]:

@@ -1,4 +1,4 @@
-"""The picture of a network: an SVG document of plain shapes, the same bytes for the same network."""
+"""The picture of a network: an SVG document of plain shapes, the same bytes every time."""
 
 from __future__ import annotations
 
@@ -79,10 +79,13 @@ def _too_large(topology: Topology, message: str) -> UsageError:
 
 
 def _places(topology: Topology) -> Points:
-    """Where all nodes stand in the picture, rounded: the same digits on every machine."""
+    """Where all nodes stand in the picture, float64[num_nodes, 2]."""
     found = regular_places(topology) if topology.dimensions else irregular_places(topology)
     corner = (_MARGIN, _MARGIN + _TITLE_HEIGHT)
-    return np.round(found - found.min(axis=0) + corner, 1)
+    # Rounded, so that the last digits of a machine's arithmetic do not show.
+    least = found.min(axis=0)
+    places: Points = np.round(found - least + corner, 1)
+    return places
 
 
 def _head(picture: _NetworkPicture) -> Iterator[str]:
@@ -91,20 +94,33 @@ def _head(picture: _NetworkPicture) -> Iterator[str]:
     title = f"{shortened(topology.name, 80)}: {topology.num_npus} NPUs"
     legend = _legend(picture.classes)
     right, bottom = (float(end) + _MARGIN for end in picture.places.max(axis=0))
-    longest = max([len(title), *(len(text) + 6 for _, text in legend)])
-    width = max(right, longest * _CHARACTER_WIDTH + 24)
-    height = bottom + _LEGEND_HEIGHT * len(legend) + 12
-    size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
+    yield _opening_tag(right, bottom, title, [text for _, text in legend])
     yield f"<title>{svg_text(topology.name)}</title><style>{_STYLE}</style>"
     heading = f'<text x="12" y="20">{svg_text(title)}</text>'
     yield f'<rect width="100%" height="100%" style="stroke:none"/>{heading}'
     yield _MARKER
     for row, (shown, text) in enumerate(legend):
         y = bottom + _LEGEND_HEIGHT * row
-        stroke = f'stroke="{shown.colour}" stroke-width="{shown.width:.1f}"'
-        yield f'<path d="M12 {y:.1f}h30" {stroke}/>'
+        yield f'<path d="M12 {y:.1f}h30" {_stroke(shown)}/>'
         yield f'<text x="50" y="{y + 4:.1f}">{svg_text(text)}</text>'
+
+
+def _opening_tag(right: float, bottom: float, title: str, legend: list[str]) -> str:
+    """As large as nodes, title and legend need; texts by the mean width of a character."""
+    longest = len(title)
+    for text in legend:
+        # Before a text of the legend, its colour is shown.
+        longest = max(longest, len(text) + 6)
+    width = max(right, longest * _CHARACTER_WIDTH + 24)
+    height = bottom + _LEGEND_HEIGHT * len(legend) + 12
+    size = f'width="{width:.0f}" height="{height:.0f}"'
+    view = f'viewBox="0 0 {width:.0f} {height:.0f}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view}>'
+
+
+def _stroke(line_class: LineClass) -> str:
+    """Colour and width of a line."""
+    return f'stroke="{line_class.colour}" stroke-width="{line_class.width:.1f}"'
 
 
 def _legend(classes: list[LineClass]) -> list[tuple[LineClass, str]]:
@@ -122,10 +138,11 @@ def _paths(picture: _NetworkPicture) -> Iterator[str]:
     lines = picture.lines
     for row in range(len(lines)):
         line_class = picture.classes[picture.class_of[row]]
-        stroke = f'stroke="{line_class.colour}" stroke-width="{line_class.width:.1f}"'
-        arrow = _ARROW if lines.is_arrow[row] else ""
+        stroke = _stroke(line_class)
+        if lines.is_arrow[row]:
+            stroke += _ARROW
         tooltip = f"{_ends(picture, row)}: {line_class.rate_and_latency}"
-        shape = f'<path d="{_course(picture, row)}" {stroke}{arrow}>'
+        shape = f'<path d="{_course(picture, row)}" {stroke}>'
         yield f"{shape}<title>{svg_text(tooltip)}</title></path>"
 
 
@@ -145,18 +162,22 @@ def _course(picture: _NetworkPicture, row: int) -> str:
 
 def _ends(picture: _NetworkPicture, row: int) -> str:
     """`0 <-> 1`, or `0 -> 1` for an arrow."""
-    lines, topology = picture.lines, picture.topology
-    sign = "->" if lines.is_arrow[row] else "<->"
-    source = topology.node_name(int(lines.source[row]))
-    destination = topology.node_name(int(lines.destination[row]))
-    return f"{source} {sign} {destination}"
+    source = int(picture.lines.source[row])
+    destination = int(picture.lines.destination[row])
+    sign = "<->"
+    if picture.lines.is_arrow[row]:
+        sign = "->"
+    name = picture.topology.node_name
+    return f"{name(source)} {sign} {name(destination)}"
 
 
 def _before(end: Points, towards: Points) -> Points:
     """The point at the rim of a node, on the way from `towards`; float64[2] each."""
     way = end - towards
+    # Two nodes at one place have no way between them.
     length = max(float(np.hypot(*way)), 1e-9)
-    rim: Points = end - way / length * _RADIUS
+    back = way / length * _RADIUS
+    rim: Points = end - back
     return rim
 
 
@@ -174,11 +195,14 @@ def _nodes(picture: _NetworkPicture) -> Iterator[str]:
 
 def _circle(x: float, y: float) -> str:
     """The shape of NPUs with short names."""
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS:.0f}"/>'
+    centre = f'cx="{x:.1f}" cy="{y:.1f}"'
+    return f'<circle {centre} r="{_RADIUS:.0f}"/>'
 
 
 def _box(x: float, y: float, name: str) -> str:
-    """A shape that is as wide as the label."""
-    width = min(len(name), LABEL_LENGTH) * 6.2 + 12
-    place = f'x="{x - width / 2:.1f}" y="{y - 11:.1f}"'
+    """A shape that is as wide as the label, around its middle."""
+    characters = min(len(name), LABEL_LENGTH)
+    width = characters * 6.2 + 12
+    left, top = x - width / 2, y - 11
+    place = f'x="{left:.1f}" y="{top:.1f}"'
     return f'<rect {place} width="{width:.1f}" height="22" rx="4"/>'

@@ -21,10 +21,7 @@ _DIRECTIONS = np.asarray(
 
 
 def circle(count: int, radius: float = 0.0) -> Points:
-    """Places on a circle, clockwise from the top, far enough apart for a node each.
-
-    At least of `radius`; one place alone is the centre.
-    """
+    """Places on a circle, clockwise from the top, at least of `radius`; one alone is the centre."""
     used = 0.0
     if count > 1:
         used = max(radius, _LEAST_RADIUS, count * _ARC / (2 * np.pi))
@@ -33,7 +30,10 @@ def circle(count: int, radius: float = 0.0) -> Points:
 
 
 def on_unit_circle(angle: Float64Array) -> Points:
-    """The points of the unit circle at these angles, clockwise from the top."""
+    """The points of the unit circle at these angles, float64[angles, 2].
+
+    Clockwise from the top, as y goes downwards.
+    """
     return np.stack([np.sin(angle), -np.cos(angle)], axis=1)
 
 

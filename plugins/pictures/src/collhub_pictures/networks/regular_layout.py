@@ -33,7 +33,10 @@ def regular_places(topology: Topology) -> Points:
 
 
 def _grid(sizes: list[int]) -> Points:
-    """The places of all nodes: node id = a0 + n0 * (a1 + n1 * (a2 ...))."""
+    """The places of all nodes, float64[nodes, 2].
+
+    Node id = a0 + n0 * (a1 + n1 * (a2 ...)), with coordinates a and sizes n.
+    """
     node = np.arange(int(np.prod(sizes)))
     places = np.zeros((len(node), 2))
     for size, step in zip(sizes, _steps(sizes), strict=True):
@@ -46,8 +49,11 @@ def _grid(sizes: list[int]) -> Points:
 def _steps(sizes: list[int]) -> list[Float64Array]:
     """How far the next node of every dimension stands; nowhere in dimensions of one node."""
     large = [size for size in sizes if size > 1]
-    steps = iter(_oblique_steps(large) if len(large) == 3 else _flat_steps(large))
-    return [next(steps) if size > 1 else np.zeros(2) for size in sizes]
+    steps = _oblique_steps(large) if len(large) == 3 else _flat_steps(large)
+    for axis, size in enumerate(sizes):
+        if size == 1:
+            steps.insert(axis, np.zeros(2))
+    return steps
 
 
 def _oblique_steps(sizes: list[int]) -> list[Float64Array]:
@@ -63,10 +69,12 @@ def _oblique_steps(sizes: list[int]) -> list[Float64Array]:
 
 def _flat_steps(sizes: list[int]) -> list[Float64Array]:
     """To the right and down in turn, each step over all that the ones before take up."""
+    # What all dimensions so far take up, to the right and down.
     extent = [0.0, 0.0]
     steps = []
     for axis, size in enumerate(sizes):
-        # A gap parts what the first two dimensions hold together.
+        # A gap parts what the first two dimensions hold together; beyond these, what looks like
+        # one node of the picture is many.
         gap = _GAP if axis > 1 else 0.0
         length = extent[axis % 2] + _SPACING + gap
         extent[axis % 2] += length * (size - 1)

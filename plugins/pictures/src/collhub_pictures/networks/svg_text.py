@@ -22,7 +22,9 @@ def label(name: str) -> str:
     """A name that fits into its shape: of a long one, the two ends, which tell most."""
     if len(name) <= LABEL_LENGTH:
         return name
-    return f"{name[: LABEL_LENGTH - 5]}{_ELLIPSIS}{name[-4:]}"
+    head = name[: LABEL_LENGTH - 5]
+    tail = name[-4:]
+    return f"{head}{_ELLIPSIS}{tail}"
 
 
 def shortened(text: str, length: int) -> str:

@@ -35,7 +35,8 @@ def load_events(run: RunTimes) -> Iterator[TraceEvent]:
 
 
 def _edges(last: int) -> Int64Array:
-    """The borders of the intervals, distinct and whole nanoseconds."""
+    """The borders of the intervals, whole nanoseconds, int64."""
+    # Distinct, so that no interval of a short run is empty.
     end = max(last, 1)
     count = min(_INTERVALS, end)
     edges = np.linspace(0, end, count + 1)
@@ -63,11 +64,14 @@ def _elapsed(times: Int64Array, edges: Int64Array) -> Float64Array:
     ordered = np.sort(times).astype(np.float64)
     total = np.concatenate([[0.0], np.cumsum(ordered)])
     before = np.searchsorted(ordered, edges)
-    passed: Float64Array = before * edges.astype(np.float64) - total[before]
+    # Each of them adds the edge less its time.
+    reached = before * edges.astype(np.float64)
+    passed: Float64Array = reached - total[before]
     return passed
 
 
 def _group_name(ranks: Int64Array) -> str:
+    """`ranks 0-9`, or `rank 3` where each is a group of its own."""
     if len(ranks) == 1:
         return f"rank {int(ranks[0])}"
     return f"ranks {format_ranks(ranks.tolist())}"

@@ -22,9 +22,11 @@ def arrows_of(
 
     Ids are row numbers of sends. `track`: the thread of every row.
     """
+    # A message takes all of the time between both, on whatever links: one arrow tells that.
     # In the middle of the receive, so that the end is inside of its slice for sure.
     middle = (shown.begin[shown.receive] + run.end[shown.receive]) // 2
-    starts = _ends(run, track, shown.send, shown.send, run.start[shown.send], _START)
+    sent = run.start[shown.send]
+    starts = _ends(run, track, shown.send, shown.send, sent, _START)
     finishes = _ends(run, track, shown.send, shown.receive, middle, _FINISH)
     return starts, finishes
 

@@ -48,9 +48,13 @@ class RunTimes:
         return cls(steps, rows, start_ns, end, is_endless, last)
 
     def num_events(self) -> int:
-        """A slice a step, and an end of an arrow for every send and receive."""
+        """A slice a step, and an end of an arrow for every send and receive.
+
+        That is the most there can be: without the other end there is no arrow.
+        """
         is_message = self.steps.sends | self.steps.receives
-        return len(self.rows) + int(np.count_nonzero(is_message[self.rows]))
+        arrow_ends = np.count_nonzero(is_message[self.rows])
+        return len(self.rows) + int(arrow_ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,9 @@ class ShownTimes:
         # A receive may be posted long before: that it waits is not what takes its time. The clip
         # keeps it a slice where clocks of measured ranks differ.
         pairs = match_messages(run.steps, Findings())
-        are_both = (run.start[pairs.send] >= 0) & (run.start[pairs.receive] >= 0)
-        send, receive = pairs.send[are_both], pairs.receive[are_both]
+        has_send = run.start[pairs.send] >= 0
+        has_both = has_send & (run.start[pairs.receive] >= 0)
+        send, receive = pairs.send[has_both], pairs.receive[has_both]
         begin = run.start.copy()
         begin[receive] = np.clip(run.start[send], run.start[receive], run.end[receive])
         return cls(begin, send, receive)

@@ -31,8 +31,10 @@ def document_of(events: Iterator[TraceEvent]) -> Iterator[bytes]:
 
 def named_process(process: int, name: str) -> Iterator[TraceEvent]:
     """The name of a process, and its place among the others: that of its number."""
+    # Metadata of a process stands at its thread 0, whether it has one or not.
     yield _metadata("process_name", process, 0, {"name": name})
-    yield _metadata("process_sort_index", process, 0, {"sort_index": process})
+    order = process
+    yield _metadata("process_sort_index", process, 0, {"sort_index": order})
 
 
 def named_thread(process: int, thread: int, name: str, order: int) -> Iterator[TraceEvent]:

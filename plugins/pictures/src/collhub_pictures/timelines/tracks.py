@@ -1,4 +1,4 @@
-"""Tracks of a rank: one for sends, one for receives, one for local work, and more where they overlap."""
+"""Tracks of a rank: for sends, for receives and for local work, and more where these overlap."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TRACK = {
     StepKind.REDUCE: 2,
     StepKind.COMPUTE: 2,
 }
+_TRACK_OF_KIND = np.asarray([_TRACK[kind] for kind in StepKind], np.int64)
 
 
 def track_kinds(steps: StepTable) -> Int64Array:
     """Index in `TRACKS` of every row, int64."""
-    by_kind = np.asarray([_TRACK[kind] for kind in StepKind], np.int64)
-    kinds: Int64Array = by_kind[steps.kind]
+    kinds: Int64Array = _TRACK_OF_KIND[steps.kind]
     return kinds
 
 
