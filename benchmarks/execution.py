@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
+import hub_core
 from hub_core.execution.data import block_elements, exact_inputs
 from hub_core.execution.judgement import judge
 from hub_core.execution.levels import levelled_program
 from hub_core.model import Algorithm, ReduceOp
-from hub_core.pipeline import work as pipeline
 from hub_core.registry.discovery import discover
 from hub_core.testing.samples import (
     all_pairs_all_reduce,
@@ -64,7 +64,7 @@ def executed(algorithm: Algorithm, size: int, name: str, repeats: int) -> Sequen
         np.dtype(np.float32),
         ReduceOp.SUM,
     )
-    result = pipeline.execute(
+    result = hub_core.execute(
         algorithm,
         inputs,
         name=name,

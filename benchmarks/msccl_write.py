@@ -8,8 +8,8 @@ import statistics
 import time
 
 import numpy as np
-from collhub_msccl.read_xml import read
-from collhub_msccl.write_xml import write
+from collhub_msccl.reading.read_xml import read
+from collhub_msccl.writing.write_xml import write
 
 from hub_core.plugin_api import Source
 from hub_core.testing.samples import ring_all_reduce

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
-from collhub_msccl.read_program import read
-from collhub_msccl.write_xml import write
+from collhub_msccl.programs.read_program import read
+from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import Algorithm
 from hub_core.plugin_api import Source

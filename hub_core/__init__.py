@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
+    from hub_core.installed import installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
     from hub_core.model.collectives import (
         Buffer,
@@ -73,6 +74,7 @@ __all__ = [
     "__version__",
     "discover",
     "execute",
+    "installed_version",
     "parse_topology",
     "read",
     "read_topology",
@@ -84,57 +86,30 @@ __all__ = [
 ]
 
 _HOMES = {
-    "hub_core.model.algorithm": (
-        "Algorithm",
-        "Provenance",
-    ),
+    "hub_core.installed": "installed_version",
+    "hub_core.model.algorithm": "Algorithm Provenance",
     "hub_core.model.collectives": (
-        "Buffer",
-        "Collective",
-        "CollectiveKind",
-        "Contributions",
-        "CustomContract",
-        "ReduceOp",
+        "Buffer Collective CollectiveKind Contributions CustomContract ReduceOp"
     ),
     "hub_core.model.diagnostics": (
-        "Diagnostic",
-        "HubError",
-        "InputError",
-        "Location",
-        "LossyError",
-        "PluginError",
-        "Severity",
-        "UsageError",
+        "Diagnostic HubError InputError Location LossyError PluginError Severity UsageError"
     ),
-    "hub_core.model.losses": (
-        "Loss",
-        "LossPolicy",
-    ),
-    "hub_core.model.steps": (
-        "StepKind",
-        "StepTable",
-        "StepTableBuilder",
-    ),
-    "hub_core.network.texts": ("parse_topology",),
-    "hub_core.network.topology": ("Topology",),
-    "hub_core.pipeline.execution": ("execute",),
-    "hub_core.pipeline.inputs": ("read",),
-    "hub_core.pipeline.outputs": (
-        "Written",
-        "write",
-    ),
-    "hub_core.pipeline.passes": ("transform",),
-    "hub_core.pipeline.simulation": ("simulate",),
-    "hub_core.pipeline.synthesis": ("synthesize",),
-    "hub_core.pipeline.topologies": ("read_topology",),
-    "hub_core.plugin_api.simulator": ("SimulationResult",),
-    "hub_core.registry.discovery": ("discover",),
-    "hub_core.registry.plugins": ("Registry",),
-    "hub_core.verification": (
-        "VerifyReport",
-        "verify",
-    ),
-    "hub_core.version": ("__version__",),
+    "hub_core.model.losses": "Loss LossPolicy",
+    "hub_core.model.steps": "StepKind StepTable StepTableBuilder",
+    "hub_core.network.texts": "parse_topology",
+    "hub_core.network.topology": "Topology",
+    "hub_core.pipeline.execution": "execute",
+    "hub_core.pipeline.inputs": "read",
+    "hub_core.pipeline.outputs": "Written write",
+    "hub_core.pipeline.passes": "transform",
+    "hub_core.pipeline.simulation": "simulate",
+    "hub_core.pipeline.synthesis": "synthesize",
+    "hub_core.pipeline.topologies": "read_topology",
+    "hub_core.plugin_api.simulator": "SimulationResult",
+    "hub_core.registry.discovery": "discover",
+    "hub_core.registry.plugins": "Registry",
+    "hub_core.verification": "VerifyReport verify",
+    "hub_core.version": "__version__",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

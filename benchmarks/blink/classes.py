@@ -20,18 +20,16 @@ from itertools import pairwise, permutations
 
 import numpy as np
 from collhub_blink.allocations import AllocationClass, allocation_classes
-from collhub_blink.fewest import Fewest
-from collhub_blink.fewest_all_reduce import fewest_all_reduce_trees
-from collhub_blink.fewest_broadcast import fewest_broadcast_trees
-from collhub_blink.weights import Budget
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.rates import broadcast_rate, strength
+from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
+from collhub_blink.fewest.broadcast import fewest_broadcast_trees
+from collhub_blink.fewest.counting import Fewest
+from collhub_blink.fewest.weights import Budget
+from collhub_packing import CapacityGraph, broadcast_rate, strength
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 import hub_core
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Topology
-from hub_core.pipeline import work as pipeline
 
 MACHINES = {"dgx1v": 25e9, "dgx1p": 20e9}
 PCIE_BYTES_PER_S = 10e9
@@ -144,7 +142,7 @@ def _print_simulated(topology: Topology, rows: list[Row], link: float, size: int
 def _simulated_s(kind: CollectiveKind, network: Topology, size: int) -> float:
     root = 0 if kind is CollectiveKind.BROADCAST else None
     collective = Collective(kind, network.num_npus, 1, root=root, in_place=True)
-    made = pipeline.synthesize(collective, network, size, name="blink")
+    made = hub_core.synthesize(collective, network, size, name="blink")
     time_ns = hub_core.simulate(made.algorithm, network, size).time_ns
     assert time_ns is not None
     return time_ns / 1e9

@@ -16,15 +16,14 @@ import time
 
 import numpy as np
 from collhub_blink.certificate import certificate_of
-from collhub_blink.packing import Packing
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.task import PackingTask
 from collhub_blink.synthesize import packings_of
-from collhub_blink.task import Task
 
 import hub_core
 from hub_core.certificates import check_certificate
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
-from hub_core.pipeline import work as pipeline
 from hub_core.plugin_api import SynthesisRequest
 
 MACHINES = {
@@ -91,12 +90,14 @@ def _line(machine: str, topology: Topology, kind: CollectiveKind) -> str:
     )
 
 
-def _packed(topology: Topology, kind: CollectiveKind, size: int) -> tuple[Task, list[Packing]]:
+def _packed(
+    topology: Topology, kind: CollectiveKind, size: int
+) -> tuple[PackingTask, list[PlacedPacking]]:
     collective = _collective(topology, kind)
     request = SynthesisRequest(
         collective, topology, size, tuple(range(topology.num_npus)), Occupancy.SERIALIZATION
     )
-    task = Task.of(request, OPTIONS)
+    task = PackingTask.of(request, OPTIONS)
     return task, packings_of(task)
 
 
@@ -109,7 +110,7 @@ def _collective(topology: Topology, kind: CollectiveKind) -> Collective:
 
 def _simulated(topology: Topology, kind: CollectiveKind, size: int) -> str:
     start = time.process_time()
-    made = pipeline.synthesize(_collective(topology, kind), topology, size, name="blink")
+    made = hub_core.synthesize(_collective(topology, kind), topology, size, name="blink")
     seconds = time.process_time() - start
     time_ns = hub_core.simulate(made.algorithm, topology, size).time_ns
     assert time_ns is not None

@@ -10,13 +10,12 @@ from fractions import Fraction
 
 import numba
 import numpy as np
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.rates import strength
+from collhub_packing import CapacityGraph
+from collhub_packing import strength
 
 import hub_core
 from hub_core import Collective, CollectiveKind, Topology, parse_topology
 from hub_core.network import Occupancy
-from hub_core.pipeline import work as pipeline
 from hub_core.version import __version__
 
 CONSTANTS = "?bandwidth=50GB/s&latency=200ns"
@@ -90,7 +89,7 @@ def measure(
     collective = Collective(CollectiveKind.ALL_REDUCE, topology.num_npus, 1, in_place=True)
     given = {"method": method, **{name: str(value) for name, value in options.items()}}
     start = time.process_time()
-    result = pipeline.synthesize(
+    result = hub_core.synthesize(
         collective, topology, size, name="tacos", options=given, occupancy=occupancy
     )
     spent = time.process_time() - start

@@ -1,4 +1,7 @@
-"""`collhub demo`: the main job on the shipped examples - verify, write traces, simulate, compare with the bound."""
+"""`collhub demo`: the main job on the shipped examples.
+
+Verify, write traces, simulate, compare with the bound.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from hub_core.model.diagnostics import InputError, PluginError
 from hub_core.plugin_api.command_line import json_flag
 
 if TYPE_CHECKING:
+    from hub_core.cli.timing import Timing
     from hub_core.model.algorithm import Algorithm, JsonValue
-    from hub_core.pipeline.timing import Timing
     from hub_core.registry.plugins import Registry
 
 
@@ -57,7 +60,7 @@ class _Run:
 @json_flag
 @click.pass_obj
 def demo(session: Session, output: Path | None, as_json: bool) -> None:
-    """Verify three shipped MSCCL algorithms, write their traces, and simulate them on several topologies."""
+    """Verify three shipped MSCCL algorithms, write their traces, simulate them on topologies."""
     registry = session.registry()
     _check_plugins(registry)
     folder = output or Path(tempfile.mkdtemp(prefix="collhub-demo-"))
@@ -114,8 +117,8 @@ def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
 
 
 def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
+    from hub_core.cli.timing import judged
     from hub_core.pipeline.simulation import simulate
-    from hub_core.pipeline.timing import judged
     from hub_core.pipeline.topologies import read_topology
 
     algorithm = example.algorithm
@@ -131,9 +134,8 @@ def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
 def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> None:
     for example in examples:
         collective = example.algorithm.collective
-        print(
-            f"{example.name}: {collective.kind}, {collective.num_ranks} ranks, {len(example.algorithm.steps)} steps: verified"
-        )
+        size = f"{collective.num_ranks} ranks, {len(example.algorithm.steps)} steps"
+        print(f"{example.name}: {collective.kind}, {size}: verified")
     print()
     rows = [(run.example.name, run.topology, *timing_cells(run.timing)) for run in runs]
     print_table(("algorithm", "topology", *TIMING_COLUMNS), rows, right=TIMING_COLUMNS)

@@ -1,4 +1,4 @@
-"""`collhub doctor`: what is installed, whether it fits together, and what the plugins say of their health."""
+"""`collhub doctor`: what is installed, whether it fits together, what checks of it say."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from hub_core.cli.output import print_json
 from hub_core.cli.session import Session
+from hub_core.installed import find_distribution, installed_version
 from hub_core.model.diagnostics import ExitCode
 from hub_core.plugin_api.check import CheckLine
 from hub_core.plugin_api.command_line import json_flag
@@ -19,7 +20,6 @@ from hub_core.registry.compatibility import (
     active_requirements,
     unmet_requirements,
 )
-from hub_core.registry.metadata import find_distribution, installed_version
 from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, Registry
 from hub_core.version import __version__
 
@@ -28,7 +28,10 @@ from hub_core.version import __version__
 @json_flag
 @click.pass_obj
 def doctor(session: Session, as_json: bool) -> int:
-    """Report on Python, the core, its dependencies and every plugin; exit 3 where something is not as it should be."""
+    """Report on Python, the core, its dependencies and every plugin.
+
+    Exit 3 where something is not as it should be.
+    """
     lines = list(_lines(session.registry()))
     is_ok = all(line.is_ok for _, line in lines)
     if as_json:
@@ -113,7 +116,8 @@ def _temporary_folder() -> CheckLine:
 
 def _plugin_line(plugin: Plugin) -> CheckLine:
     status = plugin.status
-    details = f"{plugin.distribution} {plugin.version} is {status.state}{f': {status.reason}' if status.reason else ''}"
+    reason = f": {status.reason}" if status.reason else ""
+    details = f"{plugin.distribution} {plugin.version} is {status.state}{reason}"
     is_healthy = status.state is PluginState.DISABLED or (
         status.state is PluginState.LOADED and not status.reason
     )

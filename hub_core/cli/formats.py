@@ -1,4 +1,4 @@
-"""`collhub formats`: what can be read, written, synthesized, simulated and run with, by which plugin, and with which options."""
+"""`collhub formats`: what there is to work with, by which plugin, and with which options."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way into or out of the hub: what it does, what does it, and the format, simulator or executor that it is."""
+    """One way into or out of the hub.
+
+    What it does, what does it, and the format, simulator or executor that it is.
+    """
 
     name: str
     does: str

@@ -1,4 +1,4 @@
-"""`collhub inspect`: what a file is - collective, ranks, steps by kind, channels, bytes per link, critical path."""
+"""`collhub inspect`: what a file is - collective, steps, channels, traffic, critical path."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ def inspect(
     size_text: str | None,
     as_json: bool,
 ) -> None:
-    """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, where it came from.
+    """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, origin.
 
-    Execution traces that are workloads, not algorithms, are surveyed: nodes by type, dependencies, attributes.
+    Execution traces that are workloads, not algorithms, are surveyed: nodes by type, dependencies,
+    attributes.
     """
     size = None if size_text is None else parse_size(size_text)
     opened = session.open_input(source, source_format)
@@ -138,13 +139,15 @@ def _print(
     longest: CriticalPath | None,
 ) -> None:
     collective, steps = algorithm.collective, algorithm.steps
+    made = algorithm.provenance
+    scratch = int(algorithm.scratch_units.max(initial=0))
     kinds = ", ".join(f"{count} {kind}" for kind, count in kind_counts(steps).items() if count)
     print_fields(
         {
             "file": f"{source} ({source_format})",
             "collective": _said_collective(algorithm),
             "ranks": str(collective.num_ranks),
-            "units": f"{collective.unit_count}, scratch {int(algorithm.scratch_units.max(initial=0))} at most",
+            "units": f"{collective.unit_count}, scratch {scratch} at most",
             "size": "not stated"
             if algorithm.collective_bytes is None
             else format_bytes(algorithm.collective_bytes),
@@ -153,7 +156,7 @@ def _print(
             "channels": str(_channels(algorithm)),
             "lanes": str(_lanes(algorithm) or "not stated"),
             "critical path": _said_path(longest),
-            "made by": f"{algorithm.provenance.producer} {algorithm.provenance.producer_version}".strip(),
+            "made by": f"{made.producer} {made.producer_version}".strip(),
             "made from": algorithm.provenance.source_name or "not stated",
         }
     )

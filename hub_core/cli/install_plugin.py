@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, JsonValue]]:
-    """Run `python -m pip install`; return the plugins, as in the plugin report, that came or changed.
+    """Run `python -m pip install`.
+
+    Return the plugins, as in the plugin report, that came or changed.
 
     pip's output goes to standard error. Raises `PluginError` where pip is missing or fails.
     """
@@ -28,7 +30,8 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, Js
             cure="put options for pip behind --",
         )
     if importlib.util.find_spec("pip") is None:
-        cure = f"install it with '{sys.executable} -m ensurepip', or install {target} with the tool of your environment"
+        own_tool = f"install {target} with the tool of your environment"
+        cure = f"install it with '{sys.executable} -m ensurepip', or {own_tool}"
         raise PluginError("this Python has no pip", cure=cure, code="no-pip")
     before = _installed()
     command = [sys.executable, "-m", "pip", "install", *pip_options, target]

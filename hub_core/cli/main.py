@@ -1,12 +1,13 @@
-"""The `collhub` program: commands imported only when they run, and the one place where errors become lines and exit codes."""
+"""The `collhub` program.
+
+Commands imported only when they run, and the one place where errors become lines and exit codes.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,8 @@ def _plugin_command(session: Session, name: str) -> click.Command:
         provided = registry.find(Command, name)
     except UsageError:
         known = [command.name for command in _all_commands(session)]
+        import difflib
+
         close = difflib.get_close_matches(name, known, 1, 0.5)
         cure = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}"
         message = f"there is no command {name!r}"
@@ -102,8 +105,9 @@ def _imported(reference: str) -> click.Command:
 def collhub(session: Session, no_plugins: bool, disabled: tuple[str, ...], debug: bool) -> None:
     """Read, verify, simulate and write collective-communication algorithms.
 
-    Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 input invalid or
-    verification failed, 2 usage, 3 plugin missing or broken, 4 refused because lossy under --strict, 70 a bug.
+    Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 input
+    invalid or verification failed, 2 usage, 3 plugin missing or broken, 4 refused because lossy
+    under --strict, 70 a bug.
     """
     session.use_plugins = not no_plugins
     session.disabled_plugins = disabled
@@ -112,7 +116,8 @@ def collhub(session: Session, no_plugins: bool, disabled: tuple[str, ...], debug
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on `arguments` (default: the command line) and return its exit code."""
-    # No command multiplies matrices, and the idle threads of numpy's OpenBLAS cost more CPU than a small conversion.
+    # No command multiplies matrices, and the idle threads of numpy's OpenBLAS cost more CPU than a
+    # small conversion.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = list(sys.argv[1:] if arguments is None else arguments)
     session = Session(
@@ -127,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str], session: Session) -> int:
-    """Run one command and turn whatever it raises, a closed pipe excepted, into lines and an exit code."""
+    """Run one command; whatever it raises, a closed pipe excepted, becomes lines and a code."""
     try:
         with collhub.make_context("collhub", given or ["--help"], obj=session) as context:
             code = collhub.invoke(context)
@@ -142,6 +147,9 @@ def _run(given: list[str], session: Session) -> int:
         raise
     except Exception as error:
         if session.is_debug:
+            # Imported here: it takes longer than most of the start.
+            import traceback
+
             traceback.print_exception(error)
         return _report(error)
 
@@ -163,8 +171,8 @@ def _report(error: Exception) -> int:
         print_error("not enough memory for this input")
         return int(ExitCode.INVALID)
     print_error(
-        f"internal error: {type(error).__name__}: {error}; this is a bug of collhub {__version__}, please report it"
-        " with the output of the same command under --debug"
+        f"internal error: {type(error).__name__}: {error}; this is a bug of collhub {__version__},"
+        " please report it with the output of the same command under --debug"
     )
     return int(ExitCode.BUG)
 
@@ -190,7 +198,7 @@ def _discard_stdout_where_it_fails() -> None:
 
 
 def _discard_stdout() -> None:
-    """Keep the interpreter from complaining about a closed pipe or a full disk when it flushes at exit."""
+    """Keep the interpreter from complaining of a closed pipe or a full disk at its exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -19,7 +19,10 @@ _TEMPLATE_FILES = (".md", ".py", ".toml", ".typed")
 
 
 def write_plugin(name: str, directory: str | None) -> tuple[Path, tuple[Path, ...]]:
-    """Write the distribution `collhub-NAME` into a new or empty folder; return the folder and its files."""
+    """Write the distribution `collhub-NAME` into a new or empty folder.
+
+    Return the folder and its files.
+    """
     plain = name.removeprefix("collhub-").removeprefix("collhub_")
     if not _NAME.match(plain) or plain in (CORE_NAME, "hub"):
         cure = "use lower-case letters and digits, words joined by '-'"

@@ -79,7 +79,10 @@ def print_note(message: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Escape what would break a line or a terminal: names and contents of files are not to be trusted."""
+    """Escape what would break a line or a terminal.
+
+    Names and contents of files are not to be trusted.
+    """
     return "".join(
         c
         if c.isprintable()
@@ -92,7 +95,10 @@ def one_line(text: str) -> str:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Show `what` and the seconds it has taken on stderr while the body runs: only on a terminal, not before 1 s."""
+    """Show `what` and the seconds it has taken on stderr while the body runs.
+
+    Only on a terminal, not before 1 s.
+    """
     if not sys.stderr.isatty():
         yield
         return
@@ -108,7 +114,10 @@ def progress(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
-    """Yield `show(fraction, detail)`, which tells how far the work is and how long it may take: on a terminal, from 1 s on."""
+    """Yield `show(fraction, detail)`, which tells how far the work is and how long it may take.
+
+    On a terminal, from 1 s on.
+    """
     start = time.monotonic()
     shown = [start, 0.0]
 

@@ -79,7 +79,10 @@ def show(session: Session, name: str, as_json: bool) -> int:
 @json_flag
 @click.pass_obj
 def check(session: Session, name: str, as_json: bool) -> int:
-    """Run the conformance checks on the plugin NAME; exit 3 where one fails or the plugin is not there."""
+    """Run the conformance checks on the plugin NAME.
+
+    Exit 3 where one fails or the plugin is not there.
+    """
     # Imported here: the checks need numpy and verification, listing plugins does not.
     from hub_core.testing.conformance import Verdict, check_plugin
 
@@ -101,7 +104,7 @@ def check(session: Session, name: str, as_json: bool) -> int:
     help="Where to write it (default: collhub-NAME in the current folder).",
 )
 def new(name: str, directory: str | None) -> int:
-    """Write a plugin distribution collhub-NAME that passes `collhub plugins check NAME` as it is."""
+    """Write a distribution collhub-NAME that passes `collhub plugins check NAME` as it is."""
     from hub_core.cli.new_plugin import write_plugin
 
     folder, files = write_plugin(name, directory)
@@ -117,7 +120,7 @@ def new(name: str, directory: str | None) -> int:
 @json_flag
 @click.pass_obj
 def install(session: Session, target: str, pip_options: Sequence[str], as_json: bool) -> int:
-    """Install a plugin distribution with pip into the Python that runs collhub, and report its status.
+    """Install a plugin with pip into the Python that runs collhub, and report its status.
 
     What follows `--` is handed to pip: `collhub plugins install ./collhub-x -- --no-index`.
     """
@@ -133,8 +136,8 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
         )
     for plugin in changed:
         if plugin["status"] != PluginState.LOADED:
-            what = f"{plugin['distribution']} is installed, but its plugin {plugin['name']} is {plugin['status']}"
-            raise PluginError(f"{what}: {plugin['reason']}")
+            status = f"its plugin {plugin['name']} is {plugin['status']}: {plugin['reason']}"
+            raise PluginError(f"{plugin['distribution']} is installed, but {status}")
     if not changed:
         raise PluginError(
             f"{target} is installed, but it added or changed no plugin",
@@ -148,12 +151,13 @@ def _provided(plugin: Plugin) -> str:
 
 
 def _print_plugin(plugin: Plugin) -> None:
+    reason = f": {plugin.status.reason}" if plugin.status.reason else ""
     print_fields(
         {
             "name": plugin.name,
             "distribution": f"{plugin.distribution} {plugin.version}",
             "module": plugin.module,
-            "status": f"{plugin.status.state}{f': {plugin.status.reason}' if plugin.status.reason else ''}",
+            "status": f"{plugin.status.state}{reason}",
         }
     )
 

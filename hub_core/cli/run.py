@@ -67,7 +67,8 @@ class _Wish(TypedDict):
 class _Trial:
     """One execution, and what is to be said of it.
 
-    `order_kept`: whether the bits are those of the schedule's own order of reduction, None where that was not asked.
+    `order_kept`: whether the bits are those of the schedule's own order of reduction, None where
+    that was not asked.
     """
 
     algorithm: Algorithm

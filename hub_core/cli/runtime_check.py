@@ -1,4 +1,7 @@
-"""`collhub verify --runtime`: whether a runtime will use a file, for which calls and sizes, and if not, why."""
+"""`collhub verify --runtime`.
+
+Whether a runtime will use a file, for which calls and sizes, and if not, why.
+"""
 
 from __future__ import annotations
 

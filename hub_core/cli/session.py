@@ -1,4 +1,7 @@
-"""The context of every command, the core's own and those of plugins: plugins, inputs, outputs, words."""
+"""The context of every command, the core's own and those of plugins.
+
+Plugins, inputs, outputs, words.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`collhub simulate`: the time of one algorithm on one topology, for one size or a range of sizes."""
+"""`collhub simulate`: the time of an algorithm on a topology.
+
+The time of one algorithm on one topology, for one size or a range of sizes.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ from hub_core.plugin_api.command_line import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hub_core.cli.timing import Timing
     from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.network.topology import Topology
-    from hub_core.pipeline.timing import Timing
     from hub_core.plugin_api.simulator import LinkLoad
 
 
@@ -132,7 +135,10 @@ def _print(
 
 
 def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out: str) -> None:
-    """Write the steps of a run. Raises `UsageError` where the simulator does not tell their times."""
+    """Write the steps of a run.
+
+    Raises `UsageError` where the simulator does not tell their times.
+    """
     from hub_core.plugin_api.report_writer import ReportRequest, Shown
 
     start, end = timing.result.step_start_ns, timing.result.step_end_ns
@@ -171,8 +177,8 @@ def _timing(
     backend: str,
     options: Assignments,
 ) -> Timing:
+    from hub_core.cli.timing import judged
     from hub_core.pipeline.simulation import simulate as run_simulator
-    from hub_core.pipeline.timing import judged
 
     with progress(f"simulating {format_bytes(size)}"):
         result = run_simulator(
@@ -240,9 +246,10 @@ def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
 def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None:
     size, time, bandwidth, bound, ratio = timing_cells(timing)
     exact = "" if timing.time_ns is None else f" ({timing.time_ns} ns)"
+    ranks = f"{algorithm.num_ranks} ranks"
     print_fields(
         {
-            "algorithm": f"{algorithm.collective.kind}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps",
+            "algorithm": f"{algorithm.collective.kind}, {ranks}, {len(algorithm.steps)} steps",
             "topology": f"{topology.name}: {topology.num_npus} NPUs, {topology.num_links} links",
             "size": size,
             "time": f"{time}{exact}",

@@ -7,7 +7,10 @@ from hub_core.model.quantities import parse_size
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """`1MiB`: that size. `1MiB..1GiB`: from the first to the last, each twice the one before. Raises `UsageError`."""
+    """`1MiB`: that size.
+
+    `1MiB..1GiB`: from the first to the last, each twice the one before. Raises `UsageError`.
+    """
     first, dots, last = text.partition("..")
     sizes = [parse_size(first)]
     if not dots:

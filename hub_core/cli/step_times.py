@@ -15,7 +15,10 @@ _HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
 
 
 def write_step_times(steps: StepTable, result: SimulationResult, out: str) -> None:
-    """Write one line a step: rank, position in the rank, kind, peer, start and end; -1 for what never happened."""
+    """Write one line a step: rank, position in the rank, kind, peer, start and end.
+
+    -1 for what never happened.
+    """
     from hub_core.pipeline.artifacts import Content, destination
     from hub_core.plugin_api.formats import Format
 

@@ -1,4 +1,7 @@
-"""What an algorithm is, in numbers: steps by kind, traffic by pair of ranks, and the longest chains of steps and messages."""
+"""What an algorithm is, in numbers.
+
+Steps by kind, traffic by pair of ranks, and the longest chains of steps and messages.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ Int64Array = npt.NDArray[np.int64]
 class Traffic:
     """Messages between pairs of ranks, one entry a pair, ordered by source, then destination.
 
-    Columns int64: `source`, `destination`, `messages`, `units`, and `bytes`, None where no size is known.
+    Columns int64: `source`, `destination`, `messages`, `units`, and `bytes`, None where no size is
+    known.
     """
 
     source: Int64Array
@@ -30,7 +34,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Length of the longest chain of dependent steps, and the most messages that wait for each other in a chain."""
+    """The longest chain of dependent steps, and the most messages that wait in a chain."""
 
     steps: int
     messages: int
@@ -43,7 +47,10 @@ def kind_counts(steps: StepTable) -> dict[str, int]:
 
 
 def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
-    """Sum what is sent from rank to rank; bytes for a collective of `collective_bytes`, if given."""
+    """Sum what is sent from rank to rank.
+
+    Bytes for a collective of `collective_bytes`, if given.
+    """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
     pairs = _pair(steps.rank[sends], steps.peer[sends])
@@ -59,10 +66,10 @@ def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
 
 
 def critical_path(steps: StepTable) -> CriticalPath | None:
-    """Longest chains over dependencies and messages, or None where steps wait for each other in a circle.
+    """Longest chains over dependencies and messages; None where steps wait in a circle.
 
-    A RECV follows the SEND that it matches; what has no match follows nothing. Level-synchronous: time
-    O(steps + dependencies) plus a constant per level.
+    A RECV follows the SEND that it matches; what has no match follows nothing. Level-synchronous:
+    time O(steps + dependencies) plus a constant per level.
     """
     parent, child, is_message = _all_edges(steps)
     order = np.argsort(parent, kind="stable")

@@ -1,4 +1,7 @@
-"""`collhub synthesize`: an algorithm for a collective on a topology, verified, timed and written."""
+"""`collhub synthesize`: make an algorithm.
+
+An algorithm for a collective on a topology, verified, timed and written.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ _WHOLE = ("all-reduce", "broadcast", "reduce")
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What the command line asks for. `npus`: the NPUs that take part; with `relays`, others may forward."""
+    """What the command line asks for.
+
+    `npus`: the NPUs that take part; with `relays`, others may forward.
+    """
 
     collective: str
     topology_text: str
@@ -73,7 +79,10 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """An algorithm with everything that is known about it. `report`: None where it was not verified."""
+    """An algorithm with everything that is known about it.
+
+    `report`: None where it was not verified.
+    """
 
     result: SynthesisResult
     topology: Topology
@@ -194,8 +203,9 @@ def synthesize(
 ) -> int:
     """Make an algorithm with the synthesizer NAME (`collhub formats` lists them).
 
-    Ranks are the NPUs of the topology; with --ranks, rank i is the i-th NPU of the list, unless --relays lets all NPUs
-    take part. Ctrl-C ends the search with the best found so far. Exit 0, or 1 where verification fails.
+    Ranks are the NPUs of the topology; with --ranks, rank i is the i-th NPU of the list, unless
+    --relays lets all NPUs take part. Ctrl-C ends the search with the best found so far. Exit 0, or
+    1 where verification fails.
     """
     request = _Request(
         kind,
@@ -358,9 +368,11 @@ def _fields(made: _Made, name: str, request: _Request) -> dict[str, str]:
             else "not possible for some ranks alone"
         )
     part = f" of {len(set(request.wanted or ()))} ranks" if result.is_partial else ""
+    what = f"{request.collective} by {name}"
+    network = f"{topology.num_npus} NPUs, {topology.num_links} links, {request.occupancy}"
     return {
-        "algorithm": f"{request.collective} by {name}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps{part}",
-        "topology": f"{topology.name}: {topology.num_npus} NPUs, {topology.num_links} links, {request.occupancy}",
+        "algorithm": f"{what}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps{part}",
+        "topology": f"{topology.name}: {network}",
         "size": format_bytes(request.size),
         **{key: _text(value) for key, value in result.statistics.items()},
         "time": f"{format_time(result.time_ns)} ({result.time_ns} ns)",

@@ -37,7 +37,8 @@ _ARGUMENT = click.argument("text", metavar="T")
 def topology() -> None:
     """Show, check, draw and convert networks.
 
-    T is a text such as ring:8, 'mesh:4x4?bandwidth=50GB/s&latency=500ns' or 'dgx1v?npus=0,1,4', a file, or - for stdin.
+    T is a text such as ring:8, 'mesh:4x4?bandwidth=50GB/s&latency=500ns' or 'dgx1v?npus=0,1,4', a
+    file, or - for stdin.
     """
 
 
@@ -82,8 +83,8 @@ def check(
 ) -> int:
     """Check that all NPUs of T reach one another, and note what is often a slip.
 
-    Exit 0 where they do, else 1 with two of them and the cut between. Notes: one-way and parallel links, links that
-    differ from their way back, switches that nothing can pass.
+    Exit 0 where they do, else 1 with two of them and the cut between. Notes: one-way and parallel
+    links, links that differ from their way back, switches that nothing can pass.
     """
     size = None if size_text is None else parse_size(size_text)
     network = session.read_topology(text, source_format)

@@ -1,4 +1,7 @@
-"""`collhub verify`: matching, deadlock, races and contents of one algorithm; exit 1 and the first causes where it is wrong."""
+"""`collhub verify`: matching, deadlock, races and contents of one algorithm.
+
+Exit 1 and the first causes where it is wrong.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
     from hub_core.verification import VerifyReport
 
 
-# By whether the contents were judged: a custom collective may state no outcome, a timing-only trace no contents.
+# By whether the contents were judged: a custom collective may state no outcome, a timing-only trace
+# no contents.
 _CORRECT = {True: "correct as claimed", False: "nothing wrong found, contents not judged"}
 
 
@@ -106,10 +110,13 @@ def verify(
     runtime: str | None,
     as_json: bool,
 ) -> int:
-    """Verify the algorithm in IN: matching, deadlock, races and contents, in place and out of place.
+    """Verify the algorithm in IN.
 
-    Exit 0 where every mode that the algorithm claims is correct, else 1. With --runtime: 0 where the runtime, whose
-    own rules a plugin knows, will use the file for some call. With --certificate: 1 also where the certificate is wrong.
+    Matching, deadlock, races and contents, in place and out of place.
+
+    Exit 0 where every mode that the algorithm claims is correct, else 1. With --runtime: 0 where
+    the runtime, whose own rules a plugin knows, will use the file for some call. With
+    --certificate: 1 also where the certificate is wrong.
     """
     if runtime is not None:
         others: dict[str, object] = {
@@ -230,9 +237,8 @@ def _object(
 def _print(source: str, algorithm: Algorithm, report: VerifyReport) -> None:
     collective = algorithm.collective
     outcome = "not correct as claimed" if not report.ok else _CORRECT[report.method != "none"]
-    print(
-        f"{source}: {collective.kind}, {collective.num_ranks} ranks, {len(algorithm.steps)} steps: {outcome}"
-    )
+    size = f"{collective.num_ranks} ranks, {len(algorithm.steps)} steps"
+    print(f"{source}: {collective.kind}, {size}: {outcome}")
     rows = [
         (name.replace("_", " "), "claimed" if mode.is_claimed else "not claimed", mode.verdict)
         for name, mode in report.modes.items()

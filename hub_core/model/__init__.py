@@ -152,103 +152,31 @@ __all__ = [
 ]
 
 _HOMES = {
-    "hub_core.model.diagnostics": (
-        "Diagnostic",
-        "ExitCode",
-        "HubError",
-        "InputError",
-        "Location",
-        "LossyError",
-        "PluginError",
-        "Severity",
-        "UsageError",
-    ),
-    "hub_core.model.losses": (
-        "Loss",
-        "LossPolicy",
-        "apply_policy",
-    ),
-    "hub_core.model.quantities": (
-        "format_bandwidth",
-        "format_bytes",
-        "format_time",
-        "parse_bandwidth",
-        "parse_size",
-        "parse_time",
-    ),
-    "hub_core.model.rank_lists": (
-        "format_ranks",
-        "parse_ranks",
+    "hub_core.model.algorithm": "Algorithm JsonValue Provenance message_bytes",
+    "hub_core.model.collectives": (
+        "ALL_RANKS Buffer Collective CollectiveKind Contributions CustomContract MAX_RANKS "
+        "MAX_UNITS MemoryLayout REDUCING ROOTED ReduceOp"
     ),
     "hub_core.model.columns": (
-        "BoolArray",
-        "Float64Array",
-        "Int64Array",
-        "IntArray",
-        "counted_positions",
-        "csr",
-        "expanded_ranges",
-        "first_positions",
-        "gather",
-        "group_of_entry",
-        "group_pointer",
-        "inverse",
-        "ordinals",
-        "positions_in",
-        "row_pointer",
-        "run_lengths",
-        "run_mask",
-        "run_starts",
-        "sorted_ordinals",
+        "BoolArray Float64Array Int64Array IntArray counted_positions csr expanded_ranges "
+        "first_positions gather group_of_entry group_pointer inverse ordinals positions_in "
+        "row_pointer run_lengths run_mask run_starts sorted_ordinals"
     ),
-    "hub_core.model.levels": (
-        "Order",
-        "topological_levels",
+    "hub_core.model.diagnostics": (
+        "Diagnostic ExitCode HubError InputError Location LossyError PluginError Severity "
+        "UsageError"
     ),
-    "hub_core.model.algorithm": (
-        "Algorithm",
-        "JsonValue",
-        "Provenance",
-        "message_bytes",
+    "hub_core.model.findings": "CAP Findings",
+    "hub_core.model.levels": "Order topological_levels",
+    "hub_core.model.losses": "Loss LossPolicy apply_policy",
+    "hub_core.model.membership": "collective_among with_ranks_named",
+    "hub_core.model.messages": "Messages match_messages",
+    "hub_core.model.quantities": (
+        "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"
     ),
-    "hub_core.model.collectives": (
-        "ALL_RANKS",
-        "Buffer",
-        "Collective",
-        "CollectiveKind",
-        "Contributions",
-        "CustomContract",
-        "MAX_RANKS",
-        "MAX_UNITS",
-        "MemoryLayout",
-        "REDUCING",
-        "ROOTED",
-        "ReduceOp",
-    ),
-    "hub_core.model.steps": (
-        "COLUMN_DEFAULTS",
-        "COLUMN_DTYPES",
-        "StepKind",
-        "StepTable",
-        "StepTableBuilder",
-    ),
-    "hub_core.model.findings": (
-        "CAP",
-        "Findings",
-    ),
-    "hub_core.model.membership": (
-        "collective_among",
-        "with_ranks_named",
-    ),
-    "hub_core.model.messages": (
-        "Messages",
-        "match_messages",
-    ),
-    "hub_core.model.wording": (
-        "action",
-        "describe",
-        "region",
-    ),
+    "hub_core.model.rank_lists": "format_ranks parse_ranks",
+    "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepKind StepTable StepTableBuilder",
+    "hub_core.model.wording": "action describe region",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

@@ -71,40 +71,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "hub_core.network.topology": (
-        "Dimension",
-        "DimensionKind",
-        "Link",
-        "Links",
-        "Occupancy",
-        "PLANE_SEPARATOR",
-        "Routes",
-        "Topology",
-        "link_times_ns",
+    "hub_core.network.bounds": "lower_bound_ns",
+    "hub_core.network.connectedness": "Pairs check_topology",
+    "hub_core.network.facts": (
+        "Facts HalfCut LinkClass Span diameter facts_of half_cuts link_classes reached spans"
     ),
     "hub_core.network.texts": (
-        "DEFAULT_BANDWIDTH_BYTES_PER_S",
-        "DEFAULT_LATENCY_S",
-        "grid",
-        "parse_topology",
-        "side_by_side",
+        "DEFAULT_BANDWIDTH_BYTES_PER_S DEFAULT_LATENCY_S grid parse_topology side_by_side"
     ),
-    "hub_core.network.bounds": ("lower_bound_ns",),
-    "hub_core.network.facts": (
-        "Facts",
-        "HalfCut",
-        "LinkClass",
-        "Span",
-        "diameter",
-        "facts_of",
-        "half_cuts",
-        "link_classes",
-        "reached",
-        "spans",
-    ),
-    "hub_core.network.connectedness": (
-        "Pairs",
-        "check_topology",
+    "hub_core.network.topology": (
+        "Dimension DimensionKind Link Links Occupancy PLANE_SEPARATOR Routes Topology link_times_ns"
     ),
 }
 

@@ -1,4 +1,7 @@
-"""Put artifacts on disk all or nothing: written beside their place first, then moved, taken back on any failure."""
+"""Put artifacts on disk all or nothing.
+
+Written beside their place first, then moved, taken back on any failure.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ class Content:
 
 
 def name_defect(name: object, layout: Layout) -> str | None:
-    """Why an artifact may not have this name in this layout, or None. No name leads out of its place."""
+    """Why an artifact may not have this name in this layout, or None.
+
+    No name leads out of its place.
+    """
     if isinstance(name, str) and _SAFE_NAMES[layout].match(name):
         return None
     return f"{name!r:.80} does not fit the layout '{layout}'"
@@ -43,7 +49,10 @@ def name_defect(name: object, layout: Layout) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A checked place for output: `place` is the file, the prefix or the folder; None is standard output."""
+    """A checked place for output: `place` is the file, the prefix or the folder.
+
+    None is standard output.
+    """
 
     place: Path | None
     layout: Layout
@@ -53,8 +62,9 @@ class Destination:
     def put(self, contents: Iterable[Content]) -> tuple[Path, ...]:
         """Write everything or nothing, and return the paths in order; empty for standard output.
 
-        Each content is written as soon as it comes. On failure and on Ctrl-C nothing new is left behind, and
-        what stood there stands. Raises `UsageError` where the place cannot be written or would mix two sets.
+        Each content is written as soon as it comes. On failure and on Ctrl-C nothing new is left
+        behind, and what stood there stands. Raises `UsageError` where the place cannot be written
+        or would mix two sets.
         """
         if self.place is None:
             sys.stdout.buffer.write(b"".join(content.data for content in contents))
@@ -74,7 +84,7 @@ class Destination:
         return (self.place,) if self.layout is Layout.FILE else targets
 
     def _is_device(self) -> bool:
-        """Whether the file is a pipe or a device such as /dev/null, which is written to and never replaced."""
+        """Whether the file is a pipe or a device such as /dev/null, which is never replaced."""
         if self.place is None or self.layout is not Layout.FILE or not self.place.exists():
             return False
         return not stat.S_ISREG(self.place.stat().st_mode)
@@ -96,19 +106,18 @@ class Destination:
             return []
         stale = sorted(set(rank_files(self.place, self.suffixes)) - set(targets))
         if stale and not self.force:
-            others = f"{stale[0]}{f' and {len(stale) - 1} more' if len(stale) > 1 else ''}"
-            raise _refusal(
-                f"{self.place} names another set of rank files already, of which {others} would stay"
-            )
+            more = f" and {len(stale) - 1} more" if len(stale) > 1 else ""
+            there = f"{self.place} names another set of rank files already"
+            raise _refusal(f"{there}, of which {stale[0]}{more} would stay")
         return stale
 
 
 def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> Destination:
     """Check where output shall go before any work is done.
 
-    FILE: a file, replaced if it exists. PREFIX: a set of files; one that has other ranks is refused. FOLDER: a
-    new or empty folder. With `force`, the other ranks of a set are removed, and files are replaced in a folder
-    that has others. Missing folders are made. Raises `UsageError`.
+    FILE: a file, replaced if it exists. PREFIX: a set of files; one that has other ranks is
+    refused. FOLDER: a new or empty folder. With `force`, the other ranks of a set are removed, and
+    files are replaced in a folder that has others. Missing folders are made. Raises `UsageError`.
     """
     text = os.fspath(out)
     if text == STANDARD_STREAM:
@@ -145,7 +154,10 @@ def _stage(content: Content, scratch: Path, number: int) -> Path:
 
 
 def _move_all(moves: Sequence[tuple[Path, Path]], stale: Sequence[Path], scratch: Path) -> None:
-    """Move staged files to their targets and stale ones away; on any exception undo what was done."""
+    """Move staged files to their targets and stale ones away.
+
+    On any exception undo what was done.
+    """
     if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
         os.replace(*moves[0])
         return

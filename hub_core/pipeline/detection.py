@@ -23,9 +23,9 @@ R = TypeVar("R", FormatReader, TopologyReader)
 def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     """The only reader that claims an input.
 
-    The suffix decides where one reader has it; else the signature, in the first 4096 bytes, among the readers
-    that have the suffix or, where none has, among all. Raises `UsageError` or, where a plugin that is not
-    loaded may be the one, `PluginError`.
+    The suffix decides where one reader has it; else the signature, in the first 4096 bytes, among
+    the readers that have the suffix or, where none has, among all. Raises `UsageError` or, where a
+    plugin that is not loaded may be the one, `PluginError`.
     """
     able = [provided for provided in registry.all(kind) if may_read(opened, provided.offer.format)]
     name = opened.source.parts[0].name
@@ -41,7 +41,10 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
 
 
 def writer_for(out: str, registry: Registry) -> Provided[FormatWriter]:
-    """The writer that the suffix of an output path names; a path without suffix means the canonical trace set."""
+    """The writer that the suffix of an output path names.
+
+    A path without suffix means the canonical trace set.
+    """
     writers = registry.all(FormatWriter)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]
     if len(named) == 1:
@@ -57,7 +60,10 @@ def writer_for(out: str, registry: Registry) -> Provided[FormatWriter]:
 
 
 def may_be_topology_file(text: str, registry: Registry) -> bool:
-    """Whether a text that names no existing file looks like one: a path with folders, or a known suffix."""
+    """Whether a text that names no existing file looks like one.
+
+    A path with folders, or a known suffix.
+    """
     return "/" in text or any(
         _has_suffix(text, provided.offer.format) for provided in registry.all(TopologyReader)
     )

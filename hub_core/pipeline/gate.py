@@ -1,4 +1,7 @@
-"""The gate that every input passes before work is done on it: what is wrong is refused with its causes."""
+"""The gate that every input passes before work is done on it.
+
+What is wrong is refused with its causes.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def read(
     registry: Registry | None = None,
     report: Report = log_diagnostic,
 ) -> Algorithm:
-    """Read an algorithm from a file, standard input (`-`) or a set of rank files named by its prefix.
+    """Read an algorithm from a file, standard input (`-`) or a set of rank files, by its prefix.
 
     The format is told by suffix, then by content, unless named. `registry` defaults to a new
     discovery of the installed plugins. Warnings of the reader go to `report`, by default the logger

@@ -24,7 +24,10 @@ from hub_core.registry.plugins import Provided, Registry
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a writing left behind: the files in order (none for standard output), losses and notes."""
+    """What a writing left behind.
+
+    The files in order (none for standard output), losses and notes.
+    """
 
     paths: tuple[Path, ...]
     losses: tuple[Loss, ...]
@@ -41,7 +44,7 @@ def write(
     force: bool = False,
     registry: Registry | None = None,
 ) -> Written:
-    """Write an algorithm to a file, a prefix, a folder or standard output (`-`), as its format lies.
+    """Write an algorithm to a file, a prefix, a folder or standard output (`-`).
 
     The format is told by the suffix of `out` unless named; without suffix it is the canonical trace
     set. Losses are returned; under `LossPolicy.REFUSE` they raise `LossyError` before anything is
@@ -136,6 +139,8 @@ def _contents(
             kind = type(data).__name__
             raise misfit(writer, f"returned an artifact whose content is {kind}, expected bytes")
         yield Content(artifact.name, bytes(data), artifact.executable)
+    if not seen:
+        raise misfit(writer, "returned no artifact")
 
 
 def _repetition(name: str, seen: set[str], layout: Layout) -> str | None:

@@ -1,4 +1,7 @@
-"""Open what users name as input - a file, standard input, a set of rank files - as bounded sources."""
+"""Open what users name as input.
+
+A file, standard input, a set of rank files - as bounded sources.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ Report = Callable[[Diagnostic], None]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An opened input: the source for a reader, the first 4096 bytes of its first part, and how it lies on disk."""
+    """An opened input: the source for a reader, the head of its first part, its layout.
+
+    `head`: the first 4096 bytes.
+    """
 
     source: Source
     head: bytes
@@ -52,11 +58,14 @@ class _Member(NamedTuple):
 
 
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
-    """Open a file, standard input (`-`), or a set of files; `formats` says which suffixes make sets.
+    """Open a file, standard input (`-`), or a set of files.
 
-    A set `PREFIX.<rank><suffix>` is named by its prefix, by one member, or by a folder that holds no other set.
-    Other folders are opened only for formats that are folders. Reads the head of the first part; the rest is
-    bounded and read on demand. Raises `InputError` for what is missing, empty, unreadable or too large.
+    `formats` says which suffixes make sets.
+
+    A set `PREFIX.<rank><suffix>` is named by its prefix, by one member, or by a folder that holds
+    no other set. Other folders are opened only for formats that are folders. Reads the head of the
+    first part; the rest is bounded and read on demand. Raises `InputError` for what is missing,
+    empty, unreadable or too large.
     """
     text = os.fspath(path)
     if text == STANDARD_STREAM:
@@ -90,7 +99,10 @@ def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _find_set(place: Path, formats: Sequence[Format]) -> list[_Member]:
-    """The rank files that a prefix, a member or a folder names, by rank; empty where it names no set."""
+    """The rank files that a prefix, a member or a folder names, by rank.
+
+    Empty where it names no set.
+    """
     suffixes = sorted(
         {suffix for f in formats if f.layout is Layout.PREFIX for suffix in f.suffixes}
     )
@@ -200,7 +212,10 @@ def _load(file: Path) -> bytes:
 
 
 def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
-    """A source of one part from a pipe: the head is read now, the rest once, when the part is loaded."""
+    """A source of one part from a pipe.
+
+    The head is read now, the rest once, when the part is loaded.
+    """
     try:
         head = file.read(HEAD_BYTES)
         _check_head(name, head)
@@ -221,7 +236,10 @@ def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) ->
 
 
 def _bounded(file: BinaryIO, name: str, head: bytes) -> bytes:
-    """`head` and all that follows it, at most 1 GiB: a stream does not say beforehand how long it is."""
+    """`head` and all that follows it, at most 1 GiB.
+
+    A stream does not say beforehand how long it is.
+    """
     content = io.BytesIO()
     content.write(head)
     while chunk := file.read(_CHUNK_BYTES):

@@ -1,4 +1,7 @@
-"""The offer `Check`: a subject is judged, and the judgement is a report; one shape for all subjects."""
+"""The offer `Check`: a subject is judged, and the judgement is a report.
+
+One shape for all subjects.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +81,9 @@ class CheckReport:
     """The judgement of a check.
 
     `ok`: whether the subject passes. `verdict`: the judgement in a few words. `diagnostics`: what
-    is wrong, first causes first, and what to beware of. `lines`: what was looked at, for subjects of
-    several parts. `calls`: RUNTIME only. `facts`: what was computed on the way, by name, for JSON;
+    is wrong, first causes first, and what to beware of. `lines`: what was looked at, for subjects
+    of several parts. `calls`: RUNTIME only. `facts`: what was computed on the way, by name, for
+    JSON;
     `details`: the same for people. `is_applicable`: False where the subject is not of the kind that
     the check knows, such as an algorithm without a certificate.
     """
@@ -96,7 +100,10 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`run(request: CheckRequest, options) -> CheckReport`; what is wrong is reported, not raised."""
+    """`run(request: CheckRequest, options) -> CheckReport`.
+
+    What is wrong is reported, not raised.
+    """
 
     name: str
     subject: Subject

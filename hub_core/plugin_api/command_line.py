@@ -5,7 +5,6 @@ And which reader, writer or simulator an `-O key=value` is meant for.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -20,7 +19,7 @@ Assignments = Mapping[str, str]
 
 
 def source_argument(function: Function) -> Function:
-    """The file, trace-set prefix or `-` that a command reads, and arguments for it where it is a program."""
+    """The file, trace-set prefix or `-` that a command reads, and arguments for a program."""
     arguments = click.argument(
         "source_arguments",
         metavar="[-- ARGUMENT...]",
@@ -100,16 +99,20 @@ def option_pairs(function: Function) -> Function:
         metavar="KEY=VALUE",
         multiple=True,
         callback=_parsed_pairs,
-        help="Option of a reader, writer, simulator or executor (repeatable; `collhub formats --json` lists them).",
+        help="Option of a reader, writer, simulator or executor"
+        " (repeatable; `collhub formats --json` lists them).",
     )(function)
 
 
 def assign(
     assignments: Assignments, declared: Mapping[str, Sequence[Option]]
 ) -> dict[str, dict[str, str]]:
-    """Give every option to the sides that declare it; `declared` maps `reader`, `writer`, ... to their options.
+    """Give every option to the sides that declare it; `declared` maps `reader`, `writer`, ...
 
-    A bare key goes to every side that declares it, `side.key` to that side alone and before a bare one. Raises
+    To their options.
+
+    A bare key goes to every side that declares it, `side.key` to that side alone and before a bare
+    one. Raises
     `UsageError` naming the closest option for a key that no side declares.
     """
     given: dict[str, dict[str, str]] = {side: {} for side in declared}
@@ -134,7 +137,8 @@ def _kept_for_reader(
 ) -> None:
     if arguments and not context.obj.has_separator:
         raise click.UsageError(
-            f"Got unexpected extra argument ({arguments[0]}); arguments for a program stand after --",
+            f"Got unexpected extra argument ({arguments[0]});"
+            " arguments for a program stand after --",
             context,
         )
     context.obj.source_arguments = arguments
@@ -151,6 +155,8 @@ def _names(options: Sequence[Option]) -> list[str]:
 def _closest(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
     owners = [f"{side}.{name}" for side, options in declared.items() if name in _names(options)]
     known = sorted({known for options in declared.values() for known in _names(options)})
+    import difflib
+
     if close := owners or difflib.get_close_matches(name, known, 1, 0.5):
         return f"did you mean {close[0]!r}?"
     return (

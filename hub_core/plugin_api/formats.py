@@ -19,7 +19,8 @@ class Format:
     """A format by name. Detection is declarative: suffixes first, then `signature`.
 
     `suffixes`: file name endings with the dot (`.xml`). `signature`: a regular expression (bytes)
-    searched in the first 4096 bytes, empty for none. PREFIX: part files are `PREFIX.<rank><suffix>`.
+    searched in the first 4096 bytes, empty for none. PREFIX: part files are
+    `PREFIX.<rank><suffix>`.
     """
 
     name: str

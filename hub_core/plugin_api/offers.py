@@ -1,4 +1,6 @@
-"""The table of all kinds of offer: what they are called, which hook returns them, where their code is.
+"""The table of all kinds of offer.
+
+What they are called, which hook returns them, where their code is.
 
 To add a kind: one file that defines the offer, its request and its result, and one line here.
 """

@@ -17,7 +17,9 @@ _LONGEST_NUMBER = 40
 def bind_options(
     record: type, given: OptionText, environment: Mapping[str, str], owner: str
 ) -> object:
-    """The record with every declared option: given, else from its environment variable, else default.
+    """The record with every declared option.
+
+    Given, else from its environment variable, else default.
 
     `owner` is named in messages (`writer chakra`). `-` in a given name stands for `_`. Raises
     `UsageError` with a finding for every unknown name and every value that does not fit.
@@ -114,7 +116,8 @@ def _number(raw: object) -> float:
 
 
 def _number_text(raw: object) -> str:
-    # `_` between digits is Python's, not the user's; long digit strings take quadratic time to convert.
+    # `_` between digits is Python's, not the user's; long digit strings take quadratic time to
+    # convert.
     if not isinstance(raw, str) or "_" in raw or len(raw) > _LONGEST_NUMBER:
         raise ValueError
     return raw

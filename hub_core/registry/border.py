@@ -1,4 +1,7 @@
-"""Run code of plugins so that nothing it does - raising, exiting, printing - reaches further than it may."""
+"""Run code of plugins so that nothing it does.
+
+Raising, exiting, printing - reaches further than it may.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import contextlib
 import io
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,8 @@ from hub_core.plugin_api.references import Reference
 
 T = TypeVar("T")
 
-# The standard streams belong to the process: two threads that load plugins must not swap them at once.
+# The standard streams belong to the process: two threads that load plugins must not swap them at
+# once.
 _STREAMS = threading.Lock()
 
 
@@ -31,7 +34,10 @@ class Attempt(Generic[T]):
 
 
 def attempt(work: Callable[[], T]) -> Attempt[T]:
-    """Run `work`, catching all but Ctrl-C, `SystemExit` included: `except Exception` is not enough here."""
+    """Run `work`, catching all but Ctrl-C, `SystemExit` included.
+
+    `except Exception` is not enough here.
+    """
     with _STREAMS, _swapped_streams() as stream:
         try:
             value, reason = work(), None
@@ -45,9 +51,10 @@ def attempt(work: Callable[[], T]) -> Attempt[T]:
 
 @contextlib.contextmanager
 def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
-    """Turn what plugin code raises in the body into a `PluginError` that names the plugin and its function.
+    """Turn what plugin code raises in the body into a `PluginError` that names plugin and function.
 
-    Passed through: `HubError`, which the plugin meant; Ctrl-C; lack of memory, which no plugin can help.
+    Passed through: `HubError`, which the plugin meant; Ctrl-C; lack of memory, which no plugin can
+    help.
     """
     try:
         yield
@@ -67,6 +74,9 @@ def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
 
 def reason_of(error: BaseException) -> str:
     """One line: the kind of error, its message, and the file and line that raised it."""
+    # Imported here: most starts meet no error, and it takes longer than most of the start.
+    import traceback
+
     place = ""
     if frames := traceback.extract_tb(error.__traceback__):
         place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
@@ -89,7 +99,10 @@ def _text_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _swapped_streams() -> Iterator[_Captured]:
-    """Keep the program's standard streams away from the body; yield the stream that took its output."""
+    """Keep the program's standard streams away from the body.
+
+    Yield the stream that took its output.
+    """
     kept = sys.stdin, sys.stdout, sys.stderr
     stream = _Captured()
     sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO()), stream, stream

@@ -1,4 +1,7 @@
-"""Decide whether a plugin fits: its requirement on `collhub` before import, its API version after."""
+"""Decide whether a plugin fits.
+
+Its requirement on `collhub` before import, its API version after.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from hub_core.installed import Distribution, canonical_name, installed_version
 from hub_core.plugin_api.hooks import API_VERSION
-from hub_core.registry.metadata import Distribution, canonical_name, installed_version
 from hub_core.version import __version__
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Check what hooks return: the right kinds of descriptions, with values that the hub can rely on."""
+"""Check what hooks return.
+
+The right kinds of descriptions, with values that the hub can rely on.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from hub_core.plugin_api.options import Option, OptionType, declared_options
 from hub_core.registry.bind_options import converted
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
+_NAME_RULE = "(lower-case letters, digits, '.', '_', '-')"
 _OPTION_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
@@ -50,7 +54,7 @@ def _offer_defect(offer: Offer) -> str | None:
         if reason := _format_defect(described):
             return reason
     elif not _is_text(offer.name, _NAME):
-        return f"{offer.name!r:.60} is not a name (lower-case letters, digits, '.', '_', '-')"
+        return f"{offer.name!r:.60} is not a name {_NAME_RULE}"
     title = f"{kind_of(offer).noun} {offer.name}"
     if not _is_text(reference_of(offer), _REFERENCE):
         return f"{title}: {reference_of(offer)!r:.80} is not a reference 'module:function'"
@@ -65,17 +69,19 @@ def _format_defect(given: object) -> str | None:
     if not isinstance(given, Format):
         return f"format is {type(given).__name__}, expected Format"
     if not _is_text(given.name, _NAME):
-        return f"format name {given.name!r:.60} is not a name (lower-case letters, digits, '.', '_', '-')"
+        return f"format name {given.name!r:.60} is not a name {_NAME_RULE}"
     if not isinstance(given.suffixes, tuple) or not all(
         isinstance(s, str) and re.match(r"\.\w", s) for s in given.suffixes
     ):
-        return f"format {given.name}: suffixes {given.suffixes!r:.80} are not a tuple of endings such as '.xml'"
+        wrong = f"suffixes {given.suffixes!r:.80} are not a tuple of endings such as '.xml'"
+        return f"format {given.name}: {wrong}"
     if not isinstance(given.layout, Layout):
         return f"format {given.name}: layout {given.layout!r:.60} is not a Layout"
     try:
         re.compile(given.signature + b"")
     except (re.error, TypeError) as error:
-        return f"format {given.name}: signature {given.signature!r:.80} is not a regular expression of bytes ({error})"
+        wrong = f"signature {given.signature!r:.80} is not a regular expression of bytes ({error})"
+        return f"format {given.name}: {wrong}"
     return None
 
 

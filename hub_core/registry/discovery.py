@@ -1,4 +1,7 @@
-"""Find plugins through entry points and load them one at a time; one broken plugin never stops the others."""
+"""Find plugins through entry points and load them one at a time.
+
+One broken plugin never stops the others.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from functools import partial
 
 import pluggy
 
+from hub_core.installed import Distribution, EntryPoint, canonical_name, installed_distributions
 from hub_core.model.diagnostics import PluginError, UsageError
 from hub_core.plugin_api import hooks as hookspecs
 from hub_core.plugin_api.hooks import ENTRY_POINT_GROUP, PROJECT
@@ -22,12 +26,6 @@ from hub_core.registry.compatibility import (
     requirement_incompatibility,
 )
 from hub_core.registry.descriptions import offers_defect
-from hub_core.registry.metadata import (
-    Distribution,
-    EntryPoint,
-    canonical_name,
-    installed_distributions,
-)
 from hub_core.registry.plugins import (
     CORE_NAME,
     Plugin,
@@ -55,11 +53,13 @@ def discover(
     disabled: Collection[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Registry:
-    """Load the core's formats and every installed plugin; whatever a plugin does becomes its status.
+    """Load the core's formats and every installed plugin.
 
-    `disabled`: plugin or distribution names, to which the comma-separated names in `COLLHUB_DISABLE_PLUGINS`
-    are added (`environment`, by default the process's). Raises `UsageError` for a name in `disabled` that no
-    plugin has; a name in the variable may lack one.
+    Whatever a plugin does becomes its status.
+
+    `disabled`: plugin or distribution names, to which the comma-separated names in
+    `COLLHUB_DISABLE_PLUGINS` are added (`environment`, by default the process's). Raises
+    `UsageError` for a name in `disabled` that no plugin has; a name in the variable may lack one.
     """
     candidates = sorted(_candidates(), key=lambda c: (c.plugin.name, c.plugin.distribution))
     _check_names(disabled, candidates)

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from hub_core.installed import canonical_name
 from hub_core.model.diagnostics import HubError, PluginError, UsageError
 from hub_core.plugin_api.offers import OFFER_KINDS, Offer, kind_of, noun_of
 from hub_core.registry.closest_match import closest
-from hub_core.registry.metadata import canonical_name
 
 T = TypeVar("T", bound=Offer)
 T_co = TypeVar("T_co", bound=Offer, covariant=True)
 
 
 class PluginState(StrEnum):
-    """What became of a plugin. DISABLED: by the user; INCOMPATIBLE: made for another core; BROKEN: its fault."""
+    """What became of a plugin.
+
+    DISABLED: by the user; INCOMPATIBLE: made for another core; BROKEN: its fault.
+    """
 
     LOADED = "loaded"
     DISABLED = "disabled"
@@ -27,7 +30,10 @@ class PluginState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PluginStatus:
-    """The outcome of loading one plugin. `reason`: why it is not loaded, or what is odd about one that is."""
+    """The outcome of loading one plugin.
+
+    `reason`: why it is not loaded, or what is odd about one that is.
+    """
 
     state: PluginState
     reason: str = ""
@@ -89,8 +95,8 @@ class Registry:
     def find(self, kind: type[T], name: str) -> Provided[T]:
         """The only offer of this kind and name.
 
-        Raises `PluginError` where two plugins use the name, or where a plugin that may provide it is not
-        loaded; else `UsageError` with the closest match.
+        Raises `PluginError` where two plugins use the name, or where a plugin that may provide it
+        is not loaded; else `UsageError` with the closest match.
         """
         found = [provided for provided in self.all(kind) if provided.name == name]
         if len(found) > 1:
@@ -122,7 +128,10 @@ class Registry:
         )
 
     def plugin(self, name: str) -> Plugin:
-        """The plugin with this entry-point or distribution name. Raises `PluginError` with the closest match."""
+        """The plugin with this entry-point or distribution name.
+
+        Raises `PluginError` with the closest match.
+        """
         for plugin in self.plugins:
             if canonical_name(name) in (
                 canonical_name(plugin.name),
@@ -162,4 +171,5 @@ class Registry:
 
 def _clash_text(found: Sequence[Provided[Offer]]) -> str:
     owners = " and ".join(str(provided.plugin) for provided in found)
-    return f"{owners} both offer a {kind_of(found[0].offer).noun} {found[0].name!r}, so neither is used"
+    noun = kind_of(found[0].offer).noun
+    return f"{owners} both offer a {noun} {found[0].name!r}, so neither is used"

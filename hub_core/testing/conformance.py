@@ -9,11 +9,13 @@ from enum import StrEnum
 from hub_core.model.diagnostics import PluginError
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check
+from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
+from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
@@ -37,8 +39,8 @@ class Verdict(StrEnum):
 class Rule:
     """One rule for plugins: the function yields a line for every way in which the rule is broken.
 
-    It yields `Skip` for an offer that it could not check. `kinds`: the kinds of offers that the rule is about,
-    empty for every plugin.
+    It yields `Skip` for an offer that it could not check. `kinds`: the kinds of offers that the
+    rule is about, empty for every plugin.
     """
 
     name: str
@@ -49,7 +51,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What became of one check: the problems where it failed, and the reasons why something was not checked."""
+    """What became of one check.
+
+    The problems where it failed, and the reasons why something was not checked.
+    """
 
     rule: Rule
     verdict: Verdict
@@ -61,7 +66,7 @@ _READERS = (FormatReader, TopologyReader)
 _WORKERS = (Simulator, Executor, AlgorithmPass, Check)
 
 RULES: tuple[Rule, ...] = tuple(
-    Rule(run.__name__.replace("_", "-"), (run.__doc__ or "").strip(), run, kinds)
+    Rule(run.__name__.replace("_", "-"), " ".join((run.__doc__ or "").split()), run, kinds)
     for run, kinds in (
         (loading_checks.loads_quietly, ()),
         (loading_checks.offers_something, ()),
@@ -80,13 +85,18 @@ RULES: tuple[Rule, ...] = tuple(
         (work_checks.executors_compute, (Executor,)),
         (work_checks.passes_keep_the_promise, (AlgorithmPass,)),
         (work_checks.checks_answer, (Check,)),
+        (work_checks.builders_build_their_example, (TopologyBuilder,)),
+        (work_checks.commands_are_click_commands, (Command,)),
         (work_checks.work_is_silent, _WORKERS),
     )
 )
 
 
 def check_plugin(name: str, registry: Registry | None = None) -> tuple[RuleResult, ...]:
-    """Run every check on an installed plugin. A plugin that is absent or not loaded fails every check."""
+    """Run every check on an installed plugin.
+
+    A plugin that is absent or not loaded fails every check.
+    """
     registry = registry or discover()
     return tuple(check_rule(rule, name, registry) for rule in RULES)
 

@@ -52,7 +52,7 @@ _FLIPS = 12
 
 
 def writers_write_samples(subject: Subject) -> Iterator[str]:
-    """Every writer writes at least one sample, with artifact names and bytes that fit its layout."""
+    """Every writer writes at least one sample, with names and bytes that fit its layout."""
     for writer in subject.offers(FormatWriter):
         written = renderings(writer)
         if not written:
@@ -71,7 +71,8 @@ def writers_are_deterministic(subject: Subject) -> Iterator[str]:
     one, other = (probe.digests(subject.plugin.name, seed) for seed in ("1", "2"))
     for name in sorted(one.keys() | other.keys()):
         if one.get(name) != other.get(name):
-            yield f"{name} differs between two processes: sort what comes from sets, keep out times and addresses"
+            cure = "sort what comes from sets, keep out times and addresses"
+            yield f"{name} differs between two processes: {cure}"
 
 
 def writers_keep_their_input(subject: Subject) -> Iterator[str]:
@@ -85,7 +86,10 @@ def writers_keep_their_input(subject: Subject) -> Iterator[str]:
 
 
 def losses_are_honest(subject: Subject) -> Iterator[str | Skip]:
-    """What is read back equals what was written, or a loss or restatement names what differs; without losses it is correct."""
+    """What is read back equals what was written, or a loss or restatement names what differs.
+
+    Without losses it is correct.
+    """
     for writer in subject.offers(FormatWriter):
         reader = subject.reader_of(writer.format)
         if reader is None:
@@ -113,7 +117,10 @@ def readers_read_samples(subject: Subject) -> Iterator[str | Skip]:
 
 
 def bad_input_is_refused(subject: Subject) -> Iterator[str | Skip]:
-    """Empty and random input raises a `HubError` that names the file; damaged valid input nothing else than that."""
+    """Empty and random input raises a `HubError` that names the file.
+
+    Damaged valid input nothing else than that.
+    """
     for reader in subject.readers():
         for name, content in _nonsense():
             yield from _refusal_problems(
@@ -132,7 +139,10 @@ def bad_input_is_refused(subject: Subject) -> Iterator[str | Skip]:
 
 
 def formats_leave_the_system_alone(subject: Subject) -> Iterator[str]:
-    """Readers and writers print nothing and open no file, process (but for a program that is read) or network connection."""
+    """Readers and writers print nothing and open no file, process or network connection.
+
+    A reader of programs may start the program that it reads.
+    """
     problems: dict[str, None] = {}
     for offer, work in _works(subject):
         # The first call imports what the work needs.
@@ -176,7 +186,7 @@ def _undeclared_loss(
 
 
 def _is_declared(difference: str, features: Sequence[str]) -> bool:
-    """Whether one of the features of losses and restatements names what differs, or `steps` for the whole table."""
+    """Whether a loss or a restatement names what differs, or `steps` for the whole table."""
     words = _FEATURE_WORDS.get(difference, (difference.replace("_", " "),))
     words += ("steps",) if difference in _OF_STEPS else ()
     return any(word in feature.lower().replace("_", " ") for feature in features for word in words)
@@ -202,7 +212,7 @@ def _nonsense() -> Iterator[tuple[str, bytes]]:
 
 
 def _damaged(source: Source) -> Iterator[tuple[str, Source]]:
-    """A valid source with its first part cut short, or with one bit turned, at places all over it."""
+    """A valid source with its first part cut short, or one bit turned, at places all over it."""
     generator = random.Random(_SEED)
     first = source.parts[0]
     content = first.load()

@@ -34,9 +34,10 @@ def output_of(work: Callable[[], object]) -> str:
 
 
 def accesses_of(work: Callable[[], object], own_folders: Sequence[str]) -> list[str]:
-    """Files, processes and network addresses that `work` asks the system for, as Python's audit events tell.
+    """Files, processes and network addresses that `work` asks for, as Python's audit events tell.
 
-    Left out: what imports and readers of package metadata do, and files in `own_folders` that are only read.
+    Left out: what imports and readers of package metadata do, and files in `own_folders` that are
+    only read.
     """
     watch = _installed_watch()
     watch.seen, watch.own_folders = [], tuple(own_folders)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hub_core.installed import canonical_name, find_distribution
 from hub_core.plugin_api.references import resolve
 from hub_core.registry.border import reason_of
 from hub_core.registry.compatibility import (
@@ -12,7 +13,6 @@ from hub_core.registry.compatibility import (
     unmet_requirements,
 )
 from hub_core.registry.descriptions import reference_of
-from hub_core.registry.metadata import canonical_name, find_distribution
 from hub_core.testing import probe
 from hub_core.testing.subject import Skip, Subject, title
 
@@ -41,7 +41,7 @@ def loads_quietly(subject: Subject) -> Iterator[str]:
 
 
 def offers_something(subject: Subject) -> Iterator[str]:
-    """At least one hook returns an offer, each with a description, none under a name that another plugin uses."""
+    """At least one hook returns an offer, each with a description and a name of its own."""
     if not subject.plugin.offers:
         yield "no hook returns anything; are the functions marked with @hookimpl?"
     for offer in subject.plugin.offers:
@@ -55,7 +55,8 @@ def imports_lightly(subject: Subject) -> Iterator[str]:
     """Loading the plugin, in a fresh process, imports no heavy module: listings must stay fast."""
     heavy = sorted(probe.imported_modules(subject.plugin.name) & HEAVY_MODULES)
     if heavy:
-        yield f"loading the plugin imports {', '.join(heavy)}; import it in the function that needs it"
+        cure = "import it in the function that needs it"
+        yield f"loading the plugin imports {', '.join(heavy)}; {cure}"
 
 
 def references_resolve(subject: Subject) -> Iterator[str]:
@@ -72,7 +73,7 @@ def references_resolve(subject: Subject) -> Iterator[str]:
 
 
 def requirements_are_met(subject: Subject) -> Iterator[str | Skip]:
-    """The distribution requires `collhub` in its metadata, and all that it requires is installed."""
+    """The distribution requires `collhub`, and all that it requires is installed."""
     if subject.plugin.is_core:
         yield Skip("the core requires no core")
         return
@@ -81,5 +82,6 @@ def requirements_are_met(subject: Subject) -> Iterator[str | Skip]:
         canonical_name(requirement.name) == CORE_DISTRIBUTION
         for requirement in active_requirements(own)
     ):
-        yield f"{subject.plugin.distribution} does not state which versions of {CORE_DISTRIBUTION} it works with (Requires-Dist)"
+        stated = f"which versions of {CORE_DISTRIBUTION} it works with (Requires-Dist)"
+        yield f"{subject.plugin.distribution} does not state {stated}"
     yield from (f"requirement not met: {requirement}" for requirement in unmet_requirements(own))

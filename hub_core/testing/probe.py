@@ -1,4 +1,6 @@
-"""Run in a fresh process by the conformance kit: what loading a plugin imports, and what its writers write.
+"""Run in a fresh process by the conformance kit.
+
+What loading a plugin imports, and what its writers write.
 
 `python -m hub_core.testing.probe imports NAME` prints the names of the imported modules,
 `python -m hub_core.testing.probe digests NAME` a SHA-256 of every artifact; both as JSON.
@@ -21,7 +23,7 @@ def imported_modules(plugin: str) -> set[str]:
 
 
 def digests(plugin: str, hash_seed: str) -> dict[str, str]:
-    """SHA-256 of what the plugin's writers make of the samples, in a process with this hash seed."""
+    """SHA-256 of what the plugin's writers make of the samples, under this hash seed."""
     return dict(_probe("digests", plugin, hash_seed))
 
 

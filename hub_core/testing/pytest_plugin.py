@@ -1,4 +1,4 @@
-"""Give pytest the option `--collhub-plugin NAME`, which names the plugin for `hub_core.testing.suite`."""
+"""Give pytest the option `--collhub-plugin NAME`, for `hub_core.testing.suite`."""
 
 from __future__ import annotations
 

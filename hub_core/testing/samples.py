@@ -1,4 +1,4 @@
-"""Small and large correct algorithms, built directly as step tables, for tests, benchmarks and demonstrations."""
+"""Small and large correct algorithms, built directly as step tables, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ _PROVENANCE = Provenance(producer="collhub-samples", producer_version="1")
 
 
 def all_samples(num_ranks: int = 4) -> dict[str, Algorithm]:
-    """Every sample for `num_ranks` ranks (2 or more), by name; those for powers of two only where that holds.
+    """Every sample for `num_ranks` ranks (2 or more), by name.
 
-    Every kind of collective occurs, in place and out of place where that makes sense, all of them correct.
+    Those for powers of two only where that holds.
+
+    Every kind of collective occurs, in place and out of place where that makes sense, all of them
+    correct.
     """
     makers = [
         all_pairs_all_reduce,
@@ -42,11 +45,14 @@ def all_samples(num_ranks: int = 4) -> dict[str, Algorithm]:
 
 
 def ring_all_reduce(num_ranks: int) -> Algorithm:
-    """In-place ring all-reduce: n - 1 reducing steps, then n - 1 copying steps, one unit each, 4 (n - 1) steps a rank.
+    """In-place ring all-reduce.
 
-    Rank r sends to r + 1 and receives from r - 1 (mod n), steps alternate SEND, RECV. A SEND waits for what it
-    forwards (data); a RECV waits for the SEND of the unit that it overwrites (data, from the second half on).
-    Columns are computed at once: 1024 ranks (4.2 million steps) take a few seconds.
+    N - 1 reducing steps, then n - 1 copying steps, one unit each, 4 (n - 1) steps a rank.
+
+    Rank r sends to r + 1 and receives from r - 1 (mod n), steps alternate SEND, RECV. A SEND waits
+    for what it forwards (data); a RECV waits for the SEND of the unit that it overwrites (data,
+    from the second half on). Columns are computed at once: 1024 ranks (4.2 million steps) take a
+    few seconds.
     """
     n = num_ranks
     grid = np.meshgrid(np.arange(n), np.arange(2 * (n - 1)), [0, 1], indexing="ij")
@@ -59,7 +65,8 @@ def ring_all_reduce(num_ranks: int) -> Algorithm:
     )
     rows = np.arange(len(rank))
     forwards = np.flatnonzero((is_receive == 0) & (half_step > 0))
-    # The RECV of half step k >= n - 1 overwrites what the SEND of half step k - (n - 1) read: 2n - 1 rows earlier.
+    # The RECV of half step k >= n - 1 overwrites what the SEND of half step k - (n - 1) read: 2n -
+    # 1 rows earlier.
     overwrites = np.flatnonzero((is_receive == 1) & (half_step >= n - 1))
     table = StepTable.from_columns(
         n,
@@ -84,7 +91,10 @@ def ring_all_reduce(num_ranks: int) -> Algorithm:
 
 
 def ring_all_gather(num_ranks: int) -> Algorithm:
-    """Ring all-gather, both modes: each rank copies its own unit to OUTPUT, then forwards what it received last."""
+    """Ring all-gather, both modes.
+
+    Each rank copies its own unit to OUTPUT, then forwards what it received last.
+    """
     n, draft = num_ranks, _Draft(num_ranks)
     for rank in range(n):
         draft.copy(rank, (_IN, 0), (_OUT, rank))
@@ -95,7 +105,10 @@ def ring_all_gather(num_ranks: int) -> Algorithm:
 
 
 def ring_reduce_scatter(num_ranks: int) -> Algorithm:
-    """Ring reduce-scatter, both modes: unit u starts at rank u + 1 and gathers one contribution a hop, in SCRATCH."""
+    """Ring reduce-scatter, both modes.
+
+    Unit u starts at rank u + 1 and gathers one contribution a hop, in SCRATCH.
+    """
     n, draft = num_ranks, _Draft(num_ranks)
     for hop in range(n - 1):
         for rank in range(n):
@@ -109,7 +122,10 @@ def ring_reduce_scatter(num_ranks: int) -> Algorithm:
 
 
 def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
-    """In-place recursive halving, then doubling (Thakur et al., IJHPCA 2005); the number of ranks is a power of two."""
+    """In-place recursive halving, then doubling (Thakur et al., IJHPCA 2005).
+
+    The number of ranks is a power of two.
+    """
     n, draft = num_ranks, _Draft(num_ranks)
     distances = [1 << k for k in range(n.bit_length() - 1)]
     for distance in reversed(distances):
@@ -122,7 +138,7 @@ def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
 
 
 def _exchange_blocks(draft: _Draft, num_ranks: int, distance: int, add: bool) -> None:
-    """Each rank sends to the rank `distance` away the block of that rank (halving), or its own (doubling)."""
+    """Each rank sends to the rank `distance` away that rank's block (halving), or its own."""
     blocks = [
         (_OUT, (rank ^ distance if add else rank) // distance * distance)
         for rank in range(num_ranks)
@@ -134,7 +150,9 @@ def _exchange_blocks(draft: _Draft, num_ranks: int, distance: int, add: bool) ->
 
 
 def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
-    """All-pairs all-reduce, both modes: rank u reduces unit u of all ranks through SCRATCH and sends the result to all.
+    """All-pairs all-reduce, both modes.
+
+    Rank u reduces unit u of all ranks through SCRATCH and sends the result to all.
 
     In place, a result overwrites a unit that was sent away before: only the messages order the two.
     """
@@ -162,7 +180,10 @@ def direct_all_to_all(num_ranks: int) -> Algorithm:
 
 
 def staged_all_to_all(num_ranks: int) -> Algorithm:
-    """All-to-all, both modes: units arrive in SCRATCH and move to OUTPUT once their place has been sent."""
+    """All-to-all, both modes.
+
+    Units arrive in SCRATCH and move to OUTPUT once their place has been sent.
+    """
     n, draft = num_ranks, _Draft(num_ranks)
     pairs = [(rank, peer) for rank in range(n) for peer in range(n) if rank != peer]
     for rank, peer in pairs:
@@ -175,7 +196,10 @@ def staged_all_to_all(num_ranks: int) -> Algorithm:
 
 
 def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
-    """Binomial-tree broadcast of two units, both modes: who has the data sends it on, at doubling distances."""
+    """Binomial-tree broadcast of two units, both modes.
+
+    Who has the data sends it on, at doubling distances.
+    """
     n, draft = num_ranks, _Draft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, 0), count=2)
     for distance in (1 << k for k in range((n - 1).bit_length())):
@@ -187,7 +211,10 @@ def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
-    """Binomial-tree reduce of two units, both modes: partial sums in OUTPUT at the root, in SCRATCH elsewhere."""
+    """Binomial-tree reduce of two units, both modes.
+
+    Partial sums in OUTPUT at the root, in SCRATCH elsewhere.
+    """
     n, draft = num_ranks, _Draft(num_ranks)
     partial: list[tuple[Buffer, int]] = [(_IN, 0)] * n
     for distance in reversed([1 << k for k in range((n - 1).bit_length())]):
@@ -220,7 +247,10 @@ def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def weighted_broadcast(num_ranks: int) -> Algorithm:
-    """Broadcast from rank 0 along the ring in both directions, weights 3:1: three units one way, one the other way."""
+    """Broadcast from rank 0 along the ring in both directions, weights 3:1.
+
+    Three units one way, one the other way.
+    """
     n, draft = num_ranks, _Draft(num_ranks)
     draft.copy(0, (_IN, 0), (_OUT, 0), count=4)
     for channel, (direction, first, count) in enumerate(((1, 0, 3), (-1, 3, 1))):
@@ -233,7 +263,10 @@ def weighted_broadcast(num_ranks: int) -> Algorithm:
 
 
 def shift_to_next(num_ranks: int) -> Algorithm:
-    """A custom collective, out of place: every rank but the last sends its INPUT of two units to the next one."""
+    """A custom collective, out of place.
+
+    Every rank but the last sends its INPUT of two units to the next one.
+    """
     n, draft = num_ranks, _Draft(num_ranks)
     for rank in range(n - 1):
         draft.message(rank, (_IN, 0), rank + 1, (_OUT, 0), count=2)
@@ -251,7 +284,10 @@ _Place = tuple[Buffer, int]
 
 
 class _Draft:
-    """Steps in program order; each waits for the last conflicting accesses of its rank to the same buffer."""
+    """Steps in program order.
+
+    Each waits for the last conflicting accesses of its rank to the same buffer.
+    """
 
     def __init__(self, num_ranks: int) -> None:
         self._builder = StepTableBuilder(num_ranks)

@@ -1,4 +1,7 @@
-"""Hypothesis strategies for the model: random algorithms that hold every structural rule, whatever they compute."""
+"""Hypothesis strategies for the model.
+
+Random algorithms that hold every structural rule, whatever they compute.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
 
 @st.composite
 def step_tables(draw: st.DrawFn, num_ranks: int, unit_count: int, max_steps: int = 12) -> StepTable:
-    """Steps of every kind with every column in use; messages need not match, dependencies point backwards."""
+    """Steps of every kind with every column in use.
+
+    Messages need not match, dependencies point backwards.
+    """
     builder = StepTableBuilder(num_ranks)
     earlier: dict[int, list[int]] = {}
     for _ in range(draw(st.integers(0, max_steps))):
@@ -101,7 +107,10 @@ def step_tables(draw: st.DrawFn, num_ranks: int, unit_count: int, max_steps: int
 
 @st.composite
 def algorithms(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 12) -> Algorithm:
-    """Any algorithm in form: a collective and arbitrary steps, provenance, extensions. It need not be correct."""
+    """Any algorithm in form: a collective and arbitrary steps, provenance, extensions.
+
+    It need not be correct.
+    """
     collective = draw(collectives(max_ranks))
     texts = st.text(max_size=12)
     scratch = draw(

@@ -62,7 +62,10 @@ class Subject:
         return (own or found)[0].offer if found else None
 
     def sources(self, reader: Reader) -> dict[str, Source]:
-        """Valid inputs of a reader by name: its own samples, and what a writer of its format makes of the kit's."""
+        """Valid inputs of a reader by name.
+
+        Its own samples, and what a writer of its format makes of the kit's.
+        """
         sources: dict[str, Source] = {}
         if reader.samples:
             stated = resolve(reader.samples)()
@@ -81,7 +84,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What a writer made of an algorithm: artifacts by name, in order, the losses that it declared, and what it restated."""
+    """What a writer made of an algorithm.
+
+    Artifacts by name, in order, the losses that it declared, and what it restated.
+    """
 
     artifacts: dict[str, bytes]
     losses: tuple[Loss, ...]
@@ -113,7 +119,10 @@ def render(writer: FormatWriter, algorithm: Algorithm) -> Rendering:
 
 
 def renderings(writer: FormatWriter) -> dict[str, Rendering]:
-    """The kit's samples as a writer writes them; those that it refuses with a `HubError` are left out."""
+    """The kit's samples as a writer writes them.
+
+    Those that it refuses with a `HubError` are left out.
+    """
     found: dict[str, Rendering] = {}
     for name, algorithm in all_samples().items():
         try:

@@ -1,4 +1,7 @@
-"""The conformance kit as pytest tests: `pytest --collhub-plugin NAME --pyargs hub_core.testing.suite`."""
+"""The conformance kit as pytest tests.
+
+`pytest --collhub-plugin NAME --pyargs hub_core.testing.suite`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks on synthesizers: results keep the request's promise, state honest times, and come in parts that fit together."""
+"""Checks on synthesizers.
+
+Results keep the request's promise, state honest times, and come in parts that fit together.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ _TOPOLOGY_OF_PARTS = "ring:4"
 
 
 def synthesizers_synthesize(subject: Subject) -> Iterator[str]:
-    """At least one collective on one small topology works; results are correct, above their bounds, the same in every run."""
+    """At least one collective on one small topology works.
+
+    Results are correct, above their bounds, the same in every run.
+    """
     for synthesizer in subject.offers(Synthesizer):
         made = 0
         for request in _requests():
@@ -39,7 +45,8 @@ def synthesizers_synthesize(subject: Subject) -> Iterator[str]:
             if problem := _synthesis_problem(request, result, again) or _parts_problem(
                 synthesizer, request
             ):
-                what = f"{request.collective.kind} among NPUs {format_ranks(request.npus)} of {request.topology.name}"
+                npus = f"NPUs {format_ranks(request.npus)} of {request.topology.name}"
+                what = f"{request.collective.kind} among {npus}"
                 yield f"{title(synthesizer)}, {what}: {problem}"
         if not made:
             yield f"{title(synthesizer)} refuses every collective on {', '.join(_TOPOLOGIES)}"
@@ -79,7 +86,8 @@ def _synthesis_problem(request: SynthesisRequest, result: object, again: object)
     if early := [
         name for name, bound in sorted(result.bounds_ns.items()) if bound > result.time_ns
     ]:
-        return f"the time {result.time_ns} ns is below the lower bound {early[0]!r}, {result.bounds_ns[early[0]]} ns"
+        bound = f"the lower bound {early[0]!r}, {result.bounds_ns[early[0]]} ns"
+        return f"the time {result.time_ns} ns is below {bound}"
     if result.is_partial:
         return "the result is partial, though all ranks are wanted"
     report = verify(result.algorithm)
@@ -95,7 +103,10 @@ def _promise_problem(request: SynthesisRequest, algorithm: Algorithm) -> str | N
 
 
 def _parts_problem(synthesizer: Synthesizer, request: SynthesisRequest) -> str | None:
-    """What is wrong with the steps of every rank, made for it alone; a synthesizer may also return the whole."""
+    """What is wrong with the steps of every rank, made for it alone.
+
+    A synthesizer may also return the whole.
+    """
     if request.topology.name != _TOPOLOGY_OF_PARTS:
         return None
     parts: list[Algorithm] = []

@@ -43,7 +43,10 @@ Sampled = Simulator | Executor | AlgorithmPass
 
 
 def simulators_simulate(subject: Subject) -> Iterator[str | Skip]:
-    """Finish times are not negative, one a rank, the same in every run; the algorithm stays as it is."""
+    """Finish times are not negative, one a rank, the same in every run.
+
+    The algorithm stays as it is.
+    """
     for simulator in subject.offers(Simulator):
         results, refusals = _results(simulator, _simulate)
         yield from refusals
@@ -55,7 +58,10 @@ def simulators_simulate(subject: Subject) -> Iterator[str | Skip]:
 
 
 def executors_compute(subject: Subject) -> Iterator[str | Skip]:
-    """Outputs hold what the collective promises, for random whole numbers; inputs stay as they are."""
+    """Outputs hold what the collective promises, for random whole numbers.
+
+    Inputs stay as they are.
+    """
     for executor in subject.offers(Executor):
         results, refusals = _results(executor, _execute)
         yield from refusals
@@ -70,12 +76,14 @@ def passes_keep_the_promise(subject: Subject) -> Iterator[str | Skip]:
         results, refusals = _results(algorithm_pass, call)
         yield from refusals
         for sample, (_, result) in results.items():
+            place = f"{title(algorithm_pass)}, sample {sample}"
             if not (
                 isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], PassReport)
             ):
-                yield f"{title(algorithm_pass)}, sample {sample}: returned {type(result).__name__}, not (Algorithm, PassReport)"
+                kind = type(result).__name__
+                yield f"{place}: returned {kind}, not (Algorithm, PassReport)"
             elif not isinstance(result[0], Algorithm) or not verify(result[0]).ok:
-                yield f"{title(algorithm_pass)}, sample {sample}: the result is no correct algorithm"
+                yield f"{place}: the result is no correct algorithm"
 
 
 def checks_answer(subject: Subject) -> Iterator[str | Skip]:
@@ -108,7 +116,8 @@ def commands_are_click_commands(subject: Subject) -> Iterator[str]:
     for command in subject.offers(Command):
         found = resolve(command.function)
         if not isinstance(found, click.Command):
-            yield f"{title(command)}: {command.function} is {type(found).__name__}, no click command"
+            kind = type(found).__name__
+            yield f"{title(command)}: {command.function} is {kind}, no click command"
         elif not (found.help or "").strip():
             yield f"{title(command)} has no help"
         else:
@@ -151,7 +160,7 @@ def _are_equal(one: Topology, other: Topology) -> bool:
 def _results(
     offer: Sampled, run: Callable[[Sampled, Algorithm], R]
 ) -> tuple[dict[str, tuple[Algorithm, R]], Sequence[str | Skip]]:
-    """What the work makes of every sample that it does not refuse, and what is wrong where it refuses all."""
+    """What the work makes of the samples that it takes, and what is wrong where it takes none."""
     found: dict[str, tuple[Algorithm, R]] = {}
     refusals: list[HubError] = []
     for sample, algorithm in all_samples(_RANKS).items():

@@ -54,34 +54,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "hub_core.verification.report": (
-        "ModeReport",
-        "VerifyReport",
-    ),
-    "hub_core.verification.verifier": ("verify",),
-    "hub_core.verification.fifo": (
-        "FifoSafety",
-        "fifo_safety",
-    ),
-    "hub_core.verification.expectations": ("parse_expectation",),
-    "hub_core.verification.regions": (
-        "READING",
-        "Regions",
-        "WRITING",
-        "check_regions",
-        "common_unit",
-        "find_regions",
-    ),
-    "hub_core.verification.conflicts": ("adjacent_conflicts",),
-    "hub_core.verification.reachability": ("unordered_pairs",),
+    "hub_core.verification.conflicts": "adjacent_conflicts",
+    "hub_core.verification.expectations": "parse_expectation",
+    "hub_core.verification.fifo": "FifoSafety fifo_safety",
     "hub_core.verification.happens_before": (
-        "HappensBefore",
-        "find_cycle",
-        "happens_before",
-        "order_with",
-        "report_deadlock",
-        "sequential_positions",
+        "HappensBefore find_cycle happens_before order_with report_deadlock sequential_positions"
     ),
+    "hub_core.verification.reachability": "unordered_pairs",
+    "hub_core.verification.regions": (
+        "READING Regions WRITING check_regions common_unit find_regions"
+    ),
+    "hub_core.verification.report": "ModeReport VerifyReport",
+    "hub_core.verification.verifier": "verify",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import hub_core
 from hub_core.cli.main import main
 from hub_core.documents import algorithms as document
-from hub_core.pipeline import work as pipeline
 from hub_core.testing.samples import ring_all_reduce
 
 EXAMPLES = 120
@@ -181,5 +181,5 @@ def test_traces_of_damaged_bytes(data: st.DataObject) -> None:
 
 def trace_files() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as name:
-        written = pipeline.write(ring_all_reduce(3), Path(name) / "x")
+        written = hub_core.write(ring_all_reduce(3), Path(name) / "x")
         return {path.name: path.read_bytes() for path in written.paths}

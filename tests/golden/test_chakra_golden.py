@@ -13,7 +13,7 @@ import pytest
 from hub_core.chakra.nodes import NodeTable, NodeType, lower
 from hub_core.chakra.read import read
 from hub_core.chakra.write import write, write_nodes
-from hub_core.plugin_api.contract import Source, SourcePart
+from hub_core.plugin_api import Source, SourcePart
 
 _TYPES = {"S": NodeType.COMM_SEND, "R": NodeType.COMM_RECV, "C": NodeType.COMP}
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hub_core.plugin_api.contract import Options
 from hypothesis import given, settings
 
 from hub_core.chakra.read import read
 from hub_core.chakra.write import write
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import UsageError
-from hub_core.plugin_api.contract import Options, Source, SourcePart
+from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.testing.strategies import algorithms
 

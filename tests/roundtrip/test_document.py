@@ -24,7 +24,7 @@ from hub_core.model.collectives import (
 )
 from hub_core.model.diagnostics import InputError
 from hub_core.model.steps import StepKind, StepTableBuilder
-from hub_core.plugin_api.contract import Source
+from hub_core.plugin_api import Source
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.testing.strategies import algorithms
 

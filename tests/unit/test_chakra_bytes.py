@@ -16,7 +16,7 @@ from hub_core.chakra.schema import message_class
 from hub_core.chakra.wire import WireError, decode_varints, encode_varints, record_bounds, varint
 from hub_core.chakra.write import write
 from hub_core.model.algorithm import Algorithm
-from hub_core.plugin_api.contract import Source
+from hub_core.plugin_api import Source
 from hub_core.testing.strategies import algorithms
 
 # The byte-exact records of the format notes: SEND and RECV of 131072 bytes, a COMP of 7 us, and single attributes.

@@ -12,7 +12,7 @@ from hub_core.chakra.read import read
 from hub_core.chakra.survey import survey
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import InputError
-from hub_core.plugin_api.contract import Source, SourcePart
+from hub_core.plugin_api import Source, SourcePart
 
 ALGORITHMS = {
     "astra-sim-custom-ring-8/custom_allreduce": "absolute",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hub_core.plugin_api.contract import Options
 
 from hub_core.chakra.attributes import INTEGER_KINDS, Kind
 from hub_core.chakra.metadata import MetadataEntry, encode_metadata
@@ -18,7 +19,7 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Buffer, CollectiveKind
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.steps import StepKind
-from hub_core.plugin_api.contract import Options, Source, SourcePart
+from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hub_core.chakra.formats import CHAKRA, CHAKRA_READER, CHAKRA_WRITER
 from hub_core.chakra.write import write
-from hub_core.plugin_api.contract import resolve
+from hub_core.plugin_api import resolve
 from hub_core.testing.samples import ring_all_reduce
 
 

@@ -15,7 +15,7 @@ from hub_core.chakra.survey import survey
 from hub_core.chakra.wire import varint
 from hub_core.chakra.write import write
 from hub_core.model.diagnostics import HubError
-from hub_core.plugin_api.contract import Source, SourcePart
+from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 
 RING = [artifact.content() for artifact in write(ring_all_reduce(3), {}).artifacts]

@@ -17,7 +17,7 @@ from hub_core.chakra.write import write
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Buffer, Collective, CollectiveKind
 from hub_core.model.steps import StepKind, StepTableBuilder
-from hub_core.plugin_api.contract import Source, SourcePart
+from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "profile-v1.md"

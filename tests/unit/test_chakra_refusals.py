@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hub_core.plugin_api.contract import Options
 
 from hub_core.chakra.metadata import encode_metadata
 from hub_core.chakra.read import read
@@ -14,7 +15,7 @@ from hub_core.chakra.schema import message_class
 from hub_core.chakra.wire import record_bounds, varint
 from hub_core.chakra.write import write
 from hub_core.model.diagnostics import InputError
-from hub_core.plugin_api.contract import Options, Source, SourcePart
+from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 
 START = encode_metadata("0.0.4", ())

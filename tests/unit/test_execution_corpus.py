@@ -17,8 +17,7 @@ from hub_core.execution.rendezvous import is_well_levelled
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, CollectiveKind, ReduceOp
 from hub_core.model.diagnostics import HubError, InputError
-from hub_core.pipeline import work as pipeline
-from hub_core.plugin_api.contract import Synthesizer
+from hub_core.plugin_api import Synthesizer
 from hub_core.registry.plugins import Registry
 from hub_core.verification import ModeReport, verify
 
@@ -57,7 +56,7 @@ def _executed(algorithm: Algorithm, in_place: bool, dtype: type) -> tuple[bool, 
         return False, Comparison.BITWISE
     assert is_well_levelled(program)
     inputs = exact_inputs(program, 3, np.dtype(dtype), ReduceOp.SUM)
-    result = pipeline.execute(
+    result = hub_core.execute(
         algorithm, inputs, program=program, reduce_op=ReduceOp.SUM, registry=_registry()
     )
     judgement = judge(algorithm.collective, inputs, result.outputs, ReduceOp.SUM, True)
@@ -102,7 +101,7 @@ def test_processes_give_the_same_bits_as_one_thread(corpus: Path, name: str | No
     program = levelled_program(algorithm, not algorithm.collective.out_of_place)
     inputs = exact_inputs(program, 3, np.dtype(np.float32), ReduceOp.SUM)
     results = [
-        pipeline.execute(
+        hub_core.execute(
             algorithm, inputs, name=executor, program=program, registry=_registry()
         ).outputs
         for executor in ("numpy", "shared-memory")
@@ -117,7 +116,7 @@ def test_what_synthesizers_make_gives_what_it_promises(kind: str) -> None:
     made = 0
     for synthesizer in _registry().all(Synthesizer):
         try:
-            result = pipeline.synthesize(
+            result = hub_core.synthesize(
                 collective, topology, 6 << 10, name=synthesizer.name, registry=_registry()
             )
         except HubError:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import hub_core
 from hub_core.execution import numpy_executor, shared_memory
 from hub_core.execution.data import (
     background,
@@ -30,8 +31,7 @@ from hub_core.execution.rendezvous import is_well_levelled, simulate_rendezvous
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import CollectiveKind, ReduceOp
 from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.pipeline import work as pipeline
-from hub_core.plugin_api.contract import ExecutionRequest, ExecutionResult
+from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 from hub_core.testing.samples import all_samples, direct_all_to_all, ring_all_reduce
 
 EXECUTORS = {"numpy": numpy_executor.execute, "shared-memory": shared_memory.execute}
@@ -79,7 +79,7 @@ def test_samples_give_what_the_collective_promises(name: str, sample: str) -> No
     for in_place in modes(algorithm):
         program = levelled_program(algorithm, in_place)
         inputs = exact_inputs(program, 3, np.dtype(np.int64), ReduceOp.SUM)
-        result = pipeline.execute(
+        result = hub_core.execute(
             algorithm, inputs, name=name, program=program, repeats=2, warmups=1
         )
         assert judge(algorithm.collective, inputs, result.outputs, ReduceOp.SUM, True).is_right
@@ -96,7 +96,7 @@ def test_every_dtype_and_operator_is_exact_on_exact_inputs(dtype_name: str, op: 
     algorithm, dtype = SAMPLES["ring-all-reduce"], element_type(dtype_name)
     program = levelled_program(algorithm, in_place=True)
     inputs = exact_inputs(program, 50, dtype, op)
-    outputs = pipeline.execute(algorithm, inputs, program=program, reduce_op=op).outputs
+    outputs = hub_core.execute(algorithm, inputs, program=program, reduce_op=op).outputs
     judgement = judge(algorithm.collective, inputs, outputs, op, True)
     assert (judgement.is_right, judgement.ranks_agree) == (True, True)
     assert (judgement.comparison, judgement.max_abs_error) == ("bitwise", 0.0)
@@ -108,7 +108,7 @@ def test_random_numbers_stay_within_the_bound_on_rounding(dtype_name: str, op: s
     algorithm = all_samples(8)["halving-doubling-all-reduce"]
     program = levelled_program(algorithm, in_place=True)
     inputs = random_inputs(program, 500, np.dtype(dtype_name), ReduceOp(op))
-    outputs = pipeline.execute(algorithm, inputs, program=program, reduce_op=ReduceOp(op)).outputs
+    outputs = hub_core.execute(algorithm, inputs, program=program, reduce_op=ReduceOp(op)).outputs
     judgement = judge(algorithm.collective, inputs, outputs, ReduceOp(op), False)
     assert judgement.is_right
     assert judgement.comparison == "bound"
@@ -121,7 +121,7 @@ def test_executors_reduce_in_the_order_of_the_schedule() -> None:
     program = levelled_program(algorithm, in_place=True)
     inputs = random_inputs(program, 1000, np.dtype(np.float32), ReduceOp.SUM)
     results = [
-        pipeline.execute(algorithm, inputs, name=name, program=program).outputs
+        hub_core.execute(algorithm, inputs, name=name, program=program).outputs
         for name in EXECUTORS
     ]
     assert all(same_bits(*pair) for pair in zip(*results, strict=True))
@@ -137,7 +137,7 @@ def test_moves_one_by_one_and_by_index_give_the_same(
     outputs = []
     for limit in (0, 1 << 20):
         monkeypatch.setattr(numpy_executor, "_INDEXED_BYTES", limit)
-        outputs.append(pipeline.execute(algorithm, inputs, program=program).outputs)
+        outputs.append(hub_core.execute(algorithm, inputs, program=program).outputs)
     assert all(np.array_equal(*pair) for pair in zip(*outputs, strict=True))
 
 
@@ -156,7 +156,7 @@ def test_units_that_nothing_writes_are_seen_as_wrong(name: str) -> None:
     broken = replace(program, **columns, rank_indptr=np.concatenate([[0], ends]))
     for dtype in (np.float32, np.int32):
         inputs = exact_inputs(broken, 5, np.dtype(dtype), ReduceOp.SUM)
-        outputs = pipeline.execute(algorithm, inputs, name=name, program=broken).outputs
+        outputs = hub_core.execute(algorithm, inputs, name=name, program=broken).outputs
         judgement = judge(algorithm.collective, inputs, outputs, ReduceOp.SUM, True)
         assert [found.location.rank for found in judgement.diagnostics] == [0, 1, 2, 3]
         assert "5 of 20 elements are wrong" in judgement.diagnostics[0].message
@@ -191,7 +191,7 @@ def test_inputs_that_do_not_fit_are_named() -> None:
         ([np.zeros(0)] * 4, "the input of rank 0 has 0 elements"),
     ):
         with pytest.raises(UsageError, match=message):
-            pipeline.execute(SAMPLES["ring-all-reduce"], inputs)
+            hub_core.execute(SAMPLES["ring-all-reduce"], inputs)
 
 
 # ---- programs that stand still ---------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def tell():
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
 threading.Thread(target=tell, daemon=True).start()
 inputs = [np.ones(1 << 18, np.float32)] * 4
-pipeline.execute(ring_all_reduce(4), inputs, name="shared-memory", repeats=10**6, timeout_s=600)
+hub_core.execute(ring_all_reduce(4), inputs, name="shared-memory", repeats=10**6, timeout_s=600)
 """
 
 
@@ -343,18 +343,18 @@ def test_ranks_end_with_the_process_that_started_them() -> None:
 def test_time_that_is_up_ends_runs_that_go_on() -> None:
     inputs = [np.ones(1 << 16, np.float32)] * 4
     with pytest.raises(InputError, match=r"have not ended after 0.5 s"):
-        pipeline.execute(
+        hub_core.execute(
             ring_all_reduce(4), inputs, name="shared-memory", repeats=10**6, timeout_s=0.5
         )
     with pytest.raises(InputError, match=r"take more than 0.5 s"):
-        pipeline.execute(ring_all_reduce(4), inputs, name="numpy", repeats=10**6, timeout_s=0.5)
+        hub_core.execute(ring_all_reduce(4), inputs, name="numpy", repeats=10**6, timeout_s=0.5)
 
 
 @FORKING
 def test_too_many_ranks_for_processes_are_refused() -> None:
     inputs = [np.ones(300, np.float32)] * 300
     with pytest.raises(UsageError, match="at most 256 ranks"):
-        pipeline.execute(ring_all_reduce(300), inputs, name="shared-memory")
+        hub_core.execute(ring_all_reduce(300), inputs, name="shared-memory")
 
 
 def test_collectives_with_undefined_inputs_hide_them() -> None:

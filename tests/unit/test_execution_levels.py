@@ -19,7 +19,7 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Buffer, Collective, CollectiveKind, CustomContract, ReduceOp
 from hub_core.model.diagnostics import InputError
 from hub_core.model.steps import StepKind, StepTableBuilder
-from hub_core.plugin_api.contract import ExecutionRequest
+from hub_core.plugin_api import ExecutionRequest
 from hub_core.testing.samples import all_samples, halving_doubling_all_reduce, ring_all_reduce
 
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind

@@ -24,7 +24,7 @@ from hub_core.execution.rank_tasks import rank_tasks
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import ReduceOp
 from hub_core.model.diagnostics import InputError, PluginError, UsageError
-from hub_core.plugin_api.contract import ExecutionRequest
+from hub_core.plugin_api import ExecutionRequest
 from hub_core.testing.planted import without_send
 from hub_core.testing.samples import all_samples, ring_all_reduce
 

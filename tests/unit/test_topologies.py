@@ -15,7 +15,7 @@ from hub_core.documents.topologies import topology_from_json
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.network.texts import BUILDERS, grid, parse_topology
 from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
-from hub_core.plugin_api.contract import Source
+from hub_core.plugin_api import Source
 
 KINDS = st.sampled_from(list(DimensionKind))
 GRIDS = st.lists(st.tuples(KINDS, st.integers(1, 4)), min_size=1, max_size=3)

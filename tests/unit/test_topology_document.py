@@ -16,7 +16,7 @@ from hub_core.documents.topologies import read, topology_from_json, topology_to_
 from hub_core.model.diagnostics import InputError
 from hub_core.network.texts import parse_topology
 from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
-from hub_core.plugin_api.contract import Source
+from hub_core.plugin_api import Source
 
 SCHEMA = json.loads(
     importlib.resources.files("hub_core.schemas").joinpath("topology-1.json").read_bytes()

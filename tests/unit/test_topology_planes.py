@@ -17,7 +17,7 @@ from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.connectedness import check_topology
 from hub_core.network.texts import parse_topology
 from hub_core.network.topology import Topology
-from hub_core.plugin_api.contract import Source
+from hub_core.plugin_api import Source
 from hub_core.transfers import Chunks, Transfers, algorithm_of
 
 BOTH = "dgx1v+dgx1-pcie"

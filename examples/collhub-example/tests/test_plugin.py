@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 import hub_core
-from hub_core.registry.discovery import discover
-from hub_core.testing.conformance import CHECKS, Check, Verdict, run_check
-from hub_core.testing.samples import ring_all_reduce
+from hub_core.testing import RULES, Rule, Verdict, check_rule, ring_all_reduce
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_plugin_conforms(check: Check) -> None:
-    result = run_check(check, "example", discover())
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_plugin_conforms(rule: Rule) -> None:
+    result = check_rule(rule, "example", hub_core.discover())
     assert result.verdict is not Verdict.FAILED, "\n".join(result.details)
 
 

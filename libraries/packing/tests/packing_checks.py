@@ -8,15 +8,14 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.splitting import DirectNetwork
-from collhub_packing.trees import Tree
+from collhub_packing import CapacityGraph, DirectNetwork, SpanningTree
 from hypothesis import strategies as st
 
 from hub_core.network import parse_topology
 
-# Algorithm bandwidth of all-gather in GB/s: optimum, trees a root, with one tree a root, and trees of ForestColl's public
-# code in 2026-11 (the lesser of two numbers); Zhao et al., arXiv 2402.06787, recomputed exactly.
+# Algorithm bandwidth of all-gather in GB/s: optimum, trees a root, with one tree a root, and trees
+# of ForestColl's public code in 2026-11 (the lesser of two numbers); Zhao et al., arXiv 2402.06787,
+# recomputed exactly.
 MACHINES = {
     "dgx-a100": (Fraction(2400, 7), 1, Fraction(2400, 7), 8),
     "dgx-a100:2": (Fraction(1040, 3), 13, Fraction(2400, 7), 43),
@@ -121,9 +120,12 @@ def partitions(items: list[int]) -> Iterator[list[list[int]]]:
 
 
 def check_trees(
-    graph: CapacityGraph, trees: Sequence[Tree], both_ways: bool = False
+    graph: CapacityGraph, trees: Sequence[SpanningTree], both_ways: bool = False
 ) -> Counter[int]:
-    """Check that trees span and fit; return the weight of each root's. `both_ways`: their arcs' opposites fit as well."""
+    """Check that trees span and fit; return the weight of each root's.
+
+    `both_ways`: their arcs' opposites fit as well.
+    """
     load: Counter[tuple[int, int]] = Counter()
     sent: Counter[int] = Counter()
     for tree in trees:
@@ -149,12 +151,15 @@ def check_trees(
 
 def check_routes(
     network: DirectNetwork,
-    trees: Sequence[Tree],
+    trees: Sequence[SpanningTree],
     switched: CapacityGraph,
     times: Fraction,
     both_ways: bool = False,
 ) -> None:
-    """Check that arcs run over links from switch to switch, and that trees fit into capacities `times` as large."""
+    """Check that arcs run over links from switch to switch, and that trees fit.
+
+    Into capacities `times` as large.
+    """
     back = {
         ends: arc
         for arc, ends in enumerate(

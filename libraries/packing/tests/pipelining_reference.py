@@ -1,4 +1,4 @@
-"""The rule of the pipeliner in plain Python, for tests: a list of events, and lists of messages that wait."""
+"""The rule of the pipeliner in plain Python: a list of events, and of messages that wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hub_core.network import Occupancy
 
 
 @dataclass
-class Message:
+class PlainMessage:
     """One operation for one chunk."""
 
     number: int
@@ -60,8 +60,8 @@ def plain_schedule(pipelining: Pipelining, counts: list[int]) -> tuple[list[int]
     return [message.start for message in messages], [message.finish for message in messages]
 
 
-def _messages(pipelining: Pipelining, counts: list[int]) -> list[Message]:
-    messages: list[Message] = []
+def _messages(pipelining: Pipelining, counts: list[int]) -> list[PlainMessage]:
+    messages: list[PlainMessage] = []
     first_operation = 0
     parts = [stream.part / counts[stream.tree] for stream in pipelining.streams]
     units = int(np.lcm.reduce([part.denominator for part in parts]))
@@ -90,7 +90,7 @@ def _messages(pipelining: Pipelining, counts: list[int]) -> list[Message]:
                 ]
                 route = pipelining.routes.links[first:last].tolist()
                 messages.append(
-                    Message(number, urgency, route, size, needs, followers, is_root=needs == 0)
+                    PlainMessage(number, urgency, route, size, needs, followers, is_root=needs == 0)
                 )
         first_operation += len(operations)
     return messages

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from collhub_packing.growth import pack_arborescences, pack_rooted_trees
-from collhub_packing.rates import broadcast_rate
+from collhub_packing import broadcast_rate, pack_arborescences, pack_rooted_trees
 from hypothesis import given
 from hypothesis import strategies as st
 from packing_checks import check_trees, directed_graphs, graph_from, graph_of, renumbered
@@ -49,7 +48,8 @@ def test_parallel_arcs_are_used_on_their_own():
 
 @pytest.mark.parametrize(
     ("text", "weights"),
-    # The fewest there can be: all arcs into a GPU are full, and a tree uses one of them (four on either machine).
+    # The fewest there can be: all arcs into a GPU are full, and a tree uses one of them (four on
+    # either machine).
     [("dgx1v", [2, 2, 1, 1]), ("dgx1p", [1, 1, 1, 1])],
 )
 def test_a_broadcast_on_a_dgx1_takes_four_trees(text, weights):

@@ -6,9 +6,8 @@ import math
 from fractions import Fraction
 
 import pytest
+from collhub_packing import SwitchSpread, broadcast_rate, strength
 from collhub_packing.orientation import all_reduce_packing, all_reduce_trees, oriented
-from collhub_packing.rates import broadcast_rate, strength
-from collhub_packing.splitting import Spread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_checks import check_routes, check_trees, duplex_graphs, graph_from, graph_of
@@ -40,7 +39,7 @@ def test_trees_reach_the_strength_in_both_directions_at_once(graph, seed):
 
 
 @settings(max_examples=40)
-@given(duplex_graphs(most_nodes=5, switches=3), st.sampled_from(Spread))
+@given(duplex_graphs(most_nodes=5, switches=3), st.sampled_from(SwitchSpread))
 def test_trees_past_switches_reach_the_strength_too(graph, spread):
     packing = all_reduce_packing(graph, spread=spread, seeds=1)
     sent = check_trees(packing.network.graph, packing.trees, both_ways=True)
@@ -72,7 +71,8 @@ def test_whole_links_make_few_trees_of_an_eight_gpu_machine():
 
 @pytest.mark.parametrize(
     ("text", "most_trees", "most_depth"),
-    # No more and no deeper than a public description of the method found for its own trees in 2026-11.
+    # No more and no deeper than a public description of the method found for its own trees in
+    # 2026-11.
     [
         ("dgx1v", 8, 7),
         ("dgx1p", 8, 6),

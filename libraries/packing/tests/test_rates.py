@@ -6,8 +6,7 @@ import itertools
 from fractions import Fraction
 
 import pytest
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.rates import all_gather_rate, broadcast_rate, strength
+from collhub_packing import CapacityGraph, all_gather_rate, broadcast_rate, strength
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_checks import (

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from collhub_packing.multiroot import all_gather_trees, fixed_rate, fixed_trees
-from collhub_packing.rates import all_gather_rate
-from collhub_packing.splitting import Spread, without_switches
+from collhub_packing import (
+    SwitchSpread,
+    all_gather_rate,
+    all_gather_trees,
+    fixed_rate,
+    fixed_trees,
+    without_switches,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_checks import MACHINES, check_routes, check_trees, duplex_graphs, graph_from, graph_of
@@ -19,7 +24,7 @@ def times(packing, graph):
 
 
 @settings(max_examples=60)
-@given(duplex_graphs(most_nodes=5, switches=3), st.sampled_from(Spread))
+@given(duplex_graphs(most_nodes=5, switches=3), st.sampled_from(SwitchSpread))
 def test_trees_past_switches_reach_the_all_gather_rate(graph, spread):
     packing = all_gather_trees(graph, spread=spread, seeds=1)
     assert packing.rate == all_gather_rate(graph)
@@ -83,11 +88,11 @@ def test_machines_need_no_more_trees_than_known(text):
     ("text", "spread", "depth"),
     [
         # One hop inside the switch; without spreading, a chain of all GPUs.
-        ("dgx2", Spread.EVERYWHERE, 1),
-        ("dgx2", Spread.NOWHERE, 15),
+        ("dgx2", SwitchSpread.EVERYWHERE, 1),
+        ("dgx2", SwitchSpread.NOWHERE, 15),
         # To the GPUs of the same place in all machines, and inside each.
-        ("dgx-h100:8", Spread.EVERYWHERE, 2),
-        ("dgx-a100:4", Spread.WIDEST, 4),
+        ("dgx-h100:8", SwitchSpread.EVERYWHERE, 2),
+        ("dgx-a100:4", SwitchSpread.WIDEST, 4),
     ],
 )
 def test_spread_traffic_makes_flat_trees(text, spread, depth):
@@ -98,7 +103,7 @@ def test_spread_traffic_makes_flat_trees(text, spread, depth):
 
 def test_paths_name_the_rows_of_the_links():
     graph = graph_of("switch:3")
-    packing = all_gather_trees(graph, spread=Spread.EVERYWHERE, seeds=1)
+    packing = all_gather_trees(graph, spread=SwitchSpread.EVERYWHERE, seeds=1)
     tree = packing.trees[0]
     for node, rows in packing.network.paths(tree, graph).items():
         ends = [(int(graph.source[row]), int(graph.destination[row])) for row in rows]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_packing.trees import Tree
+from collhub_packing import SpanningTree
 
 # The line 0 - 1 - 2 - 3: arcs 0, 1, 2 lead up, 3, 4, 5 back.
 OPPOSITE = np.asarray([3, 4, 5, 0, 1, 2])
-LINE = Tree(0, 2, np.asarray([-1, 0, 1, 2]), np.asarray([-1, 0, 1, 2]))
+LINE = SpanningTree(0, 2, np.asarray([-1, 0, 1, 2]), np.asarray([-1, 0, 1, 2]))
 
 
 def test_depth_is_the_longest_way_from_the_root():

@@ -1,7 +1,9 @@
-"""What exact solvers found for every allocation of two machines (computed 2026-11 by other means than this plugin).
+"""What exact solvers found for every allocation of two machines.
 
-Columns: NPUs, sets of this kind, broadcast rate in links, directed rings, all-reduce rate in links, all-reduce rate as
-reduce-scatter and all-gather with a barrier, fewest broadcast trees over all roots, weights of the fewest all-reduce trees.
+Computed 2026-11 by other means than this plugin. Columns: NPUs, sets of this kind, broadcast rate
+in links, directed rings, all-reduce rate in links, all-reduce rate as reduce-scatter and
+all-gather with a barrier, fewest broadcast trees over all roots, weights of the fewest all-reduce
+trees.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from blink_requests import MIB
-from collhub_blink.fewest import search_counts
-from collhub_blink.weights import Budget
-from collhub_packing.trees import Tree
+from collhub_blink.fewest.counting import search_counts
+from collhub_blink.fewest.weights import Budget
+from collhub_packing import SpanningTree
+from hub_core.pipeline.work import work as pipeline
 
 import hub_core
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import parse_topology
-from hub_core.pipeline import work as pipeline
 from hub_core.plugin_api import SynthesisResult
 
 
@@ -48,7 +48,7 @@ def _interrupt(count: int) -> tuple[None, bool]:
 
 def test_an_interrupted_proof_keeps_the_known_trees() -> None:
     budget = Budget(10)
-    known = tuple(Tree(0, 1, np.full(2, -1), np.full(2, -1)) for _ in range(3))
+    known = tuple(SpanningTree(0, 1, np.full(2, -1), np.full(2, -1)) for _ in range(3))
     found = search_counts(known, 2, "given", _interrupt, range(2, 9), budget)
     assert (found.trees, found.lower_bound, budget.is_interrupted) == (known, 2, True)
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,7 @@
-"""Synthesis by blink: every collective on every sort of network, its proof, its time, and what is refused."""
+"""Synthesis by blink: every collective on every sort of network, and what is refused.
+
+Its proof and its time are checked as well.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ import numpy as np
 import pytest
 from blink_requests import KINDS, MIB, certificate_of, checked, synthesized
 from golden_classes import ROWS
+from hub_core.pipeline.work import work as pipeline
 
 import hub_core
 from hub_core.certificates import check_certificate, find_certificate
 from hub_core.documents.algorithms import write as write_document
 from hub_core.model import HubError, InputError, UsageError
 from hub_core.network import Occupancy, Topology, parse_topology
-from hub_core.pipeline import work as pipeline
 
 GB = 10**9
 
@@ -56,11 +59,13 @@ def test_without_a_simulator_the_schedule_tells_about_the_same_time(
         ).time_ns
         for backend in ("analytical", "none")
     ]
-    # The simulator truncates every message's time to whole nanoseconds and charges one for every reduction.
+    # The simulator truncates every message's time to whole nanoseconds and charges one for every
+    # reduction.
     assert times[0] == pytest.approx(times[1], rel=0.001)
 
 
-# Algorithm bandwidth of the optimum in bytes/s, computed exactly 2026-11 by other means than this plugin.
+# Algorithm bandwidth of the optimum in bytes/s, computed exactly 2026-11 by other means than this
+# plugin.
 GOLDEN = {
     ("broadcast", "dgx1v"): Fraction(150 * GB),
     ("broadcast", "dgx1p"): Fraction(80 * GB),
@@ -156,7 +161,8 @@ def test_relays_serve_all_whose_paths_meet_there(kind: str) -> None:
 
 
 def test_messages_of_one_pair_take_one_route_and_so_arrive_in_order() -> None:
-    # Its trees pass from one NPU to another by two routes; on both at once, messages would overtake each other.
+    # Its trees pass from one NPU to another by two routes; on both at once, messages would overtake
+    # each other.
     checked(
         synthesized("all-reduce", "dragonfly:2,1,1", 64 * MIB, chunks=32, trees="fewest"),
         "dragonfly:2,1,1",

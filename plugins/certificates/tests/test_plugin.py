@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from collhub_certificates.plugin import collhub_checks
+
 from hub_core.plugin_api import CheckRequest, NoOptions, Subject, resolve
 from hub_core.testing import ring_all_reduce
 

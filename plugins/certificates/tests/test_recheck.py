@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from collhub_certificates import check_certificate
 from collhub_schedules import Chunks, Transfers, algorithm_of, network_object
+
 from hub_core.model import Algorithm, Collective, CollectiveKind
 from hub_core.network import Topology, parse_topology
 

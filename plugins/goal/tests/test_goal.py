@@ -1,4 +1,4 @@
-"""GOAL: what the writer says and what it loses, what the reader takes and refuses, and both together."""
+"""GOAL: what the writer says and loses, what the reader takes and refuses, and both together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hub_core.model import (
 )
 from hub_core.plugin_api import Format, FormatWriter, Source
 from hub_core.registry.bind_options import bind_options
-from hub_core.testing.samples import all_samples, ring_all_reduce
+from hub_core.testing import all_samples, ring_all_reduce
 from hub_core.verification import verify
 
 WRITER = next(offer for offer in collhub_consumers() if isinstance(offer, FormatWriter))
@@ -74,7 +74,8 @@ def one_message(**values: int) -> Algorithm:
 
 def test_a_reducing_receive_becomes_a_recv_and_a_calc_that_others_wait_for() -> None:
     assert written(one_message(), size=4000) == (
-        "num_ranks 2\n\nrank 0 {\nl0: send 1000b to 1 tag 0\n}\n\nrank 1 {\nl0: recv 1000b from 0 tag 0\nl1: calc 1\n"
+        "num_ranks 2\n\nrank 0 {\nl0: send 1000b to 1 tag 0\n}\n\n"
+        "rank 1 {\nl0: recv 1000b from 0 tag 0\nl1: calc 1\n"
         "l2: calc 1 cpu 3\nl1 requires l0\nl2 requires l1\n}\n"
     )
 
@@ -133,7 +134,8 @@ def test_an_algorithm_with_a_lonely_send_is_refused() -> None:
 
 def test_blanks_comments_and_all_parts_of_a_line_are_read() -> None:
     algorithm = read_text(
-        "// by hand\nnum_ranks 2\n/* two\nlines */\nrank 0 {\n\ta :send 8b  to 1 tag 5 cpu 2 nic 1\n\n// end\n}\n"
+        "// by hand\nnum_ranks 2\n/* two\nlines */\n"
+        "rank 0 {\n\ta :send 8b  to 1 tag 5 cpu 2 nic 1\n\n// end\n}\n"
         "rank 1 { b: recv 8b from 0 tag 5\nc: calc 12 cpu 1\nc requires b\n}\n\n"
     )
     steps = algorithm.steps
@@ -146,7 +148,10 @@ def test_blanks_comments_and_all_parts_of_a_line_are_read() -> None:
 
 def test_irequires_means_to_wait_for_what_the_other_waits_for() -> None:
     reports: list[Diagnostic] = []
-    text = "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 2\nc: calc 3\nd: calc 4\nb requires a\nc irequires b\nd irequires c\n}\n"
+    text = (
+        "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 2\nc: calc 3\nd: calc 4\n"
+        "b requires a\nc irequires b\nd irequires c\n}\n"
+    )
     steps = read_text(text, reports).steps
     assert np.diff(steps.data_indptr).tolist() == [0, 1, 1, 1]
     assert steps.data_indices.tolist() == [0, 0, 0]

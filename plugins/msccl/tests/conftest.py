@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from collhub_msccl.read_xml import read
+from collhub_msccl.reading.read_xml import read
 
 from hub_core.model import Algorithm, Diagnostic, HubError
 from hub_core.plugin_api import Source
@@ -42,7 +42,10 @@ def step(
     flag: bool = False,
     **other: object,
 ) -> dict[str, object]:
-    """Attributes of a step; `src` such as `i0`; `wait`: (depid, deps); `flag`: hasdep; None leaves an attribute out."""
+    """Attributes of a step; None leaves one out.
+
+    `src` and `dst` such as `i0`; `wait`: (depid, deps); `flag`: hasdep.
+    """
     sides = {"srcbuf": src[0], "srcoff": src[1:], "dstbuf": dst[0], "dstoff": dst[1:]}
     waits = {"depid": wait[0], "deps": wait[1], "hasdep": int(flag)}
     return {"s": None, "type": type, **sides, "cnt": cnt, **waits, **other}

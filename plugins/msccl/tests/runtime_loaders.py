@@ -1,8 +1,11 @@
-"""Oracle: how three runtimes load and run a file, written from the tables of their rules; it shares no code with the plugin.
+"""Oracle: how three runtimes load and run a file.
 
-`refusals(text, runtime)` lists why `msccl`, `executor` or `rccl` would not load a text, or could not run it as written.
-`run(text, in_place, capacity)` executes a text as the interpreters on the device do: counters and flags per thread
-block, nops as waits of the next step, fused `re`, connections that hold `capacity` transfers.
+Written from the tables of their rules; it shares no code with the plugin.
+
+`refusals(text, runtime)` lists why `msccl`, `executor` or `rccl` would not load a text, or could
+not run it as written. `run(text, in_place, capacity)` executes a text as the interpreters on the
+device do: counters and flags per thread block, nops as waits of the next step, fused `re`,
+connections that hold `capacity` transfers.
 """
 
 from __future__ import annotations
@@ -224,7 +227,10 @@ class Machine:
 
 
 def run(text: str, in_place: bool, capacity: int) -> Machine:
-    """Execute a text; `AssertionError` where it hangs, reads what nobody wrote, or leaves a message over."""
+    """Execute a text.
+
+    `AssertionError` where it hangs, reads what nobody wrote, or leaves a message over.
+    """
     algo = ElementTree.fromstring(text)
     machine = Machine(capacity)
     ranks, whole, coll = (

@@ -19,7 +19,7 @@ from collhub_msccl.language.collectives import (
 )
 from collhub_msccl.language.program import current_program
 from collhub_msccl.language.topologies import fully_connected
-from collhub_msccl.read_xml import read
+from collhub_msccl.reading.read_xml import read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,7 +71,8 @@ def shown(algorithm: Algorithm, rank: int) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("policy", [AUTO, MANUAL])
 def test_ring_of_three_is_the_worked_example(policy: ThreadblockPolicy) -> None:
-    # Steps s, rrs, rrcs, rcs, r of the fused program, each receive beside the send that passes it on.
+    # Steps s, rrs, rrcs, rcs, r of the fused program, each receive beside the send that passes it
+    # on.
     algorithm = ring(3, policy=policy).lower()
     for rank in range(3):
         before, after = (rank - 1) % 3, (rank - 2) % 3

@@ -1,4 +1,7 @@
-"""Programs of ours with the constructs of the public examples, each in several instances and by both policies."""
+"""Programs of ours with the constructs of the public examples.
+
+Each runs in several instances and by both policies.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from collhub_msccl import plugin
-from collhub_msccl.read_program import read
+from collhub_msccl.programs.read_program import read
 
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic, StepKind
 from hub_core.plugin_api import Source

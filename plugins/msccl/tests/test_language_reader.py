@@ -7,14 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from collhub_msccl.program_samples import samples
-from collhub_msccl.read_program import read
+from collhub_msccl.programs.read_program import read
+from collhub_msccl.programs.samples import samples
 
 from hub_core.model import Algorithm, Diagnostic, HubError
 from hub_core.plugin_api import Source
 from hub_core.verification import verify
 
-IMPORTS = "from msccl.language import *; from msccl.topologies import *; from msccl.language.collectives import *\n"
+IMPORTS = (
+    "from msccl.language import *; from msccl.topologies import *; "
+    "from msccl.language.collectives import *\n"
+)
 PROGRAM = 'with MSCCLProgram("p", fully_connected(4), AllReduce(4, 4, True), 1):\n    '
 
 
@@ -36,11 +39,19 @@ def refusal(text: str, **options: object) -> str:
 
 
 REFUSALS = {
-    "chunk(0, Buffer.scratch, 0)": "prog.py:3: rank 0: Buffer.scratch has 0 chunks, index 0 is outside",
+    "chunk(0, Buffer.scratch, 0)": (
+        "prog.py:3: rank 0: Buffer.scratch has 0 chunks, index 0 is outside"
+    ),
     "chunk(0, 'x', 0)": "prog.py:3: rank 0 has no buffer 'x'",
-    "chunk(0, Buffer.input, 2, 3)": "prog.py:3: rank 0: Buffer.input has 4 chunks, indices 2..4 is outside",
-    "chunk(0, Buffer.input, -1)": "prog.py:3: rank 0: Buffer.input has 4 chunks, index -1 is outside",
-    "c = chunk(0, Buffer.input, 0); c.reduce(c)": "prog.py:3: rank 0: i[0] is reduced into itself (rank 0: i[0])",
+    "chunk(0, Buffer.input, 2, 3)": (
+        "prog.py:3: rank 0: Buffer.input has 4 chunks, indices 2..4 is outside"
+    ),
+    "chunk(0, Buffer.input, -1)": (
+        "prog.py:3: rank 0: Buffer.input has 4 chunks, index -1 is outside"
+    ),
+    "c = chunk(0, Buffer.input, 0); c.reduce(c)": (
+        "prog.py:3: rank 0: i[0] is reduced into itself (rank 0: i[0])"
+    ),
     "c = chunk(0, Buffer.input, 0, 2); c.copy(0, Buffer.input, 1)": (
         "prog.py:3: rank 0: i[0..1] is copied onto rank 0: i[1..2], which overlaps it"
     ),
@@ -48,10 +59,15 @@ REFUSALS = {
     "chunk(0, Buffer.input, 0).copy(-1)": "prog.py:3: rank -1 is not one of ranks 0..3",
     "chunk(7, Buffer.input, 0)": "prog.py:3: rank 7 is not one of ranks 0..3",
     "chunk(Buffer.input, 0, 0)": (
-        "prog.py:3: Buffer.input is no rank: ranks are numbers; the order is chunk(rank, buffer, index)"
+        "prog.py:3: Buffer.input is no rank: ranks are numbers; the order is chunk(rank, buffer, "
+        "index)"
     ),
-    "chunk(0, Buffer.input, 0).copy(1, Buffer.output)": "prog.py:3: copy to Buffer.output without an index: state one",
-    "chunk(0, Buffer.input, 0).copy(1, index=2)": "prog.py:3: copy to index 2 of no buffer: name the buffer too",
+    "chunk(0, Buffer.input, 0).copy(1, Buffer.output)": (
+        "prog.py:3: copy to Buffer.output without an index: state one"
+    ),
+    "chunk(0, Buffer.input, 0).copy(1, index=2)": (
+        "prog.py:3: copy to index 2 of no buffer: name the buffer too"
+    ),
     "chunk(0, Buffer.input, 0).copy(1, Buffer.output, 9)": (
         "prog.py:3: rank 1: Buffer.input has 4 chunks, index 9 is outside"
     ),
@@ -59,15 +75,21 @@ REFUSALS = {
         "prog.py:3: rank 1: i[0..1] cannot be reduced into rank 0: i[0]: 2 chunks into 1"
     ),
     "chunk(0, Buffer.input, 0).reduce(3)": "prog.py:3: reduce takes a reference, not int",
-    "chunk(0, Buffer.input, 0, 3).split(2)": "prog.py:3: a reference of 3 chunks cannot be split in 2 equal parts",
+    "chunk(0, Buffer.input, 0, 3).split(2)": (
+        "prog.py:3: a reference of 3 chunks cannot be split in 2 equal parts"
+    ),
     "chunk(0, Buffer.input, 0).copy(1, ch=-2)": (
-        "prog.py:3: sendtb, recvtb and ch are (-1, -1, -2): expected numbers from 0, or -1 where not stated"
+        "prog.py:3: sendtb, recvtb and ch are (-1, -1, -2): expected numbers from 0, or -1 where "
+        "not stated"
     ),
     "chunk(0, Buffer.input, 0).copy(1, 'x', 2); chunk(1, 'x', 1).copy(0)": (
         "prog.py:3: uses a chunk that was never written: rank 1: x[1] holds nothing"
     ),
-    "chunk(0, Buffer.input, 0).copy(1, 'x', 2); chunk(1, 'x', 2).group(chunk(1, 'x', 2)).copy(0, 'y', 1); chunk(0, 'y', 0, 2)"
-    " or chunk(0, 'y', 1).group(Ref(0, 'y', 0, 1, chunk(0, 'y', 1).prog)).copy(2)": "prog.py:3: rank 0: 'y'[0] was never written",
+    "chunk(0, Buffer.input, 0).copy(1, 'x', 2); chunk(1, 'x', 2).group(chunk(1, 'x', 2)).copy(0, "
+    "'y', 1); chunk(0, 'y', 0, 2)"
+    " or chunk(0, 'y', 1).group(Ref(0, 'y', 0, 1, chunk(0, 'y', 1).prog)).copy(2)": (
+        "prog.py:3: rank 0: 'y'[0] was never written"
+    ),
     "with MSCCLProgram('q', fully_connected(4), AllReduce(4, 4, True), 1): pass": (
         "prog.py:3: There is already a MSCCL Program in context"
     ),
@@ -75,8 +97,12 @@ REFUSALS = {
     "raise ValueError('no good')": "prog.py:3: ValueError: no good",
     "sys.exit(3)": "prog.py:3: the program ends itself with status 3",
     "sys.exit('no more')": "prog.py:3: the program ends itself with status 1: no more",
-    "chunk(0, Buffer.input, 0).send(1)": "prog.py:3: AttributeError: 'Ref' object has no attribute 'send'",
-    "import os; os._exit(0)": "prog.py: the program's process ended by status 0 before the program did",
+    "chunk(0, Buffer.input, 0).send(1)": (
+        "prog.py:3: AttributeError: 'Ref' object has no attribute 'send'"
+    ),
+    "import os; os._exit(0)": (
+        "prog.py: the program's process ended by status 0 before the program did"
+    ),
 }
 
 
@@ -88,22 +114,28 @@ def test_refused_statement_is_named_with_its_line(statement: str) -> None:
 WHOLE = {
     "x = 1": "prog.py: defines no MSCCLProgram",
     "sys.exit()": "prog.py:2: defines no MSCCLProgram: it ended by sys.exit in line 2",
-    f"{PROGRAM}pass\n{PROGRAM}pass": "prog.py:4: a second program, 'p', begins after 'p'; one is expected",
+    f"{PROGRAM}pass\n{PROGRAM}pass": (
+        "prog.py:4: a second program, 'p', begins after 'p'; one is expected"
+    ),
     "chunk(0, Buffer.input, 0)": "prog.py:2: No Program in context",
     "MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 1, protocol='LL64')": (
         "prog.py:2: protocol 'LL64' is not one of Simple, LL, LL128"
     ),
-    "MSCCLProgram('p', ring(4), AllReduce(3, 4, True), 1)": "prog.py:2: the topology has 4 nodes, the collective 3 ranks",
-    "MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 0)": "prog.py:2: 0 instances: expected 1 or more",
+    "MSCCLProgram('p', ring(4), AllReduce(3, 4, True), 1)": (
+        "prog.py:2: the topology has 4 nodes, the collective 3 ranks"
+    ),
+    "MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 0)": (
+        "prog.py:2: 0 instances: expected 1 or more"
+    ),
     "MSCCLProgram('p', ring(4), Collective(4, 4, True), 1)": (
         "prog.py:2: Collective does not say what the buffers hold: it has no init_buffers"
     ),
     "with with": "prog.py:2: is no Python program: invalid syntax",
-    "with MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 1):\n    chunk(0, Buffer.input, 0).copy(2)": (
-        "prog.py:3: No link from 0 to 2"
-    ),
+    "with MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 1):\n"
+    "    chunk(0, Buffer.input, 0).copy(2)": ("prog.py:3: No link from 0 to 2"),
     "import argparse\np = argparse.ArgumentParser()\np.add_argument('n')\np.parse_args()": (
-        "prog.py:5: the program ends itself with status 2: prog.py: error: the following arguments are required: n"
+        "prog.py:5: the program ends itself with status 2: prog.py: error: the following "
+        "arguments are required: n"
     ),
 }
 
@@ -117,7 +149,8 @@ def test_endless_program_is_stopped_with_its_line() -> None:
     message = refusal(PROGRAM + "while True: pass", time_limit=1)
     assert (
         message
-        == "prog.py:3: the program did not end within 1 s of CPU time; if it needs longer: -O time_limit=SECONDS"
+        == "prog.py:3: the program did not end within 1 s of CPU time; if it needs longer: -O "
+        "time_limit=SECONDS"
     )
 
 
@@ -190,7 +223,8 @@ def test_same_program_gives_the_same_algorithm_though_it_walks_sets() -> None:
 
 def test_custom_check_that_refuses_stops_the_reading() -> None:
     text = (
-        "class Mine(AllReduce):\n    def check(self, prog):\n        print('bad slot')\n        return False\n"
+        "class Mine(AllReduce):\n    def check(self, prog):\n"
+        "        print('bad slot')\n        return False\n"
         'with MSCCLProgram("p", fully_connected(4), Mine(4, 4, True), 1):\n    pass'
     )
     assert (

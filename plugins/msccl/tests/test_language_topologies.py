@@ -73,7 +73,10 @@ def test_machines_have_links_between_all() -> None:
 
 
 def test_nvlinks_are_read_from_the_table_of_nvidia_smi() -> None:
-    table = "\tGPU0\tGPU1\tGPU2\tCPU Affinity\nGPU0\t X \tNV2\tSYS\t0-15\nGPU1\tNV2\t X \tNV1\t0-15\nGPU2\tSYS\tNV1\t X \t0-15\n"
+    table = (
+        "\tGPU0\tGPU1\tGPU2\tCPU Affinity\n"
+        "GPU0\t X \tNV2\tSYS\t0-15\nGPU1\tNV2\t X \tNV1\t0-15\nGPU2\tSYS\tNV1\t X \t0-15\n"
+    )
     assert rows(nvlink_only(table)) == "020 201 010"
     with pytest.raises(ValueError, match="not the table"):
         nvlink_only("no such command")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from collhub_msccl import plugin
-from collhub_msccl.program import STEP_TYPE_NAMES
-from collhub_msccl.read_xml import read
+from collhub_msccl.reading.read_xml import read
 from collhub_msccl.samples import samples
+from collhub_msccl.thread_block_program import STEP_TYPE_NAMES
 
 from hub_core.plugin_api import resolve
 from hub_core.verification import verify
@@ -24,7 +24,10 @@ def test_offer_resolves_to_the_reader() -> None:
 
 
 def test_listing_the_offer_imports_nothing_heavy() -> None:
-    code = "import sys, collhub_msccl.plugin as p; p.collhub_producers(); print(sorted({'numpy', 'xml'} & set(sys.modules)))"
+    code = (
+        "import sys, collhub_msccl.plugin as p; p.collhub_producers();"
+        " print(sorted({'numpy', 'xml'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

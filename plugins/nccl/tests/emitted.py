@@ -8,8 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from collhub_nccl.emit import fixed_files
-from collhub_nccl.schedule_tables import Tables, schedule_cpp, tables_of
+from collhub_nccl.programs.emit import fixed_files
+from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, tables_of
 
 from hub_core.execution.levels import levelled_program
 from hub_core.model import Algorithm
@@ -19,7 +19,10 @@ SECONDS = 120
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the emitted program: its exit status, its report (None where it printed none), its standard error."""
+    """A run of the emitted program: exit status, report, standard error.
+
+    The report is None where it printed none.
+    """
 
     status: int
     report: dict[str, object] | None
@@ -56,7 +59,10 @@ def make(folder: Path, *arguments: str) -> None:
 
 
 def link(folder: Path, stated: Tables) -> None:
-    """Build the program of another schedule; `folder` holds the objects that are the same for all."""
+    """Build the program of another schedule.
+
+    `folder` holds the objects that are the same for all.
+    """
     (folder / "schedule.cpp").write_text(schedule_cpp(stated), encoding="ascii")
     # The clock of files may be too coarse for make to see the change.
     (folder / "schedule.o").unlink(missing_ok=True)

@@ -1,4 +1,7 @@
-"""Read a graph file as NCCL does: its XML dialect with its limits, the attributes that it needs, rings over all GPUs."""
+"""Read a graph file as NCCL does.
+
+Its XML dialect with its limits, the attributes that it needs, rings over all GPUs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ REQUIRED = [
 TYPES = frozenset(["LOC", "NVL", "NVB", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"])
 RING = "4"
 
-# One tag: no declaration, one line, single blanks, no entities; only blanks and line feeds between tags.
+# One tag: no declaration, one line, single blanks, no entities; only blanks and line feeds between
+# tags.
 _TAG = re.compile(r"[ \n\r]*<(/?)([a-z]+)((?: [a-z]+=(?:\"[^\"&<>\n\t]*\"|'[^'&<>\n\t]*'))*)(/?)>")
 _ATTRIBUTE = re.compile(r" ([a-z]+)=[\"']([^\"']*)[\"']")
 
@@ -39,7 +43,10 @@ class Node:
 
 
 def read_rings(text: str) -> list[list[int]]:
-    """The devices of every ring of the ring graph, in order. Raises `ValueError` where NCCL would fail or misread."""
+    """The devices of every ring of the ring graph, in order.
+
+    Raises `ValueError` where NCCL would fail or misread.
+    """
     root = _parse(text)
     _demand(
         root.name == "graphs" and root.attributes == {"version": "1"},

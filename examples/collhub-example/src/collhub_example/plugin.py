@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Format, FormatReader, FormatWriter, Option, OptionType, hookimpl
+from hub_core.plugin_api import Format, FormatReader, FormatWriter, hookimpl
+
+from collhub_example.options import WriteOptions
 
 COLLHUB_PLUGIN_API = (1, 0)
 
 FORMAT = Format("example", "one line of text a step", (".example",), rb"^example 1\n")
-COMMENTS = Option("comments", OptionType.BOOL, False, "write a line that names the columns")
 
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Describe the reader."""
+    """Offer the reader."""
     return [FormatReader(FORMAT, "collhub_example.read:read")]
 
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter]:
-    """Describe the writer."""
-    return [FormatWriter(FORMAT, "collhub_example.write:write", (COMMENTS,))]
+    """Offer the writer."""
+    return [FormatWriter(FORMAT, "collhub_example.write:write", WriteOptions)]

@@ -20,21 +20,18 @@ from hub_core import (
     StepKind,
     StepTableBuilder,
 )
-from hub_core.plugin_api import Options, Source
+from hub_core.plugin_api import NoOptions, Source
 
 TITLE = "example 1"
 T = TypeVar("T")
 
 
-def read(source: Source, options: Options) -> Algorithm:
+def read(source: Source, options: NoOptions) -> Algorithm:
     """Build the algorithm. Raises `InputError` at the first line that does not fit."""
     lines = source.content().decode("ascii", "replace").splitlines()
     if len(lines) < 3 or lines[0] != TITLE:
-        _fail(
-            source,
-            1,
-            f"this is no text of the format example, which begins with '{TITLE}' and has three lines or more",
-        )
+        expected = f"the text begins with '{TITLE}' and has three lines or more"
+        _fail(source, 1, f"this is no file of the format example: {expected}")
     collective = _parsed(source, 2, partial(_collective, lines[1]))
     scratch = np.asarray(_parsed(source, 3, partial(_numbers, lines[2])), np.int64)
     if len(scratch) != collective.num_ranks or scratch.min() < 0:
@@ -93,7 +90,7 @@ def _rows(text: str) -> list[int]:
 
 
 def _parsed(source: Source, line: int, parse: Callable[[], T]) -> T:
-    """What `parse` returns; its `ValueError`, `KeyError` or `InputError` becomes an error at this line."""
+    """What `parse` returns; what it raises becomes an error at this line."""
     try:
         return parse()
     except (ValueError, KeyError, InputError) as error:
@@ -101,6 +98,5 @@ def _parsed(source: Source, line: int, parse: Callable[[], T]) -> T:
 
 
 def _fail(source: Source, line: int, message: str) -> NoReturn:
-    raise InputError(
-        message, location=Location(source.name, line), cure="see the README of collhub-example"
-    )
+    place = Location(source.name, line)
+    raise InputError(message, location=place, cure="see the README of collhub-example")

@@ -6,42 +6,47 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hub_core import Algorithm, Buffer, CollectiveKind, Loss, StepKind, StepTable, UsageError
-from hub_core.plugin_api import Artifact, Options, WriteResult
+from collhub_example.options import WriteOptions
+from hub_core import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Loss,
+    StepKind,
+    StepTable,
+    UsageError,
+)
+from hub_core.plugin_api import Artifact, WriteResult
 
 TITLE = "example 1"
 COLUMNS = "rank kind peer channel source target count data control"
 
 
-def write(algorithm: Algorithm, options: Options) -> WriteResult:
-    """Return one artifact. Raises `UsageError` for custom collectives, which the format does not have."""
+def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
+    """Return one artifact. Raises `UsageError` for custom collectives, which the format lacks."""
     if algorithm.collective.kind is CollectiveKind.CUSTOM:
-        raise UsageError(
-            "the format example has no custom collectives", cure="write json or chakra"
-        )
-    has_comments = bool(options["comments"])
-    return WriteResult(
-        (Artifact("", lambda: _text(algorithm, has_comments).encode("ascii")),),
-        tuple(_losses(algorithm)),
-    )
+        message = "the format example has no custom collectives"
+        raise UsageError(message, cure="write json or chakra")
+    artifact = Artifact("", lambda: _text(algorithm, options.comments).encode("ascii"))
+    return WriteResult((artifact,), tuple(_losses(algorithm)))
 
 
 def _text(algorithm: Algorithm, has_comments: bool) -> str:
-    collective = algorithm.collective
-    modes = [
-        name
-        for name, claimed in (("in", collective.in_place), ("out", collective.out_of_place))
-        if claimed
-    ]
-    root = "-" if collective.root is None else collective.root
-    lines = [
-        TITLE,
-        f"{collective.kind} {collective.num_ranks} {collective.unit_count} {root} {','.join(modes)} {collective.reduce_op}",
-        " ".join(map(str, algorithm.scratch_units.tolist())),
-        *([f"# {COLUMNS}"] if has_comments else []),
-        *(_step(algorithm.steps, row) for row in range(len(algorithm.steps))),
-    ]
+    lines = [TITLE, _collective(algorithm.collective)]
+    lines.append(" ".join(map(str, algorithm.scratch_units.tolist())))
+    if has_comments:
+        lines.append(f"# {COLUMNS}")
+    lines += [_step(algorithm.steps, row) for row in range(len(algorithm.steps))]
     return "\n".join(lines) + "\n"
+
+
+def _collective(collective: Collective) -> str:
+    claims = {"in": collective.in_place, "out": collective.out_of_place}
+    modes = ",".join(name for name, is_claimed in claims.items() if is_claimed)
+    root = "-" if collective.root is None else str(collective.root)
+    sizes = f"{collective.num_ranks} {collective.unit_count}"
+    return f"{collective.kind} {sizes} {root} {modes} {collective.reduce_op}"
 
 
 def _step(steps: StepTable, row: int) -> str:
@@ -51,17 +56,8 @@ def _step(steps: StepTable, row: int) -> str:
     data = steps.data_indices[steps.data_indptr[row] : steps.data_indptr[row + 1]]
     control = steps.control_indices[steps.control_indptr[row] : steps.control_indptr[row + 1]]
     waits = [",".join(map(str, rows.tolist())) or "-" for rows in (data, control)]
-    words = [
-        steps.rank[row],
-        kind,
-        steps.peer[row],
-        steps.channel[row],
-        source,
-        target,
-        steps.count[row],
-        *waits,
-    ]
-    return " ".join(map(str, words))
+    head = f"{steps.rank[row]} {kind} {steps.peer[row]} {steps.channel[row]}"
+    return f"{head} {source} {target} {steps.count[row]} {' '.join(waits)}"
 
 
 def _losses(algorithm: Algorithm) -> Iterator[Loss]:

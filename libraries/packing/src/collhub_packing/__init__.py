@@ -1,1 +1,53 @@
-"""Exact flows, cuts and packings of spanning trees; integers and fractions only, never tolerances."""
+"""Exact flows, cuts and packings of spanning trees in networks.
+
+Integers and fractions only, never tolerances. A `CapacityGraph` is the network; rates tell what
+it carries at most and prove it, packings are lists of `SpanningTree` that carry as much.
+`collhub_packing.pipelining` schedules collectives on trees; `collhub_packing.compiling` has the
+decorators for kernels, and imports numba.
+"""
+
+from __future__ import annotations
+
+from collhub_packing.duplex import DuplexLinks, are_duplex
+from collhub_packing.flows import Cut, FlowNetwork
+from collhub_packing.graph import CapacityGraph, induced, transposed
+from collhub_packing.growth import pack_arborescences, pack_rooted_trees
+from collhub_packing.multiroot import (
+    MultirootPacking,
+    all_gather_trees,
+    fixed_rate,
+    fixed_trees,
+)
+from collhub_packing.orientation import AllReducePacking, all_reduce_packing, all_reduce_trees
+from collhub_packing.rates import Rate, Strength, all_gather_rate, broadcast_rate, strength
+from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
+from collhub_packing.trees import SpanningTree
+
+__all__ = [
+    "AllReducePacking",
+    "CapacityGraph",
+    "Cut",
+    "DirectNetwork",
+    "DuplexLinks",
+    "FlowNetwork",
+    "MultirootPacking",
+    "Rate",
+    "SpanningTree",
+    "Strength",
+    "SwitchSpread",
+    "all_gather_rate",
+    "all_gather_trees",
+    "all_reduce_packing",
+    "all_reduce_trees",
+    "are_duplex",
+    "broadcast_rate",
+    "direct",
+    "fixed_rate",
+    "fixed_trees",
+    "induced",
+    "pack_arborescences",
+    "pack_rooted_trees",
+    "strength",
+    "transposed",
+    "without_switches",
+]

@@ -33,25 +33,48 @@ class DuplexLinks:
     @classmethod
     def of(cls, graph: CapacityGraph) -> DuplexLinks:
         """Pair the arcs of a graph. Raises `InputError` for links that differ by direction."""
-        up = np.flatnonzero((graph.source < graph.destination) & (graph.capacity > 0))
-        down = np.flatnonzero((graph.source > graph.destination) & (graph.capacity > 0))
-        up = up[np.lexsort((graph.destination[up], graph.source[up]))]
-        down = down[np.lexsort((graph.source[down], graph.destination[down]))]
+        up, down = _paired(graph)
         if not _are_opposite(graph, up, down):
-            raise InputError(
-                "links differ by direction, so that trees of undirected links do not fit",
-                cure="use trees for each direction",
-                code="not-duplex",
-            )
-        return cls(
-            graph.num_nodes, graph.source[up], graph.destination[up], graph.capacity[up], up, down
-        )
+            raise _not_duplex()
+        low, high, capacity = graph.source[up], graph.destination[up], graph.capacity[up]
+        return cls(graph.num_nodes, low, high, capacity, up, down)
 
     def opposite(self, num_arcs: int) -> Int64Array:
         """For every arc of the graph the one that leads back, -1 for arcs without capacity."""
         back = np.full(num_arcs, -1, np.int64)
-        back[self.up], back[self.down] = self.down, self.up
+        # What has no capacity leads nowhere, and back from nowhere.
+        back[self.up] = self.down
+        back[self.down] = self.up
         return back
+
+
+def _not_duplex() -> InputError:
+    return InputError(
+        "links differ by direction, so that trees of undirected links do not fit",
+        cure="use trees for each direction",
+        code="not-duplex",
+    )
+
+
+def are_duplex(graph: CapacityGraph) -> bool:
+    """Whether every link has one back with the same capacity."""
+    try:
+        DuplexLinks.of(graph)
+    except InputError:
+        return False
+    return True
+
+
+def _paired(graph: CapacityGraph) -> tuple[Int64Array, Int64Array]:
+    """Arcs with capacity to higher nodes, and to lower ones: both by the lower, then the higher."""
+    source, destination = graph.source, graph.destination
+    # Arcs without capacity need no opposite.
+    has_room = graph.capacity > 0
+    up = np.flatnonzero((source < destination) & has_room)
+    down = np.flatnonzero((source > destination) & has_room)
+    up = up[np.lexsort((destination[up], source[up]))]
+    down = down[np.lexsort((source[down], destination[down]))]
+    return up, down
 
 
 def _are_opposite(graph: CapacityGraph, up: Int64Array, down: Int64Array) -> bool:
@@ -64,31 +87,40 @@ def _are_opposite(graph: CapacityGraph, up: Int64Array, down: Int64Array) -> boo
 
 
 class LeastSets:
-    """Find node sets X with the least capacity of links leaving X plus weights of the nodes of X: one least cut each."""
+    """Find sets X of nodes for which capacity leaving X plus weights in X is least.
+
+    One least cut each (Picard 1976, closures by flows): a node of negative weight is drawn to the
+    source's side by an arc from the source, one of positive weight to the sink's by an arc there.
+    """
 
     def __init__(self, links: DuplexLinks, scale: int) -> None:
-        n = links.num_nodes
-        nodes = np.arange(n)
-        source, sink = np.full(n, n), np.full(n, n + 1)
-        self._network = FlowNetwork.of(
-            n + 2,
-            np.concatenate([links.low, links.high, source, nodes]),
-            np.concatenate([links.high, links.low, nodes, sink]),
-        )
+        tails = np.concatenate([links.low, links.high])
+        heads = np.concatenate([links.high, links.low])
+        self._network = FlowNetwork.fed_and_drained(links.num_nodes, tails, heads)
         self._links = np.tile(scaled(links.capacity, scale), 2)
-        self._num_nodes = n
+        self._num_nodes = links.num_nodes
 
     def least(
-        self, members: Sequence[int], weights: Int64Array, allowed: BoolArray
+        self,
+        members: Sequence[int],
+        weights: Int64Array,
+        allowed: BoolArray,
     ) -> tuple[int, BoolArray]:
-        """The least value of a set that holds all of `members` and only nodes of `allowed`, and the smallest such set."""
+        """The least value of a set with all of `members` and only nodes of `allowed`.
+
+        Returns the value, and bool[nodes] of the smallest such set. `weights`: int64[nodes].
+        """
         n = self._num_nodes
         gain, loss = np.maximum(-weights, 0), np.maximum(weights, 0)
         # What members weigh is paid whatever the rest of the set.
         base = int(gain[allowed].sum()) - int(loss[members].sum())
         endless = int(self._links.sum()) + int(np.abs(weights).sum()) + 1
-        gain, loss = np.where(allowed, gain, 0), np.where(allowed, loss, endless)
-        gain[members], loss[members] = endless, 0
-        cut = self._network.least_cut(np.concatenate([self._links, gain, loss]), n, [n + 1])
+        # Who must be in the set, or must not, is tied to its side of every cut.
+        gain = np.where(allowed, gain, 0)
+        loss = np.where(allowed, loss, endless)
+        gain[members] = endless
+        loss[members] = 0
+        capacity = np.concatenate([self._links, gain, loss])
+        cut = self._network.least_cut(capacity, n, [n + 1])
         assert cut is not None
         return cut.value - base, cut.side[:n]

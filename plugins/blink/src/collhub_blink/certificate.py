@@ -1,4 +1,4 @@
-"""The certificate of a packing, as the core re-checks it."""
+"""The certificate of a packing, as the core re-checks it: `collhub/certificate-1`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import floor
 
-from collhub_blink.packing import Bound, Packing
-from collhub_blink.placing import PlacedTree
-from collhub_blink.planes import Share
-from collhub_blink.task import Task
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.placing import PlacedTree
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.scheduling.shares import Share
 from hub_core.certificates import SCHEMA, network_object
 from hub_core.model import JsonValue
 
 # Parents and links that a certificate states; every rank's file holds a copy.
 _MOST_NUMBERS = 1 << 15
+# Ends, bandwidth and latency.
+_NUMBERS_A_LINK = 4
+
+JsonObject = dict[str, JsonValue]
 
 
-def lower_bound_ns(task: Task, bound: Bound) -> int:
+def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
     """Time of the collective's bytes at the rate that nothing exceeds."""
+    # Rounded down, so that it stays a bound.
     return floor(task.collective_bytes * 10**9 / bound.rate)
 
 
-def certificate_of(task: Task, packing: Packing) -> dict[str, JsonValue]:
-    """The document `collhub/certificate-1`; trees and links are left out where they would be long."""
+def certificate_of(task: PackingTask, packing: PlacedPacking) -> JsonObject:
+    """The document for one packing; trees and links are left out where they would be long."""
     document = _head(task, packing.bound, packing.rate)
     document["tree_count"] = {
         "trees": len(packing.trees),
@@ -32,51 +37,58 @@ def certificate_of(task: Task, packing: Packing) -> dict[str, JsonValue]:
         "status": packing.status,
         "reason": packing.reason,
     }
-    if _is_whole(task, [packing]):
+    if _is_short(task, [packing]):
         document["trees"] = [*_tree_objects(task, packing)]
     return document
 
 
 def certificate_of_planes(
-    task: Task, shares: Sequence[Share], bound: Bound
-) -> dict[str, JsonValue]:
-    """The same for trees on several planes: `bound` is that of all links, and the rate the sum of the planes' rates."""
+    task: PackingTask,
+    shares: Sequence[Share],
+    bound: RateBound,
+) -> JsonObject:
+    """The document for trees on several planes.
+
+    `bound` is that of all links, and the rate the sum of the planes' rates.
+    """
     packings = [share.packing for share in shares]
-    document = _head(task, bound, sum((packing.rate for packing in packings), Fraction(0)))
+    rate = sum((packing.rate for packing in packings), Fraction(0))
+    document = _head(task, bound, rate)
     document["tree_count"] = {
         "trees": sum(len(packing.trees) for packing in packings),
+        # Fewest trees are not searched over planes together.
         "at_least": 1,
         "status": "feasible",
         "reason": "a packing has a tree",
     }
-    document["planes"] = [
-        {
-            "plane": share.plane.number,
-            "share": str(share.part),
-            "rate": str(share.packing.rate),
-            "bound": _bound_object(share.packing.bound),
-        }
-        for share in shares
-    ]
-    if _is_whole(task, packings):
-        document["trees"] = [
-            {**tree, "plane": share.plane.number}
-            for share in shares
-            for tree in _tree_objects(task, share.packing)
-        ]
+    document["planes"] = [_plane_object(share) for share in shares]
+    if _is_short(task, packings):
+        document["trees"] = _planes_trees(task, shares)
     return document
 
 
-def _head(task: Task, bound: Bound, rate: Fraction) -> dict[str, JsonValue]:
+def _planes_trees(task: PackingTask, shares: Sequence[Share]) -> list[JsonValue]:
+    """The trees of all planes, each with its plane."""
+    trees: list[JsonValue] = []
+    for share in shares:
+        for tree in _tree_objects(task, share.packing):
+            trees.append({**tree, "plane": share.plane.number})
+    return trees
+
+
+def _head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
+    """What every certificate states: the problem, the rate and its bound."""
     topology = task.topology
-    document: dict[str, JsonValue] = {
+    has_links = topology.num_links * _NUMBERS_A_LINK <= _MOST_NUMBERS
+    document: JsonObject = {
         "schema": SCHEMA,
         "collective": str(task.collective.kind),
         "ranks": list(task.npus),
-        "network": network_object(topology, topology.num_links <= _MOST_NUMBERS // 4),
+        "network": network_object(topology, has_links),
         "collective_bytes": task.collective_bytes,
         "rate": str(rate),
         "bound": _bound_object(bound),
+        # Fractions, so that equal means equal.
         "is_optimal": rate == bound.rate,
         "lower_bound_ns": lower_bound_ns(task, bound),
     }
@@ -85,45 +97,57 @@ def _head(task: Task, bound: Bound, rate: Fraction) -> dict[str, JsonValue]:
     return document
 
 
-def _is_whole(task: Task, packings: Sequence[Packing]) -> bool:
-    return sum(len(packing.trees) for packing in packings) * task.topology.num_npus <= _MOST_NUMBERS
+def _is_short(task: PackingTask, packings: Sequence[PlacedPacking]) -> bool:
+    """Whether the trees are few enough to be stated."""
+    trees = sum(len(packing.trees) for packing in packings)
+    return trees * task.topology.num_npus <= _MOST_NUMBERS
 
 
-def _tree_objects(task: Task, packing: Packing) -> list[dict[str, JsonValue]]:
-    return [
-        _tree_object(packing, number, tree, task.topology.num_npus)
-        for number, tree in enumerate(packing.trees)
-    ]
+def _plane_object(share: Share) -> JsonObject:
+    return {
+        "plane": share.plane.number,
+        "share": str(share.part),
+        "rate": str(share.packing.rate),
+        "bound": _bound_object(share.packing.bound),
+    }
 
 
-def _bound_object(bound: Bound) -> dict[str, JsonValue]:
-    side: dict[str, JsonValue] = {"nodes": list(bound.nodes)}
+def _bound_object(bound: RateBound) -> JsonObject:
+    side: JsonObject = {"nodes": list(bound.nodes)}
     if bound.blocks:
         side = {"blocks": [list(block) for block in bound.blocks]}
     return {"kind": bound.kind, "rate": str(bound.rate), **side}
 
 
-def _tree_object(
-    packing: Packing, number: int, placed: PlacedTree, num_npus: int
-) -> dict[str, JsonValue]:
-    tree = placed.tree
-    stated: dict[str, JsonValue] = {
-        "root": tree.root,
-        "weight": str(packing.unit * tree.weight),
+def _tree_objects(task: PackingTask, packing: PlacedPacking) -> list[JsonObject]:
+    num_npus = task.topology.num_npus
+    trees = [_tree_object(packing, tree, num_npus) for tree in packing.trees]
+    # Packings of paths have a target for every tree, others have none.
+    for tree, target in zip(trees, packing.targets, strict=False):
+        tree["target"] = target
+    return trees
+
+
+def _tree_object(packing: PlacedPacking, placed: PlacedTree, num_npus: int) -> JsonObject:
+    stated: JsonObject = {
+        "root": placed.tree.root,
+        "weight": str(packing.unit * placed.tree.weight),
         "depth": placed.depth,
     }
     stated |= _ways(placed, num_npus)
     if placed.up is not None:
         stated["up"] = _ways(placed.up, num_npus)
-    if packing.targets:
-        stated["target"] = packing.targets[number]
     return stated
 
 
-def _ways(placed: PlacedTree, num_npus: int) -> dict[str, JsonValue]:
-    stated: dict[str, JsonValue] = {"parents": placed.tree.parent[:num_npus].tolist()}
+def _ways(placed: PlacedTree, num_npus: int) -> JsonObject:
+    """Parent of every NPU, and the nodes between where there are any."""
+    # Switches take no part: they stand in the routes.
+    stated: JsonObject = {"parents": placed.tree.parent[:num_npus].tolist()}
     if placed.stops:
-        stated["routes"] = {
-            str(node): list(stops[1:-1]) for node, stops in sorted(placed.stops.items())
-        }
+        between: JsonObject = {}
+        for node, stops in sorted(placed.stops.items()):
+            # Both ends are known from the parents.
+            between[str(node)] = list(stops[1:-1])
+        stated["routes"] = between
     return stated

@@ -23,7 +23,8 @@ BLINK = Synthesizer(
             "trees",
             OptionType.TEXT,
             "auto",
-            "packing: the fastest for the size, the fewest trees at the optimal rate, or shallow trees",
+            "packing: the fastest for the size, the fewest trees at the optimal rate, "
+            "or shallow trees",
             ("auto", "fewest", "shallow"),
         ),
         Option(
@@ -54,7 +55,8 @@ BLINK = Synthesizer(
             "time_limit",
             OptionType.FLOAT,
             10.0,
-            "seconds for proofs of fewest trees, counted as a million search steps each so that results repeat",
+            "seconds for proofs of fewest trees, counted as a million search steps each "
+            "so that results repeat",
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Synthesis: pack trees, choose the packing and its chunks by the time, and hand over the algorithm with its proof."""
+"""Synthesis: pack trees, choose the packing and its chunks by the time, and state the proof."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 from collhub_packing.pipelining import Pipeline
+from hub_core.plugin_api.contract import Options
 
-from collhub_blink.all_reduce import all_reduce_packings
 from collhub_blink.certificate import certificate_of, certificate_of_planes, lower_bound_ns
-from collhub_blink.multi_root import spread_packings
-from collhub_blink.packing import Bound, Packing
-from collhub_blink.paths import path_packings
-from collhub_blink.planes import Divided, divided, planes_of
-from collhub_blink.schedules import Scheduled
-from collhub_blink.search import Made, fastest
-from collhub_blink.single_root import rooted_packings
-from collhub_blink.task import Task
-from collhub_blink.union import union_bound
+from collhub_blink.packing.all_reduce import all_reduce_packings
+from collhub_blink.packing.multi_root import spread_packings
+from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.paths import path_packings
+from collhub_blink.packing.single_root import rooted_packings
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.packing.union import union_bound
+from collhub_blink.scheduling.dividing import divided
+from collhub_blink.scheduling.fastest import fastest
+from collhub_blink.scheduling.planes import planes_of
+from collhub_blink.scheduling.schedules import Scheduled
+from collhub_blink.summary import Statistics, statistics_of, statistics_of_planes
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.network import lower_bound_ns as links_bound_ns
-from hub_core.plugin_api import Options, SynthesisRequest, SynthesisResult
+from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 from hub_core.transfers import algorithm_of
 
 _NAME = "collhub-blink"
+# Larger schedules are judged by their own times, since simulating each would take long.
 _MOST_SIMULATED = 1 << 19
 
-_PACKERS: Mapping[CollectiveKind, Callable[[Task], list[Packing]]] = {
+_PACKERS: Mapping[CollectiveKind, Callable[[PackingTask], list[PlacedPacking]]] = {
     CollectiveKind.BROADCAST: rooted_packings,
     CollectiveKind.REDUCE: rooted_packings,
     CollectiveKind.ALL_REDUCE: all_reduce_packings,
@@ -38,10 +42,11 @@ _PACKERS: Mapping[CollectiveKind, Callable[[Task], list[Packing]]] = {
 
 
 def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
-    """The fastest algorithm on trees that was found for a request; see `plugin.BLINK` for the options.
+    """The fastest algorithm on trees that was found for a request.
 
-    Raises `UsageError` for options that do not fit, and `InputError` for collectives that do not run on trees, ranks
-    that cannot be reached, and sizes below a byte a chunk.
+    See `plugin.BLINK` for the options. Raises `UsageError` for options that do not fit, and
+    `InputError` for collectives that do not run on trees, ranks that cannot be reached, and sizes
+    below a byte a chunk.
     """
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
@@ -50,113 +55,146 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
             "option setup: the topology has one plane alone",
             cure="join networks by +, as in dgx1v+dgx1-pcie",
         )
-    task = Task.of(request, options)
-    packings = _wanted(task, packings_of(task))
+    return _synthesize_on_one(request, options)
 
-    def judge(packing: Packing, scheduled: Scheduled) -> int:
-        named = {"certificate": certificate_of(task, packing)}
-        return _time_ns(
-            scheduled.pipeline,
-            lambda: _algorithm(task, scheduled.pipeline, None, {}, named),
-            request.simulate,
-        )
+
+def _synthesize_on_one(request: SynthesisRequest, options: Options) -> SynthesisResult:
+    """The fastest of all packings of a network."""
+    task = PackingTask.of(request, options)
+    packings = _wanted_packings(task)
+
+    def judge(packing: PlacedPacking, scheduled: Scheduled) -> int:
+        pipeline = scheduled.pipeline
+        extension: Statistics = {"certificate": certificate_of(task, packing)}
+        return _time_ns(pipeline, request, lambda: _algorithm(task, pipeline, extension))
 
     best = fastest(task, packings, judge)
     if best is None:
         raise _too_small(task)
-    statistics = _statistics(task, packings, best)
-    extension = {**statistics, "certificate": certificate_of(task, best.packing)}
-    algorithm = _algorithm(task, best.scheduled.pipeline, request.wanted, options, extension)
-    bounds = _bounds_ns(task, best.packing.bound, request)
-    return SynthesisResult(
-        algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None
+    statistics = statistics_of(task, packings, best)
+    algorithm = _algorithm(
+        task,
+        best.scheduled.pipeline,
+        {**statistics, "certificate": certificate_of(task, best.packing)},
+        wanted=request.wanted,
+        options=options,
     )
+    bounds = _bounds_ns(task, best.packing.bound, request)
+    return _result(request, algorithm, best.time_ns, bounds, statistics)
 
 
 def _synthesize_on_planes(request: SynthesisRequest, options: Options) -> SynthesisResult:
     """One algorithm over several planes, which share the data."""
-    planes = planes_of(request, options, lambda task: _wanted(task, packings_of(task)))
-    whole = Task.of(request, options)
+    planes = planes_of(request, options, _wanted_packings)
+    # The network of all planes, for the bound and for the joint algorithm.
+    whole = PackingTask.of(request, options)
+    # A plane that is left out has no sends that could wait.
     startup_ns = [0] * request.topology.num_planes
     for plane in planes:
         startup_ns[plane.number] = plane.startup_ns
 
-    def simulate(pipeline: Pipeline) -> int:
-        return _time_ns(
-            pipeline,
-            lambda: _algorithm(whole, pipeline, None, {}, {}, startup_ns),
-            request.simulate,
-        )
+    def time_ns(pipeline: Pipeline) -> int:
+        return _time_ns(pipeline, request, lambda: _algorithm(whole, pipeline, {}, startup_ns))
 
-    best = divided(planes, whole, simulate)
+    best = divided(planes, whole, time_ns)
     if best is None:
         raise _too_small(whole)
     bound = union_bound(whole)
-    statistics = _statistics_of_planes(best, bound)
-    extension = {**statistics, "certificate": certificate_of_planes(whole, best.shares, bound)}
-    algorithm = _algorithm(whole, best.pipeline, request.wanted, options, extension, startup_ns)
+    statistics = statistics_of_planes(best, bound)
+    algorithm = _algorithm(
+        whole,
+        best.pipeline,
+        {**statistics, "certificate": certificate_of_planes(whole, best.shares, bound)},
+        startup_ns,
+        wanted=request.wanted,
+        options=options,
+    )
     bounds = _bounds_ns(whole, bound, request)
+    return _result(request, algorithm, best.time_ns, bounds, statistics)
+
+
+def _result(
+    request: SynthesisRequest,
+    algorithm: Algorithm,
+    time_ns: int,
+    bounds_ns: dict[str, int],
+    statistics: Statistics,
+) -> SynthesisResult:
     return SynthesisResult(
-        algorithm, best.time_ns, bounds, statistics, is_partial=request.wanted is not None
+        algorithm,
+        time_ns,
+        bounds_ns,
+        statistics,
+        is_partial=request.wanted is not None,
     )
 
 
-def _too_small(task: Task) -> InputError:
+def _too_small(task: PackingTask) -> InputError:
+    """The refusal of a size of which some tree would carry less than a byte."""
     message = f"{task.collective_bytes} bytes are too few to be shared out among the trees"
     return InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
 
 
-def packings_of(task: Task) -> list[Packing]:
+def packings_of(task: PackingTask) -> list[PlacedPacking]:
     """All packings for a task, those at the optimal rate first."""
     return _PACKERS[task.collective.kind](task)
 
 
-def _bounds_ns(task: Task, bound: Bound, request: SynthesisRequest) -> dict[str, int]:
+def _bounds_ns(task: PackingTask, bound: RateBound, request: SynthesisRequest) -> dict[str, int]:
     """The bound of the certificate, and what latencies and single ranks' links add."""
     bounds = {bound.kind: lower_bound_ns(task, bound)}
-    if task.npus == tuple(range(task.topology.num_npus)):
+    every_npu = tuple(range(task.topology.num_npus))
+    # The core's bound is for collectives of all NPUs.
+    if task.npus == every_npu:
         links = links_bound_ns(request.collective, task.topology, task.collective_bytes)
-        bounds |= {} if links is None else {"links": int(links)}
+        if links is not None:
+            bounds["links"] = int(links)
     return bounds
 
 
-def _wanted(task: Task, packings: list[Packing]) -> list[Packing]:
+def _wanted_packings(task: PackingTask) -> list[PlacedPacking]:
     """The packings that the option `trees` allows."""
+    packings = packings_of(task)
     if task.trees == "auto":
         return packings
-    chosen = [packing for packing in packings if packing.is_shallow == (task.trees == "shallow")]
+    is_shallow = task.trees == "shallow"
+    chosen = [packing for packing in packings if packing.is_shallow == is_shallow]
     if not chosen:
         raise UsageError(
             f"there are no {task.trees} trees for a {task.collective.kind}",
             cure="leave the option trees out",
         )
+    if is_shallow:
+        return chosen
+    # Shallow packings compete by time; of the others those with the fewest trees are asked for.
     fewest = min(len(packing.trees) for packing in chosen)
-    return (
-        chosen
-        if task.trees == "shallow"
-        else [packing for packing in chosen if len(packing.trees) == fewest]
-    )
+    return [packing for packing in chosen if len(packing.trees) == fewest]
 
 
 def _time_ns(
     pipeline: Pipeline,
+    request: SynthesisRequest,
     algorithm: Callable[[], Algorithm],
-    simulate: Callable[[Algorithm], int | None],
 ) -> int:
-    """The simulator's time, the schedule's own where there is none, or where it would take long."""
-    own = -(-pipeline.time_ps // 1000)
-    return own if len(pipeline.transfers) > _MOST_SIMULATED else simulate(algorithm()) or own
+    """The simulator's time; the schedule's own where there is none, or it would take long."""
+    # Rounded up: no schedule is faster than it is.
+    own_ns = -(-pipeline.time_ps // 1000)
+    if len(pipeline.transfers) > _MOST_SIMULATED:
+        return own_ns
+    return request.simulate(algorithm()) or own_ns
 
 
 def _algorithm(
-    task: Task,
+    task: PackingTask,
     pipeline: Pipeline,
-    wanted: tuple[int, ...] | None,
-    options: Options,
     extension: Mapping[str, JsonValue],
     startup_ns: Sequence[int] = (),
+    *,
+    wanted: tuple[int, ...] | None = None,
+    options: Options | None = None,
 ) -> Algorithm:
-    given = {name: str(value) for name, value in options.items()}
+    """The steps of a schedule; `wanted`: of these ranks alone."""
+    given = {name: str(value) for name, value in (options or {}).items()}
     return algorithm_of(
         pipeline.collective,
         pipeline.chunks,
@@ -168,47 +206,4 @@ def _algorithm(
         collective_bytes=task.collective_bytes,
         extensions={_NAME: dict(extension)},
         startup_ns=startup_ns,
-    )
-
-
-def _statistics_of_planes(best: Divided, bound: Bound) -> dict[str, JsonValue]:
-    """As for one plane, a value per plane that carries anything; the rate is the sum, the best rate that of all links."""
-    packings = [share.packing for share in best.shares]
-    found: dict[str, JsonValue] = {
-        "method": "; ".join(
-            f"plane {share.plane.number}: {share.packing.method}" for share in best.shares
-        ),
-        "share %": ", ".join(f"{float(100 * share.part):.4g}" for share in best.shares),
-        "trees": ", ".join(str(len(packing.trees)) for packing in packings),
-        "depth": ", ".join(str(packing.depth) for packing in packings),
-        "chunks": ", ".join(str(share.made.scheduled.chunks) for share in best.shares),
-        "rate GB/s": ", ".join(f"{float(packing.rate) / 1e9:.6g}" for packing in packings),
-        "best rate GB/s": float(bound.rate) / 1e9,
-    }
-    is_interrupted = best.is_interrupted or any(
-        share.plane.task.budget.is_interrupted for share in best.shares
-    )
-    return found | ({"interrupted": True} if is_interrupted else {})
-
-
-def _statistics(task: Task, packings: Sequence[Packing], best: Made) -> dict[str, JsonValue]:
-    packing = best.packing
-    found: dict[str, JsonValue] = {
-        "method": packing.method,
-        "trees": len(packing.trees),
-        "fewest trees": packing.at_least
-        if packing.status == "optimal"
-        else f"at least {packing.at_least}",
-        "depth": packing.depth,
-        "chunks": best.scheduled.chunks,
-        "rate GB/s": float(packing.rate) / 1e9,
-        "best rate GB/s": float(packing.bound.rate) / 1e9,
-        "trees x depth": ", ".join(
-            f"{len(packing.trees)} x {packing.depth}"
-            for packing in packings
-            if not packing.is_shallow
-        ),
-    }
-    return found | (
-        {"interrupted": True} if best.is_interrupted or task.budget.is_interrupted else {}
     )

@@ -16,7 +16,7 @@ __all__ = ["CertificateReport", "check_certificate"]
 __getattr__ = names_from(
     __name__,
     {
-        "collhub_certificates.recheck": ("check_certificate",),
-        "collhub_certificates.report": ("CertificateReport",),
+        "collhub_certificates.recheck": "check_certificate",
+        "collhub_certificates.report": "CertificateReport",
     },
 )

@@ -18,9 +18,9 @@ __all__ = ["embed", "relabel", "replicate", "rescale", "sequential"]
 __getattr__ = names_from(
     __name__,
     {
-        "collhub_compose.ranks": ("embed", "relabel"),
-        "collhub_compose.replication": ("replicate",),
-        "collhub_compose.sequence": ("sequential",),
-        "collhub_compose.units": ("rescale",),
+        "collhub_compose.ranks": "embed relabel",
+        "collhub_compose.replication": "replicate",
+        "collhub_compose.sequence": "sequential",
+        "collhub_compose.units": "rescale",
     },
 )

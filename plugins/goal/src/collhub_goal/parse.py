@@ -1,58 +1,48 @@
-"""Parse GOAL text, block by block; the grammar is that of txt2bin, and what does not fit is refused with its line."""
+"""Parse GOAL text, block by block; what does not fit the grammar is refused with its line.
+
+A block is split by one pattern and turned into columns, so that files of millions of lines are
+read without a Python object for each of their operations.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
-from collhub_goal.schedule import Int64Array, Operation, Schedule
+from collhub_goal.grammar import (
+    BLANK,
+    BLOCK,
+    COMMENT,
+    EXPECTED,
+    FILLED_LINE,
+    HEAD,
+    KEYWORDS,
+    OPEN_COMMENT,
+    OPERATION_PARTS,
+    STATEMENT,
+)
+from collhub_goal.schedule import GoalOperation, GoalSchedule, Int64Array
 from hub_core.model import InputError, Location
+
+BoolArray = npt.NDArray[np.bool_]
+Texts = Sequence[bytes]
 
 MAX_BYTES = 4 << 30
 MAX_RANKS = 1 << 20
-_KEYWORDS = frozenset(
-    (
-        b"num_ranks",
-        b"rank",
-        b"calc",
-        b"send",
-        b"recv",
-        b"to",
-        b"from",
-        b"tag",
-        b"cpu",
-        b"nic",
-        b"requires",
-        b"irequires",
-    )
-)
-_HEAD = re.compile(rb"\s*num_ranks[ \t]+([0-9]{1,9})[ \t]*\n")
-_BLOCK = re.compile(rb"\s*rank[ \t]+([0-9]{1,9})[ \t]*\{([^{}]*)\}")
-_COMMENT = re.compile(rb"(?m)^[ \t]*(//[^\n]*|/\*(?s:.*?)\*/)")
-_LABEL = rb"[A-Za-z][A-Za-z0-9_]{0,254}"
-_NUMBER = rb"[0-9]{1,18}"
-_LINE = re.compile(
-    rb"(?m)^[ \t]*(?:"
-    rb"(?:(" + _LABEL + rb")[ \t]*:[ \t]*)?(?:"
-    rb"calc[ \t]+(" + _NUMBER + rb")"
-    rb"|send[ \t]+(" + _NUMBER + rb")b[ \t]+to[ \t]+(" + _NUMBER + rb")"
-    rb"|recv[ \t]+(" + _NUMBER + rb")b[ \t]+from[ \t]+(" + _NUMBER + rb"|-1)"
-    rb")(?:[ \t]+tag[ \t]+([0-9]{1,18}|-1))?(?:[ \t]+cpu[ \t]+([0-9]{1,9}))?(?:[ \t]+nic[ \t]+([0-9]{1,9}))?"
-    rb"|(" + _LABEL + rb")[ \t]+(i?requires)[ \t]+(" + _LABEL + rb")"
-    rb")[ \t]*$"
-)
-_FILLED = re.compile(rb"(?m)^[ \t]*[^ \t\n]")
-_EXPECTED = "expected calc N, send Nb to R, recv Nb from R (then tag, cpu, nic in this order), or LABEL requires LABEL"
+# A channel of the hub is an int32, and so is a tag of txt2bin.
+_LARGEST_TAG = int(np.iinfo(np.int32).max)
 _COLUMNS = ("rank", "operation", "amount", "peer", "tag", "cpu", "nic", "line")
 _EDGES = ("parent", "child", "early_parent", "early_child")
+_WILDCARD = (
+    "a receive from any rank, or with any tag, has no message of its own: who sends cannot be told"
+)
 
-_Match = tuple[bytes, ...]
 
-
-def parse(content: bytes, file: str) -> Schedule:
+def parse(content: bytes, file: str) -> GoalSchedule:
     """The schedule in a file. Raises `InputError` with the line of what is not GOAL."""
     if len(content) > MAX_BYTES:
         raise InputError(
@@ -60,8 +50,46 @@ def parse(content: bytes, file: str) -> Schedule:
             location=Location(file),
             code="too-large",
         )
-    text = _without_comments(content, file) if b"/" in content else content
-    head = _HEAD.match(text)
+    text = _without_comments(content, file)
+    num_ranks, place = _head(text, file)
+    columns = _ScheduleColumns(file, num_ranks)
+    line = 1 + text.count(b"\n", 0, place)
+    ranks = 0
+    while block := BLOCK.match(text, place):
+        # Counted as they are passed: the number of a line is only known by those before it.
+        line += text.count(b"\n", place, block.start(2))
+        _check_rank(file, line, int(block[1]), ranks)
+        columns.add(ranks, block[2], line)
+        line += text.count(b"\n", block.start(2), block.end())
+        place = block.end()
+        ranks += 1
+    _check_end(text, place, line, file)
+    if ranks < num_ranks:
+        _fail(
+            file,
+            line,
+            f"the file ends after {ranks} of {num_ranks} ranks",
+            "get the whole file",
+        )
+    return columns.schedule()
+
+
+def _without_comments(content: bytes, file: str) -> bytes:
+    """The text with all comments replaced by their line ends."""
+    if b"/" not in content:
+        return content
+    # Looked for first, as every unclosed comment would be sought to the end of the file.
+    unclosed = OPEN_COMMENT.search(content, content.rfind(b"*/") + 1)
+    if unclosed:
+        line = 1 + content.count(b"\n", 0, unclosed.end())
+        _fail(file, line, "a comment /* is not closed")
+    # Line ends stay, so that lines keep their numbers.
+    return COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
+
+
+def _head(text: bytes, file: str) -> tuple[int, int]:
+    """The number of ranks, and where the blocks begin."""
+    head = HEAD.match(text)
     if head is None:
         _fail(
             file,
@@ -72,181 +100,161 @@ def parse(content: bytes, file: str) -> Schedule:
     num_ranks = int(head[1])
     if not 1 <= num_ranks <= MAX_RANKS:
         _fail(file, 1, f"num_ranks {num_ranks} is not in 1..{MAX_RANKS}")
-    reader = _Reader(file, num_ranks)
-    place, line = head.end(), 1 + text.count(b"\n", 0, head.end())
-    while block := _BLOCK.match(text, place):
-        line += text.count(b"\n", place, block.start(2))
-        reader.add(int(block[1]), block[2], line)
-        line += text.count(b"\n", block.start(2), block.end())
-        place = block.end()
-    rest = re.compile(rb"\s*").match(text, place)
-    if rest is None or rest.end() < len(text):
-        _fail(
-            file,
-            line + text.count(b"\n", place, rest.end() if rest else place),
-            "rank N { ... } was expected",
-        )
-    if reader.ranks < num_ranks:
+    return num_ranks, head.end()
+
+
+def _check_rank(file: str, line: int, stated: int, expected: int) -> None:
+    if stated != expected:
         _fail(
             file,
             line,
-            f"the file ends after {reader.ranks} of {num_ranks} ranks",
-            "get the whole file",
+            f"rank {stated} stands where rank {expected} was expected",
+            "sort the ranks, leave none out",
         )
-    return reader.schedule()
 
 
-def _without_comments(content: bytes, file: str) -> bytes:
-    """The text with all comments replaced by their line ends."""
-    # Looked for first, as every unclosed comment would be sought to the end of the file.
-    if unclosed := re.compile(rb"(?m)^[ \t]*/\*").search(content, content.rfind(b"*/") + 1):
-        _fail(file, 1 + content.count(b"\n", 0, unclosed.end()), "a comment /* is not closed")
-    return _COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
+def _check_end(text: bytes, place: int, line: int, file: str) -> None:
+    """Refuse what stands behind the last block, which ends at `place` in `line`."""
+    # Blanks and comments may follow; comments are blanks by now.
+    rest = BLANK.match(text, place)
+    end = rest.end() if rest else place
+    if end == len(text):
+        return
+    line += text.count(b"\n", place, end)
+    _fail(file, line, "rank N { ... } was expected")
 
 
-class _Reader:
-    """Collects blocks as columns."""
+class _ScheduleColumns:
+    """The columns of a schedule, to which blocks are added rank by rank."""
 
     def __init__(self, file: str, num_ranks: int) -> None:
-        self.ranks = 0
         self._file = file
         self._num_ranks = num_ranks
         self._rows = 0
-        self._columns: dict[str, list[Int64Array]] = {
-            name: [np.zeros(0, np.int64)] for name in (*_COLUMNS, *_EDGES)
-        }
+        empty = np.zeros(0, np.int64)
+        # A part for each block, joined at the end: appending to arrays would copy them every time.
+        self._columns = {name: [empty] for name in (*_COLUMNS, *_EDGES)}
 
     def add(self, rank: int, body: bytes, first_line: int) -> None:
         """Take the block of one rank, which begins in `first_line`."""
-        if rank != self.ranks:
-            _fail(
-                self._file,
-                first_line,
-                f"rank {rank} stands where rank {self.ranks} was expected",
-                "sort the ranks, leave none out",
-            )
-        self.ranks += 1
-        found: list[_Match] = _LINE.findall(body)
-        if len(found) != len(_FILLED.findall(body)) or body.rpartition(b"\n")[2].strip(b" \t"):
+        found: list[tuple[bytes, ...]] = STATEMENT.findall(body)
+        # The brace must stand on a line of its own, as a statement ends with its line.
+        behind_last_line = body.rpartition(b"\n")[2].strip(b" \t")
+        if len(found) != len(FILLED_LINE.findall(body)) or behind_last_line:
             self._refuse_line(body, first_line)
         if not found:
             return
-        texts = body.split(b"\n")
-        numbers = first_line + np.flatnonzero(
-            np.fromiter(map(bool, map(bytes.strip, texts)), np.bool_, len(texts))
-        )
-        fields: list[Sequence[bytes]] = list(zip(*found, strict=True))
-        is_edge = np.fromiter(map(bool, fields[10]), np.bool_, len(found))
-        rows = np.flatnonzero(~is_edge)
-        self._operations(
-            [[column[row] for row in rows.tolist()] for column in fields[:9]], numbers[rows], rank
-        )
-        if len(rows) < len(found):
-            labels = self._labels([fields[0][row] for row in rows.tolist()], numbers[rows])
-            self._dependencies(
-                [found[row] for row in np.flatnonzero(is_edge).tolist()], labels, numbers[is_edge]
-            )
-        self._rows += len(rows)
-
-    def schedule(self) -> Schedule:
-        """Everything that was added."""
-        return Schedule(
-            self._num_ranks,
-            **{name: np.concatenate(parts) for name, parts in self._columns.items()},
-        )
-
-    def _operations(self, fields: Sequence[Sequence[bytes]], lines: Int64Array, rank: int) -> None:
-        _, calc, send, to, receive, source, tag, cpu, nic = fields
-        rows = len(calc)
-        is_send, is_receive = (
-            np.fromiter(map(bool, column), np.bool_, rows) for column in (send, receive)
-        )
-        columns = {
-            "rank": np.full(rows, rank, np.int64),
-            "operation": np.select(
-                [is_send, is_receive], [Operation.SEND, Operation.RECV], Operation.CALC
-            ).astype(np.int64),
-            "amount": _numbers(calc, 0) + _numbers(send, 0) + _numbers(receive, 0),
-            "peer": np.select([is_send, is_receive], [_numbers(to, -1), _numbers(source, -1)], -1),
-            "tag": _numbers(tag, 0),
-            "cpu": _numbers(cpu, -1),
-            "nic": _numbers(nic, -1),
-            "line": lines,
+        lines = first_line + np.flatnonzero(_is_text([*map(bytes.strip, body.split(b"\n"))]))
+        label, *parts, later, word, earlier = zip(*found, strict=True)
+        is_edge = _is_text(word)
+        operations = {
+            name: _picked(texts, ~is_edge)
+            for name, texts in zip(OPERATION_PARTS, parts, strict=True)
         }
-        is_message = is_send | is_receive
-        misplaced = ~is_message & np.fromiter(
-            (bool(t or n) for t, n in zip(tag, nic, strict=True)), np.bool_, rows
-        )
-        peer = columns["peer"]
-        outside = f"is no rank of 0..{self._num_ranks - 1}"
-        self._check(misplaced, lines, "calc takes no tag and no nic")
-        self._check(is_receive & ((peer == -1) | (columns["tag"] == -1)), lines, _WILDCARD)
-        self._check(is_send & (columns["tag"] == -1), lines, "a send needs a tag of at least 0")
-        self._check(is_message & (peer >= self._num_ranks), lines, f"the peer {outside}")
-        self._check(
-            columns["tag"] > np.iinfo(np.int32).max, lines, "the tag is larger than 2^31 - 1"
-        )
+        self._add_operations(rank, operations, lines[~is_edge])
+        # Labels that nothing waits for need not be unique.
+        if is_edge.any():
+            rows = self._rows_by_label(_picked(label, ~is_edge), lines[~is_edge])
+            edges = [_picked(texts, is_edge) for texts in (earlier, later, word)]
+            self._add_edges(edges, rows, lines[is_edge])
+        self._rows += int(np.count_nonzero(~is_edge))
+
+    def schedule(self) -> GoalSchedule:
+        """Everything that was added, in the order of the file."""
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        return GoalSchedule(self._num_ranks, **columns)
+
+    def _add_operations(self, rank: int, parts: Mapping[str, Texts], lines: Int64Array) -> None:
+        """Add the operations of a rank, whose texts are given by `OPERATION_PARTS`."""
+        columns = _operation_columns(rank, parts, lines)
+        is_misplaced = _is_text(parts["tag"]) | _is_text(parts["nic"])
+        is_calc = columns["operation"] == GoalOperation.CALC
+        self._check(is_calc & is_misplaced, lines, "calc takes no tag and no nic")
+        self._check_messages(columns)
         for name, column in columns.items():
             self._columns[name].append(column)
 
-    def _labels(self, names: Sequence[bytes], lines: Int64Array) -> dict[bytes, int]:
-        """Row of every label of the block."""
+    def _check_messages(self, columns: Mapping[str, Int64Array]) -> None:
+        """Refuse messages whose partner cannot be told."""
+        lines, peer, tag = columns["line"], columns["peer"], columns["tag"]
+        is_send = columns["operation"] == GoalOperation.SEND
+        is_receive = columns["operation"] == GoalOperation.RECV
+        # GOAL matches as MPI does, where -1 is any source or any tag.
+        self._check(is_receive & ((peer == -1) | (tag == -1)), lines, _WILDCARD)
+        self._check(is_send & (tag == -1), lines, "a send needs a tag of at least 0")
+        self._check(
+            (is_send | is_receive) & (peer >= self._num_ranks),
+            lines,
+            f"the peer is no rank of 0..{self._num_ranks - 1}",
+        )
+        self._check(tag > _LARGEST_TAG, lines, "the tag is larger than 2^31 - 1")
+
+    def _rows_by_label(self, names: Texts, lines: Int64Array) -> dict[bytes, int]:
+        """Row of every label of the block, in which it must be unique."""
         labels = {name: self._rows + row for row, name in enumerate(names) if name}
         if len(labels) < sum(map(bool, names)):
-            seen: set[bytes] = set()
-            for row, name in enumerate(names):
-                if name and name in seen:
-                    _fail(
-                        self._file,
-                        int(lines[row]),
-                        f"the label {name.decode()[:80]} stands twice in its rank",
-                    )
-                seen.add(name)
-        if wrong := _KEYWORDS & labels.keys():
-            name = min(wrong)
-            _fail(
-                self._file,
-                int(lines[labels[name] - self._rows]),
-                f"{name.decode()} is a keyword, not a label",
-            )
+            self._refuse_repeated_label(names, lines)
+        self._check_keywords(labels, lines)
         return labels
 
-    def _dependencies(
-        self, found: Sequence[_Match], labels: dict[bytes, int], lines: Int64Array
-    ) -> None:
-        names = [[match[column] for match in found] for column in (11, 9)]
-        for column in names:
-            if unknown := set(column) - labels.keys():
-                row = next(row for row, name in enumerate(column) if name in unknown)
-                _fail(
-                    self._file,
-                    int(lines[row]),
-                    f"no operation of this rank has the label {column[row].decode()[:80]}",
-                )
-        parent, child = (
-            np.fromiter(map(labels.__getitem__, column), np.int64, len(found)) for column in names
-        )
-        is_early = np.fromiter((match[10] == b"irequires" for match in found), np.bool_, len(found))
-        for name, ends, rows in zip(
-            _EDGES, (parent, child) * 2, (~is_early, ~is_early, is_early, is_early), strict=True
-        ):
-            self._columns[name].append(ends[rows])
+    def _check_keywords(self, labels: Mapping[bytes, int], lines: Int64Array) -> None:
+        """Refuse labels that txt2bin would read as the begin of a statement."""
+        keywords = KEYWORDS & labels.keys()
+        if keywords:
+            name = min(keywords)
+            line = lines[labels[name] - self._rows]
+            _fail(self._file, int(line), f"{name.decode()} is a keyword, not a label")
 
-    def _check(
-        self, is_wrong: np.ndarray[tuple[int], np.dtype[np.bool_]], lines: Int64Array, message: str
+    def _refuse_repeated_label(self, names: Texts, lines: Int64Array) -> None:
+        """Find the first label that stands twice."""
+        seen: set[bytes] = set()
+        for row, name in enumerate(names):
+            if name and name in seen:
+                message = f"the label {name.decode()[:80]} stands twice in its rank"
+                _fail(self._file, int(lines[row]), message)
+            seen.add(name)
+
+    def _add_edges(
+        self, texts: Sequence[Texts], rows: Mapping[bytes, int], lines: Int64Array
     ) -> None:
+        """Add dependencies, given as labels of the earlier and the later operation, and words."""
+        earlier, later, word = texts
+        for names in (earlier, later):
+            self._check_labels(names, rows, lines)
+        parent, child = _looked_up(earlier, rows), _looked_up(later, rows)
+        is_early = np.asarray(word) == b"irequires"
+        self._columns["parent"].append(parent[~is_early])
+        self._columns["child"].append(child[~is_early])
+        self._columns["early_parent"].append(parent[is_early])
+        self._columns["early_child"].append(child[is_early])
+
+    def _check_labels(self, names: Texts, rows: Mapping[bytes, int], lines: Int64Array) -> None:
+        """Refuse a dependency on a label that its block does not have."""
+        # A label may stand in a dependency before its operation: the whole block is known here.
+        unknown = set(names) - rows.keys()
+        if unknown:
+            first = next(index for index, name in enumerate(names) if name in unknown)
+            label = names[first].decode()[:80]
+            message = f"no operation of this rank has the label {label}"
+            _fail(self._file, int(lines[first]), message)
+
+    def _check(self, is_wrong: BoolArray, lines: Int64Array, message: str) -> None:
+        """Refuse the first line for which something is wrong.
+
+        `is_wrong`: by operation, as `lines`.
+        """
         if is_wrong.any():
-            _fail(self._file, int(lines[int(is_wrong.argmax())]), message)
+            first = int(is_wrong.argmax())
+            _fail(self._file, int(lines[first]), message)
 
     def _refuse_line(self, body: bytes, first_line: int) -> NoReturn:
+        """Find the line of a block that is no statement."""
         lines = body.split(b"\n")
+        # Line by line this time, as one pattern for the block does not tell where it stopped.
         for number, line in enumerate(lines, first_line):
-            if line.strip(b" \t") and not _LINE.match(line):
-                _fail(
-                    self._file,
-                    number,
-                    f"{line.strip().decode('utf-8', 'replace')[:80]!r} is no statement: {_EXPECTED}",
-                )
+            if line.strip(b" \t") and not STATEMENT.match(line):
+                text = line.strip().decode("utf-8", "replace")[:80]
+                _fail(self._file, number, f"{text!r} is no statement: {EXPECTED}")
         _fail(
             self._file,
             first_line + len(lines) - 1,
@@ -254,14 +262,53 @@ class _Reader:
         )
 
 
-_WILDCARD = (
-    "a receive from any rank, or with any tag, has no message of its own: who sends cannot be told"
-)
+def _operation_columns(
+    rank: int, parts: Mapping[str, Texts], lines: Int64Array
+) -> dict[str, Int64Array]:
+    """Columns of a schedule, by the texts of operations; a part that is not stated is empty."""
+    kinds = [_is_text(parts["send"]), _is_text(parts["recv"])]
+    operations = [GoalOperation.SEND, GoalOperation.RECV]
+    # An operation states one of the three sizes.
+    amounts = [_numbers(parts[name], 0) for name in ("calc", "send", "recv")]
+    peers = [_numbers(parts[name], -1) for name in ("to", "from")]
+    return {
+        "rank": np.full(len(lines), rank, np.int64),
+        "operation": np.select(kinds, operations, GoalOperation.CALC).astype(np.int64),
+        "amount": sum(amounts, np.zeros(len(lines), np.int64)),
+        "peer": np.select(kinds, peers, -1),
+        "tag": _numbers(parts["tag"], 0),
+        "cpu": _numbers(parts["cpu"], -1),
+        "nic": _numbers(parts["nic"], -1),
+        "line": lines,
+    }
 
 
-def _numbers(texts: Sequence[bytes], default: int) -> Int64Array:
-    return np.fromiter((int(text) if text else default for text in texts), np.int64, len(texts))
+def _picked(texts: Texts, is_picked: BoolArray) -> Texts:
+    """The texts of some rows."""
+    return list(compress(texts, is_picked.tolist()))
+
+
+def _is_text(texts: Texts) -> BoolArray:
+    """Whether each text is not empty: bool, by row."""
+    return np.fromiter(map(bool, texts), np.bool_, len(texts))
+
+
+def _numbers(texts: Texts, default: int) -> Int64Array:
+    """The numbers of texts, with a default for empty ones."""
+    numbers = (int(text) if text else default for text in texts)
+    return np.fromiter(numbers, np.int64, len(texts))
+
+
+def _looked_up(names: Texts, rows: Mapping[bytes, int]) -> Int64Array:
+    """Row of every label."""
+    return np.fromiter(map(rows.__getitem__, names), np.int64, len(names))
 
 
 def _fail(file: str, line: int, message: str, cure: str = "") -> NoReturn:
-    raise InputError(message, location=Location(file, line), cure=cure, code="invalid-goal")
+    """Refuse the file because of one line."""
+    raise InputError(
+        message,
+        location=Location(file, line),
+        cure=cure,
+        code="invalid-goal",
+    )

@@ -1,4 +1,8 @@
-"""What this distribution offers to the hub: GOAL, the schedules of LogGOPSim, ATLAHS and htsim, written and read."""
+"""Offers of this distribution to the hub: GOAL, written and read.
+
+GOAL is the Group Operation Assembly Language (Hoefler, Siebert, Lumsdaine, ICPP 2009), which
+LogGOPSim, ATLAHS and htsim simulate.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from hub_core.plugin_api import Format, FormatReader, FormatWriter, Option, Opti
 
 COLLHUB_PLUGIN_API = (1, 0)
 
+# The first statement, behind comments. Possessive groups: no text makes the search backtrack.
 _SIGNATURE = rb"\A(?>\s|//[^\n]*\n|/\*(?s:.*?)\*/)*+num_ranks[ \t]+[0-9]"
 _GOAL = Format(
     "goal",

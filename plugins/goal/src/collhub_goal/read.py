@@ -1,13 +1,17 @@
-"""Read GOAL as a timing-only algorithm: messages in bytes, work in nanoseconds, and what waits for what."""
+"""Read GOAL as a timing-only algorithm.
+
+Messages are in bytes, work is in nanoseconds; what waits for what becomes data dependencies.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from hub_core.plugin_api.contract import Options
 
 from collhub_goal.parse import parse
-from collhub_goal.schedule import Int64Array, Operation, Schedule
+from collhub_goal.schedule import GoalOperation, GoalSchedule, Int64Array
 from hub_core.model import (
     MAX_UNITS,
     Algorithm,
@@ -22,62 +26,16 @@ from hub_core.model import (
     StepKind,
     StepTable,
 )
-from hub_core.plugin_api import Options, Source
+from hub_core.plugin_api import Source
 
 _KINDS = {
-    Operation.CALC: StepKind.COMPUTE,
-    Operation.SEND: StepKind.SEND,
-    Operation.RECV: StepKind.RECV,
+    GoalOperation.CALC: StepKind.COMPUTE,
+    GoalOperation.SEND: StepKind.SEND,
+    GoalOperation.RECV: StepKind.RECV,
 }
+# Traces chain two or three; a cycle would go on for ever.
 _MOST_HOPS = 1000
-
-
-def read(source: Source, options: Options) -> Algorithm:
-    """One unit is one byte; a cpu becomes a lane, a tag a channel. Raises `InputError` with the line of what is wrong."""
-    del options
-    schedule = parse(source.content(), source.name)
-    if len(schedule.early_child):
-        message = "'a irequires b' is read as: a waits for whatever b waits for"
-        _report(source, "irequires", message, int(schedule.line[schedule.early_child[0]]))
-    if np.any(schedule.nic >= 0):
-        line = int(schedule.line[np.argmax(schedule.nic >= 0)])
-        _report(
-            source,
-            "nic",
-            "numbers of nics are left out: a network of the hub decides which way messages go",
-            line,
-        )
-    provenance = Provenance("goal", "", source.name, source.sha256())
-    return algorithm_of(schedule, source.name, provenance)
-
-
-def algorithm_of(schedule: Schedule, file: str | None, provenance: Provenance) -> Algorithm:
-    """The timing-only algorithm of a schedule. The full buffer is the most bytes that one rank sends or receives."""
-    is_message = schedule.operation != Operation.CALC
-    columns = {
-        "rank": schedule.rank,
-        "kind": np.select(
-            [schedule.operation == operation for operation in _KINDS], list(_KINDS.values())
-        ),
-        "peer": schedule.peer,
-        "channel": np.where(is_message, schedule.tag, 0),
-        "count": np.where(is_message, schedule.amount, 0),
-        "lane": schedule.cpu,
-        "duration_ns": np.where(is_message, -1, schedule.amount),
-        "source_line": schedule.line,
-    }
-    edges = _required(schedule, file)
-    steps = StepTable.from_columns(schedule.num_ranks, columns, edges, file=file)
-    units = _most_bytes(schedule, file)
-    whole = np.full(schedule.num_ranks, units, np.int64)
-    contract = CustomContract(whole, whole, np.ones(schedule.num_ranks, np.bool_))
-    collective = Collective(CollectiveKind.CUSTOM, schedule.num_ranks, units, contract=contract)
-    return Algorithm(collective, steps, np.zeros(schedule.num_ranks, np.int64), provenance, units)
-
-
-def samples() -> Sequence[Source]:
-    """A small correct file for the conformance kit."""
-    text = b"""num_ranks 2
+_SAMPLE = b"""num_ranks 2
 
 rank 0 {
 a: calc 100 cpu 0
@@ -95,22 +53,95 @@ b requires a
 c irequires b
 }
 """
-    quiet = Source.of_bytes("two-ranks.goal", text)
+
+
+def read(source: Source, options: Options) -> Algorithm:
+    """Read a schedule: one unit is one byte; a cpu becomes a lane, a tag a channel.
+
+    What is left out or read otherwise goes to `source.report`. Raises `InputError` with the line of
+    what is wrong.
+    """
+    del options
+    schedule = parse(source.content(), source.name)
+    if len(schedule.early_child):
+        first = int(schedule.early_child[0])
+        message = "'a irequires b' is read as: a waits for whatever b waits for"
+        _report(source, "irequires", message, int(schedule.line[first]))
+    states_nic = schedule.nic >= 0
+    if np.any(states_nic):
+        first = int(np.argmax(states_nic))
+        message = "numbers of nics are left out: a network of the hub decides which way messages go"
+        _report(source, "nic", message, int(schedule.line[first]))
+    provenance = Provenance("goal", "", source.name, source.sha256())
+    return algorithm_of(schedule, source.name, provenance)
+
+
+def algorithm_of(schedule: GoalSchedule, file: str | None, provenance: Provenance) -> Algorithm:
+    """The timing-only algorithm of a schedule.
+
+    The full buffer is the most bytes that one rank sends or receives. Raises `InputError` where
+    dependencies or sizes make no algorithm.
+    """
+    num_ranks = schedule.num_ranks
+    edges = _required(schedule, file)
+    # Raises `InputError` for dependencies that form a cycle.
+    steps = StepTable.from_columns(num_ranks, _step_columns(schedule), edges, file=file)
+    units = _most_bytes(schedule, file)
+    whole = np.full(num_ranks, units, np.int64)
+    # Every rank has data, of which the file says nothing but how much moves.
+    contract = CustomContract(whole, whole, np.ones(num_ranks, np.bool_))
+    collective = Collective(
+        CollectiveKind.CUSTOM,
+        num_ranks,
+        units,
+        contract=contract,
+    )
+    scratch_units = np.zeros(num_ranks, np.int64)
+    return Algorithm(collective, steps, scratch_units, provenance, units)
+
+
+def _step_columns(schedule: GoalSchedule) -> dict[str, Int64Array]:
+    """Columns of steps, one for each operation, in its order."""
+    # A calc states its time in the column in which a message states its bytes.
+    is_message = schedule.operation != GoalOperation.CALC
+    is_kind = [schedule.operation == operation for operation in _KINDS]
+    return {
+        "rank": schedule.rank,
+        "kind": np.select(is_kind, list(_KINDS.values())),
+        "peer": schedule.peer,
+        "channel": np.where(is_message, schedule.tag, 0),
+        "count": np.where(is_message, schedule.amount, 0),
+        "lane": schedule.cpu,
+        "duration_ns": np.where(is_message, -1, schedule.amount),
+        "source_line": schedule.line,
+    }
+
+
+def samples() -> Sequence[Source]:
+    """A small correct file for the conformance kit."""
+    quiet = Source.of_bytes("two-ranks.goal", _SAMPLE)
     # What it leaves out of this file, the reader reports; a check of the plugin need not show it.
     return [Source(quiet.name, quiet.parts, report=lambda found: None)]
 
 
-def _required(schedule: Schedule, file: str | None) -> tuple[Int64Array, Int64Array]:
-    """(parent, child) of all dependencies on the end of an operation, those in place of `irequires` included."""
+def _required(schedule: GoalSchedule, file: str | None) -> tuple[Int64Array, Int64Array]:
+    """(parent, child) of all dependencies on the end of an operation.
+
+    The hub has no dependency on a start. An operation starts when what it waits for has ended, so
+    `c irequires b` becomes: c waits for whatever b waits for. Where b itself waits for the start of
+    a, c waits for the start of a too, and so on; each round of the loop follows one such hop.
+    """
     parents, children = [schedule.parent], [schedule.child]
+    # For a row, the rows whose end it waits for, and those whose start it waits for.
     finished = _Followers(schedule.child, schedule.parent, len(schedule))
     started = _Followers(schedule.early_child, schedule.early_parent, len(schedule))
     early, late = schedule.early_parent, schedule.early_child
     for _ in range(_MOST_HOPS):
         if not len(early):
             return np.concatenate(parents), np.concatenate(children)
-        found, which = finished.of(early)
-        parents.append(found)
+        # What `early` waits for becomes what the waiting row `late` waits for.
+        parent, which = finished.of(early)
+        parents.append(parent)
         children.append(late[which])
         early, which = started.of(early)
         late = late[which]
@@ -122,7 +153,7 @@ def _required(schedule: Schedule, file: str | None) -> tuple[Int64Array, Int64Ar
 
 
 class _Followers:
-    """For every row the rows on the other side of its pairs."""
+    """For every row the rows on the other side of its pairs, as a CSR table."""
 
     def __init__(self, key: Int64Array, value: Int64Array, rows: int) -> None:
         order = np.argsort(key, kind="stable")
@@ -131,20 +162,25 @@ class _Followers:
 
     def of(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The values of all `rows`, and for each the index in `rows` to which it belongs."""
-        count = self._start[rows + 1] - self._start[rows]
+        first = self._start[rows]
+        count = self._start[rows + 1] - first
         which = np.repeat(np.arange(len(rows)), count)
-        within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
-        return self._value[self._start[rows][which] + within], which
+        first_output = np.cumsum(count) - count
+        within = np.arange(len(which)) - first_output[which]
+        return self._value[first[which] + within], which
 
 
-def _most_bytes(schedule: Schedule, file: str | None) -> int:
+def _most_bytes(schedule: GoalSchedule, file: str | None) -> int:
+    """The most bytes that one rank sends or receives, at least 1.
+
+    Raises `InputError` where they are more than units may be.
+    """
     most = 1
-    for operation in (Operation.SEND, Operation.RECV):
+    for operation in (GoalOperation.SEND, GoalOperation.RECV):
         rows = schedule.operation == operation
+        rank, amount = schedule.rank[rows], schedule.amount[rows]
         # Sums of doubles only tell whether the whole numbers are in range.
-        rough = np.bincount(
-            schedule.rank[rows], schedule.amount[rows].astype(np.float64), schedule.num_ranks
-        )
+        rough = np.bincount(rank, amount.astype(np.float64), schedule.num_ranks)
         if float(rough.max(initial=0)) > MAX_UNITS:
             raise InputError(
                 "a rank sends or receives more than 2^62 bytes",
@@ -152,10 +188,18 @@ def _most_bytes(schedule: Schedule, file: str | None) -> int:
                 code="size-range",
             )
         total = np.zeros(schedule.num_ranks, np.int64)
-        np.add.at(total, schedule.rank[rows], schedule.amount[rows])
+        np.add.at(total, rank, amount)
         most = max(most, int(total.max(initial=0)))
     return most
 
 
 def _report(source: Source, code: str, message: str, line: int) -> None:
-    source.report(Diagnostic(code, message, Severity.NOTE, Location(source.name, line)))
+    """Tell the user how a part of the file is read."""
+    source.report(
+        Diagnostic(
+            code,
+            message,
+            Severity.NOTE,
+            Location(source.name, line),
+        )
+    )

@@ -1,4 +1,4 @@
-"""A GOAL schedule as numpy columns: one row an operation, and the pairs of operations that wait for one another."""
+"""A GOAL schedule as numpy columns: one row an operation, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 Int64Array = npt.NDArray[np.int64]
 
 
-class Operation(IntEnum):
-    """What a line does."""
+class GoalOperation(IntEnum):
+    """What a line of a schedule does."""
 
     CALC = 0
     SEND = 1
@@ -20,12 +20,13 @@ class Operation(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Schedule:
+class GoalSchedule:
     """Operations grouped by rank, in the order of the file; all columns are int64.
 
-    `operation` (`Operation`); `amount`: ns of a calc, bytes of a message; `peer`, `tag`: of messages, else -1 and
-    0; `cpu`, `nic`: -1 where they are not stated; `line`: from 1, or -1. `parent`, `child`: the row `child` starts after
-    the row `parent` has finished. `early_parent`, `early_child`: ... has started (`irequires`).
+    `operation`: of `GoalOperation`. `amount`: ns of a calc, bytes of a message. `peer`, `tag`: of
+    messages, else -1 and 0. `cpu`, `nic`: -1 where they are not stated. `line`: from 1, or -1.
+    `parent`, `child`: the row `child` starts after the row `parent` has finished (`requires`).
+    `early_parent`, `early_child`: after it has started (`irequires`).
     """
 
     num_ranks: int

@@ -1,51 +1,65 @@
-"""Print a schedule as GOAL text, with a label for every operation and its dependencies at the end of its rank."""
+"""Print a schedule as GOAL text.
+
+Every operation gets a label; the dependencies of a rank stand at the end of its block, because
+txt2bin knows a label only below its operation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
-from collhub_goal.schedule import Int64Array, Operation, Schedule
+from collhub_goal.schedule import GoalOperation, GoalSchedule, Int64Array
 
 
-def goal_text(schedule: Schedule) -> bytes:
+def goal_text(schedule: GoalSchedule) -> bytes:
     """The whole file. Only what is stated is printed: no cpu and nic of -1."""
-    bounds = np.searchsorted(schedule.rank, np.arange(schedule.num_ranks + 1))
-    edges = [
-        _sorted(schedule.parent, schedule.child),
-        _sorted(schedule.early_parent, schedule.early_child),
-    ]
-    words = ("requires", "irequires")
+    bounds = np.searchsorted(schedule.rank, np.arange(schedule.num_ranks + 1)).tolist()
+    after_end = _Edges("requires", schedule.parent, schedule.child)
+    after_start = _Edges("irequires", schedule.early_parent, schedule.early_child)
     parts = [f"num_ranks {schedule.num_ranks}\n"]
-    for rank, (start, stop) in enumerate(
-        zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-    ):
+    for rank, (start, stop) in enumerate(pairwise(bounds)):
         parts.append(f"\nrank {rank} {{\n")
         parts.extend(_operations(schedule, start, stop))
-        for (parent, child), word in zip(edges, words, strict=True):
-            rows = slice(*np.searchsorted(child, [start, stop]))
-            pairs = zip(
-                (child[rows] - start).tolist(), (parent[rows] - start).tolist(), strict=True
-            )
-            parts.extend(f"l{later} {word} l{earlier}\n" for later, earlier in pairs)
+        parts.extend(after_end.lines(start, stop))
+        parts.extend(after_start.lines(start, stop))
         parts.append("}\n")
     return "".join(parts).encode("ascii")
 
 
-def _sorted(parent: Int64Array, child: Int64Array) -> Sequence[Int64Array]:
-    order = np.lexsort((parent, child))
-    return parent[order], child[order]
+class _Edges:
+    """Dependencies of one kind, sorted by the operation that waits."""
+
+    def __init__(self, word: str, parent: Int64Array, child: Int64Array) -> None:
+        # By parent within a child, so that equal schedules give equal bytes.
+        order = np.lexsort((parent, child))
+        self._word = word
+        self._parent = parent[order]
+        self._child = child[order]
+
+    def lines(self, start: int, stop: int) -> Iterator[str]:
+        """Lines for the rows from `start` to `stop`, which are those of one rank."""
+        # Labels count the operations of a rank from 0.
+        first, last = np.searchsorted(self._child, [start, stop])
+        later = self._child[first:last] - start
+        earlier = self._parent[first:last] - start
+        for one, other in zip(later.tolist(), earlier.tolist(), strict=True):
+            yield f"l{one} {self._word} l{other}\n"
 
 
-def _operations(schedule: Schedule, start: int, stop: int) -> Iterator[str]:
+def _operations(schedule: GoalSchedule, start: int, stop: int) -> Iterator[str]:
+    """Lines for the operations of one rank."""
     names = ("operation", "amount", "peer", "tag", "cpu", "nic")
     columns = (getattr(schedule, name)[start:stop].tolist() for name in names)
     for row, (operation, amount, peer, tag, cpu, nic) in enumerate(zip(*columns, strict=True)):
         on_cpu = f" cpu {cpu}" if cpu >= 0 else ""
-        if operation == Operation.CALC:
+        if operation == GoalOperation.CALC:
             yield f"l{row}: calc {amount}{on_cpu}\n"
             continue
-        direction = "send {}b to {}" if operation == Operation.SEND else "recv {}b from {}"
+        direction = "send {}b to {}" if operation == GoalOperation.SEND else "recv {}b from {}"
+        message = direction.format(amount, peer)
         on_nic = f" nic {nic}" if nic >= 0 else ""
-        yield f"l{row}: {direction.format(amount, peer)} tag {tag}{on_cpu}{on_nic}\n"
+        # The grammar fixes this order.
+        yield f"l{row}: {message} tag {tag}{on_cpu}{on_nic}\n"

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from collhub_msccl.arrays import BoolArray, Int64Array
 from hub_core.model import Diagnostic, InputError, Location, Severity
 
+# A defect of a generator is in every thread block: a screen full of copies would hide the others.
 _SHOWN_PER_RULE = 5
 
 
-class Findings:
+class FileFindings:
     """Errors, raised together by `raise_errors`, and warnings, passed on to `report` at once."""
 
     def __init__(self, file: str, report: Callable[[Diagnostic], None]) -> None:
@@ -21,63 +22,90 @@ class Findings:
         self._errors: list[Diagnostic] = []
 
     def place(self, line: int, rank: int | None = None) -> Location:
-        """Where in the file."""
+        """Location in the file of a 1-based line."""
         return Location(self._file, line, None, rank)
 
     def error(
-        self, code: str, message: str, line: int, *, rank: int | None = None, cure: str = ""
+        self,
+        code: str,
+        message: str,
+        line: int,
+        *,
+        rank: int | None = None,
+        cure: str = "",
     ) -> None:
         """Record a defect that makes the file unusable."""
-        self._errors.append(Diagnostic(code, message, Severity.ERROR, self.place(line, rank), cure))
+        place = self.place(line, rank)
+        self._errors.append(Diagnostic(code, message, Severity.ERROR, place, cure))
 
     def warn(
-        self, code: str, message: str, line: int, *, rank: int | None = None, cure: str = ""
+        self,
+        code: str,
+        message: str,
+        line: int,
+        *,
+        rank: int | None = None,
+        cure: str = "",
     ) -> None:
         """Report what was accepted, but the user should know."""
-        self._report(Diagnostic(code, message, Severity.WARNING, self.place(line, rank), cure))
+        place = self.place(line, rank)
+        self._report(Diagnostic(code, message, Severity.WARNING, place, cure))
 
     def errors_at(
         self,
         code: str,
-        is_wrong: npt.NDArray[np.bool_],
-        line: npt.NDArray[np.int64],
+        is_wrong: BoolArray,
+        line: Int64Array,
         message: Callable[[int], str],
         *,
-        rank: npt.NDArray[np.int64] | None = None,
+        rank: Int64Array | None = None,
         cure: str = "",
     ) -> None:
-        """Record one error for each row of `is_wrong`: the first few, and how many more there are."""
+        """Record an error for each of the first rows of `is_wrong`; the last tells how many follow.
+
+        `is_wrong`, `line`, `rank`: one entry a row, ranks below 0 unknown; `message` is asked for
+        wrong rows only.
+        """
         rows = np.flatnonzero(is_wrong)
-        for count, row in enumerate(rows[:_SHOWN_PER_RULE].tolist(), 1):
-            more = (
-                f" (and {len(rows) - count} more like this)"
-                if count == _SHOWN_PER_RULE < len(rows)
-                else ""
-            )
-            self.error(code, message(row) + more, int(line[row]), rank=_at(rank, row), cure=cure)
+        shown = rows[:_SHOWN_PER_RULE].tolist()
+        for row in shown:
+            # The last one shown speaks for those that are not.
+            hidden = len(rows) - len(shown) if row == shown[-1] else 0
+            text = message(row) + _more(hidden)
+            self.error(code, text, int(line[row]), rank=_rank_of(rank, row), cure=cure)
 
     def warn_at(
         self,
         code: str,
-        is_odd: npt.NDArray[np.bool_],
-        line: npt.NDArray[np.int64],
+        is_odd: BoolArray,
+        line: Int64Array,
         message: Callable[[int], str],
         *,
-        rank: npt.NDArray[np.int64] | None = None,
+        rank: Int64Array | None = None,
         cure: str = "",
     ) -> None:
         """Report the first row of `is_odd`, and how many more there are."""
         rows = np.flatnonzero(is_odd)
-        if len(rows):
-            row = int(rows[0])
-            more = f" (and {len(rows) - 1} more like this)" if len(rows) > 1 else ""
-            self.warn(code, message(row) + more, int(line[row]), rank=_at(rank, row), cure=cure)
+        if not len(rows):
+            return
+        row = int(rows[0])
+        text = message(row) + _more(len(rows) - 1)
+        self.warn(code, text, int(line[row]), rank=_rank_of(rank, row), cure=cure)
 
     def raise_errors(self) -> None:
         """Raise `InputError` with all errors in the order of the file, if there are any."""
         if self._errors:
+            # Phases find errors in their own order; users read the file from the top.
             raise InputError(sorted(self._errors, key=lambda found: found.location.line or 0))
 
 
-def _at(rank: npt.NDArray[np.int64] | None, row: int) -> int | None:
-    return None if rank is None or rank[row] < 0 else int(rank[row])
+def _more(number: int) -> str:
+    """Suffix of a message that stands for `number` others."""
+    return f" (and {number} more like this)" if number else ""
+
+
+def _rank_of(rank: Int64Array | None, row: int) -> int | None:
+    """Rank of a row; None where there is none or its id is no number."""
+    if rank is None or rank[row] < 0:
+        return None
+    return int(rank[row])

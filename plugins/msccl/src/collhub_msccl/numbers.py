@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
+# The grammar of `strtol(text, NULL, 0)`, ISO C 7.22.1.4: white space, sign, and a prefix that
+# chooses the base. All three runtimes call it for every numeric attribute.
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(?:0[xX]([0-9a-fA-F]+)|0([0-7]*)|([1-9][0-9]*))")
-_BASES = (16, 8, 10)
+_BASES = (16, 8, 10)  # of the groups of digits in `_NUMBER`
+# Python's int() takes quadratic time, and refuses above 4300 digits: far more than 2^31 needs.
 _LONGEST = 40
 _INT_MAX = 2**31 - 1
 
 
 class NumberState(IntEnum):
-    """How a text read as a number. CUT: characters after the number were ignored."""
+    """Result of reading a text as a number. CUT: characters after the number were ignored."""
 
     FINE = 0
     CUT = 1
@@ -23,18 +26,28 @@ class NumberState(IntEnum):
 def parse_number(text: str) -> tuple[int, NumberState]:
     """Value of a text such as `12`, `-1`, `0x10` (16), `010` (octal, 8) or `5x` (5, CUT).
 
-    The runtimes read a text without digits as 0 and cut large values to 32 bits; both are defects here.
+    The runtimes read a text without digits as 0 and cut large values to 32 bits; both are defects
+    here, with the value 0.
     """
     match = _NUMBER.match(text)
     if match is None:
         return 0, NumberState.NO_NUMBER
     sign, *digits = match.groups()
-    base, found = next(
-        (base, found) for base, found in zip(_BASES, digits, strict=True) if found is not None
-    )
-    value = int(found or "0", base) if len(found) <= _LONGEST else _INT_MAX + 1
+    value = _magnitude(digits)
     if value > _INT_MAX:
         return 0, NumberState.OUT_OF_RANGE
-    return (-value if sign == "-" else value), NumberState.FINE if match.end() == len(
-        text
-    ) else NumberState.CUT
+    is_whole = match.end() == len(text)
+    state = NumberState.FINE if is_whole else NumberState.CUT
+    return (-value if sign == "-" else value), state
+
+
+def _magnitude(digits: list[str | None]) -> int:
+    """Value of the one group of digits that matched; anything above 2^31 - 1 for very long ones."""
+    for base, found in zip(_BASES, digits, strict=True):
+        if found is None:
+            continue
+        if len(found) > _LONGEST:
+            return _INT_MAX + 1
+        # "0" alone is the octal prefix without digits.
+        return int(found or "0", base)
+    raise AssertionError("a match has one group of digits")

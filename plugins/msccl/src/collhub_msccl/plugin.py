@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub: MSCCL-IR XML, read, written and checked for its runtimes, and MSCCLang programs."""
+"""Offers of this plugin: read, write and check MSCCL-IR XML; read MSCCLang programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from hub_core.plugin_api import (
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# Other kinds of XML live beside this one (NCCL topologies start with <system>): the root element decides.
+# Other kinds of XML live beside this one (NCCL topologies start with <system>): the root element
+# decides. Possessive groups keep the match linear in hostile files that are one long comment.
 _SIGNATURE = rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?><!--(?s:.*?)-->\s*)*+<algo[\s/>]"
 
 _XML = Format(
@@ -24,7 +25,7 @@ _XML = Format(
 )
 _READER = FormatReader(
     _XML,
-    "collhub_msccl.read_xml:read",
+    "collhub_msccl.reading.read_xml:read",
     (
         Option(
             "root",
@@ -36,7 +37,8 @@ _READER = FormatReader(
             "reading",
             OptionType.TEXT,
             "runtime",
-            "local operand of reducing receives: srcbuf and srcoff (runtime) or dstbuf and dstoff, as MSCCLang means them (dsl)",
+            "local operand of reducing receives: srcbuf and srcoff (runtime) or dstbuf and dstoff,"
+            " as MSCCLang means them (dsl)",
             ("runtime", "dsl"),
         ),
     ),
@@ -45,13 +47,14 @@ _READER = FormatReader(
 
 _WRITER = FormatWriter(
     _XML,
-    "collhub_msccl.write_xml:write",
+    "collhub_msccl.writing.write_xml:write",
     (
         Option(
             "runtime",
             OptionType.TEXT,
             "executor",
-            "who will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor) or ROCm/rccl (rccl)",
+            "who will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor)"
+            " or ROCm/rccl (rccl)",
             ("msccl", "executor", "rccl"),
         ),
         Option("name", OptionType.TEXT, None, "name of the algorithm in the file"),
@@ -66,7 +69,8 @@ _WRITER = FormatWriter(
             "mode",
             OptionType.TEXT,
             None,
-            "calls that the file serves, where the algorithm is right for both; msccl takes one mode a file",
+            "calls that the file serves, where the algorithm is right for both;"
+            " msccl takes one mode a file",
             ("in-place", "out-of-place"),
         ),
         Option(
@@ -96,7 +100,7 @@ _PROGRAM_READER = FormatReader(
     Format(
         "mscclang", "MSCCLang programs; reading one EXECUTES it, in a process of its own", (".py",)
     ),
-    "collhub_msccl.read_program:read",
+    "collhub_msccl.programs.read_program:read",
     (
         Option(
             "arguments",
@@ -112,20 +116,23 @@ _PROGRAM_READER = FormatReader(
         ),
         Option("memory_limit", OptionType.SIZE, "4GiB", "address space that the program may take"),
     ),
-    samples="collhub_msccl.program_samples:samples",
+    samples="collhub_msccl.programs.samples:samples",
     executes_source=True,
 )
 
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Describe the readers."""
+    """Describe the readers of MSCCL-IR XML and of MSCCLang programs."""
     return [_READER, _PROGRAM_READER]
 
 
+# Options of a check would be options of the file: a runtime reads it as it is, or not at all.
 _LOAD_CHECKS = [
     LoadCheck(
-        name, f"whether {title} uses an MSCCL-IR XML file", f"collhub_msccl.load_check:check_{name}"
+        name,
+        f"whether {title} uses an MSCCL-IR XML file",
+        f"collhub_msccl.runtimes.load_check:check_{name}",
     )
     for name, title in (
         ("msccl", "microsoft/msccl"),

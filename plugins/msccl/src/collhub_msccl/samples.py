@@ -22,45 +22,63 @@ _RING_STEPS = (
     ("rcs", 5),
     ("r", 6),
 )
-_RING_RANK = '<gpu id="{rank}" i_chunks="4" o_chunks="0" s_chunks="0">\n<tb id="0" send="{after}" recv="{before}" chan="0">\n'
+_RING_RANK = (
+    '<gpu id="{rank}" i_chunks="4" o_chunks="0" s_chunks="0">\n'
+    '<tb id="0" send="{after}" recv="{before}" chan="0">\n'
+)
 _RING_STEP = (
-    '<step s="{number}" type="{type}" srcbuf="i" srcoff="{chunk}" dstbuf="i" dstoff="{chunk}" cnt="1"'
-    ' depid="-1" deps="-1" hasdep="0"/>\n'
+    '<step s="{number}" type="{type}" srcbuf="i" srcoff="{chunk}" dstbuf="i" dstoff="{chunk}"'
+    ' cnt="1" depid="-1" deps="-1" hasdep="0"/>\n'
 )
 
 _EXCHANGE = (
-    '<algo name="exchange_2" proto="Simple" nchannels="1" nchunksperloop="1" ngpus="2" coll="allreduce"'
-    ' inplace="0" outofplace="1" minBytes="0" maxBytes="1048576">\n'
+    '<algo name="exchange_2" proto="Simple" nchannels="1" nchunksperloop="1" ngpus="2"'
+    ' coll="allreduce" inplace="0" outofplace="1" minBytes="0" maxBytes="1048576">\n'
 )
-_EXCHANGE_RANK = """\
-<gpu id="{rank}" i_chunks="1" o_chunks="1" s_chunks="1">
-<tb id="0" send="{peer}" recv="{peer}" chan="0">
-<step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
-<step s="1" type="r" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="1"/>
-</tb>
-<tb id="1" send="-1" recv="-1" chan="0">
-<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="1"/>
-</tb>
-<tb id="2" send="-1" recv="-1" chan="0">
-<step s="0" type="nop" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="0" depid="0" deps="1" hasdep="0"/>
-<step s="1" type="re" srcbuf="s" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="1" deps="0" hasdep="0"/>
-</tb>
-</gpu>
-"""
+# Elements must stand on one line each (the runtimes' parsers), hence the joined texts.
+_EXCHANGE_RANK = (
+    '<gpu id="{rank}" i_chunks="1" o_chunks="1" s_chunks="1">\n'
+    '<tb id="0" send="{peer}" recv="{peer}" chan="0">\n'
+    '<step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0"'
+    ' cnt="1" depid="-1" deps="-1" hasdep="0"/>\n'
+    '<step s="1" type="r" srcbuf="i" srcoff="0" dstbuf="s" dstoff="0"'
+    ' cnt="1" depid="-1" deps="-1" hasdep="1"/>\n'
+    "</tb>\n"
+    '<tb id="1" send="-1" recv="-1" chan="0">\n'
+    '<step s="0" type="cpy" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0"'
+    ' cnt="1" depid="-1" deps="-1" hasdep="1"/>\n'
+    "</tb>\n"
+    '<tb id="2" send="-1" recv="-1" chan="0">\n'
+    # Two waits of one step: the first on a nop before it, the second its own.
+    '<step s="0" type="nop" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0"'
+    ' cnt="0" depid="0" deps="1" hasdep="0"/>\n'
+    '<step s="1" type="re" srcbuf="s" srcoff="0" dstbuf="o" dstoff="0"'
+    ' cnt="1" depid="1" deps="0" hasdep="0"/>\n'
+    "</tb>\n"
+    "</gpu>\n"
+)
 
 
 def samples() -> Sequence[Source]:
-    """An all-reduce around a ring with fused steps, in place, and one of two ranks through scratch, out of place."""
-    ring = "".join(map(_ring_rank, range(_RANKS)))
-    exchange = "".join(_EXCHANGE_RANK.format(rank=rank, peer=1 - rank) for rank in range(2))
-    texts = {"ring_4.xml": _RING + ring, "exchange_2.xml": _EXCHANGE + exchange}
+    """A ring all-reduce with fused steps, in place, and one of two ranks through scratch, not."""
+    texts = {
+        "ring_4.xml": _RING + "".join(map(_ring_rank, range(_RANKS))),
+        "exchange_2.xml": _EXCHANGE + "".join(map(_exchange_rank, range(2))),
+    }
     return [Source.of_bytes(name, f"{text}</algo>\n".encode()) for name, text in texts.items()]
 
 
 def _ring_rank(rank: int) -> str:
-    steps = [
-        _RING_STEP.format(number=number, type=type, chunk=(rank - behind) % _RANKS)
-        for number, (type, behind) in enumerate(_RING_STEPS)
-    ]
-    start = _RING_RANK.format(rank=rank, after=(rank + 1) % _RANKS, before=(rank - 1) % _RANKS)
-    return "".join([start, *steps, "</tb>\n</gpu>\n"])
+    """The `<gpu>` of one rank of the ring."""
+    after = (rank + 1) % _RANKS
+    before = (rank - 1) % _RANKS
+    lines = [_RING_RANK.format(rank=rank, after=after, before=before)]
+    for number, (step_type, behind) in enumerate(_RING_STEPS):
+        chunk = (rank - behind) % _RANKS
+        lines.append(_RING_STEP.format(number=number, type=step_type, chunk=chunk))
+    return "".join([*lines, "</tb>\n</gpu>\n"])
+
+
+def _exchange_rank(rank: int) -> str:
+    """The `<gpu>` of one rank of the exchange."""
+    return _EXCHANGE_RANK.format(rank=rank, peer=1 - rank)

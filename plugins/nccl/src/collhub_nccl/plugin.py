@@ -1,4 +1,7 @@
-"""What this distribution offers to the hub: programs and rings for NCCL, machines as NCCL and nvidia-smi see them."""
+"""Offers of this distribution to the hub.
+
+Programs and rings for NCCL are written, machines as NCCL and nvidia-smi see them are read.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ TOPOLOGY_XML = TopologyReader(
     Format(
         "nccl-topology", "machines as NCCL and RCCL describe them in XML", (".xml",), _XML_SIGNATURE
     ),
-    "collhub_nccl.topology_xml:read",
+    "collhub_nccl.topologies.topology_xml:read",
     (
         *_OPTIONS,
         Option(
@@ -79,11 +82,13 @@ NVIDIA_SMI = TopologyReader(
         "nvidia-smi",
         "text of nvidia-smi topo -m",
         (".txt",),
+        # The line that names the devices, which is underlined where it went to a terminal.
         rb"(?m)^[^\S\n]*(?:\x1b\[[0-9;]*m)*\s*GPU0[^\S\n]",
     ),
-    "collhub_nccl.nvidia_smi:read",
+    "collhub_nccl.topologies.nvidia_smi:read",
     (
         *_OPTIONS,
+        # The XML states the rate of every PCI link, the matrix none.
         Option(
             "pci_bandwidth",
             OptionType.TEXT,
@@ -101,7 +106,7 @@ PROGRAM = FormatWriter(
         (),
         layout=Layout.FOLDER,
     ),
-    "collhub_nccl.emit:write",
+    "collhub_nccl.programs.emit:write",
     (
         Option(
             "mode",
@@ -116,7 +121,7 @@ PROGRAM = FormatWriter(
 RINGS = FormatWriter(
     # No suffix: .xml says nothing of the kind of XML that is wanted.
     Format("nccl-graph", "rings within a node as XML for NCCL_GRAPH_FILE", ()),
-    "collhub_nccl.graph_xml:write",
+    "collhub_nccl.graphs.graph_xml:write",
     (
         Option(
             "gpus",
@@ -157,4 +162,4 @@ def collhub_topologies() -> Sequence[TopologyReader]:
 @hookimpl
 def collhub_health_checks() -> Sequence[HealthCheck]:
     """Describe the check of the compilers."""
-    return [HealthCheck("nccl", "collhub_nccl.health:check")]
+    return [HealthCheck("nccl", "collhub_nccl.programs.health:check")]

@@ -1,4 +1,7 @@
-"""Small machines, invented for the conformance kit and the tests: one of NVIDIA's, one of AMD's, and a matrix of nvidia-smi."""
+"""Small machines, invented for the conformance kit and the tests.
+
+One of NVIDIA's and one of AMD's as topology XML, and a matrix of nvidia-smi.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +10,85 @@ from dataclasses import replace
 
 from hub_core.plugin_api import Source
 
-_PORT = '<nic><net name="{name}" dev="{dev}" speed="400000" port="1" latency="0.5" guid="0x1" maxconn="131072" gdr="1"/></nic>'
+_PCI = (
+    '<pci busid="0000:{bus:02x}:00.0" class="{pci_class}" link_speed="{speed} GT/s PCIe"'
+    ' link_width="16">'
+)
+_CPU = (
+    '  <cpu numaid="{cpu}" affinity="ff" arch="x86_64" vendor="{vendor}" familyid="{family}"'
+    ' modelid="{model}">\n'
+)
+_PORT = (
+    '<nic><net name="mlx5_{cpu}" dev="{cpu}" speed="400000" port="1" latency="0.5" guid="0x1"'
+    ' maxconn="131072" gdr="1"/></nic>'
+)
+_NVIDIA_GPU = """\
+      {pci}
+        <gpu dev="{dev}" sm="90" rank="{dev}" gdr="1">
+          <nvlink target="0000:f0:00.0" count="18" tclass="0x068000"/>
+        </gpu>
+      </pci>
+"""
+_NVIDIA_CPU = """\
+    {switch}
+{gpus}      {card}
+        {port}
+      </pci>
+    </pci>
+  </cpu>
+"""
+_AMD_CPU = """\
+    {pci}
+      <gpu dev="{dev}" sm="104" gcn="910" arch="38911" rank="{dev}" gdr="1">
+        <xgmi target="0000:{peer:02x}:00.0" count="2" tclass="0x120000"/>
+      </gpu>
+    </pci>
+  </cpu>
+"""
+_SWITCH, _GPU, _CARD, _AMD_GPU = "0x060400", "0x030200", "0x020000", "0x120000"
+
+
+def _pci(bus: int, pci_class: str, speed: str = "32.0") -> str:
+    """The opening tag of a PCI device."""
+    return _PCI.format(bus=bus, pci_class=pci_class, speed=speed)
+
+
+def _nvidia_gpu(cpu: int, position: int) -> str:
+    """A GPU on NVSwitch; two of them are below the PCI switch of a CPU."""
+    pci = _pci(16 * cpu + position + 1, _GPU)
+    return _NVIDIA_GPU.format(pci=pci, dev=2 * cpu + position)
+
+
+def _nvidia_cpu(cpu: int) -> str:
+    """A CPU with a PCI switch, and below it two GPUs and a network card."""
+    gpus = _nvidia_gpu(cpu, 0) + _nvidia_gpu(cpu, 1)
+    devices = _NVIDIA_CPU.format(
+        switch=_pci(16 * cpu, _SWITCH),
+        gpus=gpus,
+        card=_pci(16 * cpu + 8, _CARD),
+        port=_PORT.format(cpu=cpu),
+    )
+    return _CPU.format(cpu=cpu, vendor="GenuineIntel", family=6, model=143) + devices
 
 
 def _nvidia_machine() -> str:
     """Four GPUs on NVSwitch, two a CPU, each CPU with a PCI switch and a network card."""
-    cpus = []
-    for cpu in range(2):
-        devices = "".join(
-            f'      <pci busid="0000:{16 * cpu + k + 1:02x}:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">\n'
-            f'        <gpu dev="{2 * cpu + k}" sm="90" rank="{2 * cpu + k}" gdr="1">\n'
-            f'          <nvlink target="0000:f0:00.0" count="18" tclass="0x068000"/>\n        </gpu>\n      </pci>\n'
-            for k in range(2)
-        )
-        cpus.append(
-            f'  <cpu numaid="{cpu}" affinity="ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">\n'
-            f'    <pci busid="0000:{16 * cpu:02x}:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">\n{devices}'
-            f'      <pci busid="0000:{16 * cpu + 8:02x}:00.0" class="0x020000" link_speed="32.0 GT/s PCIe" link_width="16">\n'
-            f"        {_PORT.format(name=f'mlx5_{cpu}', dev=cpu)}\n      </pci>\n    </pci>\n  </cpu>\n"
-        )
-    return f'<system version="1">\n{"".join(cpus)}</system>\n'
+    cpus = _nvidia_cpu(0) + _nvidia_cpu(1)
+    return f'<system version="1">\n{cpus}</system>\n'
+
+
+def _amd_cpu(cpu: int) -> str:
+    """A CPU with a GPU."""
+    pci = _pci(cpu + 1, _AMD_GPU, speed="16.0")
+    # Bus ids of the two GPUs are 1 and 2.
+    devices = _AMD_CPU.format(pci=pci, dev=cpu, peer=2 - cpu)
+    return _CPU.format(cpu=cpu, vendor="AuthenticAMD", family=175, model=1) + devices
 
 
 def _amd_machine() -> str:
     """Two GPUs joined by two xGMI links, a CPU each."""
-    cpus = [
-        f'  <cpu numaid="{cpu}" affinity="ff" arch="x86_64" vendor="AuthenticAMD" familyid="175" modelid="1">\n'
-        f'    <pci busid="0000:{cpu + 1:02x}:00.0" class="0x120000" link_speed="16.0 GT/s PCIe" link_width="16">\n'
-        f'      <gpu dev="{cpu}" sm="104" gcn="910" arch="38911" rank="{cpu}" gdr="1">\n'
-        f'        <xgmi target="0000:{2 - cpu:02x}:00.0" count="2" tclass="0x120000"/>\n      </gpu>\n    </pci>\n  </cpu>\n'
-        for cpu in range(2)
-    ]
-    return f'<system version="2">\n{"".join(cpus)}</system>\n'
+    cpus = _amd_cpu(0) + _amd_cpu(1)
+    return f'<system version="2">\n{cpus}</system>\n'
 
 
 MATRIX = """\

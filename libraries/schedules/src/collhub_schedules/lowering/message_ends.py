@@ -30,10 +30,9 @@ class MessageEnds:
 
     @classmethod
     def of(cls, transfers: Transfers, num_chunks: int, wanted: Sequence[int] | None) -> MessageEnds:
-        """The ends of `transfers` at the ranks `wanted`.
+        """The ends of `transfers` at the ranks `wanted`. Cost: two sorts.
 
-        The k-th end is the sending one of transfer k, and behind all of these come the receiving
-        ones; then they are sorted. Cost: two sorts.
+        Before the first, the k-th end is where transfer k starts; behind all of these, they end.
         """
         count = len(transfers)
         end = np.arange(2 * count, dtype=np.int64)

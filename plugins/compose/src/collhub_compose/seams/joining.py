@@ -103,8 +103,7 @@ def _own_lanes(parts: Sequence[StepTable]) -> list[Int64Array]:
     first = np.zeros(parts[0].num_ranks, np.int64)
     for part in parts:
         lane = part.lane.astype(np.int64)
-        moved = lane + first[part.rank]
-        shifted.append(np.where(lane >= 0, moved, lane))
+        shifted.append(np.where(lane >= 0, lane + first[part.rank], lane))
         np.maximum.at(first, part.rank, shifted[-1] + 1)
     return shifted
 

@@ -1,4 +1,8 @@
-"""The MSCCLang language: programs that say, chunk by chunk, how data moves, and become algorithms of the hub."""
+"""The MSCCLang language.
+
+Programs say, chunk by chunk, how data moves, and become algorithms of the hub. Source of the names
+and their meaning: MSCCLang (Cowan et al., ASPLOS 2023; microsoft/msccl-tools, Azure/msccl-tools).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from collhub_msccl.language.instructions import (
 from collhub_msccl.language.program import MSCCLProgram, current_program
 from collhub_msccl.language.references import Ref
 
+# What `from msccl.language import *` gives a program.
 __all__ = [
     "XML",
     "Buffer",
@@ -36,7 +41,10 @@ __all__ = [
 
 
 def chunk(rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref | None:
-    """A reference to `size` chunks of a buffer of a rank, or None where the slot `index` holds nothing."""
+    """A reference to `size` chunks of a buffer of a rank.
+
+    None where the slot `index` holds nothing.
+    """
     return current_program().get_ref(rank, buffer, index, size)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-__all__ = ["calling_file", "calling_line"]
-
 _OWN_FOLDER = str(Path(__file__).parent)
 
 
@@ -19,7 +17,11 @@ def calling_file() -> str:
 
 
 def calling_line(file: str) -> int:
-    """The line of the nearest caller in `file`, or -1."""
+    """The line of the nearest caller in `file`, or -1.
+
+    Not of the nearest caller at all: that may be a routine of the language or of a module beside
+    the program, and the reader of a report has the program before him.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename != file:
         frame = frame.f_back

@@ -1,4 +1,7 @@
-"""Run one program in this process, which was started for it, and tell what it did as one line of JSON."""
+"""Run one program in this process, which was started for it.
+
+What it did is told as one line of JSON: its trace, or an error with the program's line.
+"""
 
 from __future__ import annotations
 
@@ -21,52 +24,61 @@ from collhub_msccl.language.program import MSCCLProgram
 from collhub_msccl.language.shim import install
 from hub_core.model import HubError
 
-__all__ = ["main"]
-
 _OWN_FOLDER = str(Path(__file__).parent)
+# Lines of a failed Check() that are told; the others are counted.
 _SHOWN = 5
+_MOST_PRINTED = 2000
 Report = dict[str, Any]
+"""JSON values; `program_process` and `read_program` read them."""
 
 
 class ProgramError(Exception):
     """What is wrong with a program as a whole."""
 
 
-class _Recorder(Host):
+class _ProgramRecorder(Host):
     """Keeps the program and what its `Check()` found, prints nothing."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self.program: MSCCLProgram | None = None
         self.checks: list[Report] = []
+        # The last slot that the program asked for and that held nothing.
         self.empty_slot = ""
 
     def entered(self, program: MSCCLProgram) -> None:
+        """Keep the program. Raises `ProgramError` for a second one."""
         if self.program is not None:
             raise ProgramError(
-                f"a second program, {program.name!r}, begins after {self.program.name!r}; one is expected"
+                f"a second program, {program.name!r}, begins after {self.program.name!r}; "
+                "one is expected"
             )
         self.program = program
 
     def found_empty(self, what: str) -> None:
+        """Keep the slot: the program is about to use None as a reference."""
         self.empty_slot = what
 
     def show_xml(self, program: MSCCLProgram) -> None:
-        pass
+        """Do nothing: the reader lowers the trace."""
 
     def show_check(self, program: MSCCLProgram) -> bool:
+        """Keep what is wrong, with the line of the call."""
+        # A collective of the program may print what its check finds.
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             found = program.findings()
         lines = printed.getvalue().splitlines() + found
         if found:
-            self.checks.append(
-                {"line": calling_line(self._file), "lines": lines[:_SHOWN], "count": len(lines)}
-            )
+            line = calling_line(self._file)
+            self.checks.append({"line": line, "lines": lines[:_SHOWN], "count": len(lines)})
         return not found
 
 
-class _Printed(io.TextIOBase):
-    """A standard stream of the program: keeps where and what it wrote first, and its last words."""
+class _PrintedText(io.TextIOBase):
+    """A standard stream of the program.
+
+    Keeps where and what it wrote first, and its last words.
+    """
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -75,17 +87,23 @@ class _Printed(io.TextIOBase):
         self.last = ""
 
     def writable(self) -> bool:
+        """Whether the stream can be written, as `print` asks."""
         return True
 
     def write(self, text: str) -> int:
+        """Keep the ends of what is written: a program may print without end."""
         if text and not self.first:
             self.line, self.first = calling_line(self._file), text[:200]
-        self.last = (self.last + text)[-2000:]
+        self.last = (self.last + text)[-_MOST_PRINTED:]
         return len(text)
 
 
 def main() -> None:
-    """Read the job from standard input (a line of JSON, then the program), run it, write the report, and end."""
+    """Read the job from standard input, run the program, write the report, and end.
+
+    The job is a line of JSON; the program follows it.
+    """
+    # A descriptor that the program does not know.
     report = os.fdopen(os.dup(1), "wb")
     job = json.loads(sys.stdin.buffer.readline())
     source = sys.stdin.buffer.read()
@@ -99,24 +117,31 @@ def main() -> None:
 
 
 def _close_streams() -> None:
+    """Point the standard streams nowhere, so that only the report goes to the parent."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
 
 
 def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) -> None:
-    """Let the system end the process at its limits, after the interpreter has said where the program is."""
+    """Let the system end the process at its limits.
+
+    The interpreter says before where the program is.
+    """
     # Not on every system.
     import resource
 
     faulthandler.register(signal.SIGXCPU, report, all_threads=False, chain=True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Two seconds for the interpreter's words, then SIGKILL, which a program cannot catch.
     resource.setrlimit(resource.RLIMIT_CPU, (time_limit_s, time_limit_s + 2))
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit_bytes, memory_limit_bytes))
 
 
 def _run(name: str, source: bytes, arguments: list[str]) -> Report:
-    recorder, printed, complained = _Recorder(name), _Printed(name), _Printed(name)
+    """Run the program and tell what became of it."""
+    recorder = _ProgramRecorder(name)
+    printed, complained = _PrintedText(name), _PrintedText(name)
     outcome: Report = {}
     CURRENT_HOST.set(recorder)
     try:
@@ -127,6 +152,7 @@ def _run(name: str, source: bytes, arguments: list[str]) -> Report:
             _execute(name, source, arguments)
     except SystemExit as end:
         outcome = _exit(end, name, complained.last)
+    # KeyboardInterrupt too: whatever ends the program is told.
     except BaseException as error:
         outcome = _failure(error, name, recorder.empty_slot)
     if "error" not in outcome:
@@ -136,83 +162,92 @@ def _run(name: str, source: bytes, arguments: list[str]) -> Report:
     return outcome | {"checks": recorder.checks}
 
 
-def _text(stream: _Printed) -> TextIO:
+def _text(stream: _PrintedText) -> TextIO:
+    # contextlib asks for a TextIO, of which `print` uses what a TextIOBase has.
     return stream  # type: ignore[return-value]
 
 
 def _execute(name: str, source: bytes, arguments: list[str]) -> None:
+    """Execute the program as Python executes a script."""
     install()
     sys.argv = [name, *arguments]
     # Programs may import modules that lie beside them; nothing of the system is hidden by these.
     sys.path.append(str(Path(name).resolve().parent))
     module = ModuleType("__main__")
     module.__dict__.update(__file__=name, __builtins__=builtins)
+    # Dataclasses and pickles of the program look their module up.
     sys.modules["__main__"] = module
-    exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
+    # Not with this module's `annotations` feature.
+    code = compile(source, name, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
 
 
-def _result(recorder: _Recorder, outcome: Report) -> Report:
-    if recorder.program is None:
-        ending = (
-            f": it ended by sys.exit in line {outcome['exit_line']}"
-            if "exit_line" in outcome
-            else ""
-        )
-        return {
-            "error": f"defines no MSCCLProgram{ending}",
-            "line": outcome.get("exit_line", -1),
-            "code": "no-program",
-        }
+def _result(recorder: _ProgramRecorder, outcome: Report) -> Report:
+    """The trace of a program that ended well, or what makes it none."""
+    program = recorder.program
+    if program is None:
+        return _no_program(outcome)
     with contextlib.redirect_stdout(io.StringIO()) as said:
         try:
-            return {"trace": recorder.program.trace().to_json()}
+            return {"trace": program.trace().to_json()}
+        # The program's own collective is asked here, and may fail in any way.
         except Exception as error:
             first = "".join(f"; {line}" for line in said.getvalue().splitlines()[:1])
-            return {
-                "error": f"{error}{first}",
-                "line": recorder.program._line,
-                "code": "check-failed",
-            }
+            return _error(f"{error}{first}", program._line, "check-failed")
+
+
+def _no_program(outcome: Report) -> Report:
+    """What to tell of a file that ended well without a program, by `sys.exit` or not."""
+    line = outcome.get("exit_line")
+    ending = "" if line is None else f": it ended by sys.exit in line {line}"
+    return _error(f"defines no MSCCLProgram{ending}", -1 if line is None else line, "no-program")
+
+
+def _error(message: str, line: int, code: str) -> Report:
+    """An error of the program; line -1 where it has none."""
+    return {"error": message, "line": line, "code": code}
 
 
 def _exit(end: SystemExit, name: str, said: str) -> Report:
+    """What `sys.exit` means; argparse ends by it too, with its reason on standard error."""
     line = _line_of(end, name)
     if end.code in (None, 0):
         return {"exit_line": line}
-    words = said.strip().splitlines() or ([end.code] if isinstance(end.code, str) else [])
+    words = said.strip().splitlines()
+    if not words and isinstance(end.code, str):
+        words = [end.code]
     reason = f": {words[-1]}" if words else ""
-    return {
-        "error": f"the program ends itself with status {end.code if isinstance(end.code, int) else 1}{reason}",
-        "line": line,
-    }
+    status = end.code if isinstance(end.code, int) else 1
+    # Without a code of its own, as the program speaks for itself.
+    return {"error": f"the program ends itself with status {status}{reason}", "line": line}
 
 
 def _failure(error: BaseException, name: str, empty_slot: str) -> Report:
+    """What an exception says of the program, with the program's innermost line."""
+    line = _line_of(error, name)
     if isinstance(error, MemoryError):
-        return {
-            "error": "needs more memory than the limit",
-            "line": _line_of(error, name),
-            "code": "memory-limit",
-        }
+        return _error("needs more memory than the limit", line, "memory-limit")
     if isinstance(error, SyntaxError) and error.filename == name:
-        return {
-            "error": f"is no Python program: {error.msg}",
-            "line": error.lineno or -1,
-            "code": "syntax",
-        }
-    message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        return _error(f"is no Python program: {error.msg}", error.lineno or -1, "syntax")
+    # Lowering, which Check() does, names lines itself.
     if isinstance(error, HubError):
         found = error.diagnostics[0]
-        return {
-            "error": found.message,
-            "line": found.location.line or _line_of(error, name),
-            "code": found.code,
-        }
+        return _error(found.message, found.location.line or line, found.code)
+    return _error(_message(error, empty_slot), line, "program-failed")
+
+
+def _message(error: BaseException, empty_slot: str) -> str:
+    """What to tell the user of an exception."""
+    message = str(error)
+    # The text of a KeyError is the `repr` of what it was given.
+    if isinstance(error, KeyError) and error.args:
+        message = str(error.args[0])
     if isinstance(error, AttributeError) and "'NoneType'" in message and empty_slot:
-        message = f"uses a chunk that was never written: {empty_slot} holds nothing"
-    elif not _is_ours(error):
-        message = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return {"error": message, "line": _line_of(error, name), "code": "program-failed"}
+        return f"uses a chunk that was never written: {empty_slot} holds nothing"
+    if _is_ours(error):
+        return message
+    kind = type(error).__name__
+    return f"{kind}: {message}" if message else kind
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -222,11 +257,9 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _line_of(error: BaseException, name: str) -> int:
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == name
-    ]
+    """The innermost line of the program that an exception passed, or -1."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == name]
     return (lines[-1] or -1) if lines else -1
 
 

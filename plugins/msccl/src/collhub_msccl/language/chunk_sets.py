@@ -1,10 +1,14 @@
-"""The collectives of the language's synthesis side: chunks with the nodes that have them before and after."""
+"""The collectives of the language's synthesis side (`msccl.collectives`).
+
+Each chunk has the nodes that hold it before and those that must hold it after.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+# What `from msccl.collectives import *` gives a program.
 __all__ = [
     "ChunkSets",
     "allgather",
@@ -22,13 +26,16 @@ __all__ = [
 ]
 
 Test = Callable[[int, int], bool]
+"""Whether a node (first) holds a chunk (second)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSets:
-    """For each chunk the nodes that hold (a part of) it before, those that must hold it after, and its address.
+    """For each chunk the nodes that hold (a part of) it before and after, and its address.
 
-    `runtime_name`: what the runtimes call the collective; `custom` where they have no name for it.
+    `preconditions`, `postconditions`: by chunk, the nodes that hold it before and those that must
+    hold it after. `runtime_name`: what the runtimes call the collective; `custom` where they have
+    no name for it.
     """
 
     name: str
@@ -62,9 +69,8 @@ def broadcast(num_nodes: int, root: int) -> ChunkSets:
         f"Broadcast(n={num_nodes},root={root})",
         num_nodes,
         1,
-        lambda r, c: r == root,
-        _anywhere,
-        _itself,
+        before=lambda r, c: r == root,
+        after=_anywhere,
     )
 
 
@@ -74,9 +80,9 @@ def reduce(num_nodes: int, root: int) -> ChunkSets:
         f"Reduce(n={num_nodes},root={root})",
         num_nodes,
         num_nodes,
-        _own,
-        lambda r, c: r == root,
-        _first,
+        before=_own,
+        after=lambda r, c: r == root,
+        address=_first,
     )
 
 
@@ -86,9 +92,8 @@ def scatter(num_nodes: int, root: int) -> ChunkSets:
         f"Scatter(n={num_nodes},root={root})",
         num_nodes,
         num_nodes,
-        lambda r, c: r == root,
-        _own,
-        _itself,
+        before=lambda r, c: r == root,
+        after=_own,
     )
 
 
@@ -98,77 +103,103 @@ def gather(num_nodes: int, root: int) -> ChunkSets:
         f"Gather(n={num_nodes},root={root})",
         num_nodes,
         num_nodes,
-        _own,
-        lambda r, c: r == root,
-        _itself,
+        before=_own,
+        after=lambda r, c: r == root,
     )
 
 
 def allgather(num_nodes: int) -> ChunkSets:
     """One chunk from each to all."""
     return _build(
-        f"Allgather(n={num_nodes})", num_nodes, num_nodes, _own, _anywhere, _itself, "allgather"
+        f"Allgather(n={num_nodes})",
+        num_nodes,
+        num_nodes,
+        before=_own,
+        after=_anywhere,
+        runtime_name="allgather",
     )
 
 
 def alltoall(num_nodes: int) -> ChunkSets:
     """Chunk r * n + q from node r to node q."""
-    before, after = (lambda r, c: r == c // num_nodes), (lambda r, c: r == c % num_nodes)
     return _build(
-        f"Alltoall(n={num_nodes})", num_nodes, num_nodes**2, before, after, _itself, "alltoall"
+        f"Alltoall(n={num_nodes})",
+        num_nodes,
+        num_nodes**2,
+        before=lambda r, c: r == c // num_nodes,
+        after=lambda r, c: r == c % num_nodes,
+        runtime_name="alltoall",
     )
 
 
 def allreduce(num_nodes: int) -> ChunkSets:
     """One chunk of every node, summed at all."""
     return _build(
-        f"Allreduce(n={num_nodes})", num_nodes, num_nodes, _own, _anywhere, _first, "allreduce"
+        f"Allreduce(n={num_nodes})",
+        num_nodes,
+        num_nodes,
+        before=_own,
+        after=_anywhere,
+        address=_first,
+        runtime_name="allreduce",
     )
 
 
 def reduce_scatter(num_nodes: int) -> ChunkSets:
     """Chunk r * n + q: node r's part of the sum that node q gets."""
-    before, after = (lambda r, c: r == c // num_nodes), (lambda r, c: r == c % num_nodes)
-    name = f"ReduceScatter(n={num_nodes})"
     return _build(
-        name, num_nodes, num_nodes**2, before, after, lambda c: c % num_nodes, "reduce_scatter"
+        f"ReduceScatter(n={num_nodes})",
+        num_nodes,
+        num_nodes**2,
+        before=lambda r, c: r == c // num_nodes,
+        after=lambda r, c: r == c % num_nodes,
+        address=lambda c: c % num_nodes,
+        runtime_name="reduce_scatter",
     )
 
 
 def scan(num_nodes: int) -> ChunkSets:
     """One chunk of every node, summed at it and at all nodes after it."""
-    return _build(f"Scan(n={num_nodes})", num_nodes, num_nodes, _own, lambda r, c: r >= c, _first)
+    return _build(
+        f"Scan(n={num_nodes})",
+        num_nodes,
+        num_nodes,
+        before=_own,
+        after=lambda r, c: r >= c,
+        address=_first,
+    )
 
 
 def multiroot_broadcast(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
     """One chunk from each of `roots` to all."""
-    name = f"MultirootBroadcast(n={num_nodes},roots={list(roots)})"
-    return _build(name, num_nodes, len(roots), lambda r, c: r == roots[c], _anywhere, _itself)
+    return _build(
+        f"MultirootBroadcast(n={num_nodes},roots={list(roots)})",
+        num_nodes,
+        len(roots),
+        before=lambda r, c: r == roots[c],
+        after=_anywhere,
+    )
 
 
 def multiroot_scatter(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
     """Chunk k * n + q from the k-th of `roots` to node q."""
-    before, after = (lambda r, c: r == roots[c // num_nodes]), (lambda r, c: r == c % num_nodes)
     return _build(
         f"MultirootScatter(n={num_nodes},roots={list(roots)})",
         num_nodes,
         len(roots) * num_nodes,
-        before,
-        after,
-        _itself,
+        before=lambda r, c: r == roots[c // num_nodes],
+        after=lambda r, c: r == c % num_nodes,
     )
 
 
 def multiroot_gather(num_nodes: int, roots: Sequence[int]) -> ChunkSets:
     """Chunk k * n + q from node q to the k-th of `roots`."""
-    before, after = (lambda r, c: r == c % num_nodes), (lambda r, c: r == roots[c // num_nodes])
     return _build(
         f"MultirootGather(n={num_nodes},roots={list(roots)})",
         num_nodes,
         len(roots) * num_nodes,
-        before,
-        after,
-        _itself,
+        before=lambda r, c: r == c % num_nodes,
+        after=lambda r, c: r == roots[c // num_nodes],
     )
 
 
@@ -194,13 +225,21 @@ def _build(
     chunks: int,
     before: Test,
     after: Test,
-    address: Callable[[int], int],
+    address: Callable[[int], int] = _itself,
     runtime_name: str = "custom",
 ) -> ChunkSets:
-    sets = [
-        tuple(frozenset(r for r in range(nodes) if test(r, c)) for c in range(chunks))
-        for test in (before, after)
-    ]
     return ChunkSets(
-        name, nodes, sets[0], sets[1], tuple(map(address, range(chunks))), runtime_name
+        name,
+        nodes,
+        _holders(nodes, chunks, before),
+        _holders(nodes, chunks, after),
+        tuple(map(address, range(chunks))),
+        runtime_name,
+    )
+
+
+def _holders(nodes: int, chunks: int, test: Test) -> tuple[frozenset[int], ...]:
+    """For each chunk the nodes that hold it."""
+    return tuple(
+        frozenset(node for node in range(nodes) if test(node, chunk)) for chunk in range(chunks)
     )

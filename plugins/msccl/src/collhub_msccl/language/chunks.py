@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Buffer", "Chunk", "ReduceChunk", "Value", "chunks_of"]
 
-
+# Programs import `Buffer` and `Chunk` by these names, which the core uses for things of its own.
 class Buffer(Enum):
-    """The buffers that every rank has; other names (a text, a tuple) are named scratch buffers of a rank."""
+    """The buffers that every rank has.
+
+    Other names (a text, a tuple) are named scratch buffers of a rank.
+    """
 
     input = "i"
     output = "o"
@@ -22,7 +24,10 @@ class Buffer(Enum):
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Data that stood at (`origin_rank`, `origin_index`) at the start, and where it is meant to go; equal by origin."""
+    """Data that stood at (`origin_rank`, `origin_index`) at the start, and where it is meant to go.
+
+    Chunks are equal by origin, as in the public language.
+    """
 
     origin_rank: int
     origin_index: int
@@ -33,9 +38,11 @@ class Chunk:
         return isinstance(other, Chunk) and self._origin == other._origin
 
     def __hash__(self) -> int:
+        """By origin, as equality is."""
         return hash(self._origin)
 
     def __lt__(self, other: Chunk) -> bool:
+        """By origin, so that sums can be compared as sorted lists."""
         return self._origin < other._origin
 
     @property
@@ -43,31 +50,41 @@ class Chunk:
         return self.origin_rank, self.origin_index
 
     def __repr__(self) -> str:
+        # Stands in messages to the user.
         return f"chunk {self.origin_index} of rank {self.origin_rank}"
 
 
 class ReduceChunk:
-    """A sum of chunks, made on rank `creation_rank`; equal where the same chunks are in it equally often."""
+    """A sum of chunks, made on rank `creation_rank`.
+
+    Sums are equal where the same chunks are in them equally often: adding a chunk twice is wrong.
+    """
 
     __slots__ = ("_chunks", "_parts", "creation_rank")
 
     def __init__(self, creation_rank: int, chunks: list[Chunk]) -> None:
         self.creation_rank = creation_rank
+        # Either the list is known, or the parts that it is made of.
         self._parts: tuple[Value, ...] = ()
         self._chunks: list[Chunk] | None = chunks
 
     @classmethod
     def of(cls, creation_rank: int, *parts: Value) -> ReduceChunk:
-        """The sum of parts, whose list of chunks is made only when it is asked for: along a ring it grows quadratically."""
+        """The sum of parts, whose list of chunks is made only when it is asked for.
+
+        Along a ring the lists of all partial sums would grow quadratically.
+        """
         made = cls(creation_rank, [])
-        made._parts, made._chunks = parts, None
+        made._parts = parts
+        made._chunks = None
         return made
 
     @property
     def chunks(self) -> list[Chunk]:
         """The chunks that are in it, each as often as it was added."""
         if self._chunks is None:
-            self._chunks, self._parts = list(self._walk()), ()
+            self._chunks = list(self._walk())
+            self._parts = ()
         return self._chunks
 
     def _walk(self) -> Iterator[Chunk]:
@@ -94,6 +111,7 @@ class ReduceChunk:
         return isinstance(other, ReduceChunk) and sorted(self.chunks) == sorted(other.chunks)
 
     def __hash__(self) -> int:
+        # In order, as equality is of sorted lists.
         return hash(tuple(sorted(self.chunks)))
 
     def __repr__(self) -> str:
@@ -107,4 +125,6 @@ def chunks_of(value: Value | None) -> list[Chunk]:
     """The chunks in a slot."""
     if value is None:
         return []
-    return [value] if isinstance(value, Chunk) else value.chunks
+    if isinstance(value, Chunk):
+        return [value]
+    return value.chunks

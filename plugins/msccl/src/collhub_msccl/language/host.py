@@ -1,4 +1,8 @@
-"""What `XML()` and `Check()` do: print, where a program is used as a library; the reader's process has other ways."""
+"""What `XML()` and `Check()` do.
+
+They print, where a program is used as a library; the reader's process replaces this by its own way
+(`child`).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collhub_msccl.language.program import MSCCLProgram
-
-__all__ = ["CURRENT_HOST", "Host"]
 
 
 class Host:
@@ -29,4 +31,5 @@ class Host:
         return program.check()
 
 
+# A Host has no state, so one default may be shared.
 CURRENT_HOST: ContextVar[Host] = ContextVar("msccl_host", default=Host())  # noqa: B039

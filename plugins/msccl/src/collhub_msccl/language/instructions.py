@@ -6,11 +6,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["ChunkRef", "Instruction", "Op", "ReplicationPolicy", "ThreadblockPolicy"]
-
 
 class ThreadblockPolicy(Enum):
-    """Who assigns thread blocks: `auto` leaves it to the writer of the runtime's file, `manual` takes sendtb and recvtb."""
+    """Who assigns thread blocks.
+
+    `auto` leaves it to the writer of the runtime's file, `manual` takes sendtb and recvtb.
+    """
 
     auto = "auto"
     manual = "manual"
@@ -20,7 +21,10 @@ class ThreadblockPolicy(Enum):
 
 
 class ReplicationPolicy(Enum):
-    """How the chunks of instances are laid out: one beside the other (`interleaved`), or part by part (`duplicated`)."""
+    """How the chunks of instances are laid out.
+
+    One beside the other (`interleaved`), or part by part (`duplicated`).
+    """
 
     duplicated = "duplicated"
     interleaved = "interleaved"
@@ -58,7 +62,10 @@ class ChunkRef:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One instruction of a rank before fusion. `tb`: stated thread block or -1; `line`: of the program, or -1."""
+    """One instruction of a rank before fusion.
+
+    `tb`: stated thread block or -1; `line`: of the program, or -1.
+    """
 
     inst: Instruction
     rank: int

@@ -1,4 +1,9 @@
-"""Lower a trace to an algorithm: messages and local steps, in an order that keeps every rank busy, with their dependencies."""
+"""Lower a trace to an algorithm.
+
+Operations become messages and local steps, in an order that keeps every rank busy, with their
+dependencies. Source of the order: the scheduler of MSCCLang (Cowan et al., ASPLOS 2023, section
+on lowering); fusion and thread blocks are left to the writer of the runtime's file.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from importlib.metadata import version
 import numpy as np
 import numpy.typing as npt
 
-from collhub_msccl.hazards import Edges, conflicts_within_blocks, find_accesses
+from collhub_msccl.conflicts.accesses import Edges, conflicts_within_blocks, find_accesses
 from collhub_msccl.language.instances import Instances
 from collhub_msccl.language.priorities import execution_order
 from collhub_msccl.language.stated_blocks import stated_blocks
@@ -25,25 +30,25 @@ from hub_core.model import (
     StepTable,
 )
 
-__all__ = ["lower"]
-
 Int64Array = npt.NDArray[np.int64]
 Columns = dict[str, Int64Array]
+
+# The buffers of the others hold a part for every rank.
+_WHOLE_VECTORS = (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST)
 
 
 def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algorithm:
     """Return the algorithm of a trace, all instances of it.
 
-    Messages match in row order; rows of a rank follow the longest chains of the dataflow, as the public compiler's do.
-    Lanes and control dependencies are there only where the program states thread blocks. Raises `InputError` with the
-    line where the stated ones cannot be.
+    Messages match in row order; rows of a rank follow the longest chains of the dataflow, as the
+    public compiler's do. Lanes and control dependencies are there only where the program states
+    thread blocks. Raises `InputError` with the line where the stated ones cannot be.
     """
-    operations = np.asarray(trace.operations, np.int64).reshape(-1, len(OPERATION_FIELDS)).T
-    columns = stated_blocks(
-        dict(zip(OPERATION_FIELDS, operations, strict=True)), trace.is_manual, file
-    )
+    columns = stated_blocks(_columns(trace), trace.is_manual, file)
+    # The order is that of one instance, whose copies depend on each other in nothing.
     order, depth = _order(columns, Instances(trace, columns, 1))
-    columns = {name: column[order] for name, column in (columns | {"depth": depth}).items()}
+    columns["depth"] = depth
+    columns = {name: column[order] for name, column in columns.items()}
     instances = Instances(trace, columns, trace.instances)
     collective = _collective(trace, instances)
     rows = _sends_first(instances.replicated(columns))
@@ -58,17 +63,28 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
     )
 
 
+def _columns(trace: Trace) -> Columns:
+    """The operations of a trace as columns."""
+    rows = np.asarray(trace.operations, np.int64).reshape(-1, len(OPERATION_FIELDS))
+    return dict(zip(OPERATION_FIELDS, rows.T, strict=True))
+
+
 def _order(columns: Columns, single: Instances) -> tuple[Int64Array, Int64Array]:
-    """The order of operations, a valid sequential run in which the longest chains go first, and their depths."""
+    """The order of operations, and their depths.
+
+    It is a valid sequential run in which the longest chains go first.
+    """
     rows, operation = _rows(single.replicated(columns))
-    parents, children = _conflicts(rows, _collective(single.trace, single), single.scratch_units)
+    collective = _collective(single.trace, single)
+    parents, children = _conflicts(rows, collective, single.scratch_units)
     return execution_order(len(columns["kind"]), operation[parents], operation[children])
 
 
 def _sends_first(columns: Columns) -> Columns:
-    """Step columns of operations; of equal depth, which never depend on each other, sends go before receives.
+    """Step columns of operations; of equal depth, sends go before receives.
 
-    This keeps a receive next to the send that passes it on, where the runtimes can fuse the two.
+    Operations of equal depth never depend on each other. This keeps a receive next to the send that
+    passes it on, where the runtimes can fuse the two.
     """
     rows, operation = _rows(columns)
     is_receive = np.isin(rows["kind"], (StepKind.RECV, StepKind.RECV_REDUCE))
@@ -77,14 +93,30 @@ def _sends_first(columns: Columns) -> Columns:
 
 
 def _rows(columns: Columns) -> tuple[Columns, Int64Array]:
-    """Step columns of operations in order, and the operation that each row belongs to."""
+    """Step columns of operations in order, and the operation that each row belongs to.
+
+    A message has two rows, that of the sender first; a local operation has one.
+    """
     is_message = columns["src_rank"] != columns["dst_rank"]
+    operation = np.repeat(np.arange(len(is_message)), 1 + is_message)
+    is_second = np.append(False, operation[1:] == operation[:-1])[: len(operation)]
+    first = _first_rows(columns, is_message)
+    second = _second_rows(columns)
+    rows = {
+        name: np.where(is_second, second[name][operation], first[name][operation]) for name in first
+    }
+    for name, field in (("channel", "channel"), ("count", "size"), ("source_line", "line")):
+        rows[name] = columns[field][operation]
+    return rows, operation
+
+
+def _first_rows(columns: Columns, is_message: npt.NDArray[np.bool_]) -> Columns:
+    """What a rank does that sends, or that works on its own data."""
     is_copy = columns["kind"] == COPY
-    first = {
+    local = np.where(is_copy, StepKind.COPY, StepKind.REDUCE)
+    return {
         "rank": columns["src_rank"],
-        "kind": np.where(
-            is_message, StepKind.SEND, np.where(is_copy, StepKind.COPY, StepKind.REDUCE)
-        ),
+        "kind": np.where(is_message, StepKind.SEND, local),
         "peer": np.where(is_message, columns["dst_rank"], -1),
         "src_buffer": columns["src_buffer"],
         "src_offset": columns["src_index"],
@@ -92,75 +124,76 @@ def _rows(columns: Columns) -> tuple[Columns, Int64Array]:
         "dst_offset": np.where(is_message, 0, columns["dst_index"]),
         "lane": columns["send_block"],
     }
-    second = {
+
+
+def _second_rows(columns: Columns) -> Columns:
+    """What a rank does that receives."""
+    is_copy = columns["kind"] == COPY
+    return {
         "rank": columns["dst_rank"],
         "kind": np.where(is_copy, StepKind.RECV, StepKind.RECV_REDUCE),
         "peer": columns["src_rank"],
+        # The local operand of a reducing receive is what it writes.
         "src_buffer": np.where(is_copy, Buffer.UNKNOWN, columns["dst_buffer"]),
         "src_offset": np.where(is_copy, 0, columns["dst_index"]),
         "dst_buffer": columns["dst_buffer"],
         "dst_offset": columns["dst_index"],
         "lane": columns["receive_block"],
     }
-    shared = {
-        "channel": columns["channel"],
-        "count": columns["size"],
-        "source_line": columns["line"],
-    }
-    operation = np.repeat(np.arange(len(is_message)), 1 + is_message)
-    is_second = np.append(False, operation[1:] == operation[:-1])[: len(operation)]
-    rows = {
-        name: np.where(is_second, second[name][operation], first[name][operation]) for name in first
-    }
-    return rows | {name: column[operation] for name, column in shared.items()}, operation
 
 
 def _conflicts(rows: Columns, collective: Collective, scratch_units: Int64Array) -> Edges:
-    """Pairs (earlier row, later row) of a rank that touch the same memory, one of them writing, in any claimed mode."""
-    found: list[Edges] = []
+    """Pairs (earlier row, later row) of a rank that touch the same memory, one of them writing.
+
+    In any mode, in place or out of place, that the collective claims.
+    """
+    parents, children = [], []
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):
         if is_claimed:
-            accesses = find_accesses(
-                rows, rows["rank"], collective.memory_layout(in_place, scratch_units).base
-            )
-            # Where steps touch more units than can be looked at, all of a rank's order is kept.
-            found.append(
-                _chain(rows["rank"]) if accesses is None else conflicts_within_blocks(accesses)
-            )
-    return np.concatenate([parents for parents, _ in found]), np.concatenate(
-        [children for _, children in found]
-    )
+            layout = collective.memory_layout(in_place, scratch_units)
+            earlier, later = _conflicts_in(rows, layout.base)
+            parents.append(earlier)
+            children.append(later)
+    return np.concatenate(parents), np.concatenate(children)
+
+
+def _conflicts_in(rows: Columns, base: Int64Array) -> Edges:
+    """Conflicts where the buffers of a rank begin at `base`: int64[ranks, 3]."""
+    accesses = find_accesses(rows, rows["rank"], base)
+    # Where steps touch more units than can be looked at, all of a rank's order is kept.
+    if accesses is None:
+        return _chain(rows["rank"])
+    return conflicts_within_blocks(accesses)
 
 
 def _program_order(rows: Columns) -> Edges:
     """The order of steps in each stated thread block."""
     has_lane = np.flatnonzero(rows["lane"] >= 0)
-    parents, children = _chain(
-        rows["rank"][has_lane] * (int(rows["lane"].max(initial=0)) + 1) + rows["lane"][has_lane]
-    )
+    lane = rows["lane"][has_lane]
+    lanes = int(rows["lane"].max(initial=0)) + 1
+    # One number for a thread block of a rank.
+    parents, children = _chain(rows["rank"][has_lane] * lanes + lane)
     return has_lane[parents], has_lane[children]
 
 
 def _chain(key: Int64Array) -> Edges:
     """Each entry with the next one of the same key."""
     order = np.argsort(key, kind="stable")
+    # A stable sort keeps the entries of a key in their order.
     is_same = key[order[1:]] == key[order[:-1]]
     return order[:-1][is_same], order[1:][is_same]
 
 
 def _collective(trace: Trace, instances: Instances) -> Collective:
+    """The collective that all instances together do."""
     kind = CollectiveKind(trace.kind)
-    contract = None
-    if kind is CollectiveKind.CUSTOM:
-        contract = _contract(trace, instances)
+    contract = _contract(trace, instances) if kind is CollectiveKind.CUSTOM else None
+    if contract is not None:
+        # The longest buffer of any rank: the full buffer of a custom collective is as long.
         units = int(max(contract.input_units.max(), contract.output_units.max(), 1))
     else:
-        shares = (
-            trace.num_ranks
-            if kind not in (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST)
-            else 1
-        )
-        units = shares * trace.chunk_factor * instances.number
+        parts = 1 if kind in _WHOLE_VECTORS else trace.num_ranks
+        units = parts * trace.chunk_factor * instances.number
     return Collective(
         kind,
         trace.num_ranks,
@@ -173,19 +206,23 @@ def _collective(trace: Trace, instances: Instances) -> Collective:
 
 
 def _contract(trace: Trace, instances: Instances) -> CustomContract:
+    """What the program's own collective promises, for all instances."""
     stated = trace.contract
     if stated is None:
         raise ValueError("the trace of a custom collective states no contract")
-    sizes = [
-        np.asarray(of, np.int64) * instances.number
-        for of in (trace.input_sizes, trace.output_sizes)
-    ]
-    expected = None if stated.expected is None else _expected(stated.expected, instances)
-    return CustomContract(sizes[0], sizes[1], np.asarray(stated.defined, np.bool_), expected)
+    # Sizes are in chunks of one instance; a chunk is a unit.
+    return CustomContract(
+        np.asarray(trace.input_sizes, np.int64) * instances.number,
+        np.asarray(trace.output_sizes, np.int64) * instances.number,
+        np.asarray(stated.defined, np.bool_),
+        None if stated.expected is None else _expected(stated.expected, instances),
+    )
 
 
 def _expected(rows: list[list[int]], instances: Instances) -> Contributions:
+    """The outcome of all instances, by that of one: see `StatedContract.expected`."""
     rank, index, source_rank, source_index = np.asarray(rows, np.int64).reshape(-1, 4).T
+    output, given = np.full_like(rank, OUTPUT), np.full_like(rank, INPUT)
     copies = range(instances.number)
 
     def each(column: Callable[[int], Int64Array]) -> Int64Array:
@@ -193,9 +230,7 @@ def _expected(rows: list[list[int]], instances: Instances) -> Contributions:
 
     return Contributions(
         each(lambda copy: rank),
-        each(lambda copy: instances.place(rank, np.full_like(rank, OUTPUT), index, copy)),
+        each(lambda copy: instances.place(rank, output, index, copy)),
         each(lambda copy: source_rank),
-        each(
-            lambda copy: instances.place(source_rank, np.full_like(rank, INPUT), source_index, copy)
-        ),
+        each(lambda copy: instances.place(source_rank, given, source_index, copy)),
     )

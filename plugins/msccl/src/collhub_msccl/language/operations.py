@@ -7,18 +7,24 @@ from collections.abc import Hashable, Sequence
 from collhub_msccl.language.instructions import ChunkRef, Instruction, Op
 from collhub_msccl.language.trace import COPY
 
-__all__ = ["operations_of"]
+BufferNames = list[dict[int, Hashable]]
+"""For each rank, number of a buffer in the trace to the buffer."""
 
 
 def operations_of(
     operations: Sequence[tuple[int, ...]], numbers: Sequence[dict[Hashable, int]]
 ) -> list[Op]:
-    """One `Op` for a local operation, two for a message; `numbers`: for each rank, buffer to its number in the trace."""
+    """One `Op` for a local operation, two for a message.
+
+    `numbers`: for each rank, buffer to its number in the trace.
+    """
+    # A number stands for one buffer of a rank, so each table can be turned round.
     names = [{number: buffer for buffer, number in of_rank.items()} for of_rank in numbers]
     return [op for operation in operations for op in _ops(operation, names)]
 
 
-def _ops(operation: tuple[int, ...], names: list[dict[int, Hashable]]) -> list[Op]:
+def _ops(operation: tuple[int, ...], names: BufferNames) -> list[Op]:
+    # In the order of `OPERATION_FIELDS`.
     (
         kind,
         src_rank,

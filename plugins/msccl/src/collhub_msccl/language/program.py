@@ -1,15 +1,19 @@
-"""`MSCCLProgram`: run a program on symbolic chunks and record what it moves."""
+"""`MSCCLProgram`: run a program on symbolic chunks and record what it moves.
+
+The language is sequential: data moves in the order of the program, at once. What may happen in
+parallel is found by lowering, from the memory that operations touch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from collhub_msccl.language.calling_line import calling_file, calling_line
 from collhub_msccl.language.chunks import Buffer, ReduceChunk, Value
-from collhub_msccl.language.collectives import Collective, RankBuffers, Slots
+from collhub_msccl.language.collectives import Collective, Place, RankBuffers, Slots
 from collhub_msccl.language.contracts import kind_of, stated_contract
 from collhub_msccl.language.host import CURRENT_HOST
 from collhub_msccl.language.instructions import Op, ThreadblockPolicy
@@ -21,12 +25,10 @@ from collhub_msccl.language.trace import COPY, FIRST_SCRATCH, INPUT, OUTPUT, RED
 if TYPE_CHECKING:
     from hub_core.model import Algorithm
 
-__all__ = ["MSCCLProgram", "current_program"]
-
 _CURRENT: ContextVar[MSCCLProgram | None] = ContextVar("msccl_program", default=None)
 _PROTOCOLS = ("Simple", "LL", "LL128")
 Lanes = tuple[int, int, int]
-"""Thread block on the source's rank, thread block on the destination's rank, channel; -1 where not stated."""
+"""Thread block on the source's rank, that on the destination's, channel; -1 where not stated."""
 
 
 def current_program() -> MSCCLProgram:
@@ -40,10 +42,11 @@ def current_program() -> MSCCLProgram:
 class MSCCLProgram:
     """A program of the language, as a context manager: inside, `chunk` and references work on it.
 
-    `instances`: copies of the whole program on as many times more chunks. `interleaved_replication`: chunks of the
-    copies side by side, else part by part. `instr_fusion`, `check_xml` and `dependence_nop` say how the public compiler
-    makes its XML; they change nothing here. Attributes: `buffers` (for each rank, buffer to list of chunks or None),
-    `collective`, `topo`, `num_ranks`, `instr_dag` (the instructions so far).
+    `instances`: copies of the whole program on as many times more chunks.
+    `interleaved_replication`: chunks of the copies side by side, else part by part. `instr_fusion`,
+    `check_xml` and `dependence_nop` say how the public compiler makes its XML; they change nothing
+    here. Attributes: `buffers` (for each rank, buffer to list of chunks or None), `collective`,
+    `topo`, `num_ranks`, `instr_dag` (the instructions so far).
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class MSCCLProgram:
         check_xml: bool = True,
         dependence_nop: bool = False,
     ) -> None:
+        # An assertion in the public language too: programs may expect its kind of error.
         assert protocol in _PROTOCOLS, (
             f"protocol {protocol!r} is not one of {', '.join(_PROTOCOLS)}"
         )
@@ -74,26 +78,30 @@ class MSCCLProgram:
         self.interleaved_replication = interleaved_replication
         if collective.num_ranks != self.num_ranks:
             raise ValueError(
-                f"the topology has {self.num_ranks} nodes, the collective {collective.num_ranks} ranks"
+                f"the topology has {self.num_ranks} nodes, "
+                f"the collective {collective.num_ranks} ranks"
             )
         self._file = calling_file()
         self._line = calling_line(self._file)
         self.buffers = self._initial_buffers()
-        self._initial = [
-            {name: list(slots) for name, slots in buffers.items()} for buffers in self.buffers
-        ]
+        # Lists of their own: the program writes into the others.
+        self._initial = [_copied(buffers) for buffers in self.buffers]
         self._numbers: list[dict[Hashable, int]] = [
             {Buffer.input: INPUT, Buffer.output: OUTPUT} for _ in self.buffers
         ]
         self._operations: list[tuple[int, ...]] = []
 
     def _initial_buffers(self) -> list[RankBuffers]:
+        """What the collective gives, and an empty scratch for every rank.
+
+        Raises `ValueError` for a collective of the program that gives something else.
+        """
         buffers = self.collective.init_buffers()
-        if len(buffers) != self.num_ranks or not all(
-            Buffer.input in of_rank for of_rank in buffers
-        ):
+        has_inputs = all(Buffer.input in of_rank for of_rank in buffers)
+        if len(buffers) != self.num_ranks or not has_inputs:
             raise ValueError(
-                f"init_buffers of {type(self.collective).__name__} must give Buffer.input for every rank"
+                f"init_buffers of {type(self.collective).__name__} "
+                "must give Buffer.input for every rank"
             )
         return [{**of_rank, Buffer.scratch: []} for of_rank in buffers]
 
@@ -135,13 +143,12 @@ class MSCCLProgram:
             return None
         values = self._values(source)
         slots = self._writable(target)
-        if (
-            slots is self.buffers[source.rank][source.buffer]
-            and abs(index - source.index) < source.size
-        ):
+        if self._overlap(source, target, slots):
+            # One list under two names: the same slots, which an equal reference would have said.
             if index == source.index:
                 return target
             raise ValueError(f"{source} is copied onto {target}, which overlaps it")
+        # The objects themselves, which `contracts` tells apart.
         slots[index : index + source.size] = values
         self._record(COPY, source, target, lanes)
         return target
@@ -155,22 +162,26 @@ class MSCCLProgram:
                 f"{other} cannot be reduced into {target}: {other.size} chunks into {target.size}"
             )
         slots = self._writable(target)
-        if (
-            slots is self.buffers[other.rank][other.buffer]
-            and abs(target.index - other.index) < target.size
-        ):
+        if self._overlap(other, target, slots):
             raise ValueError(f"{other} is reduced into itself ({target})")
         sums = zip(self._values(target), self._values(other), strict=True)
+        # New values, as other slots may hold the old ones.
         slots[target.index : target.index + target.size] = [
             ReduceChunk.of(target.rank, one, two) for one, two in sums
         ]
         self._record(REDUCE, other, target, lanes)
         return target
 
+    def _overlap(self, read: Ref, written: Ref, slots: Slots) -> bool:
+        """Whether two references of one size share slots; `slots` are those that are written."""
+        is_one_list = slots is self.buffers[read.rank][read.buffer]
+        return is_one_list and abs(written.index - read.index) < read.size
+
     def value(self, reference: Ref, index: int = 0) -> Value:
         """What the slot at `index` of a reference holds; error if it holds nothing."""
         slots = self.buffers[reference.rank].get(reference.buffer, [])
         place = reference.index + index
+        # Negative indices would count from the end.
         value = slots[place] if 0 <= place < len(slots) else None
         if value is None:
             raise ValueError(
@@ -179,14 +190,18 @@ class MSCCLProgram:
         return value
 
     def create_scratch(self, rank: int, name: Hashable) -> None:
-        """Give a rank a named scratch buffer, as the first copy into it does."""
+        """Give a rank a named scratch buffer, as the first copy into it does.
+
+        The public language has the name of this function and fails in it.
+        """
         self._check_rank(rank)
         self.buffers[rank].setdefault(name, [])
 
     def check(self) -> bool:
         """Judge the program: print what is wrong, and tell whether nothing is.
 
-        The lowered steps are verified (matching, deadlock, races, contents); for collectives of the program itself,
+        The lowered steps are verified (matching, deadlock, races, contents), of which the public
+        language checks contents alone, and before lowering; for collectives of the program itself,
         the collective's own `check` counts too.
         """
         found = self.findings()
@@ -196,6 +211,7 @@ class MSCCLProgram:
 
     def findings(self) -> list[str]:
         """What is wrong, one line each."""
+        # Imported where a program is judged, as most are only recorded.
         from hub_core.model import Severity
         from hub_core.verification import verify
 
@@ -206,12 +222,14 @@ class MSCCLProgram:
 
     def lower(self) -> Algorithm:
         """The program as an algorithm of the hub."""
+        # Not at the top: lowering needs numpy and the core, which tracing does not.
         from collhub_msccl.language.lowering import lower
 
         return lower(self.trace(), self._file)
 
     def generate_xml(self) -> str:
         """The program as MSCCL-IR XML."""
+        # Only where a program is used as a library.
         from collhub_msccl.language.xml_text import xml_text
 
         return xml_text(self.lower())
@@ -220,7 +238,7 @@ class MSCCLProgram:
         """Everything that was recorded."""
         collective = self.collective
         kind = kind_of(collective)
-        scratch = [list(numbers)[FIRST_SCRATCH:] for numbers in self._numbers]
+        is_custom = kind == "custom"
         return Trace(
             name=self.name,
             protocol=self.protocol,
@@ -229,35 +247,41 @@ class MSCCLProgram:
             chunk_factor=collective.chunk_factor,
             root=collective.root,
             is_in_place=bool(collective.inplace),
-            has_two_buffers=kind == "custom"
-            and any(_has_two_buffers(buffers) for buffers in self.buffers),
+            has_two_buffers=is_custom and any(map(_has_two_buffers, self.buffers)),
             instances=self.instances,
             is_interleaved=bool(self.interleaved_replication),
             is_manual=self.threadblock_policy is ThreadblockPolicy.manual,
             line=self._line,
             input_sizes=[len(buffers[Buffer.input]) for buffers in self.buffers],
             output_sizes=[len(buffers.get(Buffer.output, ())) for buffers in self.buffers],
-            scratch_sizes=[
-                [len(self.buffers[rank][name]) for name in names]
-                for rank, names in enumerate(scratch)
-            ],
-            contract=stated_contract(self, self._initial) if kind == "custom" else None,
+            scratch_sizes=[self._scratch_sizes(rank) for rank in range(len(self.buffers))],
+            contract=stated_contract(self, self._initial) if is_custom else None,
             operations=self._operations,
         )
 
+    def _scratch_sizes(self, rank: int) -> list[int]:
+        """Lengths of the scratch buffers of a rank that operations use, by age."""
+        buffers = self.buffers[rank]
+        names = list(self._numbers[rank])[FIRST_SCRATCH:]
+        return [len(buffers[name]) for name in names]
+
     @property
     def instr_dag(self) -> list[Op]:
-        """The instructions so far, in the order of the program, before any fusion and of one instance."""
+        """The instructions so far, in the order of the program.
+
+        Before any fusion, and of one instance.
+        """
         return operations_of(self._operations, self._numbers)
 
-    def _destination(
-        self, source: Ref, rank: int, buffer: Hashable, index: int
-    ) -> tuple[Hashable, int]:
+    def _destination(self, source: Ref, rank: int, buffer: Hashable, index: int) -> Place:
+        """Where a copy lands by the arguments of `Ref.copy`."""
         if buffer is None:
+            # The public language would make a scratch named None.
             if index != -1:
                 raise ValueError(f"copy to index {index} of no buffer: name the buffer too")
             buffer, index = source.buffer, source.index
         elif index == -1:
+            # There, this would be Python's last element.
             if buffer in (Buffer.input, Buffer.output):
                 raise ValueError(f"copy to {_named(buffer)} without an index: state one")
             index = len(self.buffers[rank].get(buffer, ()))
@@ -266,51 +290,62 @@ class MSCCLProgram:
         return self.collective.get_destination(source.rank, rank, buffer, index)
 
     def _values(self, reference: Ref) -> list[Value]:
+        """What the slots of a reference hold; error where one holds nothing."""
         return [self.value(reference, part) for part in range(reference.size)]
 
     def _writable(self, target: Ref) -> Slots:
         """The buffer that a reference lies in, long enough for it."""
         buffers = self.buffers[target.rank]
+        end = target.index + target.size
         if target.buffer not in (Buffer.input, Buffer.output):
+            # Scratch grows as it is written, and may have holes.
             slots = buffers.setdefault(target.buffer, [])
-            slots.extend([None] * (target.index + target.size - len(slots)))
+            slots.extend([None] * (end - len(slots)))
             return slots
         if target.buffer not in buffers:
             raise KeyError(f"rank {target.rank} has no buffer {_named(target.buffer)}")
         slots = buffers[target.buffer]
-        if target.index + target.size > len(slots):
+        if end > len(slots):
             raise IndexError(
                 _outside(target.rank, target.buffer, target.index, target.size, len(slots))
             )
         return slots
 
     def _record(self, kind: int, source: Ref, target: Ref, lanes: Lanes) -> None:
+        """Add an operation to the trace, as a row of `OPERATION_FIELDS`."""
         if source.rank != target.rank:
             assert self.topo.link(source.rank, target.rank), (
                 f"No link from {source.rank} to {target.rank}"
             )
         if min(lanes) < -1:
             raise ValueError(
-                f"sendtb, recvtb and ch are {lanes}: expected numbers from 0, or -1 where not stated"
+                f"sendtb, recvtb and ch are {lanes}: "
+                "expected numbers from 0, or -1 where not stated"
             )
-        places = (
-            number
-            for ref in (source, target)
-            for number in (ref.rank, self._number(ref.rank, ref.buffer), ref.index)
-        )
-        self._operations.append((kind, *places, source.size, *lanes, calling_line(self._file)))
+        line = calling_line(self._file)
+        ends = (*self._place(source), *self._place(target))
+        self._operations.append((kind, *ends, source.size, *lanes, line))
 
-    def _number(self, rank: int, buffer: Hashable) -> int:
-        numbers = self._numbers[rank]
-        return numbers.setdefault(buffer, len(numbers))
+    def _place(self, reference: Ref) -> Iterable[int]:
+        """Rank, number of the buffer and index of a reference."""
+        numbers = self._numbers[reference.rank]
+        # Scratch buffers are numbered as operations first use them.
+        number = numbers.setdefault(reference.buffer, len(numbers))
+        return reference.rank, number, reference.index
 
     def _check_rank(self, rank: int) -> None:
+        # Programs for older releases give the buffer first.
         if not isinstance(rank, int):
             raise TypeError(
-                f"{_named(rank)} is no rank: ranks are numbers; the order is chunk(rank, buffer, index)"
+                f"{_named(rank)} is no rank: ranks are numbers; "
+                "the order is chunk(rank, buffer, index)"
             )
         if not 0 <= rank < self.num_ranks:
             raise IndexError(f"rank {rank} is not one of ranks 0..{self.num_ranks - 1}")
+
+
+def _copied(buffers: RankBuffers) -> RankBuffers:
+    return {name: list(slots) for name, slots in buffers.items()}
 
 
 def _has_two_buffers(buffers: RankBuffers) -> bool:
@@ -319,6 +354,7 @@ def _has_two_buffers(buffers: RankBuffers) -> bool:
 
 
 def _named(buffer: Hashable) -> str:
+    """A buffer as programs write it."""
     return f"Buffer.{buffer.name}" if isinstance(buffer, Buffer) else repr(buffer)
 
 

@@ -11,8 +11,6 @@ from collhub_msccl.language.chunks import Chunk
 if TYPE_CHECKING:
     from collhub_msccl.language.program import MSCCLProgram
 
-__all__ = ["Ref"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -35,8 +33,9 @@ class Ref:
     ) -> Ref | None:
         """Copy to rank `dst`; return the reference there, or None if that is the same place.
 
-        Without `buffer` and `index`: to the same buffer and index; with a scratch buffer alone: to its end. `sendtb`
-        and `recvtb`: thread blocks on the source's and on the destination's rank; `ch`: channel of both ends.
+        Without `buffer` and `index`: to the same buffer and index; with a scratch buffer alone: to
+        its end. `sendtb` and `recvtb`: thread blocks on the source's and on the destination's rank;
+        `ch`: channel of both ends.
         """
         return self.prog.copy(self, dst, buffer, index, (sendtb, recvtb, ch))
 
@@ -46,6 +45,7 @@ class Ref:
 
     def split(self, num: int) -> list[Ref]:
         """Cut in `num` references of equal size."""
+        # Assertions in the public language too.
         assert num in range(1, self.size + 1), f"{num} parts cannot be made of {self.size} chunks"
         assert self.size % num == 0, (
             f"a reference of {self.size} chunks cannot be split in {num} equal parts"
@@ -60,6 +60,7 @@ class Ref:
         """The reference from the lower start to the higher end of both."""
         if (self.rank, self.buffer) != (other.rank, other.buffer):
             raise ValueError(f"{self} and {other} lie in different buffers and cannot be grouped")
+        # What lies between the two is taken too, as the public language does.
         start = min(self.index, other.index)
         end = max(self.index + self.size, other.index + other.size)
         return Ref(self.rank, self.buffer, start, end - start, self.prog)

@@ -1,4 +1,7 @@
-"""What a program did, as plain numbers and lists: the form in which it leaves the process that ran it."""
+"""What a program did, as plain numbers and lists.
+
+This is the form in which it leaves the process that ran it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["COPY", "OPERATION_FIELDS", "REDUCE", "StatedContract", "Trace"]
-
 COPY, REDUCE = 0, 1
 INPUT, OUTPUT, FIRST_SCRATCH = 0, 1, 2
+# src and dst first, then what the program states of how it runs.
 OPERATION_FIELDS = (
     "kind",
     "src_rank",
@@ -30,8 +32,8 @@ OPERATION_FIELDS = (
 class StatedContract:
     """What a user-defined collective starts from and ends with, in chunks of one instance.
 
-    `defined`: ranks that hold data at the start. `expected`: rows (rank, output index, source rank, source index), or
-    None where the collective states no outcome.
+    `defined`: ranks that hold data at the start. `expected`: rows (rank, output index, source rank,
+    source index), or None where the collective states no outcome.
     """
 
     defined: list[bool]
@@ -42,10 +44,11 @@ class StatedContract:
 class Trace:
     """The operations of a program in its order, and what they stand in.
 
-    `kind`: of the hub's collectives. `has_two_buffers`: a user-defined collective keeps input and output apart.
-    `*_sizes`: chunks of each rank's buffers, of one instance. `operations`: rows of `OPERATION_FIELDS`; a buffer is 0
-    for input, 1 for output, 2 and up for the scratch buffers of the rank by age; a thread block or channel that the
-    program did not state, and a line that is not known, is -1. A reduction adds src to dst.
+    `kind`: of the hub's collectives. `has_two_buffers`: a user-defined collective keeps input and
+    output apart. `*_sizes`: chunks of each rank's buffers, of one instance. `operations`: rows of
+    `OPERATION_FIELDS`; a buffer is 0 for input, 1 for output, 2 and up for the scratch buffers of
+    the rank by age; a thread block or channel that the program did not state, and a line that is
+    not known, is -1. A reduction adds src to dst.
     """
 
     name: str
@@ -74,9 +77,8 @@ class Trace:
     def from_json(cls, value: dict[str, Any]) -> Trace:
         """The trace of `to_json`. Raises `TypeError` or `KeyError` for anything else."""
         contract = value["contract"]
-        return cls(
-            **{**value, "contract": None if contract is None else StatedContract(**contract)}
-        )
+        stated = None if contract is None else StatedContract(**contract)
+        return cls(**{**value, "contract": stated})
 
     def dumps(self) -> str:
         """The trace as JSON text."""

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Run schedule.json through nccl4py, one process a rank, and compare the result with the collective's definition.
+"""Run schedule.json through nccl4py, one process a rank, and check the result.
 
+It is compared with what the collective's definition says.
 Needs a GPU for every rank, and: python -m pip install "nccl4py[cu13]" torch
 Start it as: torchrun --nproc-per-node N run_nccl4py.py --id-file NEW_FILE
 or by mpirun or srun; the rank is read from RANK, OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID.
@@ -22,9 +23,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+# Kinds of records and numbers of buffers, as in schedule.hpp.
 SEND, RECV, COPY, REDUCE = range(4)
 INPUT, OUTPUT = range(2)
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+# Binary digits of the significand; the other types hold more than is used.
 DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24}
 OPS = ("sum", "prod", "min", "max", "avg")
 LARGEST_VALUE = 250
@@ -46,7 +49,10 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Calls:
-    """What runs the records: messages, the group around those of a level, copies and reductions of regions."""
+    """What runs the records, on regions of memory.
+
+    `group` is the context around all messages of a level.
+    """
 
     send: Callable[[Any, int], None]
     recv: Callable[[Any, int], None]
@@ -56,7 +62,12 @@ class Calls:
 
 
 def run_records(records: list[list[int]], buffers: Buffers, calls: Calls) -> None:
-    """Run the records of one rank: all messages of a level in one group, then what the rank does on its own."""
+    """Run the records of one rank, level by level.
+
+    All messages of a level are one group, so that no order of them can deadlock; then comes what
+    the rank does on its own.
+    """
+    # Records are sorted by level, which is their fourth number.
     for _, level in groupby(records, key=lambda record: record[3]):
         rows = list(level)
         messages = [row for row in rows if row[0] <= RECV]
@@ -69,6 +80,7 @@ def run_records(records: list[list[int]], buffers: Buffers, calls: Calls) -> Non
 
 
 def _post(row: list[int], buffers: Buffers, calls: Calls) -> None:
+    """Hand a message to NCCL, which starts it when the group ends."""
     kind, source, target, _, peer, source_offset, target_offset, count = row
     if kind == SEND:
         calls.send(buffers.region(source, source_offset, count), peer)
@@ -77,23 +89,40 @@ def _post(row: list[int], buffers: Buffers, calls: Calls) -> None:
 
 
 def _work(row: list[int], buffers: Buffers, calls: Calls) -> None:
+    """Run a copy or reduction of the rank itself."""
     kind, source, target, _, _, source_offset, target_offset, count = row
-    work = calls.copy if kind == COPY else calls.reduce
-    work(buffers.region(target, target_offset, count), buffers.region(source, source_offset, count))
+    read = buffers.region(source, source_offset, count)
+    written = buffers.region(target, target_offset, count)
+    if kind == COPY:
+        calls.copy(written, read)
+    else:
+        calls.reduce(written, read)
 
 
 def values(torch: Any, rank: int, count: int, num_ranks: int, dtype: str, op: str) -> Any:
-    """The INPUT of a rank: small whole numbers whose reduction over all ranks is exact in any order."""
+    """The INPUT of a rank: small whole numbers whose reduction is exact in any order.
+
+    A sum of all ranks' values stays within the whole numbers that the type holds exactly, a product
+    has at most eight factors of two.
+    """
+    # Knuth's multiplicative hash, so that neither ranks nor neighbouring elements are alike.
     mixed = torch.arange(count, dtype=torch.int64) * 2654435761 + rank * 40503
     if op == "prod":
         sizes = 1 + mixed % 251 % 2 if rank < 8 else torch.ones_like(mixed)
-        return (sizes * (1 - 2 * (mixed % 239 % 2))).to(getattr(torch, dtype))
-    largest = max(1, min(LARGEST_VALUE, 2 ** DIGITS.get(dtype, 31) // num_ranks))
-    return (mixed % (largest + 1)).to(getattr(torch, dtype))
+        signs = 1 - 2 * (mixed % 239 % 2)
+        numbers = sizes * signs
+    else:
+        exact = 2 ** DIGITS.get(dtype, 31)
+        largest = max(1, min(LARGEST_VALUE, exact // num_ranks))
+        numbers = mixed % (largest + 1)
+    return numbers.to(getattr(torch, dtype))
 
 
 def reductions(torch: Any) -> dict[str, Callable[[Any, Any], object]]:
-    """Reduce a source into a target, by operator; an average is a sum that is divided at the end."""
+    """Functions that reduce a source into a target, by operator.
+
+    An average is a sum that is divided at the end.
+    """
     return {
         "sum": lambda target, source: target.add_(source),
         "avg": lambda target, source: target.add_(source),
@@ -112,24 +141,33 @@ def promised(
     torch: Any, schedule: dict[str, Any], rank: int, block: int, dtype: str, op: str
 ) -> Iterator[tuple[slice, Any]]:
     """(elements of OUTPUT, what they must hold) by the definition of the collective."""
-    memory, reduce = schedule["memory"], reductions(torch)[op]
-    inputs = [
-        values(torch, r, memory[r]["size"][INPUT] * block, schedule["num_ranks"], dtype, op)
-        for r in range(schedule["num_ranks"])
-    ]
+    num_ranks, reduce = schedule["num_ranks"], reductions(torch)[op]
+    inputs = []
+    for source, memory in enumerate(schedule["memory"]):
+        count = memory["size"][INPUT] * block
+        inputs.append(values(torch, source, count, num_ranks, dtype, op))
     output: dict[int, Any] = {}
-    for offset, source, source_offset, count in schedule["promises"][rank]:
-        for part in inputs if source < 0 else [inputs[source]]:
-            for k in range(count):
-                unit = part[(source_offset + k) * block : (source_offset + k + 1) * block]
-                if offset + k in output:
-                    reduce(output[offset + k], unit)
-                else:
-                    output[offset + k] = unit.clone()
+    for place, unit in _contributions(schedule["promises"][rank], inputs, block):
+        if place in output:
+            reduce(output[place], unit)
+        else:
+            output[place] = unit.clone()
     for place, unit in output.items():
         if op == "avg":
-            divide(unit, schedule["num_ranks"])
+            divide(unit, num_ranks)
         yield slice(place * block, (place + 1) * block), unit
+
+
+def _contributions(
+    promises: list[list[int]], inputs: list[Any], block: int
+) -> Iterator[tuple[int, Any]]:
+    """(block of OUTPUT, elements that go into it) for all that a rank is promised."""
+    for offset, source, source_offset, count in promises:
+        # All ranks, reduced, where no source is named.
+        for part in inputs if source < 0 else [inputs[source]]:
+            for k in range(count):
+                first = (source_offset + k) * block
+                yield offset + k, part[first : first + block]
 
 
 def main() -> int:
@@ -137,68 +175,97 @@ def main() -> int:
     schedule = json.loads(Path(__file__).with_name("schedule.json").read_text(encoding="ascii"))
     arguments = _arguments(schedule)
     nccl, torch = _libraries()
-    rank, dtype = arguments.rank, getattr(torch, arguments.dtype)
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
-    block = _block_elements(arguments, schedule, dtype.itemsize)
-    communicator = nccl.Communicator.init(schedule["num_ranks"], rank, _shared_id(nccl, arguments))
-    stream = torch.cuda.current_stream().cuda_stream
-    layout = schedule["memory"][rank]
-    buffers = Buffers(
-        torch.zeros(max(1, layout["total"] * block), dtype=dtype, device="cuda"),
-        layout["begin"],
-        block,
-    )
-    calls = Calls(
-        lambda region, peer: communicator.send(region, peer, stream=stream),
-        lambda region, peer: communicator.recv(region, peer, stream=stream),
-        nccl.group,
-        lambda target, source: target.copy_(source),
-        reductions(torch)[arguments.op],
-    )
-
-    def once() -> float:
-        begin = time.perf_counter()
-        run_records(schedule["records"][rank], buffers, calls)
-        if arguments.op == "avg":
-            divide(buffers.region(OUTPUT, 0, layout["size"][OUTPUT]), schedule["num_ranks"])
-        torch.cuda.synchronize()
-        return time.perf_counter() - begin
-
-    if layout["is_defined"]:
-        given = values(
-            torch,
-            rank,
-            layout["size"][INPUT] * block,
-            schedule["num_ranks"],
-            arguments.dtype,
-            arguments.op,
-        )
-        buffers.region(INPUT, 0, layout["size"][INPUT]).copy_(given)
-    once()
-    output = buffers.region(OUTPUT, 0, layout["size"][OUTPUT]).cpu()
-    is_right = all(
-        torch.equal(output[place], unit)
-        for place, unit in promised(torch, schedule, rank, block, arguments.dtype, arguments.op)
-    )
-    times = [once() for _ in range(arguments.repeats)]
-    communicator.destroy()
-    print(
-        json.dumps(
-            {
-                "ok": is_right,
-                "rank": rank,
-                "dtype": arguments.dtype,
-                "time_s": statistics.median(times),
-            }
-        )
-    )
+    torch.cuda.set_device(_device(arguments.rank) % torch.cuda.device_count())
+    run = _DeviceRun(schedule, arguments, nccl, torch)
+    run.fill()
+    run.once()
+    is_right = run.is_right()
+    times = [run.once() for _ in range(arguments.repeats)]
+    run.communicator.destroy()
+    report = {
+        "ok": is_right,
+        "rank": arguments.rank,
+        "dtype": arguments.dtype,
+        "time_s": statistics.median(times),
+    }
+    print(json.dumps(report))
     return 0 if is_right else 1
 
 
+def _device(rank: int) -> int:
+    # Launchers number the ranks of a machine by LOCAL_RANK.
+    return int(os.environ.get("LOCAL_RANK", rank))
+
+
+class _DeviceRun:
+    """The schedule of one rank on its GPU."""
+
+    def __init__(
+        self, schedule: dict[str, Any], arguments: argparse.Namespace, nccl: Any, torch: Any
+    ) -> None:
+        self.schedule = schedule
+        self.arguments = arguments
+        self.torch = torch
+        self.num_ranks = schedule["num_ranks"]
+        self.layout = schedule["memory"][arguments.rank]
+        dtype = getattr(torch, arguments.dtype)
+        self.block = _block_elements(arguments, schedule, dtype.itemsize)
+        unique_id = _shared_id(nccl, arguments)
+        self.communicator = nccl.Communicator.init(self.num_ranks, arguments.rank, unique_id)
+        # A rank may take part without memory of its own.
+        elements = max(1, self.layout["total"] * self.block)
+        memory = torch.zeros(elements, dtype=dtype, device="cuda")
+        self.buffers = Buffers(memory, self.layout["begin"], self.block)
+        self.calls = self._calls(nccl)
+
+    def _calls(self, nccl: Any) -> Calls:
+        """NCCL's calls on the current stream, on which PyTorch copies and reduces too."""
+        communicator = self.communicator
+        stream = self.torch.cuda.current_stream().cuda_stream
+        return Calls(
+            lambda region, peer: communicator.send(region, peer, stream=stream),
+            lambda region, peer: communicator.recv(region, peer, stream=stream),
+            nccl.group,
+            lambda target, source: target.copy_(source),
+            reductions(self.torch)[self.arguments.op],
+        )
+
+    def _whole(self, buffer: int) -> Any:
+        """All elements of a buffer."""
+        return self.buffers.region(buffer, 0, self.layout["size"][buffer])
+
+    def fill(self) -> None:
+        """Put the test data into INPUT, where the collective reads it."""
+        if not self.layout["is_defined"]:
+            return
+        rank, dtype, op = self.arguments.rank, self.arguments.dtype, self.arguments.op
+        count = self.layout["size"][INPUT] * self.block
+        given = values(self.torch, rank, count, self.num_ranks, dtype, op)
+        self._whole(INPUT).copy_(given)
+
+    def once(self) -> float:
+        """Run the schedule and return the seconds that it took."""
+        begin = time.perf_counter()
+        run_records(self.schedule["records"][self.arguments.rank], self.buffers, self.calls)
+        if self.arguments.op == "avg":
+            divide(self._whole(OUTPUT), self.num_ranks)
+        # Launches return before their work is done.
+        self.torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    def is_right(self) -> bool:
+        """Whether OUTPUT holds what the collective promises."""
+        rank, dtype, op = self.arguments.rank, self.arguments.dtype, self.arguments.op
+        output = self._whole(OUTPUT).cpu()
+        expected = promised(self.torch, self.schedule, rank, self.block, dtype, op)
+        return all(self.torch.equal(output[place], unit) for place, unit in expected)
+
+
 def _libraries() -> tuple[Any, Any]:
-    """nccl4py and torch, imported when the arguments are known to be right."""
+    """nccl4py and torch, imported when the arguments are known to be right: they take seconds."""
     try:
-        nccl, torch = (importlib.import_module(name) for name in ("nccl.core", "torch"))
+        nccl = importlib.import_module("nccl.core")
+        torch = importlib.import_module("torch")
     except ImportError as error:
         sys.exit(f'{error}; install them by: python -m pip install "nccl4py[cu13]" torch')
     if not torch.cuda.is_available():
@@ -207,6 +274,18 @@ def _libraries() -> tuple[Any, Any]:
 
 
 def _arguments(schedule: dict[str, Any]) -> argparse.Namespace:
+    parser = _parser(schedule)
+    arguments = parser.parse_args()
+    if arguments.rank is None or not 0 <= arguments.rank < schedule["num_ranks"]:
+        parser.error(f"--rank: expected 0..{schedule['num_ranks'] - 1}, got {arguments.rank}")
+    if arguments.op == "avg" and not schedule["is_reducing"]:
+        parser.error("--op avg: this collective does not reduce over all ranks")
+    if arguments.repeats < 1:
+        parser.error("--repeats: expected 1 or more")
+    return arguments
+
+
+def _parser(schedule: dict[str, Any]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Run schedule.json through nccl4py, one process a rank."
     )
@@ -225,36 +304,39 @@ def _arguments(schedule: dict[str, Any]) -> argparse.Namespace:
         "--size", type=int, default=0, help="bytes of the full buffer (default: about 1 MiB)"
     )
     parser.add_argument("--repeats", type=int, default=20)
-    arguments = parser.parse_args()
-    if arguments.rank is None or not 0 <= arguments.rank < schedule["num_ranks"]:
-        parser.error(f"--rank: expected 0..{schedule['num_ranks'] - 1}, got {arguments.rank}")
-    if arguments.op == "avg" and not schedule["is_reducing"]:
-        parser.error("--op avg: this collective does not reduce over all ranks")
-    if arguments.repeats < 1:
-        parser.error("--repeats: expected 1 or more")
-    return arguments
+    return parser
 
 
 def _rank_of_environment() -> int | None:
-    names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-    return next((int(os.environ[name]) for name in names if name in os.environ), None)
+    """The rank that torchrun, Open MPI, MPICH or Slurm gave to this process."""
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return None
 
 
 def _block_elements(
     arguments: argparse.Namespace, schedule: dict[str, Any], element_bytes: int
 ) -> int:
+    """Elements of a block, for full buffers of the size that is asked for."""
     step = int(schedule["blocks"]) * element_bytes
-    if arguments.size % step or arguments.size < 0:
-        sys.exit(f"--size {arguments.size}: not a multiple of {step} bytes")
-    return int(arguments.size or -(-(1 << 20) // step) * step) // step
+    size = int(arguments.size)
+    if size % step or size < 0:
+        sys.exit(f"--size {size}: not a multiple of {step} bytes")
+    if size:
+        return size // step
+    # The first size of whole blocks from 1 MiB on.
+    return -(-(1 << 20) // step)
 
 
 def _shared_id(nccl: Any, arguments: argparse.Namespace) -> Any:
     """The communicator's id, which rank 0 makes and the others wait for."""
-    draft = arguments.id_file.with_name(arguments.id_file.name + ".part")
     if arguments.rank == 0:
+        # Moved when it is complete: others must not read a part of it.
+        draft = arguments.id_file.with_name(arguments.id_file.name + ".part")
         draft.write_bytes(bytes(nccl.get_unique_id()))
         draft.replace(arguments.id_file)
+    # A rank 0 that failed must not leave the others behind.
     deadline = time.monotonic() + 60
     while not arguments.id_file.exists():
         if time.monotonic() > deadline:

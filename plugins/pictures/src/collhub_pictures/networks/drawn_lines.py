@@ -75,8 +75,8 @@ def _bends(
     return np.where(needs, bend, 0.0)
 
 
-# Every line against every node: a search by place would pay for itself only beyond the pictures that
-# anybody can read. By blocks of lines, so that the table of distances fits in memory.
+# Every line against every node: a search by place would pay for itself only beyond the pictures
+# that anybody can read. By blocks of lines, so that the table of distances fits in memory.
 
 
 def _is_blocked(places: Points, source: Int64Array, destination: Int64Array) -> BoolArray:

@@ -17,6 +17,7 @@ from collhub_msccl.language.topologies.generic import (
 )
 from collhub_msccl.language.topologies.nvidia import dgx1, dgx_a100, nvlink_only
 
+# What `from msccl.topologies import *` gives a program.
 __all__ = [
     "Topology",
     "amd4",

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collhub_msccl.language.topologies.generic import Switch, Topology
 
+# What `from msccl.topologies.distributed import *` gives a program.
 __all__ = ["distributed_fully_connected", "distributed_hub_and_spoke"]
 
 
 def distributed_fully_connected(
     local: Topology, num_copies: int, remote_bandwidth: int
 ) -> Topology:
-    """Local links inside each copy, and a link of `remote_bandwidth` between any two nodes of different copies."""
+    """Local links inside each copy, and `remote_bandwidth` between any two nodes of two copies."""
     size = local.num_nodes()
+
+    def bandwidth(src: int, dst: int) -> int:
+        if src // size == dst // size:
+            return local.link(src % size, dst % size)
+        return remote_bandwidth
+
     nodes = range(size * num_copies)
-    links = [
-        [
-            local.link(src % size, dst % size) if src // size == dst // size else remote_bandwidth
-            for src in nodes
-        ]
-        for dst in nodes
-    ]
+    links = [[bandwidth(src, dst) for src in nodes] for dst in nodes]
     name = (
         f"DistributedFullyConnected(local={local.name},copies={num_copies},bw={remote_bandwidth})"
     )
@@ -30,8 +31,9 @@ def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth
     """The same, but all that a copy sends, and all that it receives, shares `remote_bandwidth`."""
     joined = distributed_fully_connected(local, num_copies, remote_bandwidth)
     size = local.num_nodes()
-    switches: list[Switch] = []
-    for copy in range(num_copies):
+    switches = list(joined.switches)
+    # A single copy has nobody to share a network with.
+    for copy in range(num_copies if num_copies > 1 else 0):
         own = list(range(copy * size, (copy + 1) * size))
         others = [node for node in joined.nodes() if node // size != copy]
         switches += [
@@ -39,18 +41,16 @@ def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth
             (others, own, remote_bandwidth, f"copy_{copy}_in"),
         ]
     name = f"DistributedHubAndSpoke(local={local.name},copies={num_copies},bw={remote_bandwidth})"
-    return Topology(name, joined.links, [*joined.switches, *(switches if num_copies > 1 else [])])
+    return Topology(name, joined.links, switches)
 
 
 def _local_switches(local: Topology, num_copies: int) -> list[Switch]:
-    size = local.num_nodes()
-    return [
-        (
-            [node + copy * size for node in srcs],
-            [node + copy * size for node in dsts],
-            bandwidth,
-            f"copy_{copy}_{name}",
-        )
-        for copy in range(num_copies)
-        for srcs, dsts, bandwidth, name in local.switches
-    ]
+    """The switches of every copy."""
+    switches: list[Switch] = []
+    for copy in range(num_copies):
+        first = copy * local.num_nodes()
+        for srcs, dsts, bandwidth, name in local.switches:
+            sources = [first + node for node in srcs]
+            destinations = [first + node for node in dsts]
+            switches.append((sources, destinations, bandwidth, f"copy_{copy}_{name}"))
+    return switches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+# What `from msccl.topologies.generic import *` gives a program.
 __all__ = [
     "Switch",
     "Topology",
@@ -17,9 +18,10 @@ __all__ = [
 ]
 
 Switch = tuple[list[int], list[int], int, str]
-"""(sources, destinations, bandwidth, name): what a switch lets through from the sources to the destinations."""
+"""(sources, destinations, bandwidth, name): a limit on what all sources send to destinations."""
 
 
+# Programs import `Topology` by this name, which the core uses for a model of its own.
 class Topology:
     """Links between nodes: `links[dst][src]` is a bandwidth, 0 for no link."""
 
@@ -64,10 +66,9 @@ class Topology:
 
 
 def _linked(num_nodes: int, bandwidth: Callable[[int, int], int]) -> list[list[int]]:
-    return [
-        [bandwidth(src, dst) if src != dst else 0 for src in range(num_nodes)]
-        for dst in range(num_nodes)
-    ]
+    """`links` of a topology by a function of source and destination; no node has one to itself."""
+    nodes = range(num_nodes)
+    return [[bandwidth(src, dst) if src != dst else 0 for src in nodes] for dst in nodes]
 
 
 def fully_connected(num_nodes: int) -> Topology:
@@ -76,7 +77,10 @@ def fully_connected(num_nodes: int) -> Topology:
 
 
 def hub_and_spoke(num_nodes: int) -> Topology:
-    """All nodes around one hub: what a node sends in all, and what it receives in all, is limited."""
+    """All nodes around one hub.
+
+    What a node sends in all, and what it receives in all, is limited.
+    """
     switches: list[Switch] = []
     for node in range(num_nodes):
         others = [other for other in range(num_nodes) if other != node]
@@ -89,31 +93,25 @@ def hub_and_spoke(num_nodes: int) -> Topology:
 
 def ring(num_nodes: int) -> Topology:
     """Links to both neighbours, around."""
-    return Topology(
-        f"Ring(n={num_nodes})",
-        _linked(num_nodes, lambda src, dst: int((src - dst) % num_nodes in (1, num_nodes - 1))),
-    )
+    neighbours = (1, num_nodes - 1)
+    links = _linked(num_nodes, lambda src, dst: int((src - dst) % num_nodes in neighbours))
+    return Topology(f"Ring(n={num_nodes})", links)
 
 
 def line(num_nodes: int) -> Topology:
     """Links to both neighbours, with two ends."""
-    return Topology(
-        f"Line(n={num_nodes})", _linked(num_nodes, lambda src, dst: int(abs(src - dst) == 1))
-    )
+    links = _linked(num_nodes, lambda src, dst: int(abs(src - dst) == 1))
+    return Topology(f"Line(n={num_nodes})", links)
 
 
 def star(num_nodes: int, non_blocking: bool = True) -> Topology:
     """Node 0 in the middle; blocking: what it sends in all, and receives in all, is limited."""
     leaves = list(range(1, num_nodes))
-    switches: list[Switch] = (
-        [] if non_blocking else [(leaves, [0], 1, "hub_in"), ([0], leaves, 1, "hub_out")]
-    )
-    kind = "Star" if non_blocking else "BlockingStar"
-    return Topology(
-        f"{kind}(n={num_nodes})",
-        _linked(num_nodes, lambda src, dst: int(0 in (src, dst))),
-        switches,
-    )
+    links = _linked(num_nodes, lambda src, dst: int(0 in (src, dst)))
+    if non_blocking:
+        return Topology(f"Star(n={num_nodes})", links)
+    switches = [(leaves, [0], 1, "hub_in"), ([0], leaves, 1, "hub_out")]
+    return Topology(f"BlockingStar(n={num_nodes})", links, switches)
 
 
 def reverse_topology(topology: Topology) -> Topology:
@@ -129,7 +127,5 @@ def reverse_topology(topology: Topology) -> Topology:
 
 def binarize_topology(topology: Topology) -> Topology:
     """Bandwidth 1 on every link, no switches."""
-    return Topology(
-        f"Binarized{topology.name}",
-        [[int(bandwidth > 0) for bandwidth in row] for row in topology.links],
-    )
+    links = [[int(bandwidth > 0) for bandwidth in row] for row in topology.links]
+    return Topology(f"Binarized{topology.name}", links)

@@ -1,0 +1,42 @@
+"""Pipelined schedules of collectives on weighted trees, chunk after chunk.
+
+`Pipelining` prepares a collective on trees, `Pipelining.schedule` makes a `Pipeline` with stated
+numbers of chunks, and `best_chunks` chooses such numbers.
+"""
+
+from __future__ import annotations
+
+from collhub_packing.pipelining.chunk_counts import (
+    best_chunks,
+    by_multiplicative_increase,
+    fitted_chunks,
+)
+from collhub_packing.pipelining.operations import (
+    Operations,
+    PrunedTree,
+    broadcast,
+    paths,
+    pruned,
+    reduction,
+    turned_round,
+)
+from collhub_packing.pipelining.schedules import Pipeline, Pipelining
+from collhub_packing.pipelining.streams import Stream
+from collhub_packing.pipelining.tree_routes import TreePaths
+
+__all__ = [
+    "Operations",
+    "Pipeline",
+    "Pipelining",
+    "PrunedTree",
+    "Stream",
+    "TreePaths",
+    "best_chunks",
+    "broadcast",
+    "by_multiplicative_increase",
+    "fitted_chunks",
+    "paths",
+    "pruned",
+    "reduction",
+    "turned_round",
+]

@@ -1,0 +1,279 @@
+"""Schedules of collectives that run on weighted trees, chunk after chunk, without barriers.
+
+List scheduling (Graham 1966): a link that is idle takes, of the messages whose data is at its
+start, one of the earliest chunk, and of these the one that most others follow. The progress of
+trees is compared by the part of their data that lies before a chunk, so that trees with unequal
+numbers of chunks end together. Reduce and broadcast of different chunks overlap; a barrier
+between the phases would cost up to half of the rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_packing.pipelining.operations import Operations
+from collhub_packing.pipelining.streams import Stream, streams_of
+from collhub_packing.pipelining.tree_routes import TreePaths, routed_along
+from collhub_packing.pipelining.windows import windows_of
+from collhub_packing.trees import SpanningTree
+from hub_core.model import Collective, CollectiveKind, InputError, message_bytes
+from hub_core.network import Occupancy, Routes, Topology
+from hub_core.transfers import Chunks, Transfers
+
+if TYPE_CHECKING:
+    from collhub_packing.pipelining.event_kernel import PipelinePlan
+
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_PICOSECONDS = 1e12
+# Between two calls of the kernel, each of about a second at most, Ctrl-C is heard.
+_EVENTS_PER_CALL = 1 << 21
+_SPLIT_BY_RANK = frozenset(
+    {
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.SCATTER,
+        CollectiveKind.GATHER,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pipeline:
+    """A schedule: `transfers`, times in picoseconds, of `chunks` of `collective`.
+
+    Ready for `hub_core.transfers.algorithm_of`. The collective has the least number of units in
+    which all chunks are whole. Chunks are numbered tree by tree, in a scatter or gather rank by
+    rank within a tree, and then in the order of the data.
+    """
+
+    collective: Collective
+    chunks: Chunks
+    transfers: Transfers
+    time_ps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pipelining:
+    """A collective on trees, prepared for schedules with different numbers of chunks."""
+
+    topology: Topology
+    collective: Collective
+    collective_bytes: int
+    occupancy: Occupancy
+    streams: tuple[Stream, ...]
+    operations: Operations
+    routes: Routes
+
+    @classmethod
+    def of(
+        cls,
+        topology: Topology,
+        trees: Sequence[SpanningTree],
+        collective: Collective,
+        collective_bytes: int,
+        occupancy: Occupancy,
+        members: Sequence[int] | Int64Array,
+        paths: TreePaths | None = None,
+    ) -> Pipelining:
+        """Prepare `collective`, whose rank r runs on NPU `members[r]`, on weighted out-trees.
+
+        Its units are chosen later. All-gather and reduce-scatter split the share of a rank by the
+        weights of the trees that are rooted at its NPU, all others every share by the weights of
+        all trees. Reductions run against the trees. `paths` states routes through switches, and
+        for the way up their opposites are taken; all other messages go by `Topology.routes`, as
+        in simulators. Other NPUs relay where a tree needs them. Raises `InputError` for an
+        all-to-all, for a tree that does not reach a member, for a tree with another root than the
+        collective's, and for a rank that no tree is rooted at.
+        """
+        streams = tuple(streams_of(trees, collective, np.asarray(members, np.int64)))
+        prepared = cls.of_streams(topology, streams, collective, collective_bytes, occupancy)
+        if paths is None:
+            return prepared
+        routes = routed_along(paths, trees, streams, topology, prepared.routes)
+        return replace(prepared, routes=routes)
+
+    @classmethod
+    def of_streams(
+        cls,
+        topology: Topology,
+        streams: tuple[Stream, ...],
+        collective: Collective,
+        collective_bytes: int,
+        occupancy: Occupancy,
+    ) -> Pipelining:
+        """Prepare streams whose messages go by `Topology.routes`."""
+        operations = Operations.joined([stream.operations for stream in streams])
+        return cls(
+            topology=topology,
+            collective=collective,
+            collective_bytes=collective_bytes,
+            occupancy=occupancy,
+            streams=streams,
+            operations=operations,
+            routes=topology.routes(operations.source, operations.destination),
+        )
+
+    @property
+    def num_shares(self) -> int:
+        """Shares into which the collective's data falls: one a rank, or one in all."""
+        is_split = self.collective.kind in _SPLIT_BY_RANK
+        return self.collective.num_ranks if is_split else 1
+
+    def schedule(self, chunk_counts: Sequence[int]) -> Pipeline:
+        """Schedule with `chunk_counts[t]` equal chunks on tree t.
+
+        In a scatter or gather so many for every rank. Cost: a few heap operations per message and
+        link. Raises `InputError` for chunks of less than one byte.
+        """
+        counts = [chunk_counts[stream.tree] for stream in self.streams]
+        collective, chunks, units = self._cut(counts)
+        # Bytes of a chunk: a unit of the collective need not be a whole number of them.
+        sizes = message_bytes(self.collective_bytes, collective.unit_count, units)
+        plan = self._plan(counts, sizes)
+        start, finish = _run(plan)
+        transfers = self._transfers(plan, start, finish)
+        return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
+
+    def _cut(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
+        """The collective in whole units, its chunks, and per stream the units of a chunk."""
+        parts = self._chunk_parts(counts)
+        share_units = math.lcm(*(part.denominator for part in parts))
+        units = _in_units(parts, share_units)
+        begin = _in_units([stream.begin for stream in self.streams], share_units)
+        collective = replace(self.collective, unit_count=self.num_shares * share_units)
+        whole = Chunks.cut(collective, [share_units])
+        stream, position = _repeated(np.asarray(counts, np.int64))
+        within = begin[stream] + position * units[stream]
+        share = np.asarray([stream.share for stream in self.streams], np.int64)[stream]
+        return collective, _part_of(whole, share, within, units[stream]), units
+
+    def _chunk_parts(self, counts: Sequence[int]) -> list[Fraction]:
+        """Per stream, the part of a share that is a chunk."""
+        pairs = zip(self.streams, counts, strict=True)
+        parts = [stream.part / count for stream, count in pairs]
+        # A share is the collective's bytes over the number of shares.
+        if any(part * self.collective_bytes < self.num_shares for part in parts):
+            raise InputError(
+                f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks",
+                cure="choose a larger size, or fewer chunks",
+                code="size-too-small",
+            )
+        return parts
+
+    def _plan(self, counts: Sequence[int], sizes: Int64Array) -> PipelinePlan:
+        """What the kernel reads; `counts` and `sizes`, in bytes, are those of chunks by stream."""
+        # Importing numba takes a second.
+        from collhub_packing.pipelining.event_kernel import PipelinePlan
+
+        operations = self.operations
+        widths = [len(stream.operations) for stream in self.streams]
+        width = np.asarray(widths, np.int64)
+        repeats = np.asarray(counts, np.int64)
+        order = np.argsort(operations.before, kind="stable")
+        followers = np.bincount(operations.before, minlength=len(operations))
+        needs = np.bincount(operations.after, minlength=len(operations))
+        size_class, busy, arrival = self._times(sizes)
+        return PipelinePlan(
+            stream_operation=_starts(width),
+            stream_message=_starts(width * repeats),
+            stream_chunk=_starts(repeats),
+            turn=self._turns(repeats),
+            remaining=operations.remaining,
+            needs=needs.astype(np.int64),
+            next_indptr=_starts(followers),
+            next_operation=operations.after[order],
+            route_indptr=self.routes.indptr,
+            route_link=self.routes.links,
+            size_class=size_class,
+            busy=busy,
+            arrival=arrival,
+        )
+
+    def _turns(self, repeats: Int64Array) -> Int64Array:
+        """Per chunk of all streams, its turn: equal where as much of the tree's data is before."""
+        stream, position = _repeated(repeats)
+        # Quotients of integers below 2^26 are equal as doubles only where they are equal.
+        _, turn = np.unique(position / repeats[stream], return_inverse=True)
+        # Farther apart than messages can follow, so that a turn counts before what follows.
+        distance = int(self.operations.remaining.max(initial=0)) + 1
+        return turn.ravel().astype(np.int64) * distance
+
+    def _times(self, sizes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Size class per stream; by class and link the picoseconds of being busy and of arrival."""
+        distinct, size_class = np.unique(sizes, return_inverse=True)
+        bandwidth, latency_s = self.topology.bandwidth_bytes_per_s, self.topology.latency_s
+        serialization = np.rint(distinct[:, None] * _PICOSECONDS / bandwidth).astype(np.int64)
+        latency = np.rint(latency_s * _PICOSECONDS).astype(np.int64)
+        arrival = latency + serialization
+        busy = arrival if self.occupancy is Occupancy.ALPHA_BETA else serialization
+        return size_class.ravel().astype(np.int64), busy, arrival
+
+    def _transfers(self, plan: PipelinePlan, start: Int64Array, finish: Int64Array) -> Transfers:
+        """All messages of a plan with their times."""
+        stream, message = _repeated(np.diff(plan.stream_message))
+        width = np.diff(plan.stream_operation)
+        # The order of messages is that of `PipelinePlan`.
+        chunk, position = np.divmod(message, width[stream])
+        operation = plan.stream_operation[stream] + position
+        first_link = self.routes.links[self.routes.indptr[operation]]
+        is_ready = plan.needs[operation] == 0
+        return Transfers(
+            plan.stream_chunk[stream] + chunk,
+            self.operations.source[operation],
+            self.operations.destination[operation],
+            first_link,
+            start,
+            finish,
+            self.operations.reduces[operation],
+            windows_of(first_link, start, finish, is_ready),
+        )
+
+
+def _part_of(whole: Chunks, share: Int64Array, within: Int64Array, count: Int64Array) -> Chunks:
+    """Chunks of `count` units, from unit `within` of shares on."""
+    return Chunks(
+        whole.origin[share],
+        whole.input_offset[share] + within,
+        whole.output_offset[share] + within,
+        count,
+        whole.target[share],
+    )
+
+
+def _in_units(parts: Sequence[Fraction], units: int) -> Int64Array:
+    """Fractions of a share in units of it, of which they are whole numbers."""
+    return np.asarray([int(part * units) for part in parts], np.int64)
+
+
+def _run(plan: PipelinePlan) -> tuple[Int64Array, Int64Array]:
+    """Start and finish of every message, in picoseconds."""
+    # Importing numba takes a second.
+    from collhub_packing.pipelining.event_kernel import advance, begin, state_of
+
+    state = state_of(plan)
+    begin(plan, state)
+    while advance(_EVENTS_PER_CALL, plan, state):
+        pass
+    return state.start, state.finish
+
+
+def _repeated(counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(group, position in it) of every element of groups of these sizes."""
+    group = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    return group, np.arange(len(group), dtype=np.int64) - first
+
+
+def _starts(counts: Int64Array) -> Int64Array:
+    """Where groups of these sizes begin, and at last where they end."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,51 @@
+"""How many messages of one link are on their way at once in a schedule."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# A runtime that holds more open at once gains little and needs as many buffers.
+_MOST_ON_THE_WAY = 12
+
+
+def windows_of(
+    link: Int64Array,
+    start: Int64Array,
+    finish: Int64Array,
+    is_ready: BoolArray,
+) -> Int64Array:
+    """Per message, how many messages of its first link are on their way at once at most.
+
+    Itself included; int64, as the arguments but `is_ready`, which tells what waits for no other
+    message. The first messages of a link, where they are ready from the beginning, all wait for
+    the very first one: what a trace lets begin at one instant, simulators and runtimes begin in
+    any order.
+    """
+    if not len(link):
+        return link
+    # Link by link, in the order in which messages start.
+    order = np.lexsort((start, link))
+    link = link[order]
+    turn = np.arange(len(link)) - np.searchsorted(link, link)
+    limit = np.minimum(_most_at_once(link, start[order], finish[order]), _MOST_ON_THE_WAY)
+    is_held = is_ready[order] & (turn > 0)
+    window = np.empty(len(link), np.int64)
+    window[order] = np.where(is_held, np.minimum(limit, turn), limit)
+    return window
+
+
+def _most_at_once(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
+    """Per message, sorted by link and start, the most of its link that are on their way at once."""
+    # Link and time in one number, so that one sorted search serves all links.
+    span = int(finish.max()) + 1
+    ended = np.maximum.accumulate(link * span + finish)
+    # Messages of the link that have ended by then.
+    before = np.searchsorted(ended, link * span + start, side="right")
+    on_the_way = np.arange(len(link)) - before + 1
+    most = np.zeros(int(link[-1]) + 1, np.int64)
+    np.maximum.at(most, link, on_the_way)
+    return most[link]

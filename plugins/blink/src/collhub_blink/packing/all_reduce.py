@@ -1,0 +1,80 @@
+"""All-reduce: trees that reduce upwards and broadcast downwards at once, without a barrier."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from collhub_packing import SwitchSpread, all_reduce_packing, direct
+
+from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
+from collhub_blink.packing.bounds import partition_bound
+from collhub_blink.packing.directed_all_reduce import directed_packing
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.placing import PlacedTree, placed
+from collhub_blink.packing.shallow import shallow_packing, three_phase_packing
+from collhub_blink.packing.task import PackingTask
+
+
+def all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
+    """Packings at the optimal rate; for small sizes one tree, and one tree a rank."""
+    # Up and down one tree at once needs links that carry as much back.
+    if not task.network.is_duplex:
+        return [directed_packing(task)]
+    optimal = [_fewest(task)] if task.network.is_direct else _switched(task)
+    bound = optimal[0].bound
+    every_rank = range(task.network.graph.num_compute)
+    shallow = shallow_packing(task, "a shallow tree a rank", every_rank, bound)
+    # Little data goes up and down a single tree from the middle of the network.
+    centre = min(shallow.trees, key=_by_depth)
+    rank = task.npus.index(centre.tree.root)
+    return [*optimal, shallow, shallow_packing(task, "one shallow tree", [rank], bound)]
+
+
+def _by_depth(placed_tree: PlacedTree) -> tuple[int, int, int]:
+    """Least depth first, then least depth of all nodes together."""
+    tree = placed_tree.tree
+    return tree.depth, int(tree.depths().sum()), tree.root
+
+
+def _fewest(task: PackingTask) -> PlacedPacking:
+    """Fewest trees at the strength of a network of duplex links."""
+    network = task.network
+    graph = network.graph
+    grown = all_reduce_packing(graph, seeds=task.seeds, first_seed=task.seed)
+    unit = graph.unit / grown.scale
+    # In this unit the strength is a whole number.
+    scaled = replace(graph, capacity=graph.capacity * grown.scale, unit=unit)
+    total = grown.strength.value.numerator
+    found = fewest_all_reduce_trees(scaled, total, grown.trees, task.budget)
+    return PlacedPacking(
+        method="fewest trees",
+        trees=placed(network, found.trees, direct(scaled), scaled),
+        unit=unit,
+        bound=partition_bound(network, grown.strength),
+        at_least=found.lower_bound,
+        reason=found.reason,
+    )
+
+
+def _switched(task: PackingTask) -> list[PlacedPacking]:
+    """Trees past the switches, and the three-phase plan of several machines."""
+    packings = [_split(task, SwitchSpread.NOWHERE), _split(task, SwitchSpread.EVERYWHERE)]
+    plan = three_phase_packing(task, packings[0].bound)
+    return [*packings, plan] if plan is not None else packings
+
+
+def _split(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
+    """Trees in the network whose switches are split off in one way."""
+    network = task.network
+    found = all_reduce_packing(
+        network.graph,
+        spread=spread,
+        seeds=task.seeds,
+        first_seed=task.seed,
+    )
+    return PlacedPacking(
+        method="trees through forwarders",
+        trees=placed(network, found.trees, found.network, network.graph),
+        unit=network.graph.unit / found.scale,
+        bound=partition_bound(network, found.strength),
+    )

@@ -1,0 +1,90 @@
+"""The fastest of several packings, each with its best number of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.scheduling.schedules import Scheduled, coarser, schedule
+
+Judge = Callable[[PlacedPacking, Scheduled], int]
+"""Time in nanoseconds of a schedule of a packing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedSchedule:
+    """A packing, its schedule, and the time in nanoseconds.
+
+    `is_interrupted`: the search was cut short.
+    """
+
+    packing: PlacedPacking
+    scheduled: Scheduled
+    time_ns: int
+    is_interrupted: bool = False
+
+
+def fastest(
+    task: PackingTask,
+    packings: Sequence[PlacedPacking],
+    judge: Judge,
+) -> TimedSchedule | None:
+    """The fastest; the first of equals; None where there is too little data for any.
+
+    Ctrl-C ends the search, and passes where there is nothing yet.
+    """
+    best: TimedSchedule | None = None
+    try:
+        for made in _candidates(task, packings, judge):
+            if best is None or made.time_ns < best.time_ns:
+                best = made
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        return TimedSchedule(best.packing, best.scheduled, best.time_ns, is_interrupted=True)
+    return best
+
+
+def _candidates(
+    task: PackingTask,
+    packings: Sequence[PlacedPacking],
+    judge: Judge,
+) -> Iterator[TimedSchedule]:
+    """Every packing with its best number of chunks.
+
+    Unless its rate alone makes it slower than what there is.
+    """
+    if task.budget.is_interrupted:
+        # Ctrl-C has ended a proof: the first packing stands, and the result comes at once.
+        packings = packings[:1]
+    least: int | None = None
+    near = 1
+    for place, packing in enumerate(packings):
+        task.progress(place / len(packings), packing.method)
+        # Its rate alone makes it slower than what there is.
+        if least is not None and task.collective_bytes * 10**9 / packing.rate >= least:
+            continue
+        found = schedule(task, packing, near)
+        if found is None:
+            continue
+        # Packings of one network want about as many chunks.
+        near = found.chunks
+        for scheduled in _worth_timing(task, packing, found):
+            time_ns = judge(packing, scheduled)
+            least = time_ns if least is None else min(least, time_ns)
+            yield TimedSchedule(packing, scheduled, time_ns)
+
+
+def _worth_timing(
+    task: PackingTask,
+    packing: PlacedPacking,
+    found: Scheduled,
+) -> Iterable[Scheduled]:
+    """The schedule, and where messages meet at switches coarser ones as well.
+
+    Their order there is not the schedule's to decide: of larger chunks, fewer wait for each
+    other.
+    """
+    return (found,) if task.network.is_switchless else coarser(task, packing, found)

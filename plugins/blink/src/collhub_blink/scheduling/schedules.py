@@ -1,0 +1,203 @@
+"""Schedules of a packing: into how many chunks the share of every tree is cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collhub_packing.pipelining import Pipeline, Pipelining
+
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.task import PackingTask
+from collhub_blink.scheduling.streams import pipelining_of
+from hub_core.model import InputError
+from hub_core.network import Occupancy
+
+_MOST_CHUNKS = 1 << 14
+_MOST_MESSAGES = 1 << 20
+# Where messages meet at switches, the simulator has to time every schedule that counts.
+_MOST_MESSAGES_THROUGH_SWITCHES = 1 << 17
+# Twice the chunks are twice the steps of the algorithm: worth a gain of one part in so many.
+_WORTHWHILE_PART = 100
+_HALVINGS = (1, 2)
+# After so many numbers in a row without a gain, a search in one direction ends.
+_MOST_FAILURES = 2
+# As many messages of one link may be on their way at once, see
+# `hub_core.transfers.Transfers.window`.
+_MOST_ON_THE_WAY = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scheduled:
+    """A schedule with about `chunks` chunks on the widest tree."""
+
+    chunks: int
+    pipeline: Pipeline
+
+
+def schedule(task: PackingTask, packing: PlacedPacking, near: int = 1) -> Scheduled | None:
+    """The schedule with the stated number of chunks, or with the best one.
+
+    None where the data is too small to share out. `near`: a number of chunks that is good for
+    another packing; the search begins at a quarter of it.
+
+    Multiplicative increase as Blink's (Wang et al., MLSys 2020, section 4), judged by the
+    schedule itself, while the time falls by a hundredth; then the numbers half way to the
+    neighbours. Ctrl-C ends the search; without a schedule it is raised again.
+    """
+    pipelining = pipelining_of(task, packing)
+    if task.chunks is not None:
+        counts = chunk_counts(packing.weights, task.chunks)
+        return Scheduled(task.chunks, pipelining.schedule(counts))
+    best: Scheduled | None = None
+    try:
+        for found in _candidates(pipelining, packing.weights, max(1, near // 4)):
+            if best is None or _is_worthwhile(best, found):
+                best = found
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+    return best
+
+
+def coarser(task: PackingTask, packing: PlacedPacking, found: Scheduled) -> Iterator[Scheduled]:
+    """A schedule, and those with a half and a quarter of its chunks, unless that is stated."""
+    yield found
+    if task.chunks is not None:
+        return
+    pipelining = pipelining_of(task, packing)
+    for halvings in _HALVINGS:
+        other = _scheduled(pipelining, packing.weights, found.chunks >> halvings)
+        if other is not None:
+            yield other
+
+
+def chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
+    """Chunks of every tree when the widest has about `chunks`.
+
+    All of one size, or powers of two where that is too many.
+    """
+    divisor = math.gcd(*weights)
+    widest = max(weights)
+    if chunks * divisor >= widest:
+        # Chunks of one size, so that all trees end together.
+        times = max(1, round(chunks * divisor / widest))
+        return [times * weight // divisor for weight in weights]
+    # Narrow trees would have less than one chunk of that size.
+    return [_power_of_two_near(chunks * weight / widest) for weight in weights]
+
+
+def _power_of_two_near(count: float) -> int:
+    """The power of two next to a number, at least 1."""
+    exponent = round(math.log2(count))
+    return 1 << max(0, exponent)
+
+
+def _candidates(
+    pipelining: Pipelining,
+    weights: Sequence[int],
+    first: int,
+) -> Iterator[Scheduled]:
+    """Twice the chunks while that helps, else half as long as that does.
+
+    Then between the best and its neighbours.
+    """
+    best: Scheduled | None = None
+    for is_upward in (True, False):
+        for found in _in_direction(pipelining, weights, first, is_upward, best):
+            yield found
+            if best is None or _is_worthwhile(best, found):
+                best = found
+        # More chunks than at first were better, so fewer are not.
+        if best is not None and best.chunks > first:
+            break
+    if best is not None and best.chunks > 1:
+        # Doubling passes over the best number by up to a half.
+        for between in (best.chunks * 3 // 4, best.chunks * 3 // 2):
+            near = _scheduled(pipelining, weights, between)
+            if near is not None:
+                yield near
+
+
+def _in_direction(
+    pipelining: Pipelining,
+    weights: Sequence[int],
+    first: int,
+    is_upward: bool,
+    best: Scheduled | None,
+) -> Iterator[Scheduled]:
+    """Schedules with ever more, or ever fewer, chunks, until two in a row do not help."""
+    chunks = first if is_upward else first // 2
+    failures = 0
+    while 0 < chunks <= _MOST_CHUNKS and failures < _MOST_FAILURES:
+        found = _scheduled(pipelining, weights, chunks)
+        if found is None:
+            return
+        yield found
+        if best is None or _is_worthwhile(best, found):
+            best, failures = found, 0
+        else:
+            failures += 1
+        chunks = chunks * 2 if is_upward else chunks // 2
+
+
+def _is_worthwhile(best: Scheduled, found: Scheduled) -> bool:
+    """Whether a schedule is faster, by a hundredth where it has more chunks."""
+    gain = best.pipeline.time_ps - found.pipeline.time_ps
+    if found.chunks > best.chunks:
+        return gain * _WORTHWHILE_PART > best.pipeline.time_ps
+    return gain > 0
+
+
+def _scheduled(pipelining: Pipelining, weights: Sequence[int], chunks: int) -> Scheduled | None:
+    """The schedule with so many chunks on the widest tree, None where that makes no sense."""
+    if not chunks:
+        return None
+    counts = chunk_counts(weights, chunks)
+    if chunks > 1 and not _is_sensible(pipelining, counts):
+        return None
+    try:
+        return Scheduled(chunks, pipelining.schedule(counts))
+    # A chunk would have less than a byte.
+    except InputError:
+        return None
+
+
+def _is_sensible(pipelining: Pipelining, counts: Sequence[int]) -> bool:
+    """Whether messages are not too many, and so large that few are on their way on a link."""
+    topology = pipelining.topology
+    has_switches = topology.num_nodes > topology.num_npus
+    most = _MOST_MESSAGES_THROUGH_SWITCHES if has_switches else _MOST_MESSAGES
+    if _message_count(pipelining, counts) > most:
+        return False
+    smallest = _smallest_chunk(pipelining, counts)
+    return smallest * (_MOST_ON_THE_WAY - 1) >= _bytes_on_the_way(pipelining)
+
+
+def _message_count(pipelining: Pipelining, counts: Sequence[int]) -> int:
+    """Messages of all chunks of all trees."""
+    messages = 0
+    for stream in pipelining.streams:
+        messages += counts[stream.tree] * len(stream.operations)
+    return messages
+
+
+def _bytes_on_the_way(pipelining: Pipelining) -> float:
+    """The most bytes that a link has on its way while it waits for no message to arrive."""
+    # A link that is held until the message arrives has one on its way.
+    if pipelining.occupancy is Occupancy.ALPHA_BETA:
+        return 0.0
+    topology = pipelining.topology
+    on_the_way = topology.bandwidth_bytes_per_s * topology.latency_s
+    return float(on_the_way.max(initial=0.0))
+
+
+def _smallest_chunk(pipelining: Pipelining, counts: Sequence[int]) -> Fraction:
+    """Bytes of the smallest chunk."""
+    collective = pipelining.collective
+    is_split = collective.units_per_rank < collective.unit_count
+    shares = collective.num_ranks if is_split else 1
+    parts = [stream.part / counts[stream.tree] for stream in pipelining.streams]
+    return min(parts) * pipelining.collective_bytes / shares

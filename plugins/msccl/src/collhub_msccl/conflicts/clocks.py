@@ -1,0 +1,149 @@
+"""Tell for every step of a rank which steps of other thread blocks are done before it.
+
+Vector clocks (Fidge 1988, Mattern 1989) over the thread blocks of a rank, with data dependencies as
+the messages: "a is done before b" is one look-up instead of a search. Invariant: a vector changes
+only at a row that waits for another thread block, so only those rows have one, and all others share
+that of the last such row of their block. Cost: dependencies between blocks times thread blocks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_msccl.arrays import Int64Array
+from collhub_msccl.conflicts.accesses import Edges
+from hub_core.model import StepTable
+
+# Entries of all vectors: 128 MiB.
+_MOST_CLOCKS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Vector clocks of all rows, over the thread blocks of their rank.
+
+    `known`: int64, vectors one after the other; `start`: int64 per row, where its vector begins;
+    the entry of thread block b of the rank is the last row of b that is done before, or -1.
+    """
+
+    known: Int64Array
+    start: Int64Array
+
+    @property
+    def is_any(self) -> bool:
+        """Whether any row waits for another thread block."""
+        return bool(self.start.any())
+
+    def before(self, row: Int64Array, lane: Int64Array) -> Int64Array:
+        """Last row of the thread block `lane` that is done before `row`, or -1.
+
+        For other thread blocks than the row's own, whose entry is not kept.
+        """
+        known: Int64Array = self.known[self.start[row] + lane]
+        return known
+
+
+def tell_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
+    """Clocks of a table whose lanes are thread blocks 0..k-1 of each rank; None where too large.
+
+    `block_indptr`: int64[ranks + 1], first thread block of each rank.
+    """
+    parents, children = _between_blocks(table)
+    waiting = np.unique(children)
+    if not len(waiting):
+        return Clocks(np.zeros(0, np.int64), np.zeros(len(table), np.int64))
+    blocks_of_rank = np.diff(block_indptr)
+    sizes = blocks_of_rank[table.rank[waiting]]
+    # The empty vector, of rows before any wait, stands first and is long enough for every rank.
+    ends = int(blocks_of_rank.max(initial=0)) + np.cumsum(sizes)
+    if ends[-1] > _MOST_CLOCKS:
+        return None
+    starts = ends - sizes
+    block = block_indptr[table.rank] + table.lane
+    known = np.full(ends[-1], -1, np.int64)
+    # Pairs stand by child, so the parents of one row stand together.
+    parents_of_row = np.split(parents, np.searchsorted(children, waiting[1:]))
+    waits = zip(waiting, starts, ends, parents_of_row, strict=True)
+    _fill_vectors(known, waits, block, table.lane)
+    return Clocks(known, _starts_of_rows(block, waiting, starts))
+
+
+def _between_blocks(table: StepTable) -> Edges:
+    """Data dependencies between thread blocks, by child."""
+    children = np.repeat(np.arange(len(table)), np.diff(table.data_indptr))
+    parents = table.data_indices
+    # Dependencies never leave the rank, so lanes tell thread blocks apart.
+    is_crossing = table.lane[parents] != table.lane[children]
+    return parents[is_crossing], children[is_crossing]
+
+
+@dataclass(slots=True)
+class _Past:
+    """Rows of a thread block that waited so far, ascending, and where their vectors stand."""
+
+    rows: list[int]
+    vectors: list[slice]
+
+    def vector_at(self, row: int) -> slice | None:
+        """The vector of `row`: that of the last row up to it which waited."""
+        position = bisect_right(self.rows, row)
+        return self.vectors[position - 1] if position else None
+
+
+def _fill_vectors(
+    known: Int64Array,
+    waits: Iterable[tuple[int, int, int, Int64Array]],
+    block: Int64Array,
+    lane: npt.NDArray[np.int32],
+) -> None:
+    """Fill the vectors of waiting rows: (row, start, end, parents) in a possible execution order.
+
+    A vector is the maximum of the one before in the block and those of the parents, which are
+    themselves done.
+    """
+    past_of_block: dict[int, _Past] = {}
+    for row, start, end, parents in waits:
+        vector = known[start:end]
+        past = past_of_block.setdefault(int(block[row]), _Past([], []))
+        # A block forgets nothing.
+        if past.vectors:
+            vector[:] = known[past.vectors[-1]]
+        for parent in parents.tolist():
+            parent_past = past_of_block.get(int(block[parent]))
+            inherited = parent_past.vector_at(parent) if parent_past is not None else None
+            if inherited is not None:
+                np.maximum(vector, known[inherited], out=vector)
+            # The parent itself, whose own block has no entry in its vector.
+            parent_lane = lane[parent]
+            vector[parent_lane] = max(parent, int(vector[parent_lane]))
+        past.rows.append(row)
+        past.vectors.append(slice(start, end))
+
+
+def _starts_of_rows(
+    block: Int64Array,
+    waiting: Int64Array,
+    starts: Int64Array,
+) -> Int64Array:
+    """Beginning of the vector of every row: of the last row of its thread block that waited.
+
+    0 is the empty vector, of rows before any wait of their block.
+    """
+    order = np.argsort(block, kind="stable")
+    start_of_row = np.zeros(len(block), np.int64)
+    start_of_row[waiting] = starts
+    start_of_row = start_of_row[order]
+    sorted_block = block[order]
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = sorted_block[1:] != sorted_block[:-1]
+    # Forward fill: every row points at the last one before it that starts a block or has a vector.
+    sources = np.where((start_of_row > 0) | is_first, np.arange(len(order)), 0)
+    latest = np.maximum.accumulate(sources)
+    result = np.empty(len(block), np.int64)
+    result[order] = start_of_row[latest]
+    return result

@@ -1,0 +1,1 @@
+"""Read MSCCLang programs, which means to execute them, in a process of their own."""

@@ -1,0 +1,183 @@
+"""Run an MSCCLang program in a process of its own, with limits, and take over what it reports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from hub_core.model import InputError, Location
+
+Report = dict[str, Any]
+
+# What the child imports must be what this process has imported, wherever that came from.
+_START = (
+    "import sys; sys.path += [place for place in sys.argv[1:] if place not in sys.path]; "
+    "from collhub_msccl.language.child import main; main()"
+)
+_MOST_REPORT_BYTES = 1 << 30
+_DUMPED_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+) in ')
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """Limits of the process of a program: CPU seconds, and bytes of address space."""
+
+    time_limit_s: int
+    memory_limit_bytes: int
+
+    @property
+    def clock_limit_s(self) -> int:
+        """Seconds by the clock, for programs that wait.
+
+        Generous, as other work may keep the machine busy.
+        """
+        return 2 * self.time_limit_s + 5
+
+
+@dataclass(frozen=True, slots=True)
+class _ProcessEnd:
+    """Output and exit of a process. `status` below 0: a signal; `is_late`: it had to be stopped."""
+
+    output: bytes
+    status: int
+    is_late: bool
+
+
+def run_program(
+    name: str,
+    source: bytes,
+    arguments: list[str],
+    limits: ProcessLimits,
+) -> Report:
+    """Execute the Python program `source` and return the report of `collhub_msccl.language.child`.
+
+    The program has the rights of the user: limits keep it from going on for ever, nothing keeps it
+    from harm. Raises `InputError` with the program's line where it ends without a report or reports
+    an error.
+    """
+    job = {
+        "name": name,
+        "arguments": arguments,
+        "time_limit_s": limits.time_limit_s,
+        "memory_limit_bytes": limits.memory_limit_bytes,
+    }
+    # One line of JSON, then the program as it is.
+    message = json.dumps(job).encode() + b"\n" + source
+    end = _finished(_started(), message, limits.clock_limit_s)
+    report = _parsed(end.output)
+    if report is None:
+        raise _silent_end(name, end, limits)
+    # The program failed, and its process lived to tell.
+    if "error" in report:
+        line = report["line"] if report["line"] > 0 else None
+        code = report.get("code", "program-failed")
+        raise InputError(str(report["error"]), location=Location(name, line), code=code)
+    return report
+
+
+def _started() -> subprocess.Popen[bytes]:
+    """A new process that waits for its job on standard input."""
+    # Sets are walked in the same order every time, and no library starts threads that count against
+    # the limits. All other variables pass through: some interpreters find their libraries by them.
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-s", "-P", "-c", _START, *filter(None, sys.path)]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        # A process group of its own, so that all that it starts can be ended.
+        start_new_session=True,
+    )
+
+
+def _finished(
+    process: subprocess.Popen[bytes],
+    job: bytes,
+    clock_limit_s: int,
+) -> _ProcessEnd:
+    """Give the process its job and wait for it, or stop it when it is late."""
+    is_late = False
+    try:
+        try:
+            output, _ = process.communicate(job, clock_limit_s)
+        except subprocess.TimeoutExpired:
+            is_late = True
+            output = _stopped(process)
+    finally:
+        _kill(process)
+    return _ProcessEnd(output, process.returncode, is_late)
+
+
+def _stopped(process: subprocess.Popen[bytes]) -> bytes:
+    """Output of a process that is stopped now."""
+    # The child says where it is when it gets this signal, then ends.
+    process.send_signal(signal.SIGXCPU)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=2)
+    _kill(process)
+    # What it wrote so far: perhaps the place where it was.
+    output, _ = process.communicate()
+    return output
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the process and all that it started."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _parsed(output: bytes) -> Report | None:
+    """The report, or None for anything else that the process may have written."""
+    if not output.startswith(b"{") or len(output) > _MOST_REPORT_BYTES:
+        return None
+    try:
+        report = json.loads(output)
+    except ValueError:
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def _silent_end(
+    name: str,
+    end: _ProcessEnd,
+    limits: ProcessLimits,
+) -> InputError:
+    """Error for a process that ended without a report: for its limits, or by itself."""
+    place = Location(name, _dumped_line(name, end.output))
+    # A program that survives the first signal is killed; then only what it wrote at the first one
+    # tells why.
+    if end.is_late or -end.status == signal.SIGXCPU or place.line is not None:
+        took = f"{limits.time_limit_s} s of CPU time"
+        if end.is_late:
+            took = f"{limits.clock_limit_s} s by the clock"
+        message = f"the program did not end within {took}"
+        cure = "if it needs longer: -O time_limit=SECONDS"
+        return InputError(message, location=place, cure=cure, code="time-limit")
+    how = f"signal {-end.status}" if end.status < 0 else f"status {end.status}"
+    message = f"the program's process ended by {how} before the program did"
+    return InputError(message, location=place, code="program-failed")
+
+
+def _dumped_line(name: str, output: bytes) -> int | None:
+    """The program's line in the traceback that `faulthandler` wrote, innermost frame first."""
+    shown = name.encode("ascii", "backslashreplace").decode()
+    # Names that are not ASCII are dumped with escapes.
+    for frame in _DUMPED_FRAME.finditer(output.decode(errors="replace")):
+        if frame["file"] in (name, shown):
+            return int(frame["line"])
+    return None

@@ -1,0 +1,166 @@
+"""Read an MSCCLang program by executing it: the operations that it records become the algorithm."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from hashlib import sha256
+from importlib.metadata import version
+
+from hub_core.plugin_api.contract import Options
+
+from collhub_msccl.language.lowering import lower
+from collhub_msccl.language.trace import Trace
+from collhub_msccl.programs.process import ProcessLimits, Report, run_program
+from hub_core.model import (
+    Algorithm,
+    Diagnostic,
+    InputError,
+    Location,
+    Provenance,
+    Severity,
+    UsageError,
+)
+from hub_core.plugin_api import Source
+
+_PACKAGES = ("msccl", "collhub_msccl")
+_MOST_BYTES = 16 << 20
+
+
+def read(source: Source, options: Options) -> Algorithm:
+    """Execute the program in a process of its own and return what it describes.
+
+    What is odd but has a meaning goes to `source.report`: output of the program, a failed
+    `Check()`. Raises `InputError` with the program's line for a program that fails, and for a file
+    that is no program of the language, which is not executed.
+    """
+    content = source.content()
+    # Any file may be named *.py: what is not of the language must not run.
+    _check_program(source.name, content)
+    time_limit_s = _positive(options, "time_limit")
+    memory_limit_bytes = _positive(options, "memory_limit")
+    limits = ProcessLimits(time_limit_s, memory_limit_bytes)
+    report = run_program(source.name, content, _arguments(options), limits)
+    _warn_of_checks(source, report)
+    _warn_of_output(source, report)
+    trace = _trace(source.name, report)
+    _warn_of_two_buffers(source, trace)
+    return lower(trace, source.name, _provenance(source.name, content, options))
+
+
+def _check_program(name: str, content: bytes) -> None:
+    """Refuse what cannot be a program of the language, without executing it."""
+    place = Location(name)
+    if len(content) > _MOST_BYTES:
+        message = f"{len(content)} bytes are too long for a program"
+        raise InputError(message, location=place, code="too-large")
+    try:
+        tree = ast.parse(content, name)
+    except SyntaxError as error:
+        message = f"is no Python program: {error.msg}"
+        at_line = Location(name, error.lineno)
+        raise InputError(message, location=at_line, code="syntax") from None
+    except (ValueError, MemoryError, RecursionError) as error:
+        # Null bytes, and expressions too deep for the parser.
+        message = f"is no Python program: {error}"
+        raise InputError(message, location=place, code="syntax") from None
+    if not any(_is_of_language(node) for node in ast.walk(tree)):
+        message = (
+            "is no MSCCLang program: it neither imports msccl nor makes an MSCCLProgram;"
+            " it was not executed"
+        )
+        raise InputError(message, location=place, code="not-a-program")
+
+
+def _is_of_language(node: ast.AST) -> bool:
+    """Whether a node imports the language or makes a program."""
+    if isinstance(node, ast.Import):
+        return any(_is_package(alias.name) for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return _is_package(node.module or "")
+    return isinstance(node, ast.Name) and node.id == "MSCCLProgram"
+
+
+def _is_package(module: str) -> bool:
+    """Whether a module is of the language, under either name."""
+    return module.partition(".")[0] in _PACKAGES
+
+
+def _positive(options: Options, name: str) -> int:
+    """A limit from the options. Raises `UsageError` unless it is above 0."""
+    value = options.get(name)
+    if not isinstance(value, int) or value < 1:
+        raise UsageError(f"option {name}: {value} is not positive")
+    return value
+
+
+def _arguments(options: Options) -> list[str]:
+    """Command line arguments of the program."""
+    text = options.get("arguments")
+    if text is None:
+        return []
+    try:
+        return shlex.split(str(text))
+    except ValueError as error:
+        raise UsageError(f"option arguments: {error}", cure="quote as in a shell") from None
+
+
+def _warn_of_checks(source: Source, report: Report) -> None:
+    """Report calls of `Check()` that found the program wrong."""
+    for check in report.get("checks", ()):
+        more = f" (and {check['count'] - 1} more)" if check["count"] > 1 else ""
+        message = f"Check() finds the program wrong: {check['lines'][0]}{more}"
+        _warn(source, "check-failed", message, check["line"])
+
+
+def _warn_of_output(source: Source, report: Report) -> None:
+    """Report that the program prints."""
+    printed = report.get("printed")
+    if printed:
+        message = f"the program prints, and nobody reads it here: {printed['text']!r}"
+        _warn(source, "program-prints", message, printed["line"])
+
+
+def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
+    """Report buffers that cannot be what the program means."""
+    if not (trace.is_in_place and trace.has_two_buffers):
+        return
+    message = (
+        "the collective is in place, but init_buffers gives input and output of a rank as two lists"
+    )
+    cure = "the runtime has one buffer there: give one list for both, or state inplace=False"
+    place = Location(source.name, trace.line)
+    source.report(Diagnostic("two-buffers", message, Severity.WARNING, place, cure))
+
+
+def _warn(
+    source: Source,
+    code: str,
+    message: str,
+    line: int,
+) -> None:
+    """Report a warning at a line, 0 or less for none."""
+    place = Location(source.name, line if line > 0 else None)
+    source.report(Diagnostic(code, message, Severity.WARNING, place))
+
+
+def _trace(name: str, report: Report) -> Trace:
+    """The operations in a report; the process may have sent anything."""
+    try:
+        return Trace.from_json(report["trace"])
+    except (KeyError, TypeError) as error:
+        message = f"the program's process sent no trace: {error!r}"
+        raise InputError(message, location=Location(name)) from None
+
+
+def _provenance(
+    name: str,
+    content: bytes,
+    options: Options,
+) -> Provenance:
+    """Provenance: this plugin, the file, and the arguments that the program got."""
+    given: dict[str, str] = {}
+    if options.get("arguments") is not None:
+        given["arguments"] = str(options["arguments"])
+    digest = sha256(content).hexdigest()
+    return Provenance("collhub-msccl", version("collhub-msccl"), name, digest, given)

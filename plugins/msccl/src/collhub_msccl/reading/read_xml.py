@@ -1,0 +1,177 @@
+"""Read an MSCCL-IR XML file into an algorithm."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import PurePath
+
+import numpy as np
+from hub_core.plugin_api.contract import Options
+
+from collhub_msccl.arrays import Int64Array
+from collhub_msccl.findings import FileFindings
+from collhub_msccl.reading.checks import check_program
+from collhub_msccl.reading.header import AlgoHeader, read_header
+from collhub_msccl.reading.lowering import Lowered, lower
+from collhub_msccl.reading.read_thread_blocks import read_thread_blocks
+from collhub_msccl.reading.roots import possible_roots
+from collhub_msccl.reading.scan import MAX_BYTES, scan
+from collhub_msccl.thread_block_program import ThreadBlockProgram
+from hub_core.model import (
+    ROOTED,
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    CustomContract,
+    InputError,
+    JsonValue,
+    Provenance,
+    UsageError,
+)
+from hub_core.plugin_api import Source
+
+_MOST_SHOWN_ROOTS = 8
+
+
+def read(source: Source, options: Options) -> Algorithm:
+    """Read a file as the runtimes do; see the plugin's page for the mapping.
+
+    Raises `InputError` with every defect that was found, each with its line. What the runtimes
+    would refuse or misread, but has a clear meaning, goes to `source.report`.
+    """
+    content = _content(source)
+    file = source.name
+    findings = FileFindings(file, source.report)
+    # Errors are raised after each phase, as the next one counts on what this one checks.
+    document = scan(content, file, findings)
+    header = read_header(document, findings)
+    findings.raise_errors()
+    program = read_thread_blocks(document, header, findings)
+    check_program(program, header, findings)
+    findings.raise_errors()
+    lowered = lower(program, options.get("reading") == "dsl", findings)
+    collective = _collective(header, program, lowered, options.get("root"), findings)
+    return Algorithm(
+        collective,
+        lowered.table(collective, file),
+        lowered.scratch_units,
+        _provenance(source.name, content, options),
+        extensions={"msccl": _extension(header, program)},
+    )
+
+
+def _content(source: Source) -> bytes:
+    """The file, unless it is too large to be looked at; its size is asked for before it is read."""
+    for part in source.parts:
+        if part.size is not None and part.size > MAX_BYTES:
+            message = (
+                f"{part.name} has {part.size} bytes;"
+                f" MSCCL-IR files up to {MAX_BYTES} bytes are read"
+            )
+            raise InputError(message, code="too-large")
+    return source.content()
+
+
+def _collective(
+    header: AlgoHeader,
+    program: ThreadBlockProgram,
+    lowered: Lowered,
+    stated_root: object,
+    findings: FileFindings,
+) -> Collective:
+    """The collective of the header; a custom one has the declared buffers and no stated result."""
+    is_rooted = header.kind in ROOTED
+    if stated_root is not None and not is_rooted:
+        name = header.written.get("coll", "this file")
+        raise UsageError(f"option root: the collective of {name!r} has no root")
+    contract = None
+    # All input is defined, and what the output must hold is not in the file.
+    if header.kind is CollectiveKind.CUSTOM:
+        is_defined = np.ones(header.num_ranks, np.bool_)
+        contract = CustomContract(program.input_chunks, program.output_chunks, is_defined)
+    try:
+        return Collective(
+            header.kind,
+            header.num_ranks,
+            header.unit_count,
+            _root(header, lowered, stated_root) if is_rooted else None,
+            header.is_in_place,
+            header.is_out_of_place,
+            contract=contract,
+        )
+    except InputError as error:
+        # The model knows no files: its reason gets the line of the header.
+        found = error.diagnostics[0]
+        place = findings.place(header.line)
+        raise InputError(found.message, location=place, code=found.code, cure=found.cure) from None
+
+
+def _root(
+    header: AlgoHeader,
+    lowered: Lowered,
+    stated: object,
+) -> int:
+    """The root as stated by the user, else as the steps tell. Raises `UsageError` for neither."""
+    if isinstance(stated, int):
+        if not 0 <= stated < header.num_ranks:
+            last = header.num_ranks - 1
+            raise UsageError(f"option root: {stated} is not a rank of 0..{last}")
+        return stated
+    # A file for both modes must be right out of place too, where the buffers differ.
+    is_aliased = header.is_in_place and not header.is_out_of_place
+    found = possible_roots(header.kind, lowered.columns, header.num_ranks, is_aliased)
+    if len(found) == 1:
+        return found[0]
+    reason = f"ranks {_listed(found)} can be" if found else "no rank can be"
+    raise UsageError(
+        f"the file does not name the root of its {header.kind}, and {reason} it",
+        cure="state it: -O root=RANK",
+    )
+
+
+def _listed(ranks: list[int]) -> str:
+    """The first ranks of a list, as messages show them."""
+    shown = ", ".join(map(str, ranks[:_MOST_SHOWN_ROOTS]))
+    if len(ranks) > _MOST_SHOWN_ROOTS:
+        return f"{shown}, ..."
+    return shown
+
+
+def _provenance(
+    name: str,
+    content: bytes,
+    options: Options,
+) -> Provenance:
+    """Provenance: this plugin, the file, and the options that are not at their default."""
+    given: dict[str, str] = {}
+    for option, value in sorted(options.items()):
+        # The default reading is left out, so that traces do not change when options are added.
+        is_default = value is None or (option, value) == ("reading", "runtime")
+        if not is_default:
+            given[option] = str(value)
+    # The name alone: the same file gives the same traces, wherever it lies.
+    file_name = PurePath(name).name
+    digest = sha256(content).hexdigest()
+    return Provenance("collhub-msccl", version("collhub-msccl"), file_name, digest, given)
+
+
+def _extension(header: AlgoHeader, program: ThreadBlockProgram) -> JsonValue:
+    """Extension `msccl`: facts of the file that the model has no place for.
+
+    `algo`: attributes verbatim; `i_chunks`, `o_chunks`, `s_chunks` as declared: one number, or one
+    per rank. Small, because it travels in every trace file.
+    """
+    return {
+        "algo": dict(header.written),
+        "i_chunks": _compact(program.input_chunks),
+        "o_chunks": _compact(program.output_chunks),
+        "s_chunks": _compact(program.scratch_chunks),
+    }
+
+
+def _compact(sizes: Int64Array) -> JsonValue:
+    """One number where all ranks have the same, else a list."""
+    if bool(np.all(sizes == sizes[0])):
+        return int(sizes[0])
+    return [int(size) for size in sizes]

@@ -1,0 +1,123 @@
+"""Table of the runtimes of MSCCL-IR: names, step types and limits, by their public sources.
+
+microsoft/msccl (b23e9cd): `src/include/msccl.h`, `src/graph/topo.cc`; Azure/msccl-executor-nccl
+(c6f6b36) and ROCm/rccl (0cbce2a7): `src/include/msccl`, `src/misc/msccl`. Limits are the numbers
+that still load. The writer and the load check share this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hub_core.model import CollectiveKind
+
+# Counts must be below MSCCL_MAX_COUNT, which is 72.
+MOST_COUNT = 71
+# `depid` is stored in 8 signed bits, offsets in 16.
+MOST_DEPENDENCY_BLOCK = 127
+MOST_OFFSET = (1 << 15) - 1
+# Elements that one rank reads: <algo>, all <gpu>, and the thread blocks and steps of its own.
+MOST_NODES = 4095
+# Children of one element, which no parser counts: more overrun an array.
+MOST_CHILDREN = 1024
+# Thread blocks of a rank that send, or that receive, on one channel.
+BLOCKS_PER_CHANNEL = 32
+DEFAULT_MAX_BYTES = 1 << 27
+"""The size below which microsoft/msccl uses a file that states no maxBytes."""
+# A connection has 8 slots; a transfer takes 4 of them in Simple and one in the other protocols.
+FIFO_CAPACITY: Mapping[str, int] = {"Simple": 2, "LL": 8, "LL128": 8}
+"""Transfers that a connection holds, by protocol."""
+
+_SPELLINGS: Mapping[CollectiveKind, str] = {
+    CollectiveKind.ALL_REDUCE: "allreduce",
+    CollectiveKind.ALL_GATHER: "allgather",
+    CollectiveKind.REDUCE_SCATTER: "reducescatter",
+    CollectiveKind.ALL_TO_ALL: "alltoall",
+    CollectiveKind.BROADCAST: "broadcast",
+    CollectiveKind.REDUCE: "reduce",
+    CollectiveKind.GATHER: "gather",
+    CollectiveKind.SCATTER: "scatter",
+}
+_WITHOUT_CUSTOM = frozenset({*_SPELLINGS.values(), "send", "recv", "alltoallv"})
+_ALL_TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop")
+_SLICES = {"Simple": 2 << 20, "LL": 32 << 10, "LL128": 576_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The rules of one runtime.
+
+    `spelling`: how `coll` is written, kinds that it does not know left out; `collectives`: every
+    `coll` that it takes. `has_both_modes`: it reads `outofplace`, so one file can serve both modes,
+    and demands `minBytes`, `maxBytes`. `slice_bytes`: bytes of one chunk that one iteration moves,
+    by protocol.
+    """
+
+    name: str
+    title: str
+    spelling: Mapping[CollectiveKind, str]
+    collectives: frozenset[str]
+    step_types: tuple[str, ...]
+    max_blocks: int
+    max_steps: int
+    max_channels: int
+    has_both_modes: bool
+    slice_bytes: Mapping[str, int]
+
+    @property
+    def has_fused_steps(self) -> bool:
+        """Whether it executes steps that receive and do more."""
+        return "rcs" in self.step_types
+
+
+# It has no gather and scatter, but `custom`, and the underscore in reduce_scatter.
+_MSCCL_SPELLINGS = {
+    **{kind: name for kind, name in _SPELLINGS.items() if name not in ("gather", "scatter")},
+    CollectiveKind.REDUCE_SCATTER: "reduce_scatter",
+    CollectiveKind.CUSTOM: "custom",
+}
+
+RUNTIMES: Mapping[str, Runtime] = {
+    runtime.name: runtime
+    for runtime in (
+        Runtime(
+            "msccl",
+            "microsoft/msccl",
+            _MSCCL_SPELLINGS,
+            frozenset(_MSCCL_SPELLINGS.values()),
+            (*_ALL_TYPES, "ra"),
+            max_blocks=216,  # twice the multiprocessors of an A100
+            max_steps=256,
+            max_channels=32,
+            has_both_modes=False,
+            slice_bytes=_SLICES,
+        ),
+        Runtime(
+            "executor",
+            "Azure/msccl-executor-nccl",
+            _SPELLINGS,
+            _WITHOUT_CUSTOM,
+            _ALL_TYPES,
+            max_blocks=1024,
+            max_steps=64,  # MSCCL_MAX_NUM_STEPS of the default build
+            max_channels=32,
+            has_both_modes=True,
+            slice_bytes=_SLICES,
+        ),
+        Runtime(
+            "rccl",
+            "ROCm/rccl",
+            _SPELLINGS,
+            _WITHOUT_CUSTOM,
+            # It parses the fused types, then refuses them at launch ("doesn't support full Ops").
+            ("s", "r", "cpy", "re", "nop"),
+            max_blocks=64,
+            max_steps=64,
+            max_channels=128,
+            has_both_modes=True,
+            slice_bytes={"Simple": 2 << 20, "LL": 16 << 10, "LL128": 50_176},
+        ),
+    )
+}
+"""By the name that `-O runtime` and `collhub verify --runtime` take."""

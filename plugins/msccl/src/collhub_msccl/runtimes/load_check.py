@@ -1,0 +1,189 @@
+"""Tell whether, and for which calls and sizes, a runtime picks a file up, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hub_core.plugin_api.contract import LoadReport, Options
+
+from collhub_msccl.reading.read_xml import read
+from collhub_msccl.runtimes.known_runtimes import (
+    DEFAULT_MAX_BYTES,
+    FIFO_CAPACITY,
+    RUNTIMES,
+    Runtime,
+)
+from collhub_msccl.runtimes.load_rules import check_algo, check_gpu
+from collhub_msccl.runtimes.raw_xml import RawElement, parse_raw
+from collhub_msccl.runtimes.refusals import Refusals, number
+from hub_core.model import Diagnostic, HubError, Location, Severity
+from hub_core.plugin_api import LoadableCall, Source
+from hub_core.verification import FifoSafety, fifo_safety
+
+_REDUCING = frozenset({"allreduce", "reduce", "reduce_scatter", "reducescatter"})
+# Collectives whose size is that of all ranks together.
+_TOTAL_SIZES = frozenset({"allgather", "reduce_scatter", "reducescatter", "alltoall"})
+_OPERATORS = "operators sum, prod, min, max"
+
+
+def check_msccl(source: Source, _options: Options) -> LoadReport:
+    """For microsoft/msccl."""
+    return _check(source, RUNTIMES["msccl"])
+
+
+def check_executor(source: Source, _options: Options) -> LoadReport:
+    """For Azure/msccl-executor-nccl in its default build."""
+    return _check(source, RUNTIMES["executor"])
+
+
+def check_rccl(source: Source, _options: Options) -> LoadReport:
+    """For ROCm/rccl."""
+    return _check(source, RUNTIMES["rccl"])
+
+
+def _check(source: Source, runtime: Runtime) -> LoadReport:
+    """Whether one runtime takes a file, the calls that use it, and doubts about them."""
+    found = Refusals(source.name, runtime)
+    try:
+        # The parser works on bytes: latin-1 keeps each of them one character.
+        algo = parse_raw(source.content().decode("latin-1"), source.name)
+    except HubError as error:
+        return LoadReport(False, (), error.diagnostics)
+    check_algo(algo, found)
+    for gpu in algo.children:
+        check_gpu(gpu, algo, found)
+    # A file that is refused serves no call.
+    if found.is_any:
+        return LoadReport(False, (), tuple(found))
+    calls = tuple(_calls(algo, runtime))
+    doubts = (
+        *_doubts_of_selection(source, algo, runtime, calls),
+        *_doubts_of_program(source, algo, runtime, calls),
+    )
+    return LoadReport(True, calls, (*found, *doubts))
+
+
+def _calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
+    """The calls that get the file, one for each mode."""
+    sizes = _sizes(algo, runtime)
+    if sizes is None:
+        return
+    collective = algo.attributes["coll"]
+    ranks = number(algo.attributes["ngpus"])
+    for is_in_place in _modes(algo, runtime):
+        conditions = tuple(_conditions(collective, algo))
+        yield LoadableCall(collective, ranks, is_in_place, *sizes, conditions)
+
+
+def _modes(algo: RawElement, runtime: Runtime) -> list[bool]:
+    """Modes of calls that get the file: True for in place."""
+    # Any other number than 1 counts as 0 here.
+    in_place = number(algo.attributes["inplace"]) == 1
+    if not runtime.has_both_modes:
+        # Its all-to-all refuses calls in place and does not look at the attribute.
+        is_all_to_all = algo.attributes["coll"] == "alltoall"
+        return [in_place and not is_all_to_all]
+    modes = [True] if in_place else []
+    if number(algo.attributes["outofplace"]) == 1:
+        modes.append(False)
+    return modes
+
+
+def _sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:
+    """The smallest and the largest size in bytes, both included; None where no size is served.
+
+    No largest for no limit. A maxBytes of 0 means "no limit" to two runtimes, and "never" to
+    microsoft/msccl, which compares with "less than".
+    """
+    smallest = number(algo.attributes.get("minBytes", "0"))
+    largest = number(algo.attributes.get("maxBytes", str(DEFAULT_MAX_BYTES)))
+    if not runtime.has_both_modes:
+        return (smallest, largest - 1) if largest > smallest else None
+    if largest == 0:
+        return smallest, None
+    return (smallest, largest) if largest >= smallest else None
+
+
+def _conditions(collective: str, algo: RawElement) -> Iterator[str]:
+    """Further conditions on a call, in words."""
+    chunks = number(algo.attributes["nchunksperloop"])
+    if chunks > 1:
+        count = "elements of all ranks" if collective in _TOTAL_SIZES else "elements"
+        yield f"number of {count} divisible by {chunks}"
+    if collective in _REDUCING:
+        yield _OPERATORS
+
+
+def _doubts_of_selection(
+    source: Source,
+    algo: RawElement,
+    runtime: Runtime,
+    calls: tuple[LoadableCall, ...],
+) -> Iterator[Diagnostic]:
+    """The reason why no call gets a file that loads."""
+    if calls:
+        return
+    place = Location(source.name, algo.line)
+    reason = f"{runtime.title} takes the file but never uses it"
+    if _sizes(algo, runtime) is None:
+        highest = algo.attributes.get("maxBytes", "")
+        message = f"{reason}: no size is below maxBytes={highest!r}"
+        cure = f"state a maxBytes above 0, or convert it with -O runtime={runtime.name}"
+    else:
+        message = f"{reason}: inplace and outofplace are both 0"
+        cure = 'write outofplace="1" or inplace="1"'
+    yield Diagnostic("never-selected", message, location=place, cure=cure)
+
+
+def _doubts_of_program(
+    source: Source,
+    algo: RawElement,
+    runtime: Runtime,
+    calls: tuple[LoadableCall, ...],
+) -> Iterator[Diagnostic]:
+    """Reasons why the file serves not every call that gets it."""
+    protocol = algo.attributes["proto"]
+    try:
+        parts = Source.of_bytes(source.name, source.content()).parts
+        algorithm = read(Source(source.name, parts, lambda _: None), {})
+        safety = fifo_safety(algorithm, FIFO_CAPACITY[protocol])
+    except HubError as error:
+        # A file that its reader refuses, or that lacks half of a message, loads and then hangs or
+        # gives wrong results.
+        yield from _as_warnings(error.diagnostics)
+        return
+    # Safe even where every transfer moves a single chunk, so at every size.
+    if safety.min_units == 1:
+        return
+    largest = _safe_bytes(algo, runtime, safety)
+    if any(call.max_bytes is None or call.max_bytes > largest for call in calls):
+        yield Diagnostic(
+            "fifo-deadlock",
+            f"above {largest} bytes the FIFOs of connections can fill up and the file can deadlock",
+            Severity.WARNING,
+            Location(source.name, algo.line),
+            f"lower maxBytes, as 'collhub convert -O runtime={runtime.name}' does",
+        )
+
+
+def _as_warnings(errors: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+    """Errors of the reader as doubts about a file that loads."""
+    for found in errors:
+        message = f"loads, but cannot run as meant: {found.message}"
+        yield Diagnostic(found.code, message, Severity.WARNING, found.location, found.cure)
+
+
+def _safe_bytes(
+    algo: RawElement,
+    runtime: Runtime,
+    safety: FifoSafety,
+) -> int:
+    """The largest size in bytes at which no connection fills up; 0 for none.
+
+    A transfer moves as many chunks as fit a slice, so the fewer the larger the call.
+    """
+    if not safety.min_units:
+        return 0
+    slice_bytes = runtime.slice_bytes[algo.attributes["proto"]]
+    chunks = number(algo.attributes["nchunksperloop"])
+    return chunks * (slice_bytes // safety.min_units)

@@ -1,0 +1,106 @@
+"""The thread blocks and steps of a file as sorted, checked numpy columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+
+from collhub_msccl.arrays import BoolArray, Int64Array
+
+
+class StepType(IntEnum):
+    """The step types of MSCCL-IR, in the order of `STEP_TYPE_NAMES`.
+
+    What each does at run time: `src/collectives/device/msccl_interpreter.h` of microsoft/msccl. Its
+    type `ra` is left out: it parses, then ends the thread block and loses all steps behind it.
+    """
+
+    SEND = 0
+    RECV = 1
+    RECV_COPY_SEND = 2
+    RECV_REDUCE_COPY = 3
+    RECV_REDUCE_SEND = 4
+    RECV_REDUCE_COPY_SEND = 5
+    COPY = 6
+    REDUCE = 7
+    NOP = 8
+
+
+STEP_TYPE_NAMES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop")
+BUFFER_NAMES = ("i", "o", "s")  # in the order of `hub_core.model.Buffer`
+SENDING = (
+    StepType.SEND,
+    StepType.RECV_COPY_SEND,
+    StepType.RECV_REDUCE_SEND,
+    StepType.RECV_REDUCE_COPY_SEND,
+)
+RECEIVING = (StepType.RECV, *SENDING[1:], StepType.RECV_REDUCE_COPY)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadBlockProgram:
+    """All ranks' programs as a file states them, or as one is about to be written.
+
+    Thread blocks are sorted by (rank, id), steps by (rank, thread block, document order): the
+    runtimes execute document order, whatever the attribute `s` says. A `depid` below 0 is none.
+    """
+
+    # Per rank. Sizes as declared: MSCCLang prints used sizes, not those of the collective.
+    input_chunks: Int64Array
+    output_chunks: Int64Array
+    scratch_chunks: Int64Array
+    block_indptr: Int64Array  # [ranks + 1], first thread block of each rank
+
+    # Per thread block. `send` and `recv` are peers, -1 for none.
+    block_rank: Int64Array
+    block_id: Int64Array
+    send: Int64Array
+    recv: Int64Array
+    channel: Int64Array
+    block_line: Int64Array
+
+    # Per step. `deps` is a position in thread block `depid` of the same rank.
+    block: Int64Array  # row of its thread block
+    position: Int64Array  # in the document, from 0 in each thread block
+    number: Int64Array  # the attribute `s`
+    type: Int64Array  # `StepType`
+    src_buffer: Int64Array
+    src_offset: Int64Array
+    dst_buffer: Int64Array
+    dst_offset: Int64Array
+    count: Int64Array
+    depid: Int64Array
+    deps: Int64Array
+    has_dependents: BoolArray  # the flag `hasdep`
+    line: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.scratch_chunks)
+
+    @property
+    def rank(self) -> Int64Array:
+        """Rank of every step."""
+        return self.block_rank[self.block]
+
+    def is_type(self, *types: StepType) -> BoolArray:
+        """Mask of the steps of one of these types."""
+        # One look-up a step, however many types: `np.isin` would sort.
+        wanted = np.zeros(len(StepType), np.bool_)
+        wanted[list(types)] = True
+        return wanted[self.type]
+
+    def name(self, step: int) -> str:
+        """Name of a step in messages."""
+        block_id = self.block_id[self.block[step]]
+        return f"thread block {block_id}, step {self.position[step]}"
+
+    def with_counts(self, count: Int64Array) -> ThreadBlockProgram:
+        """The same program with other counts."""
+        return replace(self, count=count)

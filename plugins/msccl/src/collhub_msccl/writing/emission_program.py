@@ -1,0 +1,134 @@
+"""Number the steps of a file, and resolve their waits to depid, deps and hasdep."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collhub_msccl.arrays import BoolArray, Int64Array
+from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
+from collhub_msccl.writing.blocks import Blocks
+from collhub_msccl.writing.emission_waits import Knowledge
+from collhub_msccl.writing.unfuse import REGION, Steps
+from hub_core.model import Buffer
+
+# MSCCL_MAX_REDUCE_FUSION: the runtimes end a chain of `re` at the 16th of a thread block only.
+_PROTECTED_REDUCTIONS = 16
+
+
+def program_of(
+    blocks: Blocks,
+    steps: Steps,
+    knowledge: Knowledge,
+    sizes: tuple[Int64Array, Int64Array, Int64Array],
+) -> ThreadBlockProgram:
+    """The program of all ranks.
+
+    `steps`: with a column `wait`, the head that a step waits for or -1; `sizes`: `i_chunks`,
+    `o_chunks` and `s_chunks` of every rank.
+    """
+    block = knowledge.block[steps.row]
+    position = np.arange(len(block)) - np.searchsorted(block, block)
+    last = _last_steps(steps, len(knowledge.block))
+    rank_borders = np.arange(len(sizes[2]) + 1)
+    block_indptr = np.searchsorted(blocks.rank, rank_borders).astype(np.int64)
+    block_id = np.arange(len(blocks)) - block_indptr[blocks.rank]
+    depid, deps = _resolved(steps.columns["wait"], last, block_id[block], position)
+    has_dependents = np.zeros(len(block), np.bool_)
+    has_dependents[last[knowledge.parents]] = True
+    # The column `wait` has become depid and deps.
+    columns = {name: steps.columns[name] for name in (*REGION, "count", "type")}
+    has_dependents |= _must_not_fuse(columns, block, depid, has_dependents)
+    return ThreadBlockProgram(
+        input_chunks=sizes[0],
+        output_chunks=sizes[1],
+        scratch_chunks=sizes[2],
+        block_indptr=block_indptr,
+        block_rank=blocks.rank,
+        block_id=block_id,
+        send=blocks.send,
+        recv=blocks.recv,
+        channel=blocks.channel_of_block(),
+        block_line=_block_lines(blocks, block),
+        block=block,
+        position=position,
+        number=position,
+        depid=depid,
+        deps=deps,
+        has_dependents=has_dependents,
+        line=_step_lines(blocks, block),
+        **columns,
+    )
+
+
+def _resolved(
+    wait: Int64Array,
+    last: Int64Array,
+    block_id: Int64Array,
+    position: Int64Array,
+) -> tuple[Int64Array, Int64Array]:
+    """`depid` and `deps` of every step, -1 for no wait.
+
+    `wait`, `block_id`, `position`: int64 per step. A wait is for the last step of its head, whose
+    flag is raised when all of them are done.
+    """
+    is_waiting = wait >= 0
+    target = last[wait[is_waiting]]
+    depid = np.full(len(wait), -1, np.int64)
+    depid[is_waiting] = block_id[target]
+    deps = np.full(len(wait), -1, np.int64)
+    deps[is_waiting] = position[target]
+    return depid, deps
+
+
+def _last_steps(steps: Steps, heads: int) -> Int64Array:
+    """The last of the steps that stand for each head."""
+    ends = np.flatnonzero(np.diff(steps.row))
+    return np.append(ends, len(steps.row) - 1)[:heads]
+
+
+def _must_not_fuse(
+    columns: dict[str, Int64Array],
+    block: Int64Array,
+    depid: Int64Array,
+    has_dependents: BoolArray,
+) -> BoolArray:
+    """Mask of `re` that need hasdep only so that the next `re` is not executed as part of them.
+
+    The runtimes would do that with the count of the last of them, and they protect only the first
+    16 of a thread block; both must be exact, so operands in memory that the result may lie in stay
+    apart too.
+    """
+    reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
+    block_of_reduction = block[reductions]
+    ordinal = np.arange(len(reductions)) - np.searchsorted(block_of_reduction, block_of_reduction)
+    first, second = reductions[:-1], reductions[1:]
+    # What the parsers look at; see `reading.fusion`.
+    joins = (second == first + 1) & (block[first] == block[second])
+    joins &= (depid[second] < 0) & ~has_dependents[first]
+    for name in ("dst_buffer", "dst_offset", "src_buffer"):
+        joins &= columns[name][first] == columns[name][second]
+    source, target = columns["src_buffer"][second], columns["dst_buffer"][second]
+    # INPUT and OUTPUT can be one memory, SCRATCH is never that of another buffer.
+    is_apart = (source != target) & ((source == Buffer.SCRATCH) | (target == Buffer.SCRATCH))
+    is_exact = columns["count"][first] == columns["count"][second]
+    is_exact &= (ordinal[1:] < _PROTECTED_REDUCTIONS) & is_apart
+    found = np.zeros(len(block), np.bool_)
+    # A raised flag parts the two.
+    found[first[joins & ~is_exact]] = True
+    return found
+
+
+def _block_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
+    """Line of every `<tb>` in the file that `emission_text` makes.
+
+    One element a line, closing tags included: before it stand `<algo>`, two lines for each earlier
+    rank and thread block, its own `<gpu>`, and all earlier steps.
+    """
+    numbers = np.arange(len(blocks))
+    steps_before = np.searchsorted(block, numbers)
+    return steps_before + 2 * numbers + 2 * blocks.rank + 3
+
+
+def _step_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
+    """Line of every `<step>` in that file, one after its `<tb>` and the steps before it."""
+    return np.arange(len(block)) + 2 * block + 2 * blocks.rank[block] + 4

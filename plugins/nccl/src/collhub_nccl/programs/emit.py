@@ -1,0 +1,140 @@
+"""Write the folder of a program for NCCL.
+
+It holds the schedule as tables, one fixed runtime with its builds, a test double of NCCL for the
+CPU, and a Python entry. The schedule is data, so that one program is tested for all algorithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from importlib.resources import files
+
+import numpy as np
+from hub_core.plugin_api.contract import Options
+
+from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, schedule_json, tables_of
+from hub_core.execution.levels import levelled_program
+from hub_core.model import COLUMN_DEFAULTS, Algorithm, Buffer, Loss, StepKind, StepTable, UsageError
+from hub_core.plugin_api import Artifact, WriteResult
+
+# Named one by one, so that no other file of the folders is ever emitted.
+_SCRIPTS = frozenset({"run_nccl4py.py"})
+_RUNTIME = (
+    "CMakeLists.txt",
+    "Makefile",
+    "README.md",
+    "arguments.hpp",
+    "elements.hpp",
+    "main.cu",
+    "run_nccl4py.py",
+    "runtime.cuh",
+    "schedule.hpp",
+    "together.hpp",
+    "values.hpp",
+)
+_DOUBLE = ("cuda_runtime.h", "nccl.h", "nccl_double.cpp")
+# Columns that the tables have no place for, and what that means.
+_LOST_COLUMNS = (
+    ("channel", "all messages use one communicator and one stream; NCCL chooses its channels"),
+    ("lane", "all records of a rank run on one stream, level by level"),
+    ("duration_ns", "the device decides how long a step takes"),
+    ("source_line", "records do not name the lines of the source"),
+)
+
+
+def write(algorithm: Algorithm, options: Options) -> WriteResult:
+    """Writer of the format `nccl`.
+
+    Raises `InputError` for what cannot be executed: see `levelled_program`.
+    """
+    in_place = _is_in_place(algorithm, options.get("mode"))
+    program = levelled_program(algorithm, in_place)
+    tables = tables_of(algorithm, program)
+    losses = tuple(_losses(algorithm, in_place))
+    return WriteResult(_artifacts(tables), losses)
+
+
+def _is_in_place(algorithm: Algorithm, mode: object) -> bool:
+    """The calls that the program serves, by the option `mode`. Raises `UsageError`."""
+    collective = algorithm.collective
+    if mode is None:
+        return not collective.out_of_place
+    in_place = mode == "in-place"
+    is_served = collective.in_place if in_place else collective.out_of_place
+    if not is_served:
+        other = "out-of-place" if in_place else "in-place"
+        raise UsageError(
+            f"option mode: the algorithm does not serve calls {mode}",
+            cure=f"leave it out, or use {other}",
+        )
+    return in_place
+
+
+def fixed_files() -> Iterator[Artifact]:
+    """The files that are the same for every algorithm."""
+    for name in _RUNTIME:
+        yield _shipped("runtime", name, name)
+    for name in _DOUBLE:
+        yield _shipped("double", name, f"double/{name}")
+
+
+def _shipped(folder: str, name: str, target: str) -> Artifact:
+    """A file of this distribution as an artifact."""
+    file = files("collhub_nccl") / folder / name
+    return Artifact(target, file.read_bytes, executable=name in _SCRIPTS)
+
+
+def _artifacts(tables: Tables) -> Iterator[Artifact]:
+    """All files of the folder; the tables are printed when they are asked for."""
+    yield from fixed_files()
+    yield Artifact("schedule.cpp", partial(_encoded_cpp, tables))
+    yield Artifact("schedule.json", partial(_encoded_json, tables))
+
+
+def _encoded_cpp(tables: Tables) -> bytes:
+    return schedule_cpp(tables).encode()
+
+
+def _encoded_json(tables: Tables) -> bytes:
+    return schedule_json(tables).encode()
+
+
+def _losses(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
+    """What the program does not show of the algorithm."""
+    yield from _losses_of_collective(algorithm, in_place)
+    for feature, consequence in _LOST_COLUMNS:
+        if _is_set(algorithm.steps, feature):
+            yield Loss(feature, "steps", consequence)
+    yield Loss(
+        "data and control dependencies",
+        "steps",
+        "levels take their place, which order more than they must",
+    )
+    if algorithm.extensions:
+        yield Loss("extensions", ", ".join(sorted(algorithm.extensions)), "not in the tables")
+
+
+def _losses_of_collective(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
+    """What the program leaves out of what the algorithm is for."""
+    collective = algorithm.collective
+    if collective.in_place and collective.out_of_place:
+        written, other = "in-place", "out_of_place"
+        if not in_place:
+            written, other = "out-of-place", "in_place"
+        yield Loss(other, written, "write a second folder with -O mode for the other calls")
+    if algorithm.steps.is_kind(StepKind.COMPUTE).any():
+        yield Loss("steps", "COMPUTE", "opaque work between messages is left out")
+    if collective.contract is not None and collective.contract.expected is None:
+        yield Loss(
+            "contract",
+            "the custom collective states no result",
+            "the program times the schedule and checks nothing",
+        )
+
+
+def _is_set(steps: StepTable, column: str) -> bool:
+    """Whether a column states anything."""
+    values = getattr(steps, column)
+    unset = COLUMN_DEFAULTS.get(column, Buffer.INPUT)
+    return bool(np.any(values != unset))

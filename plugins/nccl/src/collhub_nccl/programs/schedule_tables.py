@@ -1,0 +1,275 @@
+"""State a levelled program as the tables of the emitted program.
+
+C++ for the runtime (`schedule.hpp` declares it), JSON for the Python entry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.execution.bandwidth import bus_bandwidth
+from hub_core.execution.program import LevelledProgram
+from hub_core.model import (
+    REDUCING,
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    InputError,
+    Provenance,
+)
+
+Int64Array = npt.NDArray[np.int64]
+
+# Offsets and counts are int32 in a record, which so takes 24 bytes.
+_LARGEST = 2**31 - 1
+# Bounds on what a C++ compiler is asked to take in as one array.
+_MOST_RECORDS = 4_000_000
+_MOST_PROMISES = 1_000_000
+# Collectives whose result the runtime compares with that of NCCL's own; names of `schedule.hpp`.
+_NATIVE = {
+    CollectiveKind.ALL_REDUCE: "kAllReduce",
+    CollectiveKind.ALL_GATHER: "kAllGather",
+    CollectiveKind.REDUCE_SCATTER: "kReduceScatter",
+    CollectiveKind.BROADCAST: "kBroadcast",
+    CollectiveKind.REDUCE: "kReduce",
+}
+# In the order of `Record` in `schedule.hpp`, which has an unused byte behind the buffers.
+_RECORD_FIELDS = (
+    "kind",
+    "src_buffer",
+    "dst_buffer",
+    "level",
+    "peer",
+    "src_offset",
+    "dst_offset",
+    "count",
+)
+_PROMISE_FIELDS = ("offset", "source", "source_offset", "count")
+_CPP = """\
+// Tables of one schedule; made by Collective Hub, read by runtime.cuh.
+#include "schedule.hpp"
+
+namespace collhub {{
+namespace {{
+
+{arrays}
+}}  // namespace
+
+const Schedule kSchedule = {facts};
+
+}}  // namespace collhub
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What an emitted folder states, in blocks of the program.
+
+    `records`: int64[n, 8], columns as in `_RECORD_FIELDS`, unused sides zero. `promises`: int64[n,
+    4], runs of equal step: offset in OUTPUT, source rank (-1: all, reduced), offset in its INPUT,
+    count. `promise_indptr`: int64[ranks + 1], the promises of every rank.
+    """
+
+    provenance: Provenance
+    collective: Collective
+    program: LevelledProgram
+    records: Int64Array
+    promises: Int64Array
+    promise_indptr: Int64Array
+
+
+def tables_of(algorithm: Algorithm, program: LevelledProgram) -> Tables:
+    """The tables of an algorithm and of what it was levelled to.
+
+    Raises `InputError` for what they cannot hold.
+    """
+    collective = algorithm.collective
+    # The contract of a custom collective is in units already, which the program does not cut.
+    if collective.kind is not CollectiveKind.CUSTOM:
+        collective = replace(collective, unit_count=program.unit_count)
+    records = _records(program)
+    promises, indptr = _promises(collective)
+    return Tables(algorithm.provenance, collective, program, records, promises, indptr)
+
+
+def _records(program: LevelledProgram) -> Int64Array:
+    """The records of all ranks as `Tables` has them."""
+    columns = [getattr(program, name).astype(np.int64) for name in _RECORD_FIELDS]
+    records = np.stack(columns, axis=1)
+    # A send has no destination and a receive no source: the runtime reads neither.
+    buffers = records[:, 1:3]
+    buffers[buffers == Buffer.UNKNOWN] = 0
+    if len(records) > _MOST_RECORDS or records.max(initial=0) > _LARGEST:
+        raise InputError(
+            f"{len(records)} records are more than an emitted program holds",
+            cure=f"use at most {_MOST_RECORDS} records, and offsets below 2^31",
+            code="too-large",
+        )
+    return records
+
+
+def _promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
+    """The result that the collective states, in runs of blocks, and where those of a rank begin."""
+    stated = collective.postcondition()
+    ranks = np.arange(collective.num_ranks + 1)
+    if stated is None:
+        return np.zeros((0, len(_PROMISE_FIELDS)), np.int64), np.zeros_like(ranks)
+    shift = stated.source_unit - stated.offset
+    # Sorted by source first, so that what lies side by side at both ends becomes one run.
+    order = np.lexsort((stated.offset, shift, stated.source_rank, stated.rank))
+    rank, source = stated.rank[order], stated.source_rank[order]
+    offset, unit = stated.offset[order], stated.source_unit[order]
+    first = np.flatnonzero(_begins_run(rank, offset, source, unit))
+    if len(first) > _MOST_PROMISES:
+        message = f"the result has {len(first)} parts, more than {_MOST_PROMISES}"
+        raise InputError(message, code="too-large")
+    count = np.diff(np.append(first, len(rank)))
+    runs = np.stack([offset[first], source[first], unit[first], count], axis=1)
+    return runs, np.searchsorted(rank[first], ranks).astype(np.int64)
+
+
+def _begins_run(
+    rank: Int64Array, offset: Int64Array, source: Int64Array, unit: Int64Array
+) -> npt.NDArray[np.bool_]:
+    """Whether a row does not continue the one before it, side by side at both ends."""
+    is_first = np.ones(len(rank), np.bool_)
+    is_other = (np.diff(rank) != 0) | (np.diff(source) != 0)
+    is_apart = (np.diff(offset) != 1) | (np.diff(unit) != 1)
+    is_first[1:] = is_other | is_apart
+    return is_first
+
+
+def schedule_cpp(tables: Tables) -> str:
+    """`schedule.cpp`: all tables and the facts that `schedule.hpp` declares."""
+    lines = [
+        *_array("Record", "kRecords", map(_record, tables.records.tolist())),
+        *_array("std::int64_t", "kRecordBegin", _texts(tables.program.rank_indptr)),
+        *_array("Memory", "kMemory", map(_memory, _memories(tables))),
+        *_array("Promise", "kPromises", map(_braced, tables.promises.tolist())),
+        *_array("std::int64_t", "kPromiseBegin", _texts(tables.promise_indptr)),
+    ]
+    return _CPP.format(arrays="\n".join(lines), facts=_braced(_facts(tables)))
+
+
+def _array(type_name: str, name: str, values: Iterable[str]) -> Iterator[str]:
+    yield f"const {type_name} {name}[] = {{"
+    # C++ has no arrays without elements.
+    for text in list(values) or ["{}"]:
+        yield f"{text},"
+    yield "};"
+    yield ""
+
+
+def _texts(column: Int64Array) -> Iterable[str]:
+    return map(str, column.tolist())
+
+
+def _braced(values: Iterable[object]) -> str:
+    """An initializer of C++."""
+    return f"{{{','.join(map(str, values))}}}"
+
+
+def _record(row: list[int]) -> str:
+    """The initializer of a `Record`."""
+    kind, source, target, *rest = row
+    # The zero fills the struct's unused byte.
+    return _braced([f"Kind({kind})", source, target, 0, *rest])
+
+
+@dataclass(frozen=True, slots=True)
+class _RankMemory:
+    """Where INPUT, OUTPUT and SCRATCH begin in a rank's memory, and their sizes, in blocks."""
+
+    begin: list[int]
+    size: list[int]
+    total: int
+    is_defined: bool
+
+
+def _memories(tables: Tables) -> Iterator[_RankMemory]:
+    """The memory of every rank, whose addresses begin at 0 in its own process."""
+    layout = tables.program.layout
+    is_defined = tables.collective.defined_inputs()
+    for rank in range(tables.program.num_ranks):
+        place = tables.program.rank_memory(rank)
+        begin = layout.base[rank] - place.start
+        yield _RankMemory(
+            begin=begin.tolist(),
+            size=layout.size[rank].tolist(),
+            total=place.stop - place.start,
+            is_defined=bool(is_defined[rank]),
+        )
+
+
+def _memory(memory: _RankMemory) -> str:
+    """The initializer of a `Memory`."""
+    begin, size = _braced(memory.begin), _braced(memory.size)
+    return _braced([begin, size, memory.total, _truth(memory.is_defined)])
+
+
+def _facts(tables: Tables) -> list[str]:
+    """The fields of `Schedule`, in its order."""
+    collective, program = tables.collective, tables.program
+    return [
+        f'"{collective.kind}"',
+        f"Native::{_NATIVE.get(collective.kind, 'kNone')}",
+        str(program.num_ranks),
+        str(program.unit_count),
+        str(-1 if collective.root is None else collective.root),
+        _truth(program.in_place),
+        _truth(collective.kind in REDUCING),
+        _truth(len(tables.promises)),
+        f'"{collective.reduce_op}"',
+        # The factor is what one byte in one second comes to.
+        repr(bus_bandwidth(collective, 1, 1.0) or 0.0),
+        "kRecords",
+        "kRecordBegin",
+        "kMemory",
+        "kPromises",
+        "kPromiseBegin",
+    ]
+
+
+def _truth(value: object) -> str:
+    return "true" if value else "false"
+
+
+def schedule_json(tables: Tables) -> str:
+    """`schedule.json`: the same tables for the Python entry, a list of integers per record."""
+    collective, program = tables.collective, tables.program
+    document = {
+        "provenance": tables.provenance.as_json(),
+        "collective": str(collective.kind),
+        "num_ranks": program.num_ranks,
+        "blocks": program.unit_count,
+        "root": collective.root,
+        "in_place": program.in_place,
+        "is_reducing": collective.kind in REDUCING,
+        "reduce_op": str(collective.reduce_op),
+        "memory": [_memory_json(memory) for memory in _memories(tables)],
+        "record_fields": list(_RECORD_FIELDS),
+        "records": _by_rank(tables.records, program.rank_indptr),
+        "promise_fields": list(_PROMISE_FIELDS),
+        "promises": _by_rank(tables.promises, tables.promise_indptr),
+    }
+    return json.dumps(document, separators=(",", ":")) + "\n"
+
+
+def _memory_json(memory: _RankMemory) -> dict[str, object]:
+    return {
+        "begin": memory.begin,
+        "size": memory.size,
+        "total": memory.total,
+        "is_defined": memory.is_defined,
+    }
+
+
+def _by_rank(rows: Int64Array, indptr: Int64Array) -> list[list[list[int]]]:
+    """Rows of every rank."""
+    return [part.tolist() for part in np.split(rows, indptr[1:-1])]

@@ -1,0 +1,203 @@
+"""The topology of one machine, or of several equal ones behind a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from hub_core.plugin_api.contract import Options
+
+from collhub_nccl.topologies.machine import Machine, NodeKind
+from hub_core.model import InputError, Location, UsageError, parse_bandwidth, parse_time
+from hub_core.network import Links, Topology
+
+Int64Array = npt.NDArray[np.int64]
+
+# More than any cluster has: a mistyped number of machines must not take all memory.
+MAX_NODES = 1 << 20
+MAX_LINKS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """How many machines there are, and how their network ports are joined.
+
+    `is_rail`: one switch for the k-th ports of all machines, else one for all ports. `latency_s`:
+    of a link that states none. `net_bandwidth`: of every network port in GB/s, instead of the
+    stated one.
+    """
+
+    machines: int
+    is_rail: bool
+    latency_s: float
+    net_bandwidth: float | None
+
+    @classmethod
+    def of(cls, options: Options) -> Fabric:
+        """From the options `nodes`, `fabric`, `latency` and `net_bandwidth`."""
+        machines = options["nodes"]
+        assert isinstance(machines, int)
+        if machines < 1:
+            raise UsageError(f"nodes={machines} is no number of machines", cure="give at least 1")
+        return cls(
+            machines,
+            is_rail=options["fabric"] == "rail",
+            net_bandwidth=gigabytes_per_s(options, "net_bandwidth"),
+            latency_s=parse_time(str(options["latency"])),
+        )
+
+
+def gigabytes_per_s(options: Options, name: str) -> float | None:
+    """An option that is a bandwidth, in GB/s, None where it is not given."""
+    text = options[name]
+    if text is None:
+        return None
+    return parse_bandwidth(str(text)) / 1e9
+
+
+def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabric) -> Topology:
+    """The topology with `gpus` as NPUs in this order: NPU k of machine m is m * len(gpus) + k.
+
+    Raises `InputError` where there is no GPU, or no network port to join machines by, and
+    `UsageError` for more nodes or links than a topology may have.
+    """
+    copies = _Copies(machine, gpus, fabric)
+    copies.check(source)
+    numbers = copies.numbers()
+    parts = [copies.inner_links(of_machine) for of_machine in numbers]
+    if copies.num_switches:
+        parts += [copies.port_links(of_machine) for of_machine in numbers]
+    return Links.joined(parts).topology(
+        source,
+        copies.num_npus,
+        copies.first_switch + copies.num_switches,
+        node_names=tuple(copies.names()),
+        groups=copies.groups(),
+    )
+
+
+class _Copies:
+    """Equal machines and the switches between them, as nodes of one topology.
+
+    NPUs come first, machine by machine, then the other nodes of all machines, then the switches of
+    the network.
+    """
+
+    def __init__(self, machine: Machine, gpus: Sequence[int], fabric: Fabric) -> None:
+        self._machine = machine
+        self._gpus = list(gpus)
+        self._fabric = fabric
+        self._nets = machine.of_kind(NodeKind.NET)
+        nodes = range(len(machine.kinds))
+        self._others = sorted(set(nodes) - set(gpus))
+        self.num_npus = fabric.machines * len(gpus)
+        self.first_switch = fabric.machines * len(nodes)
+        self.num_switches = self._count_switches()
+
+    def _count_switches(self) -> int:
+        """Switches of the network: none for one machine."""
+        if self._fabric.machines == 1:
+            return 0
+        return len(self._nets) if self._fabric.is_rail else 1
+
+    def check(self, source: str) -> None:
+        """Refuse what makes no topology."""
+        if not self._gpus:
+            raise InputError(
+                "no GPU is known",
+                location=Location(source),
+                cure="name the GPUs with FILE?gpus=",
+                code="no-gpu",
+            )
+        if self._fabric.machines > 1 and not self._nets:
+            raise InputError(
+                "the machine has no network port to join several by",
+                location=Location(source),
+                cure="state the speed of its network cards with FILE?net_bandwidth=400Gbit/s",
+                code="no-net",
+            )
+        self._check_size()
+
+    def _check_size(self) -> None:
+        nodes = self.first_switch + self.num_switches
+        # Every port is joined to a switch in both directions.
+        links_of_machine = len(self._machine.links) + 2 * len(self._nets)
+        links = self._fabric.machines * links_of_machine
+        if nodes > MAX_NODES or links > MAX_LINKS:
+            raise UsageError(
+                f"that is {nodes} nodes and {links} links, too many",
+                cure="give fewer machines with FILE?nodes=",
+            )
+
+    def numbers(self) -> Int64Array:
+        """Number in the topology of every node of every machine: int64[machines, nodes]."""
+        # A topology numbers its NPUs first, so the GPUs of all machines stand before the rest.
+        machines = self._fabric.machines
+        number = np.empty((machines, len(self._machine.kinds)), np.int64)
+        first = 0
+        for part in (self._gpus, self._others):
+            own = np.arange(machines * len(part)).reshape(machines, len(part))
+            number[:, part] = first + own
+            first += machines * len(part)
+        return number
+
+    def inner_links(self, number: Int64Array) -> Links:
+        """The links within one machine, whose nodes have these numbers."""
+        machine = self._machine
+        # By type first: routes prefer the earlier of two links where the hops are equal.
+        keys = sorted(machine.links)
+        ends = np.asarray([key[1:] for key in keys], np.int64).reshape(-1, 2)
+        rates = [machine.links[key] * 1e9 for key in keys]
+        delays = [machine.latencies.get(key, self._fabric.latency_s) for key in keys]
+        return Links(
+            number[ends[:, 0]],
+            number[ends[:, 1]],
+            np.asarray(rates, np.float64),
+            np.asarray(delays, np.float64),
+        )
+
+    def port_links(self, number: Int64Array) -> Links:
+        """Links between the network ports of one machine and the switches of the network."""
+        ports = number[self._nets]
+        switches = np.full(len(ports), self.first_switch)
+        if self._fabric.is_rail:
+            switches += np.arange(len(ports))
+        rates = [self._machine.net_bandwidth(net) * 1e9 for net in self._nets]
+        delays = np.full(2 * len(ports), self._fabric.latency_s)
+        return Links(
+            np.concatenate([ports, switches]),
+            np.concatenate([switches, ports]),
+            np.tile(rates, 2),
+            delays,
+        )
+
+    def names(self) -> list[str]:
+        """Names of all nodes, in the order of their numbers."""
+        own = self._machine.names
+        machines = self._fabric.machines
+        # The names of a single machine stay as the file has them.
+        if machines == 1:
+            return [own[node] for node in (*self._gpus, *self._others)]
+        names = []
+        for part in (self._gpus, self._others):
+            for m in range(machines):
+                names += [f"machine {m} {own[node]}" for node in part]
+        return names + self._switch_names()
+
+    def _switch_names(self) -> list[str]:
+        """Names of the switches of the network, which stand last."""
+        if self._fabric.is_rail:
+            return [f"rail {k}" for k in range(self.num_switches)]
+        return ["network"]
+
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """The NPUs of every machine, where there are several."""
+        size = len(self._gpus)
+        if not self.num_switches:
+            return {}
+        return {
+            f"machine {m}": tuple(range(m * size, (m + 1) * size))
+            for m in range(self._fabric.machines)
+        }

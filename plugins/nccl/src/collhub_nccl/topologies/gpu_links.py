@@ -1,0 +1,195 @@
+"""Join GPUs by what a topology file says of NVLink, xGMI and C2C, or by the profile of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.elements import Element
+from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
+from collhub_nccl.topologies.profiles import PROFILES, GpuProfile
+from collhub_nccl.topologies.xml_machine import Gpu, XmlMachine
+from collhub_nccl.topologies.xml_nodes import TargetKind, bus_of, target_kind
+from hub_core.model import Location, UsageError
+
+_LINKS = ("nvlink", "xgmi", "c2c")
+_CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
+# Far above what any GPU has; it only tells damaged files.
+MAX_COUNT = 1 << 16
+
+
+def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
+    """Add the links that the file states; where it states none, those of the profile, if any.
+
+    Raises `InputError` with the line of a link that is not right.
+    """
+    _warn_of_unknown_links(draft, gpus)
+    links = _StatedLinks(draft, gpus)
+    is_stated = False
+    for gpu in gpus:
+        for element in _link_elements(gpu):
+            links.add(gpu, element)
+            is_stated = True
+    profile = draft.rates.profile
+    if profile is not None and not is_stated:
+        join_by_profile(draft.machine, [gpu.node for gpu in gpus], profile)
+    elif profile is None and not draft.facts.has_gpus:
+        draft.findings.warn(
+            "partial-topology",
+            Location(source),
+            "the file names no <gpu>, so PCI devices of a GPU's class are taken; "
+            "how NVLink joins them, it does not say",
+            _CURE,
+        )
+
+
+def join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) -> None:
+    """Add the usual NVLink or xGMI wiring of the nodes `gpus`, in this order.
+
+    Raises `UsageError` where the wiring is for another number of GPUs.
+    """
+    wiring = profile.wiring
+    if wiring.gpus not in (None, len(gpus)):
+        raise UsageError(
+            f"the profile's wiring is for {wiring.gpus} GPUs, the machine has {len(gpus)}",
+            cure="choose another profile, or name the GPUs with FILE?gpus=",
+            code="profile-size",
+        )
+    for one, other, count in wiring.lanes(len(gpus)):
+        machine.join(LinkType.NVLINK, gpus[one], gpus[other], count * profile.link)
+    if wiring.links:
+        switch = machine.add(NodeKind.NVSWITCH, "nvswitch")
+        for gpu in gpus:
+            machine.join(LinkType.NVLINK, gpu, switch, wiring.links * profile.link)
+
+
+def _children(gpu: Gpu) -> Sequence[Element]:
+    """What stands in the `<gpu>`, nothing where the file has none."""
+    return () if gpu.element is None else gpu.element.children
+
+
+def _link_elements(gpu: Gpu) -> list[Element]:
+    """Elements for the links of a GPU."""
+    return [child for child in _children(gpu) if child.name in _LINKS]
+
+
+def _warn_of_unknown_links(draft: XmlMachine, gpus: Sequence[Gpu]) -> None:
+    for gpu in gpus:
+        for child in _children(gpu):
+            if child.name not in _LINKS:
+                draft.findings.warn(
+                    "unknown-link",
+                    child.place,
+                    f"<{child.name[:40]}> in <gpu> is no link that is known; it is left out",
+                    _CURE,
+                )
+
+
+class _StatedLinks:
+    """Adds the links of `<gpu>` elements to a machine."""
+
+    def __init__(self, draft: XmlMachine, gpus: Sequence[Gpu]) -> None:
+        self._draft = draft
+        self._machine = draft.machine
+        self._switch: int | None = None
+        # Several, where one device has partitions.
+        self._gpus_by_bus: dict[tuple[str, int], list[Gpu]] = {}
+        for gpu in gpus:
+            self._gpus_by_bus.setdefault((gpu.host, gpu.bus), []).append(gpu)
+
+    def add(self, gpu: Gpu, link: Element) -> None:
+        """Add the link or links of one element."""
+        count = link.whole("count")
+        if count is None or not 0 < count <= MAX_COUNT:
+            link.fail_value("count", f"a number of links in 1..{MAX_COUNT}")
+        if link.name == "c2c":
+            self._add_c2c(gpu, link, count)
+        else:
+            # NCCL shares the links of a device among its partitions.
+            rate = count * self._rate_of_one(gpu, link) / gpu.partitions
+            self._add_nvlinks(gpu, link, rate)
+
+    def _add_c2c(self, gpu: Gpu, link: Element, count: int) -> None:
+        """NVLink-C2C joins the GPU of a superchip with its CPU."""
+        rate_mbyte = link.real("bw")
+        if rate_mbyte is None or not 0 < rate_mbyte < 1e9:
+            link.fail_value("bw", "a bandwidth in MB/s")
+        rate = rate_mbyte * count / 1000
+        self._machine.join(LinkType.C2C, gpu.node, gpu.cpu, rate)
+
+    def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float) -> None:
+        """Add NVLink or xGMI of `rate` GB/s in all, to what its class of target says."""
+        if not link.text("tclass"):
+            _refuse_without_class(link)
+        kind = target_kind(link.text("tclass"))
+        if kind is TargetKind.CPU:
+            self._machine.join(LinkType.NVLINK, gpu.node, gpu.cpu, rate)
+        elif kind is TargetKind.NVSWITCH:
+            self._machine.join(LinkType.NVLINK, gpu.node, self._nvswitch(), rate)
+        else:
+            self._add_to_gpu(gpu, link, rate)
+
+    def _nvswitch(self) -> int:
+        """All NVSwitch chips, of all machines of an NVLink domain, act as one."""
+        if self._switch is None:
+            self._switch = self._machine.add(NodeKind.NVSWITCH, "nvswitch")
+        return self._switch
+
+    def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float) -> None:
+        """Add a directed link; the way back is an element of the other GPU."""
+        bus = bus_of(link, "target")
+        targets = self._gpus_by_bus.get((gpu.host, bus), [])
+        if not targets:
+            self._draft.findings.warn(
+                "link-target",
+                link.place,
+                f"<{link.name}> to {link.text('target')}, which is no GPU of the file, is left out",
+            )
+        for target in targets:
+            share = rate / len(targets)
+            self._machine.connect(LinkType.NVLINK, gpu.node, target.node, share)
+
+    def _rate_of_one(self, gpu: Gpu, link: Element) -> float:
+        """GB/s of one link, by the GPU's generation.
+
+        Raises `InputError` where neither file nor profile tells it.
+        """
+        assert gpu.element is not None
+        if link.name == "nvlink":
+            return self._nvlink_rate(gpu.element)
+        return self._xgmi_rate(gpu.element)
+
+    def _nvlink_rate(self, element: Element) -> float:
+        """GB/s of one NVLink, by the compute capability that the element states."""
+        capability = element.whole("sm")
+        profile = self._draft.rates.profile
+        if capability is not None:
+            return bandwidths.nvlink(capability)
+        if profile is None:
+            element.fail("the GPU states no sm, which tells the speed of NVLink", _CURE)
+        return profile.link
+
+    def _xgmi_rate(self, element: Element) -> float:
+        """GB/s of one xGMI link, by the architecture that the element states."""
+        name = element.text("gcn")
+        profile = self._draft.rates.profile
+        if name and bandwidths.is_known_gcn(name):
+            return bandwidths.xgmi(name)
+        if profile is not None:
+            return profile.link
+        if not name:
+            element.fail("the GPU states no gcn, which tells the speed of xGMI", _CURE)
+        rate = bandwidths.xgmi(name)
+        self._draft.findings.warn(
+            "unknown-gpu",
+            element.place,
+            f"the GPU gcn={name[:40]!r} is not known; {rate:g} GB/s a link is assumed",
+            _CURE,
+        )
+        return rate
+
+
+def _refuse_without_class(link: Element) -> NoReturn:
+    # NCCL looks the class up in the running machine, which a file cannot do.
+    link.fail(f"<{link.name}> has no tclass, which tells what it leads to", "get the whole dump")

@@ -1,0 +1,92 @@
+"""One machine as nodes and typed links, before its nodes get the numbers of a topology."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+
+class NodeKind(StrEnum):
+    """What a node of a machine is; GPU become NPUs, the others switches."""
+
+    GPU = "gpu"
+    NVSWITCH = "nvswitch"
+    PCI = "pci"
+    CPU = "cpu"
+    NIC = "nic"
+    NET = "net"
+
+
+class LinkType(IntEnum):
+    """Types of links, as NCCL names them.
+
+    Their order is that of the links in a topology, so that routes prefer NVLink where the number
+    of hops is equal.
+    """
+
+    NVLINK = 0
+    C2C = 1
+    LOC = 2
+    PCI = 3
+    SYS = 4
+    NET = 5
+
+
+LinkKey = tuple[LinkType, int, int]
+"""(type, source, destination) of a directed link."""
+
+
+class Machine:
+    """Nodes by kind and name, and directed links between them.
+
+    `links`: bandwidths in GB/s; repeated links of one type add up, as in NCCL. `latencies`: of the
+    links that state one, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: list[NodeKind] = []
+        self.names: list[str] = []
+        self.links: dict[LinkKey, float] = {}
+        self.latencies: dict[LinkKey, float] = {}
+        self._taken: dict[str, int] = {}
+
+    def add(self, kind: NodeKind, name: str) -> int:
+        """Add a node and return its number; its name gets a number where another has it."""
+        times = self._taken.get(name, 0) + 1
+        self._taken[name] = times
+        self.kinds.append(kind)
+        self.names.append(name if times == 1 else f"{name} #{times}")
+        return len(self.kinds) - 1
+
+    def connect(self, type: LinkType, source: int, destination: int, bandwidth: float) -> None:
+        """Add a directed link of `bandwidth` GB/s."""
+        # A link of a device to itself, or of no bandwidth, can carry nothing: files have such.
+        if source == destination or bandwidth <= 0:
+            return
+        key = (type, source, destination)
+        self.links[key] = self.links.get(key, 0.0) + bandwidth
+
+    def join(
+        self,
+        type: LinkType,
+        one: int,
+        other: int,
+        bandwidth: float,
+        latency_s: float | None = None,
+    ) -> None:
+        """Add a link of `bandwidth` GB/s in both directions."""
+        for source, destination in ((one, other), (other, one)):
+            self.connect(type, source, destination, bandwidth)
+            if latency_s is not None:
+                self.latencies[type, source, destination] = latency_s
+
+    def of_kind(self, kind: NodeKind) -> list[int]:
+        """Nodes of one kind, in the order in which they were added."""
+        return [node for node, own in enumerate(self.kinds) if own is kind]
+
+    def net_bandwidth(self, net: int) -> float:
+        """What a network port can send to its machine, in GB/s."""
+        rates = []
+        for (type, source, _), rate in self.links.items():
+            if type is LinkType.NET and source == net:
+                rates.append(rate)
+        return sum(rates)

@@ -1,0 +1,194 @@
+"""Read the text of `nvidia-smi topo -m` as a topology.
+
+The matrix says which GPUs NVLink joins, and which devices share PCI switches and CPUs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from hub_core.plugin_api.contract import Options
+
+from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.fabric import Fabric, gigabytes_per_s, topology_of
+from collhub_nccl.topologies.findings import MachineFindings
+from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
+from collhub_nccl.topologies.profiles import PROFILES, GpuProfile
+from collhub_nccl.topologies.smi_matrix import (
+    PROFILE_CURE,
+    SHARED,
+    SmiDevice,
+    pairs_of,
+    read_matrix,
+)
+from hub_core.model import Location
+from hub_core.network import Topology
+from hub_core.plugin_api import Source
+
+# Most links that a GPU of any generation has; NCCL's rates of Ampere and between two Skylakes.
+_MOST_NVLINKS = 18
+_DEFAULT_NVLINK = 20.0
+_DEFAULT_SYS = 10.0
+
+Pairs = dict[tuple[int, int], int]
+"""Number of NVLinks by pairs of rows."""
+
+
+def read(source: Source, options: Options) -> Topology:
+    """Read a machine; GPUs become NPUs by their number.
+
+    PCI switches, CPUs, NVSwitch and network cards become switches. What is assumed goes to
+    `source.report`. Raises `InputError` naming file and line.
+    """
+    fabric = Fabric.of(options)
+    findings = MachineFindings()
+    devices = read_matrix(source.name, source.content())
+    profile = None if options["profile"] is None else PROFILES[str(options["profile"])]
+    machine = _machine_of(devices)
+    counts = _nvlink_counts(devices)
+    if counts:
+        _add_nvlinks(machine, counts, profile)
+    if counts and profile is None:
+        _warn_of_unknown_gpu(findings, source.name)
+    _add_tree(machine, devices, options, profile)
+    if fabric.net_bandwidth is not None:
+        _add_ports(machine, fabric.net_bandwidth)
+    topology = topology_of(machine, machine.of_kind(NodeKind.GPU), source.name, fabric)
+    findings.tell(source.report)
+    return topology
+
+
+def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
+    """The devices without links; the node of a device is its row."""
+    machine = Machine()
+    for device in devices:
+        if device.is_gpu:
+            number = device.name.removeprefix("GPU")
+            machine.add(NodeKind.GPU, f"gpu {number}")
+        else:
+            machine.add(NodeKind.NIC, f"nic {device.name}")
+    return machine
+
+
+def _add_ports(machine: Machine, net_bandwidth: float) -> None:
+    """Give every network card a port, as the matrix names none."""
+    for nic in machine.of_kind(NodeKind.NIC):
+        net = machine.add(NodeKind.NET, f"net {machine.names[nic]}")
+        machine.join(LinkType.NET, net, nic, net_bandwidth)
+
+
+def _warn_of_unknown_gpu(findings: MachineFindings, name: str) -> None:
+    findings.warn(
+        "unknown-gpu",
+        Location(name),
+        "how fast an NVLink is, the file does not say; "
+        f"{_DEFAULT_NVLINK:g} GB/s one way is assumed",
+        PROFILE_CURE,
+    )
+
+
+def _nvlink_counts(devices: Sequence[SmiDevice]) -> Pairs:
+    """NVLinks of all pairs that have any."""
+    counts = {}
+    for one, other in pairs_of(devices):
+        count = devices[one].nvlinks_to(other)
+        if count is not None:
+            counts[one, other] = count
+    return counts
+
+
+def _add_nvlinks(machine: Machine, counts: Pairs, profile: GpuProfile | None) -> None:
+    """Join pairs directly, or every GPU with NVSwitch.
+
+    The matrix does not name NVSwitch. It is there where one GPU cannot have as many links as its
+    row says: behind a switch, a GPU's links count again for every other GPU.
+    """
+    rate, most = _DEFAULT_NVLINK, _MOST_NVLINKS
+    if profile is not None:
+        rate = profile.link
+        most = profile.wiring.links or _MOST_NVLINKS
+    counts_of_gpu = {
+        gpu: [count for pair, count in counts.items() if gpu in pair]
+        for gpu in machine.of_kind(NodeKind.GPU)
+    }
+    # Without a profile, few links behind a switch are taken for direct ones.
+    if max(map(sum, counts_of_gpu.values())) <= most:
+        for (one, other), count in counts.items():
+            machine.join(LinkType.NVLINK, one, other, count * rate)
+        return
+    switch = machine.add(NodeKind.NVSWITCH, "nvswitch")
+    for gpu, own in counts_of_gpu.items():
+        machine.join(LinkType.NVLINK, gpu, switch, max(own, default=0) * rate)
+
+
+def _add_tree(
+    machine: Machine,
+    devices: Sequence[SmiDevice],
+    options: Options,
+    profile: GpuProfile | None,
+) -> None:
+    """Add the PCI switches and CPUs above the devices, and join the CPUs."""
+    rate = gigabytes_per_s(options, "pci_bandwidth")
+    # The matrix says nothing of PCI generations: switches and cards are taken to have the GPU's.
+    if rate is None:
+        rate = profile.pci if profile else bandwidths.DEFAULT_PCI
+    between_cpus = gigabytes_per_s(options, "cpu_bandwidth")
+    if between_cpus is None:
+        between_cpus = _DEFAULT_SYS
+    _add_levels(machine, devices, rate)
+    for one, other in itertools.combinations(machine.of_kind(NodeKind.CPU), 2):
+        machine.join(LinkType.SYS, one, other, between_cpus)
+
+
+def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> None:
+    """Add one node for all devices that share it, from the nearest relation to the farthest.
+
+    Between GPUs that NVLink joins the matrix hides what they share; what both share with others,
+    and their NUMA nodes, tells it where anything does.
+    """
+    # The highest node above every device so far, and the lowest device that shares it.
+    top = list(range(len(devices)))
+    group = list(range(len(devices)))
+    for relation in SHARED:
+        is_last = relation == SHARED[-1]
+        _merge_groups(group, devices, relation)
+        for first in sorted(set(group)):
+            members = [device for device, own in enumerate(group) if own == first]
+            below = sorted({top[device] for device in members})
+            # Every device has a CPU above it, but not every one a switch of its own.
+            if len(below) == 1 and not is_last:
+                continue
+            node = _add_above(machine, NodeKind.CPU if is_last else NodeKind.PCI, below, rate)
+            for device in members:
+                top[device] = node
+
+
+def _add_above(machine: Machine, kind: NodeKind, below: Sequence[int], rate: float) -> int:
+    """Add a node and join it with those below it."""
+    number = len(machine.of_kind(kind))
+    node = machine.add(kind, f"{kind} {number}")
+    for child in below:
+        machine.join(LinkType.PCI, child, node, rate)
+    return node
+
+
+def _merge_groups(group: list[int], devices: Sequence[SmiDevice], relation: str) -> None:
+    """Merge the groups of devices that have this relation, or, at the last one, a NUMA node."""
+    is_last = relation == SHARED[-1]
+    for one, other in pairs_of(devices):
+        numa = devices[one].numa
+        # An empty text is no node: older versions print none.
+        has_common_numa = is_last and numa != "" and numa == devices[other].numa
+        if has_common_numa or devices[one].cells[other] == relation:
+            _merge(group, group[one], group[other])
+
+
+def _merge(group: list[int], one: int, other: int) -> None:
+    """Give the devices of two groups the lower one's number."""
+    low, high = sorted((one, other))
+    if low == high:
+        return
+    for device, own in enumerate(group):
+        if own == high:
+            group[device] = low

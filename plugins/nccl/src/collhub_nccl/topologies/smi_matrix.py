@@ -1,0 +1,169 @@
+"""Parse the matrix that `nvidia-smi topo -m` prints: what every two devices share.
+
+Source: the manual page of nvidia-smi, "topo", and the legend below the matrix itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from collhub_nccl.topologies.profiles import PROFILES
+from hub_core.model import InputError, Location
+
+# Far above any machine; the text grows with the square of its devices.
+MAX_BYTES = 4 << 20
+MAX_DEVICES = 1024
+# What two devices share, nearest first: a PCI switch, several of them, a host bridge, a NUMA node.
+SHARED = ("PIX", "PXB", "PHB", "NODE")
+# SOC is the old name of SYS.
+_APART = ("SYS", "SOC")
+_NVLINKS = re.compile(r"NV([0-9]{1,3})\Z")
+# The first line is underlined where the output went to a terminal.
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+# First words of the columns behind the matrix: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID".
+_AFFINITIES = ("CPU", "NUMA", "GPU")
+PROFILE_CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
+
+
+@dataclass(frozen=True, slots=True)
+class SmiDevice:
+    """A row of the matrix: name, line, relation to every device, NUMA node where stated."""
+
+    name: str
+    line: int
+    cells: tuple[str, ...]
+    numa: str
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether the row is that of a GPU; the others are network cards."""
+        return self.name.startswith("GPU")
+
+    def nvlinks_to(self, other: int) -> int | None:
+        """Number of NVLinks to the device in column `other`, None for another relation."""
+        match = _NVLINKS.match(self.cells[other])
+        return int(match[1]) if match else None
+
+
+def pairs_of(devices: Sequence[SmiDevice]) -> Iterator[tuple[int, int]]:
+    """Every two devices, the one with the lower number first."""
+    return itertools.combinations(range(len(devices)), 2)
+
+
+def read_matrix(name: str, content: bytes) -> list[SmiDevice]:
+    """The rows of the matrix in a file; what follows it, the legend, is not read.
+
+    Raises `InputError` with the line of what is wrong.
+    """
+    if len(content) > MAX_BYTES:
+        _fail(name, None, f"the file is larger than {MAX_BYTES >> 20} MiB")
+    text = content.decode("utf-8", "replace")
+    lines = _ESCAPE.sub("", text).splitlines()
+    start = _first_line(name, lines)
+    heads = _device_names(name, lines, start)
+    devices: list[SmiDevice] = []
+    for number, line in enumerate(lines[start + 1 : start + 1 + len(heads)], start + 2):
+        row = _Row(name, number, line.split(), heads, len(devices))
+        devices.append(row.device())
+    if len(devices) < len(heads):
+        _fail(
+            name,
+            len(lines),
+            f"the matrix ends after {len(devices)} of {len(heads)} rows",
+            "save the whole output",
+        )
+    _check_symmetry(name, devices)
+    return devices
+
+
+def _first_line(name: str, lines: Sequence[str]) -> int:
+    """Index of the line with the names of all devices."""
+    found = (index for index, line in enumerate(lines) if line.split()[:1] == ["GPU0"])
+    start = next(found, None)
+    if start is None:
+        _fail(name, None, "this is not the output of nvidia-smi topo -m: no line begins with GPU0")
+    return start
+
+
+def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
+    """Names of all devices, which head the columns and, in the same order, the rows."""
+    words = lines[start].split()
+    heads = list(itertools.takewhile(lambda word: word not in _AFFINITIES, words))
+    if len(heads) > MAX_DEVICES or len(set(heads)) < len(heads):
+        _fail(name, start + 1, f"the first line names a device twice, or more than {MAX_DEVICES}")
+    return heads
+
+
+def _check_symmetry(name: str, devices: Sequence[SmiDevice]) -> None:
+    """Refuse a matrix that was edited on one side of its diagonal only."""
+    for one, other in pairs_of(devices):
+        there = devices[one].cells[other]
+        back = devices[other].cells[one]
+        if there != back:
+            _fail(
+                name,
+                devices[other].line,
+                f"{devices[one].name} and {devices[other].name} are {there} one way, "
+                f"{back} the other",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of the matrix: its words, the names of all devices, and which of them it is for."""
+
+    file: str
+    line: int
+    words: Sequence[str]
+    heads: Sequence[str]
+    position: int
+
+    def device(self) -> SmiDevice:
+        """The device of the row. Raises `InputError`."""
+        size, words = len(self.heads), self.words
+        own = self.heads[self.position]
+        if len(words) < size + 1 or words[0] != own:
+            _fail(
+                self.file,
+                self.line,
+                f"the row of {own[:40]} was expected, with {size} columns",
+                "save the whole output",
+            )
+        cells = tuple(words[1 : size + 1])
+        for column, cell in enumerate(cells):
+            if not self._fits(column, cell):
+                self._refuse_cell(column, cell)
+        return SmiDevice(words[0], self.line, cells, _numa_node(words[size + 1 :]))
+
+    def _fits(self, column: int, cell: str) -> bool:
+        """Whether the text of a cell is a relation, and the device itself on the diagonal."""
+        if column == self.position:
+            return cell == "X"
+        return cell in SHARED or cell in _APART or _NVLINKS.match(cell) is not None
+
+    def _refuse_cell(self, column: int, cell: str) -> NoReturn:
+        """Name the two devices, what stands there, and what might."""
+        known = ", ".join((*SHARED, *_APART))
+        _fail(
+            self.file,
+            self.line,
+            f"{self.heads[self.position]} and {self.heads[column]}: "
+            f"{cell[:40]!r} is not one of X, NV#, {known}",
+            f"write the PCI relation there; for links, {PROFILE_CURE}",
+        )
+
+
+def _numa_node(affinities: Sequence[str]) -> str:
+    """The NUMA node by the words behind the matrix, where they state a single one."""
+    # First the CPUs, then their NUMA nodes, which may be a range or "N/A".
+    if len(affinities) > 1 and affinities[1].isdecimal():
+        return affinities[1]
+    return ""
+
+
+def _fail(name: str, line: int | None, message: str, cure: str = "") -> NoReturn:
+    raise InputError(message, location=Location(name, line), cure=cure, code="invalid-nvidia-smi")

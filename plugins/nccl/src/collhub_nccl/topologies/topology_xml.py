@@ -1,0 +1,106 @@
+"""Read NCCL's and RCCL's topology XML as a topology.
+
+NCCL loads such files by `NCCL_TOPO_FILE` and writes them by `NCCL_TOPO_DUMP_FILE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hub_core.plugin_api.contract import Options
+
+from collhub_nccl.topologies.elements import Element, parse
+from collhub_nccl.topologies.fabric import Fabric, gigabytes_per_s, topology_of
+from collhub_nccl.topologies.findings import MachineFindings
+from collhub_nccl.topologies.flatten import flatten_switches
+from collhub_nccl.topologies.gpu_links import join_gpus
+from collhub_nccl.topologies.link_rates import LinkRates
+from collhub_nccl.topologies.profiles import PROFILES
+from collhub_nccl.topologies.xml_machine import FileFacts, Gpu, XmlMachine, build
+from collhub_nccl.topologies.xml_nodes import bus_number, is_gpu_class
+from hub_core.model import UsageError
+from hub_core.network import Topology
+from hub_core.plugin_api import Source
+
+
+def read(source: Source, options: Options) -> Topology:
+    """Read a machine; GPUs become NPUs in the order of their `dev`, all else becomes switches.
+
+    Bandwidths are NCCL's, one way; every link has the latency of the option but ports that state
+    one. What is assumed goes to `source.report`. Raises `InputError` naming file and line.
+    """
+    fabric = Fabric.of(options)
+    root = parse(source.content(), source.name)
+    # Before devices get nodes: the upper switch takes over what is below the lower one.
+    flatten_switches(root)
+    draft = _draft(root, options, fabric)
+    build(root, draft)
+    gpus = _in_order(draft)
+    join_gpus(draft, gpus, source.name)
+    if not gpus:
+        _refuse_empty(root)
+    nodes = [gpu.node for gpu in gpus]
+    topology = topology_of(draft.machine, nodes, source.name, fabric)
+    draft.findings.tell(source.report)
+    return topology
+
+
+def _draft(root: Element, options: Options, fabric: Fabric) -> XmlMachine:
+    """An empty machine for the elements of a file, with what holds for all of them."""
+    facts = _facts(root, options, fabric)
+    findings = MachineFindings()
+    profile = options["profile"]
+    rates = LinkRates(
+        is_rccl=facts.is_rccl,
+        profile=None if profile is None else PROFILES[str(profile)],
+        cpu_bandwidth=gigabytes_per_s(options, "cpu_bandwidth"),
+        findings=findings,
+    )
+    return XmlMachine(facts, rates, findings)
+
+
+def _facts(root: Element, options: Options, fabric: Fabric) -> FileFacts:
+    """What holds for the whole file."""
+    gpus = [element for element in root.walk() if element.name == "gpu"]
+    named = str(options["gpus"] or "")
+    return FileFacts(
+        # NCCL writes version 1.
+        is_rccl=root.text("version") == "2",
+        named_gpus=frozenset(_named_gpus(named)),
+        has_gpus=bool(named or gpus),
+        has_ranks=any(gpu.text("rank") for gpu in gpus),
+        net_bandwidth=fabric.net_bandwidth,
+    )
+
+
+def _named_gpus(text: str) -> Iterator[int]:
+    """Bus ids of the option `gpus`."""
+    for part in filter(None, text.split(",")):
+        number = bus_number(part)
+        if number is None:
+            raise UsageError(
+                f"gpus: {part[:40]!r} is no bus id",
+                cure="write for example 00:16.0,00:17.0",
+                code="bus-id",
+            )
+        yield number
+
+
+def _in_order(draft: XmlMachine) -> list[Gpu]:
+    """GPUs by host, then by device number."""
+    place_of_host = {host: place for place, host in enumerate(draft.cpus)}
+    return sorted(draft.gpus, key=lambda gpu: (place_of_host[gpu.host], *gpu.order))
+
+
+def _refuse_empty(root: Element) -> None:
+    # Two devices that might be GPUs make an example that the user can change.
+    examples = [
+        element.text("busid")
+        for element in root.walk()
+        if element.name == "pci" and not is_gpu_class(element.text("class"))
+    ][:2]
+    first = f", for example FILE?gpus={','.join(examples)}" if examples else ""
+    root.fail(
+        "the file names no GPU, neither as <gpu> nor by the class of a PCI device",
+        f"say which devices are GPUs{first}",
+    )

@@ -1,0 +1,318 @@
+"""Build the machine that a topology file describes: CPUs, PCI devices and network ports.
+
+The links of GPUs come last, from `gpu_links`. Source of what an element stands for:
+`src/graph/topo.cc` and `src/graph/xml.cc` of NCCL 2.30; RCCL's where the file says version 2.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.elements import Element
+from collhub_nccl.topologies.findings import MachineFindings
+from collhub_nccl.topologies.link_rates import LinkRates
+from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
+from collhub_nccl.topologies.xml_nodes import TargetKind, bus_of, device_kind
+
+# Children that NCCL reads, by element.
+_KNOWN = {
+    "system": ("cpu",),
+    "cpu": ("pci", "nic"),
+    "pci": ("pci", "gpu", "nic", "pcilink"),
+    "gpu": ("nvlink", "xgmi", "c2c"),
+    "nic": ("net",),
+    "net": (),
+}
+# Between two partitions of one GPU, in GB/s (MLOPart, NCCL 2.30).
+_PARTITION_LINK = 2618.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of the file.
+
+    `node`: in the machine. `host`: hash of the host, for files of several. `bus`: PCI bus id.
+    `cpu`: node of the CPU above it. `partitions`: GPUs that share its PCI device. `element`: its
+    `<gpu>`, where the file has one.
+    """
+
+    node: int
+    host: str
+    bus: int
+    cpu: int
+    partitions: int
+    element: Element | None
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        """By device number; where the file states none, by bus id.
+
+        This is how CUDA numbers devices where `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`.
+        """
+        dev = None if self.element is None else self.element.whole("dev")
+        if dev is None:
+            return True, self.bus
+        return False, dev
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What holds for a whole topology file, by its elements and the options of the reader.
+
+    `named_gpus`: bus ids of the option `gpus`. `has_gpus`: whether GPUs are named, by that option
+    or by the file. `has_ranks`: whether a GPU of the file has a rank. `net_bandwidth`: of every
+    network port in GB/s, instead of the stated one.
+    """
+
+    is_rccl: bool
+    named_gpus: frozenset[int]
+    has_gpus: bool
+    has_ranks: bool
+    net_bandwidth: float | None
+
+
+@dataclass(slots=True)
+class XmlMachine:
+    """The machine of a topology file while its elements are walked, and what was met on the way.
+
+    `cpus`: nodes and elements of the CPUs of every host. `nics`, `switches`: nodes by (host, bus
+    id). `cross_links`: `<pcilink>` elements with their host and the switch that they leave.
+    """
+
+    facts: FileFacts
+    rates: LinkRates
+    findings: MachineFindings
+    machine: Machine = field(default_factory=Machine)
+    gpus: list[Gpu] = field(default_factory=list)
+    cpus: dict[str, list[tuple[int, Element]]] = field(default_factory=dict)
+    nics: dict[tuple[str, int], int] = field(default_factory=dict)
+    switches: dict[tuple[str, int], int] = field(default_factory=dict)
+    cross_links: list[tuple[str, int, Element]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Above:
+    """What is above an element: the host, the node of its CPU, and the nearest node."""
+
+    host: str
+    cpu: int
+    node: int
+
+
+def build(root: Element, draft: XmlMachine) -> None:
+    """Fill the machine with everything but the links of GPUs.
+
+    Raises `InputError` with the line of what is wrong.
+    """
+    _check_root(root, draft)
+    for element in root.named("cpu"):
+        _cpu(element, draft)
+    _socket_links(draft)
+    _cross_links(draft)
+
+
+def _check_root(root: Element, draft: XmlMachine) -> None:
+    if root.name != "system":
+        root.fail(
+            f"this is not an NCCL topology: <system> was expected, <{root.name}> stands there"
+        )
+    _check_children(root, draft)
+    # Seen in invented samples on the web: NCCL writes no such file.
+    for element in root.named("gpu", "pci", "nic"):
+        element.fail(f"<{element.name}> stands in <system>: a machine has <cpu>, and devices in it")
+
+
+def _cpu(element: Element, draft: XmlMachine) -> None:
+    """Add a CPU and what is below it."""
+    # A file for one NVLink domain holds the CPUs of several hosts, which tell apart what they name.
+    host = element.text("host_hash")
+    cpus_of_host = draft.cpus.setdefault(host, [])
+    number = element.text("numaid", str(len(cpus_of_host)))
+    node = draft.machine.add(NodeKind.CPU, f"cpu {number}")
+    cpus_of_host.append((node, element))
+    _below(element, _Above(host, node, node), draft)
+
+
+def _socket_links(draft: XmlMachine) -> None:
+    """Join every CPU with every other one of its host, at the rate of the one that sends."""
+    for members in draft.cpus.values():
+        for (one, element), (other, _) in itertools.permutations(members, 2):
+            rate = draft.rates.between_sockets(element)
+            draft.machine.connect(LinkType.SYS, one, other, rate)
+
+
+def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
+    """Walk the devices in a CPU or a PCI switch."""
+    _check_children(element, draft)
+    for child in element.children:
+        if child.name == "pci":
+            _pci(child, above, draft)
+        elif child.name == "nic" and element.name == "cpu":
+            _nic_without_pci(child, above, draft)
+        elif child.name == "pcilink":
+            # The far end may stand further down in the file.
+            draft.cross_links.append((above.host, above.node, child))
+
+
+def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
+    """Add a PCI device by what it is, and what is below it."""
+    bus = bus_of(element)
+    kind = device_kind(element.text("class"))
+    # Cloud files name bridges only (AWS g5, p5): the option says which of them are GPUs.
+    if bus in draft.facts.named_gpus or any(element.named("gpu")):
+        kind = TargetKind.GPU
+    if kind is TargetKind.GPU:
+        _gpus(element, bus, above, draft)
+    elif kind is TargetKind.NIC:
+        _nic(element, bus, above, draft)
+    else:
+        _switch(element, bus, above, draft)
+
+
+def _switch(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
+    """Add a PCI switch, or a device of another kind, which NCCL takes for one."""
+    node = _pci_node(element, draft)
+    draft.switches[above.host, bus] = node
+    rate = draft.rates.of_pci(element)
+    draft.machine.join(LinkType.PCI, node, above.node, rate)
+    _below(element, _Above(above.host, above.cpu, node), draft)
+
+
+def _pci_node(element: Element, draft: XmlMachine) -> int:
+    """Add the node of a PCI device."""
+    return draft.machine.add(NodeKind.PCI, f"pci {_bus_text(element)}")
+
+
+def _bus_text(element: Element) -> str:
+    return element.text("busid").strip()
+
+
+def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
+    """Add the GPU of a PCI device, or its partitions, which then hang on a node of their own."""
+    _check_children(element, draft)
+    every = list(element.named("gpu"))
+    taking_part = [gpu for gpu in every if _takes_part(gpu, draft)]
+    if len(taking_part) < len(every):
+        draft.findings.warn(
+            "gpu-without-rank",
+            element.place,
+            "a GPU without a rank, beside GPUs with one, takes no part",
+        )
+        if not taking_part:
+            return
+    rate = draft.rates.of_pci(element)
+    if len(taking_part) > 1:
+        _partitions(element, rate, above, taking_part, draft)
+    else:
+        # A partial file names the device by its class alone.
+        gpu = taking_part[0] if taking_part else None
+        node = _gpu_node(element, gpu, draft)
+        draft.gpus.append(Gpu(node, above.host, bus, above.cpu, 1, gpu))
+        draft.machine.join(LinkType.PCI, node, above.node, rate)
+
+
+def _takes_part(gpu: Element, draft: XmlMachine) -> bool:
+    """Whether NCCL would use a GPU: it skips those without a rank, which cloud files leave out."""
+    return not draft.facts.has_ranks or bool(gpu.text("rank"))
+
+
+def _partitions(
+    element: Element, rate: float, above: _Above, gpus: list[Element], draft: XmlMachine
+) -> None:
+    """Add the partitions of one GPU, each joined with the device and with one another."""
+    machine, bus = draft.machine, bus_of(element)
+    device = _pci_node(element, draft)
+    machine.join(LinkType.PCI, device, above.node, rate)
+    nodes = []
+    for gpu in gpus:
+        node = _gpu_node(element, gpu, draft)
+        nodes.append(node)
+        draft.gpus.append(Gpu(node, above.host, bus, above.cpu, len(gpus), gpu))
+        machine.join(LinkType.LOC, node, device, bandwidths.UNLIMITED)
+    for one, other in itertools.combinations(nodes, 2):
+        machine.join(LinkType.LOC, one, other, _PARTITION_LINK)
+
+
+def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
+    """Add a GPU, named after its device number, else after its bus id."""
+    dev = "" if gpu is None else gpu.text("dev")
+    return draft.machine.add(NodeKind.GPU, f"gpu {dev or _bus_text(element)}")
+
+
+def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
+    """Add a network card and its ports."""
+    _check_children(element, draft)
+    # RCCL takes the ports of one card as one device.
+    key = (above.host, bus & ~0xF if draft.facts.is_rccl else bus)
+    if key not in draft.nics:
+        draft.nics[key] = draft.machine.add(NodeKind.NIC, f"nic {_bus_text(element)}")
+    node = draft.nics[key]
+    rate = draft.rates.of_pci(element)
+    draft.machine.join(LinkType.PCI, node, above.node, rate)
+    cards = list(element.named("nic"))
+    for card in cards:
+        _ports(card, node, draft)
+    # A partial file names no ports; the option then gives every card one.
+    net_bandwidth = draft.facts.net_bandwidth
+    if not cards and net_bandwidth is not None:
+        net = draft.machine.add(NodeKind.NET, f"net {_bus_text(element)}")
+        draft.machine.join(LinkType.NET, net, node, net_bandwidth)
+
+
+def _nic_without_pci(card: Element, above: _Above, draft: XmlMachine) -> None:
+    """Add a network that is no PCI device, as that of sockets."""
+    node = draft.machine.add(NodeKind.NIC, "nic")
+    draft.machine.join(LinkType.PCI, node, above.cpu, bandwidths.UNLIMITED)
+    _ports(card, node, draft)
+
+
+def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
+    _check_children(card, draft)
+    for port in card.named("net"):
+        # NCCL passes over ports without a device number.
+        if port.whole("dev") is not None:
+            _port(port, nic, draft)
+
+
+def _port(port: Element, nic: int, draft: XmlMachine) -> None:
+    """Add a network port with its rate and latency."""
+    net = draft.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
+    rate = draft.rates.of_port(port, draft.facts.net_bandwidth)
+    delay_us = port.real("latency")
+    # NCCL writes 0 where it knows none.
+    latency_s = delay_us * 1e-6 if delay_us and delay_us > 0 else None
+    draft.machine.join(LinkType.NET, net, nic, rate, latency_s)
+
+
+def _cross_links(draft: XmlMachine) -> None:
+    """Links from one PCI switch to another; the way back is an element of the other switch."""
+    for host, node, element in draft.cross_links:
+        target = draft.switches.get((host, bus_of(element, "target")))
+        if target is None:
+            draft.findings.warn(
+                "pcilink-target",
+                element.place,
+                f"<pcilink> to {element.text('target')}, which is no PCI switch of the file, "
+                "is left out",
+            )
+        else:
+            draft.machine.connect(LinkType.LOC, node, target, bandwidths.UNLIMITED)
+
+
+def _check_children(element: Element, draft: XmlMachine) -> None:
+    """Warn of elements that are not read."""
+    for child in element.children:
+        if child.name in _KNOWN.get(element.name, ()):
+            continue
+        # What is known but stands in the root is refused there, with a better reason.
+        if element.name == "system" and child.name in _KNOWN:
+            continue
+        name = child.name[:40]
+        draft.findings.warn(
+            f"unknown-element-{name}",
+            child.place,
+            f"<{name}> in <{element.name}> is not known and left out",
+            "supply the links of GPUs with FILE?profile=" if element.name == "gpu" else "",
+        )

@@ -1,0 +1,190 @@
+"""Rings as NCCL graph XML: what is recognised, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from collhub_nccl.graphs.graph_xml import write
+from graph_reader import read_rings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hub_core
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    HubError,
+    InputError,
+    StepKind,
+    StepTableBuilder,
+    UsageError,
+)
+from hub_core.plugin_api import OptionValue
+from hub_core.testing import samples
+
+IN, OUT = Buffer.INPUT, Buffer.OUTPUT
+
+
+def text_of(algorithm: Algorithm, **options: OptionValue) -> str:
+    (artifact,) = write(algorithm, options).artifacts
+    return artifact.content().decode("ascii")
+
+
+def gather_round(rings: Sequence[Sequence[int]]) -> Algorithm:
+    """An all-gather whose rank shares are cut in one part for each ring.
+
+    Every part has a channel of its own and is passed round its ring.
+    """
+    n, k = len(rings[0]), len(rings)
+    builder = StepTableBuilder(n)
+    last: dict[tuple[int, int], int] = {}
+    for rank in range(n):
+        copy = builder.add(
+            rank, StepKind.COPY, src_buffer=IN, dst_buffer=OUT, dst_offset=rank * k, count=k
+        )
+        last.update({(rank, rank * k + j): copy for j in range(k)})
+    for hop in range(n - 1):
+        for j, ring in enumerate(rings):
+            for place, rank in enumerate(ring):
+                unit, peer = ring[(place - hop) % n] * k + j, ring[(place + 1) % n]
+                given, message = [last[rank, unit]], {"channel": j, "count": 1}
+                builder.add(
+                    rank,
+                    StepKind.SEND,
+                    data=given,
+                    control=(),
+                    peer=peer,
+                    src_buffer=OUT,
+                    src_offset=unit,
+                    **message,
+                )
+                last[peer, unit] = builder.add(
+                    peer,
+                    StepKind.RECV,
+                    data=(),
+                    control=(),
+                    peer=rank,
+                    dst_buffer=OUT,
+                    dst_offset=unit,
+                    **message,
+                )
+    collective = Collective(CollectiveKind.ALL_GATHER, n, n * k)
+    return Algorithm(collective, builder.build(), np.zeros(n, np.int64))
+
+
+@pytest.mark.parametrize(
+    "make", [samples.ring_all_gather, samples.ring_all_reduce, samples.ring_reduce_scatter]
+)
+def test_ring_of_every_sample_is_read_back(make: object) -> None:
+    assert callable(make)
+    assert read_rings(text_of(make(5))) == [[0, 1, 2, 3, 4]]
+
+
+def test_ring_of_two_ranks_is_recognised() -> None:
+    assert read_rings(text_of(samples.ring_all_reduce(2))) == [[0, 1]]
+
+
+@settings(max_examples=20)
+@given(
+    st.integers(2, 6).flatmap(lambda n: st.lists(st.permutations(range(n)), min_size=1, max_size=3))
+)
+def test_rings_in_any_order_of_ranks_are_read_back(orders: list[list[int]]) -> None:
+    rings = [[*order[order.index(0) :], *order[: order.index(0)]] for order in orders]
+    different = list(dict.fromkeys(map(tuple, rings)))
+    if len({rings.count(list(ring)) for ring in different}) > 1:
+        with pytest.raises(InputError, match="not equal rings"):
+            text_of(gather_round(rings))
+    else:
+        assert read_rings(text_of(gather_round(rings))) == [list(ring) for ring in different]
+
+
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize(
+    "name", ["az_allreduce_a100_ring_8_4_1_ll128", "mt_allgather_ring_8_4_2_ll128"]
+)
+def test_rings_of_the_corpus_are_recognised(corpus: Path, name: str) -> None:
+    assert read_rings(text_of(hub_core.read(corpus / "msccl" / f"{name}.xml"))) == [list(range(8))]
+
+
+def test_devices_are_hexadecimal_and_may_be_named() -> None:
+    text = text_of(samples.ring_all_gather(3), gpus="11,2,16")
+    assert '<gpu dev="b"/>' in text
+    assert read_rings(text) == [[11, 2, 16]]
+
+
+def test_copies_give_every_ring_more_channels() -> None:
+    rings = [[0, 1, 2], [0, 2, 1]]
+    assert read_rings(text_of(gather_round(rings), copies=2)) == [
+        rings[0],
+        rings[0],
+        rings[1],
+        rings[1],
+    ]
+
+
+def test_more_channels_than_nccl_has_are_refused() -> None:
+    with pytest.raises(UsageError, match="not 1 to 32 channels"):
+        text_of(samples.ring_all_gather(3), copies=33)
+
+
+def test_device_that_is_named_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="2 different devices for 3 ranks"):
+        text_of(samples.ring_all_gather(3), gpus="0,1,1")
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [
+        ("all-pairs-all-reduce", "rank 0 sends part 0 to rank 1 and to rank 2"),
+        ("binomial-broadcast", "rank 0 sends part 0 to rank 1 and to rank 2"),
+        ("binomial-reduce", "rank 0 receives part 0 from more than one rank"),
+        ("direct-all-to-all", "NCCL has no rings for all-to-all"),
+        ("shift-to-next", "NCCL has no rings for custom"),
+        ("weighted-broadcast", "they carry 3, 1 parts of the buffer"),
+    ],
+)
+def test_what_is_no_set_of_equal_rings_is_refused_with_the_reason(sample: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        text_of(samples.all_samples(4)[sample])
+
+
+def test_wrong_algorithm_does_not_become_a_ring() -> None:
+    right = samples.ring_all_reduce(3)
+    columns = {
+        name: getattr(right.steps, name).copy()
+        for name in ("rank", "kind", "peer", "src_buffer", "src_offset")
+    }
+    columns |= {
+        name: getattr(right.steps, name).copy() for name in ("dst_buffer", "dst_offset", "count")
+    }
+    # The first reducing receive only overwrites.
+    row = int(np.flatnonzero(columns["kind"] == StepKind.RECV_REDUCE)[0])
+    columns["kind"][row], columns["src_buffer"][row], columns["src_offset"][row] = (
+        StepKind.RECV,
+        Buffer.UNKNOWN,
+        0,
+    )
+    steps = type(right.steps).from_columns(3, columns, data=right.steps.edges())
+    with pytest.raises(HubError):
+        text_of(Algorithm(right.collective, steps, np.zeros(3, np.int64)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: '<?xml version="1.0"?>\n' + text,
+        lambda text: text.replace(' pattern="4"', "\n pattern='4'"),
+        lambda text: text.replace('nchannels="1"', 'nchannels="2"'),
+        lambda text: text.replace('dev="1"', 'dev="0"'),
+        lambda text: text.replace(' typeinter="PIX"', ""),
+    ],
+)
+def test_reader_of_the_tests_refuses_what_nccl_misreads(damage: object) -> None:
+    assert callable(damage)
+    with pytest.raises((ValueError, KeyError)):
+        read_rings(damage(text_of(samples.ring_all_gather(3))))

@@ -1,0 +1,84 @@
+"""Text of nvidia-smi topo -m: NVLink, NVSwitch, the tree of PCI switches and CPUs, bad matrices."""
+
+from __future__ import annotations
+
+import pytest
+from collhub_nccl.plugin import NVIDIA_SMI
+from collhub_nccl.samples import MATRIX
+from collhub_nccl.topologies.nvidia_smi import read
+
+from hub_core.model import Diagnostic, InputError
+from hub_core.network import Topology
+from hub_core.plugin_api import Source
+from hub_core.registry.bind_options import bind_options
+
+PAIR = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{}\t0-3\nGPU1\t{}\t X \t0-3\n"
+
+
+def read_text(text: str, reports: list[Diagnostic] | None = None, **options: str | int) -> Topology:
+    source = Source.of_bytes("matrix.txt", text.encode())
+    source = Source(source.name, source.parts, (reports if reports is not None else []).append)
+    return read(source, bind_options(NVIDIA_SMI.options, options, {}, "topology reader"))
+
+
+def neighbours(topology: Topology, name: str) -> set[tuple[str, float]]:
+    node = topology.node_names.index(name)
+    return {
+        (topology.node_name(link.destination), round(link.bandwidth_bytes_per_s / 1e9, 6))
+        for link in topology.links()
+        if link.source == node
+    }
+
+
+def test_more_links_in_a_row_than_a_gpu_has_mean_nvswitch() -> None:
+    topology = read_text(MATRIX, profile="a100")
+    assert topology.num_npus == 4
+    assert ("nvswitch", 240.0) in neighbours(topology, "gpu 0")
+
+
+def test_few_links_are_direct() -> None:
+    topology = read_text(PAIR.format("NV4", "NV4"), profile="a100")
+    assert ("gpu 1", 80.0) in neighbours(topology, "gpu 0")
+
+
+def test_devices_that_share_a_switch_or_a_cpu_hang_below_one_node() -> None:
+    topology = read_text(MATRIX, profile="a100")
+    assert neighbours(topology, "nic NIC0") == {("pci 0", 24.0)}
+    assert neighbours(topology, "gpu 3") == {("nvswitch", 240.0), ("cpu 1", 24.0)}
+    assert neighbours(topology, "cpu 0") >= {("cpu 1", 10.0)}
+
+
+def test_colours_and_the_legend_are_no_content() -> None:
+    coloured = MATRIX.replace("\tGPU0\tGPU1", "\x1b[4mGPU0\tGPU1", 1).replace(
+        "NUMA ID\n", "NUMA ID\x1b[0m\n", 1
+    )
+    assert (
+        read_text(coloured, profile="a100").num_links == read_text(MATRIX, profile="a100").num_links
+    )
+
+
+def test_without_a_profile_the_speed_of_nvlink_is_assumed_aloud() -> None:
+    reports: list[Diagnostic] = []
+    read_text(MATRIX, reports)
+    assert ["FILE?profile=" in found.cure for found in reports] == [True]
+
+
+def test_machines_are_joined_through_their_cards() -> None:
+    topology = read_text(MATRIX, nodes=2, fabric="rail", net_bandwidth="200Gbit/s", profile="a100")
+    assert (topology.num_npus, topology.node_names[-1]) == (8, "rail 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("nothing", None, "no line begins with GPU0"),
+        (PAIR.format("FOO", "SYS"), 2, "'FOO' is not one of"),
+        (PAIR.format("PIX", "SYS"), 3, "one way"),
+        ("\tGPU0\tGPU1\nGPU0\t X \tSYS\n", 2, "1 of 2 rows"),
+        ("\tGPU0\tGPU1\nGPU0\t X \n", 2, "the row of GPU0"),
+    ],
+)
+def test_bad_matrices_are_refused_with_their_line(text: str, line: int | None, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        read_text(text, profile="h100")
+    assert caught.value.diagnostics[0].location.line == line

@@ -1,0 +1,168 @@
+"""What users name as input is opened as bounded sources; what cannot be is one error with the file in it."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from hub_core.model.diagnostics import Diagnostic, InputError
+from hub_core.pipeline import sources
+from hub_core.pipeline.sources import Input, open_input
+from hub_core.plugin_api import Format, Layout
+
+SETS = Format("traces", "d", (".et",), layout=Layout.PREFIX)
+FILES = Format("text", "d", (".txt",))
+FOLDERS = Format("bundle", "d", (), layout=Layout.FOLDER)
+
+
+def _open(path: object, *formats: Format) -> Input:
+    return open_input(str(path), formats or (SETS, FILES), _unheard)
+
+
+def _unheard(diagnostic: Diagnostic) -> None:
+    raise AssertionError(diagnostic)
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Path:
+    """A set of 11 rank files, and files beside it that do not belong to it."""
+    for rank in range(11):
+        (tmp_path / f"ring.{rank}.et").write_bytes(b"rank %d" % rank)
+    for other in ("ring.00.et", "ring.x.et", "ring.et", "ring.1.txt", "string.1.et"):
+        (tmp_path / other).write_bytes(b"other")
+    return tmp_path / "ring"
+
+
+@pytest.mark.parametrize("ending", ["", ".0.et", ".7.et"])
+def test_set_is_named_by_prefix_or_by_a_member(ring: Path, ending: str) -> None:
+    opened = _open(f"{ring}{ending}")
+    assert [part.rank for part in opened.source.parts] == list(range(11))
+    assert [part.load() for part in opened.source.parts] == [
+        b"rank %d" % rank for rank in range(11)
+    ]
+    assert (opened.source.name, opened.layout, opened.head) == (str(ring), Layout.PREFIX, b"rank 0")
+
+
+def test_set_is_named_by_the_folder_that_holds_no_other(ring: Path) -> None:
+    with pytest.raises(
+        InputError,
+        match=r"names 2 sets of rank files; name one by a member: .*ring\.0\.et, .*string\.0\.et",
+    ):
+        _open(ring.parent)
+    (ring.parent / "string.1.et").unlink()
+    assert len(_open(ring.parent).source.parts) == 11
+
+
+def test_prefix_goes_before_a_folder_of_the_same_name(ring: Path) -> None:
+    ring.mkdir()
+    assert len(_open(ring).source.parts) == 11
+
+
+def test_file_without_rank_is_one_part(ring: Path) -> None:
+    opened = _open(f"{ring}.et")
+    assert [part.rank for part in opened.source.parts] == [None]
+    assert opened.layout is Layout.FILE
+
+
+def test_folder_is_read_whole_only_for_formats_that_are_folders(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "y").write_bytes(b"2")
+    (tmp_path / "x").write_bytes(b"1")
+    with pytest.raises(InputError, match="is a folder without rank files"):
+        _open(tmp_path)
+    parts = _open(tmp_path, FOLDERS).source.parts
+    assert [(part.name, part.load()) for part in parts] == [
+        (str(tmp_path / "b" / "y"), b"2"),
+        (str(tmp_path / "x"), b"1"),
+    ]
+
+
+def test_folder_of_too_many_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_FOLDER_FILES", 2)
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"1")
+    with pytest.raises(InputError, match="holds more than 2 files"):
+        _open(tmp_path, FOLDERS)
+
+
+def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"<algo" + b"x" * 9000)))
+    opened = _open("-")
+    assert (opened.source.name, len(opened.head)) == ("<stdin>", 4096)
+    assert opened.source.content() == opened.source.content() == b"<algo" + b"x" * 9000
+
+
+def test_pipe_is_read_as_a_stream(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"through the pipe",))
+    writer.start()
+    assert _open(tmp_path / "pipe").source.content() == b"through the pipe"
+    writer.join()
+
+
+@pytest.mark.parametrize("name", ["nothing", "no/folder/x", "nothing.0.et", "a\0b", ""])
+def test_missing_input_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _open(tmp_path / name / "x")
+    assert caught.value.diagnostics[0].location.file
+
+
+def test_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").touch()
+    with pytest.raises(InputError, match=r"x\.txt: is empty"):
+        _open(tmp_path / "x.txt")
+
+
+def test_empty_rank_file_is_refused_when_it_is_read(ring: Path) -> None:
+    ring.with_name("ring.4.et").write_bytes(b"")
+    with pytest.raises(InputError, match=r"ring\.4\.et: is empty"):
+        _open(ring).source.parts[4].load()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"x")
+    (tmp_path / "x.txt").chmod(0)
+    with pytest.raises(InputError, match=r"x\.txt: cannot be read: Permission denied"):
+        _open(tmp_path / "x.txt")
+
+
+def test_file_of_zeros_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with open(tmp_path / "x.txt", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match=r"x\.txt: begins with 4096 zero bytes, as no format does"):
+        _open(tmp_path / "x.txt")
+
+
+def test_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with open(tmp_path / "x.txt", "wb") as file:
+        file.write(b"x")
+        file.truncate((4 << 30) + 1)
+    with pytest.raises(InputError, match=r"x\.txt: is larger than 4 GiB"):
+        _open(tmp_path / "x.txt").source.content()
+
+
+def test_endless_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_STREAM_BYTES", 1 << 22)
+    with open("/dev/urandom", "rb") as endless:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(endless))
+        with pytest.raises(InputError, match="<stdin>: gives more than"):
+            _open("-").source.content()
+
+
+def test_device_of_zeros_is_refused() -> None:
+    with pytest.raises(InputError, match="/dev/zero: begins with 4096 zero bytes"):
+        _open("/dev/zero")
+
+
+def test_hash_covers_all_parts(ring: Path) -> None:
+    before = _open(ring).source.sha256()
+    ring.with_name("ring.10.et").write_bytes(b"changed")
+    assert _open(ring).source.sha256() != before

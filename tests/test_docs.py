@@ -1,0 +1,103 @@
+"""The examples in README.md and docs/ run, and print what the documents say.
+
+In a fenced `console` block, `$ ...` lines are commands and what follows is their output, standard output and error
+together; a line `...` stands for any lines, `...` within a line for any text. `python -m ...` commands, which install
+things, are left alone. `python` blocks are run as scripts. All blocks of one document run in order, in one folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PLUGINS = ("collhub_msccl", "collhub_astra_sim", "collhub_tacos", "collhub_blink")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A command, or a script, its stated output, and where it stands."""
+
+    language: str
+    text: str
+    output: str
+    line: int
+
+
+def examples(document: Path) -> list[Example]:
+    content = document.read_text()
+    found = []
+    for fence in FENCE.finditer(content):
+        line = content.count("\n", 0, fence.start()) + 1
+        if fence[1] == "python":
+            found.append(Example("python", fence[2], "...", line))
+            continue
+        for command in re.split(r"^\$ ", fence[2], flags=re.MULTILINE)[1:]:
+            first, _, output = re.sub(r"\\\n *", "", command).partition("\n")
+            found.append(Example("console", first, output, line))
+    return found
+
+
+def pattern(output: str) -> re.Pattern[str]:
+    lines = [
+        "(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + "\n"
+        for line in output.splitlines()
+    ]
+    return re.compile("".join(lines) + r"\Z")
+
+
+def run(example: Example, folder: Path) -> str:
+    programs = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "100",
+    }
+    command = (
+        [sys.executable, "-c", example.text]
+        if example.language == "python"
+        else ["sh", "-c", example.text]
+    )
+    result = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=300,
+        check=False,
+    )
+    if example.language == "python":
+        assert result.returncode == 0, result.stdout.decode()
+    return result.stdout.decode()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_examples_print_what_the_document_says(document: Path, tmp_path: Path) -> None:
+    for module in PLUGINS if document.name != "how-to-add.md" else ():
+        pytest.importorskip(module, reason="the documents use all plugins of this repository")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    for example in examples(document):
+        if example.text.startswith("python -m "):
+            continue
+        printed = run(example, tmp_path)
+        place = f"{document.name}:{example.line}: {example.text}"
+        assert pattern(example.output).match(printed), (
+            f"{place}\nprinted\n{printed}\nexpected\n{example.output}"
+        )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", document.read_text())
+    missing = [target for target in targets if not (document.parent / target).exists()]
+    assert missing == []
