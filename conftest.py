@@ -17,7 +17,7 @@ import pytest
 
 import hub_core
 
-# The machines that run the tests differ in speed and share their cores: no single example is too slow.
+# The machines that run the tests differ in speed and share their cores: no example is too slow.
 hypothesis.settings.register_profile("collhub", deadline=None)
 hypothesis.settings.load_profile("collhub")
 

@@ -26,8 +26,9 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
     """The promise of `collective`, made by rank `npus[r]` of `num_npus` instead of rank r.
 
     The collective itself where all take part in order, else a custom one, in which other ranks have
-    no INPUT and no OUTPUT. Custom collectives are in place as one buffer, which holds only for kinds
-    that are so themselves: the claim stays where they are, and out of place is claimed otherwise.
+    no INPUT and no OUTPUT. Custom collectives are in place as one buffer, which holds only for
+    kinds that are so themselves: the claim stays where they are, and out of place is claimed
+    otherwise.
     """
     if list(npus) == list(range(num_npus)):
         return collective

@@ -1,4 +1,4 @@
-"""From schedules to algorithms: random schedules of a plain list scheduler on random networks, for every collective."""
+"""From schedules to algorithms: random schedules of a plain scheduler on random networks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Scheduler:
         return {root: ready[root]}
 
     def tree(self, root: int, backwards: bool) -> dict[int, int]:
-        """Node to the wire from (backwards: to) its parent, in the order of breadth-first search; without the root."""
+        """Node to the wire from (backwards: to) its parent, breadth first; without the root."""
         found: dict[int, int] = {}
         queue = deque([root])
         order = self.random.sample(range(len(self.wires)), len(self.wires))
@@ -221,7 +221,10 @@ def test_message_waits_for_the_one_a_window_before_it_on_its_link(kind, seed):
 
 
 def rows_of_sends(made: Case, steps) -> dict[int, int]:
-    """The row of the SEND of each transfer: sends of a rank stand in the order of their starts, ties in that of transfers."""
+    """The row of the SEND of each transfer.
+
+    Sends of a rank stand in the order of their starts, ties in that of transfers.
+    """
     rows: dict[int, int] = {}
     for npu in range(made.num_npus):
         own = np.flatnonzero(made.transfers.source == npu)
@@ -269,8 +272,8 @@ def test_steps_of_wanted_ranks_are_those_of_the_whole(kind, seed, data):
 def test_schedule_that_sends_what_is_not_there_is_refused(kind, seed, data):
     made = case(kind, seed)
     transfers = made.transfers
-    owners = [made.members if made.chunks.origin[chunk] == ALL_RANKS else [made.members[made.chunks.origin[chunk]]]
-              for chunk in transfers.chunk.tolist()]  # fmt: skip
+    origins = made.chunks.origin[transfers.chunk].tolist()
+    owners = [made.members if origin == ALL_RANKS else [made.members[origin]] for origin in origins]
     forwarded = [
         index
         for index, source in enumerate(transfers.source.tolist())
@@ -304,8 +307,10 @@ def test_renumbering_of_npus_renumbers_the_steps(kind, seed, data):
     made = case(kind, seed)
     number = np.asarray(data.draw(st.permutations(range(made.num_npus))), np.int64)
     transfers = replace(
-        made.transfers, source=number[made.transfers.source], destination=number[made.transfers.destination]
-    )  # fmt: skip
+        made.transfers,
+        source=number[made.transfers.source],
+        destination=number[made.transfers.destination],
+    )
     other = replace(made, members=number[made.members].tolist(), transfers=transfers).algorithm()
     steps = made.algorithm().steps
     assert verify(other).ok
@@ -323,7 +328,8 @@ def test_messages_on_parallel_links_may_overtake_one_another():
     chunks = Chunks.cut(collective, [2, 1])
     column = np.asarray
     slow_first = Transfers(
-        column([0, 1]), column([0, 0]), column([1, 1]), column([4, 7]), column([0, 1]), column([9, 3]),
+        column([0, 1]), column([0, 0]), column([1, 1]),
+        column([4, 7]), column([0, 1]), column([9, 3]),
         column([False, False]), column([1, 1]),
     )  # fmt: skip
     made = algorithm_of(collective, chunks, slow_first)
@@ -345,7 +351,8 @@ def test_relay_without_a_contribution_receives_first_and_adds_then():
     column = np.asarray
     # NPU 3 relays for NPUs 1 and 2, of which NPU 2 is rank 0 and the root.
     up = Transfers(
-        column([0, 0]), column([1, 3]), column([3, 2]), column([0, 1]), column([0, 5]), column([5, 9]),
+        column([0, 0]), column([1, 3]), column([3, 2]),
+        column([0, 1]), column([0, 5]), column([5, 9]),
         column([True, True]), column([1, 1]),
     )  # fmt: skip
     made = algorithm_of(collective, chunks, up, npus=[2, 1], num_npus=4)

@@ -1,4 +1,4 @@
-"""`collhub compose`: sequence, copies and ranks from the command line, losses, and requests that mean nothing."""
+"""`collhub compose`: sequence, copies, ranks, losses, and requests that mean nothing."""
 
 from __future__ import annotations
 
@@ -38,10 +38,8 @@ def test_reduce_scatter_and_all_gather_are_an_all_reduce(
 ) -> None:
     run = collhub("compose", scatter, gather, "-o", tmp_path / "sum")
     assert (run.code, run.out) == (0, "")
-    assert (
-        run.err
-        == f"all-reduce of 4 ranks, in place and out of place: wrote {tmp_path}/sum.0.et and 3 more\n"
-    )
+    what = "all-reduce of 4 ranks, in place and out of place"
+    assert run.err == f"{what}: wrote {tmp_path}/sum.0.et and 3 more\n"
     assert collhub("verify", tmp_path / "sum", "--json").report()["ok"] is True
 
 
@@ -223,7 +221,8 @@ def test_options_reach_the_readers_that_declare_them(collhub, tmp_path: Path) ->
         + "</gpu>"
         for rank, kinds in enumerate((["r"], ["s", "cpy"]))
     ]
-    header = 'name="x" proto="Simple" nchannels="1" nchunksperloop="1" ngpus="2" coll="broadcast" inplace="0" outofplace="1"'
+    header = 'name="x" proto="Simple" nchannels="1" nchunksperloop="1" ngpus="2"'
+    header += ' coll="broadcast" inplace="0" outofplace="1"'
     xml = tmp_path / "broadcast.xml"
     xml.write_text(f"<algo {header}>{''.join(ranks)}</algo>")
     run = collhub("compose", xml, xml, "-o", tmp_path / "x.json", "-O", "root=1", "--json")

@@ -37,7 +37,10 @@ def assert_correct(algorithm: Algorithm) -> None:
 
 
 def doubling_all_gather(is_staged: bool = False) -> Algorithm:
-    """Four ranks, in place: the second exchange moves two shares in one message, from SCRATCH where `is_staged`."""
+    """Four ranks, in place: the second exchange moves two shares in one message.
+
+    From SCRATCH where `is_staged`.
+    """
     draft = StepTableBuilder(4)
     out = {"dst_buffer": Buffer.OUTPUT}
     for rank in range(4):

@@ -51,11 +51,15 @@ def test_dropped_extensions_are_said() -> None:
     assert rescaled(named, RescaleOptions(2))[1].changes[-1] == "extensions dropped: x-vendor"
 
 
-def test_what_has_no_default_is_asked_for() -> None:
-    with pytest.raises(UsageError, match="relabel needs the new numbers of the ranks"):
-        relabelled(RING, RelabelOptions())
-    with pytest.raises(UsageError, match="embed needs a number of ranks"):
-        embedded(RING, EmbedOptions())
+def test_a_pass_without_numbers_changes_nothing_and_says_so() -> None:
+    for result, report in (relabelled(RING, RelabelOptions()), embedded(RING, EmbedOptions())):
+        assert result is RING
+        assert report.changes[0].startswith("nothing: no ")
+
+
+def test_ranks_that_are_none_are_refused() -> None:
+    with pytest.raises(UsageError, match="is not a list of ranks"):
+        relabelled(RING, RelabelOptions("3,two"))
 
 
 def test_passes_run_one_after_another(collhub, save, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ Place = tuple[int, Buffer, int]
 
 @dataclass
 class CheckedProgram:
-    """Steps that run in turn within a rank, beside a plain interpretation of them: what every unit holds."""
+    """Steps that run in turn within a rank, beside a plain interpretation: what units hold."""
 
     builder: StepTableBuilder = field(default_factory=lambda: StepTableBuilder(RANKS))
     last: dict[int, int] = field(default_factory=dict)
@@ -88,7 +88,10 @@ places = st.tuples(
 
 @st.composite
 def programs(draw: st.DrawFn) -> Algorithm:
-    """A correct algorithm that writes every unit of OUTPUT; its claims are those modes that it may claim, or one of them."""
+    """A correct algorithm that writes every unit of OUTPUT.
+
+    Its claims are those modes that it may claim, or one of them.
+    """
     program = CheckedProgram()
     for source, target, adds, channel in draw(
         st.lists(

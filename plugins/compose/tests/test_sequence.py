@@ -1,4 +1,4 @@
-"""Sequential composition: what the pair promises, where it may be called, what waits for what, and what does not fit."""
+"""Sequences: what the pair promises, where it may be called, what waits, what does not fit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ FROM_ROOT = {"binomial-broadcast", "direct-scatter", "weighted-broadcast"}
 
 
 def fits(first: str, second: str) -> bool:
-    """What leaves a result at the root alone is followed by what starts there; a shift leaves rank 0 without one."""
+    """What leaves a result at the root alone is followed by what starts there.
+
+    A shift leaves rank 0 without one.
+    """
     if first in {"binomial-reduce", "direct-gather"}:
         return second in FROM_ROOT
     return first != "shift-to-next"
@@ -184,7 +187,8 @@ def test_next_part_waits_for_nothing_but_steps_on_the_same_units() -> None:
         }
         for parent in parents[crossing].tolist()
     ]
-    # In place, unit k of INPUT and of OUTPUT are one: all parents are about the units that their children touch.
+    # In place, unit k of INPUT and of OUTPUT are one: all parents are about the units that their
+    # children touch.
     for units, child in zip(overlaps, children[crossing].tolist(), strict=True):
         touched = (
             {int(steps.src_offset[child])}
@@ -331,7 +335,10 @@ def test_average_of_averages_is_refused() -> None:
 
 
 def in_place_pick(expected: Contributions | None) -> Algorithm:
-    """Two ranks, in place: INPUT of two units, of which rank 0 gets the second one of rank 1 in its OUTPUT[1]."""
+    """Two ranks, in place: INPUT of two units, of which rank 0 gets the second one of rank 1.
+
+    It gets it in its OUTPUT[1].
+    """
     draft = StepTableBuilder(2)
     place = {"count": 1, "src_offset": 1, "src_buffer": Buffer.INPUT}
     draft.add(1, StepKind.SEND, peer=0, **place)
@@ -436,7 +443,8 @@ def test_sequence_is_associative_on_contract_and_verdict(data: st.DataObject) ->
         )
     except UsageError:
         assume(False)
-    # Where data lie in between, and so in which modes the whole may be called, does depend on the grouping.
+    # Where data lie in between, and so in which modes the whole may be called, does depend on the
+    # grouping.
     promised = replace(
         right.collective,
         in_place=left.collective.in_place,

@@ -1,4 +1,4 @@
-"""Pictures of networks: valid, complete, the same every time, with every node apart from every other."""
+"""Pictures of networks: valid, complete, the same every time, with nodes apart."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from hub_core.network import Links, Topology, parse_topology
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXTS = (
-    "line:5", "ring:6", "ring:2", "line:1", "mesh:3x4", "torus:3x4", "torus:2x3x4", "fc:5", "switch:5", "hypercube:4",
-    "hypercube:3", "fat-tree:4", "dragonfly:3,2,1", "rail:2x4", "ring-fc-switch:3x2x2", "fc:3*switch:2*switch:3", "dgx1p",
-    "dgx1v", "dgx1-pcie", "dgx2", "dgx-a100:2", "dgx-h100:2", "mi250", "mi250:2", "torus:4x4?npus=0-6,9", "mesh:2x2x2x2x2",
+    "line:5", "ring:6", "ring:2", "line:1", "mesh:3x4", "torus:3x4", "torus:2x3x4", "fc:5",
+    "switch:5", "hypercube:4", "hypercube:3", "fat-tree:4", "dragonfly:3,2,1", "rail:2x4",
+    "ring-fc-switch:3x2x2", "fc:3*switch:2*switch:3", "dgx1p", "dgx1v", "dgx1-pcie", "dgx2",
+    "dgx-a100:2", "dgx-h100:2", "mi250", "mi250:2", "torus:4x4?npus=0-6,9", "mesh:2x2x2x2x2",
 )  # fmt: skip
 
 

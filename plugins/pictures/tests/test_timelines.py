@@ -1,4 +1,4 @@
-"""Timelines: the Chrome trace format, arrows inside slices, tracks without overlaps, summaries of large runs."""
+"""Timelines: the trace format, arrows inside slices, tracks without overlaps, summaries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Times = npt.NDArray[np.int64]
 
 
 def times(algorithm: Algorithm) -> tuple[Times, Times]:
-    """A run in which every step of a rank takes 1000 ns, and receives are posted 500 ns too early."""
+    """A run in which every step of a rank takes 1000 ns; receives are posted 500 ns too early."""
     steps = algorithm.steps
     place = np.arange(len(steps)) - steps.rank_indptr[steps.rank]
     return np.maximum(place * 1000 - np.where(steps.receives, 500, 0), 0), (place + 1) * 1000

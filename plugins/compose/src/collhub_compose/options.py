@@ -17,15 +17,12 @@ class ReplicateOptions:
     )
 
 
-# A default that means nothing sensible is None, and the pass asks for a value.
-
-
 @dataclass(frozen=True, slots=True)
 class RelabelOptions:
     """Options of the pass `relabel`."""
 
     ranks: str | None = option(
-        OptionType.TEXT, None, "rank i becomes the i-th of these, as 3,0-2; required"
+        OptionType.TEXT, None, "rank i becomes the i-th of these, as 3,0-2 (default: stays)"
     )
 
 
@@ -34,7 +31,10 @@ class EmbedOptions:
     """Options of the pass `embed`."""
 
     num_ranks: int | None = option(
-        OptionType.INT, None, "number of ranks of which these are some; required", minimum=1
+        OptionType.INT,
+        None,
+        "number of ranks of which these are some (default: no more)",
+        minimum=1,
     )
     ranks: str | None = option(
         OptionType.TEXT, None, "rank i becomes the i-th of these (default: the first ones)"

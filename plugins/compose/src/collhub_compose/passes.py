@@ -15,7 +15,7 @@ from collhub_compose.options import (
 from collhub_compose.ranks import embed, relabel
 from collhub_compose.replication import replicate
 from collhub_compose.units import rescale
-from hub_core.model import Algorithm, UsageError, parse_ranks
+from hub_core.model import Algorithm, parse_ranks
 from hub_core.plugin_api import PassReport
 
 # The result, and what is said of it.
@@ -31,8 +31,8 @@ def replicated(algorithm: Algorithm, options: ReplicateOptions) -> Passed:
 def relabelled(algorithm: Algorithm, options: RelabelOptions) -> Passed:
     """The same collective on other ranks; see `relabel`."""
     if options.ranks is None:
-        cure = "give -O ranks=3,0-2: rank i becomes the i-th of these"
-        raise UsageError("relabel needs the new numbers of the ranks", cure=cure)
+        # Not refused, so that a pass works as it is; but said.
+        return algorithm, PassReport(("nothing: no ranks are given, as -O ranks=3,0-2",))
     result = relabel(algorithm, parse_ranks(options.ranks))
     return _told(algorithm, result)
 
@@ -40,7 +40,7 @@ def relabelled(algorithm: Algorithm, options: RelabelOptions) -> Passed:
 def embedded(algorithm: Algorithm, options: EmbedOptions) -> Passed:
     """The same among more ranks, without `ranks` the first ones; see `embed`."""
     if options.num_ranks is None:
-        raise UsageError("embed needs a number of ranks", cure="give -O num_ranks=N")
+        return algorithm, PassReport(("nothing: no number of ranks is given, as -O num_ranks=16",))
     ranks: Sequence[int] = range(algorithm.num_ranks)
     if options.ranks is not None:
         ranks = parse_ranks(options.ranks)
