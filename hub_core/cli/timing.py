@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import CollectiveKind
+from hub_core.model.kinds import CollectiveKind
 from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.topology import Topology
 from hub_core.plugin_api.simulator import SimulationResult

@@ -12,7 +12,7 @@ from hub_core.model.columns import csr
 from hub_core.model.levels import Order, topological_levels
 from hub_core.model.messages import Messages
 from hub_core.model.steps import StepTable
-from hub_core.verification.happens_before import HappensBefore
+from hub_core.verification.step_order import HappensBefore
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

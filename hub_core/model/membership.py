@@ -7,19 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from hub_core.model.collectives import (
-    ALL_RANKS,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-)
+from hub_core.model.collectives import ALL_RANKS, Collective, Contributions, CustomContract
 from hub_core.model.columns import Int64Array, counted_positions
-
-# Kinds for which in place means one buffer, with and without ranks that take no part.
-_ONE_BUFFER = frozenset(
-    {CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.BROADCAST}
-)
+from hub_core.model.kinds import CollectiveKind
 
 
 def collective_among(collective: Collective, npus: Sequence[int], num_npus: int) -> Collective:
@@ -38,7 +28,8 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
         num_ranks=num_npus,
         root=None,
         contract=_contract_among(collective, np.asarray(npus, np.int64), num_npus),
-        in_place=collective.in_place and collective.kind in _ONE_BUFFER,
+        # Where a buffer has a part for every rank, in place means something else there.
+        in_place=collective.in_place and not collective.kind.traits.is_split,
         out_of_place=True,
     )
 

@@ -72,7 +72,8 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyBuilder]:
         samples=f"{__name__}:topology_samples",
     )
     builders = [
-        TopologyBuilder(own.name, own.description, own.build, own.example) for own in OWN_BUILDERS
+        TopologyBuilder(own.name, own.description, own.reference, own.example)
+        for own in OWN_BUILDERS.values()
     ]
     return [reader, *builders]
 
@@ -93,7 +94,7 @@ def topology_samples() -> Sequence[Source]:
     """Topology files for the conformance kit."""
     # Imported here: listing formats needs no numpy.
     from hub_core.documents.topologies import topology_to_json
-    from hub_core.network.texts import parse_topology
+    from hub_core.network.builders import parse_topology
 
     texts = ("ring:4", "fat-tree:2", "dgx1v")
     return [

@@ -10,7 +10,6 @@ import numpy as np
 from hub_core.model import (
     ALL_RANKS,
     Collective,
-    CollectiveKind,
     InputError,
     Int64Array,
     first_positions,
@@ -81,31 +80,32 @@ class _SharesOfRanks:
     @classmethod
     def of(cls, collective: Collective) -> _SharesOfRanks:
         """The shares of a collective of the field, in the order of chunk ids."""
+        traits = collective.kind.traits
         giver, taker = _givers_and_takers(collective)
         nothing = np.zeros(len(giver), np.int64)
-        everyone = nothing + ALL_RANKS
-        root = nothing + NO_RANK
-        if collective.root is not None:
-            root = nothing + collective.root
-        # By kind: who has it, where in INPUT, where in OUTPUT, who needs it.
-        columns = {
-            CollectiveKind.ALL_REDUCE: (everyone, nothing, nothing, everyone),
-            CollectiveKind.REDUCE: (everyone, nothing, nothing, root),
-            CollectiveKind.BROADCAST: (root, nothing, nothing, everyone),
-            CollectiveKind.ALL_GATHER: (giver, nothing, giver, everyone),
-            CollectiveKind.GATHER: (giver, nothing, giver, root),
-            CollectiveKind.REDUCE_SCATTER: (everyone, taker, nothing, taker),
-            CollectiveKind.SCATTER: (root, taker, nothing, taker),
-            CollectiveKind.ALL_TO_ALL: (giver, taker, giver, taker),
-        }
-        return cls(*columns[collective.kind])
+        origin = giver
+        if traits.reduces:
+            origin = nothing + ALL_RANKS
+        elif traits.from_root:
+            origin = np.full_like(giver, collective.root)
+        target = nothing + ALL_RANKS
+        if traits.to_root:
+            target = np.full_like(giver, collective.root)
+        elif traits.split_by_target:
+            target = taker
+        return cls(
+            origin,
+            of_input=taker if traits.split_by_target else nothing,
+            of_output=giver if traits.split_by_source else nothing,
+            target=target,
+        )
 
 
 def _givers_and_takers(collective: Collective) -> tuple[Int64Array, Int64Array]:
     """Per share, the rank that it belongs to before, and after, int64."""
-    ranks = collective.num_ranks
-    if collective.kind is CollectiveKind.ALL_TO_ALL:
-        # The only kind that has a share for every pair of ranks.
+    ranks, traits = collective.num_ranks, collective.kind.traits
+    if traits.split_by_source and traits.split_by_target:
+        # As in an all-to-all: a share for every pair of ranks.
         return np.divmod(np.arange(ranks * ranks), ranks)
     shares = np.arange(collective.unit_count // collective.units_per_rank)
     return shares, shares

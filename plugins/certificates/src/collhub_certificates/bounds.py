@@ -8,7 +8,7 @@ from fractions import Fraction
 from collhub_schedules import CertifiedBound, LinkCapacities, partition_rate, spreading_rate
 
 from collhub_certificates.capacities import united
-from collhub_certificates.claim import COLLECTING, SPREAD_BY_TARGET, Claim
+from collhub_certificates.claim import Claim
 from collhub_certificates.flaws import FlawError, gb_text
 from hub_core.model import ROOTED, CollectiveKind
 
@@ -67,7 +67,7 @@ def _rate_by_cut(claim: Claim, stated: CertifiedBound, capacities: LinkCapacitie
     if not _parts_the_ranks(claim, cut, inside, outside):
         raise FlawError("bound", "the cut does not part the ranks as it must")
     # What is collected flows towards the nodes, everything else away from them.
-    leaves = claim.kind not in COLLECTING
+    leaves = not claim.is_collecting
     across = spreading_rate(sorted(cut), capacities, leaves)
     return across * _bytes_per_crossing(claim, inside, outside)
 
@@ -86,10 +86,10 @@ def _parts_the_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> 
 def _bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fraction:
     """Bytes of the collective per byte that must cross a cut with so many ranks on each side."""
     total = inside + outside
-    if claim.kind in SPREAD_BY_TARGET:
+    if claim.may_serve_one:
         # The parts of the ranks outside cross it.
         return Fraction(total, outside)
-    if claim.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+    if claim.has_parts:
         # The parts of the ranks inside do.
         return Fraction(total, inside)
     # Broadcast, reduce, all-reduce: the whole vector does.

@@ -11,26 +11,6 @@ from collhub_schedules import Certificate, CertifiedPlane, LinkCapacities
 from collhub_certificates.flaws import FlawError
 from hub_core.model import ROOTED, Algorithm, CollectiveKind
 
-# What flows from the ranks to a root or to their parts, instead of from there.
-COLLECTING = frozenset(
-    {
-        CollectiveKind.REDUCE,
-        CollectiveKind.GATHER,
-        CollectiveKind.REDUCE_SCATTER,
-    }
-)
-# Kinds in which ranks have parts of their own, which must be equal.
-SPLIT = frozenset(
-    {
-        CollectiveKind.ALL_GATHER,
-        CollectiveKind.REDUCE_SCATTER,
-        CollectiveKind.GATHER,
-        CollectiveKind.SCATTER,
-    }
-)
-# Rooted kinds in which a tree may serve one rank alone.
-SPREAD_BY_TARGET = frozenset({CollectiveKind.GATHER, CollectiveKind.SCATTER})
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -43,6 +23,25 @@ class Claim:
     def kind(self) -> CollectiveKind:
         """The kind of collective that it is for."""
         return CollectiveKind(self.document["collective"])
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether data flow towards those who get them, instead of from those who have them.
+
+        To a root, or to the rank whose part is reduced: trees are taken upwards.
+        """
+        traits = self.kind.traits
+        return traits.to_root or (traits.reduces and traits.is_split)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether ranks have parts of their own, which must be equal."""
+        return self.kind.traits.is_split
+
+    @property
+    def may_serve_one(self) -> bool:
+        """Whether a tree may serve one rank alone: to a root or from it, part by part."""
+        return self.has_parts and self.kind in ROOTED
 
     @property
     def ranks(self) -> list[int]:

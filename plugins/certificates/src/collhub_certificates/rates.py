@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from collhub_schedules import CertifiedPlane, CertifiedTree, LinkCapacities
 
-from collhub_certificates.claim import SPLIT, SPREAD_BY_TARGET, Claim
+from collhub_certificates.claim import Claim
 from collhub_certificates.flaws import FlawError, gb_text
 from collhub_certificates.traffic import check_traffic
 from collhub_certificates.tree_ways import NodePair, TreeWay, ways_of
@@ -71,10 +71,10 @@ def _packed_rate(
     if not rate:
         raise FlawError("rate", "the trees carry nothing")
     count = len(claim.ranks)
-    if claim.kind in SPREAD_BY_TARGET:
+    if claim.may_serve_one:
         # The root's own part goes nowhere.
         rate *= Fraction(count, count - 1)
-    if claim.kind in SPLIT:
+    if claim.has_parts:
         _check_parts(claim, ways, rate)
     return rate
 

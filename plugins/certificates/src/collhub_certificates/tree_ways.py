@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from collhub_schedules import CertifiedTree, CertifiedWay
 
-from collhub_certificates.claim import COLLECTING, SPREAD_BY_TARGET, Claim
+from collhub_certificates.claim import Claim
 from collhub_certificates.flaws import FlawError
 from hub_core.model import ROOTED, CollectiveKind
 
@@ -65,7 +65,7 @@ def ways_of(stated: CertifiedTree, claim: Claim) -> list[TreeWay]:
     targets = claim.ranks if only is None else [only]
     _check_ends(stated, targets, claim)
     if claim.kind is not CollectiveKind.ALL_REDUCE:
-        is_up = claim.kind in COLLECTING
+        is_up = claim.is_collecting
         return [_way(stated, stated, targets, claim, is_down=not is_up, is_up=is_up)]
     if "up" not in stated:
         # What is collected on a tree comes back on it.
@@ -78,7 +78,7 @@ def ways_of(stated: CertifiedTree, claim: Claim) -> list[TreeWay]:
 
 def _only_target(stated: CertifiedTree, claim: Claim) -> int | None:
     """The rank that a path of a scatter or gather serves alone."""
-    if claim.kind in SPREAD_BY_TARGET:
+    if claim.may_serve_one:
         return stated.get("target")
     return None
 

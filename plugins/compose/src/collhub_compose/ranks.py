@@ -22,7 +22,6 @@ from hub_core.model import (
     Algorithm,
     Buffer,
     Collective,
-    CollectiveKind,
     Contributions,
     CustomContract,
     Int64Array,
@@ -31,16 +30,6 @@ from hub_core.model import (
     group_of_entry,
     message_bytes,
 )
-
-# When ranks change their numbers, the shares that belong to them change places. By kind: which of
-# INPUT and OUTPUT hold one share for every rank.
-_SHARED = {
-    CollectiveKind.ALL_GATHER: (Buffer.OUTPUT,),
-    CollectiveKind.GATHER: (Buffer.OUTPUT,),
-    CollectiveKind.REDUCE_SCATTER: (Buffer.INPUT,),
-    CollectiveKind.SCATTER: (Buffer.INPUT,),
-    CollectiveKind.ALL_TO_ALL: (Buffer.INPUT, Buffer.OUTPUT),
-}
 
 
 def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
@@ -137,12 +126,17 @@ def _defect_of_places(ranks: Sequence[int], expected: int, num_ranks: int) -> st
 def _moved_shares(collective: Collective, places: Int64Array) -> BlockMoves:
     """Where the shares of the ranks go, in blocks of a share."""
     place = np.tile(np.arange(len(places), dtype=np.int64), (2, 1))
-    if collective.kind in _SHARED:
-        place[[*_SHARED[collective.kind]]] = places
-        return BlockMoves(collective.units_per_rank, place)
-    # One block that holds all, and stays.
-    sizes = np.concatenate([collective.input_units(), collective.output_units()])
-    return BlockMoves(max(1, int(sizes.max())), place)
+    traits = collective.kind.traits
+    if not traits.is_split:
+        # One block that holds all, and stays.
+        sizes = np.concatenate([collective.input_units(), collective.output_units()])
+        return BlockMoves(max(1, int(sizes.max())), place)
+    # Shares change places with the ranks that they belong to.
+    if traits.split_by_target:
+        place[Buffer.INPUT] = places
+    if traits.split_by_source:
+        place[Buffer.OUTPUT] = places
+    return BlockMoves(collective.units_per_rank, place)
 
 
 def _relabelled_collective(collective: Collective, places: Int64Array) -> Collective:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.model import Buffer, Int64Array, StepKind, StepTable
-from hub_core.verification import READING, WRITING
+from hub_core.model import READING, WRITING, Buffer, Int64Array, StepKind, StepTable
 
 BufferRegions = tuple[Int64Array, npt.NDArray[np.uint8], Int64Array]
 """Rows of steps, the buffers that they touch, and the units at which the regions start."""

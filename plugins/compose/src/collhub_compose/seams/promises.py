@@ -9,7 +9,6 @@ import numpy as np
 from collhub_compose.buffers.usage import BufferUsage, contract_of, required_units
 from collhub_compose.seams.relations import are_equal, canonical, substituted
 from hub_core.model import (
-    REDUCING,
     Collective,
     CollectiveKind,
     CustomContract,
@@ -24,8 +23,6 @@ _UNROOTED = (
     CollectiveKind.REDUCE_SCATTER,
     CollectiveKind.ALL_TO_ALL,
 )
-# Kinds whose buffers need not be cut in one share a rank.
-_UNSPLIT = (REDUCING - {CollectiveKind.REDUCE_SCATTER}) | {CollectiveKind.BROADCAST}
 
 
 def followed_by(first: CustomContract, second: CustomContract) -> CustomContract:
@@ -107,7 +104,7 @@ def _candidate(
 ) -> Collective | None:
     """The collective of this kind, if it promises just what `contract` (canonical) says."""
     num_ranks = len(contract.defined)
-    if unit_count % num_ranks and kind not in _UNSPLIT:
+    if unit_count % num_ranks and kind.traits.is_split:
         return None
     candidate = Collective(kind, num_ranks, unit_count, root, reduce_op=op)
     stated = contract_of(candidate)

@@ -13,15 +13,19 @@ from hypothesis import strategies as st
 
 from hub_core.documents.topologies import topology_from_json
 from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.network.texts import BUILDERS, grid, parse_topology
-from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
+from hub_core.network.builders import OWN_BUILDERS, parse_topology
+from hub_core.network.grids import grid
+from hub_core.network.links import Links
+from hub_core.network.topology import Dimension, DimensionKind, Topology
 from hub_core.plugin_api import Source
 
 KINDS = st.sampled_from(list(DimensionKind))
 GRIDS = st.lists(st.tuples(KINDS, st.integers(1, 4)), min_size=1, max_size=3)
 TEXTS = (
-    "line:5", "ring:6", "mesh:3x4", "torus:3x4", "fully-connected:5", "switch:5", "hypercube:3", "fat-tree:4", "dragonfly:3,2,1",
-    "rail:3x4", "ring-fc-switch:3x2x2", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2", "dgx-a100", "dgx-a100:2", "dgx-h100",
+    "line:5", "ring:6", "mesh:3x4", "torus:3x4", "fully-connected:5", "switch:5", "hypercube:3",
+    "fat-tree:4", "dragonfly:3,2,1",
+    "rail:3x4", "ring-fc-switch:3x2x2", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2",
+    "dgx-a100", "dgx-a100:2", "dgx-h100",
     "dgx-h100:2", "mi250", "mi250:2",
 )  # fmt: skip
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "topologies.md"
@@ -212,7 +216,7 @@ def test_table_of_the_guide_states_the_counts():
     assert {
         text: (t.num_npus, t.num_nodes - t.num_npus, t.num_links) for text, t in found.items()
     } == stated
-    assert {text.partition(":")[0] for text in stated} >= set(BUILDERS)
+    assert {text.partition(":")[0] for text in stated} >= set(OWN_BUILDERS)
 
 
 def test_file_of_the_guide_is_read():
@@ -487,4 +491,4 @@ def test_network_of_machines_has_its_own_bandwidth_and_latency():
 
 
 def test_every_builder_is_tried_here():
-    assert {text.partition(":")[0] for text in TEXTS} >= set(BUILDERS) - {"fc"}
+    assert {text.partition(":")[0] for text in TEXTS} >= set(OWN_BUILDERS) - {"fc"}

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.collectives import MAX_RANKS, Buffer, Collective, CollectiveKind, CustomContract
+from hub_core.model.collectives import MAX_RANKS, Collective, CustomContract
 from hub_core.model.diagnostics import InputError
+from hub_core.model.kinds import Buffer, CollectiveKind
 
 KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
 ROOTED = (
@@ -25,7 +26,8 @@ def make(kind: CollectiveKind, ranks: int = 3, share: int = 2, root: int = 1) ->
     return Collective(kind, ranks, ranks * share, root if kind in ROOTED else None, in_place=True)
 
 
-# Holder (rank r, output unit k) -> the contributions (source rank, source unit), for 3 ranks, shares of 2 units, root 1.
+# Holder (rank r, output unit k) -> the contributions (source rank, source unit), for 3 ranks,
+# shares of 2 units, root 1.
 ALL = range(3)
 DEFINITION = {
     CollectiveKind.ALL_REDUCE: lambda r, k: {(q, k) for q in ALL},

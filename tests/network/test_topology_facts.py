@@ -1,4 +1,4 @@
-"""Facts and findings of networks: equal to what a plain search finds, and the same for renumbered nodes."""
+"""Facts and findings of networks: what a plain search finds, the same for renumbered nodes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from hub_core.model.diagnostics import Severity
 from hub_core.network import facts as topology_facts
+from hub_core.network.builders import parse_topology
 from hub_core.network.connectedness import check_topology
 from hub_core.network.facts import diameter, facts_of, half_cuts, link_classes, reached, spans
-from hub_core.network.texts import grid, parse_topology
-from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
+from hub_core.network.grids import grid
+from hub_core.network.links import Links
+from hub_core.network.topology import Dimension, DimensionKind, Topology
 
 SHAPES = st.lists(
     st.tuples(st.sampled_from(list(DimensionKind)), st.integers(1, 4)), min_size=1, max_size=3
@@ -111,7 +113,8 @@ def test_classes_count_every_link_once():
     classes = link_classes(parse_topology("rail:2x4"))
     assert sum(one.count for one in classes) == 32
     assert [(one.source, one.destination, one.bandwidth_bytes_per_s) for one in classes] == [
-        ("NPU", "switch", 450e9), ("NPU", "switch", 50e9), ("switch", "NPU", 450e9), ("switch", "NPU", 50e9),
+        ("NPU", "switch", 450e9), ("NPU", "switch", 50e9), ("switch", "NPU", 450e9),
+        ("switch", "NPU", 50e9),
     ]  # fmt: skip
 
 
@@ -195,7 +198,8 @@ def test_long_lists_of_nodes_are_cut_short():
 @pytest.mark.parametrize(
     ("pairs", "rates", "code", "message"),
     [
-        ([(0, 1), (1, 2), (2, 0)], [1, 1, 1], "one-way-links", "3 connections are without a way back, the first from 0 to 1"),
+        ([(0, 1), (1, 2), (2, 0)], [1, 1, 1], "one-way-links",
+         "3 connections are without a way back, the first from 0 to 1"),
         ([(0, 1), (1, 0), (1, 2), (2, 1)], [1, 2, 3, 3], "unequal-directions",
          "1 connection is unlike the way back, the first from 0 to 1"),
         ([(0, 1), (1, 0), (1, 2), (2, 1), (2, 1)], [1, 1, 2, 1, 1], "parallel-links",

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.collectives import Buffer
 from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import COLUMN_DTYPES, StepKind, StepTable, StepTableBuilder
+from hub_core.model.kinds import Buffer, StepKind
+from hub_core.model.steps import COLUMN_DTYPES, StepTable, StepTableBuilder
 
 
 def table(ranks: list[int], edges: Sequence[tuple[int, int]] = (), num_ranks: int = 3) -> StepTable:

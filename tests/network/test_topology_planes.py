@@ -10,12 +10,12 @@ import pytest
 import hub_core
 from hub_core.documents.topologies import topology_from_json, topology_to_json
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, CollectiveKind
+from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.model.steps import StepKind
+from hub_core.model.kinds import CollectiveKind, StepKind
 from hub_core.network.bounds import lower_bound_ns
+from hub_core.network.builders import parse_topology
 from hub_core.network.connectedness import check_topology
-from hub_core.network.texts import parse_topology
 from hub_core.network.topology import Topology
 from hub_core.plugin_api import Source
 from hub_core.transfers import Chunks, Transfers, algorithm_of

@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 
 from hub_core.model.algorithm import Algorithm, Provenance
-from hub_core.model.collectives import (
-    Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-)
+from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import Severity, UsageError
 from hub_core.model.findings import CAP, Findings
+from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.levels import topological_levels
 from hub_core.model.messages import match_messages
-from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
+from hub_core.model.steps import StepTable, StepTableBuilder
 from hub_core.testing.samples import all_samples, ring_all_reduce
 from hub_core.verification import (
     FifoSafety,
@@ -33,7 +28,7 @@ from hub_core.verification import (
     values,
     verify,
 )
-from hub_core.verification.happens_before import happens_before
+from hub_core.verification.step_order import happens_before
 
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind
 IN, OUT, TMP, UNKNOWN = Buffer
@@ -74,7 +69,7 @@ def out_of_place(report: VerifyReport) -> ModeReport:
     return report.modes["out_of_place"]
 
 
-# ---- matching and bounds ---------------------------------------------------------------------------------------------
+# ---- matching and bounds -------------------------------------------------------------------------
 
 
 def test_send_without_receive_is_named_with_file_line_rank_and_step() -> None:
@@ -154,7 +149,7 @@ def test_findings_of_one_code_are_capped_and_the_rest_is_counted() -> None:
     assert f"{50 - CAP} more" in named[-1].message
 
 
-# ---- deadlock --------------------------------------------------------------------------------------------------------
+# ---- deadlock ------------------------------------------------------------------------------------
 
 
 def crossed(builder: StepTableBuilder) -> None:
@@ -197,7 +192,7 @@ def test_narrow_and_deep_graphs_get_the_same_levels_as_wide_ones() -> None:
     assert np.array_equal(order.nodes[order.position], node)
 
 
-# ---- bounded buffers -------------------------------------------------------------------------------------------------
+# ---- bounded buffers -----------------------------------------------------------------------------
 
 
 def flood(messages: int, count: int = 1) -> Algorithm:
@@ -244,7 +239,8 @@ def test_fifo_units_split_a_step_into_transfers() -> None:
 def test_fused_receive_and_send_forward_piece_by_piece(line: int, least: int) -> None:
     """Rank 0 sends 8 units to rank 1 before it takes them back, with room for 2 transfers each way.
 
-    A fused rank 1 stops at its third forward, with 2 more transfers on the way: at most 5 pieces, so 2 units each.
+    A fused rank 1 stops at its third forward, with 2 more transfers on the way: at most 5 pieces,
+    so 2 units each.
     As two steps it takes in all pieces before it forwards the first one.
     """
 
@@ -283,7 +279,7 @@ def test_capacity_must_be_positive(capacity: int) -> None:
         fifo_safety(flood(1), capacity)
 
 
-# ---- races -----------------------------------------------------------------------------------------------------------
+# ---- races ---------------------------------------------------------------------------------------
 
 
 def test_two_writes_without_order_race() -> None:
@@ -320,7 +316,7 @@ def test_reads_of_one_unit_do_not_race() -> None:
 
 
 def test_a_message_and_its_answer_order_a_read_before_a_write() -> None:
-    """Rank 0 overwrites what it sent once the answer is there: no dependency between the two is needed."""
+    """Rank 0 overwrites what it sent once the answer is there: no dependency is needed."""
 
     def build(builder: StepTableBuilder) -> None:
         send(builder, 0, 1)
@@ -364,7 +360,7 @@ def test_regions_of_any_size_are_compared_at_their_borders() -> None:
 
 
 def random_messages(seed: int, messages: int, in_lanes: bool) -> StepTable:
-    """Messages between 3 ranks with dependencies at random; `in_lanes`: the 2 lanes of a rank run in order."""
+    """Messages between 3 ranks, dependencies at random; `in_lanes`: 2 ordered lanes a rank."""
     random = np.random.default_rng(seed)
     builder = StepTableBuilder(3)
     made: list[list[int]] = [[], [], []]
@@ -393,7 +389,7 @@ def random_messages(seed: int, messages: int, in_lanes: bool) -> StepTable:
 def test_unordered_pairs_equal_the_closure(
     seed: int, messages: int, in_lanes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All pairs of a random graph, so that every stage of the decision is used: bits without lanes, clocks with them."""
+    """All pairs of a random graph, for every stage: bits without lanes, clocks with them."""
     monkeypatch.setattr(reachability, "_CLOCK_BYTES", 4 * 3 * 2 * messages)
     monkeypatch.setattr(reachability, "_PARENTS_AT_ONCE", 2)
     steps = random_messages(seed, messages, in_lanes)
@@ -407,7 +403,7 @@ def test_unordered_pairs_equal_the_closure(
     assert np.array_equal(unordered, np.flatnonzero(~reach[earlier, later]))
 
 
-# ---- contents --------------------------------------------------------------------------------------------------------
+# ---- contents ------------------------------------------------------------------------------------
 
 
 def test_missing_doubled_and_foreign_contributions_are_named() -> None:
@@ -417,8 +413,8 @@ def test_missing_doubled_and_foreign_contributions_are_named() -> None:
     report = verify(replace(ring, steps=replace(ring.steps, kind=kind)))
     wrong = [found.message for found in report.diagnostics if found.code == "wrong-output"]
     assert (
-        "OUTPUT[3] lacks INPUT[3] of rank 0 after its last write, this receive from rank 3 into OUTPUT[3]"
-        in wrong
+        "OUTPUT[3] lacks INPUT[3] of rank 0 after its last write, "
+        "this receive from rank 3 into OUTPUT[3]" in wrong
     )
     units = ring.steps.src_offset.copy()
     units[0] = 1
@@ -590,7 +586,7 @@ def test_sixty_four_doublings_do_not_pass_for_none(monkeypatch: pytest.MonkeyPat
     assert codes(verify(custom(build, expected=expected))) == ["wrong-output"]
 
 
-# ---- report ----------------------------------------------------------------------------------------------------------
+# ---- report --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 13])
@@ -630,7 +626,7 @@ def test_report_is_the_same_every_time() -> None:
     assert verify(broken).diagnostics == verify(broken).diagnostics
 
 
-# ---- expectations ----------------------------------------------------------------------------------------------------
+# ---- expectations --------------------------------------------------------------------------------
 
 
 def rows(expected: Contributions) -> set[tuple[int, ...]]:

@@ -1,9 +1,12 @@
-"""Verification against an independent brute-force oracle: random algorithms, and every small mutation of correct ones.
+"""Verification against an independent brute-force oracle.
 
-The rule for a harmless mutation: the mutated algorithm is still right by the plain definitions of this file. That is,
-every message has its partner with an equal count, every region lies in its buffer, the closure of dependencies and
-messages (Floyd and Warshall) has no cycle, every two conflicting accesses of a rank are in that closure, no undefined
-unit is read, and the interpreter, one step after the other, leaves every output unit with exactly its contributions.
+Random algorithms, and every small mutation of correct ones.
+
+The rule for a harmless mutation: the mutated algorithm is still right by the plain definitions of
+this file. That is, every message has its partner with an equal count, every region lies in its
+buffer, the closure of dependencies and messages (Floyd and Warshall) has no cycle, every two
+conflicting accesses of a rank are in that closure, no undefined unit is read, and the interpreter,
+one step after the other, leaves every output unit with exactly its contributions.
 For tiny algorithms the same is decided without any closure: by running every possible schedule.
 """
 
@@ -21,9 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Buffer, Collective, CollectiveKind, CustomContract
+from hub_core.model.collectives import Collective, CustomContract
 from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import COLUMN_DTYPES, StepKind, StepTable, StepTableBuilder
+from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
+from hub_core.model.steps import COLUMN_DTYPES, StepTable, StepTableBuilder
 from hub_core.testing.samples import all_samples, ring_all_reduce
 from hub_core.verification import verify
 
@@ -31,11 +35,11 @@ SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind
 RECEIVES = (RECV, RECV_REDUCE)
 
 
-# ---- the oracle ------------------------------------------------------------------------------------------------------
+# ---- the oracle ----------------------------------------------------------------------------------
 
 
 class Oracle:
-    """Plain definitions over Python lists; it shares nothing with the implementation but the model."""
+    """Plain definitions over Python lists; the model is all it shares with what it judges."""
 
     def __init__(self, algorithm: Algorithm, in_place: bool) -> None:
         self.collective = algorithm.collective
@@ -95,7 +99,7 @@ class Oracle:
         )
 
     def cell(self, rank: int, buffer: int, unit: int) -> tuple[int, str, int] | None:
-        """One name for every unit of memory; None outside. In-place aliases follow NCCL's definitions."""
+        """One name for every unit of memory; None outside. Aliases follow NCCL's definitions."""
         kind, n, total = self.collective.kind, self.collective.num_ranks, self.collective.unit_count
         share = total // n
         if self.collective.contract is not None:
@@ -178,7 +182,10 @@ class Oracle:
         return memory
 
     def execute(self, number: int, memory: dict[object, Counter]) -> bool:
-        """Run one step on `memory`; messages lie at ("m", row of the send, k). False: it read something undefined."""
+        """Run one step on `memory`; messages lie at ("m", row of the send, k).
+
+        False: it read something undefined.
+        """
         row = self.rows[number]
         cells = range(row["count"])
         if row["kind"] == COMPUTE:
@@ -287,7 +294,7 @@ def oracle_says_right(algorithm: Algorithm) -> bool:
     return all(Oracle(algorithm, mode).is_right() for mode in claims)
 
 
-# ---- mutations -------------------------------------------------------------------------------------------------------
+# ---- mutations -----------------------------------------------------------------------------------
 
 
 def columns_of(steps: StepTable) -> dict[str, np.ndarray]:
@@ -311,7 +318,7 @@ def with_value(algorithm: Algorithm, column: str, row: int, value: int) -> Algor
 
 
 def mutations(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
-    """One dependency less, two receives of a rank swapped, one count, offset, buffer, peer or kind changed."""
+    """A dependency less, two receives swapped, a count, offset, buffer, peer or kind changed."""
     steps = algorithm.steps
     parents, children = edges_of(steps)
     for k in range(len(parents)):
@@ -425,12 +432,12 @@ def test_schedules_of_a_racy_algorithm_differ() -> None:
     assert not verify(racy).ok
 
 
-# ---- random algorithms -----------------------------------------------------------------------------------------------
+# ---- random algorithms ---------------------------------------------------------------------------
 
 
 @st.composite
 def random_algorithms(draw: st.DrawFn) -> Algorithm:
-    """Up to 3 ranks, dependencies and messages at random, most of them racy or reading undefined units."""
+    """Up to 3 ranks, dependencies and messages at random, most racy or reading undefined units."""
     n = draw(st.integers(1, 3))
     units = draw(st.integers(1, 4))
     builder = StepTableBuilder(n)
@@ -507,7 +514,7 @@ def test_race_and_undefined_reads_agree_with_the_closure(algorithm: Algorithm) -
             assert (report.modes[name].verdict == "wrong") == undefined
 
 
-# ---- invariance ------------------------------------------------------------------------------------------------------
+# ---- invariance ----------------------------------------------------------------------------------
 
 
 MUTANTS = {

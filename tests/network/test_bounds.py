@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.collectives import Collective, CollectiveKind, CustomContract
+from hub_core.model.collectives import Collective, CustomContract
 from hub_core.model.diagnostics import InputError
+from hub_core.model.kinds import CollectiveKind
 from hub_core.network.bounds import lower_bound_ns
-from hub_core.network.texts import parse_topology
-from hub_core.network.topology import Links, Topology
+from hub_core.network.builders import parse_topology
+from hub_core.network.links import Links
+from hub_core.network.topology import Topology
 
 MIB = 1 << 20
 ROOTED = (
@@ -150,7 +152,8 @@ def test_disconnected_network_takes_for_ever():
     assert bound(CollectiveKind.BROADCAST, graph(3, 3, (0, 1, 1.0, 1.0)), 1) == math.inf
 
 
-# Closed forms of section 7 of the timing rules, in doubles: what the algorithms take, which no bound may exceed.
+# Closed forms of section 7 of the timing rules, in doubles: what the algorithms take, which no
+# bound may exceed.
 @given(
     st.integers(1, 6),
     st.integers(1, 1 << 24),
