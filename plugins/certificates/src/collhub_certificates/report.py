@@ -29,6 +29,7 @@ class CertificateReport:
     @property
     def is_optimal(self) -> bool:
         """Whether no algorithm has a higher rate: both numbers are sound, and equal."""
+        # A bound that nothing reaches is no optimum, and two unknown numbers are not equal.
         if self.rate is None:
             return False
         return self.ok and self.rate == self.bound

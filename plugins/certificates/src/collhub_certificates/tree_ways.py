@@ -13,6 +13,7 @@ from collhub_certificates.claim import Claim
 from collhub_certificates.flaws import FlawError
 from hub_core.model import ROOTED, CollectiveKind
 
+# Of nodes by number: the network of a certificate has no other names.
 NodePair = tuple[int, int]
 
 

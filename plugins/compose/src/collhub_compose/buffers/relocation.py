@@ -10,6 +10,9 @@ import numpy.typing as npt
 from collhub_compose.buffers.regions import SIDES
 from hub_core.model import BoolArray, Buffer, Int64Array, StepTable
 
+# Where an algorithm is put between others, its steps stay: what changes is which memory their
+# buffers are. A table of three entries a rank says so, and one pass over the regions does it.
+
 
 @dataclass(frozen=True, slots=True)
 class Relocation:

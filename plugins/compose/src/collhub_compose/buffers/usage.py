@@ -69,10 +69,7 @@ def usage_of(algorithm: Algorithm, contract: CustomContract) -> BufferUsage:
 
 
 def required_units(contract: CustomContract) -> Int64Array:
-    """Where the results of each rank end in OUTPUT: int64[num_ranks].
-
-    The whole buffers where nothing is stated.
-    """
+    """Where the results of each rank end in OUTPUT, int64[num_ranks]; unstated: all of it."""
     expected = contract.expected
     if expected is None:
         return contract.output_units

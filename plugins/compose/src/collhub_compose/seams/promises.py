@@ -125,5 +125,4 @@ def _has_room_for(stated: CustomContract, contract: CustomContract) -> bool:
     if not np.array_equal(stated.input_units[defined], contract.input_units[defined]):
         return False
     inputs_fit = np.all(stated.input_units >= contract.input_units)
-    outputs_fit = np.all(stated.output_units >= contract.output_units)
-    return bool(inputs_fit and outputs_fit)
+    return bool(inputs_fit and np.all(stated.output_units >= contract.output_units))

@@ -23,6 +23,7 @@ from hub_core.model import (
     counted_positions,
 )
 
+# As many as contributions, which a table of contents holds too: copies one by one cost no more.
 UnitsOfRanks = tuple[Int64Array, Int64Array]
 """Units of a buffer as (ranks, units), of equal length."""
 
