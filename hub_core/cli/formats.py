@@ -11,26 +11,32 @@ import click
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 from hub_core.cli.plugin_report import description_of, option_object
 from hub_core.cli.session import Session
-from hub_core.model.diagnostics import UsageError
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass
-from hub_core.plugin_api.check import Check, Subject
-from hub_core.plugin_api.command_line import json_flag
-from hub_core.plugin_api.executor import Executor
-from hub_core.plugin_api.formats import Format, Layout
-from hub_core.plugin_api.offers import Offer
-from hub_core.plugin_api.options import Option, OptionValue
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.report_writer import ReportWriter, Shown
-from hub_core.plugin_api.simulator import Simulator
-from hub_core.plugin_api.synthesizer import Synthesizer
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.writer import FormatWriter
+from hub_core.model import UsageError
+from hub_core.plugin_api import (
+    AlgorithmPass,
+    Check,
+    Executor,
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    Offer,
+    Option,
+    OptionValue,
+    ReportWriter,
+    Shown,
+    Simulator,
+    Subject,
+    Synthesizer,
+    TopologyReader,
+    json_flag,
+)
 from hub_core.registry.closest_match import closest
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.plugins import Provided, Registry
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
+    from hub_core.model import JsonValue
 
 
 # What each kind of offer does, in the order of the list behind the formats.

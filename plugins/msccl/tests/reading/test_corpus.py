@@ -23,7 +23,7 @@ from collhub_msccl.reading.scan import scan
 from collhub_msccl.thread_block_program import STEP_TYPE_NAMES, ThreadBlockProgram
 
 from hub_core.chakra import read as trace_reader
-from hub_core.chakra import write as trace_writer
+from hub_core.chakra.algorithms import write as trace_writer
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.verification import VerifyReport, fifo_safety, parse_expectation, verify
