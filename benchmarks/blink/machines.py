@@ -21,9 +21,9 @@ from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.synthesize import packings_of
+from collhub_certificates import check_certificate
 
 import hub_core
-from hub_core.certificates import check_certificate
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest

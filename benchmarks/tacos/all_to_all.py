@@ -16,6 +16,7 @@ from importlib.metadata import version
 import numba
 import numpy as np
 import numpy.typing as npt
+from collhub_schedules import Chunks, Transfers, algorithm_of
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.routing.routes import route_all
@@ -23,7 +24,6 @@ from collhub_tacos.schedules.replay import replay
 
 from hub_core import Collective, CollectiveKind, Topology, parse_topology, simulate
 from hub_core.network import Occupancy
-from hub_core.transfers import Chunks, Transfers, algorithm_of
 
 TORI = ("torus:8x8", "torus:4x4x4", "torus:8x8x8")
 _WIDTHS = (9, 8, 8, 8, 7, 8, 7, 9, 8)

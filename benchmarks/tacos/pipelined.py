@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numba
 import numpy as np
+from collhub_schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.heterogeneous import fewest_ps
@@ -22,7 +23,6 @@ from collhub_tacos.spreading.homogeneous import best_all_gather as in_lockstep
 import hub_core
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, parse_topology
-from hub_core.transfers import Chunks, algorithm_of
 from hub_core.version import __version__
 
 NETWORKS = ("mesh:8x8", "torus:8x8", "mesh:4x4x4", "torus:4x4x4", "hypercube:6", "ring:16")

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blink_requests import KINDS, MIB, certificate_of, checked, synthesized
+from collhub_certificates import check_certificate
+from collhub_schedules import find_certificate
 from golden_classes import ROWS
 
 import hub_core
-from hub_core.certificates import check_certificate, find_certificate
 from hub_core.model import HubError, InputError, UsageError
 from hub_core.network import Occupancy, Topology, parse_topology
 

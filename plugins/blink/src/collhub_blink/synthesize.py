@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from collhub_packing.pipelining import Pipeline
+from collhub_schedules import algorithm_of
 
 from collhub_blink.certificate import certificate_of, certificate_of_planes, lower_bound_ns
 from collhub_blink.options import BlinkOptions
@@ -25,7 +26,6 @@ from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.network import lower_bound_ns as links_bound_ns
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
-from hub_core.transfers import algorithm_of
 
 _NAME = "collhub-blink"
 # Larger schedules are judged by their own times, since simulating each would take long.

@@ -7,9 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from blink_requests import KINDS, MIB, certificate_of, checked, synthesized
+from collhub_certificates import check_certificate
 
 import hub_core
-from hub_core.certificates import check_certificate
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
 from hub_core.network import Topology, parse_topology
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_schedules import Chunks
 from hub_core.plugin_api.contract import Options
 
 from collhub_tacos.columns import Int64Array
@@ -17,7 +18,6 @@ from collhub_tacos.progress import Progress
 from hub_core.model import Collective, CollectiveKind, UsageError, message_bytes
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest
-from hub_core.transfers import Chunks
 
 _MOST_CHUNKS = 1 << 20
 _MOST_SEEDS = 10_000

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
+from collhub_schedules import Transfers
 from hub_core.plugin_api.contract import Options
 
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
@@ -22,7 +23,6 @@ from collhub_tacos.search import fastest_candidate
 from collhub_tacos.setting import Setting
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
-from hub_core.transfers import Transfers
 from hub_core.verification import verify
 
 _NAME = "collhub-tacos"

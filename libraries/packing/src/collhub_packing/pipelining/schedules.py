@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
+from collhub_schedules import Chunks, Transfers
 
 from collhub_packing.pipelining.operations import Operations
 from collhub_packing.pipelining.streams import Stream, streams_of
@@ -34,7 +35,6 @@ from hub_core.model import (
     row_pointer,
 )
 from hub_core.network import Occupancy, Routes, Topology
-from hub_core.transfers import Chunks, Transfers
 
 if TYPE_CHECKING:
     from collhub_packing.pipelining.event_kernel import PipelinePlan
@@ -57,7 +57,7 @@ _SPLIT_BY_RANK = frozenset(
 class Pipeline:
     """A schedule: `transfers`, times in picoseconds, of `chunks` of `collective`.
 
-    Ready for `hub_core.transfers.algorithm_of`. The collective has the least number of units in
+    Ready for `collhub_schedules.algorithm_of`. The collective has the least number of units in
     which all chunks are whole. Chunks are numbered tree by tree, in a scatter or gather rank by
     rank within a tree, and then in the order of the data.
     """
