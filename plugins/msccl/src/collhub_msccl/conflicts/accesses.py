@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collhub_msccl.arrays import BoolArray, Int64Array
-from hub_core.model import Buffer, StepKind
+from hub_core.model import BoolArray, Buffer, Int64Array, StepKind
 
 Columns = Mapping[str, npt.NDArray[Any]]
 # Pairs of rows as two columns: (row that comes first, row that must come later).

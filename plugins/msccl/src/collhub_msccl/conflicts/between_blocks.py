@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.conflicts.accesses import Edges, UnitAccesses
 from collhub_msccl.conflicts.clocks import Clocks
-from hub_core.model import StepTable
+from hub_core.model import BoolArray, Int64Array, StepTable
 
 # A unit that all thread blocks touch gives as many queries as the square of its accesses.
 _MOST_QUERIES = 1 << 23

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.conflicts.accesses import Edges
-from hub_core.model import StepTable
+from hub_core.model import Int64Array, StepTable
 
 # Entries of all vectors: 128 MiB.
 _MOST_CLOCKS = 1 << 24

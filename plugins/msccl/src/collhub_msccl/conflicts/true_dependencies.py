@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.conflicts.accesses import Edges, conflicts_within_blocks, find_accesses
 from collhub_msccl.conflicts.between_blocks import conflicts_between_blocks
 from collhub_msccl.conflicts.clocks import Clocks, tell_clocks
-from hub_core.model import COLUMN_DTYPES, Collective, StepTable
+from hub_core.model import COLUMN_DTYPES, Collective, Int64Array, StepTable
 
 
 def with_true_dependencies(

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_msccl.language.trace import FIRST_SCRATCH, Trace
+from hub_core.model import Int64Array
 
-Int64Array = npt.NDArray[np.int64]
 Columns = dict[str, Int64Array]
 """Columns of operations, by `OPERATION_FIELDS`."""
 

@@ -11,7 +11,6 @@ from functools import partial
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.header import AlgoHeader
 from collhub_msccl.thread_block_program import (
@@ -20,6 +19,7 @@ from collhub_msccl.thread_block_program import (
     StepType,
     ThreadBlockProgram,
 )
+from hub_core.model import BoolArray, Int64Array
 
 # MSCCL_MAX_COUNT is 72 in all three runtimes, and a count must be less.
 _MOST_COUNT = 71

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
+from hub_core.model import BoolArray, Int64Array
 
 # MSCCL_MAX_REDUCE_FUSION. The parsers compare the number of all `re` of a thread block so far and
 # never reset it: the 17th does not join, those after it may again.

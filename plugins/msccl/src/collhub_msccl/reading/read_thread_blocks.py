@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.numbers import NumberState
 from collhub_msccl.reading.header import AlgoHeader
@@ -17,6 +16,7 @@ from collhub_msccl.thread_block_program import (
     STEP_TYPE_NAMES,
     ThreadBlockProgram,
 )
+from hub_core.model import Int64Array
 
 _NUMBER_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("id", "i_chunks", "o_chunks", "s_chunks"),

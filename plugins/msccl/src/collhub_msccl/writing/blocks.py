@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.thread_blocks import Lanes
+from hub_core.model import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, slots=True)

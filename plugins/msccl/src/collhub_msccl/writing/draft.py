@@ -7,13 +7,14 @@ from functools import cached_property
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.conflicts.accesses import Edges
 from hub_core.model import (
     Algorithm,
+    BoolArray,
     Buffer,
     Findings,
     InputError,
+    Int64Array,
     Location,
     StepKind,
     StepTable,

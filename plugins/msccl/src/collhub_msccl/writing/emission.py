@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.draft import StepDraft
@@ -21,7 +20,7 @@ from collhub_msccl.writing.emission_waits import Knowledge, find_waits
 from collhub_msccl.writing.forwarded import forwarded_only
 from collhub_msccl.writing.scratch import allocated, touched
 from collhub_msccl.writing.unfuse import REGION, Steps, unfused
-from hub_core.model import StepKind
+from hub_core.model import BoolArray, Int64Array, StepKind
 
 # Step type of a plain step, in the order of `StepKind`.
 _PLAIN = np.asarray(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.emission_waits import Knowledge
 from collhub_msccl.writing.unfuse import REGION, Steps
-from hub_core.model import Buffer
+from hub_core.model import BoolArray, Buffer, Int64Array
 
 # MSCCL_MAX_REDUCE_FUSION: the runtimes end a chain of `re` at the 16th of a thread block only.
 _PROTECTED_REDUCTIONS = 16

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.conflicts.accesses import Edges
+from hub_core.model import Int64Array
 
 Clock = dict[int, int]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
 from collhub_msccl.writing.emission_order import Arrangement
-from hub_core.model import Buffer, StepKind
+from hub_core.model import BoolArray, Buffer, Int64Array, StepKind
 
 
 def forwarded_only(draft: StepDraft, arrangement: Arrangement) -> BoolArray:

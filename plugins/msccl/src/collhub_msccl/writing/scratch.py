@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
 from collhub_msccl.writing.emission_waits import Knowledge
-from hub_core.model import Buffer
+from hub_core.model import BoolArray, Buffer, Int64Array
 
 # Places that are tried for a piece: more would save little scratch and cost quadratic time.
 _MOST_TRIES = 64

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.emission_order import neighbours
+from hub_core.model import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, slots=True)

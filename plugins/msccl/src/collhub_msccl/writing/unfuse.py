@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.thread_block_program import StepType
-from hub_core.model import Buffer
+from hub_core.model import BoolArray, Buffer, Int64Array
 
 REGION = ("src_buffer", "src_offset", "dst_buffer", "dst_offset")
 
