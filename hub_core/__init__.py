@@ -9,14 +9,7 @@ from hub_core.public_names import names_from
 if TYPE_CHECKING:
     from hub_core.installed import installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
-    from hub_core.model.collectives import (
-        Buffer,
-        Collective,
-        CollectiveKind,
-        Contributions,
-        CustomContract,
-        ReduceOp,
-    )
+    from hub_core.model.collectives import Collective, Contributions, CustomContract
     from hub_core.model.diagnostics import (
         Diagnostic,
         HubError,
@@ -27,9 +20,10 @@ if TYPE_CHECKING:
         Severity,
         UsageError,
     )
+    from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp, StepKind
     from hub_core.model.losses import Loss, LossPolicy
-    from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
-    from hub_core.network.texts import parse_topology
+    from hub_core.model.steps import StepTable, StepTableBuilder
+    from hub_core.network.builders import parse_topology
     from hub_core.network.topology import Topology
     from hub_core.pipeline.execution import execute
     from hub_core.pipeline.inputs import read
@@ -86,58 +80,29 @@ __all__ = [
 ]
 
 _HOMES = {
-    "hub_core.installed": ("installed_version",),
-    "hub_core.model.algorithm": (
-        "Algorithm",
-        "Provenance",
-    ),
-    "hub_core.model.collectives": (
-        "Buffer",
-        "Collective",
-        "CollectiveKind",
-        "Contributions",
-        "CustomContract",
-        "ReduceOp",
-    ),
+    "hub_core.installed": "installed_version",
+    "hub_core.model.algorithm": "Algorithm Provenance",
+    "hub_core.model.collectives": "Collective Contributions CustomContract",
     "hub_core.model.diagnostics": (
-        "Diagnostic",
-        "HubError",
-        "InputError",
-        "Location",
-        "LossyError",
-        "PluginError",
-        "Severity",
-        "UsageError",
+        "Diagnostic HubError InputError Location LossyError PluginError Severity UsageError"
     ),
-    "hub_core.model.losses": (
-        "Loss",
-        "LossPolicy",
-    ),
-    "hub_core.model.steps": (
-        "StepKind",
-        "StepTable",
-        "StepTableBuilder",
-    ),
-    "hub_core.network.texts": ("parse_topology",),
-    "hub_core.network.topology": ("Topology",),
-    "hub_core.pipeline.execution": ("execute",),
-    "hub_core.pipeline.inputs": ("read",),
-    "hub_core.pipeline.outputs": (
-        "Written",
-        "write",
-    ),
-    "hub_core.pipeline.passes": ("transform",),
-    "hub_core.pipeline.simulation": ("simulate",),
-    "hub_core.pipeline.synthesis": ("synthesize",),
-    "hub_core.pipeline.topologies": ("read_topology",),
-    "hub_core.plugin_api.simulator": ("SimulationResult",),
-    "hub_core.registry.discovery": ("discover",),
-    "hub_core.registry.plugins": ("Registry",),
-    "hub_core.verification": (
-        "VerifyReport",
-        "verify",
-    ),
-    "hub_core.version": ("__version__",),
+    "hub_core.model.kinds": "Buffer CollectiveKind ReduceOp StepKind",
+    "hub_core.model.losses": "Loss LossPolicy",
+    "hub_core.model.steps": "StepTable StepTableBuilder",
+    "hub_core.network.builders": "parse_topology",
+    "hub_core.network.topology": "Topology",
+    "hub_core.pipeline.execution": "execute",
+    "hub_core.pipeline.inputs": "read",
+    "hub_core.pipeline.outputs": "Written write",
+    "hub_core.pipeline.passes": "transform",
+    "hub_core.pipeline.simulation": "simulate",
+    "hub_core.pipeline.synthesis": "synthesize",
+    "hub_core.pipeline.topologies": "read_topology",
+    "hub_core.plugin_api.simulator": "SimulationResult",
+    "hub_core.registry.discovery": "discover",
+    "hub_core.registry.plugins": "Registry",
+    "hub_core.verification": "VerifyReport verify",
+    "hub_core.version": "__version__",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

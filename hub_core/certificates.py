@@ -18,9 +18,8 @@ import numpy as np
 from hub_core.documents.schema_check import first_violation
 from hub_core.documents.strict_json import JsonObject
 from hub_core.model.algorithm import Algorithm, JsonValue
-from hub_core.model.collectives import CollectiveKind
 from hub_core.model.diagnostics import Diagnostic, Severity
-from hub_core.model.steps import StepKind
+from hub_core.model.kinds import CollectiveKind, StepKind
 from hub_core.network.topology import Topology
 
 SCHEMA = "collhub/certificate-1"

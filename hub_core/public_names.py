@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 
-def names_from(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
+def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     """A package's `__getattr__` (PEP 562).
 
-    `homes`: the names that each module defines, by the module's full name.
+    `homes`: the names that each module defines, separated by spaces, by the module's full name.
     """
-    home_of = {name: module for module, names in homes.items() for name in names}
+    home_of = {name: module for module, names in homes.items() for name in names.split()}
 
     def find(name: str) -> object:
         home = home_of.get(name)

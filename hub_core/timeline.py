@@ -17,9 +17,10 @@ import numpy.typing as npt
 from hub_core.model.algorithm import Algorithm, message_bytes
 from hub_core.model.diagnostics import InputError
 from hub_core.model.findings import Findings
+from hub_core.model.kinds import StepKind
 from hub_core.model.messages import match_messages
 from hub_core.model.rank_lists import format_ranks
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.steps import StepTable
 
 MAX_RANKS = 1000
 MAX_EVENTS = 200_000

@@ -9,16 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.model.collectives import (
-    ALL_RANKS,
-    Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-)
+from hub_core.model.collectives import ALL_RANKS, Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import COLUMN_DEFAULTS, StepKind, StepTable
+from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
+from hub_core.model.steps import COLUMN_DEFAULTS, StepTable
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

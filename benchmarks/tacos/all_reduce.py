@@ -10,8 +10,7 @@ from fractions import Fraction
 
 import numba
 import numpy as np
-from collhub_packing.graph import CapacityGraph
-from collhub_packing.rates import strength
+from collhub_packing import CapacityGraph, strength
 
 import hub_core
 from hub_core import Collective, CollectiveKind, Topology, parse_topology

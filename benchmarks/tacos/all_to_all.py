@@ -16,10 +16,10 @@ from importlib.metadata import version
 import numba
 import numpy as np
 import numpy.typing as npt
-from collhub_tacos.bounds import lower_bounds_ps
-from collhub_tacos.network import Network
-from collhub_tacos.replay import replay
-from collhub_tacos.routing import route_all
+from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.routing.routes import route_all
+from collhub_tacos.schedules.replay import replay
 
 from hub_core import Collective, CollectiveKind, Topology, parse_topology, simulate
 from hub_core.network import Occupancy
@@ -66,7 +66,7 @@ def _row(topology: Topology, text: str, chunk_bytes: int, occupancy: Occupancy, 
     n = topology.num_npus
     collective = Collective(CollectiveKind.ALL_TO_ALL, n, n)
     chunks = Chunks.cut(collective, [1])
-    network = Network.of(topology)
+    network = LinkNetwork.of(topology)
     times = network.link_times(chunk_bytes, occupancy)
     bounds = lower_bounds_ps(collective, network, np.arange(n), chunk_bytes, occupancy)
     cpu: list[float] = []

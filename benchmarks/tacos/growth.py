@@ -7,8 +7,8 @@ import statistics
 import time
 
 import numpy as np
-from collhub_tacos.homogeneous import all_gather, fewest_steps
-from collhub_tacos.network import Network
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.spreading.homogeneous import all_gather, fewest_steps
 
 from hub_core.network import parse_topology
 
@@ -44,7 +44,7 @@ def _exponent(npus: np.ndarray, seconds: np.ndarray) -> float:
 
 
 def _measure(side: int, runs: int) -> float:
-    network = Network.of(parse_topology(f"mesh:{side}x{side}"))
+    network = LinkNetwork.of(parse_topology(f"mesh:{side}x{side}"))
     origin = np.arange(network.num_npus)
     seconds = []
     for _ in range(runs):

@@ -20,11 +20,11 @@ from typing import TypeVar
 
 import numba
 import numpy as np
-from collhub_tacos.bounds import lower_bounds_ps
-from collhub_tacos.heterogeneous import all_gather
-from collhub_tacos.network import Network
-from collhub_tacos.replay import replay
-from collhub_tacos.reversal import is_duplex, transposed
+from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.networks.transposition import is_duplex, transposed
+from collhub_tacos.schedules.replay import replay
+from collhub_tacos.spreading.heterogeneous import all_gather
 
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
@@ -155,7 +155,7 @@ _RING_FULL_SWITCH = (
 
 def _row(case: Case, seeds: int, release: ModuleType | None) -> None:
     npus, chunk_bytes = case.topology.num_npus, NODE_BYTES // case.chunks
-    network, origin = Network.of(case.topology), np.repeat(np.arange(npus), case.chunks)
+    network, origin = LinkNetwork.of(case.topology), np.repeat(np.arange(npus), case.chunks)
     times = network.link_times(chunk_bytes, Occupancy.ALPHA_BETA)
     collective = Collective(CollectiveKind.ALL_GATHER, npus, npus * case.chunks)
     bounds = lower_bounds_ps(
@@ -213,7 +213,7 @@ def _all_reduce(topology: Topology, paper: str) -> None:
     seconds, total_us = [], 0.0
     for _ in range(5):
         start = time.process_time()
-        network = Network.of(topology)
+        network = LinkNetwork.of(topology)
         times = network.link_times(NODE_BYTES, Occupancy.ALPHA_BETA)
         phases = [network] if is_duplex(network, times) else [network, transposed(network)]
         origin = np.arange(topology.num_npus)

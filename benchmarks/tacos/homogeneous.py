@@ -15,10 +15,10 @@ from importlib.metadata import version
 
 import numba
 import numpy as np
-from collhub_tacos.bounds import lower_bounds_ps
-from collhub_tacos.homogeneous import Found, best_all_gather
-from collhub_tacos.network import Network
-from collhub_tacos.replay import replay_log
+from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.schedules.replay import replay_log
+from collhub_tacos.spreading.homogeneous import LockstepResult, best_all_gather
 from release import all_gather as release_all_gather
 
 from hub_core import Collective, CollectiveKind
@@ -122,14 +122,14 @@ def _versions() -> None:
     )
     # Both kernels, the replay and the peer are compiled, or loaded, before anything is measured.
     for text in ("line:3", "ring:3"):
-        found, _ = _measured(Network.of(parse_topology(text)), 1, np.arange(3), 1)
+        found, _ = _measured(LinkNetwork.of(parse_topology(text)), 1, np.arange(3), 1)
         found.log.schedule()
     release_all_gather(parse_topology("ring:3"), 1, 1, 0, causal=True)
 
 
 def _row(case: Case, runs: int, release_runs: int, release_work: float) -> None:
     topology = parse_topology(case.topology)
-    network, npus = Network.of(topology), topology.num_npus
+    network, npus = LinkNetwork.of(topology), topology.num_npus
     chunk_bytes = case.total // (npus * case.chunks)
     times = network.link_times(chunk_bytes, Occupancy.ALPHA_BETA)
     origin = np.tile(np.arange(npus), case.chunks)
@@ -164,7 +164,9 @@ def _row(case: Case, runs: int, release_runs: int, release_work: float) -> None:
     print(f"{ours} |{peer} |{published}", flush=True)
 
 
-def _measured(network: Network, step_ps: int, origin: np.ndarray, runs: int) -> tuple[Found, float]:
+def _measured(
+    network: LinkNetwork, step_ps: int, origin: np.ndarray, runs: int
+) -> tuple[LockstepResult, float]:
     """The result, and the median CPU seconds of the search."""
     seconds = []
     for _ in range(runs):

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import numba
 import numpy as np
-from collhub_tacos.heterogeneous import best_all_gather as by_events
-from collhub_tacos.heterogeneous import fewest_ps
-from collhub_tacos.homogeneous import best_all_gather as in_lockstep
-from collhub_tacos.network import LinkTimes, Network
-from collhub_tacos.schedule import Schedule
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.spreading.heterogeneous import fewest_ps
+from collhub_tacos.spreading.heterogeneous import find_all_gather as by_events
+from collhub_tacos.spreading.homogeneous import best_all_gather as in_lockstep
 
 import hub_core
 from hub_core.model import Collective, CollectiveKind
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _row(text: str, kib: int, seeds: int) -> None:
-    network = Network.of(parse_topology(f"{text}?bandwidth=50GB/s&latency=500ns"))
+    network = LinkNetwork.of(parse_topology(f"{text}?bandwidth=50GB/s&latency=500ns"))
     times, origin = (
         network.link_times(kib << 10, Occupancy.SERIALIZATION),
         np.arange(network.num_npus),
@@ -53,7 +53,7 @@ def _row(text: str, kib: int, seeds: int) -> None:
     cells, simulated = "", []
     for synthesize in (
         lambda: in_lockstep(network, step, origin, arrival_ps=arrival, seeds=seeds).log.schedule(),
-        lambda: by_events(network, times, origin, seeds),
+        lambda: by_events(network, times, origin, seeds).result,
     ):
         schedule, seconds = _timed(synthesize)
         simulated.append(_simulated_us(schedule, times, kib << 10))
@@ -65,13 +65,13 @@ def _row(text: str, kib: int, seeds: int) -> None:
     )
 
 
-def _timed(synthesize: Callable[[], Schedule]) -> tuple[Schedule, float]:
+def _timed(synthesize: Callable[[], LinkSchedule]) -> tuple[LinkSchedule, float]:
     synthesize()
     start = time.process_time()
     return synthesize(), time.process_time() - start
 
 
-def _simulated_us(schedule: Schedule, times: LinkTimes, node_bytes: int) -> float:
+def _simulated_us(schedule: LinkSchedule, times: LinkTimes, node_bytes: int) -> float:
     npus = schedule.network.num_npus
     collective = Collective(CollectiveKind.ALL_GATHER, npus, npus)
     algorithm = algorithm_of(collective, Chunks.cut(collective, [1]), schedule.transfers(times))

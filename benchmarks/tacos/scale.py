@@ -10,9 +10,9 @@ import time
 
 import numba
 import numpy as np
-from collhub_tacos.homogeneous import all_gather, fewest_steps, memory_bytes
-from collhub_tacos.network import Network
-from collhub_tacos.replay import replay_log
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.schedules.replay import replay_log
+from collhub_tacos.spreading.homogeneous import all_gather, fewest_steps, memory_bytes
 
 from hub_core.network import Occupancy, parse_topology
 
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _run(text: str, chunks: int) -> list[str]:
-    network = Network.of(parse_topology(text))
+    network = LinkNetwork.of(parse_topology(text))
     times = network.link_times((1 << 20) // chunks, Occupancy.ALPHA_BETA)
     origin = np.tile(np.arange(network.num_npus), chunks)
     begin = time.process_time()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 import numpy.typing as npt
-from collhub_tacos.bounds import lower_bounds_ps
-from collhub_tacos.heterogeneous import find_all_gather
-from collhub_tacos.multicast import spread
-from collhub_tacos.network import Network
-from collhub_tacos.replay import replay
-from collhub_tacos.schedule import Schedule
+from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.routing.multicast import spread
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.schedules.replay import replay
+from collhub_tacos.spreading.heterogeneous import find_all_gather
 
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, parse_topology
@@ -91,7 +91,7 @@ def _cases() -> Iterator[Case]:
 
 
 def _row(case: Case, seeds: int) -> None:
-    network = Network.of(parse_topology(f"{case.text}?bandwidth=50GB/s&latency=500ns"))
+    network = LinkNetwork.of(parse_topology(f"{case.text}?bandwidth=50GB/s&latency=500ns"))
     times = network.link_times(case.chunk_bytes, Occupancy.ALPHA_BETA)
     needed = np.isin(np.arange(network.num_nodes), case.members)
     wanted = (
@@ -99,7 +99,7 @@ def _row(case: Case, seeds: int) -> None:
         np.tile(case.members, len(case.origin)),
     )
 
-    def by_trees() -> Schedule:
+    def by_trees() -> LinkSchedule:
         found = [spread(network, times, case.origin, needed, seed) for seed in range(seeds)]
         return min(found, key=lambda schedule: schedule.time_ps)
 
@@ -120,7 +120,7 @@ def _row(case: Case, seeds: int) -> None:
     )
 
 
-def _timed(synthesize: Callable[[], Schedule]) -> tuple[Schedule, float]:
+def _timed(synthesize: Callable[[], LinkSchedule]) -> tuple[LinkSchedule, float]:
     synthesize()
     start = time.process_time()
     return synthesize(), time.process_time() - start

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-from collhub_tacos.bounds import lower_bounds_ps
-from collhub_tacos.network import Network
-from collhub_tacos.replay import replay
-from collhub_tacos.symmetric import find_all_gather
-from collhub_tacos.translation import Translations
+from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.networks.translation import Translations
+from collhub_tacos.schedules.replay import replay
+from collhub_tacos.spreading.symmetric import find_all_gather
 
 from hub_core import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology, parse_topology
@@ -77,7 +77,7 @@ def _ours(
     topology: Topology, chunks: int, occupancy: Occupancy, seeds: int
 ) -> tuple[float, float, float]:
     """Time and bound in us, and median CPU seconds."""
-    network, npus = Network.of(topology), topology.num_npus
+    network, npus = LinkNetwork.of(topology), topology.num_npus
     times, origin = network.link_times(MIB // chunks, occupancy), np.repeat(np.arange(npus), chunks)
     seconds = []
     for _ in range(3):

@@ -23,8 +23,7 @@ from hub_core.chakra.encode import (
 from hub_core.chakra.nodes import NodeTable, NodeType
 from hub_core.chakra.profile import CompKind
 from hub_core.model.algorithm import Algorithm, message_bytes
-from hub_core.model.collectives import Buffer
-from hub_core.model.steps import StepKind
+from hub_core.model.kinds import Buffer, StepKind
 
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]

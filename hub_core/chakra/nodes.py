@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from hub_core.chakra.numbering import EXTENSION, restore
 from hub_core.model.algorithm import Algorithm, message_bytes
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.kinds import StepKind
+from hub_core.model.steps import StepTable
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -12,14 +12,9 @@ import numpy as np
 from hub_core.chakra.attributes import INTEGER_KINDS, Kind
 from hub_core.chakra.metadata import AttributeValue, Metadata, MetadataEntry
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.model.collectives import (
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-    ReduceOp,
-)
+from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import InputError, Location
+from hub_core.model.kinds import CollectiveKind, ReduceOp
 
 VERSION = "0.0.4"
 SCHEMA = "1.0.2-chakra.0.0.4"

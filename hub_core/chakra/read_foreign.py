@@ -14,9 +14,9 @@ from hub_core.chakra.fields import NodeFields, type_name
 from hub_core.chakra.links import Links
 from hub_core.chakra.metadata import Metadata
 from hub_core.chakra.nodes import NodeType
-from hub_core.model.collectives import MAX_UNITS, Buffer, Collective, CollectiveKind, CustomContract
+from hub_core.model.collectives import MAX_UNITS, Collective, CustomContract
 from hub_core.model.diagnostics import InputError, Location
-from hub_core.model.steps import StepKind
+from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 
 Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -12,8 +12,7 @@ from hub_core.chakra.fields import LARGEST, NodeFields
 from hub_core.chakra.links import Edges, Links
 from hub_core.chakra.profile import CompKind
 from hub_core.model.algorithm import message_bytes
-from hub_core.model.collectives import Buffer
-from hub_core.model.steps import StepKind
+from hub_core.model.kinds import Buffer, StepKind
 
 Int64Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

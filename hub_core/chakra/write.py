@@ -14,11 +14,11 @@ from hub_core.chakra.metadata import encode_metadata
 from hub_core.chakra.nodes import NodeTable, lower
 from hub_core.chakra.profile import LARGEST, VERSION, default_bytes, metadata_entries
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Buffer
 from hub_core.model.diagnostics import UsageError
+from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.losses import Loss
 from hub_core.model.rank_lists import parse_ranks
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.steps import StepTable
 from hub_core.plugin_api.artifacts import Artifact, WriteResult
 
 Mask = npt.NDArray[np.bool_]

@@ -22,8 +22,8 @@ from hub_core.model.diagnostics import InputError, PluginError
 from hub_core.plugin_api.command_line import json_flag
 
 if TYPE_CHECKING:
+    from hub_core.cli.timing import Timing
     from hub_core.model.algorithm import Algorithm, JsonValue
-    from hub_core.pipeline.timing import Timing
     from hub_core.registry.plugins import Registry
 
 
@@ -117,8 +117,8 @@ def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
 
 
 def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
+    from hub_core.cli.timing import judged
     from hub_core.pipeline.simulation import simulate
-    from hub_core.pipeline.timing import judged
     from hub_core.pipeline.topologies import read_topology
 
     algorithm = example.algorithm

@@ -139,13 +139,15 @@ def _print(
     longest: CriticalPath | None,
 ) -> None:
     collective, steps = algorithm.collective, algorithm.steps
+    made = algorithm.provenance
+    scratch = int(algorithm.scratch_units.max(initial=0))
     kinds = ", ".join(f"{count} {kind}" for kind, count in kind_counts(steps).items() if count)
     print_fields(
         {
             "file": f"{source} ({source_format})",
             "collective": _said_collective(algorithm),
             "ranks": str(collective.num_ranks),
-            "units": f"{collective.unit_count}, scratch {int(algorithm.scratch_units.max(initial=0))} at most",
+            "units": f"{collective.unit_count}, scratch {scratch} at most",
             "size": "not stated"
             if algorithm.collective_bytes is None
             else format_bytes(algorithm.collective_bytes),
@@ -154,7 +156,7 @@ def _print(
             "channels": str(_channels(algorithm)),
             "lanes": str(_lanes(algorithm) or "not stated"),
             "critical path": _said_path(longest),
-            "made by": f"{algorithm.provenance.producer} {algorithm.provenance.producer_version}".strip(),
+            "made by": f"{made.producer} {made.producer_version}".strip(),
             "made from": algorithm.provenance.source_name or "not stated",
         }
     )

@@ -18,13 +18,14 @@ def print_survey(survey: TraceSurvey, as_json: bool) -> None:
         return
     kinds = ", ".join(f"{count} {name}" for name, count in survey.nodes_by_type.items())
     references = f"{survey.forward_references} to later nodes, {survey.dangling_references} to none"
+    dependencies = f"{survey.data_dependencies} data, {survey.control_dependencies} control"
     print_fields(
         {
             "file": f"{survey.name} (chakra)",
             "dialect": survey.dialect,
             "ranks": str(survey.num_ranks),
             "nodes": f"{sum(survey.nodes_by_rank)}: {kinds}",
-            "dependencies": f"{survey.data_dependencies} data, {survey.control_dependencies} control; {references}",
+            "dependencies": f"{dependencies}; {references}",
             "metadata": ", ".join(f"{name}={value}" for name, value in survey.metadata.items()),
         }
     )

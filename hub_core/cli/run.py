@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from hub_core.cli.loading import open_source, read_opened, source_options, with_path
+from hub_core.cli.loading import read_opened, source_options
 from hub_core.cli.output import (
     diagnostic_object,
     print_diagnostic,
@@ -17,9 +17,10 @@ from hub_core.cli.output import (
     print_json,
     progress,
 )
-from hub_core.cli.session import Session
+from hub_core.cli.session import Session, with_path
 from hub_core.model.diagnostics import Diagnostic, ExitCode, Severity, UsageError
 from hub_core.model.quantities import format_bandwidth, format_bytes, format_time, parse_size
+from hub_core.pipeline.inputs import open_source
 from hub_core.plugin_api.command_line import (
     Assignments,
     assign,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from hub_core.execution.judgement import Judgement
     from hub_core.execution.program import LevelledProgram
     from hub_core.model.algorithm import Algorithm, JsonValue
-    from hub_core.model.collectives import ReduceOp
+    from hub_core.model.kinds import ReduceOp
     from hub_core.plugin_api.executor import ExecutionResult
 
 
@@ -206,7 +207,7 @@ def _size(name: str, algorithm: Algorithm, text: str | None) -> int:
 
 
 def _op(algorithm: Algorithm, text: str | None) -> ReduceOp:
-    from hub_core.model.collectives import ReduceOp
+    from hub_core.model.kinds import ReduceOp
 
     if text is None:
         return algorithm.collective.reduce_op

@@ -34,9 +34,9 @@ from hub_core.plugin_api.command_line import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hub_core.cli.timing import Timing
     from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.network.topology import Topology
-    from hub_core.pipeline.timing import Timing
     from hub_core.plugin_api.simulator import LinkLoad
 
 
@@ -177,8 +177,8 @@ def _timing(
     backend: str,
     options: Assignments,
 ) -> Timing:
+    from hub_core.cli.timing import judged
     from hub_core.pipeline.simulation import simulate as run_simulator
-    from hub_core.pipeline.timing import judged
 
     with progress(f"simulating {format_bytes(size)}"):
         result = run_simulator(

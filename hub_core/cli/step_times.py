@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hub_core.model.diagnostics import UsageError
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.kinds import StepKind
+from hub_core.model.steps import StepTable
 
 if TYPE_CHECKING:
     from hub_core.plugin_api.simulator import SimulationResult

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from hub_core.chakra.nodes import message_tags
 from hub_core.model.algorithm import Algorithm, message_bytes
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.kinds import StepKind
+from hub_core.model.steps import StepTable
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -68,8 +69,8 @@ def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
 def critical_path(steps: StepTable) -> CriticalPath | None:
     """Longest chains over dependencies and messages; None where steps wait in a circle.
 
-    A RECV follows the SEND that it matches; what has no match follows nothing. Level-synchronous: time
-    O(steps + dependencies) plus a constant per level.
+    A RECV follows the SEND that it matches; what has no match follows nothing. Level-synchronous:
+    time O(steps + dependencies) plus a constant per level.
     """
     parent, child, is_message = _all_edges(steps)
     order = np.argsort(parent, kind="stable")

@@ -285,7 +285,7 @@ def _with_ranks(
 
 def _made(session: Session, name: str, request: _Request, options: Assignments) -> _Made:
     # Imported here: the help of a command needs no numpy.
-    from hub_core.network.topology import Occupancy
+    from hub_core.network.links import Occupancy
     from hub_core.pipeline.synthesis import synthesize as run_synthesizer
 
     topology = session.read_topology(request.topology_text)
@@ -311,7 +311,8 @@ def _made(session: Session, name: str, request: _Request, options: Assignments) 
 
 
 def _collective(request: _Request, topology: Topology, npus: tuple[int, ...]) -> Collective:
-    from hub_core.model.collectives import Collective, CollectiveKind, ReduceOp
+    from hub_core.model.collectives import Collective
+    from hub_core.model.kinds import CollectiveKind, ReduceOp
 
     root = request.root if request.root is not None else npus[0]
     if root not in npus:

@@ -180,7 +180,8 @@ def _findings(session: Session, network: Topology) -> tuple[Diagnostic, ...]:
 
 def _bounds(network: Topology, size: int) -> dict[str, int]:
     """The lower bound in nanoseconds of every collective that has one; roots are NPU 0."""
-    from hub_core.model.collectives import ROOTED, Collective, CollectiveKind
+    from hub_core.model.collectives import Collective
+    from hub_core.model.kinds import ROOTED, CollectiveKind
     from hub_core.network.bounds import lower_bound_ns
 
     npus, found = network.num_npus, {}

@@ -79,11 +79,12 @@ def link_objects(network: Topology) -> list[JsonValue]:
 
 def print_facts(network: Topology, facts: Facts) -> None:
     """Print fields, the classes of links, and groups where there are any."""
+    npus = _count(network.num_npus, "NPU", "NPUs")
     switches = network.num_nodes - network.num_npus
     cuts = {cut.dimension: cut for cut in facts.half_cuts}
     fields = {
         "topology": network.name,
-        "nodes": f"{_count(network.num_npus, 'NPU', 'NPUs')}, {_count(switches, 'switch', 'switches')}",
+        "nodes": f"{npus}, {_count(switches, 'switch', 'switches')}",
         "links": f"{network.num_links} directed",
         "diameter": "not known"
         if facts.diameter is None

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.composition.memory import SIDES, Side
-from hub_core.model.collectives import Buffer
 from hub_core.model.diagnostics import InputError
+from hub_core.model.kinds import Buffer
 from hub_core.model.messages import Messages
 from hub_core.model.steps import COLUMN_DTYPES, StepTable
 

@@ -8,16 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.composition.memory import Usage, contract_of, required_units
-from hub_core.model.collectives import (
-    ALL_RANKS,
-    REDUCING,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-    ReduceOp,
-)
+from hub_core.model.collectives import ALL_RANKS, Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import InputError
+from hub_core.model.kinds import REDUCING, CollectiveKind, ReduceOp
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

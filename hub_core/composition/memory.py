@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Buffer, Collective, CustomContract
+from hub_core.model.collectives import Collective, CustomContract
 from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import StepKind, StepTable
-from hub_core.verification.regions import READING, WRITING
+from hub_core.model.kinds import READING, WRITING, Buffer, StepKind
+from hub_core.model.steps import StepTable
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

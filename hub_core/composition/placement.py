@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.composition.memory import Usage, contract_of, required_units
-from hub_core.model.collectives import Buffer, Collective, MemoryLayout
+from hub_core.model.collectives import Collective, MemoryLayout
+from hub_core.model.kinds import Buffer
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -16,15 +16,9 @@ from hub_core.composition.placement import Part, is_usable
 from hub_core.composition.soundness import require_sound
 from hub_core.composition.staging import out_of_place
 from hub_core.model.algorithm import Algorithm, message_bytes
-from hub_core.model.collectives import (
-    MAX_RANKS,
-    Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-)
+from hub_core.model.collectives import MAX_RANKS, Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import UsageError
+from hub_core.model.kinds import Buffer, CollectiveKind
 from hub_core.model.steps import COLUMN_DTYPES, StepTable
 
 Int64Array = npt.NDArray[np.int64]

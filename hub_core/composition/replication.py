@@ -13,8 +13,9 @@ from hub_core.composition.memory import Relocation
 from hub_core.composition.naming import composed_provenance
 from hub_core.composition.soundness import require_sound
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import MAX_UNITS, Buffer, Collective, Contributions, CustomContract
+from hub_core.model.collectives import MAX_UNITS, Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import InputError, UsageError
+from hub_core.model.kinds import Buffer
 from hub_core.model.steps import StepTable
 from hub_core.verification.regions import common_unit
 

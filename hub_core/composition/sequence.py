@@ -19,9 +19,10 @@ from hub_core.composition.soundness import require_sound
 from hub_core.composition.staging import out_of_place
 from hub_core.composition.units import rescale
 from hub_core.model.algorithm import Algorithm, message_bytes
-from hub_core.model.collectives import Buffer, CustomContract, ReduceOp
+from hub_core.model.collectives import CustomContract
 from hub_core.model.diagnostics import Location, UsageError
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.kinds import Buffer, ReduceOp, StepKind
+from hub_core.model.steps import StepTable
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -12,9 +12,10 @@ from hub_core.composition.memory import Relocation, contract_of, usage_of
 from hub_core.composition.naming import display_name
 from hub_core.composition.placement import input_in_output
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Buffer, CustomContract
+from hub_core.model.collectives import CustomContract
 from hub_core.model.diagnostics import UsageError
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.kinds import Buffer, StepKind
+from hub_core.model.steps import StepTable
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -13,16 +13,10 @@ import numpy.typing as npt
 from hub_core.documents.schema_check import TYPE_NAMES, first_violation
 from hub_core.documents.strict_json import MAX_DEPTH, JsonObject, is_too_deep, parse_object
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.model.collectives import (
-    Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-    ReduceOp,
-)
+from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import InputError, Location
-from hub_core.model.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepKind, StepTable
+from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp, StepKind
+from hub_core.model.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepTable
 from hub_core.plugin_api.artifacts import Artifact, WriteResult
 from hub_core.plugin_api.options import NoOptions
 from hub_core.plugin_api.sources import Source

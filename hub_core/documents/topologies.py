@@ -13,8 +13,9 @@ from hub_core.documents.schema_check import TYPE_NAMES, first_violation
 from hub_core.documents.strict_json import JsonObject, parse_object
 from hub_core.model.diagnostics import InputError, Location, UsageError
 from hub_core.model.quantities import parse_bandwidth, parse_time
-from hub_core.network.texts import MAX_LINKS, MAX_NODES, grid
-from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
+from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
+from hub_core.network.links import Links
+from hub_core.network.topology import Dimension, DimensionKind, Topology
 from hub_core.plugin_api.options import NoOptions
 from hub_core.plugin_api.sources import Source
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hub_core.model.collectives import Collective, CollectiveKind
+from hub_core.model.collectives import Collective
+from hub_core.model.kinds import CollectiveKind
 
 _FULL_VECTOR = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE})
 

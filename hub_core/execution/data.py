@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.execution.program import LevelledProgram
-from hub_core.model.collectives import REDUCING, Buffer, Collective, ReduceOp
+from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import PluginError, UsageError
+from hub_core.model.kinds import REDUCING, Buffer, ReduceOp
 from hub_core.model.quantities import format_bytes
 
 Array = npt.NDArray[Any]

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.execution.reference import Expected, expected_outputs
-from hub_core.model.collectives import Collective, CollectiveKind, ReduceOp
+from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import Diagnostic, Location
+from hub_core.model.kinds import CollectiveKind, ReduceOp
 
 Array = npt.NDArray[Any]
 

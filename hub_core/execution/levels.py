@@ -11,9 +11,10 @@ from hub_core.execution.ordering import assign_levels
 from hub_core.execution.program import LevelledProgram
 from hub_core.execution.records import Records, expand_steps
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, CollectiveKind
+from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import Diagnostic, InputError, Location
 from hub_core.model.findings import CAP, Findings
+from hub_core.model.kinds import CollectiveKind
 from hub_core.model.messages import match_messages
 from hub_core.model.steps import StepTable
 from hub_core.model.wording import action, describe

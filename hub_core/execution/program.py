@@ -8,7 +8,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.model.collectives import Buffer, MemoryLayout
+from hub_core.model.collectives import MemoryLayout
+from hub_core.model.kinds import Buffer
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hub_core.execution.memory import elements_of_block, find_moves
 from hub_core.execution.program import LevelledProgram, RecordKind
-from hub_core.model.collectives import Buffer, CollectiveKind, ReduceOp
+from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp
 from hub_core.plugin_api.executor import ExecutionRequest
 
 Array = npt.NDArray[Any]

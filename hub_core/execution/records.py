@@ -12,9 +12,9 @@ import numpy.typing as npt
 from hub_core.execution.ordering import Levels
 from hub_core.execution.program import RecordKind
 from hub_core.execution.slots import place_slots
-from hub_core.model.collectives import Buffer
+from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.messages import Messages
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.steps import StepTable
 from hub_core.verification.regions import Regions
 
 Int64Array = npt.NDArray[np.int64]

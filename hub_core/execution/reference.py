@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from hub_core.execution.data import divided, is_floating, rounding_unit
 from hub_core.execution.memory import REDUCTIONS
-from hub_core.model.collectives import REDUCING, Collective, CollectiveKind, Contributions, ReduceOp
+from hub_core.model.collectives import Collective, Contributions
+from hub_core.model.kinds import REDUCING, CollectiveKind, ReduceOp
 
 Array = npt.NDArray[Any]
 

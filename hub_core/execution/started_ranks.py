@@ -21,8 +21,8 @@ from hub_core.execution.rank_engine import Engine, RankLog, run_task
 from hub_core.execution.rank_tasks import Plans, RankTask
 from hub_core.execution.stall import positions
 from hub_core.model.algorithm import Algorithm, JsonValue
-from hub_core.model.collectives import Buffer, ReduceOp
 from hub_core.model.diagnostics import Diagnostic, UsageError
+from hub_core.model.kinds import Buffer, ReduceOp
 from hub_core.model.quantities import parse_size
 
 Array = npt.NDArray[Any]

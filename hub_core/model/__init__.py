@@ -12,15 +12,10 @@ if TYPE_CHECKING:
         ALL_RANKS,
         MAX_RANKS,
         MAX_UNITS,
-        REDUCING,
-        ROOTED,
-        Buffer,
         Collective,
-        CollectiveKind,
         Contributions,
         CustomContract,
         MemoryLayout,
-        ReduceOp,
     )
     from hub_core.model.columns import (
         BoolArray,
@@ -35,6 +30,7 @@ if TYPE_CHECKING:
         group_of_entry,
         group_pointer,
         inverse,
+        is_sorted,
         ordinals,
         positions_in,
         row_pointer,
@@ -55,9 +51,20 @@ if TYPE_CHECKING:
         UsageError,
     )
     from hub_core.model.findings import CAP, Findings
+    from hub_core.model.kinds import (
+        READING,
+        REDUCING,
+        ROOTED,
+        WRITING,
+        Buffer,
+        CollectiveKind,
+        CollectiveTraits,
+        ReduceOp,
+        StepKind,
+    )
     from hub_core.model.levels import Order, topological_levels
     from hub_core.model.losses import Loss, LossPolicy, apply_policy
-    from hub_core.model.messages import Messages, match_messages
+    from hub_core.model.messages import Messages, connection_keys, match_messages, pair_in_order
     from hub_core.model.quantities import (
         format_bandwidth,
         format_bytes,
@@ -67,13 +74,7 @@ if TYPE_CHECKING:
         parse_time,
     )
     from hub_core.model.rank_lists import format_ranks, parse_ranks
-    from hub_core.model.steps import (
-        COLUMN_DEFAULTS,
-        COLUMN_DTYPES,
-        StepKind,
-        StepTable,
-        StepTableBuilder,
-    )
+    from hub_core.model.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepTable, StepTableBuilder
     from hub_core.model.wording import action, describe, region
 
 __all__ = [
@@ -83,13 +84,16 @@ __all__ = [
     "COLUMN_DTYPES",
     "MAX_RANKS",
     "MAX_UNITS",
+    "READING",
     "REDUCING",
     "ROOTED",
+    "WRITING",
     "Algorithm",
     "BoolArray",
     "Buffer",
     "Collective",
     "CollectiveKind",
+    "CollectiveTraits",
     "Contributions",
     "CustomContract",
     "Diagnostic",
@@ -118,6 +122,7 @@ __all__ = [
     "UsageError",
     "action",
     "apply_policy",
+    "connection_keys",
     "counted_positions",
     "csr",
     "describe",
@@ -131,9 +136,11 @@ __all__ = [
     "group_of_entry",
     "group_pointer",
     "inverse",
+    "is_sorted",
     "match_messages",
     "message_bytes",
     "ordinals",
+    "pair_in_order",
     "parse_bandwidth",
     "parse_ranks",
     "parse_size",
@@ -146,102 +153,35 @@ __all__ = [
     "run_starts",
     "sorted_ordinals",
     "topological_levels",
-]
+]  # fmt: skip
 
 _HOMES = {
-    "hub_core.model.diagnostics": (
-        "Diagnostic",
-        "ExitCode",
-        "HubError",
-        "InputError",
-        "Location",
-        "LossyError",
-        "PluginError",
-        "Severity",
-        "UsageError",
-    ),
-    "hub_core.model.losses": (
-        "Loss",
-        "LossPolicy",
-        "apply_policy",
-    ),
-    "hub_core.model.quantities": (
-        "format_bandwidth",
-        "format_bytes",
-        "format_time",
-        "parse_bandwidth",
-        "parse_size",
-        "parse_time",
-    ),
-    "hub_core.model.rank_lists": (
-        "format_ranks",
-        "parse_ranks",
+    "hub_core.model.algorithm": "Algorithm JsonValue Provenance message_bytes",
+    "hub_core.model.collectives": (
+        "ALL_RANKS Collective Contributions CustomContract MAX_RANKS MAX_UNITS MemoryLayout"
     ),
     "hub_core.model.columns": (
-        "BoolArray",
-        "Float64Array",
-        "Int64Array",
-        "IntArray",
-        "counted_positions",
-        "csr",
-        "expanded_ranges",
-        "first_positions",
-        "gather",
-        "group_of_entry",
-        "group_pointer",
-        "inverse",
-        "ordinals",
-        "positions_in",
-        "row_pointer",
-        "run_lengths",
-        "run_mask",
-        "run_starts",
-        "sorted_ordinals",
+        "BoolArray Float64Array Int64Array IntArray counted_positions csr expanded_ranges "
+        "first_positions gather group_of_entry group_pointer inverse is_sorted ordinals "
+        "positions_in row_pointer run_lengths run_mask run_starts sorted_ordinals"
     ),
-    "hub_core.model.levels": (
-        "Order",
-        "topological_levels",
+    "hub_core.model.diagnostics": (
+        "Diagnostic ExitCode HubError InputError Location LossyError PluginError Severity "
+        "UsageError"
     ),
-    "hub_core.model.algorithm": (
-        "Algorithm",
-        "JsonValue",
-        "Provenance",
-        "message_bytes",
+    "hub_core.model.findings": "CAP Findings",
+    "hub_core.model.kinds": (
+        "Buffer CollectiveKind CollectiveTraits READING REDUCING ROOTED ReduceOp StepKind WRITING"
     ),
-    "hub_core.model.collectives": (
-        "ALL_RANKS",
-        "Buffer",
-        "Collective",
-        "CollectiveKind",
-        "Contributions",
-        "CustomContract",
-        "MAX_RANKS",
-        "MAX_UNITS",
-        "MemoryLayout",
-        "REDUCING",
-        "ROOTED",
-        "ReduceOp",
+    "hub_core.model.levels": "Order topological_levels",
+    "hub_core.model.losses": "Loss LossPolicy apply_policy",
+    "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
+    "hub_core.model.quantities": (
+        "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"
     ),
-    "hub_core.model.steps": (
-        "COLUMN_DEFAULTS",
-        "COLUMN_DTYPES",
-        "StepKind",
-        "StepTable",
-        "StepTableBuilder",
-    ),
-    "hub_core.model.findings": (
-        "CAP",
-        "Findings",
-    ),
-    "hub_core.model.messages": (
-        "Messages",
-        "match_messages",
-    ),
-    "hub_core.model.wording": (
-        "action",
-        "describe",
-        "region",
-    ),
+    "hub_core.model.rank_lists": "format_ranks parse_ranks",
+    "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepTable StepTableBuilder",
+    "hub_core.model.wording": "action describe region",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

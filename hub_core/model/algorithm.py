@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 import numpy as np
-import numpy.typing as npt
 
-from hub_core.model.collectives import Buffer, Collective
+from hub_core.model.collectives import Collective
+from hub_core.model.columns import Int64Array
 from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.kinds import READING, WRITING, Buffer
+from hub_core.model.steps import StepTable
 
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Who made the algorithm, from what: producer name and version, source file name and sha256, options used."""
+    """Who made the algorithm with which options, and the name and sha256 of its source file."""
 
     producer: str = "unknown"
     producer_version: str = ""
@@ -40,27 +41,27 @@ class Provenance:
 class Algorithm:
     """A `Collective`, the `StepTable` that performs it, and provenance.
 
-    `scratch_units`: int64[num_ranks], size of SCRATCH in units, read-only. `collective_bytes`: the size that
-    the source states, or None; where buffers are UNKNOWN and messages carry bytes, one unit is one byte and
-    this equals `unit_count`. `extensions`: vendor data kept verbatim, keyed by format or plugin name.
+    `scratch_units`: int64[num_ranks], size of SCRATCH in units, read-only. `collective_bytes`: the
+    size that the source states, or None; where buffers are UNKNOWN and messages carry bytes, one
+    unit is one byte and this equals `unit_count`. `extensions`: vendor data kept verbatim, keyed by
+    format or plugin name. Raises `InputError` where the parts disagree on the number of ranks.
     """
 
     collective: Collective
     steps: StepTable
-    scratch_units: npt.NDArray[np.int64]
+    scratch_units: Int64Array
     provenance: Provenance = field(default_factory=Provenance)
     collective_bytes: int | None = None
     extensions: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (
-            self.steps.num_ranks != self.collective.num_ranks
-            or len(self.scratch_units) != self.collective.num_ranks
-        ):
-            raise InputError(
-                "collective, steps and scratch_units disagree on the number of ranks",
-                code="rank-count",
-            )
+        # Every module counts ranks by one of the three, so that a disagreement would show far from
+        # here.
+        counts = {self.collective.num_ranks, self.steps.num_ranks, len(self.scratch_units)}
+        if len(counts) > 1:
+            message = "collective, steps and scratch_units disagree on the number of ranks"
+            raise InputError(message, code="rank-count")
+        # Algorithms are shared, between plugins too.
         self.scratch_units.flags.writeable = False
 
     @property
@@ -72,15 +73,12 @@ class Algorithm:
     def has_contents(self) -> bool:
         """Whether every step says which units it touches; False for timing-only traces."""
         steps = self.steps
-        reads = steps.is_kind(StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
-        writes = steps.is_kind(StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
-        unknown = (reads & (steps.src_buffer == Buffer.UNKNOWN)) | (
-            writes & (steps.dst_buffer == Buffer.UNKNOWN)
-        )
-        return not bool(np.any(unknown))
+        reads_unknown = steps.is_kind(*READING) & (steps.src_buffer == Buffer.UNKNOWN)
+        writes_unknown = steps.is_kind(*WRITING) & (steps.dst_buffer == Buffer.UNKNOWN)
+        return not bool(np.any(reads_unknown | writes_unknown))
 
     def differences(self, other: Algorithm) -> list[str]:
-        """Names of the parts that differ, provenance and extensions included; empty for equal algorithms."""
+        """Names of the parts that differ, provenance included; empty for equal algorithms."""
         found = self.steps.differences(other.steps)
         for name in ("provenance", "collective_bytes", "extensions"):
             if getattr(self, name) != getattr(other, name):
@@ -90,28 +88,26 @@ class Algorithm:
         return found + _collective_differences(self.collective, other.collective)
 
 
-def message_bytes(
-    collective_bytes: int, unit_count: int, counts: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Bytes of messages of `counts` units: ceil(count * collective_bytes / unit_count), exact for large products.
+def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) -> Int64Array:
+    """Bytes of messages of `counts` units: ceil(count * collective_bytes / unit_count), exactly.
 
-    Unit k of a buffer is bytes [k * S // U, (k + 1) * S // U). Where U does not divide S, `count` consecutive
-    units have at most this many bytes, wherever they start, so both ends of a message agree on its size.
+    Unit k of a buffer is bytes [k * S // U, (k + 1) * S // U). Where U does not divide S, `count`
+    consecutive units have at most this many bytes, wherever they start, so both ends of a message
+    agree on its size.
     """
     whole, rest = divmod(collective_bytes, unit_count)
     if rest * int(counts.max(initial=0)) < 2**62:
-        return counts * np.int64(whole) + -(-counts * np.int64(rest) // np.int64(unit_count))
-    return np.asarray(
-        [-(-int(count) * collective_bytes // unit_count) for count in counts], np.int64
-    )
+        rounded_up = -(-counts * np.int64(rest) // np.int64(unit_count))
+        return counts * np.int64(whole) + rounded_up
+    # The products do not fit 64 bits: Python's integers.
+    sizes = [-(-count * collective_bytes // unit_count) for count in counts.tolist()]
+    return np.asarray(sizes, np.int64)
 
 
 def _collective_differences(one: Collective, other: Collective) -> list[str]:
-    found = [
-        f.name
-        for f in fields(one)
-        if f.name != "contract" and getattr(one, f.name) != getattr(other, f.name)
-    ]
+    # A contract is a record of arrays, which == does not compare to one truth value.
+    names = [field.name for field in fields(one) if field.name != "contract"]
+    found = [name for name in names if getattr(one, name) != getattr(other, name)]
     if not _same_arrays(one.contract, other.contract):
         found.append("contract")
     return found
@@ -123,4 +119,5 @@ def _same_arrays(one: object, other: object) -> bool:
         return np.array_equal(one, other)  # type: ignore[arg-type]
     if one is None or other is None or type(one) is not type(other):
         return one is other
-    return all(_same_arrays(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))  # type: ignore[arg-type]
+    names = [field.name for field in fields(one)]  # type: ignore[arg-type]
+    return all(_same_arrays(getattr(one, name), getattr(other, name)) for name in names)

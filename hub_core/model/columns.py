@@ -1,10 +1,13 @@
 """Columns: the few operations on grouped integer arrays from which tables and graphs are made.
 
-Everything here is linear in its input, apart from one stable sort where an order is not there yet. A group is a
-number 0..n-1; `indptr` is the row pointer of a CSR table: the entries of group g are `indptr[g]:indptr[g + 1]`.
+Everything here is linear in its input, apart from one stable sort where an order is not there yet.
+A group is a number 0..n-1; `indptr` is the row pointer of a CSR table: the entries of group g are
+`indptr[g]:indptr[g + 1]`.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +19,7 @@ IntArray = npt.NDArray[np.integer]
 
 
 def row_pointer(counts: npt.ArrayLike) -> Int64Array:
-    """Turn the sizes of n groups into the row pointer, int64[n + 1]: 0, and the sums up to each group's end."""
+    """Where each of n groups of these sizes begins, and where the last ends: int64[n + 1]."""
     sizes = np.asarray(counts, np.int64)
     indptr = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=indptr[1:])
@@ -24,7 +27,7 @@ def row_pointer(counts: npt.ArrayLike) -> Int64Array:
 
 
 def first_positions(counts: npt.ArrayLike) -> Int64Array:
-    """Where each of n groups begins, int64[n], when groups of these sizes lie one behind the other."""
+    """Where each of n groups begins, int64[n], when they lie one behind the other."""
     return row_pointer(counts)[:-1]
 
 
@@ -44,14 +47,24 @@ def counted_positions(counts: npt.ArrayLike) -> Int64Array:
 
 
 def expanded_ranges(starts: npt.ArrayLike, counts: npt.ArrayLike) -> Int64Array:
-    """The ranges `starts[i]..starts[i] + counts[i] - 1` one behind the other, int64[sum of counts]."""
+    """The ranges `starts[i]..starts[i] + counts[i] - 1` one behind the other."""
     sizes = np.asarray(counts, np.int64)
+    # What to add to a running number so that each group begins at its start.
     shift = np.asarray(starts, np.int64) - first_positions(sizes)
     return np.repeat(shift, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
 
 
+def is_sorted(keys: npt.NDArray[Any]) -> bool:
+    """Whether no key is less than the one before it."""
+    return bool(np.all(keys[1:] >= keys[:-1]))
+
+
 def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
-    """Which rows differ from the row before in one of the columns; the first row does. Columns of equal length."""
+    """Which rows differ from the row before in one of the columns: bool[rows].
+
+    The columns are of equal length, and the first row differs.
+    """
+    # Without a concatenation, which would copy each column once more.
     is_new = np.ones(len(columns[0]), np.bool_)
     if len(is_new) > 1:
         is_new[1:] = False
@@ -61,12 +74,18 @@ def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
 
 
 def run_starts(*columns: npt.NDArray[np.generic]) -> Int64Array:
-    """The first row of every run of equal rows, ascending."""
+    """The first row of every run of equal rows.
+
+    Ascending; the columns are of equal length.
+    """
     return np.flatnonzero(run_mask(*columns))
 
 
 def run_lengths(starts: IntArray, rows: int) -> Int64Array:
-    """How many rows each run has, from the first rows of all runs and the number of rows."""
+    """How many rows each run has.
+
+    `starts`: the first rows of all runs; `rows`: how many rows there are.
+    """
     return np.diff(np.append(starts, rows))
 
 
@@ -77,9 +96,10 @@ def sorted_ordinals(keys: IntArray) -> Int64Array:
 
 def ordinals(keys: IntArray) -> Int64Array:
     """For every row, how many rows of the same key stand before it; keys in any order."""
-    if len(keys) < 2 or bool(np.all(keys[1:] >= keys[:-1])):
+    if is_sorted(keys):
         return sorted_ordinals(keys)
     order = np.argsort(keys, kind="stable")
+    # Numbered where keys stand together, then put back to where each row came from.
     found = np.empty(len(keys), np.int64)
     found[order] = sorted_ordinals(keys[order])
     return found
@@ -91,15 +111,22 @@ def inverse(permutation: IntArray) -> Int64Array:
 
 
 def positions_in(rows: IntArray, count: int) -> Int64Array:
-    """Where each of 0..count-1 stands in `rows`, int64[count], -1 for what does not."""
+    """Where each of 0..count-1 stands in `rows`.
+
+    int64[count], -1 for what does not stand there.
+    """
     position = np.full(count, -1, np.int64)
     position[rows] = np.arange(len(rows))
     return position
 
 
 def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
-    """Group `values` by `keys`: (indptr, values in group order), the given order kept within a group."""
-    if len(keys) > 1 and bool(np.any(keys[1:] < keys[:-1])):
+    """Group `values` by `keys`.
+
+    (indptr, values in group order); the given order is kept within a group.
+    """
+    if not is_sorted(keys):
+        # Stable, so that the given order stays within a group.
         values = values[np.argsort(keys, kind="stable")]
     return group_pointer(keys, count), values
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 
+# Scripts rely on these numbers; sysexits.h has 70 for an internal error.
 class ExitCode(IntEnum):
     """Exit statuses of the `collhub` program."""
 
@@ -30,8 +31,8 @@ class Severity(StrEnum):
 class Location:
     """Where a finding stands. Every part is optional.
 
-    `line` is 1-based; `byte` is a 0-based offset in the file; `step` is the 0-based row of the step among
-    the steps of `rank`.
+    `line` is 1-based; `byte` is a 0-based offset in the file; `step` is the 0-based row of the step
+    among the steps of `rank`.
     """
 
     file: str | None = None
@@ -42,19 +43,16 @@ class Location:
 
     def __str__(self) -> str:
         place = self.file or ""
+        # Readers write -1 for a line that they do not know.
         if self.line is not None and self.line >= 0:
             place = f"{place}:{self.line}" if place else f"line {self.line}"
-        parts = [place] if place else []
-        if self.byte is not None:
-            parts.append(f"byte {self.byte}")
-        within = [
-            f"{name} {value}"
-            for name, value in (("rank", self.rank), ("step", self.step))
-            if value is not None
-        ]
-        if within:
-            parts.append(", ".join(within))
-        return ": ".join(parts)
+        byte = f"byte {self.byte}" if self.byte is not None else ""
+        within = []
+        if self.rank is not None:
+            within.append(f"rank {self.rank}")
+        if self.step is not None:
+            within.append(f"step {self.step}")
+        return ": ".join(part for part in (place, byte, ", ".join(within)) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,10 @@ class Diagnostic:
 
 
 class HubError(Exception):
-    """Every failure that the hub foresees. `diagnostics` is never empty; the first one is the message."""
+    """Every failure that the hub foresees.
+
+    `diagnostics` is never empty; the first one is the message.
+    """
 
     exit_code = ExitCode.INVALID
     default_code = "invalid-input"
@@ -89,11 +90,9 @@ class HubError(Exception):
     ) -> None:
         found: tuple[Diagnostic, ...]
         if isinstance(message, str):
-            found = (
-                Diagnostic(
-                    code or self.default_code, message, Severity.ERROR, location or Location(), cure
-                ),
-            )
+            # A plain message is the common case: the class tells the code where none is given.
+            code, place = code or self.default_code, location or Location()
+            found = (Diagnostic(code, message, location=place, cure=cure),)
         elif isinstance(message, Diagnostic):
             found = (message,)
         else:
@@ -101,6 +100,8 @@ class HubError(Exception):
         self.diagnostics: tuple[Diagnostic, ...] = found
         super().__init__(str(found[0]))
 
+    # The arguments of Exception are the message alone, from which a copy in another process, or a
+    # pickled one, could not be made again.
     def __reduce__(self) -> tuple[type[HubError], tuple[tuple[Diagnostic, ...]]]:
         return type(self), (self.diagnostics,)
 

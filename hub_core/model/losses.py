@@ -11,10 +11,11 @@ from hub_core.model.diagnostics import Diagnostic, LossyError
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One thing that the target cannot express: which feature, where, and what follows for the user.
+    """One thing that the target cannot express: which feature, where, and what follows.
 
-    `feature` names what reading back would find different: a column of the step table in words (`lane`,
-    `control dependencies`), `steps`, `extensions`, ... The conformance kit holds losses to that.
+    `feature` names what reading back would find different: a column of the step table in words
+    (`lane`, `control dependencies`), `steps`, `extensions`, ... The conformance kit holds losses to
+    that.
     """
 
     feature: str
@@ -22,6 +23,7 @@ class Loss:
     consequence: str
 
     def __str__(self) -> str:
+        """One line for people."""
         return f"{self.feature} ({self.where}): {self.consequence}"
 
 
@@ -34,8 +36,7 @@ class LossPolicy(StrEnum):
 
 
 def apply_policy(losses: Sequence[Loss], policy: LossPolicy) -> None:
-    """Raise `LossyError` with every loss where `policy` is REFUSE and there is one; else do nothing."""
+    """Raise `LossyError` with every loss where `policy` is REFUSE and there is one."""
     if losses and policy is LossPolicy.REFUSE:
-        raise LossyError(
-            [Diagnostic("lossy", f"refused, the conversion loses: {loss}") for loss in losses]
-        )
+        refusals = [f"refused, the conversion loses: {loss}" for loss in losses]
+        raise LossyError([Diagnostic("lossy", refusal) for refusal in refusals])

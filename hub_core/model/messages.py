@@ -1,22 +1,29 @@
-"""Pair every send with its receive: the k-th with the k-th of one (source, destination, channel)."""
+"""Pair every send with its receive: the k-th with the k-th of one connection.
+
+A connection is a (source, destination, channel); NCCL, MSCCL and MPI (per communicator and tag)
+deliver in FIFO order on it. `connection_keys` and `pair_in_order` are all that is needed to match
+messages of any table; `match_messages` does it for a `StepTable` and says what does not match.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from hub_core.model.columns import BoolArray, Int64Array, IntArray, is_sorted, sorted_ordinals
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.steps import StepTable
 from hub_core.model.wording import action, describe
 
-Int64Array = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The messages: `send` and `receive` rows of equal length, ascending in `send`, and the rows without partner."""
+    """The messages of a table, int64 columns of rows.
+
+    `send`, `receive`: rows of equal length that meet, ascending in `send`. `lonely_sends`,
+    `lonely_receives`: rows without partner, ascending.
+    """
 
     send: Int64Array
     receive: Int64Array
@@ -24,113 +31,121 @@ class Messages:
     lonely_receives: Int64Array
 
 
-def match_messages(steps: StepTable, findings: Findings) -> Messages:
-    """Return the messages; peers out of range, missing partners and unequal counts become findings.
+def connection_keys(source: IntArray, destination: IntArray, channel: IntArray) -> Int64Array:
+    """One integer per (source, destination, channel), ordered like the triple: int64[rows].
 
-    Cost: two sorts of the message rows, next to nothing where they are in order already.
+    `source`, `destination`: numbers of ranks, not negative. `channel`: any integers, such as
+    channels or tags. Keys of one call alone can be compared: pass sends and receives together.
     """
-    addressed = _check_peers(steps, findings)
-    sends = np.flatnonzero(steps.sends & addressed)
-    receives = np.flatnonzero(steps.receives & addressed)
-    send_key = _connection_keys(steps, sends, steps.rank, steps.peer)
-    receive_key = _connection_keys(steps, receives, steps.peer, steps.rank)
-    send_order, receive_order = (
-        np.argsort(send_key, kind="stable"),
-        np.argsort(receive_key, kind="stable"),
-    )
-    sends, send_key = sends[send_order], send_key[send_order]
-    receives, receive_key = receives[receive_order], receive_key[receive_order]
-    if np.array_equal(send_key, receive_key):
-        paired = _messages(sends, receives, sends[:0], receives[:0])
-    else:
-        paired = _pair_unequal(sends, send_key, receives, receive_key)
-    _report(steps, paired, findings)
-    return paired
-
-
-def _check_peers(steps: StepTable, findings: Findings) -> npt.NDArray[np.bool_]:
-    """Mask of the message rows whose peer is another rank of the collective."""
-    is_message = steps.sends | steps.receives
-    outside = is_message & ((steps.peer < 0) | (steps.peer >= steps.num_ranks))
-    own = is_message & (steps.peer == steps.rank)
-    expected = f"expected 0..{steps.num_ranks - 1}"
-    findings.add_rows(
-        "peer-range",
-        steps,
-        np.flatnonzero(outside),
-        lambda row: f"peer {int(steps.peer[row])} is not a rank, {expected}: {action(steps, row)}",
-    )
-    findings.add_rows(
-        "self-message",
-        steps,
-        np.flatnonzero(own),
-        lambda row: f"the peer of a message is the rank itself: {action(steps, row)}",
-        cure="use a local copy",
-    )
-    addressed: npt.NDArray[np.bool_] = is_message & ~outside & ~own
-    return addressed
-
-
-def _connection_keys(
-    steps: StepTable,
-    rows: Int64Array,
-    source: npt.NDArray[np.int32],
-    destination: npt.NDArray[np.int32],
-) -> Int64Array:
-    """One integer per (source, destination, channel), ordered like the triple."""
-    pair = source[rows].astype(np.int64) * steps.num_ranks + destination[rows]
-    channels = np.unique(steps.channel)
+    ranks = 1 + max(int(source.max(initial=0)), int(destination.max(initial=0)))
+    pair = source.astype(np.int64) * ranks + destination
+    # Ranks of channels instead of their numbers, so that keys stay far below 2^63.
+    channels = np.unique(channel)
     if len(channels) <= 1:
         return pair
-    return pair * len(channels) + np.searchsorted(channels, steps.channel[rows])
+    return pair * len(channels) + np.searchsorted(channels, channel)
 
 
-def _pair_unequal(
-    sends: Int64Array, send_key: Int64Array, receives: Int64Array, receive_key: Int64Array
+def pair_in_order(
+    sends: Int64Array, receives: Int64Array, send_keys: Int64Array, receive_keys: Int64Array
 ) -> Messages:
-    """Pair by (connection, ordinal) where some partner is missing."""
-    _, inverse = np.unique(np.concatenate([send_key, receive_key]), return_inverse=True)
+    """Pair the k-th of `sends` with the k-th of `receives` that has the same key.
+
+    `sends`, `receives`: row numbers, in the order in which they are matched; `send_keys`,
+    `receive_keys`: the key of each, such as `connection_keys`. Cost: two sorts, next to nothing
+    where the keys are in order.
+    """
+    sends, send_keys = _sorted_by_key(sends, send_keys)
+    receives, receive_keys = _sorted_by_key(receives, receive_keys)
+    # Every algorithm that is right takes this way: no more sorts.
+    if np.array_equal(send_keys, receive_keys):
+        return _messages(sends, receives, sends[:0], receives[:0])
+    # The k-th of a connection on either side gets one slot number; slots on both sides meet.
+    _, number = np.unique(np.concatenate([send_keys, receive_keys]), return_inverse=True)
     width = len(sends) + len(receives) + 1
-    send_slot = inverse[: len(sends)] * width + _ordinals(send_key)
-    receive_slot = inverse[len(sends) :] * width + _ordinals(receive_key)
-    _, s, r = np.intersect1d(send_slot, receive_slot, assume_unique=True, return_indices=True)
+    send_slots = number[: len(sends)] * width + sorted_ordinals(send_keys)
+    receive_slots = number[len(sends) :] * width + sorted_ordinals(receive_keys)
+    _, s, r = np.intersect1d(send_slots, receive_slots, assume_unique=True, return_indices=True)
     return _messages(sends[s], receives[r], np.delete(sends, s), np.delete(receives, r))
 
 
-def _ordinals(sorted_keys: Int64Array) -> Int64Array:
-    first = np.flatnonzero(
-        np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]])[: len(sorted_keys)]
-    )
-    return np.arange(len(sorted_keys)) - np.repeat(
-        first, np.diff(np.append(first, len(sorted_keys)))
-    )
+def match_messages(steps: StepTable, findings: Findings) -> Messages:
+    """Match a table; peers out of range, missing partners and unequal counts become findings."""
+    is_send = steps.sends
+    addressed = _check_peers(steps, is_send, findings)
+    rows = np.flatnonzero(addressed)
+    sent = is_send[rows]
+    # A receive names its source, a send its destination: both become the same triple.
+    here, peer = steps.rank[rows], steps.peer[rows]
+    source, destination = np.where(sent, here, peer), np.where(sent, peer, here)
+    keys = connection_keys(source, destination, steps.channel[rows])
+    paired = pair_in_order(rows[sent], rows[~sent], keys[sent], keys[~sent])
+    _report_lonely(steps, paired, findings)
+    _report_unequal(steps, paired, findings)
+    return paired
+
+
+def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Both columns in the order of the keys.
+
+    Ties stay as they stand.
+    """
+    if is_sorted(keys):
+        return rows, keys
+    order = np.argsort(keys, kind="stable")
+    return rows[order], keys[order]
 
 
 def _messages(
     send: Int64Array, receive: Int64Array, lonely_sends: Int64Array, lonely_receives: Int64Array
 ) -> Messages:
-    order = np.argsort(send, kind="stable")
-    return Messages(send[order], receive[order], np.sort(lonely_sends), np.sort(lonely_receives))
+    """Messages in the order of their sends.
+
+    Sends and receives pair up row by row.
+    """
+    receive, send = _sorted_by_key(receive, send)
+    return Messages(send, receive, np.sort(lonely_sends), np.sort(lonely_receives))
 
 
-def _report(steps: StepTable, messages: Messages, findings: Findings) -> None:
-    def lonely(row: int) -> str:
-        return f"nothing at rank {int(steps.peer[row])} on channel {int(steps.channel[row])} matches this {action(steps, row)}"
+def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> BoolArray:
+    """Mask of the message rows whose peer is another rank of the collective."""
+    is_message = is_send | steps.receives
+    outside = is_message & ((steps.peer < 0) | (steps.peer >= steps.num_ranks))
+    own = is_message & (steps.peer == steps.rank)
 
-    findings.add_rows("unmatched-send", steps, messages.lonely_sends, lonely)
-    findings.add_rows("unmatched-receive", steps, messages.lonely_receives, lonely)
+    def say_outside(row: int) -> str:
+        expected = f"expected 0..{steps.num_ranks - 1}"
+        return f"peer {int(steps.peer[row])} is not a rank, {expected}: {action(steps, row)}"
+
+    def say_own(row: int) -> str:
+        doing = action(steps, row)
+        return f"the peer of a message is the rank itself: {doing}"
+
+    findings.add_rows("peer-range", steps, np.flatnonzero(outside), say_outside)
+    rows = np.flatnonzero(own)
+    findings.add_rows("self-message", steps, rows, say_own, cure="use a local copy")
+    addressed: BoolArray = is_message & ~outside & ~own
+    return addressed
+
+
+def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> None:
+    def say(row: int) -> str:
+        place = f"rank {int(steps.peer[row])} on channel {int(steps.channel[row])}"
+        return f"nothing at {place} matches this {action(steps, row)}"
+
+    findings.add_rows("unmatched-send", steps, messages.lonely_sends, say)
+    findings.add_rows("unmatched-receive", steps, messages.lonely_receives, say)
+
+
+def _report_unequal(steps: StepTable, messages: Messages, findings: Findings) -> None:
     unequal = np.flatnonzero(steps.count[messages.send] != steps.count[messages.receive])
-    partner = dict(
-        zip(
-            messages.receive[unequal[:CAP]].tolist(),
-            messages.send[unequal[:CAP]].tolist(),
-            strict=True,
-        )
-    )
+    sends, receives = messages.send[unequal], messages.receive[unequal]
+    # Only what will be listed is looked up.
+    partner = dict(zip(receives[:CAP].tolist(), sends[:CAP].tolist(), strict=True))
 
-    def mismatch(row: int) -> str:
+    def say(row: int) -> str:
         send = partner[row]
         counts = f"{int(steps.count[row])} units are expected, {int(steps.count[send])} are sent"
         return f"{counts}: this {action(steps, row)} matches {describe(steps, send)}"
 
-    findings.add_rows("count-mismatch", steps, messages.receive[unequal], mismatch)
+    findings.add_rows("count-mismatch", steps, receives, say)

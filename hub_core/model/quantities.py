@@ -1,4 +1,7 @@
-"""Sizes, bandwidths and times as people write them: GB is 1e9, GiB is 2^30, a bare number is refused."""
+"""Sizes, bandwidths and times as people write them.
+
+GB is 1e9, GiB is 2^30, and a bare number is refused.
+"""
 
 from __future__ import annotations
 
@@ -20,39 +23,50 @@ _BYTES = {
 }
 _BITS = {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+# No sign, no underscores, no inf: Python takes more as numbers than people mean.
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
 _LARGEST_SIZE = 2**62
 
 
 def parse_size(text: str) -> int:
-    """Turn `1MiB`, `64KB`, `1.5GiB` into bytes. Raises `UsageError` unless whole, positive and with a unit."""
+    """Turn `1MiB`, `64KB`, `1.5GiB` into bytes.
+
+    Raises `UsageError` unless whole, positive and with a unit.
+    """
     number, unit = _split(text, _BYTES, "size", "1MiB")
-    # The double tells the order of magnitude, so that 1e999999999B is never expanded; the fraction is exact.
+    # The double tells the order of magnitude, so that 1e999999999B is never expanded; the fraction
+    # is exact.
     if 0 < float(number) * _BYTES[unit] < 2 * _LARGEST_SIZE:
         size = Fraction(number) * _BYTES[unit]
         if size.denominator == 1 and size <= _LARGEST_SIZE:
             return int(size)
-    raise UsageError(
-        f"size {text!r} is not a positive whole number of bytes up to 2^62",
-        cure="write for example 1MiB",
-    )
+    message = f"size {text!r} is not a positive whole number of bytes up to 2^62"
+    raise UsageError(message, cure="write for example 1MiB")
 
 
 def parse_bandwidth(text: str) -> float:
-    """Turn `50GB/s`, `50GiB/s` or `400Gbit/s` into bytes per second. Raises `UsageError`."""
-    units = {f"{unit}/s": float(factor) for unit, factor in {**_BYTES, **_BITS}.items()}
+    """Turn `50GB/s`, `50GiB/s` or `400Gbit/s` into bytes per second.
+
+    Raises `UsageError` for anything else.
+    """
+    factors = {**_BYTES, **_BITS}
+    units = {f"{unit}/s": float(factor) for unit, factor in factors.items()}
     number, unit = _split(text, units, "bandwidth", "50GB/s")
     rate = float(number) * units[unit]
+    # Beyond are slips, which would make every time zero.
     if not 0 < rate < 1e18:
-        raise UsageError(
-            f"bandwidth {text!r} is not positive and finite", cure="write for example 50GB/s"
-        )
+        message = f"bandwidth {text!r} is not positive and finite"
+        raise UsageError(message, cure="write for example 50GB/s")
     return rate
 
 
 def parse_time(text: str) -> float:
-    """Turn `500ns`, `0.5us` into seconds. Raises `UsageError`."""
+    """Turn `500ns`, `0.5us` into seconds.
+
+    Raises `UsageError` for anything else.
+    """
     number, unit = _split(text, _SECONDS, "time", "500ns")
+    # Rounded to 1e-6 ns, so that what is written in ns, us or ms comes back to the digit.
     seconds = round(float(number) * _SECONDS[unit] * 1e9, 6) / 1e9
     if not seconds < 1e9:
         raise UsageError(f"time {text!r} is too long", cure="write for example 500ns")
@@ -69,7 +83,10 @@ def format_bytes(count: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Write a bandwidth with the largest decimal unit below it and at most four digits: `50 GB/s`, `53.69 GB/s`."""
+    """Write a bandwidth: `50 GB/s`, `53.69 GB/s`.
+
+    With the largest decimal unit below it and at most four digits.
+    """
     for unit in ("TB", "GB", "MB", "KB"):
         if bytes_per_s >= _BYTES[unit]:
             return f"{bytes_per_s / _BYTES[unit]:.4g} {unit}/s"
@@ -77,7 +94,10 @@ def format_bandwidth(bytes_per_s: float) -> str:
 
 
 def format_time(nanoseconds: float) -> str:
-    """Write a time in the unit that keeps the number between 1 and 1000."""
+    """Write a time: `1.50 us`.
+
+    In the unit that keeps the number between 1 and 1000.
+    """
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if nanoseconds >= factor:
             return f"{nanoseconds / factor:.2f} {unit}"
@@ -88,15 +108,14 @@ def _split(
     text: str, units: dict[str, float] | dict[str, int], what: str, example: str
 ) -> tuple[str, str]:
     """The number, still as text, and its unit."""
+    # A long text is no quantity, and would make a long message.
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:
-        raise UsageError(
-            f"{what} {text[:64]!r} is not a number with a unit", cure=f"write for example {example}"
-        )
+        message = f"{what} {text[:64]!r} is not a number with a unit"
+        raise UsageError(message, cure=f"write for example {example}")
     number, unit = match.groups()
     if unit not in units:
         named = f"has the unknown unit {unit!r}" if unit else "has no unit"
-        raise UsageError(
-            f"{what} {text!r} {named}", cure=f"use one of {', '.join(units)}, for example {example}"
-        )
+        cure = f"use one of {', '.join(units)}, for example {example}"
+        raise UsageError(f"{what} {text!r} {named}", cure=cure)
     return number, unit

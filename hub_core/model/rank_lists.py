@@ -8,30 +8,36 @@ from collections.abc import Sequence
 from hub_core.model.diagnostics import UsageError
 
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+# As many as a collective can have; a longer range is a slip, and would fill the memory.
 _MOST_RANKS = 1 << 20
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
-    """`0,2,4-7` is (0, 2, 4, 5, 6, 7), in the order of the text. Raises `UsageError`, for ranks named twice, too."""
+    """`0,2,4-7` is (0, 2, 4, 5, 6, 7), in the order of the text.
+
+    Raises `UsageError`, also for a rank that is named twice.
+    """
     ranks: list[int] = []
     for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if match is None or last < first or last - first >= _MOST_RANKS:
-            raise UsageError(
-                f"{text[:80]!r} is not a list of ranks",
-                cure="write for example 0,2,4-7",
-                code="invalid-ranks",
-            )
-        ranks.extend(range(first, last + 1))
+        run = _run(part)
+        if run is None:
+            message = f"{text[:80]!r} is not a list of ranks"
+            raise UsageError(message, cure="write for example 0,2,4-7", code="invalid-ranks")
+        ranks.extend(run)
     if len(set(ranks)) < len(ranks):
         doubled = next(rank for rank in ranks if ranks.count(rank) > 1)
-        raise UsageError(
-            f"rank {doubled} stands more than once in {text[:80]!r}",
-            cure="name each once",
-            code="invalid-ranks",
-        )
+        message = f"rank {doubled} stands more than once in {text[:80]!r}"
+        raise UsageError(message, cure="name each once", code="invalid-ranks")
     return tuple(ranks)
+
+
+def _run(part: str) -> range | None:
+    """`4-7` or `4` as a range; None where it is neither, or longer than any list of ranks."""
+    match = _PART.fullmatch(part.strip())
+    if match is None:
+        return None
+    first, last = int(match[1]), int(match[2] or match[1])
+    return range(first, last + 1) if first <= last < first + _MOST_RANKS else None
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
@@ -41,6 +47,9 @@ def format_ranks(ranks: Sequence[int]) -> str:
     for end in range(1, len(ranks) + 1):
         if end == len(ranks) or ranks[end] != ranks[end - 1] + 1:
             run = ranks[start:end]
-            parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
+            if len(run) > 2:
+                parts.append(f"{run[0]}-{run[-1]}")
+            else:
+                parts += map(str, run)
             start = end
     return ",".join(parts)

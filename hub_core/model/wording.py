@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hub_core.model.collectives import Buffer
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.kinds import Buffer, StepKind
+from hub_core.model.steps import StepTable
 
+# How people who read schedules put it; the operand of a reduction comes first.
 _FORMS = {
     StepKind.SEND: "send of {src} to rank {peer}",
     StepKind.RECV: "receive from rank {peer} into {dst}",
@@ -16,19 +17,20 @@ _FORMS = {
 
 
 def region(buffer: int, offset: int, count: int) -> str:
-    """`OUTPUT[4:6]`, or `OUTPUT[4]` for one unit."""
+    """`OUTPUT[4:6]`, or `OUTPUT[4]` for one unit.
+
+    Any number will do as buffer, since wrong ones have to be named, too.
+    """
     name = Buffer(buffer).name if buffer in set(Buffer) else f"buffer {buffer}"
     return f"{name}[{offset}]" if count == 1 else f"{name}[{offset}:{offset + count}]"
 
 
 def action(steps: StepTable, row: int) -> str:
     """What a row does."""
-    count = int(steps.count[row])
-    return _FORMS[StepKind(int(steps.kind[row]))].format(
-        peer=int(steps.peer[row]),
-        src=region(int(steps.src_buffer[row]), int(steps.src_offset[row]), count),
-        dst=region(int(steps.dst_buffer[row]), int(steps.dst_offset[row]), count),
-    )
+    kind, count = StepKind(int(steps.kind[row])), int(steps.count[row])
+    source = region(int(steps.src_buffer[row]), int(steps.src_offset[row]), count)
+    destination = region(int(steps.dst_buffer[row]), int(steps.dst_offset[row]), count)
+    return _FORMS[kind].format(peer=int(steps.peer[row]), src=source, dst=destination)
 
 
 def describe(steps: StepTable, row: int) -> str:

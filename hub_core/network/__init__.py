@@ -1,4 +1,4 @@
-"""Networks: topologies, links and their times, routes, and bounds on what they can carry."""
+"""Networks: topologies, links and their times, routes, paths, and what they can carry."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
     from hub_core.network.bounds import lower_bound_ns
+    from hub_core.network.builders import OWN_BUILDERS, OwnBuilder, parse_topology
     from hub_core.network.connectedness import Pairs, check_topology
     from hub_core.network.facts import (
         Facts,
@@ -21,29 +22,29 @@ if TYPE_CHECKING:
         reached,
         spans,
     )
+    from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
+    from hub_core.network.links import Links, Occupancy, link_times_ns
+    from hub_core.network.paths import FAR, Arcs
+    from hub_core.network.planes import side_by_side
+    from hub_core.network.routes import Routes
     from hub_core.network.texts import (
         DEFAULT_BANDWIDTH_BYTES_PER_S,
         DEFAULT_LATENCY_S,
-        grid,
-        parse_topology,
-        side_by_side,
+        TopologyFunction,
+        TopologyText,
+        build_topology,
     )
-    from hub_core.network.topology import (
-        PLANE_SEPARATOR,
-        Dimension,
-        DimensionKind,
-        Link,
-        Links,
-        Occupancy,
-        Routes,
-        Topology,
-        link_times_ns,
-    )
+    from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Link, Topology
 
 __all__ = [
     "DEFAULT_BANDWIDTH_BYTES_PER_S",
     "DEFAULT_LATENCY_S",
+    "FAR",
+    "MAX_LINKS",
+    "MAX_NODES",
+    "OWN_BUILDERS",
     "PLANE_SEPARATOR",
+    "Arcs",
     "Dimension",
     "DimensionKind",
     "Facts",
@@ -52,10 +53,14 @@ __all__ = [
     "LinkClass",
     "Links",
     "Occupancy",
+    "OwnBuilder",
     "Pairs",
     "Routes",
     "Span",
     "Topology",
+    "TopologyFunction",
+    "TopologyText",
+    "build_topology",
     "check_topology",
     "diameter",
     "facts_of",
@@ -68,44 +73,25 @@ __all__ = [
     "reached",
     "side_by_side",
     "spans",
-]
+]  # fmt: skip
 
 _HOMES = {
-    "hub_core.network.topology": (
-        "Dimension",
-        "DimensionKind",
-        "Link",
-        "Links",
-        "Occupancy",
-        "PLANE_SEPARATOR",
-        "Routes",
-        "Topology",
-        "link_times_ns",
-    ),
-    "hub_core.network.texts": (
-        "DEFAULT_BANDWIDTH_BYTES_PER_S",
-        "DEFAULT_LATENCY_S",
-        "grid",
-        "parse_topology",
-        "side_by_side",
-    ),
-    "hub_core.network.bounds": ("lower_bound_ns",),
+    "hub_core.network.bounds": "lower_bound_ns",
+    "hub_core.network.builders": "OWN_BUILDERS OwnBuilder parse_topology",
+    "hub_core.network.connectedness": "Pairs check_topology",
     "hub_core.network.facts": (
-        "Facts",
-        "HalfCut",
-        "LinkClass",
-        "Span",
-        "diameter",
-        "facts_of",
-        "half_cuts",
-        "link_classes",
-        "reached",
-        "spans",
+        "Facts HalfCut LinkClass Span diameter facts_of half_cuts link_classes reached spans"
     ),
-    "hub_core.network.connectedness": (
-        "Pairs",
-        "check_topology",
+    "hub_core.network.grids": "MAX_LINKS MAX_NODES grid",
+    "hub_core.network.links": "Links Occupancy link_times_ns",
+    "hub_core.network.paths": "Arcs FAR",
+    "hub_core.network.planes": "side_by_side",
+    "hub_core.network.routes": "Routes",
+    "hub_core.network.texts": (
+        "DEFAULT_BANDWIDTH_BYTES_PER_S DEFAULT_LATENCY_S TopologyFunction TopologyText "
+        "build_topology"
     ),
+    "hub_core.network.topology": "Dimension DimensionKind Link PLANE_SEPARATOR Topology",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

@@ -1,117 +1,177 @@
-"""Machines that are sold, alone and joined by their network: DGX and MI250, with nominal bandwidths."""
+"""Builders of machines that are sold, alone and joined by their network, at nominal bandwidths."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-from hub_core.network.switched import Constants, joined_levels, span
-from hub_core.network.topology import Links, Topology
+from hub_core.network.grids import grid
+from hub_core.network.links import Links
+from hub_core.network.switched import joined_levels, span
+from hub_core.network.texts import TopologyText
+from hub_core.network.topology import Dimension, DimensionKind, Topology
 
-Int64Array = npt.NDArray[np.int64]
 Lanes = Mapping[tuple[int, int], int]
 """Number of lanes each way between two GPUs, the lower one first."""
 
-# The hybrid cube mesh of a DGX-1V in the numbering of msccl-tools; a DGX-1P has the same pairs with one lane each.
-DGX1V: Lanes = {
+# The hybrid cube mesh of a DGX-1V in the numbering of msccl-tools; a DGX-1P has the same pairs with
+# one lane each.
+_DGX1V: Lanes = {
     (0, 1): 2, (0, 2): 1, (0, 3): 1, (0, 4): 2, (1, 2): 1, (1, 3): 2, (1, 5): 1, (2, 3): 2,
     (2, 6): 2, (3, 7): 1, (4, 5): 2, (4, 6): 1, (4, 7): 1, (5, 6): 1, (5, 7): 2, (6, 7): 2,
 }  # fmt: skip
-DGX1P: Lanes = dict.fromkeys(DGX1V, 1)
+_DGX1P: Lanes = dict.fromkeys(_DGX1V, 1)
 # The same machine as nvidia-smi numbers its GPUs.
-DGX1V_SMI: Lanes = {
+_DGX1V_SMI: Lanes = {
     (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
     (2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
 }  # fmt: skip
 # Eight MI250, two dies a package, joined by xGMI.
 _MI250: Lanes = {
-    (0, 1): 4, (0, 4): 2, (0, 8): 1, (1, 5): 1, (1, 9): 1, (1, 10): 1, (2, 3): 4, (2, 6): 1, (2, 9): 1, (2, 10): 1,
-    (3, 7): 2, (3, 11): 1, (4, 5): 4, (4, 6): 1, (5, 6): 1, (5, 7): 1, (6, 7): 4, (8, 9): 4, (8, 12): 2, (9, 13): 1,
-    (10, 11): 4, (10, 14): 1, (11, 15): 2, (12, 13): 4, (12, 14): 1, (13, 14): 1, (13, 15): 1, (14, 15): 4,
+    (0, 1): 4, (0, 4): 2, (0, 8): 1, (1, 5): 1, (1, 9): 1, (1, 10): 1, (2, 3): 4, (2, 6): 1,
+    (2, 9): 1, (2, 10): 1, (3, 7): 2, (3, 11): 1, (4, 5): 4, (4, 6): 1, (5, 6): 1, (5, 7): 1,
+    (6, 7): 4, (8, 9): 4, (8, 12): 2, (9, 13): 1, (10, 11): 4, (10, 14): 1, (11, 15): 2,
+    (12, 13): 4, (12, 14): 1, (13, 14): 1, (13, 15): 1, (14, 15): 4,
 }  # fmt: skip
 
-
-def direct_machine(name: str, lanes: Lanes, gpus: int, constants: Constants) -> Topology:
-    """GPUs with links of several lanes; `constants`: bandwidth of one lane, latency. Links in the order of their ends."""
-    return _direct(lanes, 1, gpus, constants[0]).topology(name, gpus, gpus)
-
-
-def mi250(name: str, machines: int, constants: Constants) -> Topology:
-    """Machines of 16 dies; from two on, every die has a link to one switch. `constants`: xGMI lane, network."""
-    if machines == 1:
-        return direct_machine(name, _MI250, 16, constants)
-    npus = machines * 16
-    node = np.arange(npus, dtype=np.int64)
-    within, network = (
-        _direct(_MI250, machines, 16, constants[0]),
-        _both_ways(node, np.full(npus, npus), constants[1]),
-    )
-    links = Links.joined([within, network])
-    order = np.argsort(links.source, kind="stable")
-    names = (*map(str, range(npus)), "network")
-    return links.topology(
-        name, npus, npus + 1, order=order, node_names=names, groups=_machines(machines, 16)
-    )
+_CLASSES = "classes of links"
+_GPUS_PER_DGX = 8
+_DIES = 16
 
 
-def nvswitch_cluster(name: str, machines: int, gpus: int, constants: Constants) -> Topology:
-    """Machines with one NVSwitch each, and one network switch to which every GPU has a link. `constants`: NVSwitch, NIC."""
-    npus = machines * gpus
-    npu = np.arange(npus, dtype=np.int64)
-    levels = ((npu, npus + npu // gpus), (npu, np.full(npus, npus + machines)))
-    names = [*_nvswitches(machines), "network"]
-    return joined_levels(name, npus, names, levels, constants, _machines(machines, gpus))
+def dgx1p(text: TopologyText) -> Topology:
+    """`dgx1p`: eight P100 with NVLinks of 20 GB/s a lane."""
+    return _direct_machine(text, _DGX1P, 20e9)
 
 
-def nic_cluster(name: str, machines: int, gpus: int, constants: Constants) -> Topology:
-    """Machines with one NVSwitch each and a NIC a GPU; even NICs meet at one network switch, odd ones at another.
+def dgx1v(text: TopologyText) -> Topology:
+    """`dgx1v`: eight V100 with NVLinks of 25 GB/s a lane, numbered as msccl-tools does."""
+    return _direct_machine(text, _DGX1V, 25e9)
 
-    Switch ids: NVSwitches, NICs, network. `constants`: NVSwitch; GPU to NIC to network.
+
+def dgx1v_smi(text: TopologyText) -> Topology:
+    """`dgx1v-smi`: a DGX-1V with the numbers of nvidia-smi."""
+    return _direct_machine(text, _DGX1V_SMI, 25e9)
+
+
+def dgx1_pcie(text: TopologyText) -> Topology:
+    """`dgx1-pcie`: the PCIe tree of a DGX-1, two GPUs a PCIe switch, two switches a CPU.
+
+    Classes of links: PCIe, between the CPUs.
     """
-    npus = machines * gpus
-    npu = np.arange(npus, dtype=np.int64)
-    nic, network = npus + machines + npu, 2 * npus + machines + npu % gpus % 2
-    levels = ((npu, npus + npu // gpus), (npu, nic), (nic, network))
-    nics = [f"nic {machine}.{index}" for machine, index in np.ndindex(machines, gpus)]
-    names = [*_nvswitches(machines), *nics, "network 0", "network 1"]
-    return joined_levels(
-        name, npus, names, levels, [*constants, constants[1]], _machines(machines, gpus)
-    )
-
-
-def pcie_dgx1(name: str, constants: Constants) -> Topology:
-    """The PCIe tree of a DGX-1: two GPUs a PCIe switch, two switches a CPU. `constants`: PCIe, between the CPUs."""
+    text.without_argument()
+    pcie, between_cpus = text.per_dimension(2, (12e9, 10e9), _CLASSES)
     gpu, plx = np.arange(8, dtype=np.int64), np.arange(8, 12, dtype=np.int64)
-    levels = ((gpu, 8 + gpu // 2), (plx, 12 + (plx - 8) // 2), (np.asarray([12]), np.asarray([13])))
+    cpus = np.asarray([12]), np.asarray([13])
+    levels = ((gpu, 8 + gpu // 2), (plx, 12 + (plx - 8) // 2), cpus)
     names = ["plx 0", "plx 1", "plx 2", "plx 3", "cpu 0", "cpu 1"]
-    return joined_levels(name, 8, names, levels, [constants[0], *constants], {})
+    return joined_levels(text.text, 8, names, levels, [pcie, pcie, between_cpus], {})
 
 
-def _direct(lanes: Lanes, machines: int, gpus: int, constant: tuple[float, float]) -> Links:
+def dgx2(text: TopologyText) -> Topology:
+    """`dgx2`: sixteen V100 behind NVSwitches."""
+    text.without_argument()
+    return _nvswitch_machine(text, 16, 150e9)
+
+
+def dgx_a100(text: TopologyText) -> Topology:
+    """`dgx-a100:2`: machines of eight A100 with one NVSwitch each and a NIC a GPU.
+
+    Even NICs meet at one network switch, odd ones at another. Switch ids: NVSwitches, NICs,
+    network. Classes of links: NVSwitch; GPU to NIC to network.
+    """
+    machines = text.machines(_GPUS_PER_DGX)
+    if machines == 1:
+        return _nvswitch_machine(text, _GPUS_PER_DGX, 300e9)
+    nvlink, ethernet = text.per_dimension(2, (300e9, 25e9), _CLASSES)
+    npus = machines * _GPUS_PER_DGX
+    npu = np.arange(npus, dtype=np.int64)
+    nic, network = npus + machines + npu, 2 * npus + machines + npu % 2
+    levels = ((npu, npus + npu // _GPUS_PER_DGX), (npu, nic), (nic, network))
+    places = np.ndindex(machines, _GPUS_PER_DGX)
+    nics = [f"nic {machine}.{index}" for machine, index in places]
+    names = [*_nvswitches(machines), *nics, "network 0", "network 1"]
+    constants = [nvlink, ethernet, ethernet]
+    groups = _groups(machines, _GPUS_PER_DGX)
+    return joined_levels(text.text, npus, names, levels, constants, groups)
+
+
+def dgx_h100(text: TopologyText) -> Topology:
+    """`dgx-h100:2`: machines of eight H100 with one NVSwitch each, and one network switch.
+
+    Every GPU has a link to both. Classes of links: NVSwitch, NIC.
+    """
+    machines = text.machines(_GPUS_PER_DGX)
+    if machines == 1:
+        return _nvswitch_machine(text, _GPUS_PER_DGX, 450e9)
+    constants = text.per_dimension(2, (450e9, 50e9), _CLASSES)
+    npus = machines * _GPUS_PER_DGX
+    npu = np.arange(npus, dtype=np.int64)
+    levels = ((npu, npus + npu // _GPUS_PER_DGX), (npu, np.full(npus, npus + machines)))
+    names = [*_nvswitches(machines), "network"]
+    groups = _groups(machines, _GPUS_PER_DGX)
+    return joined_levels(text.text, npus, names, levels, constants, groups)
+
+
+def mi250(text: TopologyText) -> Topology:
+    """`mi250:2`: machines of eight MI250, sixteen dies; from two on, all dies at one switch.
+
+    Classes of links: lane of xGMI, network.
+    """
+    # Without number one machine, which needs no switch.
+    machines = text.machines(_DIES)
+    if machines == 1:
+        (lane,) = text.per_dimension(1, (50e9,), _CLASSES)
+        return _lane_links(_MI250, 1, _DIES, lane).topology(text.text, _DIES, _DIES)
+    lane, network = text.per_dimension(2, (50e9, 16e9), _CLASSES)
+    npus = machines * _DIES
+    node = np.arange(npus, dtype=np.int64)
+    within = _lane_links(_MI250, machines, _DIES, lane)
+    between = Links.both_ways(node, np.full(npus, npus), *network)
+    names = (*map(str, range(npus)), "network")
+    links = Links.joined([within, between]).by_source()
+    groups = _groups(machines, _DIES)
+    return links.topology(text.text, npus, npus + 1, node_names=names, groups=groups)
+
+
+def _direct_machine(text: TopologyText, lanes: Lanes, lane_bandwidth: float) -> Topology:
+    """One machine of eight GPUs with links of several lanes.
+
+    In the order of their ends.
+    """
+    text.without_argument()
+    (lane,) = text.per_dimension(1, (lane_bandwidth,))
+    links = _lane_links(lanes, 1, _GPUS_PER_DGX, lane)
+    return links.topology(text.text, _GPUS_PER_DGX, _GPUS_PER_DGX)
+
+
+def _nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: float) -> Topology:
+    """One machine whose GPUs all hang at one switch."""
+    (pair,) = text.per_dimension(1, (bandwidth_per_gpu,))
+    return grid(text.text, [Dimension(DimensionKind.SWITCH, gpus, *pair)])
+
+
+def _lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float]) -> Links:
     """The links within all machines, machine by machine, by their ends."""
-    both = sorted(
-        [
-            *((*pair, count) for pair, count in lanes.items()),
-            *((b, a, count) for (a, b), count in lanes.items()),
-        ]
-    )
-    source, destination, count = np.asarray(both, np.int64).T
-    first = np.repeat(np.arange(machines, dtype=np.int64) * gpus, len(both))
-    rates, latencies = np.tile(constant[0] * count, machines), np.full(len(first), constant[1])
+    # Sorted by their ends, since the order of links decides ties in routing.
+    there = [(*pair, count) for pair, count in lanes.items()]
+    back = [(high, low, count) for low, high, count in there]
+    source, destination, count = np.asarray(sorted(there + back), np.int64).T
+    first = np.repeat(np.arange(machines, dtype=np.int64) * gpus, len(source))
     return Links(
-        first + np.tile(source, machines), first + np.tile(destination, machines), rates, latencies
+        first + np.tile(source, machines),
+        first + np.tile(destination, machines),
+        np.tile(lane[0] * count, machines),
+        np.full(len(first), lane[1]),
     )
 
 
-def _both_ways(low: Int64Array, high: Int64Array, constant: tuple[float, float]) -> Links:
-    return Links.uniform(np.concatenate([low, high]), np.concatenate([high, low]), *constant)
-
-
-def _nvswitches(machines: int) -> Sequence[str]:
+def _nvswitches(machines: int) -> list[str]:
+    """Names of one NVSwitch a machine."""
     return [f"nvswitch {machine}" for machine in range(machines)]
 
 
-def _machines(machines: int, gpus: int) -> dict[str, tuple[int, ...]]:
+def _groups(machines: int, gpus: int) -> dict[str, tuple[int, ...]]:
+    """The NPUs of every machine."""
     return {f"node {machine}": span(machine, gpus) for machine in range(machines)}

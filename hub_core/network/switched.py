@@ -1,99 +1,116 @@
-"""Networks of several switches: fat tree, dragonfly, and nodes of GPUs joined by rails."""
+"""Builders of networks of several switches: fat tree, dragonfly, and nodes joined by rails."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from hub_core.network.topology import Links, Topology
+from hub_core.model.columns import Int64Array
+from hub_core.network.grids import MAX_NODES
+from hub_core.network.links import Links
+from hub_core.network.texts import Constants, TopologyText
+from hub_core.network.topology import Topology
 
-Int64Array = npt.NDArray[np.int64]
-Constants = Sequence[tuple[float, float]]
-"""(bandwidth in bytes/s, latency in s) of every class of links."""
+_MAX_PORTS = 64
 
 
-def fat_tree(name: str, ports: int, constants: Constants) -> Topology:
-    """The k-ary fat tree (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008) of switches with k = `ports` ports, k even.
+def fat_tree(text: TopologyText) -> Topology:
+    """`fat-tree:4`: the k-ary fat tree of switches with k ports, k even.
 
-    k pods of k/2 edge and k/2 aggregation switches, k/2 hosts an edge switch, (k/2)^2 core switches: k^3/4 NPUs,
-    5k^2/4 switches, 3k^3/2 directed links. NPU h hangs at edge switch h // (k/2); aggregation switch a of a
-    pod reaches the cores a * (k/2) ... a * (k/2) + k/2 - 1. Switch ids: edge, aggregation (pod by pod), core.
-    `constants`: host, edge-aggregation and aggregation-core links.
+    Al-Fares, Loukissas, Vahdat, SIGCOMM 2008. k pods of k/2 edge and k/2 aggregation switches, k/2
+    hosts an edge switch, (k/2)^2 core switches: k^3/4 NPUs, 5k^2/4 switches, 3k^3/2 directed links.
+    NPU h hangs at edge switch h // (k/2); aggregation switch a of a pod reaches the cores a * (k/2)
+    ... a * (k/2) + k/2 - 1. Switch ids: edge, aggregation (pod by pod), core. Classes of links:
+    host, edge-aggregation, aggregation-core.
     """
+    (ports,) = text.parameters(1, "x", "fat-tree:4 for 16 NPUs")
+    if ports % 2 or ports > _MAX_PORTS:
+        message = f"{ports} ports a switch are not an even number in 2..{_MAX_PORTS}"
+        raise text.error(message, "fat-tree:4 has 16 NPUs")
+    constants = text.per_dimension(3, what="levels of links")
     half = ports // 2
     hosts, rows = half * half * ports, half * ports
     edge, aggregation, core = hosts, hosts + rows, hosts + 2 * rows
     host = np.arange(hosts, dtype=np.int64)
-    pod, lower, upper = (axis.ravel() for axis in np.indices((ports, half, half), dtype=np.int64))
+    pod, lower, upper = _places(ports, half, half)
     levels = (
         (host, edge + host // half),
         (edge + pod * half + lower, aggregation + pod * half + upper),
+        # Aggregation switch a of every pod goes to the same cores: that makes paths unique per
+        # core.
         (aggregation + pod * half + lower, core + lower * half + upper),
     )
-    names = [
-        f"{level} {pod_of}.{place}"
-        for level in ("edge", "aggregation")
-        for pod_of, place in np.ndindex(ports, half)
-    ]
+    in_pod = [f"{pod_of}.{place}" for pod_of, place in np.ndindex(ports, half)]
+    names = [f"{level} {place}" for level in ("edge", "aggregation") for place in in_pod]
     names += [f"core {index}" for index in range(half * half)]
     pods = {f"pod {index}": span(index, half * half) for index in range(ports)}
-    return joined_levels(name, hosts, names, levels, constants, pods)
+    return joined_levels(text.text, hosts, names, levels, constants, pods)
 
 
-def dragonfly(
-    name: str, routers: int, hosts: int, global_links: int, constants: Constants
-) -> Topology:
-    """The largest dragonfly (Kim, Dally, Scott, Abts, ISCA 2008) of groups of a = `routers` fully joined routers.
+def dragonfly(text: TopologyText) -> Topology:
+    """`dragonfly:4,2,2`: the largest dragonfly of fully joined groups of a routers.
 
-    Every router has p = `hosts` NPUs and h = `global_links` links to other groups: g = a * h + 1 groups, a * p * g
-    NPUs, a * g switches, one pair of links between any two groups. Global port j of group i (at router
-    j // h) leads to group (i + j + 1) mod g, where it is port a * h - 1 - j. NPU n hangs at router n // p.
-    `constants`: host, local and global links.
+    Kim, Dally, Scott, Abts, ISCA 2008. The numbers are a, p and h: every router has p NPUs and h
+    links to other groups: g = a * h + 1 groups, a * p * g NPUs, a * g switches, one pair of links
+    between any two groups. Global port j of group i (at router j // h) leads to group (i + j + 1)
+    mod g, where it is port a * h - 1 - j. NPU n hangs at router n // p. Classes of links: host,
+    local, global.
     """
+    example = "dragonfly:4,2,2 for 72 NPUs"
+    routers, hosts, global_links = text.parameters(3, ",", example)
     groups = routers * global_links + 1
+    ends = groups * routers * max(hosts, routers, global_links)
+    if max(routers, hosts, groups, ends) > MAX_NODES:
+        raise text.error("too large", f"write for example {example}")
+    constants = text.per_dimension(3, what="classes of links")
     npus = groups * routers * hosts
     host = np.arange(npus, dtype=np.int64)
-    group, one, other = (
-        axis.ravel() for axis in np.indices((groups, routers, routers), dtype=np.int64)
-    )
+    group, one, other = _places(groups, routers, routers)
+    first_of_group = npus + group * routers
     is_local = one < other
-    here, port = (axis.ravel() for axis in np.indices((groups, groups - 1), dtype=np.int64))
+    here, port = _places(groups, groups - 1)
     there = (here + port + 1) % groups
+    near = npus + here * routers + port // global_links
+    far = npus + there * routers + (groups - 2 - port) // global_links
+    # Both ends of a link list it: it is taken from the lower one.
     is_global = here < there
     levels = (
         (host, npus + host // hosts),
-        ((npus + group * routers + one)[is_local], (npus + group * routers + other)[is_local]),
-        (
-            (npus + here * routers + port // global_links)[is_global],
-            (npus + there * routers + (groups - 2 - port) // global_links)[is_global],
-        ),
+        ((first_of_group + one)[is_local], (first_of_group + other)[is_local]),
+        (near[is_global], far[is_global]),
     )
     names = [f"router {group_of}.{router}" for group_of, router in np.ndindex(groups, routers)]
     members = {f"group {index}": span(index, routers * hosts) for index in range(groups)}
-    return joined_levels(name, npus, names, levels, constants, members)
+    return joined_levels(text.text, npus, names, levels, constants, members)
 
 
-def rail(name: str, nodes: int, gpus: int, constants: Constants) -> Topology:
-    """Nodes of GPUs behind one NVSwitch each, and one switch per rail: GPU i of every node hangs at rail switch i.
+def rail(text: TopologyText) -> Topology:
+    """`rail:4x8`: nodes of GPUs behind one NVSwitch each, and one switch per rail.
 
-    nodes * gpus NPUs, nodes + gpus switches, 4 * nodes * gpus directed links. There is no spine: between GPUs of
-    different nodes and indices, routes pass a GPU of the sender's node, as NCCL's PXN does. NPU id =
-    node * gpus + index. Switch ids: NVSwitches, rails. `constants`: NVSwitch and rail links.
+    GPU i of every node hangs at rail switch i: nodes * gpus NPUs, nodes + gpus switches, 4 * nodes
+    * gpus directed links. There is no spine: between GPUs of different nodes and indices, routes
+    pass a GPU of the sender's node, as NCCL's PXN does. NPU id = node * gpus + index. Switch ids:
+    NVSwitches, rails. Classes of links: NVSwitch, rail.
     """
+    nodes, gpus = text.parameters(2, "x", "rail:4x8 for 32 NPUs")
     npus = nodes * gpus
+    text.limit(npus)
+    # Nominal bandwidths of an H100 system: NVLink per GPU, 400 Gbit/s per NIC.
+    constants = text.per_dimension(2, (450e9, 50e9), "classes of links")
     npu = np.arange(npus, dtype=np.int64)
     levels = ((npu, npus + npu // gpus), (npu, npus + nodes + npu % gpus))
-    names = [f"nvswitch {node}" for node in range(nodes)] + [
-        f"rail {index}" for index in range(gpus)
-    ]
+    names = [f"nvswitch {node}" for node in range(nodes)]
+    names += [f"rail {index}" for index in range(gpus)]
     members = {f"node {node}": span(node, gpus) for node in range(nodes)}
-    return joined_levels(name, npus, names, levels, constants, members)
+    return joined_levels(text.text, npus, names, levels, constants, members)
 
 
 def span(index: int, size: int) -> tuple[int, ...]:
-    """The NPUs of group `index` where groups of `size` stand one after the other."""
+    """The NPUs of one group.
+
+    Groups of `size` stand one after the other.
+    """
     return tuple(range(index * size, (index + 1) * size))
 
 
@@ -105,14 +122,21 @@ def joined_levels(
     constants: Constants,
     groups: dict[str, tuple[int, ...]],
 ) -> Topology:
-    """A network of levels: every (low, high) pair is a link each way; links in the order of their sources."""
-    parts = [
-        Links.uniform(np.concatenate([low, high]), np.concatenate([high, low]), *pair)
-        for (low, high), pair in zip(levels, constants, strict=True)
-    ]
-    links = Links.joined(parts)
-    order = np.argsort(links.source, kind="stable")
-    names = (*(str(npu) for npu in range(npus)), *switch_names)
-    return links.topology(
-        name, npus, npus + len(switch_names), order=order, node_names=names, groups=groups
-    )
+    """A network of levels.
+
+    Every (low, high) pair is a link each way, of one class a level; links stand in the order of
+    their sources. `switch_names`: in the order of their ids.
+    """
+    parts = [Links.both_ways(*ends, *pair) for ends, pair in zip(levels, constants, strict=True)]
+    links = Links.joined(parts).by_source()
+    names = (*map(str, range(npus)), *switch_names)
+    nodes = npus + len(switch_names)
+    return links.topology(name, npus, nodes, node_names=names, groups=groups)
+
+
+def _places(*sizes: int) -> list[Int64Array]:
+    """The coordinates of all cells of a box.
+
+    In row order, one int64 column an axis.
+    """
+    return [axis.ravel() for axis in np.indices(sizes, dtype=np.int64)]

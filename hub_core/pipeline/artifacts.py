@@ -106,10 +106,9 @@ class Destination:
             return []
         stale = sorted(set(rank_files(self.place, self.suffixes)) - set(targets))
         if stale and not self.force:
-            others = f"{stale[0]}{f' and {len(stale) - 1} more' if len(stale) > 1 else ''}"
-            raise _refusal(
-                f"{self.place} names another set of rank files already, of which {others} would stay"
-            )
+            more = f" and {len(stale) - 1} more" if len(stale) > 1 else ""
+            there = f"{self.place} names another set of rank files already"
+            raise _refusal(f"{there}, of which {stale[0]}{more} would stay")
         return stale
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import UsageError
-from hub_core.network.topology import Occupancy, Topology
+from hub_core.network.links import Occupancy
+from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, check_size, simulate
 from hub_core.plugin_api.simulator import Simulator

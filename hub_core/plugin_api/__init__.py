@@ -2,67 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hub_core.public_names import names_from
-
-if TYPE_CHECKING:
-    from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
-    from hub_core.plugin_api.artifacts import Artifact, WriteResult
-    from hub_core.plugin_api.check import (
-        Check,
-        CheckLine,
-        CheckReport,
-        CheckRequest,
-        LoadableCall,
-        Subject,
-    )
-    from hub_core.plugin_api.command import (
-        Command,
-        CommandContext,
-        OpenedInput,
-        OutputTarget,
-        WrittenFiles,
-    )
-    from hub_core.plugin_api.command_line import (
-        Assignments,
-        assign,
-        force_flag,
-        from_option,
-        json_flag,
-        option_pairs,
-        output_option,
-        source_argument,
-        strict_flag,
-        to_option,
-        verify_option,
-    )
-    from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
-    from hub_core.plugin_api.formats import Format, Layout
-    from hub_core.plugin_api.hooks import API_VERSION, hookimpl
-    from hub_core.plugin_api.offers import OFFER_KINDS, Offer, OfferKind
-    from hub_core.plugin_api.options import (
-        NoOptions,
-        Option,
-        OptionType,
-        OptionValue,
-        declared_options,
-        option,
-    )
-    from hub_core.plugin_api.reader import FormatReader
-    from hub_core.plugin_api.references import Reference, resolve
-    from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
-    from hub_core.plugin_api.simulator import (
-        LinkLoad,
-        SimulationRequest,
-        SimulationResult,
-        Simulator,
-    )
-    from hub_core.plugin_api.sources import Source, SourcePart, log_diagnostic
-    from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
-    from hub_core.plugin_api.topology_builder import TopologyBuilder
-    from hub_core.plugin_api.topology_reader import TopologyReader
-    from hub_core.plugin_api.writer import FormatWriter
+from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
+from hub_core.plugin_api.artifacts import Artifact, WriteResult
+from hub_core.plugin_api.check import (
+    Check,
+    CheckLine,
+    CheckReport,
+    CheckRequest,
+    LoadableCall,
+    Subject,
+)
+from hub_core.plugin_api.command import (
+    Command,
+    CommandContext,
+    OpenedInput,
+    OutputTarget,
+    WrittenFiles,
+)
+from hub_core.plugin_api.command_line import (
+    Assignments,
+    assign,
+    force_flag,
+    from_option,
+    json_flag,
+    option_pairs,
+    output_option,
+    source_argument,
+    strict_flag,
+    to_option,
+    verify_option,
+)
+from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
+from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api.hooks import API_VERSION, hookimpl
+from hub_core.plugin_api.offers import OFFER_KINDS, Offer, OfferKind
+from hub_core.plugin_api.options import (
+    NoOptions,
+    Option,
+    OptionType,
+    OptionValue,
+    declared_options,
+    option,
+)
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.references import Reference, resolve
+from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
+from hub_core.plugin_api.simulator import (
+    LinkLoad,
+    SimulationRequest,
+    SimulationResult,
+    Simulator,
+)
+from hub_core.plugin_api.sources import Source, SourcePart, log_diagnostic
+from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
+from hub_core.plugin_api.topology_builder import TopologyBuilder
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
     "API_VERSION",
@@ -127,99 +122,3 @@ __all__ = [
     "to_option",
     "verify_option",
 ]
-
-_HOMES = {
-    "hub_core.plugin_api.options": (
-        "NoOptions",
-        "Option",
-        "OptionType",
-        "OptionValue",
-        "declared_options",
-        "option",
-    ),
-    "hub_core.plugin_api.formats": (
-        "Format",
-        "Layout",
-    ),
-    "hub_core.plugin_api.sources": (
-        "Source",
-        "SourcePart",
-        "log_diagnostic",
-    ),
-    "hub_core.plugin_api.artifacts": (
-        "Artifact",
-        "WriteResult",
-    ),
-    "hub_core.plugin_api.references": (
-        "Reference",
-        "resolve",
-    ),
-    "hub_core.plugin_api.reader": ("FormatReader",),
-    "hub_core.plugin_api.writer": ("FormatWriter",),
-    "hub_core.plugin_api.topology_reader": ("TopologyReader",),
-    "hub_core.plugin_api.topology_builder": ("TopologyBuilder",),
-    "hub_core.plugin_api.synthesizer": (
-        "SynthesisRequest",
-        "SynthesisResult",
-        "Synthesizer",
-    ),
-    "hub_core.plugin_api.simulator": (
-        "LinkLoad",
-        "SimulationRequest",
-        "SimulationResult",
-        "Simulator",
-    ),
-    "hub_core.plugin_api.executor": (
-        "ExecutionRequest",
-        "ExecutionResult",
-        "Executor",
-    ),
-    "hub_core.plugin_api.check": (
-        "Check",
-        "CheckLine",
-        "CheckReport",
-        "CheckRequest",
-        "LoadableCall",
-        "Subject",
-    ),
-    "hub_core.plugin_api.algorithm_pass": (
-        "AlgorithmPass",
-        "PassReport",
-    ),
-    "hub_core.plugin_api.report_writer": (
-        "ReportRequest",
-        "ReportWriter",
-        "Shown",
-    ),
-    "hub_core.plugin_api.command": (
-        "Command",
-        "CommandContext",
-        "OpenedInput",
-        "OutputTarget",
-        "WrittenFiles",
-    ),
-    "hub_core.plugin_api.command_line": (
-        "Assignments",
-        "assign",
-        "force_flag",
-        "from_option",
-        "json_flag",
-        "option_pairs",
-        "output_option",
-        "source_argument",
-        "strict_flag",
-        "to_option",
-        "verify_option",
-    ),
-    "hub_core.plugin_api.offers": (
-        "OFFER_KINDS",
-        "Offer",
-        "OfferKind",
-    ),
-    "hub_core.plugin_api.hooks": (
-        "API_VERSION",
-        "hookimpl",
-    ),
-}
-
-__getattr__ = names_from(__name__, _HOMES)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from hub_core.model.algorithm import Algorithm, JsonValue
-    from hub_core.model.collectives import ReduceOp
     from hub_core.model.columns import Int64Array
+    from hub_core.model.kinds import ReduceOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from hub_core.plugin_api.references import Reference
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
     from hub_core.model.collectives import Collective
-    from hub_core.network.topology import Occupancy, Topology
+    from hub_core.network.links import Occupancy
+    from hub_core.network.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)

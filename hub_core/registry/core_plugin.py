@@ -32,62 +32,22 @@ _TOPOLOGY_CHECK = Check(
 )
 
 # In the order in which the help lists them; a plugin's commands follow.
-OWN_COMMANDS = (
-    Command(
-        "demo",
-        "Verify, convert and simulate three shipped algorithms.",
-        "hub_core.cli.demo:demo",
-    ),
-    Command(
-        "formats",
-        "List the formats, synthesizers, simulators and executors.",
-        "hub_core.cli.formats:formats",
-    ),
-    Command(
-        "inspect",
-        "Say what a file is: collective, steps, links, critical path.",
-        "hub_core.cli.inspect:inspect",
-    ),
-    Command(
-        "verify",
-        "Check matching, deadlock, races and contents.",
-        "hub_core.cli.verify:verify",
-    ),
-    Command(
-        "convert",
-        "Read one format, write another, list what is lost.",
-        "hub_core.cli.convert:convert",
-    ),
-    Command(
-        "transform",
-        "Change an algorithm by passes.",
-        "hub_core.cli.transform:transform",
-    ),
-    Command(
-        "synthesize",
-        "Make an algorithm for a collective on a topology.",
-        "hub_core.cli.synthesize:synthesize",
-    ),
-    Command(
-        "simulate",
-        "Time an algorithm on a topology for a size.",
-        "hub_core.cli.simulate:simulate",
-    ),
-    Command(
-        "topology",
-        "Show, check, draw and convert a network.",
-        "hub_core.cli.topology:topology",
-    ),
-    Command(
-        "plugins",
-        "List, show, check, make and install plugins.",
-        "hub_core.cli.plugins:plugins",
-    ),
-    Command(
-        "doctor",
-        "Report on the installation and its plugins.",
-        "hub_core.cli.doctor:doctor",
-    ),
+_COMMANDS = {
+    "demo": "Verify, convert and simulate three shipped algorithms.",
+    "formats": "List the formats, synthesizers, simulators and executors.",
+    "inspect": "Say what a file is: collective, steps, links, critical path.",
+    "verify": "Check matching, deadlock, races and contents.",
+    "convert": "Read one format, write another, list what is lost.",
+    "transform": "Change an algorithm by passes.",
+    "synthesize": "Make an algorithm for a collective on a topology.",
+    "simulate": "Time an algorithm on a topology for a size.",
+    "topology": "Show, check, draw and convert a network.",
+    "plugins": "List, show, check, make and install plugins.",
+    "doctor": "Report on the installation and its plugins.",
+}
+OWN_COMMANDS = tuple(
+    Command(name, description, f"hub_core.cli.{name}:{name}")
+    for name, description in _COMMANDS.items()
 )
 
 
@@ -112,7 +72,8 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyBuilder]:
         samples=f"{__name__}:topology_samples",
     )
     builders = [
-        TopologyBuilder(own.name, own.description, own.build, own.example) for own in OWN_BUILDERS
+        TopologyBuilder(own.name, own.description, own.reference, own.example)
+        for own in OWN_BUILDERS.values()
     ]
     return [reader, *builders]
 
@@ -133,7 +94,7 @@ def topology_samples() -> Sequence[Source]:
     """Topology files for the conformance kit."""
     # Imported here: listing formats needs no numpy.
     from hub_core.documents.topologies import topology_to_json
-    from hub_core.network.texts import parse_topology
+    from hub_core.network.builders import parse_topology
 
     texts = ("ring:4", "fat-tree:2", "dgx1v")
     return [

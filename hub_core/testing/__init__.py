@@ -63,37 +63,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "hub_core.testing.conformance": (
-        "RULES",
-        "Rule",
-        "RuleResult",
-        "Verdict",
-        "check_plugin",
-        "check_rule",
-    ),
+    "hub_core.testing.conformance": "RULES Rule RuleResult Verdict check_plugin check_rule",
+    "hub_core.testing.planted": "without_send",
     "hub_core.testing.samples": (
-        "all_pairs_all_reduce",
-        "all_samples",
-        "binomial_broadcast",
-        "binomial_reduce",
-        "direct_all_to_all",
-        "direct_gather",
-        "direct_scatter",
-        "halving_doubling_all_reduce",
-        "ring_all_gather",
-        "ring_all_reduce",
-        "ring_reduce_scatter",
-        "shift_to_next",
-        "staged_all_to_all",
-        "weighted_broadcast",
+        "all_pairs_all_reduce all_samples binomial_broadcast binomial_reduce "
+        "direct_all_to_all direct_gather direct_scatter halving_doubling_all_reduce "
+        "ring_all_gather ring_all_reduce ring_reduce_scatter shift_to_next staged_all_to_all "
+        "weighted_broadcast"
     ),
-    "hub_core.testing.planted": ("without_send",),
-    "hub_core.testing.strategies": (
-        "algorithms",
-        "collectives",
-        "json_values",
-        "step_tables",
-    ),
+    "hub_core.testing.strategies": "algorithms collectives json_values step_tables",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

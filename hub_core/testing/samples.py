@@ -5,14 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hub_core.model.algorithm import Algorithm, Provenance
-from hub_core.model.collectives import (
-    Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-)
-from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
+from hub_core.model.collectives import Collective, Contributions, CustomContract
+from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
+from hub_core.model.steps import StepTable, StepTableBuilder
 
 _PROVENANCE = Provenance(producer="collhub-samples", producer_version="1")
 

@@ -9,16 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
-from hub_core.model.collectives import (
-    ROOTED,
-    Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-    ReduceOp,
-)
-from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
+from hub_core.model.collectives import Collective, Contributions, CustomContract
+from hub_core.model.kinds import ROOTED, Buffer, CollectiveKind, ReduceOp, StepKind
+from hub_core.model.steps import StepTable, StepTableBuilder
 
 _KNOWN = [Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH]
 _READS = {StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE}

@@ -12,76 +12,42 @@ if TYPE_CHECKING:
     from hub_core.verification.fifo import FifoSafety, fifo_safety
     from hub_core.verification.happens_before import (
         HappensBefore,
+        describe_cycle,
         find_cycle,
         happens_before,
         order_with,
         report_deadlock,
         sequential_positions,
     )
-    from hub_core.verification.reachability import unordered_pairs
-    from hub_core.verification.regions import (
-        READING,
-        WRITING,
-        Regions,
-        check_regions,
-        common_unit,
-        find_regions,
-    )
+    from hub_core.verification.order_graph import OrderGraph
+    from hub_core.verification.reachability import unordered_in, unordered_pairs
+    from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
     from hub_core.verification.report import ModeReport, VerifyReport
-    from hub_core.verification.verifier import verify
+    from hub_core.verification.verification_input import VerificationInput
+    from hub_core.verification.verifier import verify, verify_input
 
 __all__ = [
-    "READING",
-    "WRITING",
-    "FifoSafety",
-    "HappensBefore",
-    "ModeReport",
-    "Regions",
-    "VerifyReport",
-    "adjacent_conflicts",
-    "check_regions",
-    "common_unit",
-    "fifo_safety",
-    "find_cycle",
-    "find_regions",
-    "happens_before",
-    "order_with",
-    "parse_expectation",
-    "report_deadlock",
-    "sequential_positions",
-    "unordered_pairs",
-    "verify",
-]
+    "FifoSafety", "HappensBefore", "ModeReport", "OrderGraph", "Regions", "VerificationInput",
+    "VerifyReport", "adjacent_conflicts", "check_regions", "common_unit", "describe_cycle",
+    "fifo_safety", "find_cycle", "find_regions", "happens_before", "order_with",
+    "parse_expectation", "report_deadlock", "sequential_positions", "unordered_in",
+    "unordered_pairs", "verify", "verify_input",
+]  # fmt: skip
 
 _HOMES = {
-    "hub_core.verification.report": (
-        "ModeReport",
-        "VerifyReport",
-    ),
-    "hub_core.verification.verifier": ("verify",),
-    "hub_core.verification.fifo": (
-        "FifoSafety",
-        "fifo_safety",
-    ),
-    "hub_core.verification.expectations": ("parse_expectation",),
-    "hub_core.verification.regions": (
-        "READING",
-        "Regions",
-        "WRITING",
-        "check_regions",
-        "common_unit",
-        "find_regions",
-    ),
-    "hub_core.verification.conflicts": ("adjacent_conflicts",),
-    "hub_core.verification.reachability": ("unordered_pairs",),
+    "hub_core.verification.conflicts": "adjacent_conflicts",
+    "hub_core.verification.expectations": "parse_expectation",
+    "hub_core.verification.fifo": "FifoSafety fifo_safety",
     "hub_core.verification.happens_before": (
-        "HappensBefore",
-        "find_cycle",
-        "happens_before",
-        "order_with",
-        "report_deadlock",
-        "sequential_positions",
+        "HappensBefore describe_cycle find_cycle happens_before order_with report_deadlock "
+        "sequential_positions"
     ),
+    "hub_core.verification.order_graph": "OrderGraph",
+    "hub_core.verification.reachability": "unordered_in unordered_pairs",
+    "hub_core.verification.regions": "Regions check_regions common_unit find_regions",
+    "hub_core.verification.report": "ModeReport VerifyReport",
+    "hub_core.verification.verification_input": "VerificationInput",
+    "hub_core.verification.verifier": "verify verify_input",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

@@ -2,102 +2,141 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple
 
+import numpy as np
+
+from hub_core.model.columns import BoolArray, Int64Array, expanded_ranges, run_mask
 from hub_core.model.diagnostics import InputError
 from hub_core.verification.regions import Regions
 
-Int64Array = npt.NDArray[np.int64]
-
+# Some gigabytes of keys; beyond, the refusal is a finding.
 MAX_ACCESSES = 1 << 28
 
 
-def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Pairs of rows (earlier, later), without repetition, that access one block, one of them writing.
+class _Accesses(NamedTuple):
+    """Accesses to `blocks` blocks from `start` on, by step `row`; columns of equal length."""
 
-    `position`: the place of every row in a linear extension of happens-before, -1 for rows that never run. Only
-    neighbours are listed: per block, in that extension, each access with the last write before it, and each read
-    with the next write. That is enough for an exact verdict: conflicting accesses x before y are joined by a chain
-    of such neighbours (x, the writes between, y); if every neighbouring pair is ordered by happens-before, so is
-    x, y by transitivity; and a neighbouring pair that is not ordered is a race itself. A step that reads and
-    writes one block counts as a writer of it, and never conflicts with itself.
+    row: Int64Array
+    start: Int64Array
+    blocks: Int64Array
+    is_write: BoolArray
+
+
+def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Pairs of rows (earlier, later) that access one block, one of them writing; each pair once.
+
+    `position`: the place of every row in a linear extension of happens-before, -1 for rows that
+    never run. Only neighbours are listed: per block, in that extension, each access with the last
+    write before it, and each read with the next write. That is enough for an exact verdict:
+    conflicting accesses x before y are joined by a chain of such neighbours (x, the writes between,
+    y); if every neighbouring pair is ordered by happens-before, so is x, y by transitivity; and a
+    neighbouring pair that is not ordered is a race itself. A step that reads and writes one block
+    counts as a writer of it, and never conflicts with itself. Cost: one sort of the accesses.
     """
-    rows, starts, counts, is_write = _accesses(regions, position)
-    atoms, owner = _atoms(starts, counts)
+    accesses = _accesses(regions, position)
+    atoms, owner = _atoms(accesses.start, accesses.blocks)
     runs = np.flatnonzero(position >= 0)
-    row_at = np.empty(len(runs), np.int64)
+    nodes = len(runs)
+    # Keys hold places instead of rows, so that sorting them sorts by time.
+    row_at = np.empty(nodes, np.int64)
     row_at[position[runs]] = runs
-    keys = _sorted_keys(atoms, position[rows[owner]], is_write[owner], len(runs))
-    block, place = np.divmod(keys >> 1, max(len(runs), 1))
+    places = position[accesses.row[owner]]
+    keys = _sorted_keys(atoms, places, accesses.is_write[owner], nodes)
+    block, place = np.divmod(keys >> 1, max(nodes, 1))
     earlier, later = _neighbours(block, (keys & 1).astype(np.bool_))
     earlier, later = place[earlier], place[later]
-    if len(atoms) > len(starts):
-        earlier, later = np.divmod(np.unique(earlier * len(runs) + later), len(runs))
+    # Where accesses were split, two steps can meet in several atoms.
+    if len(atoms) > len(accesses.start):
+        earlier, later = np.divmod(np.unique(earlier * nodes + later), nodes)
     return row_at[earlier], row_at[later]
 
 
-def _accesses(
-    regions: Regions, position: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array, npt.NDArray[np.bool_]]:
-    """(row, start, count, is_write) of every access of a step that runs."""
+def _accesses(regions: Regions, position: Int64Array) -> _Accesses:
+    """All accesses of steps that run, reads first."""
     runs = position >= 0
     # A read of exactly what the same step writes adds nothing.
-    reads = np.flatnonzero(runs & (regions.source >= 0) & (regions.source != regions.destination))
+    is_other = regions.source != regions.destination
+    reads = np.flatnonzero(runs & (regions.source >= 0) & is_other)
     writes = np.flatnonzero(runs & (regions.destination >= 0))
     rows = np.concatenate([reads, writes])
     starts = np.concatenate([regions.source[reads], regions.destination[writes]])
-    return rows, starts, regions.count[rows], np.arange(len(rows)) >= len(reads)
+    return _Accesses(rows, starts, regions.count[rows], np.arange(len(rows)) >= len(reads))
 
 
 def _atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Split accesses at all borders of accesses: (atom, index of the access) per piece.
+    """Split accesses at all borders of accesses.
 
-    Atoms between two neighbouring borders are never told apart by any access, so that regions of any size cost
-    no more than their number of overlaps.
+    (atom, index of the access) per piece. Atoms between two neighbouring borders are never told
+    apart by any access, so that regions of any size cost no more than their number of overlaps.
+    Raises `InputError` for more than `MAX_ACCESSES` pieces.
     """
     owner = np.arange(len(starts))
+    # Accesses to one block each are atoms as they are.
     if not len(starts) or int(counts.max()) == 1:
         return starts, owner
+    # Where any access begins or ends; between two borders all units have the same accesses.
     borders = np.unique(np.concatenate([starts, starts + counts]))
     first = np.searchsorted(borders, starts)
     length = np.searchsorted(borders, starts + counts) - first
     total = int(length.sum())
     if total > MAX_ACCESSES:
-        raise InputError(
-            f"{total} overlapping accesses are too many to check for races (limit {MAX_ACCESSES})",
-            code="too-large",
-        )
-    ends = np.cumsum(length)
-    return np.repeat(first - (ends - length), length) + np.arange(total), np.repeat(owner, length)
+        counted = f"{total} overlapping accesses are too many to check for races"
+        message = f"{counted} (limit {MAX_ACCESSES})"
+        raise InputError(message, code="too-large")
+    return expanded_ranges(first, length), np.repeat(owner, length)
 
 
 def _sorted_keys(
-    atoms: Int64Array, positions: Int64Array, writes: npt.NDArray[np.bool_], nodes: int
+    atoms: Int64Array, places: Int64Array, is_write: BoolArray, nodes: int
 ) -> Int64Array:
-    """Sort by (atom, position), the write flag in the lowest bit; a read beside a write of one step is dropped."""
-    if len(atoms) and int(atoms.max()) * max(nodes, 1) >= 1 << 61:
+    """(atom, place, write flag) in one integer each, sorted.
+
+    The flag is the lowest bit, so that of the two accesses of one step to one atom the write comes
+    last; the read beside it is dropped.
+    """
+    largest = int(atoms.max(initial=0))
+    if largest * max(nodes, 1) >= 1 << 61:
+        # Dense numbers make room for the place and the flag in 64 bits.
         _, atoms = np.unique(atoms, return_inverse=True)
-    keys = np.sort((atoms * nodes + positions) * 2 + writes)
-    last_of_step = np.ones(len(keys), np.bool_)
-    np.not_equal(keys[1:] >> 1, keys[:-1] >> 1, out=last_of_step[:-1])
-    return keys[last_of_step]
+    cells = atoms * nodes + places
+    keys = np.sort(cells * 2 + is_write)
+    # Without the flag, the keys of the two accesses are the same.
+    is_last_of_step = np.ones(len(keys), np.bool_)
+    np.not_equal(keys[1:] >> 1, keys[:-1] >> 1, out=is_last_of_step[:-1])
+    return keys[is_last_of_step]
 
 
-def _neighbours(
-    block: Int64Array, is_write: npt.NDArray[np.bool_]
-) -> tuple[Int64Array, Int64Array]:
-    """Index pairs: (last write, access) where no write lies between, and (read, next write)."""
+def _neighbours(block: Int64Array, is_write: BoolArray) -> tuple[Int64Array, Int64Array]:
+    """Index pairs: (last write, access) where no write lies between, and (read, next write).
+
+    Accesses are sorted by block and place. Running maxima of indices give the last write before an
+    access, running minima from the end the next write after it; both count only within the block.
+    """
     here = np.arange(len(block))
     if not len(here):
         return here, here
-    is_first = np.concatenate([[True], block[1:] != block[:-1]])
+    none = len(here)
+    is_first = run_mask(block)
     first = np.maximum.accumulate(np.where(is_first, here, 0))
-    last_write = np.concatenate([[-1], np.maximum.accumulate(np.where(is_write, here, -1))[:-1]])
+    write_so_far = np.maximum.accumulate(np.where(is_write, here, -1))
+    last_write = np.concatenate([[-1], write_so_far[:-1]])
     # Write after write with reads between follows from the pairs with these reads.
-    after_write = (last_write >= first) & (~is_write | (last_write == here - 1))
-    end = np.minimum.accumulate(np.where(np.roll(is_first, -1), here, len(here))[::-1])[::-1]
-    next_write = np.minimum.accumulate(np.where(is_write, here, len(here))[::-1])[::-1]
+    is_direct = ~is_write | (last_write == here - 1)
+    after_write = (last_write >= first) & is_direct
+    is_end = np.roll(is_first, -1)
+    end = _running_minimum_from_end(np.where(is_end, here, none))
+    next_write = _running_minimum_from_end(np.where(is_write, here, none))
+    # A read conflicts with the write that ends its value, if there is one in the block.
     before_write = ~is_write & (next_write <= end)
     earlier = np.concatenate([last_write[after_write], here[before_write]])
     return earlier, np.concatenate([here[after_write], next_write[before_write]])
+
+
+def _running_minimum_from_end(values: Int64Array) -> Int64Array:
+    """The least of each value and all behind it.
+
+    int64, as long as `values`.
+    """
+    backwards = values[::-1]
+    return np.minimum.accumulate(backwards)[::-1]

@@ -1,4 +1,4 @@
-"""Run an algorithm on contributions and compare every output unit with what the collective promises."""
+"""Run an algorithm on contributions and compare every output unit with what is promised."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Buffer, Collective, Contributions, MemoryLayout
+from hub_core.model.collectives import Collective, Contributions, MemoryLayout
+from hub_core.model.columns import Float64Array, Int64Array, counted_positions
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.findings import CAP, Findings
+from hub_core.model.kinds import Buffer
 from hub_core.model.wording import action, region
-from hub_core.verification.program import Program, UndefinedReads, origins, run_program
-from hub_core.verification.values import ExactValues, InputIndex, choose_values
+from hub_core.verification.step_program import StepProgram, UndefinedReads, origins, run_steps
+from hub_core.verification.values import ExactValues, InputIndex, Values, choose_values
 
-Array = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
-
+# Gigabytes of memory and minutes of work: what is larger is refused with the reason.
 MAX_CELLS = 1 << 25
 MAX_WORK = 1 << 30
 _NAMED = 4
@@ -26,139 +26,130 @@ _EXPLAINED_CELLS = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ContentsComparison:
     """How contents were compared, and the error probability of that."""
 
     method: str
     error_probability: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """One run: the collective and the layout in blocks of `unit` units, and the numbering of the inputs."""
+NOT_COMPARED = ContentsComparison("none", 0.0)
 
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where an algorithm runs in one mode: its collective and memory, in blocks of `unit` units."""
+
+    algorithm: Algorithm
     collective: Collective
     layout: MemoryLayout
-    index: InputIndex
     unit: int
 
 
 def check_contents(
-    algorithm: Algorithm,
-    program: Program,
-    layout: MemoryLayout,
-    collective: Collective,
-    expected: Contributions | None,
-    unit: int,
-    findings: Findings,
-) -> Judgement:
-    """Run `program` in `layout` and report undefined reads and wrong outputs of one mode.
+    stage: Stage, program: StepProgram, expected: Contributions | None, findings: Findings
+) -> ContentsComparison:
+    """Run `program` and report undefined reads and wrong outputs.
 
-    `layout`, `collective` and `expected` are in blocks of `unit` units. Raises `InputError` beyond the documented limits.
+    `expected` is in blocks of `stage.unit` units; None: the final contents are not judged. Raises
+    `InputError` beyond the documented limits.
     """
     _refuse_too_large(program)
-    stage = _Stage(collective, layout, InputIndex.of(collective), unit)
-    values = choose_values(stage.index, program.cells, program.work)
-    addresses, contributions = _initial(stage)
-    memory = values.initial(program.cells, addresses, contributions)
-    _report_undefined(algorithm, stage, run_program(program, values, memory), findings)
+    index = InputIndex.of(stage.collective)
+    values = choose_values(index, program.cells, program.work)
+    memory = values.initial(program.cells, *_initial(stage, index))
+    _report_undefined(stage, run_steps(program, values, memory), findings)
     if expected is None:
-        return Judgement("none", 0.0)
+        return NOT_COMPARED
     cell_address, cell = _output_cells(stage, expected, findings)
-    rows = _select(expected, cell >= 0)
-    wanted = values.expected(stage.index, rows, len(cell_address), cell[cell >= 0])
+    is_inside = cell >= 0
+    rows, cell = expected.where(is_inside), cell[is_inside]
+    wanted = values.expected(index, rows, len(cell_address), cell)
     wrong = np.flatnonzero(np.any(memory[cell_address] != wanted, axis=1))
+    # Naming what a cell holds can take a column of all memory.
+    named = wrong[: max(1, min(CAP, _EXPLAINED_CELLS // program.cells))]
     if len(wrong):
-        named = wrong[: max(1, min(CAP, _EXPLAINED_CELLS // program.cells))]
-        at = cell_address[named]
-        held = (
-            memory[at, :-1].astype(np.float64)
-            if isinstance(values, ExactValues)
-            else _trace(program, stage, at)
-        )
-        held[memory[at, -1] == 0] = np.nan
-        mine = [_select(rows, cell[cell >= 0] == which) for which in named.tolist()]
-        for address, wanted_rows, found in zip(at.tolist(), mine, held, strict=True):
-            _report_wrong(
-                algorithm, stage, program.last_writer(address), wanted_rows, found, findings
-            )
-        findings.count("wrong-output", len(wrong) - len(named))
-    return Judgement(values.name, values.error_probability(wanted))
+        explanation = _Explanation(stage, index, program, findings)
+        held = explanation.held(values, memory, cell_address[named])
+        for which, found in zip(named.tolist(), held, strict=True):
+            explanation.report(int(cell_address[which]), rows.where(cell == which), found)
+    findings.count("wrong-output", len(wrong) - len(named))
+    return ContentsComparison(values.name, values.error_probability(wanted))
 
 
-def _refuse_too_large(program: Program) -> None:
+def _refuse_too_large(program: StepProgram) -> None:
+    """Raise `InputError` for what would fill the memory or take minutes."""
     if program.cells > MAX_CELLS or program.work > MAX_WORK:
-        raise InputError(
-            f"too large to check contents: {program.cells} units of memory and messages, {program.work} unit operations "
-            f"(limits {MAX_CELLS} and {MAX_WORK})",
-            code="too-large",
-        )
+        sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"
+        limits = f"(limits {MAX_CELLS} and {MAX_WORK})"
+        message = f"too large to check contents: {sizes} {limits}"
+        raise InputError(message, code="too-large")
 
 
-def _initial(stage: _Stage) -> tuple[Int64Array, Int64Array]:
+def _initial(stage: Stage, index: InputIndex) -> tuple[Int64Array, Int64Array]:
     """Address and number of every contribution that is defined before."""
-    sizes = np.where(stage.collective.defined_inputs(), stage.index.sizes, 0)
+    sizes = np.where(stage.collective.defined_inputs(), index.sizes, 0)
     ranks = np.repeat(np.arange(len(sizes)), sizes)
-    unit = np.arange(len(ranks)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return stage.layout.base[ranks, Buffer.INPUT] + unit, stage.index.first[ranks] + unit
+    unit = counted_positions(sizes)
+    return stage.layout.base[ranks, Buffer.INPUT] + unit, index.first[ranks] + unit
 
 
 def _output_cells(
-    stage: _Stage, expected: Contributions, findings: Findings
+    stage: Stage, expected: Contributions, findings: Findings
 ) -> tuple[Int64Array, Int64Array]:
-    """Addresses of the output units with a requirement, and for every row of `expected` its index there (-1: no such unit)."""
-    ranks = len(stage.layout.size)
-    inside = (expected.rank >= 0) & (expected.rank < ranks) & (expected.offset >= 0)
-    inside &= (
-        expected.offset < stage.layout.size[np.clip(expected.rank, 0, ranks - 1), Buffer.OUTPUT]
-    )
-    for row in np.flatnonzero(~inside)[:CAP].tolist():
+    """Addresses of the output units with a requirement, and for every row its index there.
+
+    The index is -1 where there is no such unit; that is a finding.
+    """
+    layout = stage.layout
+    last_rank = len(layout.size) - 1
+    # Ranks that do not exist are looked up as the nearest one, and judged below.
+    sizes = layout.size[np.clip(expected.rank, 0, last_rank), Buffer.OUTPUT]
+    is_inside = (expected.rank >= 0) & (expected.rank <= last_rank)
+    is_inside &= (expected.offset >= 0) & (expected.offset < sizes)
+    for row in np.flatnonzero(~is_inside)[:CAP].tolist():
         rank, offset = int(expected.rank[row]), int(expected.offset[row])
-        size = int(stage.layout.size[rank, Buffer.OUTPUT]) if 0 <= rank < ranks else 0
-        message = (
-            f"{region(Buffer.OUTPUT, offset, 1)} must hold a result, but OUTPUT has {size} units"
-        )
-        findings.add("output-too-small", message, Location(findings.file, rank=rank))
+        size = int(sizes[row]) if 0 <= rank <= last_rank else 0
+        _report_no_cell(rank, offset, size, findings)
+    rows = np.flatnonzero(is_inside)
+    address = layout.base[expected.rank[rows], Buffer.OUTPUT] + expected.offset[rows]
     cell = np.full(len(expected), -1, np.int64)
-    rows = np.flatnonzero(inside)
-    address = stage.layout.base[expected.rank[rows], Buffer.OUTPUT] + expected.offset[rows]
+    # Postconditions of the named collectives have one row a unit, in the order of addresses.
     if len(address) and bool(np.all(address[1:] > address[:-1])):
         cell[rows] = np.arange(len(rows))
         return address, cell
+    # Several rows of one unit are contributions that are reduced together.
     addresses, cell[rows] = np.unique(address, return_inverse=True)
     return addresses, cell
 
 
-def _select(rows: Contributions, mask: npt.NDArray[np.bool_]) -> Contributions:
-    return Contributions(
-        rows.rank[mask], rows.offset[mask], rows.source_rank[mask], rows.source_unit[mask]
-    )
+def _report_no_cell(rank: int, offset: int, size: int, findings: Findings) -> None:
+    """Report a required unit that OUTPUT of its rank does not have."""
+    file = findings.file
+    place = Location(file, rank=rank)
+    # Expectations are in single units, whatever the blocks of the run.
+    unit = region(Buffer.OUTPUT, offset, 1)
+    message = f"{unit} must hold a result, but OUTPUT has {size} units"
+    findings.add("output-too-small", message, place)
 
 
-def _trace(program: Program, stage: _Stage, addresses: Int64Array) -> npt.NDArray[np.float64]:
-    """Exact multiplicities of all contributions in the units at `addresses`: float64[units, contributions]."""
-    shares = origins(program, addresses)
-    held = np.zeros((len(addresses), stage.index.total))
-    start, contribution = _initial(stage)
-    held[:, contribution] = shares[start].T
-    return held
-
-
-def _report_undefined(
-    algorithm: Algorithm, stage: _Stage, reads: UndefinedReads, findings: Findings
-) -> None:
+def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -> None:
+    """Report one read of each step."""
+    steps = stage.algorithm.steps
     seen: set[int] = set()
     for row, address in reads.listed:
+        # The first undefined unit of a step says enough.
         if row not in seen and len(seen) < CAP:
             seen.add(row)
-            place = _place(stage, int(algorithm.steps.rank[row]), address)
-            message = f"this {action(algorithm.steps, row)} reads {place}, which is undefined"
-            findings.add("undefined-read", message, algorithm.steps.location(row, findings.file))
+            place = _place(stage, int(steps.rank[row]), address)
+            message = f"this {action(steps, row)} reads {place}, which is undefined"
+            findings.add("undefined-read", message, steps.location(row, findings.file))
     findings.count("undefined-read", reads.count - len(seen))
 
 
-def _place(stage: _Stage, rank: int, address: int) -> str:
+def _place(stage: Stage, rank: int, address: int) -> str:
     """Name an address by the first buffer that covers it, in units."""
+    # Where buffers alias, OUTPUT is what the user looks at.
     for buffer in (Buffer.OUTPUT, Buffer.INPUT, Buffer.SCRATCH):
         offset = address - int(stage.layout.base[rank, buffer])
         if 0 <= offset < int(stage.layout.size[rank, buffer]):
@@ -166,59 +157,79 @@ def _place(stage: _Stage, rank: int, address: int) -> str:
     return f"address {address}"
 
 
-def _report_wrong(
-    algorithm: Algorithm,
-    stage: _Stage,
-    writer: int | None,
-    wanted: Contributions,
-    held: npt.NDArray[np.float64],
-    findings: Findings,
-) -> None:
-    """Report one output unit: `held` are the multiplicities in it, NaN where it is undefined; `writer` wrote it last."""
-    rank, offset = int(wanted.rank[0]), int(wanted.offset[0])
-    _, contributions = stage.index.expand(wanted)
-    what = "is undefined" if np.isnan(held).any() else _difference(stage, held, contributions)
-    place = region(Buffer.OUTPUT, offset * stage.unit, stage.unit)
-    if writer is None:
-        findings.add(
-            "wrong-output", f"{place} {what}; no step writes it", Location(findings.file, rank=rank)
+@dataclass(frozen=True, slots=True)
+class _Explanation:
+    """Say what wrong output units hold, and by which step."""
+
+    stage: Stage
+    index: InputIndex
+    program: StepProgram
+    findings: Findings
+
+    def held(self, values: Values, memory: npt.NDArray[Any], addresses: Int64Array) -> Float64Array:
+        """Multiplicities of all contributions in these units: float64[units, contributions].
+
+        NaN where a unit is undefined. Fingerprints are traced back to the inputs.
+        """
+        # Exact values are the answer; the last column only tells whether there is one.
+        if isinstance(values, ExactValues):
+            contributors = memory[addresses, :-1]
+            held = contributors.astype(np.float64)
+        else:
+            held = np.zeros((len(addresses), self.index.total))
+            start, contribution = _initial(self.stage, self.index)
+            shares = origins(self.program, addresses)
+            held[:, contribution] = shares[start].T
+        # An undefined operand spoils the whole unit, whatever else went in.
+        is_undefined = memory[addresses, -1] == 0
+        held[is_undefined] = np.nan
+        return held
+
+    def report(self, address: int, wanted: Contributions, held: Float64Array) -> None:
+        """Report one output unit, what it must hold and what it does."""
+        steps, findings, unit = self.stage.algorithm.steps, self.findings, self.stage.unit
+        _, contributions = self.index.expand(wanted)
+        is_undefined = bool(np.isnan(held).any())
+        what = "is undefined" if is_undefined else self._difference(held, contributions)
+        rank, offset = int(wanted.rank[0]), int(wanted.offset[0])
+        claim = f"{region(Buffer.OUTPUT, offset * unit, unit)} {what}"
+        writer = self.program.last_writer(address)
+        if writer is None:
+            place = Location(findings.file, rank=rank)
+            findings.add("wrong-output", f"{claim}; no step writes it", place)
+        else:
+            message = f"{claim} after its last write, this {action(steps, writer)}"
+            findings.add("wrong-output", message, steps.location(writer, findings.file))
+
+    def _difference(self, held: Float64Array, contributions: Int64Array) -> str:
+        """Say which contributions are missing, held too often, or foreign.
+
+        `held`: float64[contributions]; `contributions`: those that should be there, -1 for none
+        that exists.
+        """
+        exists = contributions[contributions >= 0]
+        wanted = np.bincount(exists, minlength=self.index.total)
+        found = (
+            ("lacks", (held < wanted) & (wanted > 0)),
+            ("holds more than once", (held > wanted) & (wanted > 0)),
+            ("holds as foreign", (held > 0) & (wanted == 0)),
         )
-    else:
-        after = f"after its last write, this {action(algorithm.steps, writer)}"
-        findings.add(
-            "wrong-output",
-            f"{place} {what} {after}",
-            algorithm.steps.location(writer, findings.file),
-        )
+        parts = []
+        for verb, mask in found:
+            if mask.any():
+                parts.append(f"{verb} {self._listing(np.flatnonzero(mask))}")
+        # An expectation from a text can name units that the collective does not have.
+        absent = len(contributions) - len(exists)
+        if absent:
+            parts.append(f"should hold {absent} contributions that no INPUT has")
+        return " and ".join(parts)
 
-
-def _difference(stage: _Stage, held: npt.NDArray[np.float64], contributions: Int64Array) -> str:
-    """Say which contributions are missing, held too often, or foreign."""
-    exists = contributions[contributions >= 0]
-    wanted = np.bincount(exists, minlength=stage.index.total)
-    missing, doubled, foreign = (
-        np.flatnonzero((held < wanted) & (wanted > 0)),
-        np.flatnonzero((held > wanted) & (wanted > 0)),
-        np.flatnonzero((held > 0) & (wanted == 0)),
-    )
-    parts = [
-        f"{_NAMES[k]} {_listing(stage, which)}"
-        for k, which in enumerate((missing, doubled, foreign))
-        if len(which)
-    ]
-    absent = len(contributions) - len(exists)
-    if absent:
-        parts.append(f"should hold {absent} contributions that no INPUT has")
-    return " and ".join(parts)
-
-
-_NAMES = ("lacks", "holds more than once", "holds as foreign")
-
-
-def _listing(stage: _Stage, contributions: Int64Array) -> str:
-    names = []
-    for number in contributions[:_NAMED].tolist():
-        rank, unit = stage.index.name(number)
-        names.append(f"{region(Buffer.INPUT, unit * stage.unit, stage.unit)} of rank {rank}")
-    more = f" and {len(contributions) - _NAMED} more" if len(contributions) > _NAMED else ""
-    return ", ".join(names) + more
+    def _listing(self, contributions: Int64Array) -> str:
+        """The first contributions by name, and how many more there are."""
+        unit = self.stage.unit
+        names = []
+        for number in contributions[:_NAMED].tolist():
+            rank, first = self.index.name(number)
+            names.append(f"{region(Buffer.INPUT, first * unit, unit)} of rank {rank}")
+        more = len(contributions) - _NAMED
+        return ", ".join(names) + (f" and {more} more" if more > 0 else "")

@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 
-from hub_core.model.collectives import ROOTED, Collective, CollectiveKind, Contributions
+from hub_core.model.collectives import Collective, Contributions
 from hub_core.model.diagnostics import InputError, UsageError
+from hub_core.model.kinds import CollectiveKind
 
 _NAMED = re.compile(r"(?P<kind>[a-z]+(?:[-_ ]?[a-z]+)*?)(?:\s+root\s+(?P<root>\d{1,9}))?")
 _TERM = re.compile(r"(?P<buffer>[io])\[(?P<rank>r|\d{1,9})(?P<shift>[+-]\d{1,9})?\]")
@@ -20,27 +21,32 @@ _CURE = 'write "broadcast root 0", "all-gather", ... or "o[r]=i[r+1]", "o[1]=o[2
 
 
 def parse_expectation(text: str, collective: Collective) -> Contributions:
-    """Return what must lie where after, from the name of a collective or from an assignment of whole buffers.
+    """What must lie where after, from the name of a collective or an assignment of whole buffers.
 
-    A name (`broadcast root 0`, `all-gather`) means that collective over the ranks and the full buffer (`unit_count`
-    units) of `collective`. An assignment (`o[r]=i[r+1]`, `o[1]=o[2]=i[0]`; several are separated by commas or
-    semicolons) copies INPUT buffers of `unit_count` units to OUTPUT buffers; `r` stands for every rank, and ranks
-    that fall outside 0..n-1 have no requirement. Raises `UsageError` for any other text.
+    A name (`broadcast root 0`, `all-gather`) means that collective over the ranks and the full
+    buffer (`unit_count` units) of `collective`. An assignment (`o[r]=i[r+1]`, `o[1]=o[2]=i[0]`;
+    several are separated by commas or semicolons) copies INPUT buffers of `unit_count` units to
+    OUTPUT buffers; `r` stands for every rank, and ranks that fall outside 0..n-1 have no
+    requirement. Raises `UsageError` for any other text.
     """
     words = text.strip().lower()
     if "=" in words:
         return _assignments(words, collective)
+    return _named(text, words, collective)
+
+
+def _named(text: str, words: str, collective: Collective) -> Contributions:
+    """The postcondition of a collective that is named as `broadcast root 0`."""
+    # Hyphens, blanks and underscores alike: people write all-gather in many ways.
     match = _NAMED.fullmatch(words)
     kind = _KINDS.get(re.sub(r"[-_ ]", "", match["kind"])) if match else None
     if match is None or kind is None:
-        raise UsageError(
-            f"expectation {text!r} is neither a collective nor an assignment", cure=_CURE
-        )
+        message = f"expectation {text!r} is neither a collective nor an assignment"
+        raise UsageError(message, cure=_CURE)
     root = int(match["root"]) if match["root"] else None
-    if (root is None) == (kind in ROOTED):
-        raise UsageError(
-            f"expectation {text!r}: {kind} {'needs' if root is None else 'has no'} root", cure=_CURE
-        )
+    if (root is None) == kind.traits.is_rooted:
+        wrong = "needs" if root is None else "has no"
+        raise UsageError(f"expectation {text!r}: {kind} {wrong} root", cure=_CURE)
     try:
         meant = Collective(kind, collective.num_ranks, collective.unit_count, root).postcondition()
     except InputError as error:
@@ -50,38 +56,37 @@ def parse_expectation(text: str, collective: Collective) -> Contributions:
 
 
 def _assignments(text: str, collective: Collective) -> Contributions:
-    destinations: list[int] = []
-    sources: list[int] = []
+    pairs: list[tuple[int, int]] = []
     for assignment in filter(None, re.split(r"[;,]", text)):
-        for destination, source in _pairs(assignment, collective.num_ranks):
-            destinations.append(destination)
-            sources.append(source)
+        pairs += _pairs(assignment, collective.num_ranks)
     units = collective.unit_count
-    offset = np.tile(np.arange(units, dtype=np.int64), len(destinations))
-    rank = np.repeat(np.asarray(destinations, np.int64), units)
-    return Contributions(rank, offset, np.repeat(np.asarray(sources, np.int64), units), offset)
+    offset = np.tile(np.arange(units, dtype=np.int64), len(pairs))
+    destinations = np.asarray([destination for destination, _ in pairs], np.int64)
+    sources = np.asarray([source for _, source in pairs], np.int64)
+    return Contributions(np.repeat(destinations, units), offset, np.repeat(sources, units), offset)
 
 
 def _pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
     """(destination rank, source rank) of one assignment."""
-    terms = [_TERM.fullmatch(re.sub(r"\s", "", part)) for part in assignment.split("=")]
-    *targets, source = terms
-    if (
-        source is None
-        or source["buffer"] != "i"
-        or not targets
-        or any(t is None or t["buffer"] != "o" for t in targets)
-    ):
-        raise UsageError(
-            f"{assignment.strip()!r} is not an assignment of inputs to outputs", cure=_CURE
-        )
-    pairs = [
-        (_rank(target, r), _rank(source, r))
-        for target in targets
-        if target is not None
-        for r in (range(num_ranks) if "r" in (target["rank"], source["rank"]) else range(1))
-    ]
-    return [(to, origin) for to, origin in pairs if 0 <= to < num_ranks and 0 <= origin < num_ranks]
+    *left, right = assignment.split("=")
+    source, targets = _term(right, "i"), [_term(part, "o") for part in left]
+    known = [target for target in targets if target is not None]
+    if source is None or not targets or len(known) < len(targets):
+        message = f"{assignment.strip()!r} is not an assignment of inputs to outputs"
+        raise UsageError(message, cure=_CURE)
+    pairs: list[tuple[int, int]] = []
+    for target in known:
+        is_for_all = "r" in (target["rank"], source["rank"])
+        # Without r the assignment holds once, not once a rank.
+        for r in range(num_ranks) if is_for_all else range(1):
+            pairs.append((_rank(target, r), _rank(source, r)))
+    return [pair for pair in pairs if min(pair) >= 0 and max(pair) < num_ranks]
+
+
+def _term(text: str, buffer: str) -> re.Match[str] | None:
+    """`o[r+1]`, blanks ignored; None for anything else, and for another buffer."""
+    term = _TERM.fullmatch(re.sub(r"\s", "", text))
+    return term if term is not None and term["buffer"] == buffer else None
 
 
 def _rank(term: re.Match[str], r: int) -> int:

@@ -1,4 +1,9 @@
-"""Deadlock with bounded buffers: every connection holds a fixed number of transfers, and long steps take several."""
+"""Deadlock with bounded buffers.
+
+Every connection holds a fixed number of transfers, and long steps take several. A send of transfer
+k + capacity waits until transfer k was received: with these edges, and the transfers of a step one
+behind the other, a deadlock is a cycle. Cost: linear in transfers, for every way to split.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +12,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from hub_core.model.algorithm import Algorithm
+from hub_core.model.columns import (
+    Int64Array,
+    expanded_ranges,
+    first_positions,
+    run_mask,
+)
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.findings import Findings
 from hub_core.model.levels import Order, topological_levels
-from hub_core.model.messages import Messages, match_messages
+from hub_core.model.messages import Messages, connection_keys, match_messages
 from hub_core.model.steps import StepTable
-from hub_core.model.wording import describe
-from hub_core.verification.happens_before import find_cycle
+from hub_core.verification.happens_before import describe_cycle, find_cycle
 
-Int64Array = npt.NDArray[np.int64]
-
+# Nodes of a graph of gigabytes.
 MAX_TRANSFERS = 1 << 24
-_NAMED_STEPS = 8
+_Edges = tuple[Int64Array, Int64Array]
 
 
 @dataclass(frozen=True, slots=True)
 class FifoSafety:
     """For which sizes bounded buffers cannot deadlock.
 
-    `min_units`: no deadlock where every transfer takes this many units or more (1: safe at every size), None
-    where there is a deadlock even if each step is one transfer. `capacity`: transfers that a connection holds.
-    `is_exact`: False where the search ended after `MAX_TRANSFERS` transfers; `min_units` is then safe, but maybe not the
-    least.
+    `min_units`: no deadlock where every transfer takes this many units or more (1: safe at every
+    size), None where there is a deadlock even if each step is one transfer. `capacity`: transfers
+    that a connection holds. `is_exact`: False where the search ended after `MAX_TRANSFERS`
+    transfers; `min_units` is then safe, but maybe not the least.
     """
 
     min_units: int | None
@@ -41,22 +49,28 @@ class FifoSafety:
 
 @dataclass(frozen=True, slots=True)
 class _Connections:
-    """Messages sorted by connection, FIFO order within: rows and index of the connection; `fused`: SEND row -> RECV row."""
+    """What bounded buffers act on, in rows of the step table; int64 columns.
+
+    `send`, `receive`, `connection`: messages sorted by connection, FIFO order within.
+    `fused_receive`, `fused_send`: steps of one instruction, which passes each transfer on as it
+    comes. `parents`, `children`: the dependencies, but for those between fused steps.
+    """
 
     send: Int64Array
     receive: Int64Array
     connection: Int64Array
-    fused_send: Int64Array
     fused_receive: Int64Array
+    fused_send: Int64Array
     parents: Int64Array
     children: Int64Array
 
 
 def fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
-    """Find the least number of units a transfer such that no number from it on deadlocks with `capacity`.
+    """The least number of units a transfer such that no number from it on deadlocks.
 
-    Every way in which the counts can split is tried once, from the largest transfers down. A step of c units in
-    transfers of u is ceil(c / u) transfers. Raises `InputError` for algorithms whose messages do not match.
+    Every way in which the counts can split is tried once, from the largest transfers down. A step
+    of c units in transfers of u is ceil(c / u) transfers. Raises `InputError` for algorithms whose
+    messages do not match, `UsageError` for a capacity below 1.
     """
     _check_capacity(capacity, None)
     steps, findings = algorithm.steps, Findings()
@@ -69,6 +83,7 @@ def fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
     counts = np.maximum(steps.count[messages.send], 1)
     for units in _distinct_splits(counts):
         examined += int((-(-counts // units)).sum())
+        # The first way is always tried, so that there is an answer.
         if safe is not None and examined > MAX_TRANSFERS:
             return FifoSafety(safe, capacity, is_exact=False)
         if not _transfer_graph(steps, connections, capacity, units).order.is_complete:
@@ -80,25 +95,31 @@ def fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
 def report_fifo_deadlock(
     steps: StepTable, messages: Messages, capacity: int, units: int | None, findings: Findings
 ) -> None:
-    """Name the steps of a cycle with `capacity` transfers a connection and `units` a transfer (None: a step is one)."""
+    """Name the steps of a cycle with `capacity` transfers a connection.
+
+    `units`: those of a transfer; None: a step is one. Raises `InputError` for too many transfers,
+    `UsageError` for numbers below 1.
+    """
     _check_capacity(capacity, units)
+    # As long as the longest step, a transfer is never split.
     longest = int(np.maximum(steps.count, 1).max(initial=1))
     graph = _transfer_graph(steps, _connections(steps, messages), capacity, units or longest)
     if graph.order.is_complete:
         return
-    rows = [int(graph.row[node]) for node in find_cycle(graph.parents, graph.children, graph.order)]
+    nodes = find_cycle(graph.parents, graph.children, graph.order)
+    rows = graph.row[nodes].tolist()
+    # Several transfers of one step are named once; the row before the first one is the last.
     cycle = [row for k, row in enumerate(rows) if row != rows[k - 1] or len(rows) == 1]
-    named = " -> ".join(describe(steps, row) for row in cycle[:_NAMED_STEPS])
-    more = f" -> ... ({len(cycle) - _NAMED_STEPS} more)" if len(cycle) > _NAMED_STEPS else ""
     size = f" of {units} units" if units else ""
-    message = f"with room for {capacity} transfers{size} a connection these steps wait for each other: {named}{more} -> the first"
+    room = f"with room for {capacity} transfers{size} a connection"
+    message = f"{room} these steps wait for each other: {describe_cycle(steps, cycle)}"
     cure = "use the algorithm for smaller sizes only, or let receives come before further sends"
     findings.add("fifo-deadlock", message, steps.location(cycle[0], findings.file), cure)
 
 
 @dataclass(frozen=True, slots=True)
 class _TransferGraph:
-    """Transfers as nodes (`row`: the step that each belongs to), edges, and the order of what can run."""
+    """Transfers as nodes (`row`: the step of each), edges, and the order of what can run."""
 
     row: Int64Array
     parents: Int64Array
@@ -110,100 +131,120 @@ def _transfer_graph(
     steps: StepTable, connections: _Connections, capacity: int, units: int
 ) -> _TransferGraph:
     """Split steps to transfers of at most `units` and join them by every reason to wait."""
-    pieces = np.ones(len(steps), np.int64)
-    is_message = np.concatenate([connections.send, connections.receive])
-    pieces[is_message] = np.maximum(-(-steps.count[is_message] // units), 1)
-    # As a float first, since huge counts would wrap around.
-    if (total := float(pieces.sum(dtype=np.float64))) > MAX_TRANSFERS + len(steps):
-        raise InputError(
-            f"{total:.3g} transfers are too many to check for deadlock (limit {MAX_TRANSFERS})",
-            code="too-large",
-        )
+    pieces = _pieces(steps, connections, units)
     nodes = int(pieces.sum())
-    first = np.cumsum(pieces) - pieces
+    first = first_positions(pieces)
     last = first + pieces - 1
     row = np.repeat(np.arange(len(steps)), pieces)
-    sent, received, group = _transfers_in_order(connections, pieces, first)
-    full = np.flatnonzero(group[capacity:] == group[: max(len(group) - capacity, 0)])
-    forwards, fused_sends = _aligned(
-        connections.fused_receive, connections.fused_send, pieces, first
-    )
-    next_piece = fused_sends[:-1][row[fused_sends[1:]] == row[fused_sends[:-1]]]
-    next_receive = forwards[1:][row[fused_sends[1:]] == row[fused_sends[:-1]]]
     inner = np.flatnonzero(row[1:] == row[:-1])
-    parents = [last[connections.parents], inner, sent, received[full], forwards, next_piece]
-    children = [
-        first[connections.children],
-        inner + 1,
-        received,
-        sent[full + capacity],
-        fused_sends,
-        next_receive,
-    ]
-    edges = np.concatenate(parents), np.concatenate(children)
-    return _TransferGraph(row, *edges, topological_levels(nodes, *edges))
+    edges = (
+        (last[connections.parents], first[connections.children]),
+        (inner, inner + 1),
+        *_buffer_edges(connections, pieces, first, capacity),
+        *_fused_edges(connections, pieces, first, row),
+    )
+    parents = np.concatenate([parents for parents, _ in edges])
+    children = np.concatenate([children for _, children in edges])
+    return _TransferGraph(row, parents, children, topological_levels(nodes, parents, children))
+
+
+def _buffer_edges(
+    connections: _Connections, pieces: Int64Array, first: Int64Array, capacity: int
+) -> list[_Edges]:
+    """Transfers wait for their send, and sends for room in the buffer of the connection."""
+    sent, received = _aligned(connections.send, connections.receive, pieces, first)
+    shorter = np.minimum(pieces[connections.send], pieces[connections.receive])
+    fifo = np.repeat(connections.connection, shorter)
+    # Transfer k + capacity of a connection finds room when transfer k was taken out.
+    full = np.flatnonzero(fifo[capacity:] == fifo[: max(len(fifo) - capacity, 0)])
+    return [(sent, received), (received[full], sent[full + capacity])]
+
+
+def _fused_edges(
+    connections: _Connections, pieces: Int64Array, first: Int64Array, row: Int64Array
+) -> list[_Edges]:
+    """An instruction forwards each transfer as it comes, and before it takes the next one."""
+    ends = (connections.fused_receive, connections.fused_send)
+    receives, sends = _aligned(*ends, pieces, first)
+    same = np.flatnonzero(row[sends[1:]] == row[sends[:-1]])
+    return [(receives, sends), (sends[same], receives[same + 1])]
+
+
+def _pieces(steps: StepTable, connections: _Connections, units: int) -> Int64Array:
+    """Number of transfers of every step. Raises `InputError` where they are too many in all."""
+    pieces = np.ones(len(steps), np.int64)
+    rows = np.concatenate([connections.send, connections.receive])
+    pieces[rows] = np.maximum(-(-steps.count[rows] // units), 1)
+    # As a float, since huge counts would wrap around.
+    total = float(pieces.sum(dtype=np.float64))
+    if total > MAX_TRANSFERS + len(steps):
+        counted = f"{total:.3g} transfers are too many to check for deadlock"
+        raise InputError(f"{counted} (limit {MAX_TRANSFERS})", code="too-large")
+    return pieces
 
 
 def _connections(steps: StepTable, messages: Messages) -> _Connections:
+    """What bounded buffers act on, from the messages and the dependencies."""
     send, receive = messages.send, messages.receive
-    order = np.lexsort((send, steps.channel[send], steps.peer[send], steps.rank[send]))
-    send, receive = send[order], receive[order]
-    columns = np.stack([steps.rank[send], steps.peer[send], steps.channel[send]])
-    new = np.concatenate([[False], np.any(columns[:, 1:] != columns[:, :-1], axis=0)])[: len(send)]
+    # Messages ascend in their send row, which is FIFO order within a connection.
+    keys = connection_keys(steps.rank[send], steps.peer[send], steps.channel[send])
+    order = np.argsort(keys, kind="stable")
+    # A number for each connection: which one does not matter, only which messages share it.
+    connection = np.cumsum(run_mask(keys[order]), dtype=np.int64)
     fused_receive, fused_send = _fused(steps, messages)
     parents, children = steps.edges()
+    # A fused send starts before its receive has all: that edge holds per transfer instead.
     partner = np.full(len(steps), -1, np.int64)
     partner[fused_send] = fused_receive
     apart = partner[children] != parents
     return _Connections(
-        send, receive, np.cumsum(new), fused_send, fused_receive, parents[apart], children[apart]
+        send[order],
+        receive[order],
+        connection,
+        fused_receive,
+        fused_send,
+        parents[apart],
+        children[apart],
     )
 
 
 def _fused(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
-    """(receive, send) rows of one instruction: neighbours in a lane, from one source line, of equal count."""
+    """(receive, send) rows of one instruction.
+
+    Neighbours in a lane, from one source line, of equal count.
+    """
     by_lane = np.lexsort((np.arange(len(steps)), steps.lane, steps.rank))
     receive, send = by_lane[:-1], by_lane[1:]
-    matched = np.zeros(len(steps), np.bool_)
-    matched[messages.send] = True
-    matched[messages.receive] = True
-    fused = steps.receives[receive] & steps.sends[send] & matched[receive] & matched[send]
+    is_matched = np.zeros(len(steps), np.bool_)
+    is_matched[messages.send] = True
+    is_matched[messages.receive] = True
+    fused = (steps.receives & is_matched)[receive] & (steps.sends & is_matched)[send]
+    # MSCCL writes a receive and the send of the same data as one instruction (rcs, rrs, rrcs).
     for column in (steps.rank, steps.lane, steps.source_line, steps.count):
         fused &= column[receive] == column[send]
     fused &= (steps.lane[send] >= 0) & (steps.source_line[send] >= 0)
     return receive[fused], send[fused]
 
 
-def _transfers_in_order(
-    connections: _Connections, pieces: Int64Array, first: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Send and receive node of every transfer in FIFO order of its connection, and the connection."""
-    sent, received = _aligned(connections.send, connections.receive, pieces, first)
-    return (
-        sent,
-        received,
-        np.repeat(
-            connections.connection,
-            np.minimum(pieces[connections.send], pieces[connections.receive]),
-        ),
-    )
-
-
 def _aligned(
     one: Int64Array, other: Int64Array, pieces: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Nodes of the k-th pieces of two equally long lists of rows, pair by pair."""
+    """Nodes of the k-th pieces of two equally long lists of rows.
+
+    Pair by pair; what one row has more than the other has no partner.
+    """
     count = np.minimum(pieces[one], pieces[other])
-    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(first[one], count) + within, np.repeat(first[other], count) + within
+    return expanded_ranges(first[one], count), expanded_ranges(first[other], count)
 
 
 def _distinct_splits(counts: Int64Array) -> Iterator[int]:
-    """The least units a transfer of every different way to split, largest transfers first, made as they are asked for."""
+    """The least units a transfer of every different way to split, largest transfers first.
+
+    Made as they are asked for, since a count near 2^62 has 2^32 of them.
+    """
     latest = 0
-    for units in heapq.merge(
-        *(_splits(count) for count in np.unique(counts).tolist()), reverse=True
-    ):
+    ways = [_splits(count) for count in np.unique(counts).tolist()]
+    for units in heapq.merge(*ways, reverse=True):
         if units != latest:
             latest = units
             yield units
@@ -213,13 +254,17 @@ def _splits(count: int) -> Iterator[int]:
     """The least u of every value of ceil(count / u), descending from count to 1."""
     units = count
     while units >= 1:
-        units = -(-count // -(-count // units))
+        pieces = -(-count // units)
+        units = -(-count // pieces)
         yield units
         units -= 1
 
 
 def _check_capacity(capacity: int, units: int | None) -> None:
+    """Refuse what no FIFO is.
+
+    Raises `UsageError` for numbers below 1.
+    """
     if capacity < 1 or (units is not None and units < 1):
-        raise UsageError(
-            f"a FIFO of {capacity} transfers of {units} units: expected 1 or more of each"
-        )
+        message = f"a FIFO of {capacity} transfers of {units} units: expected 1 or more of each"
+        raise UsageError(message)

@@ -9,24 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Buffer, MemoryLayout
+from hub_core.model.collectives import MemoryLayout
+from hub_core.model.columns import BoolArray, Int64Array
 from hub_core.model.findings import Findings
-from hub_core.model.steps import StepKind, StepTable
+from hub_core.model.kinds import READING, WRITING, Buffer, StepKind
+from hub_core.model.steps import StepTable
 from hub_core.model.wording import action, region
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
-READING = (StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
-WRITING = (StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Addresses of all steps in one memory layout, in blocks of `unit` units (the largest that divides everything).
+    """Addresses of all steps in one memory layout, in blocks of some units.
 
-    Per row of the step table: `source` and `destination`, first block read and written, -1 where nothing is;
-    `count`: blocks; `is_valid`: both regions lie in their buffers. `total`: blocks in all memories.
+    Per row of the step table: `source` and `destination`, first block read and written, -1 where
+    nothing is; `count`: blocks; `is_valid`: both regions lie in their buffers. `total`: blocks in
+    all memories.
     """
 
     source: Int64Array
@@ -37,41 +34,52 @@ class Regions:
 
 
 def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
-    """Mask of the rows that have a positive count and stay in their buffers; the others become findings."""
+    """Mask of the rows that have a positive count and stay in their buffers: bool[rows].
+
+    The others become findings.
+    """
     steps = algorithm.steps
+    is_empty = ~steps.is_kind(StepKind.COMPUTE) & (steps.count < 1)
+    say_empty = _empty_sayer(steps)
+    findings.add_rows("empty-step", steps, np.flatnonzero(is_empty), say_empty)
+    is_good = ~is_empty
     sizes = _sizes(algorithm)
-    good = np.ones(len(steps), np.bool_)
-    empty = ~steps.is_kind(StepKind.COMPUTE) & (steps.count < 1)
-    findings.add_rows(
-        "empty-step",
-        steps,
-        np.flatnonzero(empty),
-        lambda row: (
-            f"a count of {int(steps.count[row])} units, expected 1 or more: {action(steps, row)}"
-        ),
-    )
-    good &= ~empty
     for kinds, buffer, offset, verb in (
         (READING, steps.src_buffer, steps.src_offset, "reads"),
         (WRITING, steps.dst_buffer, steps.dst_offset, "writes"),
     ):
-        size = np.where(
-            buffer <= Buffer.SCRATCH, sizes[steps.rank, np.minimum(buffer, Buffer.SCRATCH)], 0
-        )
-        outside = (offset < 0) | (steps.count > size) | (offset > size - steps.count)
-        outside &= steps.is_kind(*kinds) & ~empty & (buffer != Buffer.UNKNOWN)
-        good &= ~outside
-        say = _sayer(steps, buffer, offset, size, verb)
-        findings.add_rows("out-of-bounds", steps, np.flatnonzero(outside), say)
-    return good
+        # UNKNOWN has no size; it is masked out below.
+        known = np.minimum(buffer, Buffer.SCRATCH)
+        size = np.where(buffer <= Buffer.SCRATCH, sizes[steps.rank, known], 0)
+        # Without the sum of offset and count, which can wrap around.
+        is_outside = (offset < 0) | (steps.count > size) | (offset > size - steps.count)
+        is_outside &= steps.is_kind(*kinds) & ~is_empty & (buffer != Buffer.UNKNOWN)
+        is_good &= ~is_outside
+        say = _outside_sayer(steps, buffer, offset, size, verb)
+        findings.add_rows("out-of-bounds", steps, np.flatnonzero(is_outside), say)
+    return is_good
 
 
-def _sayer(
+def _empty_sayer(steps: StepTable) -> Callable[[int], str]:
+    def say(row: int) -> str:
+        count = int(steps.count[row])
+        doing = action(steps, row)
+        return f"a count of {count} units, expected 1 or more: {doing}"
+
+    return say
+
+
+def _outside_sayer(
     steps: StepTable, buffer: npt.NDArray[np.uint8], offset: Int64Array, size: Int64Array, verb: str
 ) -> Callable[[int], str]:
     def say(row: int) -> str:
-        place = region(int(buffer[row]), int(offset[row]), int(steps.count[row]))
-        return f"{verb} {place}, but that buffer has {int(size[row])} units: {action(steps, row)}"
+        count = int(steps.count[row])
+        start = int(offset[row])
+        place = region(int(buffer[row]), start, count)
+        units = int(size[row])
+        doing = action(steps, row)
+        claim = f"{verb} {place}, but that buffer has {units} units"
+        return f"{claim}: {doing}"
 
     return say
 
@@ -79,36 +87,40 @@ def _sayer(
 def find_regions(
     algorithm: Algorithm, layout: MemoryLayout, is_valid: BoolArray, unit: int
 ) -> Regions:
-    """Address every region in `layout`, which is in blocks of `unit`. Regions outside their buffers get no address."""
+    """Address every region in `layout`, which is in blocks of `unit` units.
+
+    Regions outside their buffers (not `is_valid`) get no address.
+    """
     steps = algorithm.steps
-    starts = [
-        np.where(
-            steps.is_kind(*kinds) & is_valid,
-            layout.base[steps.rank, np.minimum(buffer, Buffer.SCRATCH)] + offset // unit,
-            -1,
-        )
-        for kinds, buffer, offset in (
-            (READING, steps.src_buffer, steps.src_offset),
-            (WRITING, steps.dst_buffer, steps.dst_offset),
-        )
-    ]
+
+    def addresses(
+        kinds: tuple[StepKind, ...], buffer: npt.NDArray[np.uint8], offset: Int64Array
+    ) -> Int64Array:
+        base = layout.base[steps.rank, np.minimum(buffer, Buffer.SCRATCH)]
+        return np.where(steps.is_kind(*kinds) & is_valid, base + offset // unit, -1)
+
+    source = addresses(READING, steps.src_buffer, steps.src_offset)
+    destination = addresses(WRITING, steps.dst_buffer, steps.dst_offset)
     count = np.where(is_valid, steps.count // unit, 0)
-    return Regions(starts[0], starts[1], count, is_valid, layout.total)
+    return Regions(source, destination, count, is_valid, layout.total)
 
 
 def common_unit(algorithm: Algorithm) -> int:
-    """The largest number of units that divides every offset, count, buffer size and share of a rank."""
-    steps: StepTable = algorithm.steps
-    share = np.asarray(
-        [algorithm.collective.units_per_rank] if algorithm.collective.contract is None else [],
-        np.int64,
-    )
-    columns = (steps.src_offset, steps.dst_offset, steps.count, _sizes(algorithm).ravel(), share)
-    return max(1, int(np.gcd.reduce([np.gcd.reduce(column) for column in columns if len(column)])))
+    """The largest number of units that divides every offset, count, buffer size and share."""
+    steps, collective = algorithm.steps, algorithm.collective
+    columns = [steps.src_offset, steps.dst_offset, steps.count, _sizes(algorithm).ravel()]
+    # gcd(0, n) is n: offsets and buffers of nothing do not count.
+    divisors = [int(np.gcd.reduce(column)) for column in columns if len(column)]
+    if collective.contract is None:
+        divisors.append(collective.units_per_rank)
+    return max(1, int(np.gcd.reduce(divisors)))
 
 
 def _sizes(algorithm: Algorithm) -> Int64Array:
+    """Sizes of all buffers in units.
+
+    int64[ranks, 3]: INPUT, OUTPUT and SCRATCH.
+    """
     collective = algorithm.collective
-    return np.stack(
-        [collective.input_units(), collective.output_units(), algorithm.scratch_units], axis=1
-    )
+    columns = [collective.input_units(), collective.output_units(), algorithm.scratch_units]
+    return np.stack(columns, axis=1)

@@ -1,4 +1,7 @@
-"""What a unit of memory holds, in two forms: exact multisets of contributions, or 64-bit fingerprints of them."""
+"""What a unit of memory holds, in two forms.
+
+Exact multisets of contributions, or 64-bit fingerprints of them.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,26 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.model.collectives import Collective, Contributions
+from hub_core.model.columns import Int64Array, counted_positions, row_pointer
 
-Array = npt.NDArray[Any]
-Int64Array = npt.NDArray[np.int64]
+_Array = npt.NDArray[Any]
+_UintArray = npt.NDArray[np.uint64]
 
+# 16 MB of memory and a second of work: then the exact answer costs nothing.
 MAX_EXACT_CELLS = 1 << 24
 MAX_EXACT_WORK = 1 << 28
+# Far above any right count, far below a sum that wraps.
 _SATURATED = np.uint64(1 << 40)
+# Fixed, so that one file always gets the same report.
 _SEED = 0x5EED
 
 
 @dataclass(frozen=True, slots=True)
 class InputIndex:
-    """Number the contributions, that is the units of all INPUT buffers: `first[rank] + unit`, `total` of them."""
+    """Numbers of the contributions, that is of the units of all INPUT buffers.
+
+    `first[rank] + unit`; `sizes`, `first`: int64[ranks]; `total`: how many there are.
+    """
 
     sizes: Int64Array
     first: Int64Array
@@ -29,10 +39,14 @@ class InputIndex:
 
     @classmethod
     def of(cls, collective: Collective) -> InputIndex:
-        """Number the inputs of `collective`."""
+        """Number the inputs of `collective`.
+
+        Rank by rank, unit by unit.
+        """
         sizes = collective.input_units()
-        ends = np.cumsum(sizes)
-        return cls(sizes, ends - sizes, int(ends[-1]))
+        borders = row_pointer(sizes)
+        total = int(borders[-1])
+        return cls(sizes, borders[:-1], total)
 
     def name(self, number: int) -> tuple[int, int]:
         """(rank, unit) of a contribution."""
@@ -40,39 +54,46 @@ class InputIndex:
         return rank, number - int(self.first[rank])
 
     def expand(self, rows: Contributions) -> tuple[Int64Array, Int64Array]:
-        """(row, contribution) pairs, `source_rank` -1 meaning every rank; -1 for a contribution that no INPUT holds."""
+        """(row, contribution) pairs, `source_rank` -1 meaning every rank.
+
+        The contribution is -1 where no INPUT holds it.
+        """
+        num_ranks = len(self.sizes)
         everyone = np.flatnonzero(rows.source_rank < 0)
         single = np.flatnonzero(rows.source_rank >= 0)
-        ranks = np.concatenate(
-            [np.tile(np.arange(len(self.sizes)), len(everyone)), rows.source_rank[single]]
-        )
-        row = np.concatenate([np.repeat(everyone, len(self.sizes)), single])
+        all_ranks = np.tile(np.arange(num_ranks), len(everyone))
+        ranks = np.concatenate([all_ranks, rows.source_rank[single]])
+        row = np.concatenate([np.repeat(everyone, num_ranks), single])
         unit = rows.source_unit[row]
-        exists = (unit >= 0) & (ranks < len(self.sizes))
-        exists &= unit < self.sizes[np.minimum(ranks, len(self.sizes) - 1)]
-        return row, np.where(exists, self.first[np.minimum(ranks, len(self.sizes) - 1)] + unit, -1)
+        # Ranks beyond the last are looked up as the last, and then do not exist.
+        known = np.minimum(ranks, num_ranks - 1)
+        exists = (unit >= 0) & (ranks < num_ranks) & (unit < self.sizes[known])
+        return row, np.where(exists, self.first[known] + unit, -1)
 
 
 class Values(Protocol):
-    """A memory of values: rows of equal width, the last column zero exactly where the unit is undefined."""
+    """A memory of values: rows of equal width.
+
+    The last column is zero exactly where the unit is undefined.
+    """
 
     @property
     def name(self) -> str:
         """How contents are compared, in one word."""
 
-    def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> Array:
-        """A memory in which each of `addresses` holds one contribution and all else is undefined."""
+    def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
+        """A memory in which each of `addresses` holds one contribution, all else is undefined."""
 
-    def combine(self, one: Array, other: Array) -> Array:
+    def combine(self, one: _Array, other: _Array) -> _Array:
         """Reduce two blocks of values; undefined where one side is."""
 
     def expected(
         self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
-    ) -> Array:
+    ) -> _Array:
         """The value of each of `cells` output units; row i of `rows` belongs to unit `cell[i]`."""
 
-    def error_probability(self, expected: Array) -> float:
-        """Upper bound on the probability that a wrong unit among those compared with `expected` looks right."""
+    def error_probability(self, expected: _Array) -> float:
+        """Upper bound on the probability that a wrong unit looks like the one of `expected`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +103,28 @@ class ExactValues:
     num_contributions: int
     name: str = "exact"
 
-    def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> Array:
+    def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
         """See `Values`."""
-        memory = np.zeros((cells, self.num_contributions + 1), np.uint8)
+        width = self.num_contributions + 1
+        memory = np.zeros((cells, width), np.uint8)
+        # A contribution once, and so a total of one; all else stays zero, which is undefined.
         memory[addresses, contributions] = 1
         memory[addresses, -1] = 1
         return memory
 
-    def combine(self, one: Array, other: Array) -> Array:
+    def combine(self, one: _Array, other: _Array) -> _Array:
         """See `Values`."""
         total = one + other
+        # Both are uint8: where the sum is less than a summand, it wrapped around, and stands for
+        # more than can be counted.
         total[total < one] = 255
-        total[(one[:, -1] == 0) | (other[:, -1] == 0)] = 0
+        is_undefined = (one[:, -1] == 0) | (other[:, -1] == 0)
+        total[is_undefined] = 0
         return total
 
     def expected(
         self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
-    ) -> Array:
+    ) -> _Array:
         """See `Values`."""
         values = np.zeros((cells, self.num_contributions + 1), np.uint8)
         row, contribution = index.expand(rows)
@@ -108,90 +134,108 @@ class ExactValues:
         values[:, -1] = np.minimum(totals, 255)
         return values
 
-    def error_probability(self, expected: Array) -> float:
-        """See `Values`: nothing is left to chance."""
+    def error_probability(self, expected: _Array) -> float:
+        """See `Values`.
+
+        Nothing is left to chance.
+        """
         return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class FingerprintValues:
-    """Two uint64 columns: the sum, mod 2^64, of a random number per contribution; and how many contributions.
+    """Two uint64 columns: the sum of a random number per contribution, and how many there are.
 
-    A multiset that differs from the expected one in `d_i` copies of contribution i passes only if the counts
-    agree and sum d_i w_i = 0 mod 2^64. With counts of m the d_i have no common factor 2^k above m, so that this
-    has probability at most m / 2^64 over the random w_i.
+    The sum is mod 2^64. A multiset that differs from the expected one in `d_i` copies of
+    contribution i passes only if the counts agree and sum d_i w_i = 0 mod 2^64. With counts of m
+    the d_i have no common factor 2^k above m, so that this has probability at most m / 2^64 over
+    the random w_i.
     """
 
-    weights: npt.NDArray[np.uint64]
+    weights: _UintArray
     name: str = "fingerprint"
 
     @classmethod
     def of(cls, index: InputIndex) -> FingerprintValues:
-        """Draw the random numbers, the same ones for the same number of contributions."""
-        generator = np.random.Generator(np.random.PCG64(_SEED))
-        return cls(generator.integers(0, 1 << 64, index.total, np.uint64, endpoint=False))
+        """Draw the random numbers.
 
-    def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> Array:
+        The same ones for the same number of contributions.
+        """
+        generator = np.random.Generator(np.random.PCG64(_SEED))
+        end = 1 << 64
+        weights = generator.integers(0, end, index.total, np.uint64, endpoint=False)
+        return cls(weights)
+
+    def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
         """See `Values`."""
+        # Zero everywhere else: a count of zero is an undefined unit, whatever the sum of its
+        # weights happens to be.
         memory = np.zeros((cells, 2), np.uint64)
-        memory[addresses, 0] = self.weights[contributions]
+        weights = self.weights[contributions]
+        memory[addresses, 0] = weights
+        # One contribution each.
         memory[addresses, 1] = 1
         return memory
 
-    def combine(self, one: Array, other: Array) -> Array:
+    def combine(self, one: _Array, other: _Array) -> _Array:
         """See `Values`."""
-        total: Array = one + other
-        # The count saturates, so that it never wraps around to a small one.
+        total: _Array = one + other
+        # The count saturates, so that it never wraps around to a small one. The sums may wrap: they
+        # are taken mod 2^64.
         np.minimum(total[:, 1], _SATURATED, out=total[:, 1])
-        undefined = (one[:, 1] == 0) | (other[:, 1] == 0)
-        if undefined.any():
-            total[undefined] = 0
+        is_undefined = (one[:, 1] == 0) | (other[:, 1] == 0)
+        if is_undefined.any():
+            total[is_undefined] = 0
         return total
 
     def expected(
         self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
-    ) -> Array:
+    ) -> _Array:
         """See `Values`."""
         values = np.zeros((cells, 2), np.uint64)
-        everyone = rows.source_rank < 0
-        sums = self._column_sums(index)
-        unit = rows.source_unit[everyone]
+        # Rows for all ranks are not expanded: they would be as many as cells times ranks.
+        is_everyone = rows.source_rank < 0
+        sums = self._unit_sums(index)
+        unit, everyones = rows.source_unit[is_everyone], cell[is_everyone]
         exists = (unit >= 0) & (unit < len(sums))
-        np.add.at(values[:, 0], cell[everyone][exists], sums[unit[exists]])
-        np.add.at(values[:, 1], cell[everyone], np.uint64(len(index.sizes)))
-        single = Contributions(
-            *(
-                column[~everyone]
-                for column in (rows.rank, rows.offset, rows.source_rank, rows.source_unit)
-            )
-        )
-        row, contribution = index.expand(single)
+        np.add.at(values[:, 0], everyones[exists], sums[unit[exists]])
+        np.add.at(values[:, 1], everyones, np.uint64(len(index.sizes)))
+        singles = cell[~is_everyone]
+        row, contribution = index.expand(rows.where(~is_everyone))
         held = contribution >= 0
-        np.add.at(values[:, 0], cell[~everyone][row[held]], self.weights[contribution[held]])
-        np.add.at(values[:, 1], cell[~everyone][row], np.uint64(1))
+        np.add.at(values[:, 0], singles[row[held]], self.weights[contribution[held]])
+        np.add.at(values[:, 1], singles[row], np.uint64(1))
         return values
 
-    def error_probability(self, expected: Array) -> float:
-        """See `Values`."""
-        return float(expected[:, 1].astype(np.float64).sum()) * 2.0**-64
+    def error_probability(self, expected: _Array) -> float:
+        """See `Values`.
 
-    def _column_sums(self, index: InputIndex) -> npt.NDArray[np.uint64]:
-        """Sum over all ranks of the weight of unit k, for every k."""
+        The sum of the bounds of all units.
+        """
+        counts = expected[:, 1].astype(np.float64)
+        return float(counts.sum()) * 2.0**-64
+
+    def _unit_sums(self, index: InputIndex) -> _UintArray:
+        """Sum over all ranks of the weight of unit k, for every k.
+
+        uint64, mod 2^64.
+        """
         longest = int(index.sizes.max(initial=0))
         if bool(np.all(index.sizes == longest)):
-            whole: npt.NDArray[np.uint64] = self.weights.reshape(len(index.sizes), longest).sum(
-                axis=0, dtype=np.uint64
-            )
+            # All INPUTs of one size, as in every named collective but scatter: one sum.
+            table = self.weights.reshape(len(index.sizes), longest)
+            whole: _UintArray = table.sum(axis=0, dtype=np.uint64)
             return whole
         sums = np.zeros(longest, np.uint64)
-        unit = np.arange(index.total) - np.repeat(index.first, index.sizes)
-        np.add.at(sums, unit, self.weights)
+        np.add.at(sums, counted_positions(index.sizes), self.weights)
         return sums
 
 
 def choose_values(index: InputIndex, cells: int, work: int) -> Values:
-    """Exact values where `cells` of memory and `work` unit operations are few enough, else fingerprints."""
+    """Exact values where cells and unit operations are few, else fingerprints."""
     width = index.total + 1
-    if cells * width <= MAX_EXACT_CELLS and work * width <= MAX_EXACT_WORK:
+    fits = cells * width <= MAX_EXACT_CELLS
+    is_quick = work * width <= MAX_EXACT_WORK
+    if fits and is_quick:
         return ExactValues(index.total)
     return FingerprintValues.of(index)

@@ -1,37 +1,41 @@
-"""Verify an algorithm: matching, bounds, deadlock, then races and contents for each mode of calling."""
+"""Verify an algorithm: matching, bounds, deadlock, then races and contents for each mode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, CollectiveKind, Contributions, CustomContract
+from hub_core.model.collectives import Collective, Contributions, CustomContract
+from hub_core.model.columns import Int64Array
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.findings import CAP, Findings
-from hub_core.model.messages import Messages, match_messages
+from hub_core.model.kinds import CollectiveKind
 from hub_core.model.wording import action, describe
 from hub_core.verification.conflicts import adjacent_conflicts
-from hub_core.verification.contents import MAX_CELLS, Judgement, check_contents
+from hub_core.verification.contents import (
+    MAX_CELLS,
+    NOT_COMPARED,
+    ContentsComparison,
+    Stage,
+    check_contents,
+)
 from hub_core.verification.fifo import report_fifo_deadlock
 from hub_core.verification.happens_before import (
-    HappensBefore,
-    happens_before,
     order_with,
     report_deadlock,
     sequential_positions,
 )
-from hub_core.verification.program import compile_program
-from hub_core.verification.reachability import unordered_pairs
-from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
+from hub_core.verification.reachability import unordered_in
+from hub_core.verification.regions import Regions, common_unit, find_regions
 from hub_core.verification.report import ModeReport, VerifyReport, verdict
+from hub_core.verification.step_program import compile_steps
+from hub_core.verification.verification_input import VerificationInput
 
-Int64Array = npt.NDArray[np.int64]
-
+# Addresses and their sums stay within int64.
 _MAX_ADDRESSES = 2.0**61
 _MODES = {"in_place": True, "out_of_place": False}
 
@@ -43,200 +47,226 @@ def verify(
     fifo_capacity: int | None = None,
     fifo_units: int | None = None,
 ) -> VerifyReport:
-    """Check what an algorithm does against what its collective promises; complete and deterministic.
+    """Check what an algorithm does against what its collective promises.
 
-    `expected` replaces the collective's postcondition (`parse_expectation` makes one from text). With
-    `fifo_capacity`, every connection holds at most that many transfers of `fifo_units` units (None: one transfer
-    a step). Nothing is raised for wrong algorithms, they get findings. Timing-only algorithms are checked for
-    matching and deadlock only, custom ones without expectation for all but the final contents; a note says so.
+    Complete and deterministic. `expected` replaces the collective's postcondition
+    (`parse_expectation` makes one from text). With `fifo_capacity`, every connection holds at most
+    that many transfers of `fifo_units` units (None: one transfer a step). Nothing is raised for
+    wrong algorithms, they get findings. Timing-only algorithms are checked for matching and
+    deadlock only, custom ones without expectation for all but the final contents; a note says so.
     Cost: close to linear in steps.
     """
-    findings = Findings(algorithm.provenance.source_name or None)
-    subject = _prepare(algorithm, expected, findings)
-    report_deadlock(algorithm.steps, subject.relation, findings)
-    if fifo_capacity is not None and subject.relation.order.is_complete:
+    return verify_input(VerificationInput(algorithm), expected, fifo_capacity, fifo_units)
+
+
+def verify_input(
+    given: VerificationInput,
+    expected: Contributions | None = None,
+    fifo_capacity: int | None = None,
+    fifo_units: int | None = None,
+    *,
+    claimed_only: bool = False,
+) -> VerifyReport:
+    """As `verify`, on columns that are computed already and serve further work afterwards.
+
+    With `claimed_only`, the report has the modes that the algorithm claims and no others: what
+    decides whether it may be used, in half the time where it claims one.
+    """
+    steps = given.algorithm.steps
+    findings = given.findings
+    report_deadlock(steps, given.relation, findings)
+    # A deadlock with unbounded buffers is one with bounded ones, too.
+    if fifo_capacity is not None and given.relation.order.is_complete:
         with _too_large_is_a_finding(findings):
-            report_fifo_deadlock(
-                algorithm.steps, subject.messages, fifo_capacity, fifo_units, findings
-            )
-    if not algorithm.has_contents:
-        findings.note(
-            "timing-only",
-            "the steps do not say which units they touch: races and contents are not judged",
-        )
-    elif subject.expected is None and algorithm.collective.kind is CollectiveKind.CUSTOM:
-        findings.note(
-            "contents-not-judged",
-            "the custom collective states no result: the final contents are not judged",
-        )
-    outcomes = {name: _check_mode(subject, in_place, findings) for name, in_place in _MODES.items()}
-    return _report(algorithm, findings, outcomes)
+            report_fifo_deadlock(steps, given.messages, fifo_capacity, fifo_units, findings)
+    task = _task(given, expected)
+    _note_what_is_not_judged(task, findings)
+    claims = _claims(given.algorithm.collective)
+    judged = [mode for mode in _MODES if claims[mode] or not claimed_only]
+    outcomes = {mode: _check_mode(task, mode, findings.file) for mode in judged}
+    return _report(claims, findings, outcomes)
+
+
+def _claims(collective: Collective) -> dict[str, bool]:
+    """Whether the algorithm claims each mode.
+
+    Under the names of `VerifyReport.modes`.
+    """
+    return {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
 
 
 @dataclass(frozen=True, slots=True)
-class _Subject:
-    """What all modes share: the algorithm, its order, and its collective in blocks of `unit` units."""
+class _Task:
+    """What both modes share: the collective and what must lie where, in blocks of `unit` units."""
 
-    algorithm: Algorithm
-    messages: Messages
-    relation: HappensBefore
-    is_valid: npt.NDArray[np.bool_]
-    unit: int
+    given: VerificationInput
     collective: Collective
     expected: Contributions | None
+    unit: int
+
+    @property
+    def scratch_units(self) -> Int64Array:
+        """Blocks of SCRATCH of every rank."""
+        return self.given.algorithm.scratch_units // self.unit
+
+    @property
+    def memory_units(self) -> float:
+        """Blocks of all memories.
+
+        A float, as sizes near 2^62 must not wrap around.
+        """
+        collective = self.collective
+        sizes = (collective.input_units(), collective.output_units(), self.scratch_units)
+        return sum(float(size.astype(np.float64).sum()) for size in sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    findings: Findings
-    is_racy: bool
-    judgement: Judgement
-
-
-def _prepare(algorithm: Algorithm, expected: Contributions | None, findings: Findings) -> _Subject:
-    steps, collective = algorithm.steps, algorithm.collective
-    messages = match_messages(steps, findings)
-    relation = happens_before(steps, messages)
-    if not algorithm.has_contents:
-        return _Subject(
-            algorithm, messages, relation, np.ones(len(steps), np.bool_), 1, collective, None
-        )
-    is_valid = check_regions(algorithm, findings)
-    stated = (
-        expected
-        if expected is not None or collective.contract is None
-        else collective.contract.expected
-    )
+def _task(given: VerificationInput, expected: Contributions | None) -> _Task:
+    """The collective in the largest blocks in which it can be judged."""
+    algorithm, collective = given.algorithm, given.algorithm.collective
+    if not given.has_contents:
+        return _Task(given, collective, None, 1)
+    if expected is None and collective.contract is not None:
+        expected = collective.contract.expected
     # A table of units cannot be read in larger blocks.
-    unit = 1 if stated is not None else common_unit(algorithm)
-    coarse = _in_blocks(collective, unit)
-    if stated is None and _memory_units(algorithm, coarse, unit) <= MAX_CELLS:
-        stated = coarse.postcondition()
-    return _Subject(algorithm, messages, relation, is_valid, unit, coarse, stated)
-
-
-def _memory_units(algorithm: Algorithm, coarse: Collective, unit: int) -> float:
-    """Size of all memories in blocks of `unit`; a float, as sizes near 2^62 must not wrap around."""
-    sizes = (coarse.input_units(), coarse.output_units(), algorithm.scratch_units // unit)
-    return sum(float(size.astype(np.float64).sum()) for size in sizes)
+    unit = 1 if expected is not None else common_unit(algorithm)
+    task = _Task(given, _in_blocks(collective, unit), expected, unit)
+    # Beyond, contents are refused anyway, and the table would fill the memory.
+    if expected is None and task.memory_units <= MAX_CELLS:
+        return replace(task, expected=task.collective.postcondition())
+    return task
 
 
 def _in_blocks(collective: Collective, unit: int) -> Collective:
     """The same collective in blocks of `unit` units."""
     contract = collective.contract
     if contract is not None and unit > 1:
-        contract = CustomContract(
-            contract.input_units // unit, contract.output_units // unit, contract.defined
-        )
+        sizes = contract.input_units // unit, contract.output_units // unit
+        contract = CustomContract(*sizes, contract.defined)
     return replace(collective, unit_count=max(1, collective.unit_count // unit), contract=contract)
+
+
+def _note_what_is_not_judged(task: _Task, findings: Findings) -> None:
+    """Say what this report does not vouch for."""
+    if not task.given.has_contents:
+        message = "the steps do not say which units they touch: races and contents are not judged"
+        findings.note("timing-only", message)
+    elif task.expected is None and task.collective.kind is CollectiveKind.CUSTOM:
+        message = "the custom collective states no result: the final contents are not judged"
+        findings.note("contents-not-judged", message)
 
 
 @contextmanager
 def _too_large_is_a_finding(findings: Findings) -> Iterator[None]:
-    """Turn the refusal of a check into a finding, since nothing vouches for what was not checked."""
+    """Turn the refusal of a check into a finding, since nothing vouches for what is unchecked."""
     try:
         yield
     except InputError as error:
         reason = error.diagnostics[0]
-        findings.add(
-            reason.code, reason.message, Location(findings.file), cure="verify a smaller instance"
-        )
+        place, cure = Location(findings.file), "verify a smaller instance"
+        findings.add(reason.code, reason.message, place, cure=cure)
 
 
-def _check_mode(subject: _Subject, in_place: bool, common: Findings) -> _Outcome:
+@dataclass(frozen=True, slots=True)
+class _ModeOutcome:
     """Races and contents in one mode."""
-    findings = Findings(common.file)
-    judgement = Judgement("none", 0.0)
-    if subject.algorithm.has_contents:
+
+    findings: Findings
+    comparison: ContentsComparison
+
+
+def _check_mode(task: _Task, mode: str, file: str | None) -> _ModeOutcome:
+    """Races and contents in one mode."""
+    findings = Findings(file)
+    comparison = NOT_COMPARED
+    if task.given.has_contents:
         with _too_large_is_a_finding(findings):
-            judgement = _judge_mode(subject, in_place, findings)
-    return _Outcome(findings, findings.has("race"), judgement)
+            comparison = _judge_mode(task, _MODES[mode], findings)
+    return _ModeOutcome(findings, comparison)
 
 
-def _judge_mode(subject: _Subject, in_place: bool, findings: Findings) -> Judgement:
-    algorithm, relation, unit = subject.algorithm, subject.relation, subject.unit
-    units = _memory_units(algorithm, subject.collective, unit)
+def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
+    """Raises `InputError` for what is too large to check."""
+    given, units = task.given, task.memory_units
+    algorithm = given.algorithm
+    # Races need addresses alone, contents a value of each: the limits differ.
     if units >= _MAX_ADDRESSES:
-        raise InputError(
-            f"too large to check races and contents: {units:.3g} units of memory", code="too-large"
-        )
-    layout = subject.collective.memory_layout(in_place, algorithm.scratch_units // unit)
-    regions = find_regions(algorithm, layout, subject.is_valid, unit)
-    earlier, later = _races(subject, regions)
-    _report_races(subject, earlier, later, findings)
+        message = f"too large to check races and contents: {units:.3g} units of memory"
+        raise InputError(message, code="too-large")
+    layout = task.collective.memory_layout(in_place, task.scratch_units)
+    regions = find_regions(algorithm, layout, given.is_valid, task.unit)
+    earlier, later = _races(given, regions)
+    _report_races(given, earlier, later, findings)
     if units > MAX_CELLS:
-        raise InputError(
-            f"too large to check contents: {units:.0f} units of memory (limit {MAX_CELLS})",
-            code="too-large",
-        )
-    order = order_with(relation, earlier, later) if len(earlier) else relation.order
-    program = compile_program(algorithm.steps, subject.messages, order, regions)
-    return check_contents(
-        algorithm, program, layout, subject.collective, subject.expected, unit, findings
-    )
-
-
-def _races(subject: _Subject, regions: Regions) -> tuple[Int64Array, Int64Array]:
-    """Rows (earlier, later) that conflict without order; where there are any, those next to each other in the sequential run."""
-    relation = subject.relation
-    earlier, later = _unordered_conflicts(subject, regions, relation.order.position)
+        message = f"too large to check contents: {units:.0f} units of memory (limit {MAX_CELLS})"
+        raise InputError(message, code="too-large")
+    order = given.relation.order
     if len(earlier):
-        earlier, later = _unordered_conflicts(subject, regions, sequential_positions(relation))
+        # Contents are then those of the sequential run, so that a race is not also a wrong result.
+        order = order_with(given.relation, earlier, later)
+    program = compile_steps(algorithm.steps, given.messages, order, regions)
+    stage = Stage(algorithm, task.collective, layout, task.unit)
+    return check_contents(stage, program, task.expected, findings)
+
+
+def _races(given: VerificationInput, regions: Regions) -> tuple[Int64Array, Int64Array]:
+    """Conflicts without order, (earlier, later); if any, neighbours in the sequential run."""
+    earlier, later = _unordered_conflicts(given, regions, given.relation.order.position)
+    if len(earlier):
+        in_turns = sequential_positions(given.relation)
+        earlier, later = _unordered_conflicts(given, regions, in_turns)
     return earlier, later
 
 
 def _unordered_conflicts(
-    subject: _Subject, regions: Regions, position: Int64Array
+    given: VerificationInput, regions: Regions, position: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
+    """Rows (earlier, later), neighbours by `position`, without order."""
     earlier, later = adjacent_conflicts(regions, position)
-    racing = unordered_pairs(subject.algorithm.steps, subject.relation, earlier, later)
+    # Most conflicts are ordered: they are told apart all at once.
+    racing = unordered_in(given.graph, earlier, later)
     return earlier[racing], later[racing]
 
 
 def _report_races(
-    subject: _Subject, earlier: Int64Array, later: Int64Array, findings: Findings
+    given: VerificationInput, earlier: Int64Array, later: Int64Array, findings: Findings
 ) -> None:
-    steps = subject.algorithm.steps
-    order = np.lexsort((earlier, later))[:CAP]
-    for one, other in zip(earlier[order].tolist(), later[order].tolist(), strict=True):
-        message = f"nothing orders this {action(steps, other)} after {describe(steps, one)}, which touches the same units"
-        findings.add(
-            "race",
-            message,
-            steps.location(other, findings.file),
-            cure="add a dependency between the two",
-        )
+    """Name the first races."""
+    steps = given.algorithm.steps
+    first = np.lexsort((earlier, later))[:CAP]
+    for one, other in zip(earlier[first].tolist(), later[first].tolist(), strict=True):
+        order = f"nothing orders this {action(steps, other)} after {describe(steps, one)}"
+        message = f"{order}, which touches the same units"
+        place, cure = steps.location(other, findings.file), "add a dependency between the two"
+        findings.add("race", message, place, cure=cure)
     findings.count("race", len(earlier) - CAP)
 
 
 def _report(
-    algorithm: Algorithm, findings: Findings, outcomes: dict[str, _Outcome]
+    claims: Mapping[str, bool], findings: Findings, outcomes: Mapping[str, _ModeOutcome]
 ) -> VerifyReport:
-    collective = algorithm.collective
-    claims = {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
-    modes = {
-        name: ModeReport(
-            claims[name],
-            verdict(
-                findings.has_errors() or outcome.findings.has_errors(besides="race"),
-                outcome.is_racy,
-            ),
-            tuple(outcome.findings),
-        )
-        for name, outcome in outcomes.items()
-    }
+    """Put common findings and those of the modes together."""
+    modes = {}
+    for name, outcome in outcomes.items():
+        # A race is a verdict of its own: the contents may be right in one order.
+        is_wrong = findings.has_errors() or outcome.findings.has_errors(besides="race")
+        said = verdict(is_wrong, outcome.findings.has("race"))
+        modes[name] = ModeReport(claims[name], said, tuple(outcome.findings))
     listed = list(findings)
     for name, mode in modes.items():
         if mode.is_claimed:
+            # Where one mode alone is claimed there is no doubt which one is meant.
             prefix = f"{name.replace('_', ' ')}: " if all(claims.values()) else ""
             listed += [replace(item, message=prefix + item.message) for item in mode.diagnostics]
-    return VerifyReport(
-        modes, tuple(listed), *_method([outcome.judgement for outcome in outcomes.values()])
-    )
+    comparisons = [outcome.comparison for outcome in outcomes.values()]
+    return VerifyReport(modes, tuple(listed), *_method(comparisons))
 
 
-def _method(judgements: list[Judgement]) -> tuple[str, float]:
-    """The weakest comparison of the modes, and the sum of their error probabilities."""
-    methods = {judgement.method for judgement in judgements}
+def _method(comparisons: list[ContentsComparison]) -> tuple[str, float]:
+    """How the modes were compared.
+
+    The weakest comparison, and the sum of the error probabilities.
+    """
+    methods = {comparison.method for comparison in comparisons}
+    # The report states the weaker of the two, since it vouches for both.
     weakest = next(name for name in ("none", "fingerprint", "exact") if name in methods)
-    return weakest, sum(judgement.error_probability for judgement in judgements)
+    return weakest, sum(comparison.error_probability for comparison in comparisons)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hub_core.execution.bandwidth import bus_bandwidth
-from hub_core.model.collectives import Collective, CollectiveKind
-from hub_core.model.steps import StepKind
+from hub_core.model.collectives import Collective
+from hub_core.model.kinds import CollectiveKind, StepKind
 from hub_core.testing.samples import all_samples, ring_all_reduce, shift_to_next
 
 FIXED = ("ok", "max_abs_error", "ranks_agree_bitwise", "time_s", "bus_bandwidth_bytes_per_s")

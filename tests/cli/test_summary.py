@@ -7,8 +7,9 @@ import pytest
 
 from hub_core.cli.summary import CriticalPath, critical_path, kind_counts, traffic
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, CollectiveKind
-from hub_core.model.steps import StepKind, StepTableBuilder
+from hub_core.model.collectives import Collective
+from hub_core.model.kinds import CollectiveKind, StepKind
+from hub_core.model.steps import StepTableBuilder
 from hub_core.testing.samples import ring_all_reduce
 
 

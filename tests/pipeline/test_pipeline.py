@@ -13,7 +13,7 @@ import pytest
 import hub_core
 from hub_core.model.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
 from hub_core.model.losses import Loss, LossPolicy
-from hub_core.network.topology import Occupancy
+from hub_core.network.links import Occupancy
 from hub_core.pipeline.checks import check_installation
 from hub_core.pipeline.execution import execute
 from hub_core.pipeline.synthesis import synthesize
@@ -43,8 +43,9 @@ from hub_core.plugin_api import (
     option,
     resolve,
 )
+from hub_core.plugin_api.offers import Offer
 from hub_core.registry.discovery import discover
-from hub_core.registry.plugins import Offer, Plugin, PluginState, PluginStatus, Registry
+from hub_core.registry.plugins import Plugin, PluginState, PluginStatus, Registry
 from hub_core.testing.samples import ring_all_reduce
 
 TRACES = Format("traces", "d", (".tr",), layout=Layout.PREFIX)

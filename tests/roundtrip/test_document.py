@@ -14,16 +14,10 @@ from hypothesis import given
 
 from hub_core.documents import algorithms as document
 from hub_core.model.algorithm import Algorithm, Provenance
-from hub_core.model.collectives import (
-    Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-    ReduceOp,
-)
+from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import StepKind, StepTableBuilder
+from hub_core.model.kinds import StepKind
+from hub_core.model.steps import StepTableBuilder
 from hub_core.plugin_api import Source
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.testing.strategies import algorithms

@@ -18,8 +18,9 @@ from hub_core.certificates import (
     partition_rate,
 )
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, CollectiveKind
-from hub_core.network.texts import parse_topology
+from hub_core.model.collectives import Collective
+from hub_core.model.kinds import CollectiveKind
+from hub_core.network.builders import parse_topology
 from hub_core.network.topology import Topology
 from hub_core.transfers import Chunks, Transfers, algorithm_of
 

@@ -16,9 +16,8 @@ from hub_core.chakra.schema import message_class
 from hub_core.chakra.wire import varint
 from hub_core.chakra.write import write
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Buffer, CollectiveKind
 from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.model.steps import StepKind
+from hub_core.model.kinds import StepKind
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 

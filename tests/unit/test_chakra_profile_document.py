@@ -15,8 +15,9 @@ from hub_core.chakra.schema import message_class
 from hub_core.chakra.wire import record_bounds
 from hub_core.chakra.write import write
 from hub_core.model.algorithm import Algorithm, Provenance
-from hub_core.model.collectives import Buffer, Collective, CollectiveKind
-from hub_core.model.steps import StepKind, StepTableBuilder
+from hub_core.model.collectives import Collective
+from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
+from hub_core.model.steps import StepTableBuilder
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from hub_core.composition import embed, relabel, replicate, rescale, sequential
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Buffer, Collective, CollectiveKind
+from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import HubError, UsageError
-from hub_core.model.steps import StepKind, StepTableBuilder
+from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
+from hub_core.model.steps import StepTableBuilder
 from hub_core.testing.samples import (
     all_samples,
     binomial_broadcast,

@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from hub_core.composition import embed, relabel, replicate, sequential
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import (
-    Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-)
-from hub_core.model.steps import StepKind, StepTableBuilder
+from hub_core.model.collectives import Collective, Contributions, CustomContract
+from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
+from hub_core.model.steps import StepTableBuilder
 from hub_core.verification import verify
 
 RANKS, UNITS = 3, 2

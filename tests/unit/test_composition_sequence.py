@@ -12,16 +12,10 @@ from hypothesis import strategies as st
 
 from hub_core.composition import sequential
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import (
-    Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-    ReduceOp,
-)
+from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import HubError, InputError, UsageError
-from hub_core.model.steps import StepKind, StepTable, StepTableBuilder
+from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp, StepKind
+from hub_core.model.steps import StepTable, StepTableBuilder
 from hub_core.testing.samples import (
     all_pairs_all_reduce,
     all_samples,

@@ -15,7 +15,7 @@ from hub_core.execution.judgement import Comparison, judge
 from hub_core.execution.levels import levelled_program
 from hub_core.execution.rendezvous import is_well_levelled
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, CollectiveKind, ReduceOp
+from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import HubError, InputError
 from hub_core.plugin_api import Synthesizer
 from hub_core.registry.plugins import Registry

@@ -29,7 +29,6 @@ from hub_core.execution.levels import levelled_program
 from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.execution.rendezvous import is_well_levelled, simulate_rendezvous
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import CollectiveKind, ReduceOp
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 from hub_core.testing.samples import all_samples, direct_all_to_all, ring_all_reduce

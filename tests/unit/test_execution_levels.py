@@ -16,9 +16,10 @@ from hub_core.execution.program import LevelledProgram, RecordKind
 from hub_core.execution.rendezvous import is_well_levelled, run_order, simulate_rendezvous
 from hub_core.execution.slots import place_slots
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Buffer, Collective, CollectiveKind, CustomContract, ReduceOp
+from hub_core.model.collectives import Collective, CustomContract
 from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import StepKind, StepTableBuilder
+from hub_core.model.kinds import StepKind
+from hub_core.model.steps import StepTableBuilder
 from hub_core.plugin_api import ExecutionRequest
 from hub_core.testing.samples import all_samples, halving_doubling_all_reduce, ring_all_reduce
 

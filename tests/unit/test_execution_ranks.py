@@ -18,11 +18,11 @@ import threaded_ranks as threads
 
 from hub_core.execution.data import background, checked_inputs, exact_inputs
 from hub_core.execution.judgement import judge
-from hub_core.execution.levels import LevelledProgram, levelled_program
+from hub_core.execution.levels import levelled_program
+from hub_core.execution.program import LevelledProgram
 from hub_core.execution.rank_engine import RankLog, run_task
 from hub_core.execution.rank_tasks import rank_tasks
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import ReduceOp
 from hub_core.model.diagnostics import InputError, PluginError, UsageError
 from hub_core.plugin_api import ExecutionRequest
 from hub_core.testing.planted import without_send

@@ -20,14 +20,9 @@ from hub_core.execution.data import (
 from hub_core.execution.judgement import judge, same_bits
 from hub_core.execution.levels import levelled_program
 from hub_core.execution.reference import expected_outputs
-from hub_core.model.collectives import (
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
-    ReduceOp,
-)
+from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import UsageError
+from hub_core.model.kinds import CollectiveKind, ReduceOp
 from hub_core.testing.samples import ring_all_reduce
 
 # Two ranks, four elements of input each where all hold all.

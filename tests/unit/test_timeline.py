@@ -13,7 +13,7 @@ import pytest
 from hub_core import timeline as module
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import StepKind
+from hub_core.model.kinds import StepKind
 from hub_core.testing.samples import all_pairs_all_reduce, all_samples, ring_all_reduce
 from hub_core.timeline import timeline
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from hub_core.documents.topologies import read, topology_from_json, topology_to_json
 from hub_core.model.diagnostics import InputError
-from hub_core.network.texts import parse_topology
-from hub_core.network.topology import Dimension, DimensionKind, Links, Topology
+from hub_core.network.builders import parse_topology
+from hub_core.network.links import Links
+from hub_core.network.topology import Dimension, DimensionKind, Topology
 from hub_core.plugin_api import Source
 
 SCHEMA = json.loads(

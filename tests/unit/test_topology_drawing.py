@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.model.diagnostics import UsageError
-from hub_core.network.texts import parse_topology
-from hub_core.network.topology import Links, Topology
+from hub_core.network.builders import parse_topology
+from hub_core.network.links import Links
+from hub_core.network.topology import Topology
 from hub_core.topology_drawing import MAX_NODES, draw
 from hub_core.topology_drawing.irregular_layout import irregular_places
 from hub_core.topology_drawing.lines import Lines

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.collectives import ALL_RANKS, ROOTED, Collective, CollectiveKind
+from hub_core.model.collectives import ALL_RANKS, Collective
 from hub_core.model.diagnostics import InputError
-from hub_core.model.steps import StepKind
+from hub_core.model.kinds import ROOTED, CollectiveKind, StepKind
 from hub_core.transfers import Chunks, Transfers, algorithm_of, collective_among
 from hub_core.verification import verify
 

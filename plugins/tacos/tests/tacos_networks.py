@@ -1,4 +1,4 @@
-"""Heterogeneous networks on which synthesizers are measured; also loaded by `benchmarks/tacos/heterogeneous.py`."""
+"""Heterogeneous networks on which synthesizers are measured, here and in `benchmarks/tacos`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ GIB = 1 << 30
 _LATENCY_S = 0.5e-6
 _RATES = {"ring": 200 * GIB, "full": 100 / 3 * GIB, "switch": 50 * GIB}
 
-# specs/tacos.md 9.1: network, chunks a node, total bytes, microseconds: what the tests of TACOS v1.3.0 expect, and the bound.
+# Network, chunks a node, total bytes, microseconds: what the tests of TACOS v1.3.0 expect, which is
+# the bound.
 TESTS_OF_THE_RELEASE = [
     ("mesh:5x5?bandwidth=50GiB/s&latency=500ns", 1, GIB, 9606.00),
     ("mesh:10x10?bandwidth=100GiB/s&latency=1us", 2, GIB, 5049.00),
@@ -30,7 +31,7 @@ TESTS_OF_THE_RELEASE = [
 
 
 def mesh(width: int, height: int, x_gib: int, y_gib: int) -> Topology:
-    """A mesh whose x links differ from its y links; 1.5 us where the x links have 16 GiB/s, else 0.5 us."""
+    """Mesh whose x links differ from its y links; 1.5 us where x links have 16 GiB/s, else 0.5."""
     latency_ns = 1500 if x_gib == 16 else 500
     return parse_topology(
         f"mesh:{width}x{height}?bandwidth={x_gib}GiB/s,{y_gib}GiB/s&latency={latency_ns}ns"
@@ -38,10 +39,10 @@ def mesh(width: int, height: int, x_gib: int, y_gib: int) -> Topology:
 
 
 def ring_full_switch(groups: int, degree: int = 1) -> Topology:
-    """3D-RFS, 2 x 4 x `groups` NPUs: a link each way, four fully connected, and a switch unwound into one-way links.
+    """3D-RFS, 2 x 4 x `groups` NPUs: a link each way, four fully connected, a switch unwound.
 
-    NPU (i, j, k) is `(k * 4 + j) * 2 + i`; in the third dimension it sends to the next `degree` NPUs, cyclic. Groups are
-    the pairs of the first dimension and the boards of the first two.
+    NPU (i, j, k) is `(k * 4 + j) * 2 + i`; in the third dimension it sends to the next `degree`
+    NPUs, cyclic. Groups are the pairs of the first dimension and the boards of the first two.
     """
     source, destination, kinds = (
         np.asarray(column) for column in zip(*_links(groups, degree), strict=True)

@@ -1,9 +1,10 @@
-"""Every collective on every sort of network: correct by contents, and as fast in the simulator as by its own account."""
+"""Every collective on every network: correct, and as fast in the simulator as by its account."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hub_core.pipeline.work import work as pipeline
 
 import hub_core
 from hub_core import (
@@ -18,7 +19,6 @@ from hub_core import (
     verify,
 )
 from hub_core.network import Links, Occupancy
-from hub_core.pipeline import work as pipeline
 from hub_core.plugin_api import SynthesisResult
 
 ROOTED = (

@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub."""
+"""Offer of this distribution to the hub: the synthesizer `tacos`, with its options."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from hub_core.plugin_api import Option, OptionType, Synthesizer, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
+# The work is named, not imported: numba takes a second, and a listing needs none of it.
 TACOS = Synthesizer(
     "tacos",
-    "topology-aware synthesis of every collective on any network, by matching on the time-expanded network",
+    "topology-aware synthesis of every collective on any network, "
+    "by matching on the time-expanded network",
     "collhub_tacos.synthesize:synthesize",
     (
         Option(

@@ -1,39 +1,45 @@
-"""What is asked for, with every option checked: the one value that all forms of synthesis work from."""
+"""Synthesis request with every option checked: the one value that all forms work from."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
+from hub_core.plugin_api.contract import Options
 
-from collhub_tacos.network import LinkTimes, Network
-from collhub_tacos.switches import contracted, unwound
+from collhub_tacos.columns import Int64Array
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import contracted
+from collhub_tacos.networks.unwinding import unwound
+from collhub_tacos.progress import Progress
 from hub_core.model import Collective, CollectiveKind, UsageError, message_bytes
-from hub_core.network import Occupancy
-from hub_core.plugin_api import Options, SynthesisRequest
+from hub_core.network import Occupancy, Topology
+from hub_core.plugin_api import SynthesisRequest
 from hub_core.transfers import Chunks
-
-Int64Array = npt.NDArray[np.int64]
 
 _MOST_CHUNKS = 1 << 20
 _MOST_SEEDS = 10_000
 # Pairs of a link and a chunk up to which several numbers of chunks are tried.
 _MOST_PAIRS = 50_000_000
+# Of these the vector is cut in pieces as a whole, of others every rank's share.
+_WHOLE_VECTOR = frozenset(
+    {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """A request with its options. `members`: int64, the NPU of each rank; `pieces`: the stated chunks of a share, or None.
+    """Request with its options.
 
-    `network`: NPUs alone; switches are passed on the way, or unwound. `seeds`: stated number of seeds, 0 for a number by
-    size. `threads`: seeds tried at once. `memory`: bytes.
+    `members`: int64, the NPU of each rank; `pieces`: the stated chunks of a share, or None.
+    `network`: NPUs alone; switches are passed on the way, or unwound. `seeds`: stated number of
+    seeds, 0 for a number by size. `threads`: seeds tried at once. `memory`: bytes.
     """
 
     collective: Collective
-    network: Network
+    network: LinkNetwork
     members: Int64Array
     collective_bytes: int
     occupancy: Occupancy
@@ -44,91 +50,105 @@ class Setting:
     threads: int
     memory: int
     wanted: tuple[int, ...] | None
-    progress: Callable[[float, str], None]
+    progress: Progress
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: Options) -> Setting:
-        """Check the options. Raises `UsageError` for numbers outside their range, and for networks of several planes."""
-        topology = request.topology
-        if topology.num_planes > 1:
-            message = f"topology {topology.name}: tacos makes algorithms for one plane, not for {topology.num_planes}"
-            raise UsageError(
-                message,
-                cure="name one of the networks alone, or use blink",
-                code="planes-unsupported",
-            )
-        if options["switches"] == "unwind":
-            topology = unwound(topology, _whole(options, "degree", 0, topology.num_nodes))
-        seeds, threads = (
-            _whole(options, "seeds", 0, _MOST_SEEDS),
-            _whole(options, "threads", 0, 1024),
-        )
+        """Check the options.
+
+        Raises `UsageError` for numbers outside their range, and for networks of several planes.
+        """
+        topology = _topology(request.topology, options)
+        seeds = _whole(options, "seeds", 0, _MOST_SEEDS)
+        threads = _whole(options, "threads", 0, 1024)
         return cls(
-            request.collective,
-            contracted(topology),
-            np.asarray(request.npus, np.int64),
-            request.collective_bytes,
-            request.occupancy,
-            _pieces(str(options["chunks"])),
-            seeds,
-            _whole(options, "seed", 0, 2**31 - 1),
-            str(options["method"]),
-            threads or os.cpu_count() or 1,
-            _whole(options, "memory", 1, 1 << 50),
-            request.wanted,
-            request.progress,
+            collective=request.collective,
+            network=contracted(topology),
+            members=np.asarray(request.npus, np.int64),
+            collective_bytes=request.collective_bytes,
+            occupancy=request.occupancy,
+            pieces=_pieces(str(options["chunks"])),
+            seeds=seeds,
+            seed=_whole(options, "seed", 0, 2**31 - 1),
+            method=str(options["method"]),
+            threads=threads or os.cpu_count() or 1,
+            memory=_whole(options, "memory", 1, 1 << 50),
+            wanted=request.wanted,
+            progress=request.progress,
         )
 
     @property
     def has_relays(self) -> bool:
         """Whether there are NPUs that do not take part, or take part under another number."""
-        return list(self.members) != list(range(self.network.num_npus))
+        # Kernels for all NPUs take rank r for NPU r.
+        everyone = np.arange(self.network.num_npus)
+        return not np.array_equal(self.members, everyone)
 
     def units(self, pieces: int) -> int:
-        """Units of the whole with `pieces` in a share. Raises `UsageError` where a unit has no byte."""
-        kind, n = self.collective.kind, self.collective.num_ranks
-        is_split = kind not in (
-            CollectiveKind.ALL_REDUCE,
-            CollectiveKind.BROADCAST,
-            CollectiveKind.REDUCE,
-        )
-        units = pieces * n if is_split else pieces
-        if units > self.collective_bytes:
+        """Units of the whole with `pieces` in a share. Raises `UsageError` for one of no byte."""
+        collective, size = self.collective, self.collective_bytes
+        shares = 1 if collective.kind in _WHOLE_VECTOR else collective.num_ranks
+        units = pieces * shares
+        if units > size:
+            most = max(1, size * pieces // units)
             raise UsageError(
-                f"{self.collective_bytes} bytes are too few for {units} chunks",
-                cure=f"choose a larger size, or at most {max(1, self.collective_bytes * pieces // units)} chunks a share",
+                f"{size} bytes are too few for {units} chunks",
+                cure=f"choose a larger size, or at most {most} chunks a share",
                 code="size-too-small",
             )
         return units
 
     def cut(self, pieces: int) -> tuple[Collective, Chunks]:
-        """The collective with every share cut in `pieces` equal ones. Raises like `units`."""
+        """Collective with every share cut in `pieces` equal ones. Raises like `units`."""
         collective = replace(self.collective, unit_count=self.units(pieces))
         return collective, Chunks.cut(collective, np.ones(pieces, np.int64))
 
     def chunk_bytes(self, unit_count: int) -> int:
         """Bytes of a message of one of `unit_count` units."""
-        return int(message_bytes(self.collective_bytes, unit_count, np.ones(1, np.int64))[0])
+        # The largest, where the bytes do not divide evenly.
+        one_unit = np.ones(1, np.int64)
+        return int(message_bytes(self.collective_bytes, unit_count, one_unit)[0])
 
     def link_times(self, unit_count: int) -> LinkTimes:
         """Times of a message of one of `unit_count` units on every link."""
         return self.network.link_times(self.chunk_bytes(unit_count), self.occupancy)
 
     def candidates(self, ladder: Sequence[int]) -> list[int]:
-        """Numbers of pieces to try: the stated one, or those of `ladder` that leave every chunk a byte and take seconds."""
+        """Numbers of pieces to try.
+
+        The stated one, or those of `ladder` that leave every chunk a byte and take seconds.
+        """
         if self.pieces is not None:
             return [self.pieces]
+        # Every kernel looks at all pairs of a link and a chunk.
         shares = max(1, self.collective.unit_count)
+        by_size = self.collective_bytes // shares
         pairs = self.network.num_links * shares
-        tried = [
-            pieces
-            for pieces in ladder
-            if pieces * shares <= self.collective_bytes and pieces * pairs <= _MOST_PAIRS
-        ]
+        by_time = _MOST_PAIRS // pairs if pairs else by_size
+        most = min(by_size, by_time)
+        tried = [pieces for pieces in ladder if pieces <= most]
         return tried or list(ladder[:1])
 
 
+def _topology(topology: Topology, options: Options) -> Topology:
+    """Topology that is synthesized on, its switches unwound where that is asked for."""
+    planes = topology.num_planes
+    if planes > 1:
+        message = (
+            f"topology {topology.name}: tacos makes algorithms for one plane, not for {planes}"
+        )
+        raise UsageError(
+            message,
+            cure="name one of the networks alone, or use blink",
+            code="planes-unsupported",
+        )
+    if options["switches"] != "unwind":
+        return topology
+    return unwound(topology, _whole(options, "degree", 0, topology.num_nodes))
+
+
 def _whole(options: Options, name: str, low: int, high: int) -> int:
+    """Option that is a whole number of a range."""
     value = options[name]
     assert isinstance(value, int)
     if not low <= value <= high:
@@ -141,15 +161,15 @@ def _whole(options: Options, name: str, low: int, high: int) -> int:
 
 
 def _pieces(text: str) -> int | None:
+    """Stated number of chunks, None for `auto`."""
     if text == "auto":
         return None
-    if not (
-        text.isascii() and text.isdecimal() and len(text) <= 8 and 1 <= int(text) <= _MOST_CHUNKS
-    ):
-        cure = "give -O chunks=4, or -O chunks=auto"
+    # Longer texts may be larger than Python converts.
+    is_short_number = text.isascii() and text.isdecimal() and len(text) <= 8
+    if not is_short_number or not 1 <= int(text) <= _MOST_CHUNKS:
         raise UsageError(
             f"option chunks is {text!r}, expected auto or 1..{_MOST_CHUNKS}",
-            cure=cure,
+            cure="give -O chunks=4, or -O chunks=auto",
             code="option-range",
         )
     return int(text)

@@ -1,190 +1,118 @@
-"""Synthesis: try forms and numbers of chunks, keep the fastest, and hand it over with its bounds."""
+"""Synthesis: take the fastest candidate, and hand it over with its bounds and how it was made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
-from collhub_tacos.bounds import lower_bounds_ps
-from collhub_tacos.forms import FORMS, LADDERS, Candidate, Progress
-from collhub_tacos.network import Network
+from hub_core.plugin_api.contract import Options
+
+from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.judging import (
+    MOST_JUDGED,
+    algorithm_for,
+    judged_ns,
+    last_finish_ps,
+    whole_ns,
+)
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.phases.candidate import SynthesisCandidate
+from collhub_tacos.search import fastest_candidate
 from collhub_tacos.setting import Setting
-from collhub_tacos.switches import PathNetwork
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
-from hub_core.network import Occupancy
-from hub_core.plugin_api import Options, SynthesisRequest, SynthesisResult
-from hub_core.transfers import Transfers, algorithm_of
+from hub_core.plugin_api import SynthesisRequest, SynthesisResult
+from hub_core.transfers import Transfers
 from hub_core.verification import verify
 
 _NAME = "collhub-tacos"
 # What the step table and the work on it take for one transfer.
 _BYTES_A_TRANSFER = 640
-# Transfers up to which the whole is put in time even where the steps of some ranks are wanted alone, and up to which the
-# simulator is asked.
-_MOST_JUDGED = 1_000_000
+_GIB = 2**30
 
 
 def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
-    """The fastest algorithm found for a request; see `plugin.TACOS` for the options.
+    """Fastest algorithm found for a request; see `plugin.TACOS` for the options.
 
-    Raises `UsageError` for options and sizes that do not fit, and `InputError` for networks that do not connect those
-    who take part and for schedules beyond the stated memory.
+    Raises `UsageError` for options and sizes that do not fit, and `InputError` for networks that do
+    not connect those who take part and for schedules beyond the stated memory.
     """
     setting = Setting.of(request, options)
+    _check_ranks(setting)
+    _check_memory(setting, _fewest_transfers(setting))
+    best = fastest_candidate(setting, request)
+    _check_memory(setting, best.num_transfers)
+    made = _made(setting, request, best)
+    bounds = _bounds_ns(setting, best)
+    statistics = _statistics(setting, request, best)
+    algorithm = replace(
+        made.algorithm,
+        provenance=_provenance(request, options),
+        extensions={_NAME: _record(setting, statistics, made.time_ns, bounds)},
+    )
+    is_partial = setting.wanted is not None
+    return SynthesisResult(
+        algorithm, made.time_ns, bounds, statistics, is_partial, made.is_replayed
+    )
+
+
+def _check_ranks(setting: Setting) -> None:
     if setting.collective.num_ranks == 1:
         raise UsageError(
             "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
         )
-    _check_memory(setting, _fewest_transfers(setting))
-    best = _best(setting, request)
-    is_partial = setting.wanted is not None
-    _check_memory(setting, best.num_transfers)
-    is_whole = not is_partial or best.num_transfers <= _MOST_JUDGED
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Algorithm with its time; `is_replayed`: whether the whole was checked where it is a part."""
+
+    algorithm: Algorithm
+    time_ns: int
+    is_replayed: bool
+
+
+def _made(setting: Setting, request: SynthesisRequest, best: SynthesisCandidate) -> _Answer:
+    """Steps that are wanted: of all ranks, or of some."""
+    if setting.wanted is not None:
+        return _made_in_part(setting, best)
+    transfers = best.transfers(None)
+    algorithm = algorithm_for(setting, best, transfers, None)
+    # The simulator's word counts where it was asked.
+    judged = judged_ns(setting, request, algorithm)
+    time_ns = judged or whole_ns(last_finish_ps(transfers))
+    return _Answer(algorithm, time_ns, is_replayed=False)
+
+
+def _made_in_part(setting: Setting, best: SynthesisCandidate) -> _Answer:
+    """Steps of some ranks; of few transfers the whole is put in time and checked all the same."""
+    # Of many transfers, those of the wanted ranks alone fit in memory.
+    is_whole = best.num_transfers <= MOST_JUDGED
     transfers = best.transfers(None if is_whole else setting.wanted)
-    is_replayed = is_partial and _is_right(setting, best, transfers if is_whole else None)
-    algorithm = _algorithm(setting, best, transfers, setting.wanted)
-    time_ns = _ns(int(transfers.finish.max(initial=0)) if is_whole else best.time_ps)
-    if not is_partial:
-        time_ns = _judged_ns(setting, request, algorithm) or time_ns
-    bounds = _bounds_ns(setting, best)
-    statistics = _statistics(setting, request, best)
-    record = _record(setting, statistics, time_ns, bounds)
-    provenance = Provenance(_NAME, version(_NAME), request.topology.name, "", _given(options))
-    algorithm = replace(algorithm, provenance=provenance, extensions={_NAME: record})
-    return SynthesisResult(algorithm, time_ns, bounds, statistics, is_partial, is_replayed)
+    is_replayed = _is_right(setting, best, transfers if is_whole else None)
+    algorithm = algorithm_for(setting, best, transfers, setting.wanted)
+    time_ps = last_finish_ps(transfers) if is_whole else best.time_ps
+    return _Answer(algorithm, whole_ns(time_ps), is_replayed)
 
 
-def _is_right(setting: Setting, best: Candidate, transfers: Transfers | None) -> bool:
-    """Check the whole: by the core where all `transfers` are at hand, else on the synthesizer's own arrays.
+def _is_right(setting: Setting, best: SynthesisCandidate, transfers: Transfers | None) -> bool:
+    """Check the whole: by the core where all `transfers` are at hand, else on own arrays.
 
     False where neither can be. Raises `InputError` for what is wrong.
     """
     if transfers is None:
         return best.replay(setting.progress)
-    report = verify(_algorithm(setting, best, transfers, None))
+    report = verify(algorithm_for(setting, best, transfers, None))
     if not report.ok:
         raise InputError(f"invalid schedule: {report.diagnostics[0]}", code="invalid-schedule")
     return True
 
 
-def _algorithm(
-    setting: Setting, candidate: Candidate, transfers: Transfers, wanted: tuple[int, ...] | None
-) -> Algorithm:
-    return algorithm_of(
-        candidate.collective,
-        candidate.chunks,
-        transfers,
-        npus=setting.members.tolist(),
-        num_npus=setting.network.num_npus,
-        wanted=wanted,
-        collective_bytes=setting.collective_bytes,
-    )
-
-
-def _judged_ns(setting: Setting, request: SynthesisRequest, algorithm: Algorithm) -> int | None:
-    """The simulator's time where the order of what happens in one instant counts, and the own one may differ.
-
-    That is where links are free before messages arrive, and where messages meet at switches.
-    """
-    is_own_exact = setting.occupancy is Occupancy.ALPHA_BETA and not isinstance(
-        setting.network, PathNetwork
-    )
-    is_other_network = setting.network.topology.name != request.topology.name
-    if is_own_exact or is_other_network or len(algorithm.steps) > 2 * _MOST_JUDGED:
-        return None
-    return request.simulate(algorithm)
-
-
-def _best(setting: Setting, request: SynthesisRequest) -> Candidate:
-    """The fastest over forms and numbers of chunks. Ctrl-C ends the search; without a result it is raised again."""
-    best: dict[str, Candidate] = {}
-    is_interrupted = False
-    searches = _searches(setting)
-    try:
-        for place, search in enumerate(searches):
-            for candidate in search(_part_of(setting.progress, place, len(searches))):
-                if candidate.form not in best or candidate.time_ps < best[candidate.form].time_ps:
-                    best[candidate.form] = candidate
-                is_interrupted |= candidate.is_interrupted
-            if is_interrupted:
-                break
-    except KeyboardInterrupt:
-        if not best:
-            raise
-        is_interrupted = True
-    fastest = min(
-        best.values(),
-        key=lambda candidate: _time_ns(setting, request, candidate, is_alone=len(best) == 1),
-    )
-    return replace(fastest, is_interrupted=is_interrupted)
-
-
-def _time_ns(
-    setting: Setting, request: SynthesisRequest, candidate: Candidate, *, is_alone: bool
-) -> int:
-    """What a form takes beside others, by the simulator where its word counts more."""
-    if is_alone or candidate.num_transfers > _MOST_JUDGED:
-        return _ns(candidate.time_ps)
-    transfers = candidate.transfers(None)
-    own = _ns(int(transfers.finish.max(initial=0)))
-    return _judged_ns(setting, request, _algorithm(setting, candidate, transfers, None)) or own
-
-
-_Search = Callable[[Progress], Iterator[Candidate]]
-
-
-def _searches(setting: Setting) -> list[_Search]:
-    """The forms to try. Raises `UsageError` for a method that belongs to another collective."""
-    kind, method = setting.collective.kind, setting.method
-    if kind is not CollectiveKind.ALL_REDUCE:
-        if method != "auto":
-            message = f"the method {method} is a form of an all-reduce, not of {kind}"
-            raise UsageError(message, cure="leave -O method away", code="option-range")
-        return [partial(_climb, setting)]
-    # Imported here: numba takes a second.
-    from collhub_tacos.fused import fused, is_promising, latency, unsuitability
-
-    def on_many_trees(progress: Progress) -> Iterator[Candidate]:
-        if method == "fused" or is_promising(setting):
-            yield fused(setting, progress)
-
-    def on_one_tree(progress: Progress) -> Iterator[Candidate]:
-        yield latency(setting, progress)
-
-    forms: dict[str, _Search] = {
-        "two-phase": partial(_climb, setting),
-        "latency": on_one_tree,
-        "fused": on_many_trees,
-    }
-    if method != "auto":
-        return [forms[method]]
-    has_trees = unsuitability(setting.network) is None and not setting.has_relays
-    return list(forms.values()) if has_trees else [forms["two-phase"]]
-
-
-def _climb(setting: Setting, progress: Progress) -> Iterator[Candidate]:
-    """Candidates by growing number of chunks, until two in a row do not help."""
-    kind = setting.collective.kind
-    ladder = setting.candidates(LADDERS[kind])
-    times: list[int] = []
-    for place, pieces in enumerate(ladder):
-        candidate = FORMS[kind](setting, pieces, _part_of(progress, place, len(ladder)))
-        yield candidate
-        times.append(candidate.time_ps)
-        if len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
-            return
-
-
-def _part_of(progress: Progress, place: int, places: int) -> Progress:
-    return lambda fraction, what: progress((place + fraction) / places, what)
-
-
 def _fewest_transfers(setting: Setting) -> int:
-    """What any schedule has at least, with the stated chunks or one a share: a transfer to each rank that lacks a unit."""
+    """Transfers of any schedule, with the stated chunks or one a share, at least."""
     pieces = setting.pieces or 1
     units, others = setting.units(pieces), setting.collective.num_ranks - 1
+    # A gather or scatter moves each share once, others bring every unit to all that lack it.
     has_one_end = setting.collective.kind in (CollectiveKind.GATHER, CollectiveKind.SCATTER)
     return others * (pieces if has_one_end else units)
 
@@ -192,35 +120,47 @@ def _fewest_transfers(setting: Setting) -> int:
 def _check_memory(setting: Setting, num_transfers: int) -> None:
     """Raise `InputError` where the steps of all ranks would take more memory than stated."""
     needed = num_transfers * _BYTES_A_TRANSFER
-    if setting.wanted is None and needed > setting.memory:
-        message = f"the steps of all ranks take {needed / 2**30:.1f} GiB, the option memory allows {setting.memory / 2**30:.1f} GiB"
-        cure = "give -O memory=..., or make the steps of some ranks alone: --write-ranks 0,17"
-        raise InputError(message, cure=cure, code="memory")
+    if setting.wanted is not None or needed <= setting.memory:
+        return
+    takes = f"the steps of all ranks take {needed / _GIB:.1f} GiB"
+    raise InputError(
+        f"{takes}, the option memory allows {setting.memory / _GIB:.1f} GiB",
+        cure="give -O memory=..., or make the steps of some ranks alone: --write-ranks 0,17",
+        code="memory",
+    )
 
 
-def _bounds_ns(setting: Setting, best: Candidate) -> dict[str, int]:
-    """Lower bounds for messages of the size that was chosen, rounded down; `fluid` for those of any size."""
-    unit_bytes = setting.chunk_bytes(best.collective.unit_count)
-    network = Network.of(setting.network.topology)
+def _bounds_ns(setting: Setting, best: SynthesisCandidate) -> dict[str, int]:
+    """Lower bounds for messages of the size that was chosen, rounded down.
+
+    `fluid` for those of any size.
+    """
     bounds = lower_bounds_ps(
-        best.collective, network, setting.members, unit_bytes, setting.occupancy
+        best.collective,
+        # Switches are nodes like others: no NPU gets more than its links bring.
+        LinkNetwork.of(setting.network.topology),
+        setting.members,
+        setting.chunk_bytes(best.collective.unit_count),
+        setting.occupancy,
     )
     return {name: bound // 1000 for name, bound in bounds.items()}
 
 
 def _statistics(
-    setting: Setting, request: SynthesisRequest, best: Candidate
+    setting: Setting, request: SynthesisRequest, best: SynthesisCandidate
 ) -> dict[str, JsonValue]:
-    chunk_bytes = setting.chunk_bytes(best.collective.unit_count)
+    """What is told about the choice."""
     found: dict[str, JsonValue] = {
         "form": best.form,
         "chunks": best.pieces,
-        "chunk bytes": chunk_bytes,
+        "chunk bytes": setting.chunk_bytes(best.collective.unit_count),
         **best.details,
     }
     if setting.network.topology.name != request.topology.name:
         found["judged on"] = setting.network.topology.name
-    return found | ({"interrupted": True} if best.is_interrupted else {})
+    if best.is_interrupted:
+        found["interrupted"] = True
+    return found
 
 
 def _record(
@@ -239,9 +179,6 @@ def _record(
     }
 
 
-def _given(options: Options) -> dict[str, str]:
-    return {name: str(value) for name, value in options.items()}
-
-
-def _ns(time_ps: int) -> int:
-    return -(-time_ps // 1000)
+def _provenance(request: SynthesisRequest, options: Options) -> Provenance:
+    given = {name: str(value) for name, value in options.items()}
+    return Provenance(_NAME, version(_NAME), request.topology.name, "", given)

@@ -1,0 +1,125 @@
+"""The enumerations of the model and the traits of the collectives, without numpy.
+
+Adding a collective: its name and its row of `_TRAITS` here, its least traffic in
+`network/bounds.py`, its name in `schemas/` (algorithm, certificate, report-inspect). All other code
+of the core asks for traits; `Collective` derives buffers and contributions from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class CollectiveKind(StrEnum):
+    """The collectives of the field, and `custom` for a contract stated by a table."""
+
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    CUSTOM = "custom"
+
+    @property
+    def traits(self) -> CollectiveTraits:
+        """What distinguishes this collective from the others."""
+        return _TRAITS[self]
+
+
+class ReduceOp(StrEnum):
+    """Reduction operators; each is commutative and associative."""
+
+    SUM = "sum"
+    PROD = "prod"
+    MIN = "min"
+    MAX = "max"
+    AVG = "avg"
+
+
+class Buffer(IntEnum):
+    """The memories of a rank.
+
+    UNKNOWN: the source does not say (timing-only traces), or the side of a step is unused.
+    """
+
+    INPUT = 0
+    OUTPUT = 1
+    SCRATCH = 2
+    UNKNOWN = 3
+
+
+class StepKind(IntEnum):
+    """What a step does. COMPUTE is opaque work between messages."""
+
+    # The numbers stand in step tables and Chakra files.
+    SEND = 0
+    RECV = 1
+    RECV_REDUCE = 2
+    COPY = 3
+    REDUCE = 4
+    COMPUTE = 5
+
+
+# Kinds of steps that read the region `src`, and those that write the region `dst`.
+READING = (StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
+WRITING = (StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTraits:
+    """Properties of a collective, from which buffer sizes and contributions follow.
+
+    `reduces`: contributions of several ranks are combined. `from_root`: only the root's INPUT holds
+    data before. `to_root`: only the root's OUTPUT matters after. `split_by_source`: the full buffer
+    has one part for every rank from which data comes. `split_by_target`: one for every rank to
+    which data goes.
+    """
+
+    reduces: bool = False
+    from_root: bool = False
+    to_root: bool = False
+    split_by_source: bool = False
+    split_by_target: bool = False
+
+    @property
+    def is_rooted(self) -> bool:
+        """Whether one rank is the root."""
+        return self.from_root or self.to_root
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the full buffer has one part for every rank."""
+        return self.split_by_source or self.split_by_target
+
+    @property
+    def input_is_part(self) -> bool:
+        """Whether INPUT of a rank is its part of the full buffer, as in all-gather."""
+        return self.split_by_source and not self.split_by_target
+
+    @property
+    def output_is_part(self) -> bool:
+        """Whether OUTPUT of a rank is its part of the full buffer, as in reduce-scatter."""
+        return self.split_by_target and not self.split_by_source
+
+
+# The one place where the collectives differ.
+_TRAITS = {
+    CollectiveKind.ALL_REDUCE: CollectiveTraits(reduces=True),
+    CollectiveKind.ALL_GATHER: CollectiveTraits(split_by_source=True),
+    CollectiveKind.REDUCE_SCATTER: CollectiveTraits(reduces=True, split_by_target=True),
+    CollectiveKind.ALL_TO_ALL: CollectiveTraits(split_by_source=True, split_by_target=True),
+    CollectiveKind.BROADCAST: CollectiveTraits(from_root=True),
+    CollectiveKind.REDUCE: CollectiveTraits(reduces=True, to_root=True),
+    CollectiveKind.GATHER: CollectiveTraits(to_root=True, split_by_source=True),
+    CollectiveKind.SCATTER: CollectiveTraits(from_root=True, split_by_target=True),
+    # Its contract says everything; whether it reduces depends on that.
+    CollectiveKind.CUSTOM: CollectiveTraits(),
+}
+
+# For callers that need a set; whoever asks for one kind takes its traits.
+ROOTED = frozenset(kind for kind in CollectiveKind if kind.traits.is_rooted)
+REDUCING = frozenset(kind for kind in CollectiveKind if kind.traits.reduces)

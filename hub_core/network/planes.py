@@ -1,0 +1,71 @@
+"""Several networks on the same NPUs, as NVLink and PCIe of one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hub_core.model.diagnostics import UsageError
+from hub_core.network.links import Links
+from hub_core.network.topology import Topology
+
+
+def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
+    """Networks of one plane each on the same NPUs: part i becomes plane i.
+
+    The switches of a part follow those before it. Names of NPUs and groups are those of the first
+    part that has them. Parts without links make no plane. Raises `UsageError` for parts of
+    different numbers of NPUs.
+    """
+    npus = parts[0].num_npus
+    _check_sizes(name, parts)
+    # Planes are numbered by their links: one without any would leave a gap.
+    with_links = [part for part in parts if part.num_links] or parts[:1]
+    nodes = npus
+    links: list[Links] = []
+    names = [parts[0].node_name(npu) for npu in range(npus)]
+    for plane, part in enumerate(with_links):
+        links.append(_moved_links(part, plane, nodes - npus))
+        nodes += part.num_nodes - npus
+        names += _switch_names(part, plane, names)
+    # Reversed, so that the first part that has a group wins.
+    groups = {group: members for part in reversed(parts) for group, members in part.groups.items()}
+    has_names = any(part.node_names for part in parts)
+    stated = tuple(names) if has_names else ()
+    return Links.joined(links).topology(name, npus, nodes, node_names=stated, groups=groups)
+
+
+def _check_sizes(name: str, parts: Sequence[Topology]) -> None:
+    """Raise `UsageError` for parts of different numbers of NPUs."""
+    first = parts[0]
+    for part in parts:
+        if part.num_npus != first.num_npus:
+            sizes = f"{first.name} has {first.num_npus} NPUs, {part.name} has {part.num_npus}"
+            cure = "join networks of as many NPUs by +, with npus=... for each of them"
+            message = f"topology {name!r}: {sizes}"
+            raise UsageError(message, cure=cure, code="invalid-topology-text")
+
+
+def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:
+    """The links of a part, its switches numbered behind those before it."""
+    number = np.arange(part.num_nodes, dtype=np.int64)
+    number[part.num_npus :] += switches_before
+    return Links(
+        number[part.source],
+        number[part.destination],
+        part.bandwidth_bytes_per_s,
+        part.latency_s,
+        np.full(part.num_links, plane, np.int64),
+    )
+
+
+def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]:
+    """Names that no node before has: those of the part, or numbers over all planes."""
+    names: list[str] = []
+    for switch in range(part.num_npus, part.num_nodes):
+        count = len(taken) + len(names) - part.num_npus
+        stated = part.node_names[switch] if part.node_names else f"switch {count}"
+        is_taken = stated in taken or stated in names
+        names.append(f"{stated} of plane {plane}" if is_taken else stated)
+    return names

@@ -1,0 +1,223 @@
+"""Turn steps into unit operations on one memory and run them: target := first (+) second.
+
+Steps of one level of the order are independent, so that a level is one gather, one reduction and
+one scatter of numpy. Regions of several units are expanded to operations on one unit each, some
+levels at a time. Invariant: all conflicting accesses are ordered by the levels, so that all
+operations of a batch may read before one writes. Cost: linear in unit operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.model.columns import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    counted_positions,
+    first_positions,
+    row_pointer,
+)
+from hub_core.model.kinds import StepKind
+from hub_core.model.levels import Order
+from hub_core.model.messages import Messages
+from hub_core.model.steps import StepTable
+from hub_core.verification.regions import Regions
+from hub_core.verification.values import Values
+
+_Array = npt.NDArray[Any]
+
+# Some hundred MB of columns at a time.
+_OPERATIONS_AT_ONCE = 1 << 21
+_LISTED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgram:
+    """The steps that run, in order: entry i does target[i] := first[i] (+) second[i].
+
+    On `count[i]` cells. Cells 0..`memory`-1 are the memory of the collective, the cells behind it
+    hold messages in flight: a SEND copies into the message, a RECV copies out of it. `second` is -1
+    where nothing is added. `row`: the step. Entries `batches[k]:batches[k + 1]` are independent:
+    all read before one writes. All columns are int64.
+    """
+
+    first: Int64Array
+    second: Int64Array
+    target: Int64Array
+    count: Int64Array
+    row: Int64Array
+    batches: Int64Array
+    memory: int
+    cells: int
+
+    @property
+    def work(self) -> int:
+        """Number of unit operations."""
+        return int(self.count.sum())
+
+    def last_writer(self, cell: int) -> int | None:
+        """The row of the last step that writes `cell`, or None."""
+        writers = np.flatnonzero((self.target <= cell) & (cell < self.target + self.count))
+        return int(self.row[writers[-1]]) if len(writers) else None
+
+
+@dataclass(slots=True)
+class UndefinedReads:
+    """Reads of undefined units: how many, and (row, cell) of the first ones."""
+
+    count: int = 0
+    listed: list[tuple[int, int]] = field(default_factory=list)
+
+
+def compile_steps(
+    steps: StepTable, messages: Messages, order: Order, regions: Regions
+) -> StepProgram:
+    """Compile the steps that run; `order` must order all conflicting accesses."""
+    sends, receives = steps.sends, steps.receives
+    slot, cells = _message_slots(messages, sends | receives, regions)
+    is_reduction = steps.is_kind(StepKind.REDUCE)
+    first = np.where(receives, slot, regions.source)
+    # REDUCE: dst = dst op src; RECV_REDUCE: dst = received op src.
+    second = np.where(is_reduction, regions.destination, -1)
+    second = np.where(steps.is_kind(StepKind.RECV_REDUCE), regions.source, second)
+    target = np.where(sends, slot, regions.destination)
+    works = regions.is_valid & ~steps.is_kind(StepKind.COMPUTE)
+    # Invalid regions are reported already and touch nothing; COMPUTE has no contents.
+    kept = np.flatnonzero(works[order.nodes])
+    rows = order.nodes[kept]
+    return StepProgram(
+        first=first[rows],
+        second=second[rows],
+        target=target[rows],
+        count=regions.count[rows],
+        row=rows,
+        batches=np.unique(np.searchsorted(kept, order.level_indptr)),
+        memory=regions.total,
+        cells=cells,
+    )
+
+
+def _message_slots(
+    messages: Messages, is_message: BoolArray, regions: Regions
+) -> tuple[Int64Array, int]:
+    """Where messages lie while they are under way.
+
+    First cell of the message of every row, and the number of all cells. Both ends share a message;
+    it has room for the longer of them. A row without partner has one of its own.
+    """
+    length = np.where(is_message, regions.count, 0)
+    sent, received = regions.count[messages.send], regions.count[messages.receive]
+    # Ends of different counts are a finding already; the longer one must not write beyond.
+    length[messages.receive] = 0
+    length[messages.send] = np.maximum(sent, received)
+    # Behind the memory of the collective.
+    slot = regions.total + first_positions(length)
+    slot[messages.receive] = slot[messages.send]
+    cells = regions.total + int(length.sum())
+    return slot, cells
+
+
+def run_steps(program: StepProgram, values: Values, memory: _Array) -> UndefinedReads:
+    """Execute on `memory` (cells x width, changed in place); which reads met undefined units."""
+    undefined = UndefinedReads()
+    for part in _operations(program):
+        # Most operations copy: only those with a second operand are combined.
+        adding = np.flatnonzero(part.second >= 0)
+        borders = np.searchsorted(adding, part.batches).tolist()
+        for batch, (low, high) in enumerate(pairwise(part.batches.tolist())):
+            taken = memory[part.first[low:high]]
+            some = adding[borders[batch] : borders[batch + 1]]
+            if len(some):
+                added = memory[part.second[some]]
+                taken[some - low] = values.combine(taken[some - low], added)
+            if not taken[:, -1].all():
+                _note_undefined(program, memory, part, (low, high), undefined)
+            memory[part.target[low:high]] = taken
+    return undefined
+
+
+class _UnitOperations(NamedTuple):
+    """Unit operations of whole batches: `entry` is that of the program, `batches` as there."""
+
+    first: Int64Array
+    second: Int64Array
+    target: Int64Array
+    batches: Int64Array
+    entry: Int64Array
+
+
+def _note_undefined(
+    program: StepProgram,
+    memory: _Array,
+    part: _UnitOperations,
+    span: tuple[int, int],
+    undefined: UndefinedReads,
+) -> None:
+    """Record the undefined operands of one batch."""
+    for operand in (part.first, part.second):
+        cells = operand[span[0] : span[1]]
+        # A message that carries undefined units was recorded where it was sent.
+        bad = np.flatnonzero((cells >= 0) & (cells < program.memory))
+        bad = bad[memory[cells[bad], -1] == 0]
+        undefined.count += len(bad)
+        for index in bad[: max(0, _LISTED - len(undefined.listed))].tolist():
+            row = int(program.row[part.entry[span[0] + index]])
+            undefined.listed.append((row, int(cells[index])))
+
+
+def _operations(program: StepProgram, backwards: bool = False) -> Iterator[_UnitOperations]:
+    """The program in unit operations, some whole batches at a time."""
+    ends = row_pointer(program.count)
+    if not len(program.batches):
+        return
+    part_of_batch = ends[program.batches[:-1]] // _OPERATIONS_AT_ONCE
+    # A batch is never cut, since all of it reads before one writes.
+    cuts = np.flatnonzero(np.diff(part_of_batch)) + 1
+    batches = np.split(np.arange(len(part_of_batch)), cuts)
+    parts = [part for part in batches if len(part)]
+    for part in reversed(parts) if backwards else parts:
+        yield _expanded(program, ends, program.batches[part[0] : part[-1] + 2])
+
+
+def _expanded(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _UnitOperations:
+    """The unit operations of the batches between these borders."""
+    low, high = int(borders[0]), int(borders[-1])
+    count = program.count[low:high]
+    entry = np.arange(low, high)
+    columns = (program.first, program.second, program.target)
+    first, second, target = (column[low:high] for column in columns)
+    if len(count) and int(count.max()) > 1:
+        within = counted_positions(count)
+        entry = np.repeat(entry, count)
+        first, target = np.repeat(first, count) + within, np.repeat(target, count) + within
+        second = np.repeat(second, count)
+        second = np.where(second >= 0, second + within, -1)
+    return _UnitOperations(first, second, target, ends[borders] - ends[low], entry)
+
+
+def origins(program: StepProgram, cells: Int64Array) -> Float64Array:
+    """How often each initial cell ends up in each of `cells`: float64[all cells, len(cells)].
+
+    By running backwards: what a target holds after is moved to its operands before.
+    """
+    shares = np.zeros((program.cells, len(cells)))
+    shares[cells, np.arange(len(cells))] = 1.0
+    for part in _operations(program, backwards=True):
+        for high, low in pairwise(part.batches[::-1].tolist()):
+            moved = shares[part.target[low:high]]
+            # What the target held before is overwritten, and so goes nowhere.
+            shares[part.target[low:high]] = 0.0
+            if not moved.any():
+                continue
+            np.add.at(shares, part.first[low:high], moved)
+            second = part.second[low:high]
+            is_added = second >= 0
+            np.add.at(shares, second[is_added], moved[is_added])
+    return shares

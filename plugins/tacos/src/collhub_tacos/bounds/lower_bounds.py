@@ -1,0 +1,139 @@
+"""Lower bounds of a collective: what must cross a set of nodes, and how far it must go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from collhub_tacos.bounds.demand import CollectiveDemand
+from collhub_tacos.bounds.link_groups import LinkGroups
+from collhub_tacos.columns import BoolArray, Int64Array
+from collhub_tacos.networks.distances import diameter_ps, total_hops
+from collhub_tacos.networks.link_network import LinkNetwork
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Occupancy
+
+_PS_PER_S = 1e12
+
+
+def lower_bounds_ps(
+    collective: Collective,
+    network: LinkNetwork,
+    members: Int64Array,
+    chunk_bytes: int,
+    occupancy: Occupancy,
+    node_sets: Sequence[BoolArray] = (),
+) -> dict[str, int]:
+    """Picoseconds below which nothing gets that sends one unit of `collective` a message.
+
+    A unit has `chunk_bytes`. `ingress`, `egress`: what must enter or leave some node; `cut`: the
+    same of slabs along the dimensions, of the topology's groups and of `node_sets` (bool[nodes]);
+    `diameter`: the longest path that some data must go; `bandwidth`: all messages that there must
+    be, on all links: of an all-to-all over the fewest hops, of an all-reduce 2(n - 1) for each
+    chunk, also between slabs. A link is counted with whole messages, as many as arrive by then.
+    `fluid`: the largest of these for messages of any size, latency left out. The network must be
+    connected.
+    """
+    times = network.link_times(chunk_bytes, occupancy)
+    demand = CollectiveDemand.of(collective, network, members)
+    crossings = _crossings(demand, network, node_sets)
+    bounds = {}
+    for name, found in crossings.items():
+        bounds[name] = max((groups.time_ps(times) for groups in found), default=0)
+    bounds["diameter"] = diameter_ps(collective, network, members, times)
+    rate = network.topology.bandwidth_bytes_per_s[network.row]
+    fluid_s = 0.0
+    for found in crossings.values():
+        for groups in found:
+            fluid_s = max(fluid_s, groups.fluid_s(rate, chunk_bytes))
+    binding = {name: time for name, time in bounds.items() if time}
+    return binding | {"fluid": int(fluid_s * _PS_PER_S)}
+
+
+def _crossings(
+    demand: CollectiveDemand, network: LinkNetwork, node_sets: Sequence[BoolArray]
+) -> Mapping[str, list[LinkGroups]]:
+    """Groups of links that messages must cross, by the name of the bound that they give."""
+    inside = demand.is_member.astype(np.int64)
+    is_root = np.arange(network.num_nodes) == demand.root
+    # What enters a node leaves all others.
+    others = demand.num_members - inside
+    others_have_root = ~is_root & (demand.root >= 0)
+    entering = demand.leaving(others, others_have_root)
+    leaving = demand.leaving(inside, is_root)
+    # One group a node; nodes that nothing must leave are left out later.
+    out_indptr, out_links = network.out_links()
+    return {
+        "ingress": [LinkGroups(np.arange(network.num_links), network.indptr, entering)],
+        "egress": [LinkGroups(out_links, out_indptr, leaving)],
+        "cut": list(_cuts(demand, network, node_sets)),
+        "bandwidth": list(_totals(demand, network)),
+    }
+
+
+def _cuts(
+    demand: CollectiveDemand, network: LinkNetwork, node_sets: Sequence[BoolArray]
+) -> Iterator[LinkGroups]:
+    """Links out of node sets and out of their complements."""
+    for nodes in (*_slabs(network), *_groups(network), *node_sets):
+        for side in (nodes, ~nodes):
+            leaves = side[network.source] & ~side[network.destination]
+            yield LinkGroups.one(leaves, demand.leaving_set(side))
+
+
+def _totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[LinkGroups]:
+    """All links together, or all between slabs."""
+    kind = demand.collective.kind
+    if kind is CollectiveKind.ALL_REDUCE:
+        yield from _all_reduce_totals(demand, network)
+    if kind is CollectiveKind.ALL_TO_ALL:
+        hops = total_hops(network, np.flatnonzero(demand.is_member))
+        every_link = np.ones(network.num_links, np.bool_)
+        yield LinkGroups.one(every_link, hops * demand.collective.units_per_rank)
+
+
+def _all_reduce_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[LinkGroups]:
+    """Links between the blocks of a partition, over which 2(blocks - 1) messages go a chunk.
+
+    Each NPU a block, and the slabs along each dimension. For all-reduces without reduction in the
+    network (Nash-Williams, Tutte 1961, for trees that carry them).
+    """
+    share = demand.collective.units_per_rank
+    npus = network.num_npus
+    # A switch passes on what an NPU sent: that is one message.
+    leaves_npu = network.source < npus
+    yield LinkGroups.one(leaves_npu, 2 * (demand.num_members - 1) * share)
+    # Switches are in no block.
+    is_member = demand.is_member[:npus]
+    for place in _coordinates(network):
+        blocks = len(np.unique(place[:npus][is_member]))
+        is_between = place[network.source] != place[network.destination]
+        yield LinkGroups.one(is_between & leaves_npu, 2 * (blocks - 1) * share)
+
+
+def _coordinates(network: LinkNetwork) -> Iterator[Int64Array]:
+    """Place of every node along each dimension of a regular network without switches."""
+    if network.num_nodes > network.num_npus:
+        return
+    stride = 1
+    for dimension in network.topology.dimensions:
+        yield np.arange(network.num_nodes) // stride % dimension.size
+        stride *= dimension.size
+
+
+def _slabs(network: LinkNetwork) -> Iterator[BoolArray]:
+    """Nodes up to each place along each dimension: bool[nodes]."""
+    # On meshes and tori these are the cuts with the fewest links for their nodes.
+    for place in _coordinates(network):
+        for end in range(1, int(place.max()) + 1):
+            yield place < end
+
+
+def _groups(network: LinkNetwork) -> Iterator[BoolArray]:
+    """Groups of the topology: bool[nodes]."""
+    # A topology names what its narrow links divide: boards, racks, pairs.
+    for members in network.topology.groups.values():
+        nodes = np.zeros(network.num_nodes, np.bool_)
+        nodes[list(members)] = True
+        yield nodes

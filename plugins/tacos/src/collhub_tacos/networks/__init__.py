@@ -1,0 +1,1 @@
+"""Networks as the kernels see them: links by destination, arcs over switches, distances."""

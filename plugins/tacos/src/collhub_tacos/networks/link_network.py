@@ -1,0 +1,109 @@
+"""Network as the kernels see it: in-links of every node as columns, link times in picoseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collhub_tacos.columns import Float64Array, Int64Array
+from hub_core.network import Occupancy, Topology
+
+# Whole picoseconds: sums are exact, ties are ties, and a byte takes one even at 1 TB/s.
+_PICOSECONDS = 1e12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkTimes:
+    """What one message of a chunk's size costs on every link, in the order of `LinkNetwork`.
+
+    `busy`: int64 picoseconds, how long the link can take no other message; `arrival`: int64
+    picoseconds from the start to the arrival at its end.
+    """
+
+    busy: Int64Array
+    arrival: Int64Array
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all links take the same times."""
+        alike_busy = np.all(self.busy == self.busy[:1])
+        alike_arrival = np.all(self.arrival == self.arrival[:1])
+        return bool(alike_busy and alike_arrival)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all links are alike and busy until the arrival: time then goes in steps."""
+        return self.is_alike and bool(np.all(self.busy == self.arrival[:1]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkNetwork:
+    """Directed links grouped by destination: in-links of node v are `indptr[v]:indptr[v + 1]`.
+
+    `source`: int64, their other end; `row`: int64, the row of the topology that each one is. Nodes
+    from `num_npus` on are switches. Of parallel links the first in link order stands, as
+    simulators use no other.
+    """
+
+    topology: Topology
+    num_npus: int
+    num_nodes: int
+    indptr: Int64Array
+    source: Int64Array
+    row: Int64Array
+
+    @classmethod
+    def of(cls, topology: Topology) -> LinkNetwork:
+        """Group the links of a topology by destination, then by source."""
+        nodes = topology.num_nodes
+        key = topology.destination * nodes + topology.source
+        # The first row of every pair: parallel links are dropped.
+        _, first_rows = np.unique(key, return_index=True)
+        row = first_rows.astype(np.int64)
+        indptr = np.searchsorted(topology.destination[row], np.arange(nodes + 1))
+        return cls(
+            topology,
+            topology.num_npus,
+            nodes,
+            indptr.astype(np.int64),
+            topology.source[row],
+            row,
+        )
+
+    @property
+    def num_links(self) -> int:
+        """Number of links."""
+        return len(self.row)
+
+    @property
+    def in_degree(self) -> Int64Array:
+        """Number of in-links of every node: int64[nodes]."""
+        return np.diff(self.indptr)
+
+    @property
+    def destination(self) -> Int64Array:
+        """Destination of every link, ascending."""
+        # Links stand by destination: the row pointer tells it, and no column is kept.
+        return np.repeat(np.arange(self.num_nodes), self.in_degree)
+
+    def out_links(self) -> tuple[Int64Array, Int64Array]:
+        """Links by source as (indptr, links): int64[nodes + 1], int64[links]."""
+        links = np.argsort(self.source, kind="stable")
+        indptr = np.searchsorted(self.source[links], np.arange(self.num_nodes + 1))
+        return indptr, links
+
+    def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
+        """Times of a message of `chunk_bytes`, rounded to whole picoseconds."""
+        latency_s = self.topology.latency_s[self.row]
+        bandwidth = self.topology.bandwidth_bytes_per_s[self.row]
+        # Rounded apart, so that a link of no latency is busy until the arrival exactly.
+        latency = _whole(latency_s * _PICOSECONDS)
+        serialization = _whole(chunk_bytes * _PICOSECONDS / bandwidth)
+        arrival = latency + serialization
+        busy = arrival if occupancy is Occupancy.ALPHA_BETA else serialization
+        return LinkTimes(busy, arrival)
+
+
+def _whole(exact: Float64Array) -> Int64Array:
+    return np.rint(exact).astype(np.int64)

@@ -1,0 +1,168 @@
+"""Networks with switches, contracted to their NPUs: an arc is the route between two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collhub_tacos.columns import BoolArray, Int64Array, row_pointer
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from hub_core.network import Occupancy, Routes, Topology, link_times_ns
+
+# Simulators count nanoseconds, everything here picoseconds.
+_PS_PER_NS = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PathTimes(LinkTimes):
+    """Times of a message on every arc of a `PathNetwork`: int64 picoseconds.
+
+    `busy`: that of the arc's first link; `arrival`: the sum over its links. `hops`: the times on
+    every link of `PathNetwork.links`.
+    """
+
+    hops: LinkTimes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PathNetwork(LinkNetwork):
+    """NPUs alone, joined by arcs; an arc is the route of a message that passes switches only.
+
+    Arc i takes the links `paths.links[paths.indptr[i]:paths.indptr[i + 1]]` of `links` one after
+    the other, as simulators route it; arcs share links. `row`: the first of them, by which the
+    sender orders its messages.
+    """
+
+    links: LinkNetwork
+    paths: Routes
+
+    def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> PathTimes:
+        """Times of a message of `chunk_bytes` on every arc while no other is under way."""
+        hops = self._hop_times(chunk_bytes, occupancy)
+        first = self.paths.links[self.paths.indptr[:-1]]
+        return PathTimes(hops.busy[first], self._sums(hops.arrival), hops)
+
+    def _sums(self, column: Int64Array) -> Int64Array:
+        """Sum over the links of every arc: int64 per arc."""
+        starts = self.paths.indptr[:-1]
+        # `reduceat` takes no empty list of starts.
+        if not len(starts):
+            return column[:0]
+        sums: Int64Array = np.add.reduceat(column[self.paths.links], starts)
+        return sums
+
+    def _hop_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
+        """Times on every link in whole nanoseconds, as simulators count.
+
+        Fractions would decide who is first in line at a switch.
+        """
+        row = self.links.row
+        bandwidth = self.topology.bandwidth_bytes_per_s[row]
+        size = np.full(len(row), chunk_bytes, np.int64)
+        busy_ns, arrival_ns = link_times_ns(
+            bandwidth, self.topology.latency_ns[row], size, occupancy
+        )
+        return LinkTimes(_PS_PER_NS * busy_ns, _PS_PER_NS * arrival_ns)
+
+
+def links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkTimes]:
+    """Links that every arc takes, and their times; without switches an arc is a link."""
+    if isinstance(network, PathNetwork):
+        assert isinstance(times, PathTimes)
+        return network.paths, times.hops
+    count = np.arange(network.num_links + 1, dtype=np.int64)
+    return Routes(count, count[:-1]), times
+
+
+def contracted(topology: Topology) -> LinkNetwork:
+    """Network of NPUs alone: a `PathNetwork` where there are switches, else its links as they are.
+
+    A pair of NPUs has an arc where its route passes no other NPU; routes are shortest, so that
+    what can be reached at all can be reached over arcs. Cost: routes of all pairs at switches.
+    """
+    links = LinkNetwork.of(topology)
+    if links.num_nodes == links.num_npus:
+        return links
+    source, destination = _pairs_joined_by_switches(topology)
+    routes = topology.routes(source, destination)
+    is_arc = _passes_no_npu(topology, routes)
+    source, destination = source[is_arc], destination[is_arc]
+    paths = _chosen_routes(routes, is_arc, _number_of_rows(links))
+    indptr = np.searchsorted(destination, np.arange(topology.num_npus + 1))
+    return PathNetwork(
+        topology=topology,
+        num_npus=topology.num_npus,
+        num_nodes=topology.num_npus,
+        indptr=indptr.astype(np.int64),
+        source=source,
+        row=links.row[paths.links[paths.indptr[:-1]]],
+        links=links,
+        paths=paths,
+    )
+
+
+def _passes_no_npu(topology: Topology, routes: Routes) -> BoolArray:
+    """Whether a route has switches alone between its ends: bool per route."""
+    count = len(routes.indptr) - 1
+    ends_at_npu = topology.destination[routes.links] < topology.num_npus
+    # The last link of every route ends at its NPU, which is no relay.
+    ends_at_npu[routes.indptr[1:] - 1] = False
+    route = np.repeat(np.arange(count), np.diff(routes.indptr))
+    is_direct = np.ones(count, np.bool_)
+    is_direct[route[ends_at_npu]] = False
+    return is_direct
+
+
+def _number_of_rows(links: LinkNetwork) -> Int64Array:
+    """Link of the network that each row of the topology is: int64[rows], -1 for parallel ones."""
+    # Parallel links have a row, but no number.
+    number = np.full(links.topology.num_links, -1, np.int64)
+    number[links.row] = np.arange(links.num_links)
+    return number
+
+
+def _chosen_routes(routes: Routes, is_chosen: BoolArray, number: Int64Array) -> Routes:
+    """Some of the routes, their rows replaced by links."""
+    lengths = np.diff(routes.indptr)
+    is_kept = np.repeat(is_chosen, lengths)
+    return Routes(row_pointer(lengths[is_chosen]), number[routes.links[is_kept]])
+
+
+def _pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Array]:
+    """Pairs of NPUs with a link or a path over switches alone, by destination, then by source."""
+    npus = topology.num_npus
+    reached = _reached_over_switches(topology)
+    # Its switch tells what else an NPU reaches.
+    leaves_npu = topology.source < npus
+    tails = topology.source[leaves_npu].tolist()
+    heads = topology.destination[leaves_npu].tolist()
+    table = np.zeros((npus, npus), np.bool_)
+    for tail, head in zip(tails, heads, strict=True):
+        if head < npus:
+            table[head, tail] = True
+        else:
+            table[reached[head - npus], tail] = True
+    # A way through a switch and back to where it began is no arc.
+    np.fill_diagonal(table, False)
+    destination, source = np.nonzero(table)
+    return source.astype(np.int64), destination.astype(np.int64)
+
+
+def _reached_over_switches(topology: Topology) -> BoolArray:
+    """Which NPUs every switch reaches over switches alone: bool[switches, NPUs]."""
+    npus = topology.num_npus
+    reached = np.zeros((topology.num_nodes - npus, npus), np.bool_)
+    switches, heads = topology.source - npus, topology.destination
+    leaves_switch = switches >= 0
+    last = leaves_switch & (heads < npus)
+    reached[switches[last], heads[last]] = True
+    inner = np.flatnonzero(leaves_switch & (heads >= npus))
+    before = -1
+    total = int(reached.sum())
+    # The closure is reached when a pass over the links between switches adds nothing.
+    while total > before:
+        behind = reached[heads[inner] - npus]
+        np.logical_or.at(reached, switches[inner], behind)
+        before, total = total, int(reached.sum())
+    return reached

@@ -1,0 +1,174 @@
+"""Forms that an algorithm can take: per collective, from the chunks of a share to the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collhub_tacos.columns import Int64Array
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.transposition import is_duplex, transposed
+from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
+from collhub_tacos.phases.reversal import reversed_schedule
+from collhub_tacos.progress import Progress
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.setting import Setting
+from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_out
+from hub_core.model import Collective, CollectiveKind
+from hub_core.transfers import Chunks, Transfers
+
+_SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
+_PIPELINE_LADDER = tuple(1 << power for power in range(11))
+LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
+    CollectiveKind.ALL_GATHER: _SPREAD_LADDER,
+    CollectiveKind.REDUCE_SCATTER: _SPREAD_LADDER,
+    CollectiveKind.ALL_REDUCE: _SPREAD_LADDER,
+    CollectiveKind.BROADCAST: _PIPELINE_LADDER,
+    CollectiveKind.REDUCE: _PIPELINE_LADDER,
+    CollectiveKind.GATHER: (1, 2, 4, 8),
+    CollectiveKind.SCATTER: (1, 2, 4, 8),
+    CollectiveKind.ALL_TO_ALL: (1, 2, 4),
+}
+"""Chunks of a share that are tried in this order, until more of them do not help."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Phases:
+    """Spreadings one after the other, the first one reversed in time where it is to collect."""
+
+    network: LinkNetwork
+    times: LinkTimes
+    spreads: tuple[SpreadResult, ...]
+    is_first_reversed: bool = False
+
+    def transfers(self, nodes: Nodes) -> Transfers:
+        """All transfers, as early as can be; or those that touch some nodes, as planned."""
+        schedule = self._planned(nodes)
+        is_free_early = np.any(self.times.busy < self.times.arrival)
+        # Reversed, a schedule is as late as can be; elsewhere a link may be free earlier than in
+        # steps of equal length. A part alone cannot be retimed.
+        if nodes is None and (self.is_first_reversed or is_free_early):
+            # Imported here: numba takes a second.
+            from collhub_tacos.schedules.retiming import retimed
+
+            schedule = retimed(schedule, self.times)
+        return schedule.transfers(self.times)
+
+    def _planned(self, nodes: Nodes) -> LinkSchedule:
+        """Phase after phase, each as long as it takes as a whole."""
+        # A part does not tell when the whole ends: times are those of the wholes.
+        first, *others = self.spreads
+        schedule, end = first.schedule(nodes), first.time_ps
+        if self.is_first_reversed:
+            schedule = reversed_schedule(schedule, self.network, end)
+        for spread in others:
+            schedule = spread.schedule(nodes).after(schedule, end)
+            end += spread.time_ps
+        return schedule
+
+    def replay(self, progress: Progress) -> bool:
+        """Check every spreading; reversed, it is right where it is right forwards."""
+        # One that serves both phases of an all-reduce is checked once.
+        each_once = dict.fromkeys(self.spreads)
+        return all(spread.replay(progress) for spread in each_once)
+
+    def candidate(
+        self, form: str, pieces: int, parts: tuple[Collective, Chunks]
+    ) -> SynthesisCandidate:
+        """What is offered for synthesis."""
+        collective, chunks = parts
+        last = self.spreads[-1]
+        return SynthesisCandidate(
+            form=form,
+            pieces=pieces,
+            collective=collective,
+            chunks=chunks,
+            num_transfers=sum(spread.num_transfers for spread in self.spreads),
+            time_ps=sum(spread.time_ps for spread in self.spreads),
+            transfers=self.transfers,
+            replay=self.replay,
+            details={"kernel": last.kernel, "seed": last.seed},
+            is_interrupted=any(spread.is_interrupted for spread in self.spreads),
+        )
+
+
+Form = Callable[[Setting, int, Progress], SynthesisCandidate]
+"""`form(setting, pieces, progress)`: the algorithm with so many chunks of a share."""
+
+
+def _spread(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+    """All-gather and broadcast."""
+    collective, chunks = setting.cut(pieces)
+    times = setting.link_times(collective.unit_count)
+    origin = setting.members[chunks.origin]
+    found = spread_out(SpreadTask(setting, setting.network, times, origin), progress)
+    phases = _Phases(setting.network, times, (found,))
+    return phases.candidate("spread", pieces, (collective, chunks))
+
+
+def _collect(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+    """Reduce-scatter and reduce: the opposite collective on the transposed network, reversed."""
+    collective, chunks = setting.cut(pieces)
+    times = setting.link_times(collective.unit_count)
+    target = setting.members[chunks.target]
+    found = _on_transpose(setting, times, collective.unit_count, target, progress)
+    phases = _Phases(setting.network, times, (found,), is_first_reversed=True)
+    return phases.candidate("reversed", pieces, (collective, chunks))
+
+
+def _two_phase(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+    """All-reduce as a reduce-scatter and then an all-gather, without a barrier.
+
+    One synthesis where all links are duplex.
+    """
+    n = setting.collective.num_ranks
+    collective, chunks = setting.cut(pieces * n)
+    times = setting.link_times(collective.unit_count)
+    origin = setting.members[np.repeat(np.arange(n), pieces)]
+    gathered = spread_out(SpreadTask(setting, setting.network, times, origin), progress)
+    # Reversed, the same spreading collects.
+    scattered = gathered
+    if not is_duplex(setting.network, times):
+        scattered = _on_transpose(setting, times, collective.unit_count, origin, progress)
+    phases = _Phases(setting.network, times, (scattered, gathered), is_first_reversed=True)
+    return phases.candidate("two-phase", pieces, (collective, chunks))
+
+
+def _route(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+    """All-to-all, scatter and gather: every chunk has one origin and one target."""
+    # Imported here: numba takes a second.
+    from collhub_tacos.routing.routes import route_all
+
+    collective, chunks = setting.cut(pieces)
+    times = setting.link_times(collective.unit_count)
+    origin, target = setting.members[chunks.origin], setting.members[chunks.target]
+    schedule = route_all(setting.network, times, origin, target, setting.seed)
+    progress(1.0, "routing")
+    made = SpreadResult(schedule, times, origin, None, "routing", setting.seed)
+    phases = _Phases(setting.network, times, (made,))
+    return phases.candidate("routed", pieces, (collective, chunks))
+
+
+FORMS: Mapping[CollectiveKind, Form] = {
+    CollectiveKind.ALL_GATHER: _spread,
+    CollectiveKind.BROADCAST: _spread,
+    CollectiveKind.REDUCE_SCATTER: _collect,
+    CollectiveKind.REDUCE: _collect,
+    CollectiveKind.ALL_REDUCE: _two_phase,
+    CollectiveKind.ALL_TO_ALL: _route,
+    CollectiveKind.SCATTER: _route,
+    CollectiveKind.GATHER: _route,
+}
+
+
+def _on_transpose(
+    setting: Setting, times: LinkTimes, unit_count: int, origin: Int64Array, progress: Progress
+) -> SpreadResult:
+    """Spreading on the transposed network, not yet reversed."""
+    network = setting.network
+    if not is_duplex(network, times):
+        network = transposed(network)
+        times = network.link_times(setting.chunk_bytes(unit_count), setting.occupancy)
+    return spread_out(SpreadTask(setting, network, times, origin), progress)

@@ -1,0 +1,1 @@
+"""Routing: a path or a tree a chunk, over links that cost more the fuller they are."""

@@ -1,0 +1,60 @@
+"""Routes as transfers without times, and the schedule in which the farthest goes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collhub_tacos.columns import Int64Array, inverse
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import PathNetwork
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.schedules.timing import in_time, settled
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoutePlan:
+    """Chunk `chunk[i]` goes over `link[i]` of `network` when transfer `parent[i]` is done.
+
+    int64 columns. `parent`: the transfer that brings the chunk to the source, which stands before
+    it, or -1 at the origin.
+    """
+
+    network: LinkNetwork
+    chunk: Int64Array
+    link: Int64Array
+    parent: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.chunk)
+
+    def farthest_first(self, times: LinkTimes) -> LinkSchedule:
+        """Schedule in which every free link sends what has farthest to go of what is there.
+
+        Farthest in time, with all that depends on it. At switches what waits least on its way goes
+        first of all. No link idles while its source has something for it, but for the windows.
+        """
+        network = self.network
+        # A chunk goes on when it has come: one wait a transfer.
+        children = np.flatnonzero(self.parent >= 0)
+        waits = (self.parent[children], children)
+        rank = self._ranks(times)
+        start, finish = in_time(network, times, self.link, waits, rank, is_fixed=False)
+        schedule = LinkSchedule.spreading(network, self.chunk, self.link, start, finish)
+        # A simulator sends in a fixed order: so that is how messages meet at switches.
+        return settled(schedule, times) if isinstance(network, PathNetwork) else schedule
+
+    def _ranks(self, times: LinkTimes) -> Int64Array:
+        """Place of every transfer by how far it has to go, the farthest first: int64.
+
+        Of equals all go round alike: what leads to the next node in the order of numbers first.
+        """
+        # Imported here: numba takes a second.
+        from collhub_tacos.routing.remaining import remaining_times
+
+        network = self.network
+        remaining = remaining_times(self.parent, times.arrival[self.link])
+        step = network.destination[self.link] - network.source[self.link]
+        way_round = step % max(network.num_nodes, 1)
+        return inverse(np.lexsort((way_round, -remaining)))

@@ -1,0 +1,379 @@
+"""Compiled order of transfers in time: links send what is most urgent, switches forward.
+
+Algorithm: a discrete-event loop over a binary heap by (time, sequence number), that of the hub's
+simulator in picoseconds: a link that is free sends, a message that arrives goes on over its path
+or releases what waits for it, messages wait in line at a switch in order of arrival. What a sender
+sends next is either fixed, or chosen: the chunk that has farthest to go (Andrews et al., JACM 48,
+2001), at switches first the one that waits least on its way.
+
+Invariant: at every instant all arrivals of that instant are processed before a sender chooses, so
+that the choice does not depend on their order. Cost: O(log n) per event, one event per link of a
+path and one per release, and a look at all waiting transfers per choice.
+
+All in one file, because numba's cache looks at no other. Import it late: numba takes a second.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from collhub_tacos.columns import BoolArray, Int64Array
+from collhub_tacos.compiling import inlined, kernel, part
+
+Integer = int | np.int64
+
+
+class Jobs(NamedTuple):
+    """What is to be sent, int64 per transfer unless said otherwise.
+
+    `arc`: its arc. `unmet`: transfers that must have arrived before. `child_indptr`, `child`: who
+    waits for it, as CSR. `rank`: smaller goes first. `start`, `finish`: results in picoseconds, -1
+    before. `hop`: where on its path it is. `following`: the next one in a line at a switch, -1 for
+    none. `path_indptr`, `path`: the links of every arc.
+    """
+
+    arc: Int64Array
+    unmet: Int64Array
+    child_indptr: Int64Array
+    child: Int64Array
+    rank: Int64Array
+    start: Int64Array
+    finish: Int64Array
+    hop: Int64Array
+    following: Int64Array
+    path_indptr: Int64Array
+    path: Int64Array
+
+
+class SenderQueues(NamedTuple):
+    """Links and what waits for them, int64 per link unless said otherwise.
+
+    `busy`, `arrival`: times of one message in picoseconds. `is_busy`: bool. `first`, `last`: the
+    line at a switch. `expected`: when the messages that were sent so far will have left it.
+    `waiting[begin[l]:begin[l] + number[l]]`: what its sender could send; where the order is fixed,
+    all that it will send, in order. `gone[begin[l]:begin[l] + sent[l]]`: what it has sent, of which
+    the first `arrived[l]` have arrived. `window`: how many may be on their way, `at_once`: how many
+    may wait for the same one. `is_touched`: bool, `touched`: links that may begin to send.
+    """
+
+    busy: Int64Array
+    arrival: Int64Array
+    is_busy: BoolArray
+    first: Int64Array
+    last: Int64Array
+    expected: Int64Array
+    begin: Int64Array
+    number: Int64Array
+    waiting: Int64Array
+    gone: Int64Array
+    sent: Int64Array
+    arrived: Int64Array
+    window: Int64Array
+    at_once: Int64Array
+    is_touched: BoolArray
+    touched: Int64Array
+
+
+class EventHeap(NamedTuple):
+    """Binary heap by (time, sequence), int64.
+
+    `item`: 2 * transfer for an arrival, 2 * link + 1 for a link that gets free. `counter`: size of
+    the heap, next sequence number, the present time, number of touched links, transfers done.
+    """
+
+    time: Int64Array
+    sequence: Int64Array
+    item: Int64Array
+    counter: Int64Array
+
+
+# Places in `EventHeap.counter`.
+_SIZE, _NEXT, _NOW, _TOUCHED, _DONE = 0, 1, 2, 3, 4
+
+
+@part
+def _push(events: EventHeap, time: Integer, item: Integer) -> None:
+    """Put an event on the heap."""
+    times, sequences, items, counter = events
+    hole = counter[_SIZE]
+    # Of one instant, what was planned first happens first.
+    sequence = counter[_NEXT]
+    counter[_SIZE] += 1
+    counter[_NEXT] += 1
+    # The newest of equal times stays below: it has the largest sequence number.
+    while hole > 0 and times[(hole - 1) >> 1] > time:
+        parent = (hole - 1) >> 1
+        times[hole] = times[parent]
+        sequences[hole] = sequences[parent]
+        items[hole] = items[parent]
+        hole = parent
+    times[hole] = time
+    sequences[hole] = sequence
+    items[hole] = item
+
+
+@part
+def _pop(events: EventHeap) -> Integer:
+    """Take the item of the earliest event off the heap."""
+    times, sequences, items, counter = events
+    top: Integer = items[0]
+    counter[_SIZE] -= 1
+    size = counter[_SIZE]
+    # The last event looks for a new place, from the top down.
+    time, sequence, item = times[size], sequences[size], items[size]
+    hole, child = 0, 1
+    while child < size:
+        other = child + 1
+        if other < size and _is_before(times, sequences, other, child):
+            child = other
+        is_equal = time == times[child]
+        if time < times[child] or (is_equal and sequence < sequences[child]):
+            break
+        times[hole] = times[child]
+        sequences[hole] = sequences[child]
+        items[hole] = items[child]
+        hole, child = child, 2 * child + 1
+    times[hole] = time
+    sequences[hole] = sequence
+    items[hole] = item
+    return top
+
+
+@inlined
+def _is_before(times: Int64Array, sequences: Int64Array, one: Integer, other: Integer) -> bool:
+    """Whether the event at one place of the heap comes before that at another."""
+    if times[one] != times[other]:
+        return bool(times[one] < times[other])
+    return bool(sequences[one] < sequences[other])
+
+
+@part
+def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: EventHeap) -> None:
+    """Put a message on a free link."""
+    now = events.counter[_NOW]
+    queues.is_busy[link] = True
+    # A link may be free before its message arrives: both are events.
+    _push(events, now + queues.arrival[link], 2 * transfer)
+    _push(events, now + queues.busy[link], 2 * link + 1)
+
+
+@part
+def _arrive(
+    transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
+) -> None:
+    """Pass a message on to the next link of its path, or release what waits for it."""
+    arc = jobs.arc[transfer]
+    jobs.hop[transfer] += 1
+    position = jobs.path_indptr[arc] + jobs.hop[transfer]
+    if position < jobs.path_indptr[arc + 1]:
+        _forward(jobs.path[position], transfer, jobs, queues, events)
+        return
+    jobs.finish[transfer] = events.counter[_NOW]
+    events.counter[_DONE] += 1
+    link = jobs.path[jobs.path_indptr[arc]]
+    _count_arrived(link, jobs, queues)
+    # The window of the first link may be open again.
+    _attend(link, jobs, queues, events, is_fixed)
+    for edge in range(jobs.child_indptr[transfer], jobs.child_indptr[transfer + 1]):
+        child = jobs.child[edge]
+        jobs.unmet[child] -= 1
+        if jobs.unmet[child] == 0:
+            sender = _make_ready(child, jobs, queues, is_fixed)
+            _attend(sender, jobs, queues, events, is_fixed)
+
+
+@inlined
+def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
+    """Count the messages of a link of which all before have arrived, too.
+
+    Paths of one first link differ in length, so that messages may overtake one another.
+    """
+    first = queues.begin[link]
+    # Up to the first that is still on its way.
+    arrived = queues.arrived[link]
+    while arrived < queues.sent[link] and jobs.finish[queues.gone[first + arrived]] >= 0:
+        arrived += 1
+    queues.arrived[link] = arrived
+
+
+@inlined
+def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: bool) -> Integer:
+    """Show its sender a transfer that waits for nothing more; return the link of the sender."""
+    # Senders order their messages by the first link of the path.
+    link: Integer = jobs.path[jobs.path_indptr[jobs.arc[transfer]]]
+    # In a fixed order it stands in line already.
+    if not is_fixed:
+        queues.waiting[queues.begin[link] + queues.number[link]] = transfer
+        queues.number[link] += 1
+    return link
+
+
+@part
+def _forward(
+    link: Integer, transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap
+) -> None:
+    """Let a switch send a message on, or put it in line."""
+    if not queues.is_busy[link]:
+        _transmit(link, transfer, queues, events)
+    elif queues.first[link] < 0:
+        queues.first[link] = queues.last[link] = transfer
+    else:
+        # The line is a linked list: none is longer than all transfers together.
+        jobs.following[queues.last[link]] = transfer
+        queues.last[link] = transfer
+
+
+@part
+def _release(
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
+) -> None:
+    """Let the next message in line, or else the sender, use a link that got free."""
+    queues.is_busy[link] = False
+    transfer = queues.first[link]
+    if transfer >= 0:
+        # What passes the switch goes before what its neighbour still has to send.
+        queues.first[link] = jobs.following[transfer]
+        jobs.following[transfer] = -1
+        _transmit(link, transfer, queues, events)
+    else:
+        _attend(link, jobs, queues, events, is_fixed)
+
+
+@part
+def _attend(
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
+) -> None:
+    """Let a sender send: at once in a fixed order, as simulators do, else at the end of now."""
+    if is_fixed or queues.window[link] > 1:
+        _send(link, jobs, queues, events, is_fixed)
+    # With a window of one there is time to wait for all that arrives now, and to choose.
+    elif not queues.is_touched[link]:
+        queues.is_touched[link] = True
+        queues.touched[events.counter[_TOUCHED]] = link
+        events.counter[_TOUCHED] += 1
+
+
+@part
+def _send(
+    link: Integer, jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool
+) -> None:
+    """Start the next message of a link, if the link is free, its window open and there is one."""
+    if queues.is_busy[link] or not _is_open(link, queues):
+        return
+    now = events.counter[_NOW]
+    transfer = _next_in_order(link, jobs, queues) if is_fixed else _choice(link, jobs, queues, now)
+    if transfer < 0:
+        return
+    turn = queues.sent[link]
+    jobs.start[transfer] = now
+    queues.gone[queues.begin[link] + turn] = transfer
+    queues.sent[link] = turn + 1
+    _book(transfer, jobs, queues, now)
+    _transmit(link, transfer, queues, events)
+
+
+@inlined
+def _is_open(link: Integer, queues: SenderQueues) -> bool:
+    """Whether what the next message of a link waits for, by `windows.windows`, has arrived."""
+    turn = queues.sent[link]
+    earlier = max(turn - queues.window[link], (turn - 1) // queues.at_once[link])
+    return bool(queues.arrived[link] >= min(turn, earlier + 1))
+
+
+@part
+def _delay(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
+    """How long a message that is sent now is expected to wait at switches."""
+    arc = jobs.arc[transfer]
+    first = jobs.path_indptr[arc]
+    time: Integer = now
+    delay: Integer = 0
+    for position in range(first + 1, jobs.path_indptr[arc + 1]):
+        time += queues.arrival[jobs.path[position - 1]]
+        # A link that is free by then delays nothing.
+        waiting = queues.expected[jobs.path[position]] - time
+        if waiting > 0:
+            delay += waiting
+            time += waiting
+    return delay
+
+
+@part
+def _book(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> None:
+    """Note on all links behind the first one until when a message is expected to use them."""
+    arc = jobs.arc[transfer]
+    time: Integer = now
+    for position in range(jobs.path_indptr[arc] + 1, jobs.path_indptr[arc + 1]):
+        link = jobs.path[position]
+        reached = time + queues.arrival[jobs.path[position - 1]]
+        # It stands in line behind all that was sent before.
+        time = max(reached, queues.expected[link])
+        queues.expected[link] = time + queues.busy[link]
+
+
+@part
+def _choice(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
+    """Take out what waits least on its way, of these the smallest rank; -1 for nothing."""
+    begin, count = queues.begin[link], queues.number[link]
+    if count == 0:
+        return -1
+    best: Integer = -1
+    least_rank: Integer = 0
+    least_delay: Integer = 0
+    for place in range(begin, begin + count):
+        transfer = queues.waiting[place]
+        rank = jobs.rank[transfer]
+        # Nothing waits less than not at all, so that only the rank could win.
+        if best >= 0 and least_delay == 0 and rank > least_rank:
+            continue
+        delay = _delay(transfer, jobs, queues, now)
+        is_first = delay == least_delay and rank < least_rank
+        if best < 0 or delay < least_delay or is_first:
+            best, least_rank, least_delay = place, rank, delay
+    chosen: Integer = queues.waiting[best]
+    # The last one fills the gap: the order of what waits means nothing.
+    queues.number[link] = count - 1
+    queues.waiting[best] = queues.waiting[begin + count - 1]
+    return chosen
+
+
+@part
+def _next_in_order(link: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
+    """The next transfer of a link in a fixed order, -1 where it still waits for others."""
+    place = queues.sent[link]
+    # All of the link are sent.
+    if place == queues.number[link]:
+        return -1
+    transfer: Integer = queues.waiting[queues.begin[link] + place]
+    return transfer if jobs.unmet[transfer] == 0 else -1
+
+
+@kernel
+def run(
+    jobs: Jobs, queues: SenderQueues, events: EventHeap, is_fixed: bool, budget: Integer
+) -> Integer:
+    """Send until nothing is left or `budget` events have happened; return the transfers done.
+
+    `is_fixed`: every link sends in the order of `queues.waiting`, each transfer as soon as it can.
+    The first `events.counter[3]` links of `queues.touched` are ready to send.
+    """
+    counter = events.counter
+    while budget > 0:
+        for place in range(counter[_TOUCHED]):
+            queues.is_touched[queues.touched[place]] = False
+            _send(queues.touched[place], jobs, queues, events, is_fixed)
+        counter[_TOUCHED] = 0
+        if counter[_SIZE] == 0:
+            break
+        counter[_NOW] = events.time[0]
+        # All that happens in one instant, before anybody chooses what to send.
+        while counter[_SIZE] > 0 and events.time[0] == counter[_NOW]:
+            item = _pop(events)
+            budget -= 1
+            if item & 1:
+                _release(item >> 1, jobs, queues, events, is_fixed)
+            else:
+                _arrive(item >> 1, jobs, queues, events, is_fixed)
+    done: Integer = counter[_DONE]
+    return done

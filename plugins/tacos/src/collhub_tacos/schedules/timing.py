@@ -1,0 +1,206 @@
+"""Times of transfers by the event loop: when each can go on its links, in a fixed order or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from collhub_tacos.columns import (
+    Int64Array,
+    counted_positions,
+    csr,
+    expanded_ranges,
+    inverse,
+    row_pointer,
+)
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import links_of_arcs
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.schedules.windows import released_at_once, windows_of_links
+from hub_core.model import InputError
+
+if TYPE_CHECKING:
+    from collhub_tacos.schedules.event_loop import EventHeap, Jobs, SenderQueues
+
+# Events between two looks at Ctrl-C: about half a second.
+_SLICE = 2_000_000
+
+
+def settled(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
+    """Same transfers, on every first link in the same order, each as soon as it can.
+
+    That is how a simulator times them. A transfer waits for all earlier arrivals of its chunk at
+    its source, for its turn on the link, and for the message `windows.windows` turns before it to
+    arrive. Messages that meet at a switch wait in line.
+    """
+    rank = inverse(np.lexsort((schedule.finish, schedule.start)))
+    waits = _waits(schedule)
+    start, finish = in_time(schedule.network, times, schedule.link, waits, rank, is_fixed=True)
+    return replace(schedule, start=start, finish=finish)
+
+
+def _waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
+    """Pairs of transfers of one chunk of which the first ends, and the second starts, at one NPU.
+
+    All ends and starts are sorted by cell (NPU, chunk) and time; every start waits for the ends
+    before it in its cell.
+    """
+    count = len(schedule)
+    num_chunks = int(schedule.chunk.max(initial=0)) + 1
+    node = np.concatenate([schedule.destination, schedule.source])
+    time = np.concatenate([schedule.finish, schedule.start])
+    cell = node * num_chunks + np.tile(schedule.chunk, 2)
+    is_start = np.arange(2 * count) >= count
+    # In one instant ends stand before starts: what arrives can go on at once.
+    order = np.lexsort((is_start, time, cell))
+    is_end = ~is_start[order]
+    ends = order[is_end]
+    ends_so_far = np.cumsum(is_end)
+    first_of_cell = np.searchsorted(cell[order], cell[order])
+    ends_before_cell: Int64Array = (ends_so_far - is_end)[first_of_cell]
+    at_start = np.flatnonzero(~is_end)
+    number = ends_so_far[at_start] - ends_before_cell[at_start]
+    before = ends[expanded_ranges(ends_before_cell[at_start], number)]
+    after = np.repeat(order[at_start] - count, number)
+    return before, after
+
+
+def in_time(
+    network: LinkNetwork,
+    times: LinkTimes,
+    link: Int64Array,
+    waits: tuple[Int64Array, Int64Array],
+    rank: Int64Array,
+    *,
+    is_fixed: bool,
+) -> tuple[Int64Array, Int64Array]:
+    """Start and finish of every transfer in picoseconds, int64 each.
+
+    `waits`: columns (transfer, one that waits for it). `rank`: smaller goes first, or, where
+    `is_fixed`, the order on every link. Raises `InputError` for transfers that wait for one another
+    in a circle.
+    """
+    # Imported here: numba takes a second.
+    from collhub_tacos.schedules.event_loop import run
+
+    count = len(link)
+    unmet = np.bincount(waits[1], minlength=count).astype(np.int64)
+    queues, ready = _queues(network, times, link, unmet, rank, is_fixed)
+    jobs = _jobs(network, times, link, waits, unmet, rank)
+    events = _no_events(count + len(queues.busy) + 1, ready)
+    while run(jobs, queues, events, is_fixed, _SLICE) < count:
+        # Neither an event nor a link that may send, and yet not all done.
+        is_stuck = not (events.counter[0] or events.counter[3])
+        if is_stuck:
+            raise InputError(
+                "transfers that wait for one another cannot be timed", code="schedule-acausal"
+            )
+    return jobs.start, jobs.finish
+
+
+def _jobs(
+    network: LinkNetwork,
+    times: LinkTimes,
+    link: Int64Array,
+    waits: tuple[Int64Array, Int64Array],
+    unmet: Int64Array,
+    rank: Int64Array,
+) -> Jobs:
+    """Transfers before the first event."""
+    from collhub_tacos.schedules.event_loop import Jobs
+
+    count = len(link)
+    paths, _ = links_of_arcs(network, times)
+    child_indptr, child = csr(waits[0], waits[1], count)
+    return Jobs(
+        arc=link,
+        unmet=unmet.copy(),
+        child_indptr=child_indptr,
+        child=child,
+        rank=rank,
+        start=_filled(count, -1),
+        finish=_filled(count, -1),
+        hop=_filled(count, 0),
+        following=_filled(count, -1),
+        path_indptr=paths.indptr,
+        path=paths.links,
+    )
+
+
+def _queues(
+    network: LinkNetwork,
+    times: LinkTimes,
+    link: Int64Array,
+    unmet: Int64Array,
+    rank: Int64Array,
+    is_fixed: bool,
+) -> tuple[SenderQueues, int]:
+    """Links before the first event, and how many of them may begin to send."""
+    from collhub_tacos.schedules.event_loop import SenderQueues
+
+    paths, single = links_of_arcs(network, times)
+    links = len(single.busy)
+    first = paths.links[paths.indptr[link]]
+    begin = row_pointer(np.bincount(first, minlength=links))
+    waiting, number = _at_hand(first, begin, unmet, rank, is_fixed)
+    ready = np.flatnonzero(number)
+    touched = _filled(links, 0)
+    # At time 0 all of them choose, as after an event.
+    touched[: len(ready)] = ready
+    queues = SenderQueues(
+        busy=single.busy,
+        arrival=single.arrival,
+        is_busy=np.zeros(links, np.bool_),
+        first=_filled(links, -1),
+        last=_filled(links, -1),
+        expected=_filled(links, 0),
+        begin=begin,
+        number=number,
+        waiting=waiting,
+        gone=_filled(len(link), -1),
+        sent=_filled(links, 0),
+        arrived=_filled(links, 0),
+        window=_windows_of_first_links(network, times, links),
+        at_once=_filled(links, released_at_once(network)),
+        is_touched=number > 0,
+        touched=touched,
+    )
+    return queues, len(ready)
+
+
+def _windows_of_first_links(network: LinkNetwork, times: LinkTimes, links: int) -> Int64Array:
+    """Window of every link that begins an arc, 1 for others: int64[links]."""
+    paths, _ = links_of_arcs(network, times)
+    window = np.ones(links, np.int64)
+    # Inside a path messages go on in order of arrival: no window is kept there.
+    window[paths.links[paths.indptr[:-1]]] = windows_of_links(network, times)
+    return window
+
+
+def _at_hand(
+    first: Int64Array, begin: Int64Array, unmet: Int64Array, rank: Int64Array, is_fixed: bool
+) -> tuple[Int64Array, Int64Array]:
+    """What every link has to send before the first event: `SenderQueues.waiting` and `number`."""
+    in_order = np.lexsort((rank, first))
+    # In a fixed order all stand in line from the start, else those that wait for nothing.
+    at_hand = in_order if is_fixed else in_order[unmet[in_order] == 0]
+    number = np.bincount(first[at_hand], minlength=len(begin) - 1).astype(np.int64)
+    waiting = in_order.copy()
+    place = begin[first[at_hand]] + counted_positions(number)
+    waiting[place] = at_hand
+    return waiting, number
+
+
+def _no_events(size: int, ready: int) -> EventHeap:
+    """Heap with room for `size` events, at time 0, and `ready` links that may begin to send."""
+    from collhub_tacos.schedules.event_loop import EventHeap
+
+    # An arrival per transfer and a release per link may be planned at once.
+    counter = np.asarray([0, 0, 0, ready, 0], np.int64)
+    return EventHeap(_filled(size, 0), _filled(size, 0), _filled(size, 0), counter)
+
+
+def _filled(count: int, value: int) -> Int64Array:
+    return np.full(count, value, np.int64)

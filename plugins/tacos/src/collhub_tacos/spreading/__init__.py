@@ -1,0 +1,1 @@
+"""Spreading: bring every chunk from its origin to all who need it, as TACOS does."""

@@ -1,0 +1,265 @@
+"""Bring chunks to all who need them: which kernel does it on which network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from collhub_tacos.columns import BoolArray, Int64Array
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import PathNetwork
+from collhub_tacos.networks.translation import Translations
+from collhub_tacos.progress import Progress, named, unnamed
+from collhub_tacos.schedules.arrival_log import ArrivalLog
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.setting import Setting
+from collhub_tacos.spreading.seed_search import best_of_seeds
+from hub_core.model import InputError
+
+_MOST_SEEDS = 20
+# Numbers of (link, chunk) pairs, by which the cost of a kernel goes, and of transfers.
+_PAIRS_FOR_SEEDS = 400_000
+_PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS = 40_000, 4
+_PAIRS_FOR_SYMMETRY = 20_000_000
+_TRANSFERS_TO_RETIME = 2_000_000
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpreadTask:
+    """Chunk x is to come from NPU `origin[x]` to all members of the setting, over `network`.
+
+    `network`: that of the setting, or its transpose; `times`: of a message of one chunk on it.
+    """
+
+    setting: Setting
+    network: LinkNetwork
+    times: LinkTimes
+    origin: Int64Array
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of a link and a chunk."""
+        return self.network.num_links * len(self.origin)
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether all NPUs take part, each with chunks of its own: an all-gather."""
+        # Kernels for all NPUs need a chunk from each.
+        has_each = len(np.unique(self.origin)) == self.network.num_npus
+        return has_each and not self.setting.has_relays
+
+    def members(self) -> BoolArray:
+        """Who takes part: bool per node."""
+        is_member = np.zeros(self.network.num_nodes, np.bool_)
+        is_member[self.setting.members] = True
+        return is_member
+
+    def seeds(self, pairs: int, most: int) -> int:
+        """Stated number of seeds, or how many are worth their time with `pairs` for all."""
+        return self.setting.seeds or max(1, min(most, pairs // max(1, self.num_pairs)))
+
+    def result(
+        self, made: LinkSchedule | ArrivalLog, kernel: str, seed: int, is_interrupted: bool
+    ) -> SpreadResult:
+        """What a kernel made of it."""
+        members = self.setting.members
+        return SpreadResult(made, self.times, self.origin, members, kernel, seed, is_interrupted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpreadResult:
+    """Chunk x from NPU `origin[x]` to every node that needs it: a schedule, or a lockstep log.
+
+    `kernel`, `seed`: what made it. `needed`: the NPUs that need all chunks, None for others
+    (routing).
+    """
+
+    made: LinkSchedule | ArrivalLog
+    times: LinkTimes
+    origin: Int64Array
+    needed: Int64Array | None
+    kernel: str
+    seed: int
+    is_interrupted: bool = False
+
+    @property
+    def time_ps(self) -> int:
+        """When the last chunk arrives."""
+        return self.made.time_ps
+
+    @property
+    def num_transfers(self) -> int:
+        """Number of transfers."""
+        if isinstance(self.made, ArrivalLog):
+            return self.made.num_transfers
+        return len(self.made)
+
+    def schedule(self, nodes: Sequence[int] | None = None) -> LinkSchedule:
+        """All transfers, or those from or to `nodes`."""
+        if isinstance(self.made, ArrivalLog):
+            return self.made.schedule(nodes)
+        return self.made if nodes is None else self.made.touching(nodes)
+
+    def replay(self, progress: Progress) -> bool:
+        """Check it on its own arrays, without expanding a log.
+
+        False where there is no way: at switches, and for routes. Raises `InputError` that names the
+        first offence.
+        """
+        # Imported here: numba takes a second.
+        from collhub_tacos.schedules.replay import replay, replay_log
+
+        if isinstance(self.made, ArrivalLog):
+            replay_log(self.made, self.times, self.origin, named(progress, "replaying"))
+            return True
+        if self.needed is None or isinstance(self.made.network, PathNetwork):
+            return False
+        chunk = np.arange(len(self.origin))
+        # Every chunk to every NPU that takes part.
+        wanted_chunk = np.repeat(chunk, len(self.needed))
+        wanted_node = np.tile(self.needed, len(chunk))
+        replay(self.made, self.times, self.origin, (wanted_chunk, wanted_node))
+        return True
+
+
+def spread_out(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Bring all chunks to all members, by the kernels that fit, the fastest kept.
+
+    Ctrl-C ends the search; without a result it is raised again. Raises `InputError` for a network
+    that does not connect those who must be, and for a log beyond the setting's memory.
+    """
+    best: SpreadResult | None = None
+    try:
+        for kernel in _kernels(task):
+            found = kernel(task, progress)
+            if best is None or found.time_ps < best.time_ps:
+                best = found
+            if found.is_interrupted:
+                break
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        return replace(best, is_interrupted=True)
+    assert best is not None
+    return best
+
+
+_SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
+
+
+def _kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
+    """Kernels that fit: trees on loaded links at switches, lockstep, symmetry, and events."""
+    if isinstance(task.network, PathNetwork):
+        yield _on_trees
+        return
+    is_everywhere = task.is_everywhere
+    fits_lockstep = is_everywhere and task.times.is_alike
+    if fits_lockstep:
+        # First, because its log stays small.
+        yield _in_lockstep
+        # Its steps then are exact, and no other kernel was seen to be faster.
+        if task.times.is_uniform:
+            return
+    if is_everywhere and task.num_pairs <= _PAIRS_FOR_SYMMETRY:
+        translations = Translations.of(task.network, task.origin, task.times)
+        if translations is not None:
+            yield partial(_symmetric, translations)
+    if not fits_lockstep or task.num_pairs <= _PAIRS_FOR_SEEDS:
+        yield _by_events
+
+
+def _symmetric(translations: Translations, task: SpreadTask, progress: Progress) -> SpreadResult:
+    """One node's part for all."""
+    # Imported here and below: numba takes a second.
+    from collhub_tacos.spreading.heterogeneous import fewest_ps
+    from collhub_tacos.spreading.symmetric import find_all_gather
+
+    found = find_all_gather(
+        task.network,
+        translations,
+        task.times,
+        task.origin,
+        task.setting.seeds or _MOST_SEEDS,
+        task.setting.seed,
+        fewest_ps(task.network, task.times, task.origin),
+        progress,
+    )
+    return task.result(found.result, "symmetric", found.seed, found.is_interrupted)
+
+
+def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Causal events on links of any times."""
+    from collhub_tacos.spreading.heterogeneous import find_all_gather
+
+    found = find_all_gather(
+        task.network,
+        task.times,
+        task.origin,
+        task.seeds(_PAIRS_FOR_SEEDS, _MOST_SEEDS),
+        task.setting.seed,
+        task.setting.threads,
+        progress,
+        task.members(),
+    )
+    return task.result(found.result, "events", found.seed, found.is_interrupted)
+
+
+def _in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Equal steps, retimed where links are free before the arrival."""
+    from collhub_tacos.spreading.homogeneous import best_all_gather
+
+    # Logs of all nodes are the largest arrays of a synthesis.
+    _check_memory(task)
+    found = best_all_gather(
+        task.network,
+        int(task.times.busy[0]),
+        task.origin,
+        arrival_ps=int(task.times.arrival[0]),
+        seeds=task.setting.seeds,
+        first_seed=task.setting.seed,
+        threads=task.setting.threads,
+        progress=progress,
+    )
+    kernel = "symmetric" if found.is_symmetric else "lockstep"
+    result = task.result(found.log, kernel, found.seed, found.is_interrupted)
+    if task.times.is_uniform or result.num_transfers > _TRANSFERS_TO_RETIME:
+        return result
+    from collhub_tacos.schedules.retiming import retimed
+
+    return replace(result, made=retimed(result.schedule(), task.times))
+
+
+def _check_memory(task: SpreadTask) -> None:
+    """Raise `InputError` where the log would take more than the setting allows."""
+    from collhub_tacos.spreading.homogeneous import memory_bytes
+
+    needed, memory = memory_bytes(task.network, len(task.origin)), task.setting.memory
+    if needed > memory:
+        takes = f"the schedule takes {needed / _GIB:.1f} GiB"
+        raise InputError(
+            f"{takes}, the option memory allows {memory / _GIB:.1f} GiB",
+            cure="give -O memory=..., or fewer chunks",
+            code="memory",
+        )
+
+
+def _on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """A tree a chunk on links that share the load."""
+    from collhub_tacos.routing.multicast import spread
+
+    first, needed = task.setting.seed, task.members()
+    found = best_of_seeds(
+        lambda seed, report: spread(
+            task.network, task.times, task.origin, needed, seed, unnamed(report)
+        ),
+        lambda schedule: schedule.time_ps,
+        range(first, first + task.seeds(_PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS)),
+        goal=0,
+        threads=task.setting.threads,
+        progress=named(progress, "multicast"),
+    )
+    return task.result(found.result, "trees", found.seed, found.is_interrupted)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hub_core.model import REDUCING, ROOTED, Collective, CollectiveKind
+
+NAMED = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_traits_say_what_the_postcondition_shows(kind):
+    root = 1 if kind.traits.is_rooted else None
+    collective = Collective(kind, 3, 6, root=root)
+    rows = collective.postcondition()
+    assert rows is not None
+    sources = set(rows.source_rank.tolist())
+    assert kind.traits.reduces == (sources == {-1})
+    assert kind.traits.from_root == (sources == {1})
+    assert kind.traits.to_root == (set(rows.rank.tolist()) == {1})
+    if kind.traits.is_split:
+        assert collective.units_per_rank == 2
+    if kind.traits.input_is_part:
+        assert np.all(collective.input_units() == 2)
+    if kind.traits.output_is_part:
+        assert np.all(collective.output_units() == 2)
+
+
+def test_sets_of_kinds_follow_the_traits():
+    assert {kind for kind in CollectiveKind if kind.traits.is_rooted} == ROOTED
+    assert {kind for kind in CollectiveKind if kind.traits.reduces} == REDUCING
+
+
+def test_kinds_need_no_numpy():
+    script = "import sys, hub_core.model.kinds; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "False"

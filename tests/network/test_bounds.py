@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hub_core.model.collectives import Collective, CustomContract
+from hub_core.model.diagnostics import InputError
+from hub_core.model.kinds import CollectiveKind
+from hub_core.network.bounds import lower_bound_ns
+from hub_core.network.builders import parse_topology
+from hub_core.network.links import Links
+from hub_core.network.topology import Topology
+
+MIB = 1 << 20
+ROOTED = (
+    CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
+    CollectiveKind.GATHER,
+    CollectiveKind.SCATTER,
+)
+KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
+# 50 bytes a ns and 500 ns, unless a text says otherwise.
+RATE, LATENCY = 50.0, 500.0
+
+
+def collective(kind, ranks, root=0):
+    return Collective(kind, ranks, ranks, root=root if kind in ROOTED else None)
+
+
+def bound(kind, text, size=MIB, ranks=None, root=0):
+    topology = parse_topology(text) if isinstance(text, str) else text
+    found = lower_bound_ns(collective(kind, ranks or topology.num_npus, root), topology, size)
+    assert found is not None
+    return found
+
+
+def comm(size):
+    """Time of one message on one link, in exact arithmetic of doubles."""
+    return LATENCY + size / RATE
+
+
+def graph(npus, nodes, *links):
+    """Links (source, destination, bytes a ns, latency in ns)."""
+    ends = np.asarray([link[:2] for link in links], np.int64)
+    rates = np.asarray([link[2] for link in links], np.float64) * 1e9
+    return Links(
+        ends[:, 0], ends[:, 1], rates, np.asarray([link[3] for link in links]) / 1e9
+    ).topology("graph", npus, nodes)
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 64])
+@pytest.mark.parametrize(
+    "kind", [CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL]
+)
+def test_direct_exchange_on_a_fully_connected_network_is_optimal(kind, n):
+    assert bound(kind, f"fully-connected:{n}", n * 65536) == math.floor(comm(65536))
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_all_reduce_on_a_fully_connected_network_moves_everything_twice(n):
+    assert bound(CollectiveKind.ALL_REDUCE, f"fully-connected:{n}", n * 65536) == math.floor(
+        LATENCY + 2 * 65536 / RATE
+    )
+
+
+@pytest.mark.parametrize("n", [3, 8, 64])
+def test_all_gather_on_a_ring_uses_both_directions(n):
+    assert bound(CollectiveKind.ALL_GATHER, f"ring:{n}", n * MIB) == math.floor(
+        LATENCY + (n - 1) * MIB / (2 * RATE)
+    )
+
+
+@pytest.mark.parametrize("n", [4, 64])
+def test_small_sizes_are_bound_by_the_latency_across_the_network(n):
+    assert bound(CollectiveKind.ALL_REDUCE, f"ring:{n}", 1) == n // 2 * LATENCY
+
+
+@pytest.mark.parametrize(
+    "kind", [CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL]
+)
+def test_switch_takes_the_latency_of_both_links_and_the_time_of_one(kind):
+    assert bound(kind, "switch:8", 8 * MIB) == math.floor(2 * LATENCY + 7 * MIB / RATE)
+
+
+def test_all_reduce_on_a_switch_takes_two_times_the_share_of_the_others():
+    assert bound(CollectiveKind.ALL_REDUCE, "switch:8", 8 * MIB) == math.floor(
+        2 * LATENCY + 2 * 7 * MIB / RATE
+    )
+
+
+@pytest.mark.parametrize(("kind", "root"), [(kind, root) for kind in ROOTED for root in (0, 3)])
+def test_root_sends_or_receives_through_its_own_links(kind, root):
+    size = 8 * MIB
+    needed = size if kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE) else size * 7 / 8
+    assert bound(kind, "switch:8", size, root=root) == math.floor(2 * LATENCY + needed / RATE)
+
+
+def test_broadcast_along_a_line_takes_the_latency_of_all_links():
+    assert bound(CollectiveKind.BROADCAST, "line:5", 1) == 4 * LATENCY
+    assert bound(CollectiveKind.BROADCAST, "line:5", 1, root=2) == 2 * LATENCY
+
+
+def test_reduction_to_a_root_goes_against_the_links():
+    one_way = graph(3, 3, (1, 0, 1.0, 10.0), (2, 1, 1.0, 20.0), (0, 2, 1.0, 5.0))
+    assert bound(CollectiveKind.REDUCE, one_way, 1) == 10 + 20
+    assert bound(CollectiveKind.BROADCAST, one_way, 1) == 5 + 20
+
+
+def test_slow_link_that_starts_late_is_left_out_where_others_are_done_before():
+    fast_and_late = graph(2, 2, (0, 1, 1.0, 10.0), (0, 1, 1000.0, 5000.0), (1, 0, 1.0, 10.0))
+    assert bound(CollectiveKind.BROADCAST, fast_and_late, 100) == 110
+    # Both: 1 * (T - 10) + 1000 * (T - 5000) = 10^6.
+    assert bound(CollectiveKind.BROADCAST, fast_and_late, 10**6) == math.floor(
+        (10**6 + 10 + 5 * 10**6) / 1001
+    )
+
+
+def test_links_to_npus_that_are_no_ranks_do_not_help():
+    alone, beside = (
+        bound(CollectiveKind.ALL_REDUCE, "switch:4", ranks=4),
+        bound(CollectiveKind.ALL_REDUCE, "switch:9", ranks=4),
+    )
+    assert alone == beside
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_rank_needs_no_time(kind):
+    assert bound(kind, "ring:1") == 0
+
+
+def test_custom_collective_has_no_bound():
+    units = np.ones(2, np.int64)
+    contract = CustomContract(units, units, np.ones(2, np.bool_))
+    assert (
+        lower_bound_ns(
+            Collective(CollectiveKind.CUSTOM, 2, 1, contract=contract), parse_topology("ring:2"), 1
+        )
+        is None
+    )
+
+
+def test_more_ranks_than_npus_are_refused():
+    with pytest.raises(InputError, match="8 ranks, but topology ring:4 has 4 NPUs"):
+        lower_bound_ns(collective(CollectiveKind.ALL_REDUCE, 8), parse_topology("ring:4"), MIB)
+
+
+def test_disconnected_network_takes_for_ever():
+    assert bound(CollectiveKind.BROADCAST, graph(3, 3, (0, 1, 1.0, 1.0)), 1) == math.inf
+
+
+# Closed forms of section 7 of the timing rules, in doubles: what the algorithms take, which no
+# bound may exceed.
+@given(
+    st.integers(1, 6),
+    st.integers(1, 1 << 24),
+    st.sampled_from(["ring", "fully-connected", "switch"]),
+)
+def test_recursive_halving_and_doubling_is_not_below_the_bound(order, share, network):
+    n = 1 << order
+    steps = [share * (1 << k) for k in range(order)]
+    hops = 2 if network == "switch" else 1
+    messages = [comm(size) for size in steps] * 2
+    if network == "ring" and n > 2:
+        return
+    assert bound(CollectiveKind.ALL_REDUCE, f"{network}:{n}", share * n) <= hops * sum(messages)
+
+
+@given(
+    st.integers(2, 40),
+    st.integers(1, 1 << 24),
+    st.sampled_from(["ring", "fully-connected", "switch"]),
+)
+def test_ring_algorithms_are_not_below_the_bound(n, share, network):
+    hops = 2 if network == "switch" else 1
+    for kind, rounds in (
+        (CollectiveKind.ALL_REDUCE, 2 * (n - 1)),
+        (CollectiveKind.ALL_GATHER, n - 1),
+        (CollectiveKind.REDUCE_SCATTER, n - 1),
+    ):
+        assert bound(kind, f"{network}:{n}", share * n) <= rounds * hops * comm(share)
+
+
+@given(st.integers(2, 40), st.integers(1, 1 << 24))
+def test_direct_exchange_on_a_switch_is_not_below_the_bound(n, share):
+    time = 2 * comm(share) + (n - 2) * share / RATE
+    found = bound(CollectiveKind.ALL_TO_ALL, f"switch:{n}", share * n)
+    assert found <= time
+    assert time <= found + share / RATE + 1
+
+
+@given(st.integers(2, 20), st.integers(1, 50), st.integers(1, 1 << 20))
+def test_pipelined_broadcast_along_a_line_is_not_below_the_bound(n, pieces, size):
+    time = (n - 1) * comm(size) + (pieces - 1) * size / RATE
+    assert bound(CollectiveKind.BROADCAST, f"line:{n}", pieces * size) <= time
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.integers(2, 9),
+    st.integers(1, 1 << 30),
+    st.sampled_from(["ring", "switch", "line", "fc"]),
+)
+def test_bound_grows_with_the_size(kind, n, size, network):
+    assert bound(kind, f"{network}:{n}", size) <= bound(kind, f"{network}:{n}", size + 1000)
+
+
+@given(st.sampled_from(KINDS), st.permutations(range(6)))
+def test_bound_does_not_depend_on_the_order_of_the_links(kind, order):
+    rows = [
+        (0, 1, 5.0, 7.0),
+        (1, 2, 2.0, 3.0),
+        (2, 0, 1.0, 11.0),
+        (1, 0, 4.0, 2.0),
+        (2, 1, 8.0, 1.0),
+        (0, 2, 9.0, 30.0),
+    ]
+    assert bound(kind, graph(3, 3, *(rows[row] for row in order)), 999) == bound(
+        kind, graph(3, 3, *rows), 999
+    )
+
+
+def simulated(algorithm, topology: Topology, size: int):
+    import hub_core
+
+    result = hub_core.simulate(algorithm, topology, size)
+    assert result.time_ns is not None
+    return result.time_ns
+
+
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize(
+    "text",
+    ["ring:4", "switch:4", "fc:4", "torus:2x2", "line:4", "rail:2x2", "fat-tree:4", "ring:7"],
+)
+def test_simulated_time_of_every_sample_is_not_below_the_bound(text):
+    from hub_core.testing.samples import all_samples
+
+    topology = parse_topology(f"{text}?latency=936.25ns")
+    size = 64 * MIB
+    tried = 0
+    for algorithm in all_samples().values():
+        if (
+            algorithm.num_ranks > topology.num_npus
+            or algorithm.collective.kind is CollectiveKind.CUSTOM
+        ):
+            continue
+        least = lower_bound_ns(algorithm.collective, topology, size)
+        # Every message loses less than 1 ns to truncation: one in 10^4 for these sizes.
+        assert least is not None
+        assert simulated(algorithm, topology, size) * (1 + 1e-4) >= least
+        tried += 1
+    assert tried

@@ -1,0 +1,694 @@
+"""Each rule of verification on the smallest algorithm that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hub_core.model.algorithm import Algorithm, Provenance
+from hub_core.model.collectives import Collective, Contributions, CustomContract
+from hub_core.model.diagnostics import Severity, UsageError
+from hub_core.model.findings import CAP, Findings
+from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
+from hub_core.model.levels import topological_levels
+from hub_core.model.messages import match_messages
+from hub_core.model.steps import StepTable, StepTableBuilder
+from hub_core.testing.samples import all_samples, ring_all_reduce
+from hub_core.verification import (
+    FifoSafety,
+    ModeReport,
+    VerifyReport,
+    fifo,
+    fifo_safety,
+    parse_expectation,
+    reachability,
+    values,
+    verify,
+)
+from hub_core.verification.happens_before import happens_before
+
+SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind
+IN, OUT, TMP, UNKNOWN = Buffer
+
+
+def custom(
+    build: Callable[[StepTableBuilder], object],
+    ranks: int = 2,
+    units: int = 4,
+    expected: Contributions | None = None,
+) -> Algorithm:
+    """A custom algorithm with INPUT, OUTPUT and SCRATCH of `units` units at every rank."""
+    builder = StepTableBuilder(ranks)
+    build(builder)
+    sizes = np.full(ranks, units, np.int64)
+    contract = CustomContract(sizes, sizes, np.ones(ranks, np.bool_), expected)
+    collective = Collective(CollectiveKind.CUSTOM, ranks, units, contract=contract)
+    return Algorithm(collective, builder.build(), sizes.copy(), Provenance(source_name="a.xml"))
+
+
+def send(
+    builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object
+) -> int:
+    return builder.add(rank, SEND, peer=peer, src_buffer=IN, src_offset=unit, count=count, **more)
+
+
+def receive(
+    builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object
+) -> int:
+    return builder.add(rank, RECV, peer=peer, dst_buffer=OUT, dst_offset=unit, count=count, **more)
+
+
+def codes(report: VerifyReport) -> list[str]:
+    return [found.code for found in report.diagnostics if found.severity is Severity.ERROR]
+
+
+def out_of_place(report: VerifyReport) -> ModeReport:
+    return report.modes["out_of_place"]
+
+
+# ---- matching and bounds -------------------------------------------------------------------------
+
+
+def test_send_without_receive_is_named_with_file_line_rank_and_step() -> None:
+    report = verify(custom(lambda b: send(b, 0, 1, source_line=7)))
+    found = report.diagnostics[0]
+    assert (found.code, found.location.file, found.location.line) == ("unmatched-send", "a.xml", 7)
+    assert (found.location.rank, found.location.step) == (0, 0)
+
+
+def test_receive_without_send_is_refused() -> None:
+    assert codes(verify(custom(lambda b: receive(b, 0, 1)))) == ["unmatched-receive"]
+
+
+def test_messages_of_different_channels_do_not_match() -> None:
+    report = verify(custom(lambda b: (send(b, 0, 1, channel=0), receive(b, 1, 0, channel=1))))
+    assert codes(report) == ["unmatched-send", "unmatched-receive"]
+
+
+def test_kth_send_matches_kth_receive() -> None:
+    expected = Contributions(
+        *(np.asarray(column, np.int64) for column in ([1, 1], [0, 1], [0, 0], [2, 3]))
+    )
+    algorithm = custom(
+        lambda b: (send(b, 0, 1, 2), send(b, 0, 1, 3), receive(b, 1, 0, 0), receive(b, 1, 0, 1)),
+        expected=expected,
+    )
+    assert verify(algorithm).ok
+
+
+def test_a_surplus_send_leaves_the_earlier_pairs_intact() -> None:
+    steps = custom(
+        lambda b: (send(b, 0, 1), send(b, 0, 1), send(b, 1, 0), receive(b, 0, 1), receive(b, 1, 0))
+    ).steps
+    messages = match_messages(steps, Findings())
+    assert (messages.send.tolist(), messages.receive.tolist()) == ([0, 3], [4, 2])
+    assert (messages.lonely_sends.tolist(), messages.lonely_receives.tolist()) == ([1], [])
+
+
+def test_unequal_counts_of_a_message_are_named() -> None:
+    report = verify(custom(lambda b: (send(b, 0, 1, count=2), receive(b, 1, 0, count=1))))
+    assert codes(report) == ["count-mismatch"]
+    assert "1 units are expected, 2 are sent" in report.diagnostics[0].message
+
+
+@pytest.mark.parametrize("peer", [-1, 2, 1000])
+def test_peer_outside_the_ranks_is_refused(peer: int) -> None:
+    assert codes(verify(custom(lambda b: send(b, 0, peer)))) == ["peer-range"]
+
+
+def test_message_to_oneself_is_refused() -> None:
+    assert set(codes(verify(custom(lambda b: (send(b, 0, 0), receive(b, 0, 0)))))) == {
+        "self-message"
+    }
+
+
+@pytest.mark.parametrize(
+    ("offset", "count"), [(4, 1), (3, 2), (-1, 1), (2**62, 1), (0, 2**62), (2**62, 2**62)]
+)
+def test_region_outside_its_buffer_is_refused(offset: int, count: int) -> None:
+    algorithm = custom(
+        lambda b: b.add(0, COPY, src_buffer=IN, src_offset=offset, dst_buffer=OUT, count=count)
+    )
+    assert "out-of-bounds" in codes(verify(algorithm))
+
+
+@pytest.mark.parametrize("count", [0, -5])
+def test_step_without_units_is_refused(count: int) -> None:
+    assert codes(
+        verify(custom(lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=count)))
+    ) == ["empty-step"]
+
+
+def test_findings_of_one_code_are_capped_and_the_rest_is_counted() -> None:
+    report = verify(custom(lambda b: [send(b, 0, 1) for _ in range(50)]))
+    named = [found for found in report.diagnostics if found.code == "unmatched-send"]
+    assert len(named) == CAP + 1
+    assert f"{50 - CAP} more" in named[-1].message
+
+
+# ---- deadlock ------------------------------------------------------------------------------------
+
+
+def crossed(builder: StepTableBuilder) -> None:
+    """Two ranks that each wait for the other's message before they send."""
+    for rank in (0, 1):
+        first = receive(builder, rank, 1 - rank)
+        send(builder, rank, 1 - rank, data=[first])
+
+
+def test_deadlock_names_the_steps_of_a_cycle() -> None:
+    report = verify(custom(crossed))
+    assert codes(report)[0] == "deadlock"
+    assert all(
+        f"rank {rank}, step {step}" in report.diagnostics[0].message
+        for rank in (0, 1)
+        for step in (0, 1)
+    )
+    assert out_of_place(report).verdict.startswith("wrong")
+
+
+def test_what_waits_behind_a_deadlock_is_said_per_rank() -> None:
+    algorithm = custom(lambda b: (crossed(b), send(b, 1, 2, data=[3]), receive(b, 2, 1)), ranks=3)
+    blocked = [found for found in verify(algorithm).diagnostics if found.code == "blocked"]
+    assert [found.location.rank for found in blocked] == [2]
+
+
+def test_narrow_and_deep_graphs_get_the_same_levels_as_wide_ones() -> None:
+    length, width = 3000, 3
+    node = np.arange(length * width)
+    parents = np.concatenate([node[:-width], node[: -width - 1]])
+    children = np.concatenate([node[:-width] + width, node[: -width - 1] + width + 1])
+    order = topological_levels(len(node), parents, children)
+    level = np.repeat(np.arange(len(order.level_indptr) - 1), np.diff(order.level_indptr))
+    expected = np.zeros(len(node), int)
+    for child in range(width, len(node)):
+        expected[child] = 1 + max(
+            expected[child - width], expected[child - width - 1] if child > width else 0
+        )
+    assert np.array_equal(level, expected[order.nodes])
+    assert np.array_equal(order.nodes[order.position], node)
+
+
+# ---- bounded buffers -----------------------------------------------------------------------------
+
+
+def flood(messages: int, count: int = 1) -> Algorithm:
+    """Both ranks send all their messages, then receive all, in program order."""
+
+    def build(builder: StepTableBuilder) -> None:
+        for rank in (0, 1):
+            last: list[int] = []
+            for step in [send] * messages + [receive] * messages:
+                last = [step(builder, rank, 1 - rank, count=count, control=last)]
+
+    return custom(build, units=count)
+
+
+@pytest.mark.parametrize(
+    ("messages", "capacity", "is_safe"), [(2, 2, True), (3, 2, False), (8, 8, True), (9, 8, False)]
+)
+def test_more_sends_before_a_receive_than_fit_deadlock(
+    messages: int, capacity: int, is_safe: bool
+) -> None:
+    report = verify(flood(messages), fifo_capacity=capacity)
+    assert ("fifo-deadlock" in codes(report)) != is_safe
+    assert verify(flood(messages)).diagnostics[0].code != "fifo-deadlock"
+
+
+@pytest.mark.parametrize(
+    ("count", "capacity", "least"),
+    [(8, 2, 4), (7, 2, 4), (9, 2, 5), (8, 8, 1), (9, 8, 2), (2, 2, 1)],
+)
+def test_fifo_safety_is_the_least_transfer_that_fits(count: int, capacity: int, least: int) -> None:
+    assert fifo_safety(flood(1, count), capacity).min_units == least
+
+
+def test_fifo_safety_says_when_every_size_deadlocks() -> None:
+    assert fifo_safety(flood(3), 2).min_units is None
+
+
+def test_fifo_units_split_a_step_into_transfers() -> None:
+    assert "fifo-deadlock" in codes(verify(flood(1, 8), fifo_capacity=2, fifo_units=3))
+    assert "fifo-deadlock" not in codes(verify(flood(1, 8), fifo_capacity=2, fifo_units=4))
+
+
+@pytest.mark.parametrize(("line", "least"), [(5, 2), (-1, 1)])
+def test_fused_receive_and_send_forward_piece_by_piece(line: int, least: int) -> None:
+    """Rank 0 sends 8 units to rank 1 before it takes them back, with room for 2 transfers each way.
+
+    A fused rank 1 stops at its third forward, with 2 more transfers on the way: at most 5 pieces,
+    so 2 units each.
+    As two steps it takes in all pieces before it forwards the first one.
+    """
+
+    def build(builder: StepTableBuilder) -> None:
+        sent = send(builder, 0, 1, count=8)
+        receive(builder, 0, 1, count=8, control=[sent])
+        taken = receive(builder, 1, 0, count=8, lane=0, source_line=line)
+        builder.add(
+            1, SEND, peer=0, src_buffer=OUT, count=8, lane=0, source_line=line, data=[taken]
+        )
+
+    assert fifo_safety(custom(build, units=8), 2).min_units == least
+
+
+def test_fifo_safety_of_huge_counts_needs_no_huge_graph() -> None:
+    assert fifo_safety(flood(1, 2**60), 2) == FifoSafety(2**59, 2)
+
+
+def test_fifo_safety_that_was_not_examined_to_the_end_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fifo, "MAX_TRANSFERS", 100)
+    safety = fifo_safety(ring_all_reduce(4), 2)
+    assert safety == FifoSafety(1, 2)
+    safety = fifo_safety(
+        custom(lambda b: (send(b, 0, 1, count=99), receive(b, 1, 0, count=99)), units=99), 2
+    )
+    assert not safety.is_exact
+    assert safety.min_units is not None
+    assert safety.min_units > 1
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_capacity_must_be_positive(capacity: int) -> None:
+    with pytest.raises(UsageError):
+        fifo_safety(flood(1), capacity)
+
+
+# ---- races ---------------------------------------------------------------------------------------
+
+
+def test_two_writes_without_order_race() -> None:
+    algorithm = custom(
+        lambda b: [b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1) for _ in range(2)]
+    )
+    assert out_of_place(verify(algorithm)).verdict == "race"
+
+
+def test_program_order_alone_orders_nothing() -> None:
+    def build(builder: StepTableBuilder, ordered: bool) -> None:
+        first = builder.add(0, COPY, src_buffer=IN, dst_buffer=TMP, count=1, lane=0)
+        builder.add(
+            0,
+            COPY,
+            src_buffer=TMP,
+            dst_buffer=OUT,
+            count=1,
+            lane=0,
+            control=[first] if ordered else [],
+        )
+
+    assert out_of_place(verify(custom(lambda b: build(b, ordered=False)))).verdict == "race"
+    assert out_of_place(verify(custom(lambda b: build(b, ordered=True)))).verdict == "ok"
+
+
+def test_reads_of_one_unit_do_not_race() -> None:
+    algorithm = custom(
+        lambda b: [
+            b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, dst_offset=k, count=1) for k in range(4)
+        ]
+    )
+    assert verify(algorithm).ok
+
+
+def test_a_message_and_its_answer_order_a_read_before_a_write() -> None:
+    """Rank 0 overwrites what it sent once the answer is there: no dependency is needed."""
+
+    def build(builder: StepTableBuilder) -> None:
+        send(builder, 0, 1)
+        taken = receive(builder, 1, 0)
+        send(builder, 1, 0, data=[taken])
+        builder.add(0, RECV, peer=1, dst_buffer=IN, count=1)
+
+    assert verify(custom(build)).ok
+
+
+def test_in_place_aliases_are_one_location() -> None:
+    algorithm = custom(lambda b: (send(b, 0, 1), receive(b, 1, 0), send(b, 1, 0), receive(b, 0, 1)))
+    report = verify(algorithm)
+    assert "race" in report.modes["in_place"].verdict
+    assert report.modes["out_of_place"].verdict == "ok"
+
+
+def test_a_step_does_not_race_with_itself() -> None:
+    algorithm = custom(
+        lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=IN, dst_offset=1, count=3)
+    )
+    assert verify(algorithm).ok
+
+
+def test_regions_of_any_size_are_compared_at_their_borders() -> None:
+    big = 2**40
+    algorithm = custom(
+        lambda b: (
+            b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=big),
+            b.add(0, COPY, src_buffer=IN, dst_buffer=TMP, dst_offset=1, count=big // 2),
+        ),
+        units=2 * big,
+    )
+    assert codes(verify(algorithm)) == ["too-large"]
+    assert out_of_place(verify(algorithm)).verdict == "wrong"
+    racy = custom(
+        lambda b: [b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=k) for k in (1, big)],
+        units=2 * big,
+    )
+    assert out_of_place(verify(racy)).verdict == "wrong+race"
+
+
+def random_messages(seed: int, messages: int, in_lanes: bool) -> StepTable:
+    """Messages between 3 ranks, dependencies at random; `in_lanes`: 2 ordered lanes a rank."""
+    random = np.random.default_rng(seed)
+    builder = StepTableBuilder(3)
+    made: list[list[int]] = [[], [], []]
+    last: dict[tuple[int, int], int] = {}
+    for _ in range(messages):
+        source, target = random.permutation(3)[:2].tolist()
+        for rank, step, peer in ((source, send, target), (target, receive, source)):
+            known, lane = made[rank], int(random.integers(0, 2))
+            parents = set(
+                random.choice(
+                    known, min(len(known), int(random.integers(0, 3))), replace=False
+                ).tolist()
+                if known
+                else []
+            )
+            parents |= {last[rank, lane]} if in_lanes and (rank, lane) in last else set()
+            last[rank, lane] = step(builder, rank, peer, data=sorted(parents), lane=lane)
+            known.append(last[rank, lane])
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("seed", "messages", "in_lanes"),
+    [*((k, 40, False) for k in range(20)), *((k, 150, True) for k in range(3))],
+)
+def test_unordered_pairs_equal_the_closure(
+    seed: int, messages: int, in_lanes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pairs of a random graph, for every stage: bits without lanes, clocks with them."""
+    monkeypatch.setattr(reachability, "_CLOCK_BYTES", 4 * 3 * 2 * messages)
+    monkeypatch.setattr(reachability, "_PARENTS_AT_ONCE", 2)
+    steps = random_messages(seed, messages, in_lanes)
+    relation = happens_before(steps, match_messages(steps, Findings()))
+    reach = np.zeros((len(steps), len(steps)), np.bool_)
+    reach[relation.parents, relation.children] = True
+    for k in range(len(steps)):
+        reach |= np.outer(reach[:, k], reach[k])
+    earlier, later = (side.ravel() for side in np.nonzero(~np.eye(len(steps), dtype=np.bool_)))
+    unordered = reachability.unordered_pairs(steps, relation, earlier, later)
+    assert np.array_equal(unordered, np.flatnonzero(~reach[earlier, later]))
+
+
+# ---- contents ------------------------------------------------------------------------------------
+
+
+def test_missing_doubled_and_foreign_contributions_are_named() -> None:
+    ring = ring_all_reduce(4)
+    kind = ring.steps.kind.copy()
+    kind[np.flatnonzero(kind == RECV_REDUCE)[0]] = RECV
+    report = verify(replace(ring, steps=replace(ring.steps, kind=kind)))
+    wrong = [found.message for found in report.diagnostics if found.code == "wrong-output"]
+    assert (
+        "OUTPUT[3] lacks INPUT[3] of rank 0 after its last write, "
+        "this receive from rank 3 into OUTPUT[3]" in wrong
+    )
+    units = ring.steps.src_offset.copy()
+    units[0] = 1
+    report = verify(replace(ring, steps=replace(ring.steps, src_offset=units)))
+    wrong = [found.message for found in report.diagnostics if found.code == "wrong-output"]
+    assert any("lacks" in message and "holds as foreign" in message for message in wrong)
+
+
+def test_doubled_contribution_is_named() -> None:
+    def build(builder: StepTableBuilder) -> None:
+        first = builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1)
+        builder.add(0, REDUCE, src_buffer=IN, dst_buffer=OUT, count=1, data=[first])
+
+    expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, 0, 0)))
+    report = verify(custom(build, expected=expected))
+    found = report.diagnostics[0]
+    assert found.message.startswith(
+        "OUTPUT[0] holds more than once INPUT[0] of rank 0 after its last write, this reduction"
+    )
+    assert (found.location.rank, found.location.step) == (0, 1)
+
+
+def test_read_of_undefined_unit_is_a_finding_and_poisons_the_result() -> None:
+    report = verify(ring_all_reduce(3))
+    assert report.modes["out_of_place"].verdict == "wrong"
+    algorithm = custom(lambda b: b.add(0, COPY, src_buffer=TMP, dst_buffer=OUT, count=1))
+    assert codes(verify(algorithm)) == ["undefined-read"]
+
+
+def test_output_that_is_never_written_is_undefined() -> None:
+    collective = Collective(CollectiveKind.BROADCAST, 2, 1, root=0)
+    report = verify(
+        Algorithm(
+            collective, StepTable.from_columns(2, {"rank": [], "kind": []}), np.zeros(2, np.int64)
+        )
+    )
+    assert [str(found) for found in report.diagnostics] == [
+        "rank 0: OUTPUT[0] is undefined; no step writes it",
+        "rank 1: OUTPUT[0] is undefined; no step writes it",
+    ]
+
+
+def test_custom_without_expectation_is_judged_but_for_its_result() -> None:
+    report = verify(custom(lambda b: b.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1)))
+    assert report.ok
+    assert report.method == "none"
+    assert [found.code for found in report.diagnostics] == ["contents-not-judged"]
+
+
+def test_timing_only_algorithm_is_checked_for_matching_and_deadlock_only() -> None:
+    algorithm = custom(
+        lambda b: (
+            b.add(0, SEND, peer=1, count=5),
+            b.add(1, RECV, peer=0, count=5),
+            b.add(1, COMPUTE),
+        )
+    )
+    report = verify(algorithm)
+    assert report.ok
+    assert [found.code for found in report.diagnostics] == ["timing-only"]
+    assert not verify(custom(lambda b: b.add(0, SEND, peer=1, count=5))).ok
+
+
+def test_expected_replaces_the_postcondition() -> None:
+    sample = all_samples(3)["shift-to-next"]
+    assert verify(sample, expected=parse_expectation("o[r]=i[r-1]", sample.collective)).ok
+    assert not verify(sample, expected=parse_expectation("o[r]=i[r+1]", sample.collective)).ok
+
+
+def test_requirement_on_a_unit_that_the_output_lacks_is_a_finding() -> None:
+    expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 9, 0, 0)))
+    assert codes(verify(custom(lambda b: None, expected=expected))) == ["output-too-small"]
+
+
+@pytest.mark.parametrize("source_rank", [0, -1])
+@pytest.mark.parametrize("exact_cells", [values.MAX_EXACT_CELLS, 0])
+def test_requirement_of_a_contribution_that_nobody_has_is_a_finding(
+    source_rank: int, exact_cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "MAX_EXACT_CELLS", exact_cells)
+    expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, source_rank, 9)))
+    algorithm = custom(
+        lambda b: b.add(0, COPY, src_buffer=IN, src_offset=3, dst_buffer=OUT, count=1),
+        1,
+        expected=expected,
+    )
+    assert codes(verify(algorithm)) == ["wrong-output"]
+
+
+def test_common_divisor_of_all_sizes_is_taken_out() -> None:
+    scale = 2**40
+    ring = ring_all_reduce(4)
+    steps = replace(
+        ring.steps,
+        src_offset=ring.steps.src_offset * scale,
+        dst_offset=ring.steps.dst_offset * scale,
+        count=ring.steps.count * scale,
+    )
+    collective = Collective(
+        CollectiveKind.ALL_REDUCE, 4, 4 * scale, in_place=True, out_of_place=False
+    )
+    report = verify(Algorithm(collective, steps, np.zeros(4, np.int64)))
+    assert report.ok
+    assert report.method == "exact"
+
+
+def test_too_many_units_are_refused_by_name() -> None:
+    collective = Collective(CollectiveKind.ALL_REDUCE, 2, 2**50 + 1)
+    builder = StepTableBuilder(2)
+    builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=3)
+    report = verify(Algorithm(collective, builder.build(), np.zeros(2, np.int64)))
+    assert codes(report) == ["too-large"]
+    assert "limit" in report.diagnostics[0].message
+
+
+def test_memories_beyond_any_address_do_not_wrap_around() -> None:
+    builder = StepTableBuilder(4)
+    builder.add(0, COPY, src_buffer=IN, dst_buffer=TMP, count=1)
+    collective = Collective(CollectiveKind.ALL_REDUCE, 4, 2**62)
+    assert codes(verify(Algorithm(collective, builder.build(), np.full(4, 2**62, np.int64)))) == [
+        "too-large"
+    ]
+
+
+def test_common_divisor_keeps_the_shares_of_the_ranks_whole() -> None:
+    builder = StepTableBuilder(2)
+    builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=2)
+    report = verify(
+        Algorithm(
+            Collective(CollectiveKind.ALL_TO_ALL, 2, 2), builder.build(), np.zeros(2, np.int64)
+        )
+    )
+    assert "wrong-output" in codes(report)
+
+
+@pytest.mark.parametrize("name", all_samples(4))
+def test_fingerprints_say_the_same_as_exact_multisets(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = all_samples(4)[name]
+    kind = sample.steps.kind.copy()
+    kind[np.flatnonzero(sample.steps.receives)[-1]] = COMPUTE
+    offset = sample.steps.src_offset.copy()
+    offset[np.flatnonzero(sample.steps.sends)[-1]] = 0
+    mutants = [sample, replace(sample, steps=replace(sample.steps, src_offset=offset))]
+    exact = [verify(mutant) for mutant in mutants]
+    monkeypatch.setattr(values, "MAX_EXACT_CELLS", 0)
+    fingerprint = [verify(mutant) for mutant in mutants]
+    assert [report.method for report in exact + fingerprint] == ["exact"] * 2 + ["fingerprint"] * 2
+    assert [report.diagnostics for report in exact] == [
+        report.diagnostics for report in fingerprint
+    ]
+    assert 0 < fingerprint[0].error_probability < 1e-15
+    assert exact[0].error_probability == 0
+
+
+def test_sixty_four_doublings_do_not_pass_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2^64 copies of a foreign contribution are 0 modulo 2^64; the saturating count tells."""
+
+    def build(builder: StepTableBuilder) -> None:
+        last = builder.add(0, COPY, src_buffer=IN, src_offset=1, dst_buffer=TMP, count=1)
+        for _ in range(64):
+            last = builder.add(0, REDUCE, src_buffer=TMP, dst_buffer=TMP, count=1, data=[last])
+        first = builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1)
+        builder.add(0, REDUCE, src_buffer=TMP, dst_buffer=OUT, count=1, data=[first, last])
+
+    monkeypatch.setattr(values, "MAX_EXACT_CELLS", 0)
+    expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, 0, 0)))
+    assert codes(verify(custom(build, expected=expected))) == ["wrong-output"]
+
+
+# ---- report --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 13])
+def test_samples_verify_in_every_claimed_mode(ranks: int) -> None:
+    assert {
+        name: verify(sample).ok for name, sample in all_samples(ranks).items()
+    } == dict.fromkeys(all_samples(ranks), True)
+
+
+def test_samples_cover_every_kind_and_both_modes() -> None:
+    collectives = [sample.collective for sample in all_samples(4).values()]
+    assert {collective.kind for collective in collectives} == set(CollectiveKind)
+    assert any(collective.in_place for collective in collectives)
+    assert any(collective.out_of_place for collective in collectives)
+
+
+def test_unclaimed_mode_is_judged_but_does_not_count() -> None:
+    report = verify(ring_all_reduce(3))
+    assert report.ok
+    assert not report.modes["out_of_place"].is_claimed
+    assert report.modes["out_of_place"].verdict == "wrong"
+    assert report.diagnostics == ()
+
+
+def test_claimed_modes_are_told_apart_in_messages() -> None:
+    sample = all_samples(3)["direct-all-to-all"]
+    report = verify(replace(sample, collective=replace(sample.collective, in_place=True)))
+    assert report.diagnostics
+    assert all(found.message.startswith("in place: ") for found in report.diagnostics)
+
+
+def test_report_is_the_same_every_time() -> None:
+    broken = replace(
+        ring_all_reduce(5),
+        steps=replace(ring_all_reduce(5).steps, channel=np.arange(80, dtype=np.int32) // 7),
+    )
+    assert verify(broken).diagnostics == verify(broken).diagnostics
+
+
+# ---- expectations --------------------------------------------------------------------------------
+
+
+def rows(expected: Contributions) -> set[tuple[int, ...]]:
+    columns = (expected.rank, expected.offset, expected.source_rank, expected.source_unit)
+    return set(zip(*(column.tolist() for column in columns), strict=True))
+
+
+PLAIN = custom(lambda b: None, ranks=3, units=3).collective
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "root"),
+    [
+        ("broadcast root 0", CollectiveKind.BROADCAST, 0),
+        ("reduce root 2", CollectiveKind.REDUCE, 2),
+        ("gather root 1", CollectiveKind.GATHER, 1),
+        ("scatter root 0", CollectiveKind.SCATTER, 0),
+        ("all-gather", CollectiveKind.ALL_GATHER, None),
+        ("allreduce", CollectiveKind.ALL_REDUCE, None),
+        ("reduce_scatter", CollectiveKind.REDUCE_SCATTER, None),
+        (" All to All ", CollectiveKind.ALL_TO_ALL, None),
+    ],
+)
+def test_expectation_by_name_is_that_collective(
+    text: str, kind: CollectiveKind, root: int | None
+) -> None:
+    meant = Collective(kind, 3, 3, root).postcondition()
+    assert meant is not None
+    assert rows(parse_expectation(text, PLAIN)) == rows(meant)
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("o[r]=i[r+1]", {(0, 1), (1, 2)}),
+        ("o[r] = i[r-1]", {(1, 0), (2, 1)}),
+        ("o[1]=o[2]=i[0]", {(1, 0), (2, 0)}),
+        ("o[r]=i[r]", {(0, 0), (1, 1), (2, 2)}),
+        ("o[0]=i[2]; o[2]=i[0]", {(0, 2), (2, 0)}),
+        ("o[r]=i[0]", {(0, 0), (1, 0), (2, 0)}),
+    ],
+)
+def test_assignment_copies_whole_buffers(text: str, pairs: set[tuple[int, int]]) -> None:
+    found = rows(parse_expectation(text, PLAIN))
+    assert found == {(to, unit, origin, unit) for to, origin in pairs for unit in range(3)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "broadcast",
+        "all-gather root 0",
+        "sort",
+        "o[r]",
+        "i[r]=o[r]",
+        "o[r]=i[r*2]",
+        "o[x]=i[0]",
+        "o[0]=",
+        "broadcast root 9",
+    ],
+)
+def test_other_texts_are_refused_with_the_forms(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_expectation(text, PLAIN)
