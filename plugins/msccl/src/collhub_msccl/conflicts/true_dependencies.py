@@ -11,7 +11,7 @@ import numpy as np
 from collhub_msccl.conflicts.accesses import Edges, conflicts_within_blocks, find_accesses
 from collhub_msccl.conflicts.between_blocks import conflicts_between_blocks
 from collhub_msccl.conflicts.clocks import Clocks, tell_clocks
-from hub_core.model import COLUMN_DTYPES, Collective, Int64Array, StepTable
+from hub_core.model import COLUMN_DTYPES, Collective, Int64Array, StepTable, group_of_entry
 
 
 def with_true_dependencies(
@@ -84,5 +84,4 @@ def _columns(table: StepTable) -> dict[str, Int64Array]:
 
 def _edges(indptr: Int64Array, indices: Int64Array) -> Edges:
     """Pairs (parent, child) of a CSR table of parents."""
-    children = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return indices, children
+    return indices, group_of_entry(indptr)

@@ -29,6 +29,9 @@ from hub_core.model import (
     Provenance,
     StepKind,
     StepTable,
+    group_of_entry,
+    row_pointer,
+    run_mask,
 )
 
 Columns = dict[str, Int64Array]
@@ -98,8 +101,8 @@ def _rows(columns: Columns) -> tuple[Columns, Int64Array]:
     A message has two rows, that of the sender first; a local operation has one.
     """
     is_message = columns["src_rank"] != columns["dst_rank"]
-    operation = np.repeat(np.arange(len(is_message)), 1 + is_message)
-    is_second = np.append(False, operation[1:] == operation[:-1])[: len(operation)]
+    operation = group_of_entry(row_pointer(1 + is_message))
+    is_second = ~run_mask(operation)
     first = _first_rows(columns, is_message)
     second = _second_rows(columns)
     rows = {
