@@ -15,10 +15,10 @@ from typing import Any
 import google.protobuf
 import numpy as np
 
+from hub_core.chakra.algorithms.write import write
+from hub_core.chakra.codec.schema import message_class
+from hub_core.chakra.codec.wire import record_bounds, varint
 from hub_core.chakra.read import read
-from hub_core.chakra.schema import message_class
-from hub_core.chakra.wire import record_bounds, varint
-from hub_core.chakra.write import write
 from hub_core.model import Algorithm
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce

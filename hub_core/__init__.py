@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING
 from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
+    from hub_core.chakra.codec.nodes import NodeTable, NodeType
+    from hub_core.chakra.formats import ChakraWriteOptions
+    from hub_core.chakra.traces import (
+        chakra_bytes,
+        chakra_messages,
+        chakra_nodes,
+        chakra_record,
+        chakra_traces,
+    )
     from hub_core.installed import installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
     from hub_core.model.collectives import Collective, Contributions, CustomContract
@@ -41,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Algorithm",
     "Buffer",
+    "ChakraWriteOptions",
     "Collective",
     "CollectiveKind",
     "Contributions",
@@ -52,6 +62,8 @@ __all__ = [
     "Loss",
     "LossPolicy",
     "LossyError",
+    "NodeTable",
+    "NodeType",
     "PluginError",
     "Provenance",
     "ReduceOp",
@@ -66,6 +78,11 @@ __all__ = [
     "VerifyReport",
     "Written",
     "__version__",
+    "chakra_bytes",
+    "chakra_messages",
+    "chakra_nodes",
+    "chakra_record",
+    "chakra_traces",
     "discover",
     "execute",
     "installed_version",
@@ -80,6 +97,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "hub_core.chakra.codec.nodes": "NodeTable NodeType",
+    "hub_core.chakra.formats": "ChakraWriteOptions",
+    "hub_core.chakra.traces": (
+        "chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"
+    ),
     "hub_core.installed": "installed_version",
     "hub_core.model.algorithm": "Algorithm Provenance",
     "hub_core.model.collectives": "Collective Contributions CustomContract",

@@ -9,7 +9,7 @@ from hub_core.cli.output import diagnostic_object, print_diagnostic, print_field
 
 if TYPE_CHECKING:
     from hub_core.certificates import CertificateReport
-    from hub_core.model.algorithm import JsonValue
+    from hub_core.model import JsonValue
 
 
 def print_certificate(report: CertificateReport) -> None:

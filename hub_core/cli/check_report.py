@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
-    from hub_core.plugin_api.check import CheckReport
+    from hub_core.model import JsonValue
+    from hub_core.plugin_api import CheckReport
 
 
 def print_check(name: str, report: CheckReport) -> None:

@@ -15,11 +15,10 @@ from hub_core.cli.loss_objects import loss_objects
 from hub_core.cli.output import print_json, print_note, progress
 from hub_core.cli.session import Session, check_stdout
 from hub_core.cli.writing import policy_of, print_losses, write_out, wrote
-from hub_core.model.diagnostics import UsageError
-from hub_core.model.losses import Loss, apply_policy
+from hub_core.model import Loss, UsageError, apply_policy
 from hub_core.pipeline.inputs import open_source
 from hub_core.pipeline.outputs import chosen_writer
-from hub_core.plugin_api.command_line import (
+from hub_core.plugin_api import (
     Assignments,
     assign,
     force_flag,
@@ -31,10 +30,10 @@ from hub_core.plugin_api.command_line import (
 )
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.model import Algorithm, JsonValue
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.outputs import Written
-    from hub_core.plugin_api.writer import FormatWriter
+    from hub_core.plugin_api import FormatWriter
     from hub_core.registry.plugins import Provided
 
 

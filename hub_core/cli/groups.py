@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hub_core.model.diagnostics import UsageError
+from hub_core.model import UsageError
 from hub_core.registry.closest_match import closest
 
 

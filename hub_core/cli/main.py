@@ -16,11 +16,11 @@ import click
 
 from hub_core.cli.output import one_line, print_diagnostic, print_error
 from hub_core.cli.session import Session
-from hub_core.model.diagnostics import ExitCode, HubError, UsageError
+from hub_core.model import ExitCode, HubError, UsageError
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
-    from hub_core.plugin_api.command import Command
+    from hub_core.plugin_api import Command
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141
@@ -54,7 +54,7 @@ class _OfferedCommands(click.Group):
 
 def _all_commands(session: Session) -> list[Command]:
     """The core's own commands in their order, then those of plugins by name."""
-    from hub_core.plugin_api.command import Command
+    from hub_core.plugin_api import Command
     from hub_core.registry.core_plugin import OWN_COMMANDS
 
     provided = session.registry().all(Command)
@@ -65,7 +65,7 @@ def _plugin_command(session: Session, name: str) -> click.Command:
     """The command of a plugin. Raises `HubError` with the closest match, or for a broken plugin."""
     if name.startswith("-"):
         raise click.NoSuchOption(name)
-    from hub_core.plugin_api.command import Command
+    from hub_core.plugin_api import Command
     from hub_core.registry.border import blamed_on
 
     registry = session.registry()
@@ -84,7 +84,7 @@ def _plugin_command(session: Session, name: str) -> click.Command:
 
 
 def _imported(reference: str) -> click.Command:
-    from hub_core.plugin_api.references import resolve
+    from hub_core.plugin_api import resolve
 
     command = resolve(reference)
     if not isinstance(command, click.Command):

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hub_core.model.diagnostics import Diagnostic, Severity
+from hub_core.model import Diagnostic, Severity
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
+    from hub_core.model import JsonValue
 
 
 PROGRESS_DELAY_S = 1.0

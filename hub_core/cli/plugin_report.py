@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hub_core.plugin_api.hooks import API_VERSION
-from hub_core.plugin_api.offers import Offer, kind_of
-from hub_core.plugin_api.options import Option
+from hub_core.plugin_api import API_VERSION, Offer, Option
+from hub_core.plugin_api.offers import kind_of
 from hub_core.registry.descriptions import options_of, reference_of
 from hub_core.registry.plugins import Plugin, Registry
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
+    from hub_core.model import JsonValue
 
 
 def report(

@@ -15,12 +15,12 @@ from hub_core.cli.output import (
     progress,
 )
 from hub_core.cli.session import Session
-from hub_core.model.diagnostics import ExitCode
-from hub_core.plugin_api.command_line import Assignments
+from hub_core.model import ExitCode
+from hub_core.plugin_api import Assignments
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
-    from hub_core.plugin_api.check import CheckReport, LoadableCall
+    from hub_core.model import JsonValue
+    from hub_core.plugin_api import CheckReport, LoadableCall
 
 
 def report_runtime(

@@ -13,20 +13,33 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from hub_core.cli import output
-from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity, UsageError
-from hub_core.model.losses import Loss, LossPolicy, apply_policy
+from hub_core.model import (
+    Diagnostic,
+    InputError,
+    Location,
+    Loss,
+    LossPolicy,
+    Severity,
+    UsageError,
+    apply_policy,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hub_core.model.algorithm import Algorithm
-    from hub_core.network.topology import Topology
+    from hub_core.model import Algorithm
+    from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.outputs import Written
-    from hub_core.plugin_api.command import OpenedInput, OutputTarget, WrittenFiles
-    from hub_core.plugin_api.options import Option
-    from hub_core.plugin_api.report_writer import ReportRequest, Shown
-    from hub_core.plugin_api.writer import FormatWriter
+    from hub_core.plugin_api import (
+        FormatWriter,
+        OpenedInput,
+        Option,
+        OutputTarget,
+        ReportRequest,
+        Shown,
+        WrittenFiles,
+    )
     from hub_core.registry.plugins import Provided, Registry
 
 

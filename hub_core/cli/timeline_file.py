@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_note
-from hub_core.model.diagnostics import UsageError
+from hub_core.model import UsageError
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import Algorithm
-    from hub_core.plugin_api.executor import ExecutionResult
-    from hub_core.plugin_api.simulator import SimulationResult
+    from hub_core.model import Algorithm
+    from hub_core.plugin_api import ExecutionResult, SimulationResult
 
 
 def write_timeline(
@@ -27,7 +26,7 @@ def write_timeline(
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.artifacts import Content, destination
-    from hub_core.plugin_api.formats import Format
+    from hub_core.plugin_api import Format
     from hub_core.timeline import MAX_EVENTS, MAX_RANKS, timeline
 
     if result.step_start_ns is None or result.step_end_ns is None:

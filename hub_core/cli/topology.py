@@ -17,17 +17,15 @@ from hub_core.cli.output import (
 )
 from hub_core.cli.session import Session, check_stdout, written_paths
 from hub_core.cli.topology_facts import facts_object, link_objects, print_facts, print_links
-from hub_core.model.diagnostics import ExitCode, Severity
-from hub_core.model.quantities import format_time, parse_size
-from hub_core.plugin_api.command_line import from_option, json_flag, output_option
+from hub_core.model import ExitCode, Severity, format_time, parse_size
+from hub_core.plugin_api import from_option, json_flag, output_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hub_core.model.algorithm import JsonValue
-    from hub_core.model.diagnostics import Diagnostic
-    from hub_core.network.topology import Topology
+    from hub_core.model import Diagnostic, JsonValue
+    from hub_core.network import Topology
 
 
 _ARGUMENT = click.argument("text", metavar="T")
@@ -52,7 +50,7 @@ def show(
     session: Session, text: str, lists_links: bool, source_format: str | None, as_json: bool
 ) -> None:
     """Say what T is: nodes, links by class, dimensions, bandwidth of a node, diameter, groups."""
-    from hub_core.network.facts import facts_of
+    from hub_core.network import facts_of
 
     network = session.read_topology(text, source_format)
     with progress("looking at the network"):
@@ -124,7 +122,7 @@ def draw(
     Regular networks stand as their dimensions say, others in layers or circles. Colour and width
     tell bandwidth and latency.
     """
-    from hub_core.plugin_api.report_writer import ReportRequest, Shown
+    from hub_core.plugin_api import ReportRequest, Shown
 
     check_stdout(out, as_json)
     network = session.read_topology(text, source_format)
@@ -145,7 +143,7 @@ def convert(
     """Write T as the hub's JSON document, to a file or - for stdout."""
     from hub_core.documents.topologies import topology_to_json
     from hub_core.pipeline.artifacts import Content, destination
-    from hub_core.plugin_api.formats import Format
+    from hub_core.plugin_api import Format
 
     check_stdout(out, as_json)
     network = session.read_topology(text, source_format)
@@ -171,7 +169,7 @@ def _say(network: Topology, paths: Sequence[Path], as_json: bool) -> None:
 def _findings(session: Session, network: Topology) -> tuple[Diagnostic, ...]:
     """What every installed check of networks says."""
     from hub_core.pipeline.checks import checks_of, run_check
-    from hub_core.plugin_api.check import CheckRequest, Subject
+    from hub_core.plugin_api import CheckRequest, Subject
 
     request = CheckRequest(name=network.name, topology=network)
     checks = checks_of(Subject.TOPOLOGY, session.registry())
@@ -180,9 +178,9 @@ def _findings(session: Session, network: Topology) -> tuple[Diagnostic, ...]:
 
 def _bounds(network: Topology, size: int) -> dict[str, int]:
     """The lower bound in nanoseconds of every collective that has one; roots are NPU 0."""
-    from hub_core.model.collectives import Collective
+    from hub_core.model import Collective
     from hub_core.model.kinds import ROOTED, CollectiveKind
-    from hub_core.network.bounds import lower_bound_ns
+    from hub_core.network import lower_bound_ns
 
     npus, found = network.num_npus, {}
     for kind in CollectiveKind:

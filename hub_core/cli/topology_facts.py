@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_fields, print_table
-from hub_core.model.quantities import format_bandwidth, format_time
+from hub_core.model import format_bandwidth, format_time
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
-    from hub_core.network.facts import Facts, HalfCut, Span
-    from hub_core.network.topology import Dimension, Topology
+    from hub_core.model import JsonValue
+    from hub_core.network import Dimension, Facts, HalfCut, Span, Topology
 
 
 _LISTED = 10
@@ -161,7 +160,7 @@ def _print_classes(facts: Facts) -> None:
 
 
 def _print_groups(network: Topology) -> None:
-    from hub_core.model.rank_lists import format_ranks
+    from hub_core.model import format_ranks
 
     rows = [
         (name, format_ranks(members)) for name, members in list(network.groups.items())[:_LISTED]

@@ -12,7 +12,7 @@ from collhub_astra_sim.analytical import NodeTimes, simulate, simulate_nodes
 from collhub_astra_sim.options import Model
 from trace_graphs import COMP, Graph, GraphNode
 
-from hub_core.chakra.nodes import NodeType
+from hub_core import NodeType
 from hub_core.model import (
     Algorithm,
     Buffer,

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.local_costs import local_durations_ns, stated_durations_ns
 from collhub_astra_sim.options import Model
-from hub_core.chakra.nodes import NodeTable, lower
+from hub_core import NodeTable
+from hub_core import chakra_nodes as lower
 from hub_core.model import Algorithm, Diagnostic, Location
 from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad, Options, SimulationResult

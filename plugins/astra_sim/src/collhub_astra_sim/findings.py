@@ -10,7 +10,7 @@ import numpy.typing as npt
 from collhub_astra_sim.inputs import rank_of_nodes
 from collhub_astra_sim.kernel import World
 from collhub_astra_sim.options import Model
-from hub_core.chakra.nodes import NodeTable, NodeType
+from hub_core import NodeTable, NodeType
 from hub_core.model import Diagnostic, Location, Severity
 from hub_core.network import DimensionKind, Occupancy, Topology
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from collhub_astra_sim.expressible import AstraNetwork
 from collhub_astra_sim.workload import COLLECTIVE_KEYS
-from hub_core.chakra.nodes import NodeTable, NodeType
+from hub_core import NodeTable, NodeType
 from hub_core.model import Algorithm, Location, Loss
 from hub_core.network import link_times_ns
 

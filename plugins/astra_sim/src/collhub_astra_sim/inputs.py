@@ -22,7 +22,7 @@ from collhub_astra_sim.kernel import (
 )
 from collhub_astra_sim.network import LONGEST_NS, Network, network_between
 from collhub_astra_sim.options import Model
-from hub_core.chakra.nodes import NodeTable, NodeType
+from hub_core import NodeTable, NodeType
 from hub_core.model import InputError, Location
 from hub_core.network import Topology
 

@@ -15,7 +15,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.chakra.nodes import NodeType
+from hub_core import NodeType
 
 Int64Array = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_astra_sim.options import Model
-from hub_core.chakra.nodes import NodeTable, NodeType
+from hub_core import NodeTable, NodeType
 from hub_core.model import Algorithm, StepKind, message_bytes
 from hub_core.network import link_times_ns
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.chakra.formats import CHAKRA_WRITER
+from hub_core import CHAKRA_WRITER
 from hub_core.plugin_api import (
     Format,
     FormatWriter,

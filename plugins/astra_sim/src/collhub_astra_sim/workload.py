@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
-
-from hub_core.chakra.nodes import NodeType
-from hub_core.chakra.schema import message_class
-from hub_core.chakra.wire import varint
+from hub_core import NodeType, chakra_record
 from hub_core.model import CollectiveKind
 
 GROUP = "1"
@@ -47,10 +42,4 @@ def idle_workload() -> bytes:
 
 
 def _trace(**node: object) -> bytes:
-    return _record("GlobalMetadata", version=_VERSION) + _record("Node", **node)
-
-
-def _record(message: str, **fields: object) -> bytes:
-    build = cast("Callable[..., object]", message_class(message))
-    body: bytes = build(**fields).SerializeToString(deterministic=True)  # type: ignore[attr-defined]
-    return varint(len(body)) + body
+    return chakra_record("GlobalMetadata", version=_VERSION) + chakra_record("Node", **node)
