@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 import time
@@ -21,6 +20,9 @@ PROGRESS_DELAY_S = 1.0
 
 def print_json(document: object) -> None:
     """Print one JSON document: keys in the given order, ASCII, two spaces of indent, no NaN."""
+    # Imported here: most commands print text.
+    import json
+
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
