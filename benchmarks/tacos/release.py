@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_tacos.compiling import kernel, part
+from collhub_packing.compiling import kernel, part
 
 from hub_core.network import Topology, parse_topology
 

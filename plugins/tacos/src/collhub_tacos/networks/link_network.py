@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_tacos.columns import Float64Array, Int64Array
+from hub_core.model import Float64Array, Int64Array
 from hub_core.network import Occupancy, Topology
 
 # Whole picoseconds: sums are exact, ties are ties, and a byte takes one even at 1 TB/s.

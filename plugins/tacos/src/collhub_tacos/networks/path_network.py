@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_tacos.columns import BoolArray, Int64Array, row_pointer
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from hub_core.model import BoolArray, Int64Array, row_pointer
 from hub_core.network import Occupancy, Routes, Topology, link_times_ns
 
 # Simulators count nanoseconds, everything here picoseconds.

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.columns import BoolArray, Int64Array, counted_positions
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.progress import FractionReport, unreported
 from collhub_tacos.schedules.arrival_log import ArrivalLog
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from hub_core.model import InputError
+from hub_core.model import BoolArray, InputError, Int64Array, counted_positions
 
 if TYPE_CHECKING:
     from collhub_tacos.schedules.replay_kernel import Holdings

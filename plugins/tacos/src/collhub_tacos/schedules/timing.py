@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collhub_tacos.columns import (
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import links_of_arcs
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.schedules.windows import released_at_once, windows_of_links
+from hub_core.model import (
+    InputError,
     Int64Array,
     counted_positions,
     csr,
@@ -15,11 +20,6 @@ from collhub_tacos.columns import (
     inverse,
     row_pointer,
 )
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import links_of_arcs
-from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.schedules.windows import released_at_once, windows_of_links
-from hub_core.model import InputError
 
 if TYPE_CHECKING:
     from collhub_tacos.schedules.event_loop import EventHeap, Jobs, SenderQueues

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_tacos.columns import Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
+from hub_core.model import Int64Array
 
 # The fewer are under way, the less there is for a simulator to put in another order.
 _MOST_ON_THE_WAY = 12

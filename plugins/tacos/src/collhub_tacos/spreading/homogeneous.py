@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.columns import Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.reach import hops_from, unreachable
 from collhub_tacos.networks.translation import Translations
@@ -20,7 +19,7 @@ from collhub_tacos.progress import FractionReport, Progress, named, silent, unre
 from collhub_tacos.schedules.arrival_log import ArrivalLog, identifier_type
 from collhub_tacos.spreading.seed_search import best_of_seeds
 from collhub_tacos.spreading.translated import symmetric_all_gather
-from hub_core.model import InputError
+from hub_core.model import InputError, Int64Array
 
 _MOST_SEEDS = 20
 _PAIRS_FOR_SEEDS = 5_000_000
