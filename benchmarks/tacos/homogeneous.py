@@ -137,7 +137,7 @@ def _row(case: HomogeneousCase, runs: int, release_runs: int, release_work: floa
     chunk_bytes = case.total // (npus * case.chunks)
     ours, cpu_s = _ours(topology, case.chunks, chunk_bytes, runs)
     peer = f"{'':>36}"
-    # In the order of what a run of the release takes.
+    # Chunks of all nodes times pairs of nodes: what an event of the release looks at.
     if npus * npus * npus * case.chunks <= release_work:
         peer = _release(topology, case.chunks, chunk_bytes, release_runs, cpu_s)
     published = f"{case.published_us:>10.2f}"
