@@ -17,8 +17,8 @@ from hub_core.model import (
     counted_positions,
     csr,
     expanded_ranges,
+    group_pointer,
     inverse,
-    row_pointer,
 )
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _queues(
     paths, single = links_of_arcs(network, times)
     links = len(single.busy)
     first = paths.links[paths.indptr[link]]
-    begin = row_pointer(np.bincount(first, minlength=links))
+    begin = group_pointer(first, links)
     waiting, number = _at_hand(first, begin, unmet, rank, is_fixed)
     ready = np.flatnonzero(number)
     touched = _filled(links, 0)
