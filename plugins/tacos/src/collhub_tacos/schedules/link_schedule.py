@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from collhub_schedules import Transfers
 
-from collhub_tacos.columns import BoolArray, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.windows import released_at_once, windows, windows_of_links
+from hub_core.model import BoolArray, Int64Array
+from hub_core.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
