@@ -17,7 +17,6 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_out
 from hub_core.model import Collective, CollectiveKind, Int64Array
-from hub_core.transfers import Chunks, Transfers
 
 _SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
 _PIPELINE_LADDER = tuple(1 << power for power in range(11))

@@ -11,7 +11,6 @@ from collhub_schedules import Transfers
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.windows import released_at_once, windows, windows_of_links
 from hub_core.model import BoolArray, Int64Array
-from hub_core.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
