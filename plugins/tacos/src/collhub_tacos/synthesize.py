@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
+from collhub_schedules import Transfers
+
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.judging import (
     MOST_JUDGED,
