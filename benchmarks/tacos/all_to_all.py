@@ -27,7 +27,6 @@ import hub_core
 from hub_core import Collective, CollectiveKind, Topology, parse_topology
 from hub_core.model import Int64Array
 from hub_core.network import Occupancy
-from hub_core.transfers import Chunks, Transfers, algorithm_of
 
 TORI = ("torus:8x8", "torus:4x4x4", "torus:8x8x8")
 CONSTANTS = "?bandwidth=50GiB/s&latency=500ns"

@@ -10,7 +10,7 @@ import pytest
 from hub_core.chakra.algorithms.lowering import message_tags
 from hub_core.chakra.formats import ChakraReadOptions
 from hub_core.chakra.read import read
-from hub_core.chakra.workloads.survey import survey
+from hub_core.cli.workload_survey import survey
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import InputError
 from hub_core.plugin_api import Source, SourcePart

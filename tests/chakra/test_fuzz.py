@@ -14,7 +14,7 @@ from hub_core.chakra.codec.metadata import encode_metadata
 from hub_core.chakra.codec.wire import varint
 from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.chakra.read import read
-from hub_core.chakra.workloads.survey import survey
+from hub_core.cli.workload_survey import survey
 from hub_core.model.diagnostics import HubError
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce

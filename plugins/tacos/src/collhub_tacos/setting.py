@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_schedules import Chunks
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import contracted
@@ -16,7 +17,6 @@ from collhub_tacos.progress import Progress
 from hub_core.model import Collective, CollectiveKind, Int64Array, UsageError, message_bytes
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest
-from hub_core.transfers import Chunks
 
 _MOST_CHUNKS = 1 << 20
 # Pairs of a link and a chunk up to which several numbers of chunks are tried.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
+from collhub_schedules import Transfers
+
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.judging import (
     MOST_JUDGED,
@@ -21,7 +23,6 @@ from collhub_tacos.setting import Setting
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
-from hub_core.transfers import Transfers
 from hub_core.verification import verify
 
 _NAME = "collhub-tacos"

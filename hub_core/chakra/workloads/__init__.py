@@ -1,1 +1,0 @@
-"""Execution traces of whole jobs."""
