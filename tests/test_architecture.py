@@ -26,7 +26,7 @@ version public_names installed schemas
 model
 network
 verification plugin_api
-chakra documents execution
+chakra documents
 registry
 pipeline
 testing
