@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from hub_core.model import Diagnostic, Severity
 
 if TYPE_CHECKING:
-    from hub_core.model import JsonValue
+    pass
 
 
 PROGRESS_DELAY_S = 1.0
@@ -21,23 +20,10 @@ PROGRESS_DELAY_S = 1.0
 
 def print_json(document: object) -> None:
     """Print one JSON document: keys in the given order, ASCII, two spaces of indent, no NaN."""
+    # Imported here: most commands print text.
+    import json
+
     print(json.dumps(document, indent=2, allow_nan=False))
-
-
-def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
-    """A finding as the reports carry it; parts of the location that are not known are null."""
-    place = diagnostic.location
-    return {
-        "code": diagnostic.code,
-        "severity": str(diagnostic.severity),
-        "message": diagnostic.message,
-        "cure": diagnostic.cure,
-        "file": place.file,
-        "line": place.line,
-        "byte": place.byte,
-        "rank": place.rank,
-        "step": place.step,
-    }
 
 
 def print_table(

@@ -9,7 +9,7 @@ import click
 
 from hub_core.cli.groups import CommandGroup
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
-from hub_core.cli.plugin_report import description_of, plugin_object, report
+from hub_core.cli.plugin_report import default_text, description_of, plugin_object, report
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, PluginError
 from hub_core.plugin_api import Option, json_flag
@@ -164,7 +164,7 @@ def _print_plugin(plugin: Plugin) -> None:
 def _option_text(option: Option) -> str:
     facts = [str(option.type)]
     facts += [f"one of {', '.join(option.choices)}"] if option.choices else []
-    facts += [f"default {option.default}"] if option.default is not None else []
+    facts += [f"default {default_text(option)}"] if option.default is not None else []
     facts += [f"environment variable {option.environment}"] if option.environment else []
     return f"-O {option.name}=...  {option.help} ({'; '.join(facts)})"
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         PluginError,
         Severity,
         UsageError,
+        diagnostic_object,
     )
     from hub_core.model.findings import CAP, Findings
     from hub_core.model.kinds import (
@@ -128,6 +129,7 @@ __all__ = [
     "counted_positions",
     "csr",
     "describe",
+    "diagnostic_object",
     "expanded_ranges",
     "first_positions",
     "format_bandwidth",
@@ -170,7 +172,7 @@ _HOMES = {
     ),
     "hub_core.model.diagnostics": (
         "Diagnostic ExitCode HubError InputError Location LossyError PluginError Severity "
-        "UsageError"
+        "UsageError diagnostic_object"
     ),
     "hub_core.model.findings": "CAP Findings",
     "hub_core.model.kinds": (
