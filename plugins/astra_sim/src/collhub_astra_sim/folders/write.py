@@ -144,6 +144,8 @@ def _network(
 
 def _ends(nodes: NodeTable, members: Int64Array) -> tuple[Int64Array, Int64Array]:
     """(sending NPU, receiving NPU) of every message; `members`: the NPU of every rank."""
-    sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
     rank = group_of_entry(nodes.rank_indptr)
-    return members[rank[sends]], members[nodes.peer[sends]]
+    is_send = nodes.type == NodeType.COMM_SEND
+    sources = members[rank[is_send]]
+    destinations = members[nodes.peer[is_send]]
+    return sources, destinations
