@@ -16,10 +16,12 @@ from types import ModuleType
 
 import numba
 import numpy as np
-from collhub_astra_sim.analytical import simulate, simulate_nodes
+from collhub_astra_sim.options import AnalyticalOptions
+from collhub_astra_sim.simulating.analytical import simulate, simulate_nodes
 
 import hub_core
 from hub_core.network import parse_topology
+from hub_core.plugin_api import SimulationRequest
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.version import __version__
 
@@ -44,7 +46,8 @@ def main() -> None:
         f"{versions}, median of {arguments.runs} runs, ring all-reduce of 64 MiB, congestion-aware"
     )
     start = time.process_time()
-    simulate(ring_all_reduce(4), parse_topology("ring:4"), BYTES, {})
+    first = SimulationRequest(ring_all_reduce(4), parse_topology("ring:4"), BYTES)
+    simulate(first, AnalyticalOptions())
     print(
         f"first call, which loads or compiles the kernel: {time.process_time() - start:.1f} CPU s"
     )
@@ -75,9 +78,9 @@ def _row(
 def _measure_ring(ranks: int, runs: int) -> None:
     algorithm = ring_all_reduce(ranks)
     topology = parse_topology(f"ring:{ranks}?{CONSTANTS}")
-    median, time_ns = _row(
-        "analytical", ranks, lambda: simulate(algorithm, topology, BYTES, {}).time_ns, runs
-    )
+    request = SimulationRequest(algorithm, topology, BYTES)
+    options = AnalyticalOptions()
+    median, time_ns = _row("analytical", ranks, lambda: simulate(request, options).time_ns, runs)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     expected, seconds = MEASURED.get(ranks, (time_ns, None))
     if time_ns != expected:
