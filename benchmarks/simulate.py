@@ -19,7 +19,7 @@ import numpy as np
 from collhub_astra_sim.analytical import simulate, simulate_nodes
 
 import hub_core
-from hub_core.network import parse_topology
+from hub_core import parse_topology
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.version import __version__
 

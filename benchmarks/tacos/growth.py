@@ -10,7 +10,7 @@ import numpy as np
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.spreading.homogeneous import all_gather, fewest_steps
 
-from hub_core.network import parse_topology
+from hub_core import parse_topology
 
 STEP_PS = 1000
 # Measured with TACOS v1.3.0 on a shared 2-core machine: CPU seconds, one chunk a node.

@@ -21,8 +21,8 @@ from collhub_tacos.schedules.replay import replay_log
 from collhub_tacos.spreading.homogeneous import LockstepResult, best_all_gather
 from release import all_gather as release_all_gather
 
-from hub_core import Collective, CollectiveKind
-from hub_core.network import Occupancy, parse_topology
+from hub_core import Collective, CollectiveKind, parse_topology
+from hub_core.network import Occupancy
 
 GIB, MIB = 1 << 30, 1 << 20
 USUAL = "bandwidth=50GiB/s&latency=500ns"

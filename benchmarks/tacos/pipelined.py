@@ -20,8 +20,9 @@ from collhub_tacos.spreading.heterogeneous import find_all_gather as by_events
 from collhub_tacos.spreading.homogeneous import best_all_gather as in_lockstep
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
-from hub_core.network import Occupancy, parse_topology
+from hub_core.network import Occupancy
 from hub_core.transfers import Chunks, algorithm_of
 from hub_core.version import __version__
 

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from collhub_tacos.compiling import kernel, part
 
-from hub_core.network import Topology, parse_topology
+from hub_core import parse_topology
+from hub_core.network import Topology
 
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]

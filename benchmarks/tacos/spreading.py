@@ -18,8 +18,9 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import find_all_gather
 
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
-from hub_core.network import Occupancy, parse_topology
+from hub_core.network import Occupancy
 from hub_core.version import __version__
 
 Int64Array = npt.NDArray[np.int64]

@@ -20,8 +20,8 @@ from collhub_tacos.networks.translation import Translations
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.symmetric import find_all_gather
 
-from hub_core import Collective, CollectiveKind
-from hub_core.network import Occupancy, Topology, parse_topology
+from hub_core import Collective, CollectiveKind, parse_topology
+from hub_core.network import Occupancy, Topology
 
 MIB = 1 << 20
 NETWORKS = Path(__file__).resolve().parents[2] / "plugins" / "tacos" / "tests" / "tacos_networks.py"

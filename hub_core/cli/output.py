@@ -8,36 +8,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from hub_core.model.diagnostics import Diagnostic, Severity
 
-if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
-
-
 PROGRESS_DELAY_S = 1.0
+
+
+def print_line(line: str) -> None:
+    """Print one line of data."""
+    print(line)
 
 
 def print_json(document: object) -> None:
     """Print one JSON document: keys in the given order, ASCII, two spaces of indent, no NaN."""
     print(json.dumps(document, indent=2, allow_nan=False))
-
-
-def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
-    """A finding as the reports carry it; parts of the location that are not known are null."""
-    place = diagnostic.location
-    return {
-        "code": diagnostic.code,
-        "severity": str(diagnostic.severity),
-        "message": diagnostic.message,
-        "cure": diagnostic.cure,
-        "file": place.file,
-        "line": place.line,
-        "byte": place.byte,
-        "rank": place.rank,
-        "step": place.step,
-    }
 
 
 def print_table(

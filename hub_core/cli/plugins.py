@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.groups import CommandGroup
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 from hub_core.cli.plugin_report import description_of, plugin_object, report
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import ExitCode, PluginError
+from hub_core.plugin_api.command_group import CommandGroup
 from hub_core.plugin_api.command_line import json_flag
 from hub_core.plugin_api.offers import kind_of
 from hub_core.plugin_api.options import Option

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import (
-    diagnostic_object,
     print_diagnostic,
     print_json,
     print_table,
@@ -17,6 +16,7 @@ from hub_core.cli.output import (
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import ExitCode
 from hub_core.plugin_api.command_line import Assignments
+from hub_core.plugin_api.report_objects import diagnostic_object
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue

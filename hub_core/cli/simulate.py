@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.output import (
-    diagnostic_object,
     print_fields,
     print_json,
     print_table,
@@ -30,6 +29,7 @@ from hub_core.plugin_api.command_line import (
     source_argument,
     verify_option,
 )
+from hub_core.plugin_api.report_objects import diagnostic_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

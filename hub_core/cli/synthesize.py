@@ -13,26 +13,27 @@ import click
 
 from hub_core.cli.loss_objects import loss_objects
 from hub_core.cli.output import (
-    diagnostic_object,
     print_diagnostic,
     print_fields,
     print_json,
     progress,
     progress_bar,
 )
-from hub_core.cli.session import Session, Target, check_stdout
+from hub_core.cli.session import Session, Target
 from hub_core.model.diagnostics import ExitCode, UsageError
 from hub_core.model.quantities import format_bytes, format_time, parse_size
 from hub_core.model.rank_lists import format_ranks, parse_ranks
 from hub_core.plugin_api.command_line import (
     Assignments,
     assign,
+    check_stdout,
     force_flag,
     json_flag,
     option_pairs,
     strict_flag,
     to_option,
 )
+from hub_core.plugin_api.report_objects import diagnostic_object
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue

@@ -13,7 +13,6 @@ import click
 
 from hub_core.cli.check_report import check_object, print_check
 from hub_core.cli.output import (
-    diagnostic_object,
     print_diagnostic,
     print_json,
     print_table,
@@ -30,6 +29,7 @@ from hub_core.plugin_api.command_line import (
     option_pairs,
     source_argument,
 )
+from hub_core.plugin_api.report_objects import diagnostic_object
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue

@@ -19,9 +19,11 @@ from hub_core.plugin_api.command import (
     OutputTarget,
     WrittenFiles,
 )
+from hub_core.plugin_api.command_group import CommandGroup
 from hub_core.plugin_api.command_line import (
     Assignments,
     assign,
+    check_stdout,
     force_flag,
     from_option,
     json_flag,
@@ -46,6 +48,7 @@ from hub_core.plugin_api.options import (
 )
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.references import Reference, resolve
+from hub_core.plugin_api.report_objects import diagnostic_object
 from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
 from hub_core.plugin_api.simulator import (
     LinkLoad,
@@ -71,6 +74,7 @@ __all__ = [
     "CheckRequest",
     "Command",
     "CommandContext",
+    "CommandGroup",
     "ExecutionRequest",
     "ExecutionResult",
     "Executor",
@@ -107,7 +111,9 @@ __all__ = [
     "WriteResult",
     "WrittenFiles",
     "assign",
+    "check_stdout",
     "declared_options",
+    "diagnostic_object",
     "force_flag",
     "from_option",
     "hookimpl",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.network.connectedness import Pairs
 from hub_core.network.topology import Topology
+from hub_core.topology_drawing.pairs import Pairs
 from hub_core.topology_drawing.places import Points
 
 Int64Array = npt.NDArray[np.int64]

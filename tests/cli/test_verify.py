@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hub_core import parse_topology
 from hub_core.certificates import network_object
 from hub_core.model.collectives import Collective
 from hub_core.model.kinds import CollectiveKind
-from hub_core.network.builders import parse_topology
 from hub_core.transfers import Chunks, Transfers, algorithm_of
 
 

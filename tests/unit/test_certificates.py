@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hub_core import parse_topology
 from hub_core.certificates import (
     check_certificate,
     find_certificate,
@@ -20,7 +21,6 @@ from hub_core.certificates import (
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.kinds import CollectiveKind
-from hub_core.network.builders import parse_topology
 from hub_core.network.topology import Topology
 from hub_core.transfers import Chunks, Transfers, algorithm_of
 

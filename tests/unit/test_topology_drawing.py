@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hub_core import parse_topology
 from hub_core.model.diagnostics import UsageError
-from hub_core.network.builders import parse_topology
 from hub_core.network.links import Links
 from hub_core.network.topology import Topology
 from hub_core.topology_drawing import MAX_NODES, draw

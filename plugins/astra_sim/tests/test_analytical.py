@@ -12,6 +12,7 @@ from collhub_astra_sim.analytical import NodeTimes, simulate, simulate_nodes
 from collhub_astra_sim.options import Model
 from trace_graphs import COMP, Graph, GraphNode
 
+from hub_core import parse_topology
 from hub_core.chakra.nodes import NodeType
 from hub_core.model import (
     Algorithm,
@@ -26,7 +27,7 @@ from hub_core.model import (
     StepTableBuilder,
     UsageError,
 )
-from hub_core.network import Topology, parse_topology
+from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad, OptionValue
 from hub_core.testing.samples import ring_all_reduce
 

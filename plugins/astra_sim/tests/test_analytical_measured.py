@@ -13,7 +13,7 @@ from collhub_astra_sim.analytical import simulate_nodes
 from collhub_astra_sim.options import Model
 from trace_graphs import COMP, Graph, GraphNode
 
-from hub_core.network import parse_topology
+from hub_core import parse_topology
 from hub_core.testing.samples import ring_all_reduce as sample_ring_all_reduce
 
 MIB = 1 << 20

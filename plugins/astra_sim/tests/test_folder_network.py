@@ -11,8 +11,9 @@ from collhub_astra_sim.network_yaml import network_text, read
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hub_core import parse_topology
 from hub_core.model import InputError, UsageError
-from hub_core.network import Dimension, DimensionKind, grid, parse_topology
+from hub_core.network import Dimension, DimensionKind, grid
 from hub_core.plugin_api import Source
 from hub_core.testing.samples import ring_all_reduce
 

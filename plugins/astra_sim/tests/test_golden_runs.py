@@ -13,9 +13,10 @@ from collhub_astra_sim.options import Model
 from spec_simulator import SpecSimulator
 from trace_graphs import graph_of_golden
 
+from hub_core import parse_topology
 from hub_core.chakra.read import read as read_traces
 from hub_core.chakra.write import write_nodes
-from hub_core.network import Topology, parse_topology
+from hub_core.network import Topology
 from hub_core.plugin_api import Source, SourcePart
 
 BUILDERS = {"Ring": "ring", "FullyConnected": "fully-connected", "Switch": "switch"}

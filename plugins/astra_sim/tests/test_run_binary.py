@@ -13,8 +13,8 @@ from collhub_astra_sim.outcome import parse_output
 from collhub_astra_sim.process import run
 from collhub_astra_sim.run_binary import simulate
 
+from hub_core import parse_topology
 from hub_core.model import ExitCode, InputError, PluginError, Severity, UsageError
-from hub_core.network import parse_topology
 from hub_core.testing.samples import ring_all_reduce
 
 MIB = 1 << 20

@@ -8,9 +8,10 @@ from typing import Any
 from hub_core.pipeline.work import work as pipeline
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.certificates import CertificateReport, check_certificate, find_certificate
 from hub_core.model import Collective, CollectiveKind
-from hub_core.network import Occupancy, Topology, parse_topology
+from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisResult
 
 KINDS = ("broadcast", "reduce", "all-reduce", "all-gather", "reduce-scatter", "scatter", "gather")

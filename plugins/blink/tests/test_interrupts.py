@@ -11,8 +11,8 @@ from collhub_packing import SpanningTree
 from hub_core.pipeline.work import work as pipeline
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
-from hub_core.network import parse_topology
 from hub_core.plugin_api import SynthesisResult
 
 

@@ -15,10 +15,11 @@ from golden_classes import ROWS
 from hub_core.pipeline.work import work as pipeline
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.certificates import check_certificate, find_certificate
 from hub_core.documents.algorithms import write as write_document
 from hub_core.model import HubError, InputError, UsageError
-from hub_core.network import Occupancy, Topology, parse_topology
+from hub_core.network import Occupancy, Topology
 
 GB = 10**9
 

@@ -18,11 +18,12 @@ from collhub_astra_sim.network_yaml import network_text
 from collhub_astra_sim.options import NETWORKS
 from collhub_astra_sim.run_script import GROUPS, MEMORY, NETWORK, SCRIPT, SYSTEM, WORKLOAD, script
 from collhub_astra_sim.workload import COLLECTIVE_KEYS, GROUP, collective_workload, idle_workload
+from hub_core import parse_topology
 from hub_core.chakra.nodes import NodeTable, NodeType, lower
 from hub_core.chakra.profile import default_bytes
 from hub_core.chakra.write import write as write_traces
 from hub_core.model import Algorithm, CollectiveKind, InputError, Loss, UsageError
-from hub_core.network import Topology, parse_topology
+from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, Options, WriteResult
 
 Int64Array = npt.NDArray[np.int64]

@@ -26,9 +26,9 @@ from collhub_nccl.programs.schedule_tables import schedule_cpp, schedule_json
 from emitted import link, make, missing_tools, run, tables, write_fixed
 from hub_core.pipeline.work import work as pipeline
 
+from hub_core import parse_topology
 from hub_core.execution.program import RecordKind
 from hub_core.model import Algorithm, Collective, CollectiveKind, PluginError, UsageError
-from hub_core.network import parse_topology
 from hub_core.plugin_api import WriteResult
 from hub_core.testing import samples
 

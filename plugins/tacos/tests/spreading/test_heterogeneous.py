@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind, InputError
-from hub_core.network import Links, Occupancy, Topology, parse_topology
+from hub_core.network import Links, Occupancy, Topology
 from hub_core.transfers import Chunks, algorithm_of
 
 Int64Array = npt.NDArray[np.int64]

@@ -8,6 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from hub_core import discover
+from hub_core.plugin_api import ReportWriter, Shown
+
+# What draws is another plugin's, which need not be installed.
+NEEDS_PICTURES = pytest.mark.skipif(
+    not any(found.offer.shows is Shown.TOPOLOGY for found in discover().all(ReportWriter)),
+    reason="no installed plugin draws networks",
+)
 PAIRS = {
     "schema": "collhub/topology-1",
     "name": "two pairs",
@@ -97,7 +105,8 @@ def test_report_of_check_has_findings_and_bounds(collhub, pairs: Path) -> None:
     sound = collhub("topology", "check", "ring:4", "--json", "--size", "1MiB").report()
     assert (sound["ok"], sound["collective_bytes"]) == (True, 2**20)
     assert set(sound["bounds_ns"]) == {
-        "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "gather", "scatter",
+        "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "gather",
+        "scatter",
     }  # fmt: skip
     assert min(sound["bounds_ns"].values()) > 0
 
@@ -114,6 +123,7 @@ def test_lone_npu_is_no_defect(collhub, text: str) -> None:
     assert (run.code, run.error_lines) == (0, [])
 
 
+@NEEDS_PICTURES
 def test_draw_writes_svg_to_a_file_or_stdout(collhub, tmp_path: Path) -> None:
     out = tmp_path / "ring.svg"
     run = collhub("topology", "draw", "ring:4", "-o", out)
@@ -122,6 +132,7 @@ def test_draw_writes_svg_to_a_file_or_stdout(collhub, tmp_path: Path) -> None:
     assert collhub("topology", "draw", "ring:4", "-o", "-").out.encode() == out.read_bytes()
 
 
+@NEEDS_PICTURES
 def test_drawing_replaces_the_one_before(collhub, tmp_path: Path) -> None:
     out = tmp_path / "net.svg"
     for text in ("ring:4", "mesh:2x2"):
@@ -176,9 +187,10 @@ def test_report_and_output_cannot_share_stdout(collhub, command: str) -> None:
             ["check", "ring:4", "--size", "0MiB"],
             "size '0MiB' is not a positive whole number of bytes",
         ),
-        (
+        pytest.param(
             ["draw", "ring:5000", "-o", "x.svg"],
             "topology ring:5000: 5000 nodes are more than 4096 in one picture; draw a part",
+            marks=NEEDS_PICTURES,
         ),
         (["draw", "ring:4"], "Missing option '-o' / '--output'"),
         (["show"], "Missing argument 'T'"),
@@ -193,9 +205,8 @@ def test_wrong_request_is_one_line_and_exit_2(collhub, arguments: list[str], say
 
 def test_wrong_file_is_one_line_and_exit_1(collhub, tmp_path: Path) -> None:
     file = tmp_path / "net.json"
-    file.write_text(
-        '{"schema": "collhub/topology-1", "npus": 2, "links": [{"from": 0, "to": 5, "bandwidth": "0GB/s"}]}'
-    )
+    link = {"from": 0, "to": 5, "bandwidth": "0GB/s"}
+    file.write_text(json.dumps({"schema": "collhub/topology-1", "npus": 2, "links": [link]}))
     run = collhub("topology", "check", file)
     assert (run.code, run.out, len(run.error_lines)) == (1, "", 1)
     assert "$.links[0]: node 5 is not in 0..1" in run.error_lines[0]
@@ -203,3 +214,11 @@ def test_wrong_file_is_one_line_and_exit_1(collhub, tmp_path: Path) -> None:
 
 def test_group_without_a_command_shows_its_help(collhub) -> None:
     assert "Show, check, draw and convert networks." in collhub("topology", "--help").out
+
+
+def test_the_program_without_this_plugin_says_where_the_command_is(collhub) -> None:
+    run = collhub("--disable-plugin", "topologies", "topology", "show", "ring:4")
+    (line,) = run.error_lines
+    assert (run.code, run.out) == (3, "")
+    assert line.startswith("error: there is no command 'topology'; plugin topologies (")
+    assert "is disabled: by --disable-plugin topologies" in line
