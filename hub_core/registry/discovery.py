@@ -87,7 +87,7 @@ def discover(
 
 @cache
 def core_alone() -> Registry:
-    """The core's own offers, without a look at what is installed; made once, as it never changes."""
+    """The core's own offers, without a look at what is installed; made once."""
     return Registry((_core(),))
 
 

@@ -19,6 +19,8 @@ from hub_core.topology_drawing.irregular_layout import irregular_places
 from hub_core.topology_drawing.lines import Lines
 from hub_core.topology_drawing.regular_layout import regular_places
 
+pytestmark = pytest.mark.needs_plugins
+
 SVG = "{http://www.w3.org/2000/svg}"
 TEXTS = (
     "line:5", "ring:6", "ring:2", "line:1", "mesh:3x4", "torus:3x4", "torus:2x3x4", "fc:5", "switch:5", "hypercube:4",
