@@ -1,11 +1,12 @@
-"""Time the executors of the core beside the bare copies and adds of a schedule, and beside torch's own all-reduce.
+"""Time the executors of this machine beside bare copies and adds, and beside torch's all-reduce.
 
     python benchmarks/execution.py [--large] [--without-torch]
 
-A line is one all-reduce of float32: the executor, the ranks, the size, the median of its repeats, and the same for what it is
-held against, both measured in this run. `bare`: numpy copies and adds of the ring, hand-written, on arrays made before.
-`gloo`: torch.distributed's own all_reduce with the backend gloo, one process a rank on this machine. Times move with what
-else the machine does; CPU seconds are those of this process.
+A line is one all-reduce of float32: the executor, the ranks, the size, the median of its repeats,
+and the same for what it is held against, both measured in this run. `bare`: numpy copies and adds
+of the ring, hand-written, on arrays made before. `gloo`: torch.distributed's own all_reduce with
+the backend gloo, one process a rank on this machine. Times move with what else the machine does;
+CPU seconds are those of this process.
 """
 
 from __future__ import annotations
@@ -24,14 +25,11 @@ from multiprocessing.queues import SimpleQueue
 from typing import Any
 
 import numpy as np
+from collhub_execution import block_counts, block_elements, exact_inputs, judge
 
 import hub_core
-from hub_core.execution.data import block_elements, exact_inputs
-from hub_core.execution.judgement import judge
-from hub_core.execution.levels import levelled_program
 from hub_core.model import Algorithm, ReduceOp
-from hub_core.registry.discovery import discover
-from hub_core.testing.samples import (
+from hub_core.testing import (
     all_pairs_all_reduce,
     halving_doubling_all_reduce,
     ring_all_reduce,
@@ -39,11 +37,12 @@ from hub_core.testing.samples import (
 
 MIB = 1 << 20
 REPEATS = 7
-REGISTRY = discover(use_plugins=False)
+FLOAT32 = np.dtype(np.float32)
+REGISTRY = hub_core.discover()
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BenchmarkLine:
     """One row: what was timed, seconds of each repeat, and of what it is held against."""
 
     what: str
@@ -57,18 +56,14 @@ class Line:
 
 def executed(algorithm: Algorithm, size: int, name: str, repeats: int) -> Sequence[float]:
     """Times of the repeats; the result is checked."""
-    program = levelled_program(algorithm, in_place=True)
-    inputs = exact_inputs(
-        program,
-        block_elements(program, size, np.dtype(np.float32)),
-        np.dtype(np.float32),
-        ReduceOp.SUM,
-    )
+    blocks = block_counts(algorithm)
+    elements = block_elements(blocks, size, FLOAT32)
+    inputs = exact_inputs(blocks, elements, FLOAT32, ReduceOp.SUM)
     result = hub_core.execute(
         algorithm,
         inputs,
         name=name,
-        program=program,
+        in_place=True,
         repeats=repeats,
         warmups=1,
         timeout_s=600,
@@ -79,7 +74,7 @@ def executed(algorithm: Algorithm, size: int, name: str, repeats: int) -> Sequen
 
 
 def bare_ring(num_ranks: int, size: int) -> Callable[[], float]:
-    """The copies and adds of a ring all-reduce, on arrays made before: a chunk to a slot and an add, then chunks around."""
+    """Copies and adds of a ring all-reduce: a chunk to a slot and an add, then chunks around."""
     elements = size // 4 // num_ranks
     vectors = [np.full((num_ranks, elements), rank, np.float32) for rank in range(num_ranks)]
     slots = [np.empty(elements, np.float32) for _ in range(num_ranks)]
@@ -104,14 +99,16 @@ def bare_ring(num_ranks: int, size: int) -> Callable[[], float]:
     return run
 
 
-def against_bare(num_ranks: int, size: int) -> Line:
+def against_bare(num_ranks: int, size: int) -> BenchmarkLine:
     """`numpy` and the bare ring, in turn."""
     start, bare, ours, theirs = time.process_time(), bare_ring(num_ranks, size), [], []
     bare()
     for _ in range(REPEATS):
         ours += executed(ring_all_reduce(num_ranks), size, "numpy", 1)
         theirs.append(bare())
-    return Line("numpy ring", num_ranks, size, ours, "bare", theirs, time.process_time() - start)
+    return BenchmarkLine(
+        "numpy ring", num_ranks, size, ours, "bare", theirs, time.process_time() - start
+    )
 
 
 def gloo_times(num_ranks: int, size: int, repeats: int) -> Sequence[float]:
@@ -155,7 +152,7 @@ def gloo_rank(
     distributed.destroy_process_group()
 
 
-def shared(size: int, has_torch: bool) -> Line:
+def shared(size: int, has_torch: bool) -> BenchmarkLine:
     """`shared-memory` beside gloo, or beside `numpy` where torch is not installed."""
     start = time.process_time()
     ours = executed(ring_all_reduce(8), size, "shared-memory", REPEATS)
@@ -164,7 +161,7 @@ def shared(size: int, has_torch: bool) -> Line:
         if has_torch
         else executed(ring_all_reduce(8), size, "numpy", REPEATS)
     )
-    return Line(
+    return BenchmarkLine(
         "shared-memory ring",
         8,
         size,
@@ -175,13 +172,13 @@ def shared(size: int, has_torch: bool) -> Line:
     )
 
 
-def other(name: str, algorithm: Algorithm, size: int) -> Line:
+def other(name: str, algorithm: Algorithm, size: int) -> BenchmarkLine:
     """`numpy` beside `shared-memory` on another algorithm."""
     start = time.process_time()
     ours, theirs = (
         executed(algorithm, size, executor, REPEATS) for executor in ("numpy", "shared-memory")
     )
-    return Line(
+    return BenchmarkLine(
         f"numpy {name}",
         algorithm.num_ranks,
         size,
@@ -192,7 +189,7 @@ def other(name: str, algorithm: Algorithm, size: int) -> Line:
     )
 
 
-def print_line(line: Line) -> None:
+def print_line(line: BenchmarkLine) -> None:
     ours, theirs = statistics.median(line.times_s), statistics.median(line.against_s)
     size = f"{line.size // MIB} MiB" if line.size >= MIB else f"{line.size // 1024} KiB"
     cells = (
@@ -214,12 +211,10 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     has_torch = importlib.util.find_spec("torch") is not None and not arguments.without_torch
-    print(
-        f"Python {platform.python_version()}, numpy {np.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    )
-    print(
-        f"{'executor':24}{'ranks':>6}{'size':>9}{'median':>15} {'against':>14}{'median':>15}{'ratio':>9}{'best':>15}{'CPU s':>8}"
-    )
+    versions = f"Python {platform.python_version()}, numpy {np.__version__}"
+    print(f"{versions}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    ours = f"{'executor':24}{'ranks':>6}{'size':>9}{'median':>15}"
+    print(f"{ours} {'against':>14}{'median':>15}{'ratio':>9}{'best':>15}{'CPU s':>8}")
     sizes = [(8, MIB), (8, 64 * MIB), (64, MIB), *([(64, 64 * MIB)] if arguments.large else [])]
     for num_ranks, size in sizes:
         print_line(against_bare(num_ranks, size))

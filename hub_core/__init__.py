@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING
 from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
+    from hub_core.chakra.codec.nodes import NodeTable, NodeType
+    from hub_core.chakra.formats import ChakraWriteOptions
+    from hub_core.chakra.traces import (
+        chakra_bytes,
+        chakra_messages,
+        chakra_nodes,
+        chakra_record,
+        chakra_traces,
+    )
     from hub_core.documents.topologies import topology_to_json
     from hub_core.installed import installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.synthesis import synthesize
     from hub_core.pipeline.topology_input import parse_topology, read_topology
     from hub_core.plugin_api.simulator import SimulationResult
+    from hub_core.public_names import names_from
     from hub_core.registry.discovery import discover
     from hub_core.registry.plugins import Registry
     from hub_core.verification import VerifyReport, verify
@@ -41,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Algorithm",
     "Buffer",
+    "ChakraWriteOptions",
     "Collective",
     "CollectiveKind",
     "Contributions",
@@ -52,6 +63,8 @@ __all__ = [
     "Loss",
     "LossPolicy",
     "LossyError",
+    "NodeTable",
+    "NodeType",
     "PluginError",
     "Provenance",
     "ReduceOp",
@@ -66,9 +79,15 @@ __all__ = [
     "VerifyReport",
     "Written",
     "__version__",
+    "chakra_bytes",
+    "chakra_messages",
+    "chakra_nodes",
+    "chakra_record",
+    "chakra_traces",
     "discover",
     "execute",
     "installed_version",
+    "names_from",
     "parse_topology",
     "read",
     "read_topology",
@@ -81,6 +100,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "hub_core.chakra.codec.nodes": "NodeTable NodeType",
+    "hub_core.chakra.formats": "ChakraWriteOptions",
+    "hub_core.chakra.traces": (
+        "chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"
+    ),
     "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_version",
     "hub_core.model.algorithm": "Algorithm Provenance",
@@ -100,6 +124,7 @@ _HOMES = {
     "hub_core.pipeline.synthesis": "synthesize",
     "hub_core.pipeline.topology_input": "parse_topology read_topology",
     "hub_core.plugin_api.simulator": "SimulationResult",
+    "hub_core.public_names": "names_from",
     "hub_core.registry.discovery": "discover",
     "hub_core.registry.plugins": "Registry",
     "hub_core.verification": "VerifyReport verify",

@@ -1,1 +1,1 @@
-"""The Chakra execution-trace codec, collective profile v1."""
+"""Chakra execution traces: the canonical files of algorithms, and what others write."""

@@ -1,28 +1,29 @@
-"""The execution-trace format as declarations: what readers and writers it has and which options they take."""
+"""The execution-trace format as declarations: its reader, its writer and their options."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api.formats import Format, Layout
-from hub_core.plugin_api.options import OptionType, option
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.writer import FormatWriter
+from hub_core.plugin_api import Format, FormatReader, FormatWriter, Layout, OptionType, option
 
 CHAKRA = Format(
     name="chakra",
-    description="Chakra execution traces, one file a rank (collective profile v1 and foreign dialects)",
+    description=(
+        "Chakra execution traces, one file a rank (collective profile v1 and foreign dialects)"
+    ),
     suffixes=(".et",),
-    # Record 0 is GlobalMetadata: a version string of five characters, or an attribute with a plain name. What the reader
-    # refuses by name is claimed too: a first record that is a node (legacy files), and compressed files.
-    signature=rb"(?s)\A(?:\x1f\x8b|.{1,5}(?:\x0a\x05[0-9]\.[0-9]\.[0-9]|\x12.{1,5}\x0a[\x01-\x20][a-z_]{3}"
+    # Record 0 is GlobalMetadata: a version string of five characters, or an attribute with a plain
+    # name. What the reader refuses by name is claimed too: a first record that is a node (legacy
+    # files), and compressed files.
+    signature=rb"(?s)\A(?:\x1f\x8b|.{1,5}(?:\x0a\x05[0-9]\.[0-9]\.[0-9]"
+    rb"|\x12.{1,5}\x0a[\x01-\x20][a-z_]{3}"
     rb"|(?:\x08.{1,10})?\x12[\x01-\x40][A-Z][A-Za-z_]{2}))",
     layout=Layout.PREFIX,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ChakraReadOptions:
     """Options of the reader `chakra`."""
 
     drop_dangling: bool = option(
@@ -38,7 +39,7 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOptions:
+class ChakraWriteOptions:
     """Options of the writer `chakra`."""
 
     size: int | None = option(
@@ -65,5 +66,6 @@ class WriteOptions:
     )
 
 
-CHAKRA_READER = FormatReader(CHAKRA, "hub_core.chakra.read:read", ReadOptions)
-CHAKRA_WRITER = FormatWriter(CHAKRA, "hub_core.chakra.write:write", WriteOptions)
+CHAKRA_READER = FormatReader(CHAKRA, "hub_core.chakra.read:read", ChakraReadOptions)
+CHAKRA_WRITER = FormatWriter(CHAKRA, "hub_core.chakra.algorithms.write:write", ChakraWriteOptions)
+"""The writer of traces: its format and its record of options."""

@@ -5,56 +5,62 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from hub_core.chakra.records import RankFile
-from hub_core.model.diagnostics import InputError, Location
-from hub_core.plugin_api.sources import Source, SourcePart
+from hub_core.chakra.codec.records import RankFile
+from hub_core.model import InputError, Location
+from hub_core.plugin_api import Source, SourcePart
 
+# Big enough for column-wise work, small enough for memory.
 _BATCH_BYTES = 4 << 20
 _RANK_IN_NAME = re.compile(r"\.([0-9]{1,9})\.[^.]*\Z")
 
 
 def rank_parts(source: Source) -> list[SourcePart]:
-    """The parts in order of rank, one for each of 0..n-1. Raises `InputError` where one is missing or doubled."""
+    """The parts in order of rank, one for each of 0..n-1.
+
+    Raises `InputError` where one is missing or doubled.
+    """
     by_rank: dict[int, SourcePart] = {}
     for part in source.parts:
         rank = _rank(part, len(source.parts))
         if rank in by_rank:
-            raise InputError(
-                f"{by_rank[rank].name} is of rank {rank} too",
-                location=Location(part.name),
-                code="rank-files",
-            )
+            raise _wrong_files(part.name, f"{by_rank[rank].name} is of rank {rank} too")
         by_rank[rank] = part
+    # Doubled ranks are refused, so that all are there when there are as many as the last one says.
     if not by_rank:
-        raise InputError(
-            "there are no rank files", location=Location(source.name), code="rank-files"
-        )
-    missing = [rank for rank in range(len(by_rank)) if rank not in by_rank]
-    if missing:
-        message = f"the file of rank {missing[0]} is missing: found {len(by_rank)} files, the last one of rank {max(by_rank)}"
-        cure = "give the files of ranks 0..n-1"
-        raise InputError(message, location=Location(source.name), code="rank-files", cure=cure)
-    return [by_rank[rank] for rank in range(len(by_rank))]
+        raise _wrong_files(source.name, "there are no rank files")
+    count = len(by_rank)
+    for rank in range(count):
+        if rank not in by_rank:
+            found = f"found {count} files, the last one of rank {max(by_rank)}"
+            message = f"the file of rank {rank} is missing: {found}"
+            raise _wrong_files(source.name, message, "give the files of ranks 0..n-1")
+    return [by_rank[rank] for rank in range(count)]
 
 
 def _rank(part: SourcePart, count: int) -> int:
+    """The rank that the source, or else the name of the file, states."""
     if part.rank is not None:
         return part.rank
     if match := _RANK_IN_NAME.search(part.name):
         return int(match[1])
     if count == 1:
         return 0
-    cure = "name the files PREFIX.<rank>.et"
-    raise InputError(
-        "the file name does not tell the rank",
-        location=Location(part.name),
+    message = "the file name does not tell the rank"
+    raise _wrong_files(part.name, message, "name the files PREFIX.<rank>.et")
+
+
+def _wrong_files(name: str, message: str, cure: str = "") -> InputError:
+    """An error about a file of the set, or about the set."""
+    return InputError(
+        message,
+        location=Location(name),
         code="rank-files",
         cure=cure,
     )
 
 
 def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
-    """Group files so that a batch is big enough for column-wise work and small enough for memory."""
+    """Group files so that a batch has some megabytes."""
     batch: list[RankFile] = []
     size = 0
     for file in files:

@@ -1,15 +1,31 @@
-"""Recognise what is not an execution trace of today's schema, and say what it is instead."""
+"""Recognise what is not an execution trace of today's schema, and say what it is instead.
+
+Source: the history of `et_def.proto` in mlcommons/chakra, 2023.
+"""
 
 from __future__ import annotations
 
-from hub_core.chakra.metadata import Metadata, decode_metadata
-from hub_core.chakra.records import RankFile, located
-from hub_core.chakra.wire import Field, WireError, WireType, record_bounds, walk
-from hub_core.model.diagnostics import InputError, Location
+from hub_core.chakra.codec.metadata import Metadata, decode_metadata
+from hub_core.chakra.codec.records import RankFile, located
+from hub_core.chakra.codec.wire import Field, WireError, WireType, record_bounds, walk
+from hub_core.model import InputError, Location
 
 _GZIP = b"\x1f\x8b"
 _PRINTABLE = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\r\n")
 _OLD_EG_FIELDS = range(12, 21)
+_OF_2023 = (
+    "old-schema",
+    "the metadata is of the schema of August to October 2023, which is not supported",
+)
+_OF_JUNE_2023 = (
+    "old-schema",
+    "a trace of schema 0.0.2 or 0.0.3 (June and July 2023), which is not supported",
+)
+_LEGACY_EG = (
+    "legacy-eg",
+    "an execution graph (.eg) of before June 2023: convert it with a tool of that time",
+)
+_NODE = ("missing-metadata", "record 0 is a node: the GlobalMetadata record is missing")
 
 
 def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Metadata]:
@@ -17,6 +33,7 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
 
     Raises `InputError` that names the problem for whatever is not a trace.
     """
+    # Before the framing: a compressed file would be called truncated.
     _check_magic(name, content)
     try:
         starts, stops = record_bounds(content)
@@ -24,31 +41,32 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
     except WireError as error:
         raise located(error, name) from None
     if len(starts) == 1:
+        # Simulators read a node from every rank and do not stop without one.
         cure = "a rank with nothing to do needs one COMP_NODE"
-        raise InputError(
-            "metadata only, no node follows", location=Location(name), code="no-nodes", cure=cure
-        )
+        message = "metadata only, no node follows"
+        raise InputError(message, location=Location(name), code="no-nodes", cure=cure)
     return RankFile(name, rank, content, starts[1:], stops[1:]), metadata
 
 
 def _check_magic(name: str, content: bytes) -> None:
+    """Name files that are no records at all."""
     place = Location(name, byte=0)
+    # What a failed download or a full disk leaves behind.
     if not content:
         raise InputError("the file is empty", location=Location(name), code="empty-file")
-    if content[:2] == _GZIP:
+    if content.startswith(_GZIP):
         cure = "decompress it with gunzip: simulators do not read compressed traces either"
         raise InputError("the file is compressed with gzip", location=place, code="gzip", cure=cure)
-    if (
-        len(content) > 1
-        and set(content[:64]) <= _PRINTABLE
-        and content.lstrip()[:1] in (b"<", b"{", b"[")
-    ):
-        raise InputError(
-            "a text file (XML or JSON), not an execution trace", location=place, code="not-a-trace"
-        )
+    start = set(content[:64])
+    is_text = len(content) > 1 and start <= _PRINTABLE
+    # Only the first character: the length of a record may be a printable byte, too.
+    if is_text and content.lstrip()[:1] in (b"<", b"{", b"["):
+        message = "a text file (XML or JSON), not an execution trace"
+        raise InputError(message, location=place, code="not-a-trace")
 
 
 def _metadata(body: bytes, offset: int) -> Metadata:
+    """The metadata in record 0, whose body starts at `offset` of the file."""
     try:
         fields = list(walk(body, 0, len(body)))
     except WireError as error:
@@ -61,30 +79,17 @@ def _metadata(body: bytes, offset: int) -> Metadata:
 
 
 def _foreign_schema(body: bytes, fields: list[Field]) -> tuple[str, str] | None:
-    """Code and description of what record 0 is where it is not GlobalMetadata; see the schema's history."""
-    if all(field.number in (1, 2) and field.wire is WireType.BYTES for field in fields):
-        # GlobalMetadata of August to October 2023 held attributes, messages that start with a name, in field 1.
-        if any(
-            field.number == 1 and body[field.start : field.start + 1] == b"\n" for field in fields
-        ):
-            return (
-                "old-schema",
-                "the metadata is of the schema of August to October 2023, which is not supported",
-            )
-        return None
-    if any(field.number == 11 and field.wire is WireType.BYTES for field in fields):
-        return (
-            "old-schema",
-            "a trace of schema 0.0.2 or 0.0.3 (June and July 2023), which is not supported",
-        )
-    is_proto2 = body[:2] == b"\x08\x00" or any(
-        field.number == 4 and field.wire is WireType.VARINT for field in fields
-    )
-    if is_proto2 or any(
-        field.number in _OLD_EG_FIELDS and field.wire is WireType.VARINT for field in fields
-    ):
-        return (
-            "legacy-eg",
-            "an execution graph (.eg) of before June 2023: convert it with a tool of that time",
-        )
-    return "missing-metadata", "record 0 is a node: the GlobalMetadata record is missing"
+    """Code and description of what record 0 is where it is not GlobalMetadata."""
+    texts = [field for field in fields if field.wire is WireType.BYTES]
+    numbers = {field.number for field in fields if field.wire is WireType.VARINT}
+    if len(texts) == len(fields) and all(field.number in (1, 2) for field in texts):
+        # GlobalMetadata of August to October 2023 held attributes in field 1: messages that start
+        # with a name, where today's schema has the text of the version.
+        starts = [field.start for field in texts if field.number == 1]
+        return _OF_2023 if any(body.startswith(b"\n", start) for start in starts) else None
+    if any(field.number == 11 for field in texts):
+        return _OF_JUNE_2023
+    # proto2 wrote the id 0 of the first node, which proto3 leaves out.
+    if body[:2] == b"\x08\x00" or 4 in numbers or not numbers.isdisjoint(_OLD_EG_FIELDS):
+        return _LEGACY_EG
+    return _NODE

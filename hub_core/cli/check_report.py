@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_diagnostic, print_fields
-from hub_core.plugin_api.report_objects import diagnostic_object
+from hub_core.model.diagnostics import diagnostic_object
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
-    from hub_core.plugin_api.check import CheckReport
+    from hub_core.model import JsonValue
+    from hub_core.plugin_api import CheckReport
 
 
 def print_check(name: str, report: CheckReport) -> None:

@@ -8,7 +8,7 @@ import click
 
 from hub_core.cli.loss_objects import loss_objects
 from hub_core.cli.session import Session, written_paths
-from hub_core.plugin_api.command_line import (
+from hub_core.plugin_api import (
     Assignments,
     assign,
     force_flag,
@@ -23,7 +23,7 @@ from hub_core.plugin_api.command_line import (
 )
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
+    from hub_core.model import JsonValue
     from hub_core.pipeline.outputs import Written
 
 

@@ -18,12 +18,12 @@ import click
 from hub_core.cli.output import print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.simulate import TIMING_COLUMNS, timing_cells
-from hub_core.model.diagnostics import InputError, PluginError
-from hub_core.plugin_api.command_line import json_flag
+from hub_core.model import InputError, PluginError
+from hub_core.plugin_api import json_flag
 
 if TYPE_CHECKING:
     from hub_core.cli.timing import Timing
-    from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.model import Algorithm, JsonValue
     from hub_core.registry.plugins import Registry
 
 
@@ -76,8 +76,7 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
 
 def _check_plugins(registry: Registry) -> None:
     """Raise `PluginError` where nothing reads the examples or simulates them."""
-    from hub_core.plugin_api.reader import FormatReader
-    from hub_core.plugin_api.simulator import Simulator
+    from hub_core.plugin_api import FormatReader, Simulator
 
     readers = [
         reader for reader in registry.all(FormatReader) if ".xml" in reader.offer.format.suffixes

@@ -12,9 +12,8 @@ import click
 from hub_core.cli.output import print_json
 from hub_core.cli.session import Session
 from hub_core.installed import find_distribution, installed_version
-from hub_core.model.diagnostics import ExitCode
-from hub_core.plugin_api.check import CheckLine
-from hub_core.plugin_api.command_line import json_flag
+from hub_core.model import ExitCode
+from hub_core.plugin_api import CheckLine, json_flag
 from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
     active_requirements,

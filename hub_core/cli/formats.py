@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
-from hub_core.cli.plugin_report import description_of, option_object
+from hub_core.cli.plugin_report import default_text, description_of, option_object
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
@@ -18,7 +18,7 @@ from hub_core.plugin_api.command_line import json_flag
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.formats import Format, Layout
 from hub_core.plugin_api.offers import Offer
-from hub_core.plugin_api.options import Option, OptionValue
+from hub_core.plugin_api.options import Option
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.report_writer import ReportWriter, Shown
 from hub_core.plugin_api.simulator import Simulator
@@ -160,7 +160,7 @@ def _print_way(way: _Way) -> None:
     fields = {"  files": way.files, "  plugin": way.plugin, "  about": way.description}
     print_fields({name: value for name, value in fields.items() if value})
     for option in way.options:
-        default = "" if option.default is None else f" (default {_text_of(option.default)})"
+        default = "" if option.default is None else f" (default {default_text(option)})"
         if option.environment:
             default += f" (or from {option.environment})"
         values = "|".join(option.choices) or str(option.type).upper() + _range(option)
@@ -174,10 +174,6 @@ def _range(option: Option) -> str:
     low = "" if option.minimum is None else f"{option.minimum:g}"
     high = "" if option.maximum is None else f"{option.maximum:g}"
     return f"({low}..{high})"
-
-
-def _text_of(default: OptionValue) -> str:
-    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def _unknown(name: str, ways: list[_Way]) -> list[_Way]:

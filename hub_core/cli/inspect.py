@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from hub_core.chakra.survey import survey
 from hub_core.cli.inspect_workload import print_survey
 from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
+from hub_core.cli.workload_survey import survey
 from hub_core.model.diagnostics import InputError
 from hub_core.model.quantities import format_bytes, parse_size
 from hub_core.plugin_api.command_line import (

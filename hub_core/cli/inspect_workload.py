@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 
 if TYPE_CHECKING:
-    from hub_core.chakra.survey import TraceSurvey
-    from hub_core.model.algorithm import JsonValue
+    from hub_core.cli.workload_survey import TraceSurvey
+    from hub_core.model import JsonValue
 
 
 def print_survey(survey: TraceSurvey, as_json: bool) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_note
-from hub_core.model.diagnostics import ExitCode, PluginError, UsageError
+from hub_core.model import ExitCode, PluginError, UsageError
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
+    from hub_core.model import JsonValue
 
 
 def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, JsonValue]]:

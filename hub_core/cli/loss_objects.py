@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hub_core.model.losses import Loss
+from hub_core.model import Loss
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
+    from hub_core.model import JsonValue
 
 
 def loss_objects(losses: Sequence[Loss]) -> list[JsonValue]:

@@ -6,6 +6,7 @@ Commands imported only when they run, and the one place where errors become line
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -15,14 +16,15 @@ import click
 
 from hub_core.cli.output import one_line, print_diagnostic, print_error
 from hub_core.cli.session import Session
-from hub_core.model.diagnostics import ExitCode, HubError, UsageError
+from hub_core.model import ExitCode, HubError, UsageError
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
-    from hub_core.plugin_api.command import Command
+    from hub_core.plugin_api import Command
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141
+_OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
 class _OfferedCommands(click.Group):
@@ -60,7 +62,7 @@ class _OfferedCommands(click.Group):
 
 def _all_commands(session: Session) -> list[Command]:
     """The core's own commands in their order, then those of plugins by name."""
-    from hub_core.plugin_api.command import Command
+    from hub_core.plugin_api import Command
     from hub_core.registry.core_plugin import OWN_COMMANDS
 
     provided = session.registry().all(Command)
@@ -71,7 +73,7 @@ def _plugin_command(session: Session, name: str) -> click.Command:
     """The command of a plugin. Raises `HubError` with the closest match, or for a broken plugin."""
     if name.startswith("-"):
         raise click.NoSuchOption(name)
-    from hub_core.plugin_api.command import Command
+    from hub_core.plugin_api import Command
     from hub_core.registry.border import blamed_on
 
     registry = session.registry()
@@ -90,7 +92,7 @@ def _plugin_command(session: Session, name: str) -> click.Command:
 
 
 def _imported(reference: str) -> click.Command:
-    from hub_core.plugin_api.references import resolve
+    from hub_core.plugin_api import resolve
 
     command = resolve(reference)
     if not isinstance(command, click.Command):
@@ -128,11 +130,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_debug=os.environ.get("COLLHUB_TRACEBACK", "") not in ("", "0"),
         has_separator="--" in given,
     )
+    # Reference counting frees what a command makes, which is columns; searches for cycles, over all
+    # that the libraries made while they were imported, only cost time. Called from Python, this
+    # function leaves the collector of its process alone.
+    is_program = arguments is None
+    if is_program:
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     try:
         return _run(given, session)
     except BrokenPipeError:
         _discard_stdout()
         return CLOSED_PIPE
+    finally:
+        if is_program:
+            # The process ends: without this the interpreter looks through everything for cycles.
+            gc.freeze()
 
 
 def _run(given: list[str], session: Session) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from hub_core.model.diagnostics import UsageError
+from hub_core.model import UsageError
 from hub_core.pipeline.artifacts import Content, destination
-from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api import Format, Layout
 from hub_core.registry.plugins import CORE_NAME
 
 TEMPLATE = "collhub-example"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from hub_core.model.diagnostics import Diagnostic, Severity
+from hub_core.model import Diagnostic, Severity
+
+if TYPE_CHECKING:
+    pass
+
 
 PROGRESS_DELAY_S = 1.0
 
@@ -21,6 +25,9 @@ def print_line(line: str) -> None:
 
 def print_json(document: object) -> None:
     """Print one JSON document: keys in the given order, ASCII, two spaces of indent, no NaN."""
+    # Imported here: most commands print text.
+    import json
+
     print(json.dumps(document, indent=2, allow_nan=False))
 
 

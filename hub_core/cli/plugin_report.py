@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hub_core.plugin_api.hooks import API_VERSION
-from hub_core.plugin_api.offers import Offer, kind_of
-from hub_core.plugin_api.options import Option
+from hub_core.plugin_api import API_VERSION, Offer, Option, OptionType
+from hub_core.plugin_api.offers import kind_of
 from hub_core.registry.descriptions import options_of, reference_of
 from hub_core.registry.plugins import Plugin, Registry
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
+    from hub_core.model import JsonValue
 
 
 def report(
@@ -71,3 +70,17 @@ def option_object(option: Option) -> dict[str, JsonValue]:
         "maximum": option.maximum,
         "environment": option.environment,
     }
+
+
+def default_text(option: Option) -> str:
+    """The default of an option as the command line would state it: `true`, `4GiB`."""
+    if isinstance(option.default, bool):
+        return str(option.default).lower()
+    if option.type is OptionType.SIZE and isinstance(option.default, int):
+        # Imported here: most lists show no size.
+        from hub_core.model import format_bytes, parse_size
+
+        text = format_bytes(option.default).replace(" ", "")
+        # Sizes of many digits are shown shortened, which a default must not be.
+        return text if parse_size(text) == option.default else f"{option.default}B"
+    return str(option.default)

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
-from hub_core.cli.plugin_report import description_of, plugin_object, report
+from hub_core.cli.plugin_report import default_text, description_of, plugin_object, report
 from hub_core.cli.session import Session
-from hub_core.model.diagnostics import ExitCode, PluginError
-from hub_core.plugin_api.command_group import CommandGroup
-from hub_core.plugin_api.command_line import json_flag
+from hub_core.model import ExitCode, PluginError
+from hub_core.plugin_api import CommandGroup, Option, json_flag
 from hub_core.plugin_api.offers import kind_of
-from hub_core.plugin_api.options import Option
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.plugins import Plugin, PluginState
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
-    from hub_core.testing.conformance import RuleResult
+    from hub_core.model import JsonValue
+    from hub_core.testing import RuleResult
 
 
 _INSTALLED = ("name", "distribution", "version", "status")
@@ -84,7 +82,7 @@ def check(session: Session, name: str, as_json: bool) -> int:
     Exit 3 where one fails or the plugin is not there.
     """
     # Imported here: the checks need numpy and verification, listing plugins does not.
-    from hub_core.testing.conformance import Verdict, check_plugin
+    from hub_core.testing import Verdict, check_plugin
 
     registry = session.registry()
     results = check_plugin(name, registry)
@@ -165,7 +163,7 @@ def _print_plugin(plugin: Plugin) -> None:
 def _option_text(option: Option) -> str:
     facts = [str(option.type)]
     facts += [f"one of {', '.join(option.choices)}"] if option.choices else []
-    facts += [f"default {option.default}"] if option.default is not None else []
+    facts += [f"default {default_text(option)}"] if option.default is not None else []
     facts += [f"environment variable {option.environment}"] if option.environment else []
     return f"-O {option.name}=...  {option.help} ({'; '.join(facts)})"
 

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub_core.cli.output import (
-    print_diagnostic,
-    print_json,
-    print_table,
-    progress,
-)
+from hub_core.cli.output import print_diagnostic, print_json, print_table, progress
 from hub_core.cli.session import Session
-from hub_core.model.diagnostics import ExitCode
-from hub_core.plugin_api.command_line import Assignments
-from hub_core.plugin_api.report_objects import diagnostic_object
+from hub_core.model import ExitCode
+from hub_core.model.diagnostics import diagnostic_object
+from hub_core.plugin_api import Assignments
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
-    from hub_core.plugin_api.check import CheckReport, LoadableCall
+    from hub_core.model import JsonValue
+    from hub_core.plugin_api import CheckReport, LoadableCall
 
 
 def report_runtime(

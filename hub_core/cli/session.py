@@ -13,21 +13,36 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from hub_core.cli import output
-from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity, UsageError
-from hub_core.model.losses import Loss, LossPolicy, apply_policy
+from hub_core.model import (
+    Diagnostic,
+    InputError,
+    Location,
+    Loss,
+    LossPolicy,
+    Severity,
+    UsageError,
+    apply_policy,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hub_core.model.algorithm import Algorithm
-    from hub_core.network.topology import Topology
+    from hub_core.model import Algorithm
+    from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.outputs import Written
-    from hub_core.plugin_api.check import CheckReport, CheckRequest, Subject
-    from hub_core.plugin_api.command import OpenedInput, OutputTarget, WrittenFiles
-    from hub_core.plugin_api.options import Option
-    from hub_core.plugin_api.report_writer import ReportRequest, Shown
-    from hub_core.plugin_api.writer import FormatWriter
+    from hub_core.plugin_api import (
+        CheckReport,
+        CheckRequest,
+        FormatWriter,
+        OpenedInput,
+        Option,
+        OutputTarget,
+        ReportRequest,
+        Shown,
+        Subject,
+        WrittenFiles,
+    )
     from hub_core.registry.plugins import Provided, Registry
 
 
@@ -134,7 +149,7 @@ class Session:
     def output_target(self, out: str, target_format: str | None, *, as_json: bool) -> Target:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
         from hub_core.pipeline.outputs import chosen_writer
-        from hub_core.plugin_api.command_line import check_stdout
+        from hub_core.plugin_api import check_stdout
 
         check_stdout(out, as_json)
         return Target(out, chosen_writer(self.registry(), out, target_format))
@@ -190,7 +205,7 @@ class Session:
         """Write one file, or standard output (`-`)."""
         from hub_core.pipeline.artifacts import Content, destination
         from hub_core.pipeline.outputs import Written
-        from hub_core.plugin_api.formats import Format
+        from hub_core.plugin_api import Format
 
         place = destination(out, Format("file", "", ()), force=True)
         return Written(place.put([Content("", content)]), ())

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import (
-    print_fields,
-    print_json,
-    print_table,
-    progress,
-)
+from hub_core.cli.output import print_fields, print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
 from hub_core.cli.step_times import write_step_times
-from hub_core.model.diagnostics import ExitCode, UsageError
-from hub_core.model.quantities import format_bytes, format_time
-from hub_core.plugin_api.command_line import (
+from hub_core.model import ExitCode, UsageError, format_bytes, format_time
+from hub_core.model.diagnostics import diagnostic_object
+from hub_core.plugin_api import (
     Assignments,
     assign,
     from_option,
@@ -29,15 +24,14 @@ from hub_core.plugin_api.command_line import (
     source_argument,
     verify_option,
 )
-from hub_core.plugin_api.report_objects import diagnostic_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hub_core.cli.timing import Timing
-    from hub_core.model.algorithm import Algorithm, JsonValue
-    from hub_core.network.topology import Topology
-    from hub_core.plugin_api.simulator import LinkLoad
+    from hub_core.model import Algorithm, JsonValue
+    from hub_core.network import Topology
+    from hub_core.plugin_api import LinkLoad
 
 
 LISTED_LINKS = 10
@@ -92,7 +86,7 @@ def simulate(
 
     Exit 0 where every rank finishes, else 1 with the reasons.
     """
-    from hub_core.plugin_api.simulator import Simulator
+    from hub_core.plugin_api import Simulator
 
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
@@ -139,7 +133,7 @@ def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out:
 
     Raises `UsageError` where the simulator does not tell their times.
     """
-    from hub_core.plugin_api.report_writer import ReportRequest, Shown
+    from hub_core.plugin_api import ReportRequest, Shown
 
     start, end = timing.result.step_start_ns, timing.result.step_end_ns
     if start is None or end is None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hub_core.model.diagnostics import UsageError
-from hub_core.model.quantities import parse_size
+from hub_core.model import UsageError, parse_size
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

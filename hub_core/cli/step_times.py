@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub_core.model.diagnostics import UsageError
+from hub_core.model import StepTable, UsageError
 from hub_core.model.kinds import StepKind
-from hub_core.model.steps import StepTable
 
 if TYPE_CHECKING:
-    from hub_core.plugin_api.simulator import SimulationResult
+    from hub_core.plugin_api import SimulationResult
 
 
 _HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
@@ -21,7 +20,7 @@ def write_step_times(steps: StepTable, result: SimulationResult, out: str) -> No
     -1 for what never happened.
     """
     from hub_core.pipeline.artifacts import Content, destination
-    from hub_core.plugin_api.formats import Format
+    from hub_core.plugin_api import Format
 
     if result.step_start_ns is None or result.step_end_ns is None:
         raise UsageError(

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.chakra.nodes import message_tags
-from hub_core.model.algorithm import Algorithm, message_bytes
+from hub_core.chakra.algorithms.lowering import message_tags
+from hub_core.model import Algorithm, StepTable, message_bytes
 from hub_core.model.kinds import StepKind
-from hub_core.model.steps import StepTable
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.loss_objects import loss_objects
-from hub_core.cli.output import (
-    print_diagnostic,
-    print_fields,
-    print_json,
-    progress,
-    progress_bar,
-)
+from hub_core.cli.output import print_diagnostic, print_fields, print_json, progress, progress_bar
 from hub_core.cli.session import Session, Target
-from hub_core.model.diagnostics import ExitCode, UsageError
-from hub_core.model.quantities import format_bytes, format_time, parse_size
-from hub_core.model.rank_lists import format_ranks, parse_ranks
-from hub_core.plugin_api.command_line import (
+from hub_core.model import (
+    ExitCode,
+    UsageError,
+    format_bytes,
+    format_ranks,
+    format_time,
+    parse_ranks,
+    parse_size,
+)
+from hub_core.model.diagnostics import diagnostic_object
+from hub_core.plugin_api import (
     Assignments,
     assign,
     check_stdout,
@@ -33,15 +34,12 @@ from hub_core.plugin_api.command_line import (
     strict_flag,
     to_option,
 )
-from hub_core.plugin_api.report_objects import diagnostic_object
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
-    from hub_core.model.collectives import Collective
-    from hub_core.network.topology import Topology
+    from hub_core.model import Collective, JsonValue
+    from hub_core.network import Topology
     from hub_core.pipeline.outputs import Written
-    from hub_core.plugin_api.options import Option
-    from hub_core.plugin_api.synthesizer import SynthesisResult
+    from hub_core.plugin_api import Option, SynthesisResult
     from hub_core.verification import VerifyReport
 
 
@@ -266,7 +264,7 @@ def _check(request: _Request, out: str | None, target_format: str | None, as_jso
 def _sides(session: Session, name: str, target: Target | None) -> dict[str, tuple[Option, ...]]:
     """The options of everybody who may be meant by -O."""
     # Imported here: the help of a command needs no plugins.
-    from hub_core.plugin_api.synthesizer import Synthesizer
+    from hub_core.plugin_api import Synthesizer
 
     sides = {"synthesizer": session.options_of(Synthesizer, name)}
     return sides if target is None else {**sides, "writer": target.options}
@@ -312,7 +310,7 @@ def _made(session: Session, name: str, request: _Request, options: Assignments) 
 
 
 def _collective(request: _Request, topology: Topology, npus: tuple[int, ...]) -> Collective:
-    from hub_core.model.collectives import Collective
+    from hub_core.model import Collective
     from hub_core.model.kinds import CollectiveKind, ReduceOp
 
     root = request.root if request.root is not None else npus[0]

@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hub_core.model.algorithm import Algorithm
+from hub_core.model import Algorithm
 from hub_core.model.kinds import CollectiveKind
-from hub_core.network.bounds import lower_bound_ns
-from hub_core.network.topology import Topology
-from hub_core.plugin_api.simulator import SimulationResult
+from hub_core.network import Topology, lower_bound_ns
+from hub_core.plugin_api import SimulationResult
 
 
 @dataclass(frozen=True, slots=True)

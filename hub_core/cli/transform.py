@@ -9,7 +9,7 @@ import click
 
 from hub_core.cli.loss_objects import loss_objects
 from hub_core.cli.session import Session, written_paths
-from hub_core.plugin_api.command_line import (
+from hub_core.plugin_api import (
     Assignments,
     assign,
     force_flag,
@@ -24,8 +24,8 @@ from hub_core.plugin_api.command_line import (
 )
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import Algorithm, JsonValue
-    from hub_core.plugin_api.options import Option
+    from hub_core.model import Algorithm, JsonValue
+    from hub_core.plugin_api import Option
 
 
 @click.command()
@@ -102,7 +102,7 @@ def _side(name: str) -> str:
 
 def _pass_options(session: Session, passes: Sequence[str]) -> dict[str, tuple[Option, ...]]:
     # Imported here: the help of the command needs no plugins.
-    from hub_core.plugin_api.algorithm_pass import AlgorithmPass
+    from hub_core.plugin_api import AlgorithmPass
 
     return {_side(name): session.options_of(AlgorithmPass, name) for name in passes}
 

@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.check_report import check_object, print_check
-from hub_core.cli.output import (
-    print_diagnostic,
-    print_json,
-    print_table,
-    progress,
-)
+from hub_core.cli.output import print_diagnostic, print_json, print_table, progress
 from hub_core.cli.runtime_check import report_runtime
 from hub_core.cli.session import Session, with_path
-from hub_core.model.diagnostics import ExitCode, InputError, PluginError, UsageError
-from hub_core.plugin_api.command_line import (
+from hub_core.model import ExitCode, InputError, PluginError, UsageError
+from hub_core.model.diagnostics import diagnostic_object
+from hub_core.plugin_api import (
     Assignments,
     assign,
     from_option,
@@ -29,11 +25,10 @@ from hub_core.plugin_api.command_line import (
     option_pairs,
     source_argument,
 )
-from hub_core.plugin_api.report_objects import diagnostic_object
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import Algorithm, JsonValue
-    from hub_core.plugin_api.check import CheckReport
+    from hub_core.model import Algorithm, JsonValue
+    from hub_core.plugin_api import CheckReport
     from hub_core.verification import VerifyReport
 
 
@@ -167,7 +162,7 @@ def _verified(
     algorithm: Algorithm, expect: str | None, fifo_capacity: int | None, fifo_units: int | None
 ) -> VerifyReport:
     from hub_core import verification
-    from hub_core.verification.expectations import parse_expectation
+    from hub_core.verification import parse_expectation
 
     expected = None if expect is None else parse_expectation(expect, algorithm.collective)
     with progress("verifying"):
@@ -181,7 +176,7 @@ def _checked(
 ) -> dict[str, CheckReport]:
     """The reports of the checks that were asked for by name."""
     from hub_core.pipeline.checks import find_check, run_check
-    from hub_core.plugin_api.check import CheckRequest, Subject
+    from hub_core.plugin_api import CheckRequest, Subject
 
     reports = {}
     for name in names:
@@ -196,7 +191,7 @@ def _certified(
 ) -> CheckReport:
     """What is left of the certificate; a missing one is an error, since the user asked for it."""
     from hub_core.pipeline.checks import checks_of, run_check
-    from hub_core.plugin_api.check import CheckRequest, Subject
+    from hub_core.plugin_api import CheckRequest, Subject
 
     checks = checks_of(Subject.CERTIFICATE, session.registry())
     if not checks:

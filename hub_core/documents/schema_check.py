@@ -1,4 +1,4 @@
-"""Hold a parsed JSON document against one of the shipped schemas; the first violation is named by its path."""
+"""Hold a parsed JSON document against a shipped schema, and name the path of what violates it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
-
 
 TYPE_NAMES: dict[type, str] = {
     int: "an integer",
@@ -27,32 +26,36 @@ def first_violation(document: object, schema_file: str) -> tuple[str, str] | Non
     # Imported here: a quarter of the time that reading a small file takes.
     import jsonschema
 
-    schema = json.loads(
-        importlib.resources.files("hub_core.schemas").joinpath(schema_file).read_bytes()
-    )
-    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
-        "integer", lambda _, value: type(value) is int
-    )
-    validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=types)  # type: ignore[no-untyped-call]
-    errors = sorted(
-        validator(schema).iter_errors(document),
-        key=lambda error: (len(error.path), list(map(str, error.path))),
-    )
-    return (errors[0].json_path, _message(errors[0])) if errors else None
+    # The package may be installed as a zip archive: a resource, not a path.
+    resource = importlib.resources.files("hub_core.schemas").joinpath(schema_file)
+    draft = jsonschema.Draft202012Validator
+    # JSON Schema counts 1.0 as an integer; numpy and Python do not.
+    types = draft.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    extend = jsonschema.validators.extend
+    strict = extend(draft, type_checker=types)  # type: ignore[no-untyped-call]
+    schema = json.loads(resource.read_bytes())
+    errors = strict(schema).iter_errors(document)
+    nearest = min(errors, key=_depth_and_path, default=None)
+    if nearest is None:
+        return None
+    return nearest.json_path, _message(nearest)
+
+
+def _depth_and_path(error: ValidationError) -> tuple[int, list[str]]:
+    # As texts: a path mixes names and numbers, which have no order.
+    path = [str(part) for part in error.path]
+    return len(path), path
 
 
 def _message(error: ValidationError) -> str:
     """The message of a violation, without the offending value where that may be long."""
     if error.validator == "type":
         wanted = error.validator_value
-        names = (
-            wanted
-            if isinstance(wanted, str)
-            else " or ".join(map(str, wanted if isinstance(wanted, list) else []))
-        )
-        return f"expected {names}, got {TYPE_NAMES[type(error.instance)]}"
-    return (
-        error.message
-        if len(error.message) <= _LONGEST_MESSAGE
-        else f"{error.message[:_LONGEST_MESSAGE]}..."
-    )
+        names = " or ".join(map(str, wanted)) if isinstance(wanted, list) else wanted
+        # The type is named, not the value: that may be a whole document.
+        found = TYPE_NAMES[type(error.instance)]
+        return f"expected {names}, got {found}"
+    message = error.message
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    return f"{message[:_LONGEST_MESSAGE]}..."

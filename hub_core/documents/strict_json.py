@@ -1,4 +1,7 @@
-"""Parse JSON without guessing: UTF-8, no key twice, no NaN, bounded nesting; each defect is named with its line."""
+"""Parse JSON without guessing: UTF-8, no key twice, no NaN, bounded nesting.
+
+Each defect is named with its line where the parser knows it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-from hub_core.model.diagnostics import InputError, Location
+from hub_core.model import InputError, Location
 
 MAX_DEPTH = 64
 
@@ -14,6 +17,7 @@ JsonObject = dict[str, Any]
 """A parsed object. What it holds is to be checked before anything is taken out of it."""
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_BLANKS = b" \t\r\n"
 
 
 class _RefusedError(ValueError):
@@ -21,24 +25,16 @@ class _RefusedError(ValueError):
 
 
 def parse_object(content: bytes, file: str) -> JsonObject:
-    """Return the object that `content` holds. Raises `InputError` naming `file` and, where known, the line."""
-    start = content[:4096].lstrip(b" \t\r\n")
-    if not start and not content.strip(b" \t\r\n"):
+    """Return the object that `content` holds. Raises `InputError` naming `file` and the line."""
+    # Only the start is copied where that suffices: documents may have many megabytes.
+    start = content[:4096].lstrip(_BLANKS)
+    if not start and not content.strip(_BLANKS):
         _fail(file, "the file is empty, a JSON document was expected")
     if start[:1] != b"{":
-        _fail(
-            file,
-            "this is not a JSON object",
-            cure="see 'collhub formats', or name the format with --from",
-        )
+        cure = "see 'collhub formats', or name the format with --from"
+        _fail(file, "this is not a JSON object", cure=cure)
     try:
-        root: JsonObject = json.loads(
-            content.decode("utf-8"),
-            object_pairs_hook=_unique_object,
-            parse_constant=_refuse_constant,
-        )
-        if _SURROGATE.search(content):
-            json.dumps(root, ensure_ascii=False).encode("utf-8")
+        return _parsed(content)
     except UnicodeDecodeError as error:
         _fail(file, f"byte {error.start} is not UTF-8")
     except UnicodeEncodeError:
@@ -47,38 +43,57 @@ def parse_object(content: bytes, file: str) -> JsonObject:
         _fail(file, f"this is not JSON: {error.msg} at column {error.colno}", error.lineno)
     except RecursionError:
         _fail(file, f"values are nested deeper than {MAX_DEPTH} levels")
-    except ValueError as error:  # ours, and integers of more digits than Python converts
-        _fail(
-            file,
-            str(error) if isinstance(error, _RefusedError) else "an integer has too many digits",
-        )
+    except _RefusedError as error:
+        _fail(file, str(error))
+    except ValueError:
+        # All that is left is an integer of more digits than Python converts.
+        _fail(file, "an integer has too many digits")
+
+
+def _parsed(content: bytes) -> JsonObject:
+    text = content.decode("utf-8")
+    root: JsonObject = json.loads(
+        text, object_pairs_hook=_unique_object, parse_constant=_refuse_constant
+    )
+    if _SURROGATE.search(content):
+        # Escapes may pair up to a character; half of a pair cannot be written back as UTF-8.
+        json.dumps(root, ensure_ascii=False).encode("utf-8")
     return root
 
 
 def is_too_deep(value: object) -> bool:
-    """Whether arrays and objects are nested deeper than `MAX_DEPTH`: writing them back would exhaust the stack."""
+    """Whether values are nested deeper than `MAX_DEPTH`: writing them would exhaust the stack."""
     level = [value]
     for _ in range(MAX_DEPTH):
-        holders = [holder for holder in level if isinstance(holder, dict | list)]
-        level = [
-            child
-            for holder in holders
-            for child in (holder.values() if isinstance(holder, dict) else holder)
-        ]
+        inner: list[object] = []
+        for holder in level:
+            if isinstance(holder, dict):
+                inner += holder.values()
+            elif isinstance(holder, list):
+                inner += holder
+        level = inner
     return bool(level)
 
 
 def _fail(file: str, message: str, line: int | None = None, cure: str = "") -> NoReturn:
-    raise InputError(message, location=Location(file, line), cure=cure, code="invalid-json")
+    place = Location(file, line)
+    raise InputError(
+        message,
+        location=place,
+        cure=cure,
+        code="invalid-json",
+    )
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> JsonObject:
     found = dict(pairs)
-    if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise _RefusedError(f"the key {twice[:80]!r} stands twice in one object")
-    return found
+    if len(found) == len(pairs):
+        return found
+    # Not silently the last one, as the parser has it.
+    keys = [key for key, _ in pairs]
+    twice = next(key for key in keys if keys.count(key) > 1)
+    shown = twice[:80]
+    raise _RefusedError(f"the key {shown!r} stands twice in one object")
 
 
 def _refuse_constant(constant: str) -> NoReturn:

@@ -1,34 +1,36 @@
-"""The topology file `collhub/topology-1`: written by people with units, written by the hub byte-stable."""
+"""The topology file `collhub/topology-1`: people write it with units, the hub byte-stable.
+
+Source: docs/topologies.md and schemas/topology-1.json.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn, TypeVar
 
 import numpy as np
 
 from hub_core.documents.schema_check import TYPE_NAMES, first_violation
 from hub_core.documents.strict_json import JsonObject, parse_object
-from hub_core.model.diagnostics import InputError, Location, UsageError
-from hub_core.model.quantities import parse_bandwidth, parse_time
+from hub_core.model import InputError, Location, UsageError, parse_bandwidth, parse_time
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
-from hub_core.plugin_api.options import NoOptions
-from hub_core.plugin_api.sources import Source
+from hub_core.plugin_api import NoOptions, Source
 
 SCHEMA = "collhub/topology-1"
 _SCHEMA_FILE = "topology-1.json"
-_CONSTANT_KEYS = {"bandwidth", "bandwidth_bytes_per_s", "latency", "latency_s"}
-_LINK_KEYS = {"from", "to", "duplex", "plane", *_CONSTANT_KEYS}
-
+_LINK_KEYS = {
+    *("from", "to", "duplex", "plane"),
+    *("bandwidth", "bandwidth_bytes_per_s", "latency", "latency_s"),
+}
+_LINK_COLUMNS = ("source", "destination", "bandwidth_bytes_per_s", "latency_s", "plane")
 _LARGEST = 1e18
 
 _Row = tuple[int, int, float, float, int]
-
-
 _Result = TypeVar("_Result")
 
 
@@ -37,7 +39,10 @@ class _DefectError(Exception):
 
     def __init__(self, message: str, path: str = "", cure: str = "") -> None:
         super().__init__(message)
-        self.message, self.path, self.cure = message, path, cure
+        self.message = message
+        # Where a value is looked at, its path is not known yet: `_at` adds it.
+        self.path = path
+        self.cure = cure
 
 
 def read(source: Source, options: NoOptions) -> Topology:
@@ -47,19 +52,16 @@ def read(source: Source, options: NoOptions) -> Topology:
 
 
 def topology_from_json(source: Source) -> Topology:
-    """Build the topology that a document describes. Raises `InputError` naming the line or the `$.path`."""
+    """Build the topology that a document describes. Raises `InputError` naming line or `$.path`."""
     root = parse_object(source.content(), source.name)
     if root.get("schema") != SCHEMA:
-        _fail(
-            source.name,
-            "$.schema",
-            f"this is not a {SCHEMA} document",
-            f'state "schema": "{SCHEMA}"',
-        )
+        cure = f'state "schema": "{SCHEMA}"'
+        _fail(source.name, "$.schema", f"this is not a {SCHEMA} document", cure)
     # Links have their own check: a million of them would take a general validator minutes.
     links = root.pop("links") if isinstance(root.get("links"), list) else None
     if violation := first_violation(root, _SCHEMA_FILE):
-        _fail(source.name, *violation)
+        path, message = violation
+        _fail(source.name, path, message)
     try:
         return _topology(source.name, root, links)
     except _DefectError as error:
@@ -67,41 +69,50 @@ def topology_from_json(source: Source) -> Topology:
 
 
 def topology_to_json(topology: Topology) -> bytes:
-    """The canonical document: sorted keys, one line a link, bytes/s and s; equal topologies give equal bytes."""
+    """The canonical document: sorted keys, one line a link, bytes/s and s.
+
+    Equal topologies give equal bytes.
+    """
     npus, names = topology.num_npus, list(topology.node_names)
-    parts = {
-        "schema": _compact(SCHEMA),
-        "name": _compact(topology.name),
-        "npus": _compact(names[:npus] or npus),
-    }
+    parts = {"schema": _compact(SCHEMA), "name": _compact(topology.name)}
+    parts["npus"] = _compact(names[:npus] or npus)
     if topology.num_nodes > npus:
         parts["switches"] = _compact(names[npus:] or topology.num_nodes - npus)
     if topology.dimensions:
         parts["dimensions"] = _lines(map(_dimension_object, topology.dimensions))
     if topology.groups:
-        parts["groups"] = _compact(
-            {name: list(members) for name, members in topology.groups.items()}
-        )
-    parts["links"] = _lines(
-        {
-            "bandwidth_bytes_per_s": _number(link.bandwidth_bytes_per_s),
-            "from": link.source,
-            "latency_s": _number(link.latency_s),
-            "to": link.destination,
-        }
-        | ({"plane": plane} if topology.num_planes > 1 else {})
-        for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True)
-    )
+        groups = {name: list(members) for name, members in topology.groups.items()}
+        parts["groups"] = _compact(groups)
+    parts["links"] = _lines(_link_objects(topology))
     body = ",\n".join(f'  "{key}": {parts[key]}' for key in sorted(parts))
     return f"{{\n{body}\n}}\n".encode("ascii")
 
 
+def _link_objects(topology: Topology) -> Iterable[JsonObject]:
+    """The links in order; the plane is stated where there is more than one."""
+    for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
+        found = {"from": link.source, "to": link.destination}
+        found |= _numbers(link)
+        if topology.num_planes > 1:
+            found["plane"] = plane
+        yield found
+
+
 def _dimension_object(dimension: Dimension) -> JsonObject:
-    constants = {
-        "bandwidth_bytes_per_s": _number(dimension.bandwidth_bytes_per_s),
-        "latency_s": _number(dimension.latency_s),
-    }
-    return {"kind": str(dimension.kind), "size": dimension.size, **constants}
+    found: JsonObject = {"kind": str(dimension.kind), "size": dimension.size}
+    constants = _numbers(dimension)
+    return found | constants
+
+
+def _numbers(of: object) -> JsonObject:
+    """The constants of a link or dimension; whole numbers without a fraction."""
+    found = {}
+    for name in ("bandwidth_bytes_per_s", "latency_s"):
+        value: float = getattr(of, name)
+        # Either way the same double comes back.
+        is_whole = value == int(value) and abs(value) < 2**53
+        found[name] = int(value) if is_whole else value
+    return found
 
 
 def _compact(value: object) -> str:
@@ -109,13 +120,11 @@ def _compact(value: object) -> str:
 
 
 def _lines(values: Iterable[JsonObject]) -> str:
+    """A list with one object a line."""
     rows = ",\n    ".join(map(_compact, values))
-    return f"[\n    {rows}\n  ]" if rows else "[]"
-
-
-def _number(value: float) -> int | float:
-    """Whole numbers without a fraction; either way the same double comes back."""
-    return int(value) if value == int(value) and abs(value) < 2**53 else value
+    if not rows:
+        return "[]"
+    return f"[\n    {rows}\n  ]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +144,8 @@ class _Nodes:
         if type(node) is not int:
             raise _DefectError(f"expected a node's number or name, got {TYPE_NAMES[type(value)]}")
         if not 0 <= node < limit:
-            raise _DefectError(
-                f"node {value if node < 2**63 else '2^63 or more'} is not in 0..{limit - 1}"
-            )
+            shown = value if node < 2**63 else "2^63 or more"
+            raise _DefectError(f"node {shown} is not in 0..{limit - 1}")
         return node
 
 
@@ -151,32 +159,19 @@ def _topology(file: str, root: JsonObject, links: list[object] | None) -> Topolo
     regular = _at("$.dimensions", grid, name, dimensions) if dimensions else None
     if links is None and regular is None:
         raise _DefectError("links are missing", "$", "state links, or dimensions")
-    found = (
-        _links_of(regular) if links is None and regular is not None else _links(links or [], nodes)
-    )
-    groups = {
-        group: _members(group, members, nodes) for group, members in root.get("groups", {}).items()
-    }
-    topology = _at("$", _built, name, found, nodes, dimensions, groups)
+    if links is None and regular is not None:
+        found = Links(*(getattr(regular, column) for column in _LINK_COLUMNS))
+    else:
+        found = _links(links or [], nodes)
+    groups = {}
+    for group, members in root.get("groups", {}).items():
+        groups[group] = _members(group, members, nodes)
+    build = partial(found.topology, dimensions=dimensions, node_names=nodes.names, groups=groups)
+    topology = _at("$", build, name, nodes.npus, nodes.count)
     if regular is not None and not _is_same_network(regular, topology):
-        raise _DefectError(
-            "these are not the nodes and links that are stated",
-            "$.dimensions",
-            "leave dimensions out",
-        )
+        message = "these are not the nodes and links that are stated"
+        raise _DefectError(message, "$.dimensions", "leave dimensions out")
     return topology
-
-
-def _built(
-    name: str,
-    links: Links,
-    nodes: _Nodes,
-    dimensions: tuple[Dimension, ...],
-    groups: Mapping[str, tuple[int, ...]],
-) -> Topology:
-    return links.topology(
-        name, nodes.npus, nodes.count, dimensions=dimensions, node_names=nodes.names, groups=groups
-    )
 
 
 def _at(path: str, build: Callable[..., _Result], *arguments: object) -> _Result:
@@ -186,41 +181,41 @@ def _at(path: str, build: Callable[..., _Result], *arguments: object) -> _Result
     except _DefectError as error:
         raise _DefectError(error.message, error.path or path, error.cure) from None
     except (InputError, UsageError) as error:
+        # The model and the units complain without a path.
         found = error.diagnostics[0]
         raise _DefectError(found.message, path, found.cure) from None
 
 
 def _nodes(root: JsonObject) -> _Nodes:
+    """NPUs come first, then switches; where one side has names, the other gets some."""
     npus, switches = root["npus"], root.get("switches", 0)
-    npu_count, switch_count = (
-        len(value) if isinstance(value, list) else value for value in (npus, switches)
-    )
+    npu_count = len(npus) if isinstance(npus, list) else npus
+    switch_count = len(switches) if isinstance(switches, list) else switches
     if npu_count > MAX_NODES:
         raise _DefectError(f"{npu_count} NPUs are more than {MAX_NODES}", "$.npus")
-    if not (isinstance(npus, list) or isinstance(switches, list)):
-        return _Nodes(npu_count, npu_count + switch_count, (), {})
-    names = [
-        *(npus if isinstance(npus, list) else map(str, range(npus))),
-        *(
-            switches
-            if isinstance(switches, list)
-            else (f"switch {index}" for index in range(switches))
-        ),
-    ]
-    return _Nodes(
-        npu_count, len(names), tuple(names), {name: node for node, name in enumerate(names)}
-    )
+    names: list[str] = []
+    if isinstance(npus, list) or isinstance(switches, list):
+        names += npus if isinstance(npus, list) else map(str, range(npus))
+        numbered = (f"switch {index}" for index in range(switch_count))
+        names += switches if isinstance(switches, list) else numbered
+    numbers = {name: node for node, name in enumerate(names)}
+    return _Nodes(npu_count, npu_count + switch_count, tuple(names), numbers)
 
 
 def _members(group: str, members: list[object], nodes: _Nodes) -> tuple[int, ...]:
-    return tuple(
-        _at(f"$.groups.{group}[{row}]", nodes.number, member, nodes.npus)
-        for row, member in enumerate(members)
-    )
+    """The NPUs of a group; switches are no members."""
+    found = []
+    for row, member in enumerate(members):
+        path = f"$.groups.{group}[{row}]"
+        found.append(_at(path, nodes.number, member, nodes.npus))
+    return tuple(found)
 
 
 def _dimension(entry: JsonObject) -> Dimension:
-    return Dimension(DimensionKind(entry["kind"]), entry["size"], *_constants(entry))
+    kind = DimensionKind(entry["kind"])
+    size: int = entry["size"]
+    bandwidth, latency = _constants(entry)
+    return Dimension(kind, size, bandwidth, latency)
 
 
 def _links(entries: list[object], nodes: _Nodes) -> Links:
@@ -233,22 +228,26 @@ def _links(entries: list[object], nodes: _Nodes) -> Links:
         except (_DefectError, UsageError) as error:
             message = error.message if isinstance(error, _DefectError) else str(error)
             raise _DefectError(message, f"$.links[{index}]") from None
-    sources, destinations, rates, latencies, planes = (
-        zip(*rows, strict=True) if rows else ((), (), (), (), ())
+    sources, destinations, rates, latencies, planes = zip(*rows, strict=True) if rows else [()] * 5
+    return Links(
+        np.asarray(sources, np.int64),
+        np.asarray(destinations, np.int64),
+        np.asarray(rates, np.float64),
+        np.asarray(latencies, np.float64),
+        np.asarray(planes, np.int64),
     )
-    whole = np.asarray([sources, destinations, planes], np.int64)
-    constants = np.asarray([rates, latencies], np.float64)
-    return Links(whole[0], whole[1], constants[0], constants[1], whole[2])
 
 
 def _link_rows(entry: object, nodes: _Nodes) -> list[_Row]:
+    """The links that an entry states: one, or both directions where it is duplex."""
     if not isinstance(entry, dict):
         raise _DefectError(f"expected an object, got {TYPE_NAMES[type(entry)]}")
-    if not entry.keys() <= _LINK_KEYS:
-        raise _DefectError(f"unknown key {min(entry.keys() - _LINK_KEYS)[:80]!r}")
+    if unknown := entry.keys() - _LINK_KEYS:
+        raise _DefectError(f"unknown key {min(unknown)[:80]!r}")
     if "from" not in entry or "to" not in entry:
         raise _DefectError("'from' and 'to' are needed")
-    source, destination = (nodes.number(entry[end], nodes.count) for end in ("from", "to"))
+    source = nodes.number(entry["from"], nodes.count)
+    destination = nodes.number(entry["to"], nodes.count)
     if source == destination:
         raise _DefectError(f"the link joins node {source} to itself")
     constants = _constants(entry)
@@ -259,7 +258,8 @@ def _link_rows(entry: object, nodes: _Nodes) -> list[_Row]:
     if type(plane) is not int or not 0 <= plane < MAX_LINKS:
         raise _DefectError("plane: expected a number from 0 on")
     there = (source, destination, *constants, plane)
-    return [there, (destination, source, *constants, plane)] if duplex else [there]
+    back = (destination, source, *constants, plane)
+    return [there, back] if duplex else [there]
 
 
 def _constants(entry: JsonObject) -> tuple[float, float]:
@@ -276,47 +276,42 @@ def _constants(entry: JsonObject) -> tuple[float, float]:
 def _quantity(
     entry: JsonObject, text_key: str, number_key: str, parse: Callable[[str], float]
 ) -> float:
+    """A quantity as a text with a unit, or as a number in the unit that its key names."""
     if (text_key in entry) == (number_key in entry):
-        raise _DefectError(
-            f"exactly one of {text_key!r} (text with a unit) and {number_key!r} (number) is needed"
-        )
-    if number_key not in entry:
+        both = f"{text_key!r} (text with a unit) and {number_key!r} (number)"
+        raise _DefectError(f"exactly one of {both} is needed")
+    if text_key in entry:
         text = entry[text_key]
-        if not isinstance(text, str):
-            raise _DefectError(f"{text_key}: expected a string, got {TYPE_NAMES[type(text)]}")
-        return parse(text)
+        if isinstance(text, str):
+            return parse(text)
+        found = TYPE_NAMES[type(text)]
+        raise _DefectError(f"{text_key}: expected a string, got {found}")
     number = entry[number_key]
+    # A bool is an int to Python, not to whoever reads the file.
     if type(number) not in (int, float):
-        raise _DefectError(f"{number_key}: expected a number, got {TYPE_NAMES[type(number)]}")
+        found = TYPE_NAMES[type(number)]
+        raise _DefectError(f"{number_key}: expected a number, got {found}")
+    # Integers of any length are JSON; the limit keeps them within a double.
     return float(min(number, _LARGEST))
-
-
-def _links_of(topology: Topology) -> Links:
-    return Links(
-        topology.source,
-        topology.destination,
-        topology.bandwidth_bytes_per_s,
-        topology.latency_s,
-        topology.plane,
-    )
 
 
 def _is_same_network(one: Topology, other: Topology) -> bool:
     """Whether nodes and links agree, in whatever order the links stand."""
-    if (one.num_npus, one.num_nodes, one.num_links) != (
-        other.num_npus,
-        other.num_nodes,
-        other.num_links,
-    ):
-        return False
-    columns = []
-    for topology in (one, other):
-        order = np.lexsort((topology.destination, topology.source))
-        columns.append([getattr(topology, name)[order] for name in Links.__dataclass_fields__])
-    return all(np.array_equal(mine, theirs) for mine, theirs in zip(*columns, strict=True))
+    for count in ("num_npus", "num_nodes", "num_links"):
+        if getattr(one, count) != getattr(other, count):
+            return False
+    orders = [np.lexsort((each.destination, each.source)) for each in (one, other)]
+    for name in _LINK_COLUMNS:
+        mine, theirs = getattr(one, name)[orders[0]], getattr(other, name)[orders[1]]
+        if not np.array_equal(mine, theirs):
+            return False
+    return True
 
 
 def _fail(file: str, path: str, message: str, cure: str = "") -> NoReturn:
     raise InputError(
-        f"{path}: {message}", location=Location(file), cure=cure, code="invalid-topology"
+        f"{path}: {message}",
+        location=Location(file),
+        cure=cure,
+        code="invalid-topology",
     )

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
-from hub_core.verification import verify
+from hub_core.verification import VerificationInput, verify_input
 
 # Enough for the first causes; `collhub verify` lists all.
 _LISTED_CAUSES = 8
@@ -38,7 +38,7 @@ def admit(
     """
     if policy is VerifyPolicy.OFF:
         return
-    outcome = verify(algorithm, claimed_only=True)
+    outcome = verify_input(VerificationInput(algorithm), claimed_only=True)
     if outcome.ok:
         if outcome.method == "none":
             report(_not_judged(name, outcome.diagnostics))

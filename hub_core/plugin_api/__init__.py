@@ -48,7 +48,6 @@ from hub_core.plugin_api.options import (
 )
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.references import Reference, resolve
-from hub_core.plugin_api.report_objects import diagnostic_object
 from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
 from hub_core.plugin_api.simulator import (
     LinkLoad,
@@ -113,7 +112,6 @@ __all__ = [
     "assign",
     "check_stdout",
     "declared_options",
-    "diagnostic_object",
     "force_flag",
     "from_option",
     "hookimpl",

@@ -86,7 +86,7 @@ def declared_options(record: type) -> tuple[Option, ...]:
     Raises `TypeError` for what is no dataclass, and for a field that was not made by `option`.
     """
     if not dataclasses.is_dataclass(record):
-        raise TypeError(f"{record!r} is not a dataclass of options")
+        raise TypeError(f"{record!r:.60} is not a dataclass of options")
     found = []
     for field in dataclasses.fields(record):
         declared = field.metadata.get(_METADATA_KEY)

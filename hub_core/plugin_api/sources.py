@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +20,9 @@ class SourcePart:
 
 def log_diagnostic(diagnostic: Diagnostic) -> None:
     """Say a finding through the logger `collhub`: the default where nobody asked for findings."""
+    # Imported here: the program takes findings itself, and reading needs no logger.
+    import logging
+
     logging.getLogger("collhub").warning("%s", diagnostic)
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from hub_core.model.diagnostics import Diagnostic, HubError, UsageError
-from hub_core.model.quantities import parse_bandwidth, parse_size, parse_time
 from hub_core.plugin_api.options import Option, OptionType, OptionValue, declared_options
 from hub_core.registry.closest_match import closest
 
@@ -132,9 +131,12 @@ def _truth(raw: object) -> bool:
     return truth
 
 
+# The three import their parser where a text is given, as few starts of the program see one.
 def _size(raw: object) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool) and raw > 0:
         return raw
+    from hub_core.model.quantities import parse_size
+
     try:
         return parse_size(_text(raw))
     except (HubError, ValueError):
@@ -144,6 +146,8 @@ def _size(raw: object) -> int:
 def _time(raw: object) -> float:
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return _number(raw)
+    from hub_core.model.quantities import parse_time
+
     try:
         return parse_time(_text(raw))
     except (HubError, ValueError):
@@ -153,6 +157,8 @@ def _time(raw: object) -> float:
 def _bandwidth(raw: object) -> float:
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return _number(raw)
+    from hub_core.model.quantities import parse_bandwidth
+
     try:
         return parse_bandwidth(_text(raw))
     except (HubError, ValueError):

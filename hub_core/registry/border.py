@@ -74,12 +74,7 @@ def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
 
 def reason_of(error: BaseException) -> str:
     """One line: the kind of error, its message, and the file and line that raised it."""
-    # Imported here: most starts meet no error, and it takes longer than most of the start.
-    import traceback
-
-    place = ""
-    if frames := traceback.extract_tb(error.__traceback__):
-        place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+    place = _place_of(error)
     if isinstance(error, SystemExit):
         return f"it tried to end the program with status {error.code!r}{place}"
     if isinstance(error, HubError):
@@ -88,6 +83,17 @@ def reason_of(error: BaseException) -> str:
     return (
         f"{type(error).__name__}: {message}{place}" if message else f"{type(error).__name__}{place}"
     )
+
+
+def _place_of(error: BaseException) -> str:
+    """` (FILE:LINE)` of the code that raised an error, or an empty text."""
+    # The frames alone: the library's `extract_tb` reads every file that it names for its lines.
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame is None:
+        return ""
+    return f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})"
 
 
 def _text_of(error: BaseException) -> str:

@@ -109,13 +109,21 @@ def _candidates() -> Iterator[_Candidate]:
     seen: set[str] = set()
     for distribution in installed_distributions():
         # Read as text first: a malformed file of an unrelated distribution must not matter.
-        text = attempt(distribution.entry_point_text).value
-        if not text or f"[{ENTRY_POINT_GROUP}]" not in text:
+        if f"[{ENTRY_POINT_GROUP}]" not in _entry_point_text(distribution):
             continue
         name = attempt(partial(_name, distribution)).value or "unknown"
         if canonical_name(name) not in seen:
             seen.add(canonical_name(name))
             yield from _candidates_of(name, distribution)
+
+
+def _entry_point_text(distribution: Distribution) -> str:
+    """The file of entry points, empty where it cannot be read."""
+    # Not `attempt`, which takes as long as the reading, for a hundred distributions.
+    try:
+        return distribution.entry_point_text()
+    except (OSError, ValueError):
+        return ""
 
 
 def _name(distribution: Distribution) -> str:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         check_plugin,
         check_rule,
     )
-    from hub_core.testing.planted import without_send
     from hub_core.testing.samples import (
         all_pairs_all_reduce,
         all_samples,
@@ -59,12 +58,10 @@ __all__ = [
     "staged_all_to_all",
     "step_tables",
     "weighted_broadcast",
-    "without_send",
 ]
 
 _HOMES = {
     "hub_core.testing.conformance": "RULES Rule RuleResult Verdict check_plugin check_rule",
-    "hub_core.testing.planted": "without_send",
     "hub_core.testing.samples": (
         "all_pairs_all_reduce all_samples binomial_broadcast binomial_reduce "
         "direct_all_to_all direct_gather direct_scatter halving_doubling_all_reduce "

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import hub_core
+
 COLLHUB = (sys.executable, "-m", "hub_core.cli.main")
 
 
@@ -131,3 +133,35 @@ def test_a_folder_that_cannot_be_written_is_one_line(collhub, ring: Path, tmp_pa
 def test_an_output_below_a_file_is_one_line(collhub, ring: Path) -> None:
     run = collhub("convert", ring, "-o", ring / "x.json")
     assert (run.code, len(run.error_lines), len(run.err.splitlines())) == (2, 1, 1)
+
+
+def test_what_is_wrong_is_refused_with_its_causes_and_nothing_written(
+    collhub, racy: Path, tmp_path: Path
+) -> None:
+    run = collhub("convert", racy, "-o", tmp_path / "out.json")
+    assert (run.code, run.out) == (1, "")
+    assert "nothing orders this reducing receive" in run.error_lines[0]
+    assert "--verify warn or off" in run.error_lines[-1]
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_what_is_wrong_passes_with_warnings_where_asked_for(
+    collhub, racy: Path, tmp_path: Path
+) -> None:
+    run = collhub("convert", racy, "-o", tmp_path / "out.json", "--verify", "warn")
+    assert (run.code, run.error_lines) == (0, [])
+    assert run.err.startswith("warning: ")
+    assert (tmp_path / "out.json").read_bytes() == _rewritten(racy)
+
+
+def test_nothing_is_judged_where_asked_for(collhub, racy: Path, tmp_path: Path) -> None:
+    run = collhub("convert", racy, "-o", tmp_path / "out.json", "--verify", "off")
+    assert (run.code, run.err) == (0, f"wrote {tmp_path}/out.json\n")
+    assert (tmp_path / "out.json").read_bytes() == _rewritten(racy)
+
+
+def _rewritten(document: Path) -> bytes:
+    """The bytes of a document as the program writes them."""
+    algorithm = hub_core.read(document)
+    hub_core.write(algorithm, document.with_name("rewritten.json"))
+    return document.with_name("rewritten.json").read_bytes()

@@ -48,3 +48,8 @@ def test_a_misspelt_name_gets_the_closest(collhub) -> None:
 
 def test_a_misspelt_plugin_to_disable_is_refused(collhub) -> None:
     assert collhub("--disable-plugin", "nonsense", "formats").code == 2
+
+
+def test_a_default_size_is_shown_with_its_unit(collhub, msccl: None) -> None:
+    run = collhub("formats", "mscclang")
+    assert "(default 4GiB)" in run.out

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hub_core.chakra.nodes import NodeTable, NodeType
+from hub_core import NodeTable, NodeType
 
 SEND, RECV, COMP = NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP
 

@@ -1,130 +1,80 @@
-"""The executor `mpi`: right results, an end within the limit whatever happens, and clear words where MPI is absent."""
+"""The executor `mpi`: right results, an end in time whatever happens, clear words without MPI."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
+from collhub_execution.testing import LaunchedExecutor, request_for
 from collhub_mpi import executor, health
+from collhub_mpi.options import MpiOptions
 
 import hub_core
-from hub_core.execution.data import element_type, exact_inputs
-from hub_core.execution.judgement import judge
-from hub_core.execution.levels import LevelledProgram, levelled_program
-from hub_core.model import Algorithm, InputError, PluginError, ReduceOp
-from hub_core.pipeline import work as pipeline
-from hub_core.testing.planted import without_send
-from hub_core.testing.samples import all_samples
+from hub_core.model import PluginError, ReduceOp
+from hub_core.plugin_api import CheckRequest, NoOptions
+from hub_core.testing import all_samples
 
 HAS_MPI = importlib.util.find_spec("mpi4py") is not None
 needs_mpi = pytest.mark.skipif(
     not HAS_MPI, reason="mpi4py is not installed: python -m pip install 'collhub-mpi[mpich]'"
 )
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/cmdline").exists(), reason="finding the ranks needs /proc"
+)
 SAMPLES = all_samples(4)
 
 
-def is_right(name: str, dtype_name: str = "int64", op: ReduceOp = ReduceOp.SUM) -> bool:
-    algorithm, dtype = SAMPLES[name], element_type(dtype_name)
-    program = levelled_program(algorithm, not algorithm.collective.out_of_place)
-    inputs = exact_inputs(program, 500, dtype, op)
-    result = pipeline.execute(
-        algorithm, inputs, name="mpi", program=program, reduce_op=op, repeats=2
+@pytest.fixture
+def ranks() -> Iterator[LaunchedExecutor]:
+    """The executor with its defaults; no process may be left."""
+    launched = LaunchedExecutor(
+        partial(executor.execute, options=MpiOptions()),
+        partial(executor.run_in_processes, options=MpiOptions()),
+        module="collhub_mpi.rank",
     )
-    assert len(result.repeat_times_s) == 2
-    assert len(result.native_times_s) == (0 if dtype_name == "float16" else 2)
-    return judge(algorithm.collective, inputs, result.outputs, op, True).is_right
+    yield launched
+    assert launched.leaves_nothing(limit_s=20.0)
 
 
 @needs_mpi
 @pytest.mark.parametrize("name", ["ring-all-reduce", "binomial-broadcast", "direct-all-to-all"])
-def test_samples_give_what_the_collective_promises(name: str) -> None:
-    assert is_right(name)
+def test_samples_give_what_the_collective_promises(ranks: LaunchedExecutor, name: str) -> None:
+    ranks.check_result(SAMPLES[name], native_runs=2)
 
 
 @needs_mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*SAMPLES} - {"shift-to-next"}))
-def test_all_samples_give_what_the_collective_promises(name: str) -> None:
-    assert is_right(name)
+def test_all_samples_give_what_the_collective_promises(ranks: LaunchedExecutor, name: str) -> None:
+    ranks.check_result(SAMPLES[name], native_runs=2)
 
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("dtype_name", "op"), [("float16", ReduceOp.PROD), ("float32", ReduceOp.AVG)]
+    ("dtype_name", "op", "native_runs"),
+    [("float16", ReduceOp.PROD, 0), ("float32", ReduceOp.AVG, 2)],
 )
-def test_other_element_types_and_operators_are_exact(dtype_name: str, op: ReduceOp) -> None:
-    assert is_right("ring-all-reduce", dtype_name, op)
-
-
-def failure(
-    algorithm: Algorithm, program: LevelledProgram, timeout_s: float, repeats: int = 1
-) -> InputError:
-    inputs = exact_inputs(program, 500, np.dtype(np.float32), ReduceOp.SUM)
-    with pytest.raises(InputError) as caught:
-        pipeline.execute(
-            algorithm, inputs, name="mpi", program=program, timeout_s=timeout_s, repeats=repeats
-        )
-    return caught.value
-
-
-def ranks() -> list[int]:
-    """Processes of this executor."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"collhub_mpi.rank" in words and b"mpiexec" not in words[0]:
-            found.append(int(process.name))
-    return found
-
-
-def wait_until(is_so: Callable[[], bool], limit_s: float = 20.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return is_so()
+def test_other_element_types_and_operators_are_exact(
+    ranks: LaunchedExecutor, dtype_name: str, op: ReduceOp, native_runs: int
+) -> None:
+    ranks.check_result(SAMPLES["ring-all-reduce"], dtype_name, op, native_runs=native_runs)
 
 
 @needs_mpi
-def test_a_deadlock_ends_within_the_limit_with_positions() -> None:
-    algorithm = SAMPLES["ring-all-reduce"]
-    start = time.monotonic()
-    error = failure(algorithm, without_send(levelled_program(algorithm, True)), timeout_s=6.0)
-    assert time.monotonic() - start < 20
-    assert error.diagnostics[0].code == "deadlock"
-    assert "waits for rank" in error.diagnostics[1].message
-    assert wait_until(lambda: not ranks())
+def test_a_deadlock_ends_within_the_limit_with_positions(ranks: LaunchedExecutor) -> None:
+    ranks.check_deadlock(timeout_s=6.0, limit_s=20.0)
 
 
 @needs_mpi
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finding the ranks needs /proc")
-def test_a_rank_that_is_killed_ends_all() -> None:
-    algorithm = SAMPLES["ring-all-reduce"]
-
-    def kill_one() -> None:
-        if wait_until(lambda: len(ranks()) >= 4):
-            os.kill(ranks()[0], signal.SIGKILL)
-
-    thread = threading.Thread(target=kill_one)
-    thread.start()
-    start = time.monotonic()
-    error = failure(algorithm, levelled_program(algorithm, True), timeout_s=60.0, repeats=100000)
-    thread.join()
-    assert time.monotonic() - start < 40
-    assert error.diagnostics[0].code == "rank-died"
-    assert wait_until(lambda: not ranks())
+@needs_proc
+def test_a_rank_that_is_killed_ends_all(ranks: LaunchedExecutor) -> None:
+    ranks.check_killed_rank(timeout_s=60.0, limit_s=40.0)
 
 
 @needs_mpi
@@ -152,10 +102,9 @@ def test_script_runs_under_mpiexec(tmp_path: Path) -> None:
 
 def test_absent_mpi4py_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    algorithm = SAMPLES["ring-all-reduce"]
-    inputs = exact_inputs(levelled_program(algorithm, True), 1, np.dtype(np.int64), ReduceOp.SUM)
+    request = request_for(SAMPLES["ring-all-reduce"], elements=1, in_place=True)
     with pytest.raises(PluginError, match="mpi4py, which is not installed") as caught:
-        pipeline.execute(algorithm, inputs, name="mpi")
+        executor.execute(request, MpiOptions())
     assert "the executor numpy works without it" in caught.value.diagnostics[0].cure
 
 
@@ -176,12 +125,14 @@ def test_open_mpi_is_told_to_take_more_ranks_than_cores(
 
 
 def test_doctor_tells_whether_mpi_is_there() -> None:
-    first = health.check({})[0]
-    assert first.is_healthy
+    first = health.check(CheckRequest(), NoOptions()).lines[0]
+    assert first.is_ok
     assert ("collhub-mpi[mpich]" in first.details) != HAS_MPI
 
 
 def test_doctor_tells_of_mpi4py_without_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collhub_mpi.health.version", lambda name: "4.1.2")
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
-    assert [line.is_healthy for line in health.check({})] == [True, False]
+    report = health.check(CheckRequest(), NoOptions())
+    assert not report.ok
+    assert [line.is_ok for line in report.lines] == [True, False]

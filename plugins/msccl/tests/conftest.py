@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
 
 from hub_core.model import Algorithm, Diagnostic, HubError
@@ -112,12 +114,12 @@ class Reader:
     def __init__(self) -> None:
         self.reported: list[Diagnostic] = []
 
-    def __call__(self, text: str | bytes, **options: str | int | None) -> Algorithm:
+    def __call__(self, text: str | bytes, **options: Any) -> Algorithm:
         content = text if isinstance(text, bytes) else text.encode()
         parts = Source.of_bytes("test.xml", content).parts
-        return read(Source("test.xml", parts, self.reported.append), options)
+        return read(Source("test.xml", parts, self.reported.append), ReadOptions(**options))
 
-    def refusal(self, text: str | bytes, **options: str | int | None) -> list[str]:
+    def refusal(self, text: str | bytes, **options: Any) -> list[str]:
         """`line: code: message` of every error."""
         with pytest.raises(HubError) as caught:
             self(text, **options)

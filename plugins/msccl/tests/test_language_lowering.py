@@ -19,6 +19,7 @@ from collhub_msccl.language.collectives import (
 )
 from collhub_msccl.language.program import current_program
 from collhub_msccl.language.topologies import fully_connected
+from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,7 +118,7 @@ def test_xml_prints_what_the_reader_of_the_runtimes_files_reads(
             at(rank, Buffer.input, 0).copy((rank + 1) % 3).copy((rank + 2) % 3)  # type: ignore[union-attr]
         language.XML()
     text = capsys.readouterr().out
-    algorithm = read(Source.of_bytes("printed.xml", text.encode()), {})
+    algorithm = read(Source.of_bytes("printed.xml", text.encode()), ReadOptions())
     assert verify(algorithm).ok
     assert algorithm.collective.kind is CollectiveKind.ALL_GATHER
     assert 'name="pass_it_on" proto="LL"' in text

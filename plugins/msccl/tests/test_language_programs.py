@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from collhub_msccl import plugin
+from collhub_msccl.options import ProgramOptions
 from collhub_msccl.programs.read_program import read
 
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic, StepKind
@@ -16,7 +17,6 @@ from hub_core.plugin_api import Source
 from hub_core.verification import verify
 
 PROGRAMS = Path(__file__).parent / "programs"
-DEFAULTS = {"time_limit": 60, "memory_limit": 4 << 30, "arguments": None}
 SIZES = {"exchange": [2], "shipped_programs": [2, 3, 4, 5]}
 KINDS = {
     "ring_channels_all_reduce": CollectiveKind.ALL_REDUCE,
@@ -41,9 +41,7 @@ def run(name: str, arguments: str) -> tuple[Algorithm, list[Diagnostic]]:
     reported: list[Diagnostic] = []
     file = PROGRAMS / f"{name}.py"
     parts = Source.of_bytes(str(file), file.read_bytes()).parts
-    return read(
-        Source(str(file), parts, reported.append), {**DEFAULTS, "arguments": arguments}
-    ), reported
+    return read(Source(str(file), parts, reported.append), ProgramOptions(arguments)), reported
 
 
 def test_every_program_is_listed() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from collhub_msccl.options import ProgramOptions
 from collhub_msccl.programs.read_program import read
 from collhub_msccl.programs.samples import samples
 
@@ -18,20 +21,21 @@ IMPORTS = (
     "from msccl.language import *; from msccl.topologies import *; "
     "from msccl.language.collectives import *\n"
 )
+OPTIONS = ProgramOptions(time_limit=20)
 PROGRAM = 'with MSCCLProgram("p", fully_connected(4), AllReduce(4, 4, True), 1):\n    '
 
 
-def run(text: str, reported: list[Diagnostic] | None = None, **options: object) -> Algorithm:
+def run(text: str, reported: list[Diagnostic] | None = None, **options: Any) -> Algorithm:
     """Read a text; its imports are line 1."""
     parts = Source.of_bytes("prog.py", (IMPORTS + text).encode()).parts
     report = (lambda found: None) if reported is None else reported.append
     return read(
         Source("prog.py", parts, report),
-        {"time_limit": 20, "memory_limit": 4 << 30, "arguments": None, **options},
+        replace(OPTIONS, **options),
     )
 
 
-def refusal(text: str, **options: object) -> str:
+def refusal(text: str, **options: Any) -> str:
     """The message of the refusal."""
     with pytest.raises(HubError) as caught:
         run(text, **options)
@@ -187,12 +191,12 @@ def test_file_that_is_no_program_of_the_language_is_not_executed(tmp_path: Path)
     trace = tmp_path / "ran"
     source = Source.of_bytes("setup.py", f"open({str(trace)!r}, 'w')".encode())
     with pytest.raises(HubError, match=r"setup\.py: is no MSCCLang program.*it was not executed"):
-        read(source, {"time_limit": 5, "memory_limit": 1 << 30, "arguments": None})
+        read(source, replace(OPTIONS, time_limit=5, memory_limit=1 << 30))
     assert not trace.exists()
 
 
 def test_msccl_is_importable_for_the_program_only() -> None:
-    read(samples()[0], {"time_limit": 20, "memory_limit": 4 << 30, "arguments": None})
+    read(samples()[0], OPTIONS)
     assert "msccl" not in sys.modules
 
 
@@ -204,7 +208,7 @@ def test_programs_import_modules_beside_them(tmp_path: Path) -> None:
     )
     algorithm = read(
         Source.of_bytes(str(file), file.read_bytes()),
-        {"time_limit": 20, "memory_limit": 4 << 30, "arguments": None},
+        OPTIONS,
     )
     assert algorithm.steps.source_line.tolist() == [4, 4]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from collhub_msccl import plugin
+from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.samples import samples
 from collhub_msccl.thread_block_program import STEP_TYPE_NAMES
@@ -36,7 +37,7 @@ def test_samples_have_every_step_type_and_verify() -> None:
     found: set[str] = set()
     for source in samples():
         found |= set(re.findall(r'type="(\w+)"', source.content().decode()))
-        assert verify(read(source, {})).ok
+        assert verify(read(source, ReadOptions())).ok
     assert found == set(STEP_TYPE_NAMES)
 
 

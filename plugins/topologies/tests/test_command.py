@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
-from hub_core import discover
-from hub_core.plugin_api import ReportWriter, Shown
-
-# What draws is another plugin's, which need not be installed.
-NEEDS_PICTURES = pytest.mark.skipif(
-    not any(found.offer.shows is Shown.TOPOLOGY for found in discover().all(ReportWriter)),
-    reason="no installed plugin draws networks",
-)
 PAIRS = {
     "schema": "collhub/topology-1",
     "name": "two pairs",
@@ -123,23 +114,6 @@ def test_lone_npu_is_no_defect(collhub, text: str) -> None:
     assert (run.code, run.error_lines) == (0, [])
 
 
-@NEEDS_PICTURES
-def test_draw_writes_svg_to_a_file_or_stdout(collhub, tmp_path: Path) -> None:
-    out = tmp_path / "ring.svg"
-    run = collhub("topology", "draw", "ring:4", "-o", out)
-    assert (run.code, run.out, run.err) == (0, "", f"wrote {out}\n")
-    assert ElementTree.fromstring(out.read_bytes()).tag.endswith("svg")
-    assert collhub("topology", "draw", "ring:4", "-o", "-").out.encode() == out.read_bytes()
-
-
-@NEEDS_PICTURES
-def test_drawing_replaces_the_one_before(collhub, tmp_path: Path) -> None:
-    out = tmp_path / "net.svg"
-    for text in ("ring:4", "mesh:2x2"):
-        assert collhub("topology", "draw", text, "-o", out).code == 0
-    assert b"mesh:2x2" in out.read_bytes()
-
-
 def test_convert_writes_the_document_that_is_read_again(collhub, tmp_path: Path) -> None:
     out = tmp_path / "net.json"
     report = collhub("topology", "convert", "dragonfly:2,1,1", "-o", out, "--json").report()
@@ -186,11 +160,6 @@ def test_report_and_output_cannot_share_stdout(collhub, command: str) -> None:
         (
             ["check", "ring:4", "--size", "0MiB"],
             "size '0MiB' is not a positive whole number of bytes",
-        ),
-        pytest.param(
-            ["draw", "ring:5000", "-o", "x.svg"],
-            "topology ring:5000: 5000 nodes are more than 4096 in one picture; draw a part",
-            marks=NEEDS_PICTURES,
         ),
         (["draw", "ring:4"], "Missing option '-o' / '--output'"),
         (["show"], "Missing argument 'T'"),

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import click
+from collhub_execution import (
+    SCRIPT_HELP,
+    StartedRun,
+    StartedRunReport,
+    print_findings,
+    run_options,
+    run_options_of,
+    run_rank,
+    script_arguments,
+    script_status,
+)
 from mpi4py import MPI
 
 import hub_core
-from collhub_mpi.engine import MpiEngine
-from hub_core.execution.rank_tasks import Array
-from hub_core.execution.started_ranks import Report, Trial, add_arguments, run_rank
+from collhub_mpi.engine import Array, mpi_engine
 from hub_core.model import Diagnostic, HubError
 
 
 @dataclass(frozen=True, slots=True)
-class _Wire:
+class MpiChannel:
     """All ranks that mpirun has started."""
 
     world: MPI.Intracomm
@@ -42,51 +52,47 @@ class _Wire:
         self.world.Recv((array, MPI.BYTE), peer)
 
 
-def main() -> int:
+@click.command(help=SCRIPT_HELP)
+@script_arguments
+@run_options
+def main(algorithm: str, as_json: bool, **values: Any) -> None:
     """Run one rank. The exit status is that of `collhub run`."""
-    parser = argparse.ArgumentParser(
-        prog="mpirun ... -m collhub_mpi", description="Run an algorithm, a process per rank."
-    )
-    add_arguments(parser)
-    wish, world = parser.parse_args(), MPI.COMM_WORLD
+    world = MPI.COMM_WORLD
     try:
-        trial = Trial.of(hub_core.read(wish.algorithm), wish, world.size)
+        options = run_options_of(values)
+        run = StartedRun.of(hub_core.read(algorithm), options, algorithm, world.size)
     except HubError as error:
+        # All ranks have read the same and find the same: one says it.
         if world.rank == 0:
-            _complain(error.diagnostics)
-        return error.exit_code
-    report = _run(trial, world, wish.timeout)
-    if report is None:
-        return 0
-    print(json.dumps(report.fields) if wish.json else report.text())
-    _complain(report.diagnostics)
-    return 0 if report.ok else 1
+            print_findings(error.diagnostics)
+        sys.exit(error.exit_code)
+    sys.exit(script_status(_run(run, world), as_json))
 
 
-def _run(trial: Trial, world: MPI.Intracomm, timeout_s: float) -> Report | None:
+def _run(run: StartedRun, world: MPI.Intracomm) -> StartedRunReport | None:
+    """What rank 0 reports; None at the others."""
     try:
-        return run_rank(trial, _Wire(world), lambda task: MpiEngine(task, world), timeout_s, _end)
+        engine_of = partial(mpi_engine, communicator=world)
+        return run_rank(run, MpiChannel(world), engine_of, _end)
     except BaseException as error:
         # Without this, MPI would wait for the other ranks at the end of the process.
-        found = (
-            error.diagnostics
-            if isinstance(error, HubError)
-            else [Diagnostic("rank-died", f"{type(error).__name__}: {error}")]
-        )
-        _end(found)
+        _end(_findings(error))
         raise
+
+
+def _findings(error: BaseException) -> Sequence[Diagnostic]:
+    """What is to be said of an error of any kind."""
+    if isinstance(error, HubError):
+        return error.diagnostics
+    return [Diagnostic("rank-died", f"{type(error).__name__}: {error}")]
 
 
 def _end(found: Sequence[Diagnostic]) -> None:
     """Say where this rank stands, and end all."""
-    _complain(found)
+    # Abort, unlike an exit, also ends ranks that wait inside MPI.
+    print_findings(found)
     MPI.COMM_WORLD.Abort(1)
 
 
-def _complain(found: Sequence[Diagnostic]) -> None:
-    for diagnostic in found:
-        print(diagnostic, file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="mpirun ... -m collhub_mpi")

@@ -1,125 +1,62 @@
-"""Messages by MPI, copies and reductions by numpy: the engine of a rank."""
+"""The engine of a rank in MPI: messages by MPI, copies and reductions by numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_execution import NumpyMemory, Post, PostLevel, RankEngine, RankTask, Waiting
 from mpi4py import MPI
 
-from hub_core.execution.memory import REDUCTIONS
-from hub_core.execution.rank_engine import NativeCollective, Post, Waiting
-from hub_core.execution.rank_tasks import RankTask
-from hub_core.model import CollectiveKind, ReduceOp
+from collhub_mpi.native import native_collective
 
 Array = npt.NDArray[Any]
 
-# MPI promises tags up to 32767; messages of one pair and tag arrive in their order, so that tags may be used again.
+# MPI promises tags up to 32767 (MPI 4.1, section 9.1.2, MPI_TAG_UB); messages of one pair and tag
+# arrive in their order, so that tags may be used again.
 _TAGS = 1 << 15
 
-_OPS = {
-    ReduceOp.SUM: MPI.SUM,
-    ReduceOp.PROD: MPI.PROD,
-    ReduceOp.MIN: MPI.MIN,
-    ReduceOp.MAX: MPI.MAX,
-}
-_KNOWN_TO_MPI = frozenset({"float32", "float64", "int32", "int64"})
+
+def mpi_engine(task: RankTask, communicator: MPI.Intracomm) -> RankEngine[Array]:
+    """Memory and transport of a rank, and MPI's own collectives."""
+    native = partial(native_collective, communicator)
+    return RankEngine(NumpyMemory(task), MpiTransport(communicator), native)
 
 
-class MpiEngine:
-    """One rank on one memory of `task.plan.memory_size` elements; messages travel as bytes, so that every dtype does."""
+class MpiTransport:
+    """Non-blocking messages; they travel as bytes, so that every dtype does."""
 
-    def __init__(self, task: RankTask, communicator: MPI.Intracomm) -> None:
+    def __init__(self, communicator: MPI.Intracomm) -> None:
         self._communicator = communicator
-        self._memory = np.empty(task.plan.memory_size, task.input.dtype)
-        self._reduction = REDUCTIONS[task.reduce_op]
 
-    def part(self, start: int, length: int) -> Array:
-        """A view."""
-        return self._memory[start : start + length]
-
-    def fill(self, task: RankTask) -> None:
-        """INPUT, and the background everywhere else."""
-        self._memory[:] = task.background
-        self.part(task.plan.input_start, len(task.input))[:] = task.input
-
-    def post(
-        self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]
-    ) -> Sequence[Waiting]:
-        """Receives first, so that messages find their place."""
-        communicator = self._communicator
-        arriving = [
-            communicator.Irecv(_bytes(post.memory), post.message.peer, post.message.tag % _TAGS)
-            for post in receives
-        ]
-        leaving = [
-            communicator.Isend(_bytes(post.memory), post.message.peer, post.message.tag % _TAGS)
-            for post in sends
-        ]
-        return [*arriving, *leaving]
-
-    def copy(self, destination: Array, source: Array) -> None:
-        """destination := source."""
-        destination[:] = source
-
-    def reduce(self, destination: Array, source: Array) -> None:
-        """destination := destination op source."""
-        with np.errstate(all="ignore"):
-            self._reduction(destination, source, out=destination)
-
-    def finish(self) -> None:
-        """Nothing is only queued."""
+    def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
+        """Posting starts all; receives first, so that messages find their place."""
+        # Bound once: the views of memory are the same in every run.
+        world = self._communicator
+        starts: list[Callable[[], Waiting]] = []
+        for post in receives:
+            start = partial(world.Irecv, *_arguments(post))
+            starts.append(start)
+        for post in sends:
+            start = partial(world.Isend, *_arguments(post))
+            starts.append(start)
+        return partial(_start_all, starts)
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         self._communicator.Barrier()
 
-    def output(self, task: RankTask) -> Array:
-        """OUTPUT, a view."""
-        return self.part(task.plan.output_start, task.plan.output_size)
 
-    def native(self, task: RankTask) -> NativeCollective | None:
-        """The collective of MPI, on arrays of its own; None for element types that MPI does not know."""
-        call = _NATIVE.get(task.collective)
-        if call is None or task.input.dtype.name not in _KNOWN_TO_MPI:
-            return None
-        target = np.empty(task.plan.output_size, task.input.dtype)
-        if task.collective is CollectiveKind.BROADCAST:
-            return NativeCollective(
-                lambda: np.copyto(target, task.input),
-                lambda: self._communicator.Bcast(target, task.root),
-            )
-        # Received data of an earlier run does no harm: all of it is written again.
-        source = np.array(task.input)
-        return NativeCollective(
-            lambda: None, lambda: call(self._communicator, task, source, target)
-        )
+def _start_all(starts: Sequence[Callable[[], Waiting]]) -> Sequence[Waiting]:
+    """Start the messages of a level, in the given order."""
+    return [start() for start in starts]
 
 
-def _bytes(memory: Array) -> tuple[Array, MPI.Datatype]:
-    return memory.view(np.uint8), MPI.BYTE
-
-
-_Call = Callable[[MPI.Intracomm, RankTask, Array, Array], None]
-_NATIVE: Mapping[CollectiveKind, _Call] = {
-    CollectiveKind.ALL_REDUCE: lambda world, task, source, target: world.Allreduce(
-        source, target, _OPS[task.reduce_op]
-    ),
-    CollectiveKind.ALL_GATHER: lambda world, task, source, target: world.Allgather(source, target),
-    CollectiveKind.REDUCE_SCATTER: lambda world, task, source, target: world.Reduce_scatter_block(
-        source, target, _OPS[task.reduce_op]
-    ),
-    CollectiveKind.ALL_TO_ALL: lambda world, task, source, target: world.Alltoall(source, target),
-    CollectiveKind.BROADCAST: lambda world, task, source, target: world.Bcast(target, task.root),
-    CollectiveKind.REDUCE: lambda world, task, source, target: world.Reduce(
-        source, target, _OPS[task.reduce_op], task.root
-    ),
-    CollectiveKind.GATHER: lambda world, task, source, target: world.Gather(
-        source, target, task.root
-    ),
-    CollectiveKind.SCATTER: lambda world, task, source, target: world.Scatter(
-        source, target, task.root
-    ),
-}
+def _arguments(post: Post[Array]) -> tuple[tuple[Array, MPI.Datatype], int, int]:
+    """(memory as bytes, peer, tag), as `Irecv` and `Isend` take them."""
+    # The MPI standard has neither float16 nor bfloat16.
+    memory = post.memory.view(np.uint8), MPI.BYTE
+    return memory, post.end.peer, post.end.tag % _TAGS

@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from hub_core.execution.launching import launch
+from collhub_execution import LevelledRequest, execute_levelled, launch
+
+from collhub_mpi.options import MpiOptions
 from hub_core.model import PluginError
-from hub_core.plugin_api import ExecutionRequest, ExecutionResult, Options
+from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 
 INSTALL = "python -m pip install 'collhub-mpi[mpich]'"
 
@@ -21,40 +24,53 @@ _CURE = f"{INSTALL}; the executor numpy works without it"
 _VERSION_TIMEOUT_S = 20.0
 
 
-def execute(request: ExecutionRequest, options: Options) -> ExecutionResult:
-    """Run the program with MPI's non-blocking messages; data stays in numpy arrays."""
+def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
+    """Run with MPI's non-blocking messages; data stays in numpy arrays."""
     if importlib.util.find_spec("mpi4py") is None:
         message = "the executor mpi needs the package mpi4py, which is not installed"
         raise PluginError(message, cure=_CURE, code="no-mpi4py")
-    named = options["launcher"]
-    start = shlex.split(str(named)) if named else found_launcher()
-    ranks = str(request.program.num_ranks)
-    return launch(
-        request,
-        lambda folder: [*start, "-n", ranks, sys.executable, "-m", "collhub_mpi.rank", str(folder)],
-    )
+    run = partial(run_in_processes, options=options)
+    return execute_levelled(request, run)
+
+
+def run_in_processes(request: LevelledRequest, options: MpiOptions) -> ExecutionResult:
+    """Run a levelled request; see `execute`."""
+    # A launcher that is named brings its own options, of which we know nothing.
+    launcher = shlex.split(options.launcher) if options.launcher else found_launcher()
+    start = [*launcher, "-n", str(request.program.num_ranks)]
+
+    def command(folder: Path) -> list[str]:
+        """One process a rank, each with a Python of its own."""
+        return [*start, sys.executable, "-m", "collhub_mpi.rank", str(folder)]
+
+    return launch(request, command)
 
 
 def found_launcher() -> Sequence[str]:
-    """The command that starts ranks, more of them than cores where need be. Raises `PluginError` where there is none.
+    """The command that starts ranks, more of them than cores where need be.
 
     An mpiexec that was installed beside this Python comes first: mpi4py then loads the same MPI.
+    Raises `PluginError` where there is none.
     """
     beside = str(Path(sys.executable).parent)
     found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
     if found is None:
-        raise PluginError(
-            "the executor mpi needs mpiexec, which is not on the path",
-            cure=_CURE,
-            code="no-mpiexec",
-        )
-    try:
-        printed = subprocess.run(
-            [found, "--version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise PluginError(f"{found} --version: {error}", cure=_CURE, code="no-mpiexec") from None
+        message = "the executor mpi needs mpiexec, which is not on the path"
+        raise PluginError(message, cure=_CURE, code="no-mpiexec")
+    printed = _printed_version(found)
     if b"Open MPI" not in printed and b"OpenRTE" not in printed:
         return [found]
     # Open MPI counts cores, and refuses the super-user, unless told otherwise.
-    return [found, "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [found, "--oversubscribe", *as_root]
+
+
+def _printed_version(launcher: str) -> bytes:
+    """What the launcher says of itself."""
+    command = [launcher, "--version"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_VERSION_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        message = f"{launcher} --version: {error}"
+        raise PluginError(message, cure=_CURE, code="no-mpiexec") from None
+    return done.stdout

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Executor, HealthCheck, Option, OptionType, hookimpl
+from collhub_mpi.options import MpiOptions
+from hub_core.plugin_api import Check, Executor, Subject, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -12,14 +13,13 @@ MPI = Executor(
     "mpi",
     "MPI by mpi4py, a process per rank on this machine",
     "collhub_mpi.executor:execute",
-    (
-        Option(
-            "launcher",
-            OptionType.TEXT,
-            None,
-            "program that starts the ranks, with its arguments (default: the mpiexec beside this Python, else on the path)",
-        ),
-    ),
+    MpiOptions,
+)
+INSTALLATION = Check(
+    "mpi",
+    Subject.INSTALLATION,
+    "whether mpi4py is installed, and an mpiexec for it",
+    "collhub_mpi.health:check",
 )
 
 
@@ -30,6 +30,6 @@ def collhub_consumers() -> Sequence[Executor]:
 
 
 @hookimpl
-def collhub_health_checks() -> Sequence[HealthCheck]:
+def collhub_checks() -> Sequence[Check]:
     """Describe the check of the library."""
-    return [HealthCheck("mpi", "collhub_mpi.health:check")]
+    return [INSTALLATION]

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
+from hub_core.model import BoolArray, Int64Array
 
 
 class StepType(IntEnum):

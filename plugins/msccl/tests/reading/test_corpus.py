@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_msccl.findings import FileFindings
+from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.header import read_header
 from collhub_msccl.reading.read_thread_blocks import read_thread_blocks
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.reading.scan import scan
 from collhub_msccl.thread_block_program import STEP_TYPE_NAMES, ThreadBlockProgram
 
-from hub_core.chakra import read as trace_reader
-from hub_core.chakra import write as trace_writer
+import hub_core
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic
-from hub_core.plugin_api import Source, SourcePart
+from hub_core.plugin_api import Source
 from hub_core.verification import VerifyReport, fifo_safety, parse_expectation, verify
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "corpus" / "msccl"
@@ -71,7 +71,8 @@ def _ignore(_diagnostic: Diagnostic) -> None:
 
 def _read(file: Path, **options: str) -> Algorithm:
     return read(
-        Source(file.name, Source.of_bytes(file.name, file.read_bytes()).parts, _ignore), options
+        Source(file.name, Source.of_bytes(file.name, file.read_bytes()).parts, _ignore),
+        ReadOptions(**options),
     )
 
 
@@ -185,17 +186,19 @@ def test_data_dependencies_alone_keep_correct_files_correct(correct_row: Row) ->
     assert _verify(replace(algorithm, steps=replace(algorithm.steps, **nothing)), correct_row).ok
 
 
-def test_trace_and_back_is_the_same_algorithm(row: Row) -> None:
+@pytest.fixture(scope="module")
+def registry() -> hub_core.Registry:
+    """The installed plugins, looked for once."""
+    return hub_core.discover()
+
+
+def test_trace_and_back_is_the_same_algorithm(
+    row: Row, registry: hub_core.Registry, tmp_path: Path
+) -> None:
     algorithm = _algorithm(row["file"])
-    written = [
-        (int(part.name.split(".")[1]), part.content())
-        for part in trace_writer.write(algorithm, {}).artifacts
-    ]
-    parts = tuple(
-        SourcePart(f"trace.{rank}.et", lambda content=content: content, rank)
-        for rank, content in written
-    )
-    assert algorithm.differences(trace_reader.read(Source("trace", parts), {})) == []
+    hub_core.write(algorithm, tmp_path / "trace", registry=registry)
+    back = hub_core.read(tmp_path / "trace", registry=registry)
+    assert algorithm.differences(back) == []
 
 
 def test_every_file_of_the_folder_is_in_the_index(corpus: Path) -> None:

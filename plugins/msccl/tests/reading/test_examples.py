@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
 from hub_core.examples import make_examples
 
@@ -21,7 +22,7 @@ def _read(name: str) -> Algorithm:
         raise AssertionError(f"an example should need no warning: {diagnostic}")
 
     parts = Source.of_bytes(name, (FOLDER / name).read_bytes()).parts
-    return read(Source(name, parts, refuse_report), {})
+    return read(Source(name, parts, refuse_report), ReadOptions())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from collhub_msccl.options import WriteOptions
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import Severity
-from hub_core.plugin_api import LoadReport, Source
+from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions, Source
 from hub_core.testing import direct_all_to_all, ring_all_gather, ring_all_reduce
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "corpus" / "msccl"
@@ -28,15 +29,20 @@ def _rows() -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def _check(letter: str, text: str) -> LoadReport:
-    return CHECKS[letter](Source.of_bytes("test.xml", text.encode()), {})
+def _check(letter: str, text: str) -> CheckReport:
+    return _check_bytes(letter, "test.xml", text.encode())
 
 
-def _errors(report: LoadReport) -> set[str]:
+def _check_bytes(letter: str, name: str, content: bytes) -> CheckReport:
+    request = CheckRequest(source=Source.of_bytes(name, content))
+    return CHECKS[letter](request, NoOptions())
+
+
+def _errors(report: CheckReport) -> set[str]:
     return {found.code for found in report.diagnostics if found.severity is Severity.ERROR}
 
 
-def _words(report: LoadReport) -> set[str]:
+def _words(report: CheckReport) -> set[str]:
     """The reasons in the words of the index, which come from the parsers themselves."""
     patterns = {
         "missing-attribute": (r"attribute '(\w+)'", "missing-attr:"),
@@ -58,18 +64,16 @@ def test_every_real_file_is_judged_as_the_parsers_do(corpus: Path, letter: str) 
     rows = _rows()
     assert rows or not (corpus / "msccl" / "index.csv").is_file()
     for row in rows:
-        report = CHECKS[letter](
-            Source.of_bytes(row["file"], (FOLDER / row["file"]).read_bytes()), {}
-        )
-        assert report.is_accepted == (row[f"accept_{letter}"] == "1"), row["file"]
+        report = _check_bytes(letter, row["file"], (FOLDER / row["file"]).read_bytes())
+        assert report.facts["is_accepted"] == (row[f"accept_{letter}"] == "1"), row["file"]
         assert _words(report) == set(row[f"reject_{letter}"].split()), row["file"]
-        if letter == "M" and report.is_accepted:
+        if letter == "M" and report.facts["is_accepted"]:
             assert report.ok == (row["selectable_M"] == "1"), row["file"]
 
 
 def _valid(letter: str) -> str:
     (artifact,) = write(
-        ring_all_reduce(4), {"runtime": RUNTIMES[letter], "max_bytes": 1 << 20}
+        ring_all_reduce(4), WriteOptions(RUNTIMES[letter], max_bytes=1 << 20)
     ).artifacts
     return artifact.content().decode()
 
@@ -133,7 +137,7 @@ ACCEPTED_BY_ALL = {
 @pytest.mark.parametrize("code", REFUSED_BY_ALL)
 def test_change_that_every_parser_refuses(letter: str, code: str) -> None:
     report = _check(letter, REFUSED_BY_ALL[code](_valid(letter)))
-    assert not report.is_accepted
+    assert not report.facts["is_accepted"]
     assert code in _errors(report)
     assert all(
         found.location.file == "test.xml" and found.location.line for found in report.diagnostics
@@ -143,7 +147,7 @@ def test_change_that_every_parser_refuses(letter: str, code: str) -> None:
 @pytest.mark.parametrize("letter", CHECKS)
 @pytest.mark.parametrize("change", ACCEPTED_BY_ALL)
 def test_change_that_every_parser_takes(letter: str, change: str) -> None:
-    assert _check(letter, ACCEPTED_BY_ALL[change](_valid(letter))).is_accepted
+    assert _check(letter, ACCEPTED_BY_ALL[change](_valid(letter))).facts["is_accepted"]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,11 @@ def test_change_that_every_parser_takes(letter: str, change: str) -> None:
 )
 def test_change_on_which_the_parsers_differ(change: Callable[[str], str], verdicts: str) -> None:
     assert (
-        "".join(letter for letter in CHECKS if _check(letter, change(_valid(letter))).is_accepted)
+        "".join(
+            letter
+            for letter in CHECKS
+            if _check(letter, change(_valid(letter))).facts["is_accepted"]
+        )
         == verdicts
     )
 
@@ -185,17 +193,18 @@ def test_attributes_beyond_the_sixteenth_place_are_not_seen() -> None:
 @pytest.mark.parametrize(("letter", "is_used"), [("M", False), ("E", True), ("R", True)])
 def test_max_bytes_of_0_is_no_limit_or_no_use(letter: str, is_used: bool) -> None:
     report = _check(letter, _first(r'maxBytes="\d+"', 'maxBytes="0"')(_valid(letter)))
-    assert (report.is_accepted, report.ok) == (True, is_used)
+    assert (report.facts["is_accepted"], report.ok) == (True, is_used)
     assert _errors(report) == (set() if is_used else {"never-selected"})
 
 
 def test_file_that_claims_no_mode_is_never_used() -> None:
     report = _check("E", _first('inplace="1"', 'inplace="0"')(_valid("E")))
-    assert (report.is_accepted, report.ok, _errors(report)) == (True, False, {"never-selected"})
+    assert (report.facts["is_accepted"], report.ok) == (True, False)
+    assert _errors(report) == {"never-selected"}
 
 
 def test_both_modes_are_two_kinds_of_calls() -> None:
-    (artifact,) = write(ring_all_gather(4), {"runtime": "executor"}).artifacts
+    (artifact,) = write(ring_all_gather(4), WriteOptions("executor")).artifacts
     assert [call.in_place for call in _check("E", artifact.content().decode()).calls] == [
         True,
         False,
@@ -203,7 +212,7 @@ def test_both_modes_are_two_kinds_of_calls() -> None:
 
 
 def test_all_to_all_is_called_out_of_place_whatever_the_file_says() -> None:
-    (artifact,) = write(direct_all_to_all(4), {"runtime": "msccl"}).artifacts
+    (artifact,) = write(direct_all_to_all(4), WriteOptions("msccl")).artifacts
     text = _first('inplace="0"', 'inplace="1"')(artifact.content().decode())
     assert [call.in_place for call in _check("M", text).calls] == [False]
 

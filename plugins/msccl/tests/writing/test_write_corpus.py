@@ -14,12 +14,13 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from collhub_msccl.options import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import COLUMN_DTYPES, Algorithm, Buffer, CollectiveKind, InputError
-from hub_core.plugin_api import Source
+from hub_core.plugin_api import CheckRequest, NoOptions, Source
 from hub_core.verification import fifo_safety, parse_expectation, verify
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "corpus" / "msccl"
@@ -53,7 +54,7 @@ def row(request: pytest.FixtureRequest, corpus: Path) -> Row:
 
 
 def _read(name: str, content: bytes) -> Algorithm:
-    return read(Source(name, Source.of_bytes(name, content).parts, lambda _: None), {})
+    return read(Source(name, Source.of_bytes(name, content).parts, lambda _: None), ReadOptions())
 
 
 @cache
@@ -63,10 +64,10 @@ def _original(name: str) -> Algorithm:
 
 def _written(name: str, runtime: str) -> bytes:
     algorithm = _original(name)
-    options = {"runtime": runtime}
+    collective = None
     if algorithm.collective.kind is CollectiveKind.CUSTOM and runtime in NAME_OF_CUSTOM:
-        options["collective"] = NAME_OF_CUSTOM[runtime]
-    (artifact,) = write(algorithm, options).artifacts
+        collective = NAME_OF_CUSTOM[runtime]
+    (artifact,) = write(algorithm, WriteOptions(runtime, collective=collective)).artifacts
     return artifact.content()
 
 
@@ -89,7 +90,7 @@ def test_written_file_is_loaded_and_does_the_same(
     original = _original(row["file"])
     text = _written(row["file"], runtime)
     assert loaders.refusals(text.decode(), runtime) == []
-    assert CHECKS[runtime](Source.of_bytes("x.xml", text), {}).ok
+    assert CHECKS[runtime](CheckRequest(source=Source.of_bytes("x.xml", text)), NoOptions()).ok
     back = _read(row["file"], text)
     assert _transfers(back) == _transfers(original)
     semantics = row["custom_semantics"] if back.collective.kind is CollectiveKind.CUSTOM else ""
@@ -155,4 +156,4 @@ def test_no_size_is_claimed_at_which_connections_fill_up(row: Row) -> None:
 def test_custom_collective_is_refused_where_the_runtime_has_none(corpus: Path) -> None:
     name = next(name for name, row in sorted(ROWS.items()) if row["collective"] == "custom")
     with pytest.raises(InputError, match=r"Azure/msccl-executor-nccl: it has no custom collective"):
-        write(_original(name), {"runtime": "executor"})
+        write(_original(name), WriteOptions("executor"))

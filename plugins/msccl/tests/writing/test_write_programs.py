@@ -12,6 +12,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from collhub_msccl.options import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.writing.write_xml import write
 from hypothesis import HealthCheck, given, settings
@@ -168,13 +169,13 @@ def _outputs(algorithm: Algorithm) -> dict[tuple[int, int], Counter[tuple[int, i
 def test_random_program_keeps_its_contents(
     loaders: ModuleType, runtime: str, program: Algorithm
 ) -> None:
-    options = {"runtime": runtime, "collective": "custom" if runtime == "msccl" else "allreduce"}
+    options = WriteOptions(runtime, collective="custom" if runtime == "msccl" else "allreduce")
     contract = program.collective.contract
     assert contract is not None
     (artifact,) = write(program, options).artifacts
     text = artifact.content()
     assert loaders.refusals(text.decode(), runtime) == []
-    back = read(Source.of_bytes("random.xml", text), {})
+    back = read(Source.of_bytes("random.xml", text), ReadOptions())
     report = verify(back, expected=contract.expected)
     assert report.ok, report.diagnostics
     for in_place in (True, False):
@@ -194,5 +195,5 @@ def test_any_algorithm_is_written_or_refused_with_a_reason(
     loaders: ModuleType, algorithm: Algorithm, runtime: str
 ) -> None:
     with contextlib.suppress(HubError):
-        (artifact,) = write(algorithm, {"runtime": runtime}).artifacts
+        (artifact,) = write(algorithm, WriteOptions(runtime)).artifacts
         assert loaders.refusals(artifact.content().decode(), runtime) == []

@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
+from collhub_msccl.options import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.writing.write_xml import write
 
@@ -74,16 +76,16 @@ class CustomSteps:
 
 
 def _result(
-    algorithm: Algorithm, runtime: str = "msccl", **options: str | int
+    algorithm: Algorithm, runtime: str = "msccl", **options: Any
 ) -> tuple[str, WriteResult]:
     if runtime != "msccl" and algorithm.collective.kind is CollectiveKind.CUSTOM:
         options.setdefault("collective", "allreduce")
-    result = write(algorithm, {"runtime": runtime, **options})
+    result = write(algorithm, WriteOptions(runtime, **options))
     (artifact,) = result.artifacts
     return artifact.content().decode(), result
 
 
-def _text(algorithm: Algorithm, runtime: str = "msccl", **options: str | int) -> str:
+def _text(algorithm: Algorithm, runtime: str = "msccl", **options: Any) -> str:
     return _result(algorithm, runtime, **options)[0]
 
 
@@ -96,7 +98,7 @@ def _header(text: str) -> dict[str, str]:
 
 
 def _back(text: str) -> Algorithm:
-    return read(Source.of_bytes("x.xml", text.encode()), {})
+    return read(Source.of_bytes("x.xml", text.encode()), ReadOptions())
 
 
 def _forwarding(reduces: bool, target: Place, is_read_again: bool = False) -> Algorithm:
@@ -352,10 +354,10 @@ def test_unrelated_thread_blocks_are_joined_where_there_would_be_too_many(
     ],
 )
 def test_what_a_runtime_cannot_do_is_refused_by_name(
-    algorithm: Algorithm, runtime: str, options: dict[str, str | int], reason: str
+    algorithm: Algorithm, runtime: str, options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises((InputError, UsageError), match=reason):
-        write(algorithm, {"runtime": runtime, **options})
+        write(algorithm, WriteOptions(runtime, **options))
 
 
 def _with(algorithm: Algorithm, **columns: object) -> Algorithm:
@@ -367,18 +369,18 @@ def test_timing_only_and_opaque_work_are_refused() -> None:
     ring = ring_all_reduce(4)
     unknown = np.full(len(ring.steps), Buffer.UNKNOWN, np.uint8)
     with pytest.raises(InputError, match="do not say which units they touch"):
-        write(_with(ring, src_buffer=unknown, dst_buffer=unknown.copy()), {})
+        write(_with(ring, src_buffer=unknown, dst_buffer=unknown.copy()), WriteOptions())
     draft = CustomSteps(1)
     draft.add(0, StepKind.COMPUTE, None, None)
     with pytest.raises(InputError, match="opaque work"):
-        write(draft.algorithm(), {"runtime": "msccl"})
+        write(draft.algorithm(), WriteOptions("msccl"))
 
 
 def test_lonely_message_is_refused_with_its_place() -> None:
     draft = CustomSteps(2)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, peer=1)
     with pytest.raises(HubError, match="rank 0, step 0"):
-        write(draft.algorithm(), {"runtime": "msccl"})
+        write(draft.algorithm(), WriteOptions("msccl"))
 
 
 @pytest.mark.parametrize(

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import click
 import torch
 import torch.distributed as dist
+from collhub_execution import (
+    SCRIPT_HELP,
+    StartedRun,
+    StartedRunReport,
+    print_findings,
+    run_options,
+    run_options_of,
+    run_rank,
+    script_arguments,
+    script_status,
+)
 
 import hub_core
-from collhub_torch.engine import TorchEngine
-from collhub_torch.rank import BACKENDS, join
-from hub_core.execution.rank_tasks import Array
-from hub_core.execution.started_ranks import Report, Trial, add_arguments, run_rank
+from collhub_torch.engine import Array, torch_engine
+from collhub_torch.group import RankPlace, join
+from collhub_torch.options import DEVICES, TorchOptions
 from hub_core.model import Diagnostic, HubError, UsageError
 
+# As torchrun sets them: docs.pytorch.org, torch.distributed.run, "Environment Variables".
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
-class _Wire:
-    """The group that torchrun has started."""
+class TorchChannel:
+    """The group that torchrun has started; bytes travel on the device of the group."""
 
     rank: int
     num_ranks: int
@@ -32,77 +44,73 @@ class _Wire:
 
     def send(self, array: Array, peer: int) -> None:
         """Send bytes."""
+        # A copy, because arrays from others may be read-only, of which torch warns.
         dist.send(torch.from_numpy(array.copy()).to(self.device), peer)
 
     def receive(self, array: Array, peer: int) -> None:
         """Receive bytes."""
+        # NCCL moves memory of its GPU alone.
         tensor = torch.empty(len(array), dtype=torch.uint8, device=self.device)
         dist.recv(tensor, peer)
         array[:] = tensor.cpu().numpy()
 
 
-def main() -> int:
+@click.command(help=SCRIPT_HELP)
+@script_arguments
+@run_options
+@click.option(
+    "--device",
+    type=click.Choice(DEVICES),
+    default="cpu",
+    help="cpu: gloo; cuda: NCCL, a GPU per rank",
+)
+@click.option("--batch", is_flag=True, help="one batch_isend_irecv a level; on cuda always so")
+def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any) -> None:
     """Run one rank. The exit status is that of `collhub run`."""
-    parser = argparse.ArgumentParser(
-        prog="torchrun ... -m collhub_torch", description="Run an algorithm, a process per rank."
-    )
-    add_arguments(parser)
-    parser.add_argument(
-        "--device",
-        choices=list(BACKENDS),
-        default="cpu",
-        help="cpu: gloo; cuda: NCCL, a GPU per rank",
-    )
-    parser.add_argument(
-        "--batch", action="store_true", help="one batch_isend_irecv a level; on cuda always so"
-    )
-    wish = parser.parse_args()
+    is_first = os.environ.get("RANK", "0") == "0"
     try:
-        report = _run(wish)
+        report = _run(algorithm, values, TorchOptions(device, batch))
     except HubError as error:
-        if os.environ.get("RANK", "0") == "0":
-            _complain(error.diagnostics)
-        return error.exit_code
-    if report is None:
-        return 0
-    print(json.dumps(report.fields) if wish.json else report.text())
-    _complain(report.diagnostics)
-    return 0 if report.ok else 1
+        # All ranks find the same: one says it.
+        if is_first:
+            print_findings(error.diagnostics)
+        sys.exit(error.exit_code)
+    sys.exit(script_status(report, as_json))
 
 
-def _run(wish: argparse.Namespace) -> Report | None:
-    missing = [name for name in _VARIABLES if name not in os.environ]
-    if missing:
-        message = (
-            f"the environment variable {missing[0]} is not set: this script is one rank of several"
-        )
-        raise UsageError(
-            message,
-            cure="start it by torchrun, or use collhub run --executor torch",
-            code="no-torchrun",
-        )
-    rank, ranks, local_rank, local_ranks = (int(os.environ[name]) for name in _VARIABLES)
-    trial = Trial.of(hub_core.read(wish.algorithm), wish, ranks)
+def _run(name: str, values: dict[str, Any], options: TorchOptions) -> StartedRunReport | None:
+    """What rank 0 reports; None at the others."""
+    # Read and checked before the group is joined: an error then needs no farewell.
+    place = _place()
+    run = StartedRun.of(hub_core.read(name), run_options_of(values), name, place.num_ranks)
     torch.set_num_threads(1)
-    wire = _Wire(rank, ranks, join(wish.device, rank, ranks, local_rank, local_ranks, "env://"))
-    report = run_rank(
-        trial, wire, lambda task: TorchEngine(task, wire.device, wish.batch), wish.timeout, _end
-    )
+    device = join(options.device, place, "env://")
+    channel = TorchChannel(place.rank, place.num_ranks, device)
+    engine_of = partial(torch_engine, device=device, is_batched=options.batch)
+    report = run_rank(run, channel, engine_of, _end)
+    # A rank that leaves early may take down what others still receive.
     dist.barrier()
     dist.destroy_process_group()
     return report
 
 
+def _place() -> RankPlace:
+    """Where torchrun has put this process."""
+    missing = [name for name in _VARIABLES if name not in os.environ]
+    if missing:
+        message = (
+            f"the environment variable {missing[0]} is not set: this script is one rank of several"
+        )
+        cure = "start it by torchrun, or use collhub run --executor torch"
+        raise UsageError(message, cure=cure, code="no-torchrun")
+    return RankPlace(*(int(os.environ[name]) for name in _VARIABLES))
+
+
 def _end(found: Sequence[Diagnostic]) -> None:
     """Say where this rank stands; torchrun then ends the others."""
-    _complain(found)
+    print_findings(found)
     os._exit(1)
 
 
-def _complain(found: Sequence[Diagnostic]) -> None:
-    for diagnostic in found:
-        print(diagnostic, file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="torchrun ... -m collhub_torch")

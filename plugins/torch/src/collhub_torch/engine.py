@@ -1,59 +1,67 @@
-"""Messages, copies and reductions on tensors: the engine of a rank that has joined a torch.distributed group."""
+"""The engine of a rank that has joined a torch.distributed group: tensors and their messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from collhub_execution import Post, PostLevel, RankEngine, RankTask, Waiting
 
-from hub_core.execution.rank_engine import NativeCollective, Post, Waiting
-from hub_core.execution.rank_tasks import RankTask
-from hub_core.model import CollectiveKind, ReduceOp
+from collhub_torch.native import native_collective
+from hub_core.model import ReduceOp
 
 Array = npt.NDArray[Any]
 
-_REDUCTIONS: Mapping[ReduceOp, Callable[..., object]] = {
+_REDUCTIONS: dict[ReduceOp, Callable[..., object]] = {
     ReduceOp.SUM: torch.add,
     ReduceOp.PROD: torch.mul,
     ReduceOp.MIN: torch.minimum,
     ReduceOp.MAX: torch.maximum,
 }
-_OPS = {
-    ReduceOp.SUM: dist.ReduceOp.SUM,
-    ReduceOp.PROD: dist.ReduceOp.PRODUCT,
-    ReduceOp.MIN: dist.ReduceOp.MIN,
-    ReduceOp.MAX: dist.ReduceOp.MAX,
-}
+
+
+def torch_engine(
+    task: RankTask, device: torch.device, is_batched: bool
+) -> RankEngine[torch.Tensor]:
+    """Memory and transport of a rank on its device, and torch's own collectives."""
+    memory = TensorMemory(task, device)
+    # NCCL has one queue for all messages of a rank: those of a level must start together, or two
+    # ranks that both send first wait for each other.
+    transport = TorchTransport(is_batched or device.type == "cuda")
+    return RankEngine(memory, transport, partial(native_collective, memory.input))
 
 
 def to_tensor(array: Array) -> torch.Tensor:
-    """A copy of an array as a tensor on the CPU; bfloat16, which numpy gets from another package, by its bits."""
+    """A copy of an array as a tensor on the CPU."""
     if array.dtype.name == "bfloat16":
+        # numpy has this type from another package, which torch does not know: by its bits.
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(np.array(array))
 
 
 def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
     """A tensor as an array of its own dtype, which `dtype` names."""
+    # By its bytes: torch gives no numpy array of a bfloat16.
     bits: Array = tensor.cpu().view(torch.uint8).numpy()
     return bits.view(dtype)
 
 
-class TorchEngine:
-    """One rank on one memory of `task.plan.memory_size` elements."""
+class TensorMemory:
+    """The `EngineMemory` of a rank: one tensor of `task.plan.memory_size` elements."""
 
-    def __init__(self, task: RankTask, device: torch.device, is_batched: bool) -> None:
+    def __init__(self, task: RankTask, device: torch.device) -> None:
+        # A fill is a copy on the device: nothing crosses the bus between two runs.
         self._device = device
-        self._is_batched = is_batched or device.type == "cuda"
         self._dtype = task.input.dtype
-        self._input = to_tensor(task.input).to(device)
         self._background = to_tensor(np.full(1, task.background)).to(device)
         self._memory = self._background.repeat(task.plan.memory_size)
         self._reduction = _REDUCTIONS[task.reduce_op]
+        self.input = to_tensor(task.input).to(device)
 
     def part(self, start: int, length: int) -> torch.Tensor:
         """A view."""
@@ -61,28 +69,9 @@ class TorchEngine:
 
     def fill(self, task: RankTask) -> None:
         """INPUT, and the background everywhere else."""
+        # The background first: in place, INPUT may be a part of OUTPUT.
         self._memory[:] = self._background
-        self.part(task.plan.input_start, len(self._input)).copy_(self._input)
-
-    def post(
-        self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
-    ) -> Sequence[Waiting]:
-        """All at once; NCCL has no tags and matches messages of one pair in their order, the same at both ends."""
-        if not self._is_batched:
-            arriving = [
-                dist.irecv(post.memory, post.message.peer, tag=post.message.tag)
-                for post in receives
-            ]
-            leaving = [
-                dist.isend(post.memory, post.message.peer, tag=post.message.tag) for post in sends
-            ]
-            return _works([*arriving, *leaving])
-        ends = [(dist.irecv, post) for post in receives] + [(dist.isend, post) for post in sends]
-        works = dist.batch_isend_irecv(
-            [dist.P2POp(op, end.memory, end.message.peer, tag=end.message.tag) for op, end in ends]
-        )
-        # NCCL answers with one piece of work for the whole batch.
-        return _works(works if len(works) == len(ends) else works[-1:] * len(ends))
+        self.part(task.plan.input_start, len(self.input)).copy_(self.input)
 
     def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
         """destination := source."""
@@ -93,63 +82,62 @@ class TorchEngine:
         self._reduction(destination, source, out=destination)
 
     def finish(self) -> None:
-        """Kernels and NCCL only queue their work."""
+        """Wait for kernels and messages of NCCL, which are only queued."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+    def output(self, task: RankTask) -> Array:
+        """OUTPUT as an array."""
+        tensor = self.part(task.plan.output_start, task.plan.output_size)
+        return to_numpy(tensor, self._dtype)
+
+
+class TorchTransport:
+    """Messages of torch.distributed, one by one or the messages of a level as a batch."""
+
+    def __init__(self, is_batched: bool) -> None:
+        self._is_batched = is_batched
+
+    def prepare(
+        self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
+    ) -> PostLevel:
+        """Posting starts all; receives first, so that messages find their place."""
+        # Both functions take (tensor, peer, tag=...), and `P2POp` wants the function itself.
+        ends = [(dist.irecv, post) for post in receives]
+        ends += [(dist.isend, post) for post in sends]
+        if self._is_batched:
+            return lambda: _start_batch(ends)
+        return lambda: _start_each(ends)
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         dist.barrier()
 
-    def output(self, task: RankTask) -> Array:
-        """OUTPUT as an array."""
-        return to_numpy(self.part(task.plan.output_start, task.plan.output_size), self._dtype)
 
-    def native(self, task: RankTask) -> NativeCollective | None:
-        """The collective of torch.distributed, on tensors of its own."""
-        call = _NATIVE.get(task.collective)
-        if call is None:
-            return None
-        source, target = self._input, self._memory.new_empty(task.plan.output_size)
-        if task.collective not in _ON_ONE_BUFFER:
-            return NativeCollective(lambda: None, lambda: call(task, source, target))
-        return NativeCollective(lambda: target.copy_(source), lambda: call(task, source, target))
+_Ends = Sequence[tuple[Callable[..., dist.Work | None], Post[torch.Tensor]]]
 
 
-_ON_ONE_BUFFER = frozenset(
-    {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
-)
+def _start_each(ends: _Ends) -> Sequence[Waiting]:
+    """Start message by message, each with the tag that both its ends have."""
+    works = []
+    for start, post in ends:
+        works.append(start(post.memory, post.end.peer, tag=post.end.tag))
+    return _started(works)
 
 
-def _works(works: Sequence[dist.Work | None]) -> list[Waiting]:
+def _start_batch(ends: _Ends) -> Sequence[Waiting]:
+    """NCCL has no tags: messages of one pair match in their order, the same at both ends."""
+    batch = []
+    for start, post in ends:
+        batch.append(dist.P2POp(start, post.memory, post.end.peer, tag=post.end.tag))
+    works = dist.batch_isend_irecv(batch)
+    if len(works) != len(ends):
+        # NCCL answers with one piece of work for the whole batch.
+        works = works[-1:] * len(ends)
+    return _started(works)
+
+
+def _started(works: Sequence[dist.Work | None]) -> list[Waiting]:
+    """What can be waited for."""
+    # None is for a process outside the group, which a rank never is.
     return [work for work in works if work is not None]
-
-
-def _gather(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None:
-    parts = list(target.chunk(task.plan.num_ranks)) if task.plan.rank == task.root else None
-    dist.gather(source, parts, dst=task.root)
-
-
-def _scatter(task: RankTask, source: torch.Tensor, target: torch.Tensor) -> None:
-    parts = list(source.chunk(task.plan.num_ranks)) if task.plan.rank == task.root else None
-    dist.scatter(target, parts, src=task.root)
-
-
-_NATIVE: Mapping[CollectiveKind, Callable[[RankTask, torch.Tensor, torch.Tensor], object]] = {
-    CollectiveKind.ALL_REDUCE: lambda task, source, target: dist.all_reduce(
-        target, _OPS[task.reduce_op]
-    ),
-    CollectiveKind.ALL_GATHER: lambda task, source, target: dist.all_gather_into_tensor(
-        target, source
-    ),
-    CollectiveKind.REDUCE_SCATTER: lambda task, source, target: dist.reduce_scatter_tensor(
-        target, source, _OPS[task.reduce_op]
-    ),
-    CollectiveKind.ALL_TO_ALL: lambda task, source, target: dist.all_to_all_single(target, source),
-    CollectiveKind.BROADCAST: lambda task, source, target: dist.broadcast(target, task.root),
-    CollectiveKind.REDUCE: lambda task, source, target: dist.reduce(
-        target, task.root, _OPS[task.reduce_op]
-    ),
-    CollectiveKind.GATHER: _gather,
-    CollectiveKind.SCATTER: _scatter,
-}

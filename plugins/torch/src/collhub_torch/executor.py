@@ -1,30 +1,43 @@
-"""The executor `torch`: starts one process per rank on this machine, which talk by torch.distributed."""
+"""The executor `torch`: starts one process per rank on this machine, by torch.distributed."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import partial
+from pathlib import Path
 
-from hub_core.execution.launching import launch
+from collhub_execution import LevelledRequest, execute_levelled, launch
+
+from collhub_torch.options import TorchOptions
 from hub_core.model import PluginError
-from hub_core.plugin_api import ExecutionRequest, ExecutionResult, Options
+from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 
 INSTALL = "python -m pip install 'collhub-torch[torch]'"
+
+
+def execute(request: ExecutionRequest, options: TorchOptions) -> ExecutionResult:
+    """Run with real messages: gloo for data on the CPU, NCCL for data on GPUs."""
+    require_torch()
+    run = partial(run_in_processes, options=options)
+    return execute_levelled(request, run)
 
 
 def require_torch() -> None:
     """Raise `PluginError` where torch is not installed. Nothing is imported: that takes seconds."""
     if importlib.util.find_spec("torch") is None:
         message = "the executor torch needs the package torch, which is not installed"
-        raise PluginError(
-            message, cure=f"{INSTALL}; the executor numpy works without it", code="no-torch"
-        )
+        cure = f"{INSTALL}; the executor numpy works without it"
+        raise PluginError(message, cure=cure, code="no-torch")
 
 
-def execute(request: ExecutionRequest, options: Options) -> ExecutionResult:
-    """Run the program with real messages: gloo for data on the CPU, NCCL for data on GPUs."""
-    require_torch()
-    backend = [f"--device={options['device']}", *(["--batch"] if options["batch"] else [])]
-    return launch(
-        request, lambda folder: [sys.executable, "-m", "collhub_torch.rank", str(folder), *backend]
-    )
+def run_in_processes(request: LevelledRequest, options: TorchOptions) -> ExecutionResult:
+    """Run a levelled request; see `execute`."""
+
+    def command(folder: Path) -> list[str]:
+        """One program for all ranks: torch is imported once, and forked."""
+        program = [sys.executable, "-m", "collhub_torch.rank", str(folder)]
+        batch = ["--batch"] if options.batch else []
+        return [*program, f"--device={options.device}", *batch]
+
+    return launch(request, command)

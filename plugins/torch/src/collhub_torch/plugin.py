@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Executor, HealthCheck, Option, OptionType, hookimpl
+from collhub_torch.options import TorchOptions
+from hub_core.plugin_api import Check, Executor, Subject, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -12,21 +13,13 @@ TORCH = Executor(
     "torch",
     "torch.distributed, a process per rank on this machine: gloo on CPUs, NCCL on GPUs",
     "collhub_torch.executor:execute",
-    (
-        Option(
-            "device",
-            OptionType.TEXT,
-            "cpu",
-            "where the data lies: cpu (gloo), or cuda (NCCL, a GPU per rank)",
-            ("cpu", "cuda"),
-        ),
-        Option(
-            "batch",
-            OptionType.BOOL,
-            False,
-            "start the messages of a level by one batch_isend_irecv; on cuda always so",
-        ),
-    ),
+    TorchOptions,
+)
+INSTALLATION = Check(
+    "torch",
+    Subject.INSTALLATION,
+    "whether torch is installed",
+    "collhub_torch.health:check",
 )
 
 
@@ -37,6 +30,6 @@ def collhub_consumers() -> Sequence[Executor]:
 
 
 @hookimpl
-def collhub_health_checks() -> Sequence[HealthCheck]:
+def collhub_checks() -> Sequence[Check]:
     """Describe the check of the library."""
-    return [HealthCheck("torch", "collhub_torch.health:check")]
+    return [INSTALLATION]

@@ -1,39 +1,42 @@
-"""The program behind the executor: imports torch once, then forks a process per rank, which meet through a file."""
+"""The program behind the executor: imports torch once, then forks a process per rank.
+
+They meet through a file in the folder of the job.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
 
+import click
 import torch
 import torch.distributed as dist
+from collhub_execution import FAILED, JobFolder, RankLog, RankTask, run_task, serve_rank
 
-from collhub_torch.engine import TorchEngine
-from hub_core.execution.job_folder import FAILED, Job, serve_rank
-from hub_core.execution.rank_engine import RankLog, run_task
-from hub_core.execution.rank_tasks import Array, RankTask
-from hub_core.model import PluginError
-
-BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+from collhub_torch.engine import Array, torch_engine
+from collhub_torch.group import RankPlace, join
+from collhub_torch.options import DEVICES, TorchOptions
 
 
-def main() -> int:
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--device", type=click.Choice(DEVICES), default="cpu")
+@click.option("--batch", is_flag=True)
+def main(folder: Path, device: str, batch: bool) -> None:
     """Fork all ranks, and end as soon as one has failed: the launcher ends the others."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--device", choices=list(BACKENDS), default="cpu")
-    parser.add_argument("--batch", action="store_true")
-    wish = parser.parse_args()
+    sys.exit(fork_ranks(JobFolder(folder), TorchOptions(device, batch)))
+
+
+def fork_ranks(job: JobFolder, options: TorchOptions) -> int:
+    """Serve all ranks of a job; the exit status."""
+    # One thread a rank: there are more ranks than cores as it is.
     torch.set_num_threads(1)
-    job = Job(wish.folder)
-    ranks = sum(1 for _ in wish.folder.glob("task.*"))
     # Nothing of torch has run yet, so that there are no threads that a fork would lose.
-    ranks_of = {_forked(job, rank, wish.device, wish.batch): rank for rank in range(ranks)}
-    while ranks_of:
+    ranks = {_forked(job, rank, options): rank for rank in range(job.num_tasks())}
+    while ranks:
         process, status = os.wait()
-        rank, code = ranks_of.pop(process), os.waitstatus_to_exitcode(status)
+        rank, code = ranks.pop(process), os.waitstatus_to_exitcode(status)
         if code:
             how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
             job.write_failure(rank, ChildProcessError(how))
@@ -41,59 +44,33 @@ def main() -> int:
     return 0
 
 
-def _forked(job: Job, rank: int, device: str, is_batched: bool) -> int:
+def _forked(job: JobFolder, rank: int, options: TorchOptions) -> int:
+    """The number of the new process; in that process this does not return."""
     process = os.fork()
     if process:
         return process
     status = FAILED
     try:
-        serve_rank(job, rank, lambda task, log: _run(job, task, log, device, is_batched))
+        serve_rank(job, rank, lambda task, log: _run(job, task, log, options))
         status = 0
     finally:
         # The failure is in the folder; threads of gloo need no farewell.
         os._exit(status)
 
 
-def _run(job: Job, task: RankTask, log: RankLog, device: str, is_batched: bool) -> Array:
-    # All ranks are on this machine, whatever its name resolves to.
+def _run(job: JobFolder, task: RankTask, log: RankLog, options: TorchOptions) -> Array:
+    """Join the others, run the task, leave."""
     if sys.platform == "linux":
+        # All ranks are on this machine, whatever its name resolves to.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    plan = task.plan
-    place = join(
-        device,
-        plan.rank,
-        plan.num_ranks,
-        plan.rank,
-        plan.num_ranks,
-        f"file://{job.folder / 'rendezvous'}",
-    )
-    output = run_task(task, TorchEngine(task, place, is_batched), log)
+    # All ranks are on one machine, so that numbers there are numbers everywhere.
+    rank, ranks = task.plan.rank, task.plan.num_ranks
+    place = RankPlace(rank, ranks, local_rank=rank, local_ranks=ranks)
+    device = join(options.device, place, f"file://{job.folder / 'rendezvous'}")
+    output = run_task(task, torch_engine(task, device, options.batch), log)
     dist.destroy_process_group()
     return output
 
 
-def join(
-    device: str, rank: int, num_ranks: int, local_rank: int, local_ranks: int, init_method: str
-) -> torch.device:
-    """Join the group of all ranks and return the own device. Raises `PluginError` without a GPU for every rank."""
-    if device == "cpu":
-        dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=num_ranks)
-        return torch.device("cpu")
-    gpus = torch.cuda.device_count()
-    if gpus < local_ranks or not dist.is_nccl_available():
-        message = f"NCCL needs a GPU for each of the {local_ranks} ranks on this machine, torch {torch.__version__} finds {gpus}"
-        raise PluginError(
-            message,
-            cure="use -O device=cpu, or a torch with CUDA on a machine with GPUs",
-            code="no-gpu",
-        )
-    place = torch.device("cuda", local_rank)
-    torch.cuda.set_device(place)
-    dist.init_process_group(
-        "nccl", init_method=init_method, rank=rank, world_size=num_ranks, device_id=place
-    )
-    return place
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

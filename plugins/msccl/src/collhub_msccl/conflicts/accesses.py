@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collhub_msccl.arrays import BoolArray, Int64Array
-from hub_core.model import Buffer, StepKind
+from hub_core.model import BoolArray, Buffer, Int64Array, StepKind, expanded_ranges, run_mask
 
 Columns = Mapping[str, npt.NDArray[Any]]
 # Pairs of rows as two columns: (row that comes first, row that must come later).
@@ -82,8 +81,8 @@ def find_accesses(
         return None
     row = np.concatenate([np.repeat(read_rows, reads), np.repeat(write_rows, writes)])
     # All reads, then all writes; sorting mixes them.
-    read_units = _each_unit(read_address // grain, reads)
-    write_units = _each_unit(write_address // grain, writes)
+    read_units = expanded_ranges(read_address // grain, reads)
+    write_units = expanded_ranges(write_address // grain, writes)
     unit = np.concatenate([read_units, write_units])
     is_write = np.arange(len(row)) >= len(read_units)
     return _sorted(block[row], unit, row, is_write)
@@ -129,15 +128,6 @@ def _are_too_many(count: Int64Array, rows: int) -> bool:
     return total > _MOST_UNITS + 4 * rows
 
 
-def _each_unit(start: Int64Array, count: Int64Array) -> Int64Array:
-    """All units of accesses that begin at `start`."""
-    if bool(np.all(count == 1)):
-        return start
-    first = np.repeat(np.cumsum(count) - count, count)
-    within = np.arange(int(count.sum())) - first
-    return np.repeat(start, count) + within
-
-
 def _sorted(
     block: Int64Array,
     unit: Int64Array,
@@ -147,14 +137,11 @@ def _sorted(
     """Sort accesses and leave out the read where a row reads and writes a unit."""
     order = _by_block_and_unit(block, unit, row, is_write)
     block, unit, row, is_write = block[order], unit[order], row[order], is_write[order]
-    is_same_unit = (unit[1:] == unit[:-1]) & (block[1:] == block[:-1])
     # Reads sort before writes, so the last access of a row to a unit is the write, if there is one.
-    is_kept = np.ones(len(row), np.bool_)
-    is_kept[:-1] = ~(is_same_unit & (row[1:] == row[:-1]))
+    # It stands before the first access of the next.
+    is_kept = np.roll(run_mask(row, unit, block), -1)
     block, unit, row, is_write = block[is_kept], unit[is_kept], row[is_kept], is_write[is_kept]
-    is_new = np.ones(len(row), np.bool_)
-    is_new[1:] = (unit[1:] != unit[:-1]) | (block[1:] != block[:-1])
-    return UnitAccesses(block, unit, row, is_write, is_new)
+    return UnitAccesses(block, unit, row, is_write, is_new=run_mask(unit, block))
 
 
 def _by_block_and_unit(

@@ -12,10 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.conflicts.accesses import Edges, UnitAccesses
 from collhub_msccl.conflicts.clocks import Clocks
-from hub_core.model import StepTable
+from hub_core.model import (
+    BoolArray,
+    Int64Array,
+    StepTable,
+    expanded_ranges,
+    group_of_entry,
+    inverse,
+    row_pointer,
+    run_lengths,
+    run_starts,
+)
 
 # A unit that all thread blocks touch gives as many queries as the square of its accesses.
 _MOST_QUERIES = 1 << 23
@@ -85,10 +94,8 @@ def _find_queries(
     size = np.where(cells.size == 1, 0, cells.size)[pair]
     if int(size.sum()) > _MOST_QUERIES:
         return None
-    access = np.repeat(np.arange(len(accesses)), size)
-    first = np.repeat(np.cumsum(size) - size, size)
-    within = np.arange(len(access)) - first
-    other = cells.members[cells.start[pair[access]] + within]
+    access = group_of_entry(row_pointer(size))
+    other = cells.members[expanded_ranges(cells.start[pair], size)]
     # A thread block is in order with itself.
     is_other = other != pair[access]
     access, other = access[is_other], other[is_other]
@@ -100,14 +107,9 @@ def _find_queries(
 def _cells(rank: npt.NDArray[np.int32], unit: Int64Array) -> _Cells:
     """Group pairs, given by their rank and unit."""
     members = np.lexsort((unit, rank))
-    sorted_unit, sorted_rank = unit[members], rank[members]
-    is_new = np.ones(len(members), np.bool_)
-    is_new[1:] = sorted_unit[1:] != sorted_unit[:-1]
-    is_new[1:] |= sorted_rank[1:] != sorted_rank[:-1]
-    starts = np.flatnonzero(is_new)
-    sizes = np.diff(np.append(starts, len(members)))
-    cell = np.empty(len(members), np.int64)
-    cell[members] = np.cumsum(is_new) - 1
+    starts = run_starts(unit[members], rank[members])
+    sizes = run_lengths(starts, len(members))
+    cell = group_of_entry(row_pointer(sizes))[inverse(members)]
     return _Cells(members, starts[cell], sizes[cell])
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.conflicts.accesses import Edges
-from hub_core.model import StepTable
+from hub_core.model import Int64Array, StepTable, group_of_entry, run_mask, run_starts
 
 # Entries of all vectors: 128 MiB.
 _MOST_CLOCKS = 1 << 24
@@ -54,7 +53,9 @@ def tell_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     `block_indptr`: int64[ranks + 1], first thread block of each rank.
     """
     parents, children = _between_blocks(table)
-    waiting = np.unique(children)
+    # Pairs stand by child.
+    first_parents = run_starts(children)
+    waiting = children[first_parents]
     if not len(waiting):
         return Clocks(np.zeros(0, np.int64), np.zeros(len(table), np.int64))
     blocks_of_rank = np.diff(block_indptr)
@@ -66,8 +67,7 @@ def tell_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     starts = ends - sizes
     block = block_indptr[table.rank] + table.lane
     known = np.full(ends[-1], -1, np.int64)
-    # Pairs stand by child, so the parents of one row stand together.
-    parents_of_row = np.split(parents, np.searchsorted(children, waiting[1:]))
+    parents_of_row = np.split(parents, first_parents[1:])
     waits = zip(waiting, starts, ends, parents_of_row, strict=True)
     _fill_vectors(known, waits, block, table.lane)
     return Clocks(known, _starts_of_rows(block, waiting, starts))
@@ -75,7 +75,7 @@ def tell_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
 
 def _between_blocks(table: StepTable) -> Edges:
     """Data dependencies between thread blocks, by child."""
-    children = np.repeat(np.arange(len(table)), np.diff(table.data_indptr))
+    children = group_of_entry(table.data_indptr)
     parents = table.data_indices
     # Dependencies never leave the rank, so lanes tell thread blocks apart.
     is_crossing = table.lane[parents] != table.lane[children]
@@ -138,9 +138,7 @@ def _starts_of_rows(
     start_of_row = np.zeros(len(block), np.int64)
     start_of_row[waiting] = starts
     start_of_row = start_of_row[order]
-    sorted_block = block[order]
-    is_first = np.ones(len(order), np.bool_)
-    is_first[1:] = sorted_block[1:] != sorted_block[:-1]
+    is_first = run_mask(block[order])
     # Forward fill: every row points at the last one before it that starts a block or has a vector.
     sources = np.where((start_of_row > 0) | is_first, np.arange(len(order)), 0)
     latest = np.maximum.accumulate(sources)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.conflicts.accesses import Edges, conflicts_within_blocks, find_accesses
 from collhub_msccl.conflicts.between_blocks import conflicts_between_blocks
 from collhub_msccl.conflicts.clocks import Clocks, tell_clocks
-from hub_core.model import COLUMN_DTYPES, Collective, StepTable
+from hub_core.model import COLUMN_DTYPES, Collective, Int64Array, StepTable, group_of_entry
 
 
 def with_true_dependencies(
@@ -85,5 +84,4 @@ def _columns(table: StepTable) -> dict[str, Int64Array]:
 
 def _edges(indptr: Int64Array, indices: Int64Array) -> Edges:
     """Pairs (parent, child) of a CSR table of parents."""
-    children = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return indices, children
+    return indices, group_of_entry(indptr)

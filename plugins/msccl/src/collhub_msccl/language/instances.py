@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_msccl.language.trace import FIRST_SCRATCH, Trace
+from hub_core.model import Int64Array, counted_positions
 
-Int64Array = npt.NDArray[np.int64]
 Columns = dict[str, Int64Array]
 """Columns of operations, by `OPERATION_FIELDS`."""
 
@@ -86,7 +85,7 @@ class Instances:
         piece = self._piece_sizes(columns)
         # Sizes of pieces divide those of their operations.
         number = size // piece
-        part = _parts(number)
+        part = counted_positions(number)
         cut = {name: np.repeat(column, number) for name, column in columns.items()}
         cut["size"] = np.repeat(piece, number)
         for side in _SIDES:
@@ -159,12 +158,6 @@ def _buffer_sizes(trace: Trace) -> Int64Array:
         padding = [1] * (most - len(scratch))
         rows.append([trace.input_sizes[rank], trace.output_sizes[rank], *scratch, *padding])
     return np.asarray(rows, np.int64)
-
-
-def _parts(number: Int64Array) -> Int64Array:
-    """0, 1 and so on up to the number of parts, for each entry of `number`."""
-    first = np.cumsum(number) - number
-    return np.arange(int(number.sum())) - np.repeat(first, number)
 
 
 def _starts(ends: Sequence[int]) -> list[int]:

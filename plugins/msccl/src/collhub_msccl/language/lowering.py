@@ -8,29 +8,32 @@ on lowering); fusion and thread blocks are left to the writer of the runtime's f
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import version
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_msccl.conflicts.accesses import Edges, conflicts_within_blocks, find_accesses
 from collhub_msccl.language.instances import Instances
 from collhub_msccl.language.priorities import execution_order
 from collhub_msccl.language.stated_blocks import stated_blocks
 from collhub_msccl.language.trace import COPY, INPUT, OPERATION_FIELDS, OUTPUT, Trace
+from collhub_msccl.provenance import provenance_of
 from hub_core.model import (
     Algorithm,
+    BoolArray,
     Buffer,
     Collective,
     CollectiveKind,
     Contributions,
     CustomContract,
+    Int64Array,
     Provenance,
     StepKind,
     StepTable,
+    group_of_entry,
+    row_pointer,
+    run_mask,
 )
 
-Int64Array = npt.NDArray[np.int64]
 Columns = dict[str, Int64Array]
 
 # The buffers of the others hold a part for every rank.
@@ -58,7 +61,7 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
         collective,
         StepTable.from_columns(trace.num_ranks, rows, data, control, file),
         instances.scratch_units,
-        provenance or Provenance("collhub-msccl", version("collhub-msccl"), file),
+        provenance or provenance_of(file),
         extensions={"msccl": {"algo": {"name": trace.name, "proto": trace.protocol}}},
     )
 
@@ -98,8 +101,8 @@ def _rows(columns: Columns) -> tuple[Columns, Int64Array]:
     A message has two rows, that of the sender first; a local operation has one.
     """
     is_message = columns["src_rank"] != columns["dst_rank"]
-    operation = np.repeat(np.arange(len(is_message)), 1 + is_message)
-    is_second = np.append(False, operation[1:] == operation[:-1])[: len(operation)]
+    operation = group_of_entry(row_pointer(1 + is_message))
+    is_second = ~run_mask(operation)
     first = _first_rows(columns, is_message)
     second = _second_rows(columns)
     rows = {
@@ -110,7 +113,7 @@ def _rows(columns: Columns) -> tuple[Columns, Int64Array]:
     return rows, operation
 
 
-def _first_rows(columns: Columns, is_message: npt.NDArray[np.bool_]) -> Columns:
+def _first_rows(columns: Columns, is_message: BoolArray) -> Columns:
     """What a rank does that sends, or that works on its own data."""
     is_copy = columns["kind"] == COPY
     local = np.where(is_copy, StepKind.COPY, StepKind.REDUCE)

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_msccl.language.trace import OPERATION_FIELDS
-from hub_core.model import InputError, Location
+from hub_core.model import InputError, Int64Array, Location
 
-Int64Array = npt.NDArray[np.int64]
 Columns = dict[str, Int64Array]
 RankBlock = tuple[int, int]
 """(rank, thread block)"""

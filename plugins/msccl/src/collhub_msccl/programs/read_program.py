@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import shlex
-from hashlib import sha256
-from importlib.metadata import version
-
-from hub_core.plugin_api.contract import Options
 
 from collhub_msccl.language.lowering import lower
 from collhub_msccl.language.trace import Trace
+from collhub_msccl.options import ProgramOptions
 from collhub_msccl.programs.process import ProcessLimits, Report, run_program
+from collhub_msccl.provenance import provenance_of
 from hub_core.model import (
     Algorithm,
     Diagnostic,
@@ -27,7 +25,7 @@ _PACKAGES = ("msccl", "collhub_msccl")
 _MOST_BYTES = 16 << 20
 
 
-def read(source: Source, options: Options) -> Algorithm:
+def read(source: Source, options: ProgramOptions) -> Algorithm:
     """Execute the program in a process of its own and return what it describes.
 
     What is odd but has a meaning goes to `source.report`: output of the program, a failed
@@ -37,10 +35,8 @@ def read(source: Source, options: Options) -> Algorithm:
     content = source.content()
     # Any file may be named *.py: what is not of the language must not run.
     _check_program(source.name, content)
-    time_limit_s = _positive(options, "time_limit")
-    memory_limit_bytes = _positive(options, "memory_limit")
-    limits = ProcessLimits(time_limit_s, memory_limit_bytes)
-    report = run_program(source.name, content, _arguments(options), limits)
+    limits = ProcessLimits(options.time_limit, options.memory_limit)
+    report = run_program(source.name, content, _arguments(options.arguments), limits)
     _warn_of_checks(source, report)
     _warn_of_output(source, report)
     trace = _trace(source.name, report)
@@ -86,21 +82,12 @@ def _is_package(module: str) -> bool:
     return module.partition(".")[0] in _PACKAGES
 
 
-def _positive(options: Options, name: str) -> int:
-    """A limit from the options. Raises `UsageError` unless it is above 0."""
-    value = options.get(name)
-    if not isinstance(value, int) or value < 1:
-        raise UsageError(f"option {name}: {value} is not positive")
-    return value
-
-
-def _arguments(options: Options) -> list[str]:
+def _arguments(text: str | None) -> list[str]:
     """Command line arguments of the program."""
-    text = options.get("arguments")
     if text is None:
         return []
     try:
-        return shlex.split(str(text))
+        return shlex.split(text)
     except ValueError as error:
         raise UsageError(f"option arguments: {error}", cure="quote as in a shell") from None
 
@@ -156,11 +143,10 @@ def _trace(name: str, report: Report) -> Trace:
 def _provenance(
     name: str,
     content: bytes,
-    options: Options,
+    options: ProgramOptions,
 ) -> Provenance:
     """Provenance: this plugin, the file, and the arguments that the program got."""
     given: dict[str, str] = {}
-    if options.get("arguments") is not None:
-        given["arguments"] = str(options["arguments"])
-    digest = sha256(content).hexdigest()
-    return Provenance("collhub-msccl", version("collhub-msccl"), name, digest, given)
+    if options.arguments is not None:
+        given["arguments"] = options.arguments
+    return provenance_of(name, content, given)

@@ -11,7 +11,6 @@ from functools import partial
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.header import AlgoHeader
 from collhub_msccl.thread_block_program import (
@@ -20,6 +19,7 @@ from collhub_msccl.thread_block_program import (
     StepType,
     ThreadBlockProgram,
 )
+from hub_core.model import BoolArray, Int64Array, run_mask, run_starts
 
 # MSCCL_MAX_COUNT is 72 in all three runtimes, and a count must be less.
 _MOST_COUNT = 71
@@ -69,8 +69,7 @@ def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> Non
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     # Thread blocks are sorted by id, so dense ids count up from the first of the rank.
     expected = np.arange(len(ids)) - program.block_indptr[rank]
-    is_repeated = np.zeros(len(ids), np.bool_)
-    is_repeated[1:] = (ids[1:] == ids[:-1]) & (rank[1:] == rank[:-1])
+    is_repeated = ~run_mask(rank, ids)
     findings.errors_at(
         "duplicate-thread-block",
         is_repeated,
@@ -93,9 +92,9 @@ def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> Non
 def _first_of_rank(mask: BoolArray, rank: Int64Array) -> BoolArray:
     """The first row of each rank in `mask`: one missing id shifts all later ones."""
     rows = np.flatnonzero(mask)
-    _, first = np.unique(rank[rows], return_index=True)
     result = np.zeros(len(mask), np.bool_)
-    result[rows[first]] = True
+    # Thread blocks are sorted by rank.
+    result[rows[run_starts(rank[rows])]] = True
     return result
 
 
@@ -194,16 +193,15 @@ def _second_owners(
 ) -> BoolArray:
     """Thread blocks that use a connection (rank, peer, channel) of one before them in the rank."""
     # Thread blocks that name a peer and never use it do no harm.
-    users = np.unique(program.block[is_message])
-    users = users[peer[users] >= 0]
+    uses = np.bincount(program.block[is_message], minlength=len(peer))
+    users = np.flatnonzero((uses > 0) & (peer >= 0))
     rank, channel = program.block_rank, program.channel
     order = np.lexsort((users, channel[users], peer[users], rank[users]))
     users = users[order]
-    connection = np.stack([rank[users], peer[users], channel[users]])
-    is_same = np.all(connection[:, 1:] == connection[:, :-1], axis=0)
     # Sorted by connection, so a second owner stands right behind the first.
+    is_second = ~run_mask(rank[users], peer[users], channel[users])
     shared = np.zeros(len(rank), np.bool_)
-    shared[users[1:][is_same]] = True
+    shared[users[is_second]] = True
     return shared
 
 

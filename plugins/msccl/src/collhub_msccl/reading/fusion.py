@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
+from hub_core.model import BoolArray, Int64Array, counted_positions, run_lengths, sorted_ordinals
 
 # MSCCL_MAX_REDUCE_FUSION. The parsers compare the number of all `re` of a thread block so far and
 # never reset it: the 17th does not join, those after it may again.
@@ -47,16 +47,14 @@ def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusi
         return Fusion(joins, count, flag)
     # Only `re` can be in a chain, so all that follows is done on these alone.
     joins[reductions] = _joins(program, reductions)
-    is_start = ~joins[reductions]
-    starts = np.flatnonzero(is_start)
-    ends = np.append(starts[1:], len(reductions)) - 1
-    chain = np.cumsum(is_start) - 1
-    first, last = reductions[starts], reductions[ends]
-    count[reductions] = program.count[last][chain]
+    starts = np.flatnonzero(~joins[reductions])
+    lengths = run_lengths(starts, len(reductions))
+    first, last = reductions[starts], reductions[starts + lengths - 1]
+    count[reductions] = np.repeat(program.count[last], lengths)
     # A nop inside a chain is not counted until the chain is done.
-    member = np.arange(len(reductions)) - starts[chain]
-    flag[reductions] = program.position[first][chain] + member
-    _warn_of_chains(program, first, last, np.bincount(chain), findings)
+    position_of_first = np.repeat(program.position[first], lengths)
+    flag[reductions] = position_of_first + counted_positions(lengths)
+    _warn_of_chains(program, first, last, lengths, findings)
     return Fusion(joins, count, flag)
 
 
@@ -73,9 +71,7 @@ def _joins(program: ThreadBlockProgram, reductions: Int64Array) -> BoolArray:
     # The source offset may differ: a chain sums several sources into one destination.
     for column in (program.block, program.dst_buffer, program.dst_offset, program.src_buffer):
         same &= column[reductions] == column[previous]
-    block = program.block[reductions]
-    ordinal = np.arange(len(reductions)) - np.searchsorted(block, block)
-    same &= ordinal != _LAST_PROTECTED
+    same &= sorted_ordinals(program.block[reductions]) != _LAST_PROTECTED
     return same
 
 

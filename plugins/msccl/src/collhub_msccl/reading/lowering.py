@@ -12,14 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.conflicts.true_dependencies import with_true_dependencies
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.dependencies import resolve_dependencies
 from collhub_msccl.reading.fusion import fuse_reductions
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
-from hub_core.model import Buffer, Collective, StepKind, StepTable
+from hub_core.model import (
+    BoolArray,
+    Buffer,
+    Collective,
+    Int64Array,
+    StepKind,
+    StepTable,
+    first_positions,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +119,8 @@ def lower(
 def _data(stated: Edges, width: Int64Array) -> Edges:
     """Stated dependencies between rows, and each SEND of a fused step after its first row."""
     parents, children = stated
-    last = np.cumsum(width) - 1
-    first = last - width + 1
+    first = first_positions(width)
+    last = first + width - 1
     second = last[width == 2]
     # The flag is raised when all of a step is done, and a wait holds up all of it.
     parent_rows = np.concatenate([last[parents], second - 1])
@@ -123,8 +130,8 @@ def _data(stated: Edges, width: Int64Array) -> Edges:
 
 def _program_order(program: ThreadBlockProgram, width: Int64Array) -> Edges:
     """Each step after the one before it in its thread block, nops left out."""
-    last = np.cumsum(width) - 1
-    first = last - width + 1
+    first = first_positions(width)
+    last = first + width - 1
     # Nops became no rows: the steps around them follow each other.
     moves = np.flatnonzero(width)
     before, after = moves[:-1], moves[1:]
@@ -141,11 +148,11 @@ def _slots(program: ThreadBlockProgram, findings: FileFindings) -> tuple[Int64Ar
     size = np.zeros(len(program.block_id), np.int64)
     is_rrs = program.is_type(StepType.RECV_REDUCE_SEND)
     np.maximum.at(size, program.block[is_rrs], program.count[is_rrs])
-    before = np.cumsum(size) - size
+    before = first_positions(size)
     total = np.zeros(program.num_ranks, np.int64)
     np.add.at(total, program.block_rank, size)
     # Slots count up within each rank.
-    before_rank = np.cumsum(total) - total
+    before_rank = first_positions(total)
     rank = program.block_rank
     slot = program.scratch_chunks[rank] + before - before_rank[rank]
     if is_rrs.any():
@@ -236,7 +243,7 @@ def _rows(
 ) -> dict[str, Int64Array]:
     """Columns of all rows: each second row sends on what the first one stored."""
     rows = {name: np.repeat(column, width) for name, column in first.items()}
-    second = np.cumsum(width)[width == 2] - 1
+    second = first_positions(width)[width == 2] + 1
     rows["kind"][second] = StepKind.SEND
     # The second row alone differs from the first: kind, peer, and where it reads.
     rows["peer"][second] = program.send[program.block[width == 2]]

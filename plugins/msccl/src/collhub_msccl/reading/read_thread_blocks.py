@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.numbers import NumberState
 from collhub_msccl.reading.header import AlgoHeader
@@ -16,6 +15,14 @@ from collhub_msccl.thread_block_program import (
     BUFFER_NAMES,
     STEP_TYPE_NAMES,
     ThreadBlockProgram,
+)
+from hub_core.model import (
+    Int64Array,
+    counted_positions,
+    expanded_ranges,
+    group_of_entry,
+    ordinals,
+    row_pointer,
 )
 
 _NUMBER_COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -182,9 +189,7 @@ def _check_ranks(
         line,
         lambda row: f"gpu id {ids[row]} is not in 0..{expected - 1} (ngpus {expected})",
     )
-    _, first = np.unique(ids, return_index=True)
-    is_again = np.ones(len(ids), np.bool_)
-    is_again[first] = False
+    is_again = ordinals(ids) > 0
     findings.errors_at(
         "duplicate-rank",
         is_again,
@@ -192,7 +197,7 @@ def _check_ranks(
         lambda row: f"a second <gpu> has the id {ids[row]}",
     )
     # A file may claim any ngpus: only what is there is counted.
-    present = int(np.count_nonzero(~outside[first]))
+    present = int(np.count_nonzero(~outside & ~is_again))
     if present < expected:
         message = (
             f"ngpus is {expected}, but only {present} ranks have a <gpu>;"
@@ -236,8 +241,7 @@ def _arranged(
 ) -> ThreadBlockProgram:
     """Sort ranks and thread blocks by id, which the file may give in any order; steps stay."""
     gpu_count = len(document.gpus)
-    gpu_of_block = np.repeat(np.arange(gpu_count), np.diff(document.gpus.first_child))
-    rank_of_block = gpus["id"][gpu_of_block]
+    rank_of_block = gpus["id"][group_of_entry(document.gpus.first_child)]
     by_rank = np.argsort(gpus["id"])
     # Stable: elements of one id, an error told later, keep the order of the file.
     by_block = np.lexsort((blocks["id"], rank_of_block))
@@ -278,9 +282,7 @@ def _arranged_steps(
     """Thread block, position in it and row of the scanned table of every step, when sorted."""
     first_child = document.thread_blocks.first_child
     lengths = np.diff(first_child)[by_block]
-    first_step = np.cumsum(lengths) - lengths
-    block = np.repeat(np.arange(len(by_block), dtype=np.int64), lengths)
-    position = np.arange(len(block), dtype=np.int64) - first_step[block]
+    block = group_of_entry(row_pointer(lengths))
     # Steps of a thread block stand together in the scanned table, so its first row is enough.
-    row = first_child[by_block][block] + position
-    return block, position, row
+    row = expanded_ranges(first_child[by_block], lengths)
+    return block, counted_positions(lengths), row

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-from importlib.metadata import version
 from pathlib import PurePath
 
 import numpy as np
-from hub_core.plugin_api.contract import Options
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.findings import FileFindings
+from collhub_msccl.options import ReadOptions
+from collhub_msccl.provenance import provenance_of
 from collhub_msccl.reading.checks import check_program
 from collhub_msccl.reading.header import AlgoHeader, read_header
 from collhub_msccl.reading.lowering import Lowered, lower
@@ -25,6 +23,7 @@ from hub_core.model import (
     CollectiveKind,
     CustomContract,
     InputError,
+    Int64Array,
     JsonValue,
     Provenance,
     UsageError,
@@ -34,7 +33,7 @@ from hub_core.plugin_api import Source
 _MOST_SHOWN_ROOTS = 8
 
 
-def read(source: Source, options: Options) -> Algorithm:
+def read(source: Source, options: ReadOptions) -> Algorithm:
     """Read a file as the runtimes do; see the plugin's page for the mapping.
 
     Raises `InputError` with every defect that was found, each with its line. What the runtimes
@@ -50,13 +49,13 @@ def read(source: Source, options: Options) -> Algorithm:
     program = read_thread_blocks(document, header, findings)
     check_program(program, header, findings)
     findings.raise_errors()
-    lowered = lower(program, options.get("reading") == "dsl", findings)
-    collective = _collective(header, program, lowered, options.get("root"), findings)
+    lowered = lower(program, options.reading == "dsl", findings)
+    collective = _collective(header, program, lowered, options.root, findings)
     return Algorithm(
         collective,
         lowered.table(collective, file),
         lowered.scratch_units,
-        _provenance(source.name, content, options),
+        _provenance(file, content, options),
         extensions={"msccl": _extension(header, program)},
     )
 
@@ -77,7 +76,7 @@ def _collective(
     header: AlgoHeader,
     program: ThreadBlockProgram,
     lowered: Lowered,
-    stated_root: object,
+    stated_root: int | None,
     findings: FileFindings,
 ) -> Collective:
     """The collective of the header; a custom one has the declared buffers and no stated result."""
@@ -110,10 +109,10 @@ def _collective(
 def _root(
     header: AlgoHeader,
     lowered: Lowered,
-    stated: object,
+    stated: int | None,
 ) -> int:
     """The root as stated by the user, else as the steps tell. Raises `UsageError` for neither."""
-    if isinstance(stated, int):
+    if stated is not None:
         if not 0 <= stated < header.num_ranks:
             last = header.num_ranks - 1
             raise UsageError(f"option root: {stated} is not a rank of 0..{last}")
@@ -141,19 +140,17 @@ def _listed(ranks: list[int]) -> str:
 def _provenance(
     name: str,
     content: bytes,
-    options: Options,
+    options: ReadOptions,
 ) -> Provenance:
     """Provenance: this plugin, the file, and the options that are not at their default."""
     given: dict[str, str] = {}
-    for option, value in sorted(options.items()):
-        # The default reading is left out, so that traces do not change when options are added.
-        is_default = value is None or (option, value) == ("reading", "runtime")
-        if not is_default:
-            given[option] = str(value)
+    # Defaults are left out, so that traces do not change when options are added.
+    if options.reading != ReadOptions().reading:
+        given["reading"] = options.reading
+    if options.root is not None:
+        given["root"] = str(options.root)
     # The name alone: the same file gives the same traces, wherever it lies.
-    file_name = PurePath(name).name
-    digest = sha256(content).hexdigest()
-    return Provenance("collhub-msccl", version("collhub-msccl"), file_name, digest, given)
+    return provenance_of(PurePath(name).name, content, given)
 
 
 def _extension(header: AlgoHeader, program: ThreadBlockProgram) -> JsonValue:

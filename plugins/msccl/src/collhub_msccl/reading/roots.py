@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from collhub_msccl.arrays import Int64Array
-from hub_core.model import Buffer, CollectiveKind, StepKind
+from hub_core.model import Buffer, CollectiveKind, Int64Array, StepKind
 
 Columns = Mapping[str, Int64Array]
 

@@ -18,10 +18,9 @@ from xml.parsers import expat
 import numpy as np
 import numpy.typing as npt
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.numbers import NumberState, parse_number
-from hub_core.model import InputError, Location
+from hub_core.model import InputError, Int64Array, Location
 
 MAX_BYTES = 1 << 30
 # The file is handed over in pieces that are views of it; texts are encoded in batches, so that few

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hub_core.plugin_api.contract import LoadReport, Options
-
+from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,
@@ -16,8 +15,8 @@ from collhub_msccl.runtimes.known_runtimes import (
 from collhub_msccl.runtimes.load_rules import check_algo, check_gpu
 from collhub_msccl.runtimes.raw_xml import RawElement, parse_raw
 from collhub_msccl.runtimes.refusals import Refusals, number
-from hub_core.model import Diagnostic, HubError, Location, Severity
-from hub_core.plugin_api import LoadableCall, Source
+from hub_core.model import Diagnostic, HubError, Location, Severity, UsageError
+from hub_core.plugin_api import CheckReport, CheckRequest, LoadableCall, NoOptions, Source
 from hub_core.verification import FifoSafety, fifo_safety
 
 _REDUCING = frozenset({"allreduce", "reduce", "reduce_scatter", "reducescatter"})
@@ -26,41 +25,70 @@ _TOTAL_SIZES = frozenset({"allgather", "reduce_scatter", "reducescatter", "allto
 _OPERATORS = "operators sum, prod, min, max"
 
 
-def check_msccl(source: Source, _options: Options) -> LoadReport:
+def check_msccl(request: CheckRequest, options: NoOptions) -> CheckReport:
     """For microsoft/msccl."""
-    return _check(source, RUNTIMES["msccl"])
+    return _check(request, RUNTIMES["msccl"])
 
 
-def check_executor(source: Source, _options: Options) -> LoadReport:
+def check_executor(request: CheckRequest, options: NoOptions) -> CheckReport:
     """For Azure/msccl-executor-nccl in its default build."""
-    return _check(source, RUNTIMES["executor"])
+    return _check(request, RUNTIMES["executor"])
 
 
-def check_rccl(source: Source, _options: Options) -> LoadReport:
+def check_rccl(request: CheckRequest, options: NoOptions) -> CheckReport:
     """For ROCm/rccl."""
-    return _check(source, RUNTIMES["rccl"])
+    return _check(request, RUNTIMES["rccl"])
 
 
-def _check(source: Source, runtime: Runtime) -> LoadReport:
+def _check(request: CheckRequest, runtime: Runtime) -> CheckReport:
     """Whether one runtime takes a file, the calls that use it, and doubts about them."""
+    source = request.source
+    if source is None:
+        raise UsageError("a file is needed: the check is of the subject 'runtime'")
     found = Refusals(source.name, runtime)
     try:
         # The parser works on bytes: latin-1 keeps each of them one character.
         algo = parse_raw(source.content().decode("latin-1"), source.name)
     except HubError as error:
-        return LoadReport(False, (), error.diagnostics)
+        return _refused(runtime, error.diagnostics)
     check_algo(algo, found)
     for gpu in algo.children:
         check_gpu(gpu, algo, found)
     # A file that is refused serves no call.
     if found.is_any:
-        return LoadReport(False, (), tuple(found))
+        return _refused(runtime, found)
     calls = tuple(_calls(algo, runtime))
     doubts = (
         *_doubts_of_selection(source, algo, runtime, calls),
         *_doubts_of_program(source, algo, runtime, calls),
     )
-    return LoadReport(True, calls, (*found, *doubts))
+    return _accepted(runtime, calls, (*found, *doubts))
+
+
+def _refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckReport:
+    """The report of a file that the runtime does not take."""
+    return CheckReport(
+        ok=False,
+        verdict=f"{runtime.name} refuses it",
+        diagnostics=tuple(findings),
+        facts={"is_accepted": False},
+    )
+
+
+def _accepted(
+    runtime: Runtime,
+    calls: tuple[LoadableCall, ...],
+    findings: tuple[Diagnostic, ...],
+) -> CheckReport:
+    """The report of a file that the runtime takes, which is right where some call uses it."""
+    uses = "uses it for these calls" if calls else "takes it, but uses it for no call"
+    return CheckReport(
+        ok=bool(calls),
+        verdict=f"{runtime.name} {uses}",
+        diagnostics=findings,
+        calls=calls,
+        facts={"is_accepted": True},
+    )
 
 
 def _calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
@@ -145,7 +173,7 @@ def _doubts_of_program(
     protocol = algo.attributes["proto"]
     try:
         parts = Source.of_bytes(source.name, source.content()).parts
-        algorithm = read(Source(source.name, parts, lambda _: None), {})
+        algorithm = read(Source(source.name, parts, lambda _: None), ReadOptions())
         safety = fifo_safety(algorithm, FIFO_CAPACITY[protocol])
     except HubError as error:
         # A file that its reader refuses, or that lacks half of a message, loads and then hangs or

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.runtimes.known_runtimes import (
     BLOCKS_PER_CHANNEL,
@@ -29,7 +28,7 @@ from collhub_msccl.writing.draft import StepDraft, cut_counts, draft_of
 from collhub_msccl.writing.emission import Memory, emit
 from collhub_msccl.writing.emission_order import arrange, neighbours
 from collhub_msccl.writing.thread_blocks import Lanes, assign_lanes, given_lanes
-from hub_core.model import Algorithm, InputError, Location
+from hub_core.model import Algorithm, InputError, Int64Array, Location
 from hub_core.verification import verify
 
 # Lanes are parted, then cut further and further; cuts grow by a quarter, so this is far.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.thread_blocks import Lanes
+from hub_core.model import BoolArray, Int64Array, sorted_ordinals
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _message_parts(
         rows = np.flatnonzero(side)
         rows = rows[np.argsort(connection[rows], kind="stable")]
         number = connection[rows]
-        ordinal = np.arange(len(rows)) - np.searchsorted(number, number)
+        ordinal = sorted_ordinals(number)
         # Even shares: with fewer messages than parts, one message a part.
         total = np.bincount(number, minlength=count)
         share = np.minimum(parts, total)[number]

@@ -7,17 +7,23 @@ from functools import cached_property
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.conflicts.accesses import Edges
 from hub_core.model import (
     Algorithm,
+    BoolArray,
     Buffer,
     Findings,
     InputError,
+    Int64Array,
     Location,
     StepKind,
     StepTable,
+    connection_keys,
+    counted_positions,
+    first_positions,
+    group_of_entry,
     match_messages,
+    row_pointer,
 )
 from hub_core.verification import check_regions
 
@@ -80,16 +86,12 @@ class StepDraft:
         rank, peer = self.rank[rows], self.peer[rows]
         source = np.where(is_send, rank, peer)
         destination = np.where(is_send, peer, rank)
-        # Channels are numbered first: they can be any number, and keys must not overflow.
-        channels, channel = np.unique(self.channel[rows], return_inverse=True)
-        width = max(len(channels), 1)
-        pair = source * self.num_ranks + destination
-        keys, number = np.unique(pair * width + channel.reshape(-1), return_inverse=True)
+        channel = self.channel[rows]
+        keys = connection_keys(source, destination, channel)
+        _, first, number = np.unique(keys, return_index=True, return_inverse=True)
         found = np.full(len(self), -1, np.int64)
         found[rows] = number.reshape(-1)
-        pair, channel = np.divmod(keys, width)
-        source, destination = np.divmod(pair, self.num_ranks)
-        return found, np.stack([source, destination, channels[channel]], axis=1)
+        return found, np.stack([source, destination, channel], axis=1)[first]
 
     def forwards(self, first: Int64Array, second: Int64Array) -> BoolArray:
         """Of pairs of rows, which are a receive and a send of just what that wrote."""
@@ -140,8 +142,7 @@ def draft_of(algorithm: Algorithm, with_control: bool) -> StepDraft:
 
 def _data_edges(steps: StepTable) -> Edges:
     """Pairs (parent, child) of the data dependencies alone."""
-    children = np.repeat(np.arange(len(steps)), np.diff(steps.data_indptr))
-    return steps.data_indices, children
+    return steps.data_indices, group_of_entry(steps.data_indptr)
 
 
 def _refuse_opaque(algorithm: Algorithm) -> None:
@@ -173,7 +174,7 @@ def cut_counts(draft: StepDraft, most: int) -> StepDraft:
     pieces = -(-draft.count // most)
     if not len(draft) or int(pieces.max()) <= 1:
         return draft
-    first = np.cumsum(pieces) - pieces
+    first = first_positions(pieces)
     last = first + pieces - 1
     receive, send = draft.forwarding()
     whole = len(draft)
@@ -196,9 +197,7 @@ def cut_counts(draft: StepDraft, most: int) -> StepDraft:
 
 def _pieces_of(count: Int64Array) -> tuple[Int64Array, Int64Array]:
     """For things of so many pieces, one after the other: the thing of each piece, and its place."""
-    thing = np.repeat(np.arange(len(count)), count)
-    first = np.cumsum(count) - count
-    return thing, np.arange(len(thing)) - first[thing]
+    return group_of_entry(row_pointer(count)), counted_positions(count)
 
 
 def _cut_columns(
@@ -215,7 +214,7 @@ def _cut_columns(
         columns[f"{side}_offset"] = columns[f"{side}_offset"] + np.where(is_used, within * most, 0)
     # All pieces are as large as they may be, but the last.
     columns["count"] = np.minimum(most, columns["count"] - within * most)
-    first = np.cumsum(pieces) - pieces
+    first = first_positions(pieces)
     partner = columns["partner"]
     columns["partner"] = np.where(partner >= 0, first[partner] + within, -1)
     return columns

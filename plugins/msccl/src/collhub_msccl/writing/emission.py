@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.draft import StepDraft
@@ -21,7 +20,7 @@ from collhub_msccl.writing.emission_waits import Knowledge, find_waits
 from collhub_msccl.writing.forwarded import forwarded_only
 from collhub_msccl.writing.scratch import allocated, touched
 from collhub_msccl.writing.unfuse import REGION, Steps, unfused
-from hub_core.model import StepKind
+from hub_core.model import BoolArray, Int64Array, StepKind, run_mask
 
 # Step type of a plain step, in the order of `StepKind`.
 _PLAIN = np.asarray(
@@ -191,8 +190,8 @@ def _with_waits(steps: Steps, knowledge: Knowledge) -> Steps:
     A step has one `depid`: its last wait is its own, each before it stands on a nop.
     """
     parents, children = knowledge.parents, knowledge.children
-    is_last = np.ones(len(children), np.bool_)
-    is_last[:-1] = children[1:] != children[:-1]
+    # The last of a run stands before the first of the next.
+    is_last = np.roll(run_mask(children), -1)
     wait_of_head = np.full(int(steps.row.max(initial=-1)) + 1, -1, np.int64)
     wait_of_head[children[is_last]] = parents[is_last]
     # Of the steps that stand for one head, the first one waits.

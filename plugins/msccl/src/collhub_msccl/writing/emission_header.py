@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import numpy as np
-from hub_core.plugin_api.contract import Options
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.numbers import NumberState, parse_number
+from collhub_msccl.options import WriteOptions
 from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,
     FIFO_CAPACITY,
@@ -19,7 +18,15 @@ from collhub_msccl.runtimes.known_runtimes import (
     Runtime,
 )
 from collhub_msccl.thread_block_program import ThreadBlockProgram
-from hub_core.model import Algorithm, Collective, CollectiveKind, InputError, Location, UsageError
+from hub_core.model import (
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    InputError,
+    Int64Array,
+    Location,
+    UsageError,
+)
 from hub_core.verification import FifoSafety
 
 # microsoft/msccl keeps so many characters.
@@ -80,16 +87,16 @@ class Target:
         return used
 
 
-def target_of(algorithm: Algorithm, options: Options) -> Target:
+def target_of(algorithm: Algorithm, options: WriteOptions) -> Target:
     """Decide what the file says.
 
     Raises `UsageError` for options and `InputError` for algorithms that do not fit.
     """
-    runtime = RUNTIMES[str(options.get("runtime") or "executor")]
+    runtime = RUNTIMES[options.runtime]
     imported = _imported(algorithm)
     collective = _with_modes(algorithm.collective, runtime, options)
     spelling = _spelling(algorithm, runtime, options, imported)
-    protocol = str(options.get("proto") or imported.get("proto") or "Simple")
+    protocol = options.proto or imported.get("proto", "Simple")
     smallest, largest = _sizes(options, imported)
     return Target(
         runtime,
@@ -149,18 +156,18 @@ def _imported(algorithm: Algorithm) -> Mapping[str, str]:
 def _with_modes(
     collective: Collective,
     runtime: Runtime,
-    options: Options,
+    options: WriteOptions,
 ) -> Collective:
     """The collective with the modes that the file will claim."""
-    wanted = options.get("mode")
+    wanted = options.mode
     if wanted is None and not runtime.has_both_modes:
         # Nothing was asked for, and both modes have no place in one file.
         wanted = _only_mode(collective)
     if wanted is None:
         return collective
     claims = {"in-place": collective.in_place, "out-of-place": collective.out_of_place}
-    if not claims.get(str(wanted), False):
-        mode = str(wanted).replace("-", " ")
+    if not claims[wanted]:
+        mode = wanted.replace("-", " ")
         raise UsageError(f"option mode: the algorithm does not claim to be usable {mode}")
     return replace(
         collective,
@@ -181,13 +188,12 @@ def _only_mode(collective: Collective) -> str:
 def _spelling(
     algorithm: Algorithm,
     runtime: Runtime,
-    options: Options,
+    options: WriteOptions,
     imported: Mapping[str, str],
 ) -> str:
     """`coll`: as the user states it, as imported for custom collectives, or by the kind."""
-    stated = options.get("collective")
-    if stated is not None:
-        return _stated_spelling(str(stated), runtime)
+    if options.collective is not None:
+        return _stated_spelling(options.collective, runtime)
     kind = algorithm.collective.kind
     if kind is CollectiveKind.CUSTOM and imported.get("coll") in runtime.collectives:
         return imported["coll"]
@@ -238,13 +244,13 @@ def _declared_chunks(algorithm: Algorithm, runtime: Runtime) -> tuple[Int64Array
 def _name(
     algorithm: Algorithm,
     spelling: str,
-    options: Options,
+    options: WriteOptions,
     imported: Mapping[str, str],
 ) -> str:
     """A name that needs no escaping, which the parsers would not undo."""
     source = PurePath(algorithm.provenance.source_name).stem
     default = f"{spelling}_{algorithm.num_ranks}"
-    chosen = str(options.get("name") or imported.get("name") or source or default)
+    chosen = options.name or imported.get("name") or source or default
     # The parsers decode no entities, so nothing may need them.
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", chosen)[:_LONGEST_NAME]
     # This name makes microsoft/msccl run an algorithm of its own instead of the file's.
@@ -253,12 +259,12 @@ def _name(
     return name
 
 
-def _sizes(options: Options, imported: Mapping[str, str]) -> tuple[int, int | None]:
+def _sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[int, int | None]:
     """The smallest and the largest size in bytes, both included; None for no limit."""
-    smallest, largest = options.get("min_bytes"), options.get("max_bytes")
-    if not isinstance(smallest, int):
+    smallest, largest = options.min_bytes, options.max_bytes
+    if smallest is None:
         smallest = _number(imported.get("minBytes", "")) or 0
-    if not isinstance(largest, int):
+    if largest is None:
         largest = _imported_largest(imported)
     if largest is not None and largest < smallest:
         raise UsageError(

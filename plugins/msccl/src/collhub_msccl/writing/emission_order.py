@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
-from hub_core.model import topological_levels
+from hub_core.model import BoolArray, Int64Array, topological_levels
 
 
 @dataclass(frozen=True, slots=True)

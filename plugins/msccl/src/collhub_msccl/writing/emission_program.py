@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.emission_waits import Knowledge
 from collhub_msccl.writing.unfuse import REGION, Steps
-from hub_core.model import Buffer
+from hub_core.model import BoolArray, Buffer, Int64Array, sorted_ordinals
 
 # MSCCL_MAX_REDUCE_FUSION: the runtimes end a chain of `re` at the 16th of a thread block only.
 _PROTECTED_REDUCTIONS = 16
@@ -99,8 +98,7 @@ def _must_not_fuse(
     apart too.
     """
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
-    block_of_reduction = block[reductions]
-    ordinal = np.arange(len(reductions)) - np.searchsorted(block_of_reduction, block_of_reduction)
+    ordinal = sorted_ordinals(block[reductions])
     first, second = reductions[:-1], reductions[1:]
     # What the parsers look at; see `reading.fusion`.
     joins = (second == first + 1) & (block[first] == block[second])

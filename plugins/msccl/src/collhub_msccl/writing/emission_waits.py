@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.conflicts.accesses import Edges
+from hub_core.model import Int64Array, run_mask
 
 Clock = dict[int, int]
 
@@ -120,9 +120,8 @@ def _latest_of_each_block(
     # A later step of a block being done means that earlier ones are.
     order = np.lexsort((ordinal[parents], block[parents], children))
     parents, children = parents[order], children[order]
-    is_last = np.ones(len(parents), np.bool_)
-    is_last[:-1] = children[1:] != children[:-1]
-    is_last[:-1] |= block[parents[1:]] != block[parents[:-1]]
+    # The last of a run stands before the first of the next.
+    is_last = np.roll(run_mask(children, block[parents]), -1)
     return parents[is_last], children[is_last]
 
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
 from collhub_msccl.writing.emission_order import Arrangement
-from hub_core.model import Buffer, StepKind
+from hub_core.model import (
+    BoolArray,
+    Buffer,
+    Int64Array,
+    StepKind,
+    expanded_ranges,
+    group_of_entry,
+    row_pointer,
+)
 
 
 def forwarded_only(draft: StepDraft, arrangement: Arrangement) -> BoolArray:
@@ -75,7 +82,5 @@ def _each_place(
 ) -> tuple[Int64Array, Int64Array]:
     """Rows and places, rank * width + unit, of all units that the rows of `is_used` touch."""
     length = np.where(is_used, draft.count, 0)
-    row = np.repeat(np.arange(len(draft)), length)
-    first = np.repeat(np.cumsum(length) - length, length)
-    within = np.arange(len(row)) - first
-    return row, draft.rank[row] * width + offset[row] + within
+    row = group_of_entry(row_pointer(length))
+    return row, expanded_ranges(draft.rank * width + offset, length)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
 from collhub_msccl.writing.emission_waits import Knowledge
-from hub_core.model import Buffer
+from hub_core.model import BoolArray, Buffer, Int64Array, run_lengths
 
 # Places that are tried for a piece: more would save little scratch and cost quadratic time.
 _MOST_TRIES = 64
@@ -94,7 +93,7 @@ def _find_pieces(
     is_new = np.ones(len(row), np.bool_)
     is_new[1:] = first[1:] >= reach[:-1]
     starts = np.flatnonzero(is_new)
-    lasts = np.append(starts[1:], len(row))[: len(starts)] - 1
+    lasts = starts + run_lengths(starts, len(row)) - 1
     rank, start = np.divmod(first[starts], width)
     size = reach[lasts] - first[starts]
     return _ScratchPieces(row, is_source, np.cumsum(is_new) - 1, start, size, rank)

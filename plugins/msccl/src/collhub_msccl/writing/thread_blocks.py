@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.emission_order import neighbours
+from hub_core.model import BoolArray, Int64Array, run_mask, run_starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def _one_to_one(first: Int64Array, second: Int64Array) -> Edges:
     order = np.lexsort((-first, second))
     first, second = first[order], second[order]
     # The first of each send is its last receive, by the order above.
-    _, once = np.unique(second, return_index=True)
+    once = run_starts(second)
     first, second = first[once], second[once]
     _, once = np.unique(first, return_index=True)
     return first[once], second[once]
@@ -239,7 +239,6 @@ def _is_one_to_one(one: Int64Array, other: Int64Array) -> bool:
 def _is_function(keys: Int64Array, values: Int64Array) -> bool:
     """Whether every key has one value."""
     order = np.argsort(keys, kind="stable")
-    keys, values = keys[order], values[order]
-    is_same_key = keys[1:] == keys[:-1]
-    is_same_value = values[1:] == values[:-1]
-    return bool(np.all(is_same_value[is_same_key]))
+    is_other_value = run_mask(values[order])
+    is_other_key = run_mask(keys[order])
+    return not bool(np.any(is_other_value & ~is_other_key))

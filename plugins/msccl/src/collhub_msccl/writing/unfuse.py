@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.arrays import BoolArray, Int64Array
 from collhub_msccl.thread_block_program import StepType
-from hub_core.model import Buffer
+from hub_core.model import BoolArray, Buffer, Int64Array, first_positions
 
 REGION = ("src_buffer", "src_offset", "dst_buffer", "dst_offset")
 
@@ -101,10 +100,10 @@ def _slots(
     """
     size = np.zeros(len(block_rank), np.int64)
     np.maximum.at(size, block[is_needed], count[is_needed])
-    before = np.cumsum(size) - size
+    before = first_positions(size)
     of_rank = np.zeros(len(scratch), np.int64)
     np.add.at(of_rank, block_rank, size)
-    before_rank = np.cumsum(of_rank) - of_rank
+    before_rank = first_positions(of_rank)
     start = scratch[block_rank] + before - before_rank[block_rank]
     return start[block], scratch + of_rank
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hub_core.plugin_api.contract import Options
 
-from collhub_msccl.arrays import Int64Array
 from collhub_msccl.findings import FileFindings
+from collhub_msccl.options import WriteOptions
 from collhub_msccl.reading.lowering import lower
 from collhub_msccl.runtimes.known_runtimes import (
     FIFO_CAPACITY,
@@ -28,6 +27,7 @@ from hub_core.model import (
     Collective,
     Diagnostic,
     InputError,
+    Int64Array,
     JsonValue,
     Location,
     StepTable,
@@ -41,7 +41,7 @@ _RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "e
 _MOST_UNITS = (1 << 31) - 1
 
 
-def write(algorithm: Algorithm, options: Options) -> WriteResult:
+def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     """Write one file for the runtime that the options name; see the plugin's page for what is kept.
 
     Raises `InputError` for what the runtime has no way to run, naming its limit, and `UsageError`
@@ -117,7 +117,7 @@ def _check_size(algorithm: Algorithm, runtime: Runtime) -> None:
 def _safe_program(
     algorithm: Algorithm,
     target: Target,
-    options: Options,
+    options: WriteOptions,
 ) -> tuple[ThreadBlockProgram, FifoSafety]:
     """The program, with steps fused unless that makes it deadlock where FIFOs fill up.
 
@@ -147,16 +147,15 @@ def _safe_program(
 
 def _limits(
     runtime: Runtime,
-    options: Options,
+    options: WriteOptions,
     is_fusing: bool,
 ) -> ProgramLimits:
     """The runtime's limits, or those that the user asks for."""
-    steps, channels = options.get("max_steps"), options.get("max_channels")
     return ProgramLimits(
         runtime,
         runtime.max_blocks,
-        steps if isinstance(steps, int) else runtime.max_steps,
-        channels if isinstance(channels, int) else runtime.max_channels,
+        options.max_steps or runtime.max_steps,
+        options.max_channels or runtime.max_channels,
         is_fusing,
     )
 

@@ -11,10 +11,11 @@ from hub_core.model import (
     Diagnostic,
     JsonValue,
     Severity,
+    diagnostic_object,
     format_time,
 )
 from hub_core.network import Topology, lower_bound_ns
-from hub_core.plugin_api import CheckRequest, CommandContext, Subject, diagnostic_object
+from hub_core.plugin_api import CheckRequest, CommandContext, Subject
 
 _NUMBERS = ("takes at least", "exactly")
 

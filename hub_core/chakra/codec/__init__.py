@@ -1,0 +1,1 @@
+"""Bytes of execution traces to columns of nodes and back, whatever the nodes mean."""

@@ -1,0 +1,130 @@
+"""Checked access to decoded node attributes: every complaint names file, byte and node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hub_core.chakra.codec.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, LARGEST, Kind
+from hub_core.chakra.codec.nodes import NodeType, type_name
+from hub_core.chakra.codec.records import NodeColumns
+from hub_core.chakra.codec.shapes import NO_KIND, WRONG_LENGTH
+from hub_core.model import BoolArray, Buffer, InputError, Int64Array
+
+
+class NodeFields:
+    """The attributes of a batch of nodes with the checks that a reader of algorithms makes.
+
+    `is_send`, `is_receive`, `is_message`, `is_comp`: bool per node; `rank`: int64 per node.
+    """
+
+    def __init__(self, nodes: NodeColumns) -> None:
+        """Raises `InputError` for an attribute that stands twice in a node."""
+        self.nodes = nodes
+        self.is_send = nodes.type == NodeType.COMM_SEND
+        self.is_receive = nodes.type == NodeType.COMM_RECV
+        self.is_message = self.is_send | self.is_receive
+        self.is_comp = nodes.type == NodeType.COMP
+        self.everywhere = np.ones(len(nodes.type), np.bool_)
+        self.rank = np.asarray(nodes.batch.ranks, np.int64)[nodes.batch.file_of_node]
+        # All nodes of a shape have the same names: each shape is asked once.
+        for shape, members in nodes.attributes.groups:
+            if name := shape.repeated():
+                message = f"the attribute {name!r} stands twice"
+                raise self.fail(int(members.min()), message, "duplicate-attribute")
+
+    def fail(self, node: int, message: str, code: str, cure: str = "") -> InputError:
+        """An error about one node."""
+        node_type = type_name(int(self.nodes.type[node]))
+        subject = f"{node_type} {self.nodes.id[node]}"
+        place = self.nodes.batch.place(node)
+        return InputError(f"{subject}: {message}", location=place, code=code, cure=cure)
+
+    def refuse(self, bad: BoolArray, message: str, code: str) -> None:
+        """Raise an error about the first node where `bad` holds, if there is one."""
+        if bad.any():
+            first = int(bad.argmax())
+            raise self.fail(first, message, code)
+
+    def has(self, name: str) -> BoolArray:
+        """Where the attribute stands, whatever its kind."""
+        present: BoolArray = self.nodes.attributes.kind[name] != NO_KIND
+        return present
+
+    def require(self, name: str, where: BoolArray) -> None:
+        """Refuse the first node of `where` without the attribute."""
+        # Of any kind: the kind is checked where the value is read.
+        lacks = where & ~self.has(name)
+        message = f"the attribute {name} is missing"
+        self.refuse(lacks, message, "missing-attribute")
+
+    def numbers(self, name: str, where: BoolArray, low: int, high: int, default: int) -> Int64Array:
+        """An integer attribute, checked in the nodes of `where`.
+
+        The value is `default` in all other nodes and where the attribute is absent.
+        """
+        present = where & self.has(name)
+        # The kind goes first: of another one there is no value to compare.
+        self._check_kind(name, present, _IS_INTEGER, "an integer")
+        values = np.where(present, self.nodes.attributes.values[name], default)
+        self._check_range(name, present, values, low, high)
+        return values
+
+    def region(self, name: str, where: BoolArray) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Columns buffer, offset, count of a list of three; (UNKNOWN, 0, 0) where it is absent."""
+        present = where & self.has(name)
+        wrong = present & (self.nodes.attributes.kind[name] == WRONG_LENGTH)
+        message = f"the attribute {name} has not the three entries buffer, offset, count"
+        self.refuse(wrong, message, "attribute-kind")
+        self._check_kind(name, present, _IS_INTEGER_LIST, "an integer list")
+        values = self.nodes.attributes.values
+        buffer = np.where(present, values[f"{name}.0"], Buffer.UNKNOWN)
+        offset, count = (np.where(present, values[f"{name}.{entry}"], 0) for entry in (1, 2))
+        for column, high in ((buffer, max(Buffer)), (offset, LARGEST), (count, LARGEST)):
+            self._check_range(name, present, column, 0, high)
+        return buffer, offset, count
+
+    def micros(self) -> Int64Array:
+        """The field duration_micros."""
+        values = self.nodes.micros
+        self._check_range("duration_micros", values != 0, values, 0, LARGEST // 1000)
+        return values
+
+    def _check_kind(
+        self, name: str, present: BoolArray, accepted: BoolArray, expected: str
+    ) -> None:
+        """Refuse the first value of a kind that is not accepted."""
+        kind = self.nodes.attributes.kind[name]
+        # Absent attributes are of kind 0, which is in no table, but they are not asked.
+        is_accepted = accepted[kind]
+        wrong = present & ~is_accepted
+        if wrong.any():
+            node = int(wrong.argmax())
+            found = Kind(kind[node]).field
+            message = f"the attribute {name} is of kind {found}, expected {expected}"
+            raise self.fail(node, message, "attribute-kind")
+
+    def _check_range(
+        self, name: str, present: BoolArray, values: Int64Array, low: int, high: int
+    ) -> None:
+        """Refuse the first value outside `low..high`."""
+        is_low = values < low
+        is_outside = is_low | (values > high)
+        # Numbers of absent attributes are defaults, which may lie outside.
+        wrong = present & is_outside
+        if wrong.any():
+            node = int(wrong.argmax())
+            message = f"{name} is {values[node]}, expected {low}..{high}"
+            raise self.fail(node, message, "attribute-range")
+
+
+def _table(kinds: Iterable[Kind]) -> BoolArray:
+    """Kinds as a mask to look up with a column of kinds, which are bytes."""
+    accepted = np.zeros(256, np.bool_)
+    accepted[sorted(kinds)] = True
+    return accepted
+
+
+_IS_INTEGER = _table(INTEGER_KINDS)
+_IS_INTEGER_LIST = _table(INTEGER_LIST_KINDS)

@@ -1,0 +1,1 @@
+"""Execution traces of algorithms that others wrote, without the profile."""

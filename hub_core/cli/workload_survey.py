@@ -1,0 +1,156 @@
+"""Say what is in a set of execution traces of any kind: workloads, algorithms, single examples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hub_core.chakra.codec.links import link
+from hub_core.chakra.codec.metadata import AttributeValue, Metadata
+from hub_core.chakra.codec.nodes import NodeType, type_name
+from hub_core.chakra.codec.records import Batch, NodeColumns, RankFile, decode_nodes
+from hub_core.chakra.codec.shapes import ShapeBook
+from hub_core.chakra.rank_files import in_batches, rank_parts
+from hub_core.chakra.recognise import open_rank_file
+from hub_core.plugin_api import Source
+
+_LONGEST_TEXT = 80
+_MESSAGES = (type_name(NodeType.COMM_SEND), type_name(NodeType.COMM_RECV))
+_SIZES = {"absolute": "comm_size", "symbolic": "total_chunk_cnt"}
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeUse:
+    """How often nodes of one type carry an attribute of one kind (empty: without a value)."""
+
+    node_type: str
+    name: str
+    kind: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSurvey:
+    """What a set of rank files holds.
+
+    `nodes_by_rank`: nodes of rank 0, 1, ...; `nodes_by_type`: by the schema's names.
+    `forward_references` point to a node that stands later in the file, `dangling_references` to
+    none. `metadata`: of rank 0, values as text, long ones cut. `dialect`: see `survey`.
+    """
+
+    name: str
+    dialect: str
+    nodes_by_rank: tuple[int, ...]
+    nodes_by_type: Mapping[str, int]
+    data_dependencies: int
+    control_dependencies: int
+    forward_references: int
+    dangling_references: int
+    metadata: Mapping[str, str]
+    attributes: tuple[AttributeUse, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of rank files."""
+        return len(self.nodes_by_rank)
+
+
+def survey(source: Source) -> TraceSurvey:
+    """Look through all files of a set. Raises `InputError` for what is no trace of today's schema.
+
+    The dialect is a profile's name; `workload` where there are nodes that no algorithm has;
+    `absolute`, `symbolic` or `absolute and symbolic` by the sizes of messages; `no messages`; or
+    `messages without peer or size`.
+    """
+    counts, book = _Counts(), ShapeBook((), ())
+    for batch in in_batches(counts.files(source)):
+        counts.add(decode_nodes(Batch(batch), book))
+    return counts.result(source.name)
+
+
+class _Counts:
+    """What was seen in the files so far."""
+
+    def __init__(self) -> None:
+        self._metadata = Metadata()
+        self._nodes_by_rank: list[int] = []
+        self._types: Counter[str] = Counter()
+        self._uses: Counter[tuple[str, str, str]] = Counter()
+        self._edges: Counter[str] = Counter()
+
+    def files(self, source: Source) -> Iterator[RankFile]:
+        """Open the files in order of rank."""
+        for rank, part in enumerate(rank_parts(source)):
+            # One file in memory at a time, beyond the batch that is decoded.
+            content = part.load()
+            file, metadata = open_rank_file(part.name, rank, content)
+            if not rank:
+                self._metadata = metadata
+            self._nodes_by_rank.append(len(file.starts))
+            yield file
+
+    def add(self, nodes: NodeColumns) -> None:
+        """Count the nodes of a batch."""
+        links = link(nodes, drop_dangling=True)
+        self._edges["dangling"] += links.dropped
+        self._edges["data"] += len(nodes.data.ids)
+        self._edges["control"] += len(nodes.control.ids)
+        for edges in (links.data, links.control):
+            self._edges["forward"] += int(np.count_nonzero(edges.parents >= edges.children))
+        for node_type, count in Counter(nodes.type.tolist()).items():
+            self._types[type_name(node_type)] += count
+        for shape, members in nodes.attributes.groups:
+            types = Counter(nodes.type[members].tolist())
+            for name, kind in shape.attributes:
+                for node_type, count in types.items():
+                    use = (type_name(node_type), name, kind.field if kind else "")
+                    self._uses[use] += count
+
+    def result(self, name: str) -> TraceSurvey:
+        """The survey of everything that was added."""
+        attributes = self._metadata.attributes
+        shown = {key: _shown(value) for key, value in attributes.items()}
+        uses = sorted(self._uses.items())
+        return TraceSurvey(
+            name,
+            self._dialect(),
+            tuple(self._nodes_by_rank),
+            dict(sorted(self._types.items())),
+            self._edges["data"],
+            self._edges["control"],
+            self._edges["forward"],
+            self._edges["dangling"],
+            {"version": self._metadata.version} | shown,
+            tuple(AttributeUse(*key, count) for key, count in uses),
+        )
+
+    def _dialect(self) -> str:
+        if profile := self._metadata.text("profile"):
+            return profile
+        # Algorithms have messages and COMP nodes, nothing else.
+        if set(self._types) - {*_MESSAGES, type_name(NodeType.COMP)}:
+            return "workload"
+        count = sum(self._types[name] for name in _MESSAGES)
+        if not count:
+            return "no messages"
+        carried: Counter[str] = Counter()
+        for (node_type, name, _), uses in self._uses.items():
+            carried[name] += uses if node_type in _MESSAGES else 0
+        has_peers = carried["comm_src"] + carried["comm_dst"] >= count
+        sizes = [dialect for dialect, name in _SIZES.items() if carried[name] == count]
+        if not sizes or not has_peers or carried["comm_tag"] != count:
+            return "messages without peer or size"
+        return " and ".join(sizes)
+
+
+def _shown(value: AttributeValue) -> str:
+    """A value as text, cut where it is long."""
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    # Source files and parameters of models stand in attributes, too.
+    start = text[:_LONGEST_TEXT]
+    return f"{start}... ({len(text)} characters)"

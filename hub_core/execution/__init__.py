@@ -1,1 +1,0 @@
-"""Running algorithms on real data: levelled programs, inputs and references, and the executors of the core."""

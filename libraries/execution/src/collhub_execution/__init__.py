@@ -1,0 +1,169 @@
+"""Levelled programs and their execution on real data: what executors and emitters share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core import names_from
+
+if TYPE_CHECKING:
+    from collhub_execution.data.element_types import DTYPE_NAMES, Array, element_type
+    from collhub_execution.data.inputs import block_elements, exact_inputs, random_inputs
+    from collhub_execution.data.memory import (
+        RecordMoves,
+        all_outputs,
+        fill_rank,
+        find_moves,
+        fused_reductions,
+        step_times,
+    )
+    from collhub_execution.data.reductions import REDUCTIONS, Reduction
+    from collhub_execution.judgement.bandwidth import algorithm_bandwidth, bus_bandwidth
+    from collhub_execution.judgement.judge import Comparison, OutputJudgement, judge, same_bits
+    from collhub_execution.launching.job_folder import FAILED, JobFolder, serve_rank
+    from collhub_execution.launching.launch import launch
+    from collhub_execution.levelling.blocks import BlockCounts, block_counts
+    from collhub_execution.levelling.levelled_program import levelled_program
+    from collhub_execution.levelling.program import LevelledProgram, RecordKind
+    from collhub_execution.ranks.engine import (
+        DONE,
+        NOT_STARTED,
+        EngineMemory,
+        NativeCollective,
+        Post,
+        PostLevel,
+        RankEngine,
+        RankLog,
+        Transport,
+        Waiting,
+        run_task,
+    )
+    from collhub_execution.ranks.numpy_memory import NumpyMemory
+    from collhub_execution.ranks.plans import RankPlans, RankTask, rank_task, rank_tasks
+    from collhub_execution.rendezvous.positions import positions
+    from collhub_execution.rendezvous.run_order import RunOrder, is_well_levelled, run_order
+    from collhub_execution.rendezvous.simulation import simulate_rendezvous
+    from collhub_execution.request_levelling import (
+        LevelledRequest,
+        execute_levelled,
+        levelled_request,
+    )
+    from collhub_execution.running.options import RunOptions, run_options, run_options_of
+    from collhub_execution.running.outcome import RunOutcome
+    from collhub_execution.running.scripts import (
+        SCRIPT_HELP,
+        print_findings,
+        script_arguments,
+        script_status,
+    )
+    from collhub_execution.running.setup import RunSetup
+    from collhub_execution.running.started_ranks import (
+        ByteChannel,
+        StartedRun,
+        StartedRunReport,
+        run_rank,
+    )
+
+__all__ = [
+    "DONE",
+    "DTYPE_NAMES",
+    "FAILED",
+    "NOT_STARTED",
+    "REDUCTIONS",
+    "SCRIPT_HELP",
+    "Array",
+    "BlockCounts",
+    "ByteChannel",
+    "Comparison",
+    "EngineMemory",
+    "JobFolder",
+    "LevelledProgram",
+    "LevelledRequest",
+    "NativeCollective",
+    "NumpyMemory",
+    "OutputJudgement",
+    "Post",
+    "PostLevel",
+    "RankEngine",
+    "RankLog",
+    "RankPlans",
+    "RankTask",
+    "RecordKind",
+    "RecordMoves",
+    "Reduction",
+    "RunOptions",
+    "RunOrder",
+    "RunOutcome",
+    "RunSetup",
+    "StartedRun",
+    "StartedRunReport",
+    "Transport",
+    "Waiting",
+    "algorithm_bandwidth",
+    "all_outputs",
+    "block_counts",
+    "block_elements",
+    "bus_bandwidth",
+    "element_type",
+    "exact_inputs",
+    "execute_levelled",
+    "fill_rank",
+    "find_moves",
+    "fused_reductions",
+    "is_well_levelled",
+    "judge",
+    "launch",
+    "levelled_program",
+    "levelled_request",
+    "positions",
+    "print_findings",
+    "random_inputs",
+    "rank_task",
+    "rank_tasks",
+    "run_options",
+    "run_options_of",
+    "run_order",
+    "run_rank",
+    "run_task",
+    "same_bits",
+    "script_arguments",
+    "script_status",
+    "serve_rank",
+    "simulate_rendezvous",
+    "step_times",
+]
+
+_HOMES = {
+    "collhub_execution.data.element_types": "Array DTYPE_NAMES element_type",
+    "collhub_execution.data.inputs": "block_elements exact_inputs random_inputs",
+    "collhub_execution.data.memory": (
+        "RecordMoves all_outputs fill_rank find_moves fused_reductions step_times"
+    ),
+    "collhub_execution.data.reductions": "REDUCTIONS Reduction",
+    "collhub_execution.judgement.bandwidth": "algorithm_bandwidth bus_bandwidth",
+    "collhub_execution.judgement.judge": "Comparison OutputJudgement judge same_bits",
+    "collhub_execution.launching.job_folder": "FAILED JobFolder serve_rank",
+    "collhub_execution.launching.launch": "launch",
+    "collhub_execution.levelling.blocks": "BlockCounts block_counts",
+    "collhub_execution.levelling.levelled_program": "levelled_program",
+    "collhub_execution.levelling.program": "LevelledProgram RecordKind",
+    "collhub_execution.ranks.engine": (
+        "DONE EngineMemory NOT_STARTED NativeCollective Post PostLevel RankEngine RankLog "
+        "Transport Waiting run_task"
+    ),
+    "collhub_execution.ranks.numpy_memory": "NumpyMemory",
+    "collhub_execution.ranks.plans": "RankPlans RankTask rank_task rank_tasks",
+    "collhub_execution.rendezvous.positions": "positions",
+    "collhub_execution.rendezvous.run_order": "RunOrder is_well_levelled run_order",
+    "collhub_execution.rendezvous.simulation": "simulate_rendezvous",
+    "collhub_execution.request_levelling": "LevelledRequest execute_levelled levelled_request",
+    "collhub_execution.running.options": "RunOptions run_options run_options_of",
+    "collhub_execution.running.outcome": "RunOutcome",
+    "collhub_execution.running.scripts": (
+        "SCRIPT_HELP print_findings script_arguments script_status"
+    ),
+    "collhub_execution.running.setup": "RunSetup",
+    "collhub_execution.running.started_ranks": "ByteChannel StartedRun StartedRunReport run_rank",
+}
+
+__getattr__ = names_from(__name__, _HOMES)

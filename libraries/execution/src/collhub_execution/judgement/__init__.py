@@ -1,0 +1,1 @@
+"""Whether outputs are what the collective promises, and how fast that was."""

@@ -1,0 +1,1 @@
+"""From an algorithm to its levelled program, which every executor and emitter runs."""

@@ -1,0 +1,95 @@
+"""The options of a run on real data, declared once: for `collhub run` and scripts of clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from hub_core.model import parse_size
+from hub_core.plugin_api import Option, OptionType, declared_options, option
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_DATA_HELP = (
+    "exact: whole numbers, compared bitwise; random: compared within the bound on rounding errors."
+)
+_METAVARS = {"size": "S", "dtype": "TYPE", "op": "OP"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a user asks of a run; `size` in bytes, `timeout` in seconds."""
+
+    size: int | None = option(
+        OptionType.SIZE, None, "Size of the full buffer, 1MiB (default: the size that IN states)."
+    )
+    # Names are checked later, by words that list them: `element_type` and `RunSetup`.
+    dtype: str = option(
+        OptionType.TEXT, "float32", "float16, bfloat16, float32, float64, int32 or int64."
+    )
+    op: str | None = option(
+        OptionType.TEXT, None, "sum, prod, min, max or avg (default: that of the collective)."
+    )
+    in_place: bool = option(
+        OptionType.BOOL,
+        False,
+        "Let INPUT and OUTPUT share memory (default where IN is for that alone).",
+    )
+    data: str = option(OptionType.TEXT, "exact", _DATA_HELP, choices=("exact", "random"))
+    repeats: int = option(OptionType.INT, 5, "Timed runs.", minimum=1, maximum=10000)
+    warmups: int = option(OptionType.INT, 1, "Runs before them.", minimum=0, maximum=10000)
+    timeout: float = option(OptionType.FLOAT, 60.0, "Seconds to give up after.", minimum=0.1)
+
+
+def run_options(function: Function) -> Function:
+    """Add all options of a run to a click command, which gets them as keywords.
+
+    `run_options_of` makes the record of them.
+    """
+    for declared in reversed(declared_options(RunOptions)):
+        function = _click_option(declared)(function)
+    return function
+
+
+def run_options_of(values: Mapping[str, Any]) -> RunOptions:
+    """The record of what `run_options` gave to a command. Raises `UsageError` for a bad size."""
+    # The only value that click leaves as text.
+    size = values["size"]
+    size_bytes = None if size is None else parse_size(size)
+    return RunOptions(**{**values, "size": size_bytes})
+
+
+def _click_option(declared: Option) -> Callable[[Function], Function]:
+    """The decorator for one option."""
+    flag = f"--{declared.name.replace('_', '-')}"
+    if declared.type is OptionType.BOOL:
+        return click.option(flag, declared.name, is_flag=True, help=declared.help)
+    return click.option(
+        flag,
+        declared.name,
+        type=_click_type(declared),
+        metavar=_METAVARS.get(declared.name),
+        default=declared.default,
+        show_default=declared.default is not None,
+        help=declared.help,
+    )
+
+
+def _click_type(declared: Option) -> click.ParamType[Any]:
+    """What click reads the option's text as, range and choices included."""
+    if declared.choices:
+        return click.Choice(list(declared.choices))
+    if declared.type is OptionType.INT:
+        return click.IntRange(_whole(declared.minimum), _whole(declared.maximum))
+    if declared.type is OptionType.FLOAT:
+        return click.FloatRange(declared.minimum, declared.maximum)
+    # A SIZE is read later, where an error is one line like any other.
+    return click.STRING
+
+
+def _whole(bound: float | None) -> int | None:
+    """A bound of whole numbers, as click wants it."""
+    return None if bound is None else int(bound)

@@ -1,0 +1,46 @@
+"""What a run has shown: verdict, times, bandwidths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from collhub_execution.judgement.bandwidth import algorithm_bandwidth, bus_bandwidth
+from collhub_execution.judgement.judge import OutputJudgement
+from collhub_execution.running.setup import RunSetup
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """A run that has ended: seconds of its repeats, and of the library's own collective, if any."""
+
+    setup: RunSetup
+    judgement: OutputJudgement
+    repeat_times_s: tuple[float, ...]
+    native_times_s: tuple[float, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank holds what the collective promises."""
+        return self.judgement.is_right
+
+    @property
+    def time_s(self) -> float:
+        """Median of the repeats."""
+        return median(self.repeat_times_s)
+
+    @property
+    def native_time_s(self) -> float | None:
+        """Median of the library's own collective."""
+        return median(self.native_times_s) if self.native_times_s else None
+
+    @property
+    def algorithm_bandwidth(self) -> float:
+        """Bytes per second, as nccl-tests defines it."""
+        return algorithm_bandwidth(self.setup.collective_bytes, self.time_s)
+
+    @property
+    def bus_bandwidth(self) -> float | None:
+        """Bytes per second, as nccl-tests defines it; None for custom collectives."""
+        setup = self.setup
+        return bus_bandwidth(setup.algorithm.collective, setup.collective_bytes, self.time_s)

@@ -1,0 +1,115 @@
+"""A run as it was asked for, checked before any data is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collhub_execution.data.element_types import Array, element_type
+from collhub_execution.data.inputs import block_elements, exact_inputs, is_exact, random_inputs
+from collhub_execution.data.memory_check import check_memory, machine_memory_bytes
+from collhub_execution.judgement.judge import OutputJudgement, judge
+from collhub_execution.levelling.blocks import BlockCounts, block_counts
+from collhub_execution.levelling.levelled_program import levelled_program, refuse_timing_only
+from collhub_execution.running.options import RunOptions
+from hub_core.model import Algorithm, ReduceOp, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """An algorithm with the size, the element type and the operator of a run.
+
+    `blocks`: those of the algorithm; `elements`: of a block. Made by `of`, which refuses what does
+    not fit together.
+    """
+
+    algorithm: Algorithm
+    in_place: bool
+    collective_bytes: int
+    dtype: np.dtype[Any]
+    op: ReduceOp
+    blocks: BlockCounts
+    elements: int
+    options: RunOptions
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, options: RunOptions, name: str) -> RunSetup:
+        """Check the options against the algorithm, which messages call `name`.
+
+        Raises `UsageError` for sizes, types and operators that cannot be, `InputError` for
+        algorithms that cannot run.
+        """
+        size = _size(algorithm, options.size, name)
+        dtype, op = element_type(options.dtype), _operator(algorithm, options.op)
+        refuse_timing_only(algorithm)
+        in_place = options.in_place or not algorithm.collective.out_of_place
+        blocks = block_counts(algorithm)
+        try:
+            elements = block_elements(blocks, size, dtype)
+        except UsageError:
+            # What cannot run at any size is said first.
+            levelled_program(algorithm, in_place)
+            raise
+        setup = cls(algorithm, in_place, size, dtype, op, blocks, elements, options)
+        setup._refuse_too_large()
+        return setup
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether results must be right bit by bit, in any order of reduction."""
+        # Sums of too many ranks are rounded even with patterns of whole numbers.
+        is_pattern = self.options.data == "exact"
+        return is_pattern and is_exact(self.algorithm.num_ranks, self.dtype, self.op)
+
+    @property
+    def claims_mode(self) -> bool:
+        """Whether the algorithm claims to work in place, or out of place, as it is to run."""
+        collective = self.algorithm.collective
+        return collective.in_place if self.in_place else collective.out_of_place
+
+    def inputs(self) -> tuple[Array, ...]:
+        """What all ranks start with; the same call gives the same values."""
+        make = exact_inputs if self.options.data == "exact" else random_inputs
+        return make(self.blocks, self.elements, self.dtype, self.op)
+
+    def judge(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> OutputJudgement:
+        """Compare what a run made of `inputs` with the definition of the collective."""
+        return judge(self.algorithm.collective, inputs, outputs, self.op, self.is_exact)
+
+    def _refuse_too_large(self) -> None:
+        """Refuse what this machine has no memory for, before inputs are made.
+
+        Without the scratch that levelling adds, of which executors take account.
+        """
+        algorithm = self.algorithm
+        scratch = algorithm.scratch_units
+        layout = algorithm.collective.memory_layout(self.in_place, scratch)
+        units = layout.total + int(algorithm.collective.input_units().sum())
+        unit_bytes = self.collective_bytes / algorithm.collective.unit_count
+        available = machine_memory_bytes()
+        if available is not None and units * unit_bytes > available:
+            # Levelled only here, on the way to an error: then it tells the exact need.
+            program = levelled_program(algorithm, self.in_place)
+            check_memory(program, self.elements, self.dtype)
+
+
+def _size(algorithm: Algorithm, size: int | None, name: str) -> int:
+    """Bytes of the full buffer: what was asked for, else what the algorithm states."""
+    if size is not None:
+        return size
+    if algorithm.collective_bytes is None:
+        cure = "give one, for example --size 1MiB"
+        raise UsageError(f"{name} states no size", cure=cure, code="no-size")
+    return algorithm.collective_bytes
+
+
+def _operator(algorithm: Algorithm, text: str | None) -> ReduceOp:
+    """The operator that was asked for, in any case of letters, else that of the collective."""
+    if text is None:
+        return algorithm.collective.reduce_op
+    if text.lower() not in set(ReduceOp):
+        cure = f"use one of {', '.join(ReduceOp)}"
+        raise UsageError(f"there is no reduction {text!r}", cure=cure, code="unknown-op")
+    return ReduceOp(text.lower())

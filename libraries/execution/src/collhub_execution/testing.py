@@ -1,0 +1,192 @@
+"""What tests of executors share: programs that are wrong on purpose, runs on samples, processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_execution.data.element_types import element_type
+from collhub_execution.data.inputs import exact_inputs
+from collhub_execution.judgement.judge import OutputJudgement, judge
+from collhub_execution.levelling.blocks import block_counts
+from collhub_execution.levelling.levelled_program import levelled_program
+from collhub_execution.levelling.program import LevelledProgram, RecordKind
+from collhub_execution.request_levelling import LevelledRequest, levelled_request
+from hub_core.model import Algorithm, BoolArray, InputError, ReduceOp, group_pointer
+from hub_core.plugin_api import ExecutionRequest, ExecutionResult
+from hub_core.testing import ring_all_reduce
+
+_NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
+
+
+def only_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgram:
+    """The program without some of its records, int64[records] of which are kept."""
+    # All arrays are columns but these two, which are made anew or stay.
+    columns: dict[str, Any] = {}
+    for field in fields(program):
+        value = getattr(program, field.name)
+        if isinstance(value, np.ndarray) and field.name not in _NOT_BY_RECORD:
+            columns[field.name] = value[is_kept]
+    pointer = group_pointer(program.rank[is_kept], program.num_ranks)
+    return replace(program, **columns, rank_indptr=pointer)
+
+
+def without_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
+    """The program in which a message is awaited but never sent: a deadlock, on every transport."""
+    is_sending = (program.kind == RecordKind.SEND) & (program.message == message)
+    return only_records(program, ~is_sending)
+
+
+def request_for(
+    algorithm: Algorithm,
+    dtype: npt.DTypeLike = np.int64,
+    op: ReduceOp = ReduceOp.SUM,
+    *,
+    elements: int = 3,
+    in_place: bool | None = None,
+    **more: Any,
+) -> ExecutionRequest:
+    """A request with `exact_inputs`, out of place where the algorithm claims that unless told.
+
+    `elements`: of a block. `more`: fields of the request, such as `repeats`.
+    """
+    if in_place is None:
+        in_place = not algorithm.collective.out_of_place
+    inputs = exact_inputs(block_counts(algorithm), elements, np.dtype(dtype), op)
+    return ExecutionRequest(algorithm, inputs, in_place, op, **more)
+
+
+def levelled_for(
+    algorithm: Algorithm, program: LevelledProgram | None = None, **more: Any
+) -> LevelledRequest:
+    """What `request_for` makes, levelled; `program` takes the place of the levelled one."""
+    levelled = levelled_request(request_for(algorithm, **more))
+    return levelled if program is None else replace(levelled, program=program)
+
+
+def judged(
+    request: ExecutionRequest, result: ExecutionResult, *, is_exact: bool = True
+) -> OutputJudgement:
+    """What is to be said of a result."""
+    collective = request.algorithm.collective
+    return judge(collective, request.inputs, result.outputs, request.reduce_op, is_exact)
+
+
+def claimed_modes(algorithm: Algorithm) -> list[bool]:
+    """The values of `in_place` for which the algorithm claims to work."""
+    collective = algorithm.collective
+    claims = {False: collective.out_of_place, True: collective.in_place}
+    return [in_place for in_place, is_claimed in claims.items() if is_claimed]
+
+
+def processes_running(module: str) -> list[int]:
+    """Python processes of `python -m MODULE`, ascending; only where the system has /proc."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            # It ended while we looked.
+            continue
+        is_launcher = b"mpiexec" in words[0]
+        if module.encode() in words and not is_launcher:
+            found.append(int(process.name))
+    return sorted(found)
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
+    """Whether it became so within the limit."""
+    deadline = time.monotonic() + limit_s
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return is_so()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedExecutor:
+    """An executor that lets a launcher start one process a rank, and what must hold for it.
+
+    `execute`, `run`: with its options bound. `module`: what a process of a rank runs. `helpers`:
+    processes of that module that are no rank.
+    """
+
+    execute: Callable[[ExecutionRequest], ExecutionResult]
+    run: Callable[[LevelledRequest], ExecutionResult]
+    module: str
+    helpers: int = 0
+
+    def check_result(
+        self,
+        algorithm: Algorithm,
+        dtype_name: str = "int64",
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        native_runs: int,
+    ) -> None:
+        """Two repeats are right bit by bit and timed; of the library's own, `native_runs` are."""
+        dtype = element_type(dtype_name)
+        request = request_for(algorithm, dtype, op, elements=500, repeats=2)
+        result = self.execute(request)
+        assert len(result.repeat_times_s) == 2
+        assert len(result.native_times_s) == native_runs
+        assert judged(request, result).is_right
+
+    def check_deadlock(self, *, timeout_s: float, limit_s: float) -> None:
+        """A message that is never sent ends the run in time, with the position of a rank."""
+        program = without_send(levelled_program(ring_all_reduce(4), in_place=True))
+        start = time.monotonic()
+        error = self._failure(program, timeout_s=timeout_s)
+        assert time.monotonic() - start < limit_s
+        assert error.diagnostics[0].code == "deadlock"
+        assert "waits for rank" in error.diagnostics[1].message
+
+    def check_killed_rank(self, *, timeout_s: float, limit_s: float) -> InputError:
+        """When one rank is killed, all end; return what is said."""
+        program = levelled_program(ring_all_reduce(4), in_place=True)
+        killer = threading.Thread(target=self._kill_one, args=(program.num_ranks,))
+        killer.start()
+        start = time.monotonic()
+        error = self._failure(program, timeout_s=timeout_s, repeats=100000)
+        killer.join()
+        assert time.monotonic() - start < limit_s
+        assert error.diagnostics[0].code == "rank-died"
+        return error
+
+    def leaves_nothing(self, limit_s: float) -> bool:
+        """Whether all processes of ranks are gone."""
+        return wait_until(lambda: not processes_running(self.module), limit_s)
+
+    def _kill_one(self, ranks: int) -> None:
+        """Kill a rank as soon as all are there."""
+        wanted = ranks + self.helpers
+        if wait_until(lambda: len(processes_running(self.module)) >= wanted, 60.0):
+            # The youngest is a rank: helpers start ranks.
+            os.kill(processes_running(self.module)[-1], signal.SIGKILL)
+
+    def _failure(
+        self, program: LevelledProgram, *, timeout_s: float, repeats: int = 1
+    ) -> InputError:
+        """What is said of a program that cannot end well."""
+        request = levelled_for(
+            ring_all_reduce(4),
+            program,
+            dtype=np.float32,
+            elements=500,
+            in_place=True,
+            timeout_s=timeout_s,
+            repeats=repeats,
+        )
+        try:
+            self.run(request)
+        except InputError as error:
+            return error
+        raise AssertionError("the run ended as if nothing were wrong")

@@ -1,0 +1,133 @@
+"""The launcher of ranks on this machine: results, ends in time, and nothing left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from collhub_execution import LevelledRequest, judge, levelled_program
+from collhub_execution.testing import levelled_for, without_send
+
+from hub_core.model import InputError, PluginError, ReduceOp
+from hub_core.testing import ring_all_reduce
+
+pytest.importorskip("fcntl", reason="launching ranks needs locks on files as Unix has them")
+
+from collhub_execution import launch
+
+PROGRAM = Path(__file__).with_name("threaded_ranks.py")
+
+
+def is_right(request: LevelledRequest, outputs: Any) -> bool:
+    return judge(request.algorithm.collective, request.inputs, outputs, ReduceOp.SUM, True).is_right
+
+
+def threaded(request: LevelledRequest, *more: str) -> Any:
+    return launch(request, lambda folder: [sys.executable, str(PROGRAM), str(folder), *more])
+
+
+def test_launched_ranks_return_outputs_and_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    request = levelled_for(
+        ring_all_reduce(4), in_place=True, repeats=3, warmups=1, wants_step_times=True
+    )
+    result = threaded(request)
+    assert is_right(request, result.outputs)
+    assert (len(result.repeat_times_s), result.native_times_s) == (3, ())
+    assert min(result.repeat_times_s) > 0
+    assert (
+        result.step_start_ns.min(),
+        bool(np.all(result.step_end_ns >= result.step_start_ns)),
+    ) == (0, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_deadlock_ends_in_time_with_the_position_of_every_rank() -> None:
+    algorithm = ring_all_reduce(4)
+    program = without_send(levelled_program(algorithm, True))
+    request = levelled_for(algorithm, program, in_place=True, timeout_s=6.0)
+    start = time.monotonic()
+    with pytest.raises(InputError) as caught:
+        threaded(request)
+    assert time.monotonic() - start < 30
+    codes = [found.code for found in caught.value.diagnostics]
+    assert (codes[0], set(codes[1:])) == ("deadlock", {"blocked"})
+    assert "waits for rank" in caught.value.diagnostics[1].message
+
+
+def test_ranks_that_never_begin_are_told_from_a_deadlock() -> None:
+    with pytest.raises(InputError, match="4 of 4 have not begun") as caught:
+        launch(
+            levelled_for(ring_all_reduce(4), in_place=True, timeout_s=0.2),
+            lambda folder: ["sleep", "60"],
+        )
+    assert caught.value.diagnostics[0].code == "timeout"
+
+
+def test_a_rank_that_fails_ends_the_others_with_its_reason() -> None:
+    with pytest.raises(
+        InputError, match="the process of rank 2 failed: ArithmeticError: planted"
+    ) as caught:
+        threaded(levelled_for(ring_all_reduce(4), in_place=True), "2")
+    assert caught.value.diagnostics[0].code == "rank-died"
+
+
+def test_a_program_that_ends_early_is_told_with_what_it_printed() -> None:
+    with pytest.raises(InputError, match=r"ended early \(status 3\): oh dear"):
+        launch(
+            levelled_for(ring_all_reduce(4), in_place=True),
+            lambda folder: ["sh", "-c", "echo oh dear; exit 3"],
+        )
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    with pytest.raises(PluginError, match="no-such-program cannot be run"):
+        launch(levelled_for(ring_all_reduce(4), in_place=True), lambda folder: ["no-such-program"])
+
+
+def test_ranks_end_and_the_folder_goes_when_the_launcher_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    child = (
+        "import sys, time, pathlib\n"
+        "from collhub_execution import JobFolder\n"
+        "JobFolder(pathlib.Path(sys.argv[1])).end_with_launcher()\n"
+        "time.sleep(60)\n"
+    )
+    parent = (
+        "import fcntl, subprocess, sys\n"
+        "lock = open(sys.argv[1] + '/launcher-lives', 'wb')\n"
+        "fcntl.flock(lock, fcntl.LOCK_EX)\n"
+        "process = subprocess.Popen([sys.executable, '-c', sys.argv[2], sys.argv[1]])\n"
+        "print(process.pid, flush=True)\n"
+        "process.wait()\n"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", parent, str(folder), child], stdout=subprocess.PIPE
+    )
+    assert launcher.stdout is not None
+    rank = int(launcher.stdout.readline())
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    deadline = time.monotonic() + 20
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not folder.exists()
+    while _is_alive(rank) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _is_alive(rank)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,37 @@
+"""What this distribution offers to the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugin_api import Command, Executor, hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+NUMPY = Executor(
+    "numpy",
+    "all ranks in one process, on numpy arrays",
+    "collhub_local.numpy_executor:execute",
+)
+SHARED_MEMORY = Executor(
+    "shared-memory",
+    "one process a rank, on shared memory of this machine",
+    "collhub_local.shared_memory:execute",
+)
+RUN = Command(
+    "run",
+    "Run the algorithm in IN on real data and check the result of every rank.",
+    "collhub_local.run_command:run",
+)
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[Executor]:
+    """Describe the executors."""
+    return [NUMPY, SHARED_MEMORY]
+
+
+@hookimpl
+def collhub_commands() -> Sequence[Command]:
+    """Describe the command."""
+    return [RUN]

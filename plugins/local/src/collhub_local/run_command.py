@@ -1,0 +1,167 @@
+"""`collhub run`: an algorithm on real data, its result held against the collective's definition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from collhub_execution import run_options, run_options_of
+
+from collhub_local.local_run import REFERENCE, LocalRun
+from collhub_local.run_report import run_document, run_fields
+from hub_core.model import ExitCode, format_bytes
+from hub_core.plugin_api import (
+    Assignments,
+    CommandContext,
+    assign,
+    from_option,
+    json_flag,
+    option_pairs,
+    source_argument,
+    verify_option,
+)
+
+# What needs numpy is imported where it is used: the help of a command comes at once.
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from collhub_execution import Array, RunSetup
+
+    from hub_core.plugin_api import ExecutionResult
+
+
+@click.command()
+@source_argument
+@click.option(
+    "--executor",
+    metavar="NAME",
+    default=REFERENCE,
+    show_default=True,
+    help="What runs it; collhub formats lists all.",
+)
+@run_options
+@click.option(
+    "--timeline", "timeline_out", metavar="FILE", help="Also write a Chrome trace of one more run."
+)
+@from_option
+@option_pairs
+@verify_option
+@json_flag
+@click.pass_obj
+def run(
+    context: CommandContext,
+    /,
+    source: str,
+    executor: str,
+    timeline_out: str | None,
+    source_format: str | None,
+    assignments: Assignments,
+    as_json: bool,
+    **values: Any,
+) -> int:
+    """Run the algorithm in IN on real data and check the result of every rank.
+
+    Exit 0 where all ranks hold what the collective promises, else 1 with the first wrong elements.
+    """
+    from collhub_execution import RunSetup
+
+    from hub_core.plugin_api import Executor
+
+    executor_options = context.options_of(Executor, executor)
+    opened = context.open_input(source, source_format)
+    given = assign(assignments, {"reader": opened.options, "executor": executor_options})
+    algorithm = context.read_input(opened, given["reader"])
+    setup = RunSetup.of(algorithm, run_options_of(values), opened.name)
+    # Step times take one more run, which nobody else needs.
+    wants_step_times = timeline_out is not None
+    done = _run(context, setup, executor, given["executor"], wants_step_times)
+    if timeline_out is not None:
+        _write_timeline(context, done, timeline_out)
+    if as_json:
+        context.print_json(run_document(opened.name, done))
+    else:
+        context.print_fields(run_fields(done))
+    context.report(done.findings(), opened, algorithm)
+    return ExitCode.DONE if done.outcome.ok else ExitCode.INVALID
+
+
+def _run(
+    context: CommandContext,
+    setup: RunSetup,
+    executor: str,
+    options: Mapping[str, str],
+    wants_step_times: bool,
+) -> LocalRun:
+    """Run and judge; where results are rounded, run the reference too, to compare the bits."""
+    from collhub_execution import RunOutcome
+
+    import hub_core
+
+    inputs = setup.inputs()
+    with context.progress(f"running {format_bytes(setup.collective_bytes)} on {executor}"):
+        result = hub_core.execute(
+            setup.algorithm,
+            inputs,
+            name=executor,
+            in_place=setup.in_place,
+            reduce_op=setup.op,
+            repeats=setup.options.repeats,
+            warmups=setup.options.warmups,
+            timeout_s=setup.options.timeout,
+            wants_step_times=wants_step_times,
+            options=options,
+            registry=context.registry(),
+        )
+    with context.progress("checking"):
+        judgement = setup.judge(inputs, result.outputs)
+        # Where nothing is rounded, right outputs are the reference's outputs.
+        is_rounded = judgement.comparison == "bound" and executor != REFERENCE
+        order_kept = _has_reference_bits(context, setup, inputs, result) if is_rounded else None
+    outcome = RunOutcome(setup, judgement, result.repeat_times_s, result.native_times_s)
+    return LocalRun(executor, outcome, result, order_kept)
+
+
+def _has_reference_bits(
+    context: CommandContext,
+    setup: RunSetup,
+    inputs: tuple[Array, ...],
+    result: ExecutionResult,
+) -> bool:
+    """Whether outputs are bit by bit what the reference makes of the same inputs."""
+    from collhub_execution import same_bits
+
+    import hub_core
+
+    reference = hub_core.execute(
+        setup.algorithm,
+        inputs,
+        name=REFERENCE,
+        in_place=setup.in_place,
+        reduce_op=setup.op,
+        registry=context.registry(),
+    )
+    pairs = zip(result.outputs, reference.outputs, strict=True)
+    return all(same_bits(output, wanted) for output, wanted in pairs)
+
+
+def _write_timeline(context: CommandContext, done: LocalRun, out: str) -> None:
+    """Write the steps of the last run.
+
+    Raises `UsageError` where the executor does not tell their times.
+    """
+    from hub_core.model import UsageError
+    from hub_core.plugin_api import ReportRequest, Shown
+
+    if done.result.step_start_ns is None or done.result.step_end_ns is None:
+        raise UsageError(
+            "the times of steps are not told here",
+            cure="leave out --timeline, or choose another program for the run",
+        )
+    request = ReportRequest(
+        title=out,
+        algorithm=done.setup.algorithm,
+        collective_bytes=done.setup.collective_bytes,
+        step_start_ns=done.result.step_start_ns,
+        step_end_ns=done.result.step_end_ns,
+    )
+    context.write_report(Shown.RUN, request, out)

@@ -1,0 +1,129 @@
+"""What `collhub run` says: the JSON report, and the lines for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from collhub_local.local_run import LocalRun
+from hub_core.model import diagnostic_object, format_bandwidth, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from collhub_execution import OutputJudgement
+
+    from hub_core.model import JsonValue
+
+_AGREEMENT = {
+    None: "",
+    True: "all hold the same bits",
+    False: "do not hold the same bits",
+}
+
+
+def run_document(source: str, done: LocalRun) -> dict[str, JsonValue]:
+    """The report as `report-run-1` describes it; `source`: the input as the user named it."""
+    setup, outcome = done.setup, done.outcome
+    judgement = outcome.judgement
+    return {
+        "schema": "collhub/report-run-1",
+        "source": source,
+        "executor": done.executor,
+        "collective": str(setup.algorithm.collective.kind),
+        "num_ranks": setup.algorithm.num_ranks,
+        "collective_bytes": setup.collective_bytes,
+        "dtype": setup.dtype.name,
+        "reduce_op": str(setup.op),
+        "in_place": setup.in_place,
+        "levels": done.result.statistics.get("levels", 0),
+        "messages": done.result.statistics.get("messages", 0),
+        "ok": outcome.ok,
+        "comparison": str(judgement.comparison),
+        "max_abs_error": judgement.max_abs_error,
+        "error_bound": judgement.max_bound,
+        "ranks_agree_bitwise": judgement.ranks_agree,
+        "order_kept": done.order_kept,
+        "time_s": outcome.time_s,
+        "repeat_times_s": list(outcome.repeat_times_s),
+        "algorithm_bandwidth_bytes_per_s": outcome.algorithm_bandwidth,
+        "bus_bandwidth_bytes_per_s": outcome.bus_bandwidth,
+        "native_time_s": outcome.native_time_s,
+        "native_repeat_times_s": list(outcome.native_times_s),
+        "diagnostics": [diagnostic_object(found) for found in done.findings()],
+    }
+
+
+def run_fields(done: LocalRun) -> dict[str, str]:
+    """One line a field; fields that have nothing to say are left out."""
+    judgement = done.outcome.judgement
+    fields = {
+        "algorithm": _algorithm(done),
+        "program": _program(done),
+        "executor": done.executor,
+        "data": _data(done),
+        "result": _verdict(judgement),
+        "ranks": _AGREEMENT[judgement.ranks_agree],
+        "time": _time(done),
+        "bandwidth": _bandwidth(done),
+        "native": _native(done),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _algorithm(done: LocalRun) -> str:
+    """`all-reduce, 8 ranks, in place`."""
+    collective = done.setup.algorithm.collective
+    mode = "in place" if done.setup.in_place else "out of place"
+    return f"{collective.kind}, {collective.num_ranks} ranks, {mode}"
+
+
+def _program(done: LocalRun) -> str:
+    """`112 messages in 14 levels`, where the executor tells."""
+    statistics = done.result.statistics
+    if "messages" not in statistics:
+        return ""
+    return f"{statistics['messages']} messages in {statistics['levels']} levels"
+
+
+def _data(done: LocalRun) -> str:
+    """`64 MiB of float32, sum`."""
+    setup = done.setup
+    # What only moves has an operator, too, which says nothing.
+    text = f"{format_bytes(setup.collective_bytes)} of {setup.dtype.name}"
+    return f"{text}, {setup.op}" if setup.algorithm.collective.reduces else text
+
+
+def _time(done: LocalRun) -> str:
+    """`1.2 ms, median of 5`."""
+    time_ns = 1e9 * done.outcome.time_s
+    return f"{format_time(time_ns)}, median of {len(done.outcome.repeat_times_s)}"
+
+
+def _bandwidth(done: LocalRun) -> str:
+    """`algorithm 1 GB/s, bus 2 GB/s`; custom collectives have no bus bandwidth."""
+    outcome = done.outcome
+    text = f"algorithm {format_bandwidth(outcome.algorithm_bandwidth)}"
+    if outcome.bus_bandwidth is None:
+        return text
+    return f"{text}, bus {format_bandwidth(outcome.bus_bandwidth)}"
+
+
+def _native(done: LocalRun) -> str:
+    """The library's own collective beside the run, where it has one."""
+    native_s = done.outcome.native_time_s
+    if native_s is None:
+        return ""
+    ratio = done.outcome.time_s / native_s
+    own = "for the library's own collective"
+    return f"{format_time(1e9 * native_s)} {own}: ratio {ratio:.2f}"
+
+
+def _verdict(judgement: OutputJudgement) -> str:
+    """Right or wrong, and how far off."""
+    if judgement.comparison == "none":
+        return "not compared"
+    # None is a NaN or an infinity where a number should be.
+    error = judgement.max_abs_error
+    off = "holds what is no number" if error is None else f"off by up to {error:.3g}"
+    if judgement.comparison == "bitwise":
+        return "right, bit by bit" if judgement.is_right else f"wrong, {off}"
+    verdict = "right" if judgement.is_right else "wrong"
+    return f"{verdict}, {off} where rounding allows {judgement.max_bound:.3g}"

@@ -1,0 +1,56 @@
+"""Join the torch.distributed group of all ranks, on the device of a rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from hub_core.model import PluginError
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """Number of a rank among all ranks, and among those of its machine."""
+
+    rank: int
+    num_ranks: int
+    local_rank: int
+    local_ranks: int
+
+
+def join(device: str, place: RankPlace, init_method: str) -> torch.device:
+    """Join the group of all ranks and return the own device.
+
+    `init_method`: where ranks meet, see `torch.distributed.init_process_group`. Raises
+    `PluginError` without a GPU for every rank.
+    """
+    if device == "cpu":
+        dist.init_process_group(
+            "gloo", init_method=init_method, rank=place.rank, world_size=place.num_ranks
+        )
+        return torch.device("cpu")
+    _require_gpus(place)
+    own = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(own)
+    # With the device NCCL connects at once, so that no first message is slow.
+    dist.init_process_group(
+        "nccl",
+        init_method=init_method,
+        rank=place.rank,
+        world_size=place.num_ranks,
+        device_id=own,
+    )
+    return own
+
+
+def _require_gpus(place: RankPlace) -> None:
+    gpus = torch.cuda.device_count()
+    if gpus < place.local_ranks or not dist.is_nccl_available():
+        message = (
+            f"NCCL needs a GPU for each of the {place.local_ranks} ranks on this machine, "
+            f"torch {torch.__version__} finds {gpus}"
+        )
+        cure = "use -O device=cpu, or a torch with CUDA on a machine with GPUs"
+        raise PluginError(message, cure=cure, code="no-gpu")
