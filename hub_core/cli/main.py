@@ -34,13 +34,14 @@ class _OfferedCommands(click.Group):
     of all, asks for.
     """
 
-    def invoke(self, ctx: click.Context) -> object:
+    def invoke(self, ctx: click.Context) -> int | None:
         # Before the command is looked up, which may ask the plugins for it.
         session: Session = ctx.obj
         session.use_plugins = not ctx.params["no_plugins"]
         session.disabled_plugins = ctx.params["disabled"]
         session.is_debug = session.is_debug or ctx.params["debug"]
-        return super().invoke(ctx)
+        code: int | None = super().invoke(ctx)
+        return code
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [command.name for command in _all_commands(ctx.obj)]

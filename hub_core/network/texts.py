@@ -154,7 +154,7 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
     behind: `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. `npus=0,2,4-7` keeps these NPUs
     alone, renumbered in that order. `dgx1v+dgx1-pcie` puts networks on the same NPUs, one plane
     each (`side_by_side`). Everything else is the work of the builder that `find_builder` returns
-    for its name. Raises `UsageError`, and what `find_builder` raises for a name that no builder has.
+    for its name. Raises `UsageError`, and what `find_builder` raises for an unknown name.
     """
     if len(text) > MAX_TEXT:
         message = f"topology {text[:40]!r}...: more than {MAX_TEXT} characters"
