@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         chakra_traces,
     )
     from hub_core.documents.schema_check import first_violation
+    from hub_core.documents.topologies import topology_to_json
     from hub_core.installed import installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
     from hub_core.model.collectives import Collective, Contributions, CustomContract
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp, StepKind
     from hub_core.model.losses import Loss, LossPolicy
     from hub_core.model.steps import StepTable, StepTableBuilder
-    from hub_core.network.builders import parse_topology
     from hub_core.network.topology import Topology
     from hub_core.pipeline.execution import execute
     from hub_core.pipeline.inputs import read
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.passes import transform
     from hub_core.pipeline.simulation import simulate
     from hub_core.pipeline.synthesis import synthesize
-    from hub_core.pipeline.topologies import read_topology
+    from hub_core.pipeline.topology_input import parse_topology, read_topology
     from hub_core.plugin_api.simulator import SimulationResult
     from hub_core.public_names import names_from
     from hub_core.registry.discovery import discover
@@ -95,6 +95,7 @@ __all__ = [
     "read_topology",
     "simulate",
     "synthesize",
+    "topology_to_json",
     "transform",
     "verify",
     "write",
@@ -107,6 +108,7 @@ _HOMES = {
         "chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"
     ),
     "hub_core.documents.schema_check": "first_violation",
+    "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_version",
     "hub_core.model.algorithm": "Algorithm Provenance",
     "hub_core.model.collectives": "Collective Contributions CustomContract",
@@ -116,7 +118,6 @@ _HOMES = {
     "hub_core.model.kinds": "Buffer CollectiveKind ReduceOp StepKind",
     "hub_core.model.losses": "Loss LossPolicy",
     "hub_core.model.steps": "StepTable StepTableBuilder",
-    "hub_core.network.builders": "parse_topology",
     "hub_core.network.topology": "Topology",
     "hub_core.pipeline.execution": "execute",
     "hub_core.pipeline.inputs": "read",
@@ -124,7 +125,7 @@ _HOMES = {
     "hub_core.pipeline.passes": "transform",
     "hub_core.pipeline.simulation": "simulate",
     "hub_core.pipeline.synthesis": "synthesize",
-    "hub_core.pipeline.topologies": "read_topology",
+    "hub_core.pipeline.topology_input": "parse_topology read_topology",
     "hub_core.plugin_api.simulator": "SimulationResult",
     "hub_core.public_names": "names_from",
     "hub_core.registry.discovery": "discover",

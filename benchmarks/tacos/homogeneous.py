@@ -21,9 +21,9 @@ from collhub_tacos.spreading.homogeneous import best_all_gather
 from measuring import median_timed, timed, versions
 from release import all_gather as release_all_gather
 
-from hub_core import Collective, CollectiveKind
+from hub_core import Collective, CollectiveKind, parse_topology
 from hub_core.model import Int64Array
-from hub_core.network import Occupancy, Topology, parse_topology
+from hub_core.network import Occupancy, Topology
 
 GIB, MIB = 1 << 30, 1 << 20
 USUAL = "bandwidth=50GiB/s&latency=500ns"

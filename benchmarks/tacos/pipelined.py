@@ -21,8 +21,9 @@ from collhub_tacos.spreading.homogeneous import best_all_gather as in_lockstep
 from measuring import timed_warm, versions
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
-from hub_core.network import Occupancy, parse_topology
+from hub_core.network import Occupancy
 
 NETWORKS = ("mesh:8x8", "torus:8x8", "mesh:4x4x4", "torus:4x4x4", "hypercube:6", "ring:16")
 NODE_KIB = (1, 16, 256, 4096)

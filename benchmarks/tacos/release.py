@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_packing.compiling import kernel, part
 
+from hub_core import parse_topology
 from hub_core.model import BoolArray, Float64Array, Int64Array
-from hub_core.network import Topology, parse_topology
+from hub_core.network import Topology
 
 
 @dataclass(frozen=True, slots=True)

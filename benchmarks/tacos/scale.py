@@ -15,7 +15,8 @@ from collhub_tacos.schedules.replay import replay_log
 from collhub_tacos.spreading.homogeneous import all_gather, fewest_steps, memory_bytes
 from measuring import timed, versions
 
-from hub_core.network import Occupancy, parse_topology
+from hub_core import parse_topology
+from hub_core.network import Occupancy
 
 PUBLISHED = (
     "40 000 NPUs: the paper states 2.52 h; by its growth, the released code would take "

@@ -20,8 +20,9 @@ from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import find_all_gather
 from measuring import timed_warm, versions
 
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind, Int64Array
-from hub_core.network import Occupancy, parse_topology
+from hub_core.network import Occupancy
 
 NETWORKS = ("mesh:4x4", "mesh:8x8", "torus:4x4x4")
 BROADCAST_BYTES, NODE_BYTES = 64 << 20, 1 << 20

@@ -21,8 +21,8 @@ from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.symmetric import find_all_gather
 from measuring import median_timed, networks_of_tests, versions
 
-from hub_core import Collective, CollectiveKind
-from hub_core.network import Occupancy, Topology, parse_topology
+from hub_core import Collective, CollectiveKind, parse_topology
+from hub_core.network import Occupancy, Topology
 
 MIB = 1 << 20
 # Groups, degree, chunks: reported us, causal us.

@@ -118,7 +118,7 @@ def _examples(registry: Registry, folder: Path) -> Iterator[_Example]:
 def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
     from hub_core.cli.timing import judged
     from hub_core.pipeline.simulation import simulate
-    from hub_core.pipeline.topologies import read_topology
+    from hub_core.pipeline.topology_input import read_topology
 
     algorithm = example.algorithm
     for text in TOPOLOGIES:

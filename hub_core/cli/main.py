@@ -34,6 +34,15 @@ class _OfferedCommands(click.Group):
     of all, asks for.
     """
 
+    def invoke(self, ctx: click.Context) -> int | None:
+        # Before the command is looked up, which may ask the plugins for it.
+        session: Session = ctx.obj
+        session.use_plugins = not ctx.params["no_plugins"]
+        session.disabled_plugins = ctx.params["disabled"]
+        session.is_debug = session.is_debug or ctx.params["debug"]
+        code: int | None = super().invoke(ctx)
+        return code
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [command.name for command in _all_commands(ctx.obj)]
 
@@ -103,17 +112,13 @@ def _imported(reference: str) -> click.Command:
     help="Do not load this plugin (repeatable).",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.pass_obj
-def collhub(session: Session, no_plugins: bool, disabled: tuple[str, ...], debug: bool) -> None:
+def collhub(no_plugins: bool, disabled: tuple[str, ...], debug: bool) -> None:
     """Read, verify, simulate and write collective-communication algorithms.
 
     Data goes to standard output, everything else to standard error. Exit codes: 0 done, 1 input
     invalid or verification failed, 2 usage, 3 plugin missing or broken, 4 refused because lossy
     under --strict, 70 a bug.
     """
-    session.use_plugins = not no_plugins
-    session.disabled_plugins = disabled
-    session.is_debug = session.is_debug or debug
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

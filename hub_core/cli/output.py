@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 PROGRESS_DELAY_S = 1.0
 
 
+def print_line(line: str) -> None:
+    """Print one line of data."""
+    print(line)
+
+
 def print_json(document: object) -> None:
     """Print one JSON document: keys in the given order, ASCII, two spaces of indent, no NaN."""
     # Imported here: most commands print text.

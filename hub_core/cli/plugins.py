@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.groups import CommandGroup
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 from hub_core.cli.plugin_report import default_text, description_of, plugin_object, report
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, PluginError
-from hub_core.plugin_api import Option, json_flag
+from hub_core.plugin_api import CommandGroup, Option, json_flag
 from hub_core.plugin_api.offers import kind_of
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.plugins import Plugin, PluginState

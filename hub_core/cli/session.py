@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.outputs import Written
     from hub_core.plugin_api import (
+        CheckReport,
+        CheckRequest,
         FormatWriter,
         OpenedInput,
         Option,
         OutputTarget,
         ReportRequest,
         Shown,
+        Subject,
         WrittenFiles,
     )
     from hub_core.registry.plugins import Provided, Registry
@@ -133,7 +136,7 @@ class Session:
 
     def read_topology(self, text: str, source_format: str | None = None) -> Topology:
         """The topology that a text or a file names."""
-        from hub_core.pipeline.topologies import read_topology
+        from hub_core.pipeline.topology_input import read_topology
 
         with self.progress(f"reading {text}"):
             return read_topology(
@@ -146,6 +149,7 @@ class Session:
     def output_target(self, out: str, target_format: str | None, *, as_json: bool) -> Target:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
         from hub_core.pipeline.outputs import chosen_writer
+        from hub_core.plugin_api import check_stdout
 
         check_stdout(out, as_json)
         return Target(out, chosen_writer(self.registry(), out, target_format))
@@ -196,6 +200,26 @@ class Session:
         for note in written.notes:
             output.print_note(f"{out} {note}")
         return written
+
+    def write_file(self, out: str, content: bytes) -> Written:
+        """Write one file, or standard output (`-`)."""
+        from hub_core.pipeline.artifacts import Content, destination
+        from hub_core.pipeline.outputs import Written
+        from hub_core.plugin_api import Format
+
+        place = destination(out, Format("file", "", ()), force=True)
+        return Written(place.put([Content("", content)]), ())
+
+    def run_checks(self, subject: Subject, request: CheckRequest) -> tuple[CheckReport, ...]:
+        """Run every installed check of a subject, by name."""
+        from hub_core.pipeline.checks import checks_of, run_check
+
+        checks = checks_of(subject, self.registry())
+        return tuple(run_check(check, request) for check in checks)
+
+    def print_line(self, line: str) -> None:
+        """Print one line of data on standard output."""
+        output.print_line(line)
 
     def print_json(self, document: object) -> None:
         """Print one JSON document on standard output."""
@@ -254,12 +278,6 @@ class Session:
             message = "arguments of the program are given twice: by -O arguments and behind IN"
             raise UsageError(message)
         return {**options, "arguments": shlex.join(self.source_arguments)}
-
-
-def check_stdout(out: str, as_json: bool) -> None:
-    """Raise `UsageError` where the report and the output both want standard output."""
-    if as_json and out == "-":
-        raise UsageError("--json and the output both want standard output", cure="give -o a path")
 
 
 def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) -> list[Diagnostic]:

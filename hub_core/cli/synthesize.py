@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.output import print_diagnostic, progress, progress_bar
-from hub_core.cli.session import Session, Target, check_stdout
+from hub_core.cli.session import Session, Target
 from hub_core.cli.synthesis_report import SynthesisWish, SynthesizedAlgorithm, print_synthesis
 from hub_core.model import (
     ExitCode,
@@ -23,6 +23,7 @@ from hub_core.model import (
 from hub_core.plugin_api import (
     Assignments,
     assign,
+    check_stdout,
     force_flag,
     json_flag,
     option_pairs,

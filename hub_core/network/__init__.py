@@ -8,20 +8,6 @@ from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
     from hub_core.network.bounds import lower_bound_ns
-    from hub_core.network.builders import OWN_BUILDERS, OwnBuilder, parse_topology
-    from hub_core.network.connectedness import Pairs, check_topology
-    from hub_core.network.facts import (
-        Facts,
-        HalfCut,
-        LinkClass,
-        Span,
-        diameter,
-        facts_of,
-        half_cuts,
-        link_classes,
-        reached,
-        spans,
-    )
     from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
     from hub_core.network.links import Links, Occupancy, link_times_ns
     from hub_core.network.paths import FAR, Arcs
@@ -42,46 +28,26 @@ __all__ = [
     "FAR",
     "MAX_LINKS",
     "MAX_NODES",
-    "OWN_BUILDERS",
     "PLANE_SEPARATOR",
     "Arcs",
     "Dimension",
     "DimensionKind",
-    "Facts",
-    "HalfCut",
     "Link",
-    "LinkClass",
     "Links",
     "Occupancy",
-    "OwnBuilder",
-    "Pairs",
     "Routes",
-    "Span",
     "Topology",
     "TopologyFunction",
     "TopologyText",
     "build_topology",
-    "check_topology",
-    "diameter",
-    "facts_of",
     "grid",
-    "half_cuts",
-    "link_classes",
     "link_times_ns",
     "lower_bound_ns",
-    "parse_topology",
-    "reached",
     "side_by_side",
-    "spans",
 ]  # fmt: skip
 
 _HOMES = {
     "hub_core.network.bounds": "lower_bound_ns",
-    "hub_core.network.builders": "OWN_BUILDERS OwnBuilder parse_topology",
-    "hub_core.network.connectedness": "Pairs check_topology",
-    "hub_core.network.facts": (
-        "Facts HalfCut LinkClass Span diameter facts_of half_cuts link_classes reached spans"
-    ),
     "hub_core.network.grids": "MAX_LINKS MAX_NODES grid",
     "hub_core.network.links": "Links Occupancy link_times_ns",
     "hub_core.network.paths": "Arcs FAR",

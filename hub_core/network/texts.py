@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hub_core.model.diagnostics import UsageError
@@ -147,20 +146,20 @@ class TopologyFunction(Protocol):
         """The topology with all its NPUs. Raises `UsageError` for what the text should not say."""
 
 
-def build_topology(text: str, builders: Mapping[str, TopologyFunction]) -> Topology:
+def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -> Topology:
     """Build the topology that a text such as `torus:4x4?bandwidth=50GB/s&latency=500ns` names.
 
     One value of bandwidth or latency holds for all dimensions, a comma-separated list states one
     each. Several regular dimensions are joined by `*`: `ring:4*switch:2`, or by `-` with the sizes
     behind: `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. `npus=0,2,4-7` keeps these NPUs
     alone, renumbered in that order. `dgx1v+dgx1-pcie` puts networks on the same NPUs, one plane
-    each (`side_by_side`). Everything else is the work of `builders`, by name. Raises `UsageError`
-    naming the closest builder.
+    each (`side_by_side`). Everything else is the work of the builder that `find_builder` returns
+    for its name. Raises `UsageError`, and what `find_builder` raises for an unknown name.
     """
     if len(text) > MAX_TEXT:
         message = f"topology {text[:40]!r}...: more than {MAX_TEXT} characters"
         raise UsageError(message, cure="write a topology file")
-    parts = [_built(TopologyText(part), builders) for part in PLANE_SEPARATOR.split(text)]
+    parts = [_built(TopologyText(part), find_builder) for part in PLANE_SEPARATOR.split(text)]
     return parts[0] if len(parts) == 1 else side_by_side(text, parts)
 
 
@@ -177,16 +176,16 @@ def regular_topology(text: TopologyText, kind: DimensionKind, most_dimensions: i
     return grid(text.text, dimensions)
 
 
-def _built(text: TopologyText, builders: Mapping[str, TopologyFunction]) -> Topology:
+def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
     """The topology of one plane.
 
     With the NPUs that the text wants.
     """
-    topology = _whole(text, builders)
+    topology = _whole(text, find_builder)
     return topology if text.npus is None else topology.subset(text.npus)
 
 
-def _whole(text: TopologyText, builders: Mapping[str, TopologyFunction]) -> Topology:
+def _whole(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
     """The topology with all its NPUs."""
     # A product has several names, so that it is no work for a builder.
     shape = text.text.partition("?")[0]
@@ -197,10 +196,7 @@ def _whole(text: TopologyText, builders: Mapping[str, TopologyFunction]) -> Topo
     if len(kinds) > 1 and all(kind in _DIMENSIONS for kind in kinds):
         sizes = text.parameters(len(kinds), "x", f"{text.name}:{'x'.join('4' * len(kinds))}")
         return _product(text, list(zip(kinds, map(str, sizes), strict=True)))
-    builder = builders.get(text.name)
-    if builder is None:
-        raise _unknown(text.name, builders)
-    return builder(text)
+    return find_builder(text.name)(text)
 
 
 def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology:
@@ -221,21 +217,9 @@ def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology
     return grid(text.text, dimensions)
 
 
-def _unknown(name: str, builders: Mapping[str, TopologyFunction]) -> UsageError:
-    """The error for a name that no builder has.
-
-    It names the closest builder, or all of them.
-    """
-    hint = f"use one of {', '.join(sorted(builders))}, or a file"
-    close = difflib.get_close_matches(name, builders, 1, 0.5)
-    if close:
-        hint = f"did you mean {close[0]!r}?"
-    return UsageError(f"unknown topology {name!r}", cure=hint, code="unknown-topology")
-
-
 def _is_size(text: str) -> bool:
-    # Python also takes the digits of other scripts, signs and underscores as numbers.
     """Whether a text is a whole number of at least 1 and at most seven digits."""
+    # Python also takes the digits of other scripts, signs and underscores as numbers.
     if not (text.isascii() and text.isdecimal()):
         return False
     return len(text) <= _MAX_DIGITS and int(text) >= 1

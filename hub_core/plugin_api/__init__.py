@@ -19,9 +19,11 @@ from hub_core.plugin_api.command import (
     OutputTarget,
     WrittenFiles,
 )
+from hub_core.plugin_api.command_group import CommandGroup
 from hub_core.plugin_api.command_line import (
     Assignments,
     assign,
+    check_stdout,
     force_flag,
     from_option,
     json_flag,
@@ -71,6 +73,7 @@ __all__ = [
     "CheckRequest",
     "Command",
     "CommandContext",
+    "CommandGroup",
     "ExecutionRequest",
     "ExecutionResult",
     "Executor",
@@ -107,6 +110,7 @@ __all__ = [
     "WriteResult",
     "WrittenFiles",
     "assign",
+    "check_stdout",
     "declared_options",
     "force_flag",
     "from_option",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hub_core.model.algorithm import Algorithm
     from hub_core.network.topology import Topology
+    from hub_core.plugin_api.check import CheckReport, CheckRequest, Subject
     from hub_core.plugin_api.report_writer import ReportRequest, Shown
     from hub_core.registry.plugins import Registry
 
@@ -97,8 +98,8 @@ class CommandContext(Protocol):
     def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
         """Read what was opened and verify it, with progress on a terminal. Raises `HubError`."""
 
-    def read_topology(self, text: str) -> Topology:
-        """The topology that a text or a file names."""
+    def read_topology(self, text: str, source_format: str | None = None) -> Topology:
+        """The topology that a text or a file names, with progress on a terminal."""
 
     def output_target(self, out: str, target_format: str | None, *, as_json: bool) -> OutputTarget:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
@@ -119,8 +120,22 @@ class CommandContext(Protocol):
         Under `strict`, losses are refused before anything is written.
         """
 
-    def write_report(self, shown: Shown, request: ReportRequest, out: str) -> WrittenFiles:
-        """Write a picture or a timeline with the writer that the suffix names; say its notes."""
+    def write_report(
+        self, shown: Shown, request: ReportRequest, out: str, report_format: str | None = None
+    ) -> WrittenFiles:
+        """Write a picture or a timeline with the writer of a format; say its notes.
+
+        Without a format, the suffix of OUT tells it, or the only writer that there is.
+        """
+
+    def write_file(self, out: str, content: bytes) -> WrittenFiles:
+        """Write one file as a whole or not at all, over one that is there; `-` for stdout."""
+
+    def run_checks(self, subject: Subject, request: CheckRequest) -> tuple[CheckReport, ...]:
+        """The reports of every installed check of a subject, by name. Raises `HubError`."""
+
+    def print_line(self, line: str) -> None:
+        """Print one line of data on standard output."""
 
     def print_json(self, document: object) -> None:
         """Print one JSON document on standard output."""

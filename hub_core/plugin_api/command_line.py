@@ -104,6 +104,12 @@ def option_pairs(function: Function) -> Function:
     )(function)
 
 
+def check_stdout(out: str, as_json: bool) -> None:
+    """Raise `UsageError` where the report and the output both want standard output."""
+    if as_json and out == "-":
+        raise UsageError("--json and the output both want standard output", cure="give -o a path")
+
+
 def assign(
     assignments: Assignments, declared: Mapping[str, Sequence[Option]]
 ) -> dict[str, dict[str, str]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hub_core.chakra.formats import CHAKRA_READER, CHAKRA_WRITER
-from hub_core.network.builders import OWN_BUILDERS
-from hub_core.plugin_api.check import Check, Subject
 from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.formats import Format
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
@@ -24,11 +22,23 @@ _JSON = Format(
 _TOPOLOGY_JSON = Format(
     "topology-json", "JSON document of a topology", (".json",), rb'"collhub/topology-\d+"'
 )
-_TOPOLOGY_CHECK = Check(
-    "connectedness",
-    Subject.TOPOLOGY,
-    "whether all NPUs reach one another, and what is often a slip",
-    "hub_core.pipeline.own_checks:check_connectedness",
+_REGULAR = "hub_core.network.regular"
+_BUILDERS = (
+    TopologyBuilder("line", "NPUs in a row", f"{_REGULAR}:line", "line:8"),
+    TopologyBuilder("ring", "NPUs in a ring", f"{_REGULAR}:ring", "ring:8"),
+    TopologyBuilder("mesh", "a product of lines", f"{_REGULAR}:mesh", "mesh:4x4"),
+    TopologyBuilder("torus", "a product of rings", f"{_REGULAR}:torus", "torus:4x4x4"),
+    TopologyBuilder(
+        "fully-connected",
+        "a link each way between any two NPUs",
+        f"{_REGULAR}:fully_connected",
+        "fully-connected:8",
+    ),
+    TopologyBuilder("fc", "short for fully-connected", f"{_REGULAR}:fully_connected", "fc:8"),
+    TopologyBuilder("switch", "NPUs at one switch", f"{_REGULAR}:switch", "switch:8"),
+    TopologyBuilder(
+        "hypercube", "2^n NPUs in n dimensions", f"{_REGULAR}:hypercube", "hypercube:3"
+    ),
 )
 
 # In the order in which the help lists them; a plugin's commands follow.
@@ -41,7 +51,6 @@ _COMMANDS = {
     "transform": "Change an algorithm by passes.",
     "synthesize": "Make an algorithm for a collective on a topology.",
     "simulate": "Time an algorithm on a topology for a size.",
-    "topology": "Show, check, draw and convert a network.",
     "plugins": "List, show, check, make and install plugins.",
     "doctor": "Report on the installation and its plugins.",
 }
@@ -71,17 +80,7 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyBuilder]:
         "hub_core.documents.topologies:read",
         samples=f"{__name__}:topology_samples",
     )
-    builders = [
-        TopologyBuilder(own.name, own.description, own.reference, own.example)
-        for own in OWN_BUILDERS.values()
-    ]
-    return [reader, *builders]
-
-
-@hookimpl
-def collhub_checks() -> Sequence[Check]:
-    """What every network is checked for."""
-    return [_TOPOLOGY_CHECK]
+    return [reader, *_BUILDERS]
 
 
 @hookimpl
@@ -94,9 +93,12 @@ def topology_samples() -> Sequence[Source]:
     """Topology files for the conformance kit."""
     # Imported here: listing formats needs no numpy.
     from hub_core.documents.topologies import topology_to_json
-    from hub_core.network.builders import parse_topology
+    from hub_core.network.regular import ring, switch
+    from hub_core.network.texts import build_topology
 
-    texts = ("ring:4", "fat-tree:2", "dgx1v")
-    return [
-        Source.of_bytes(f"{text}.json", topology_to_json(parse_topology(text))) for text in texts
-    ]
+    builders = {"ring": ring, "switch": switch}
+    found = []
+    for text in ("ring:4", "switch:3", "ring:2*switch:2"):
+        content = topology_to_json(build_topology(text, builders.__getitem__))
+        found.append(Source.of_bytes(f"{text}.json", content))
+    return found

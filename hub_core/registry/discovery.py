@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import pluggy
 
@@ -84,6 +84,12 @@ def discover(
         else:
             plugins.append(_load(candidate, manager))
     return Registry(tuple(plugins))
+
+
+@cache
+def core_alone() -> Registry:
+    """The core's own offers, without a look at what is installed; made once."""
+    return Registry((_core(_manager()),))
 
 
 def _core(manager: pluggy.PluginManager) -> Plugin:

@@ -127,6 +127,30 @@ class Registry:
             for plugin in self.unavailable()
         )
 
+    def unknown_name(
+        self,
+        message: str,
+        name: str,
+        known: Sequence[str],
+        everything: str,
+        code: str = "unknown-name",
+    ) -> HubError:
+        """The error for a name that nothing loaded has; plugins that are not loaded are named.
+
+        Its cure is the closest of the `known` names, or `everything` where none is close.
+        """
+        close = closest(name, known)
+        hint = self.unavailable_hint()
+        # A format is usually called after its plugin: then a name that looks misspelt is not.
+        is_namesake = any(
+            canonical_name(plugin.name) in canonical_name(name) for plugin in self.unavailable()
+        )
+        if hint and (is_namesake or not close):
+            cure = "see 'collhub plugins list'"
+            return PluginError(f"{message}; {hint}", cure=cure, code="not-available")
+        message = f"{message}; {hint}" if hint else message
+        return UsageError(message, cure=close or everything, code=code)
+
     def plugin(self, name: str) -> Plugin:
         """The plugin with this entry-point or distribution name.
 
@@ -152,21 +176,9 @@ class Registry:
 
     def _raise_unknown(self, kind: type[T], name: str) -> Provided[T]:
         known = sorted({provided.name for provided in self.all(kind)})
-        close = closest(name, known)
+        everything = f"known: {', '.join(known)}" if known else "no installed plugin offers one"
         message = f"there is no {noun_of(kind)} {name!r}"
-        hint = self.unavailable_hint()
-        # A format is usually called after its plugin: then a name that looks misspelt is not.
-        is_namesake = any(
-            canonical_name(plugin.name) in canonical_name(name) for plugin in self.unavailable()
-        )
-        if hint and (is_namesake or not close):
-            raise PluginError(
-                f"{message}; {hint}", cure="see 'collhub plugins list'", code="not-available"
-            )
-        cure = close or (
-            f"known: {', '.join(known)}" if known else "no installed plugin offers one"
-        )
-        raise UsageError(f"{message}; {hint}" if hint else message, cure=cure, code="unknown-name")
+        raise self.unknown_name(message, name, known, everything)
 
 
 def _clash_text(found: Sequence[Provided[Offer]]) -> str:

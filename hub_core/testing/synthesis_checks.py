@@ -18,8 +18,8 @@ from hub_core.model.diagnostics import HubError
 from hub_core.model.kinds import ROOTED, CollectiveKind
 from hub_core.model.rank_lists import format_ranks
 from hub_core.model.steps import COLUMN_DTYPES, StepTable
-from hub_core.network.builders import parse_topology
 from hub_core.network.links import Occupancy
+from hub_core.pipeline.topology_input import parse_topology
 from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.testing.subject import Subject, call, title
 from hub_core.verification import verify

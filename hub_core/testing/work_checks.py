@@ -13,9 +13,8 @@ import numpy.typing as npt
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Contributions
 from hub_core.model.columns import Int64Array
-from hub_core.network.builders import parse_topology
 from hub_core.network.topology import Topology
-from hub_core.pipeline.topologies import read_topology
+from hub_core.pipeline.topology_input import parse_topology, read_topology
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
 from hub_core.plugin_api.check import Check, CheckReport, CheckRequest
 from hub_core.plugin_api.check import Subject as Judged

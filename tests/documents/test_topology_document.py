@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hub_core import parse_topology
 from hub_core.documents.topologies import read, topology_from_json, topology_to_json
 from hub_core.model.diagnostics import InputError
-from hub_core.network.builders import parse_topology
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
 from hub_core.plugin_api import NoOptions, Source
@@ -26,9 +26,9 @@ TEXTS = (
     "ring:4",
     "mesh:2x3?latency=0.5ns",
     "switch:3",
-    "dgx1v",
-    "rail:2x2",
-    "fat-tree:4",
+    "hypercube:3?npus=0,1,5",
+    "fc:3+switch:3",
+    "ring:2*switch:3",
     "ring-fc-switch:3x2x2",
     "line:1",
 )

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hub_core import parse_topology
 from hub_core.model.collectives import Collective, CustomContract
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network.bounds import lower_bound_ns
-from hub_core.network.builders import parse_topology
 from hub_core.network.links import Links
 from hub_core.network.topology import Topology
 

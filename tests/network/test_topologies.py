@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import deque
 from pathlib import Path
@@ -11,33 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hub_core import parse_topology
 from hub_core.documents.topologies import topology_from_json
 from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.network.builders import OWN_BUILDERS, parse_topology
 from hub_core.network.grids import grid
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
-from hub_core.plugin_api import Source
+from hub_core.plugin_api import Source, TopologyBuilder
+from hub_core.registry.discovery import core_alone
 
 KINDS = st.sampled_from(list(DimensionKind))
 GRIDS = st.lists(st.tuples(KINDS, st.integers(1, 4)), min_size=1, max_size=3)
 TEXTS = (
     "line:5", "ring:6", "mesh:3x4", "torus:3x4", "fully-connected:5", "switch:5", "hypercube:3",
-    "fat-tree:4", "dragonfly:3,2,1",
-    "rail:3x4", "ring-fc-switch:3x2x2", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2",
-    "dgx-a100", "dgx-a100:2", "dgx-h100",
-    "dgx-h100:2", "mi250", "mi250:2",
+    "ring-fc-switch:3x2x2",
 )  # fmt: skip
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "topologies.md"
+# The core's own builders alone, whatever is installed.
+REGISTRY = core_alone()
+BUILDERS = {provided.name for provided in REGISTRY.all(TopologyBuilder)}
 
 
-@pytest.fixture(scope="module")
-def machines(corpus):
-    """The collection of machines beside the corpus."""
-    file = corpus.parent / "specs" / "topologies.json"
-    if not file.is_file():
-        pytest.skip("the collection of machines (specs/topologies.json) is not beside the corpus")
-    return json.loads(file.read_text())["topologies"]
+def parsed(text):
+    return parse_topology(text, REGISTRY)
 
 
 def built(shape):
@@ -110,12 +105,12 @@ def test_every_route_of_a_grid_is_a_shortest_path(shape):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_route_of_a_builder_is_a_shortest_path(text):
-    check_routes(parse_topology(text))
+    check_routes(parsed(text))
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_links_of_a_builder_lead_both_ways(text):
-    found = links(parse_topology(text))
+    found = links(parsed(text))
     assert {(b, a) for a, b in found} == set(found)
 
 
@@ -139,7 +134,7 @@ def test_every_route_of_an_irregular_network_is_a_shortest_path(pairs):
 
 @given(st.integers(2, 40))
 def test_opposite_nodes_of_a_ring_are_reached_clockwise(half):
-    topology = parse_topology(f"ring:{2 * half}")
+    topology = parsed(f"ring:{2 * half}")
     here = np.arange(2 * half)
     routes = topology.routes(here, (here + half) % (2 * half))
     assert np.array_equal(
@@ -148,29 +143,9 @@ def test_opposite_nodes_of_a_ring_are_reached_clockwise(half):
 
 
 def test_torus_goes_along_the_first_dimension_first():
-    topology = parse_topology("torus:4x4")
+    topology = parsed("torus:4x4")
     routes = topology.routes(np.asarray([0]), np.asarray([5]))
     assert topology.destination[routes.links].tolist() == [1, 5]
-
-
-@pytest.mark.parametrize("ports", [2, 4, 6])
-def test_fat_tree_carries_every_shift_without_two_messages_on_a_link(ports):
-    topology = parse_topology(f"fat-tree:{ports}")
-    here = np.arange(topology.num_npus)
-    for shift in range(1, topology.num_npus):
-        routes = topology.routes(here, (here + shift) % topology.num_npus)
-        assert np.bincount(routes.links).max() == 1
-
-
-def test_route_does_not_depend_on_the_other_pairs():
-    topology = parse_topology("fat-tree:4")
-    sources, destinations = all_pairs(topology)
-    together = topology.routes(sources, destinations)
-    for pair in range(0, len(sources), 7):
-        alone = topology.routes(sources[pair : pair + 1], destinations[pair : pair + 1])
-        assert np.array_equal(
-            alone.links, together.links[together.indptr[pair] : together.indptr[pair + 1]]
-        )
 
 
 def test_npu_takes_the_first_of_parallel_links():
@@ -182,18 +157,12 @@ def test_npu_takes_the_first_of_parallel_links():
 @pytest.mark.parametrize(
     ("text", "npus", "switches", "count"),
     [
-        ("fat-tree:2", 2, 5, 12),
-        ("fat-tree:4", 16, 20, 96),
-        ("fat-tree:8", 128, 80, 768),
-        ("dragonfly:4,2,2", 72, 36, 2 * (72 + 9 * 6 + 36)),
-        ("dragonfly:1,1,1", 2, 2, 6),
-        ("rail:4x8", 32, 12, 128),
         ("ring-fc-switch:4x3x2", 24, 12, 24 * 2 + 24 * 2 + 24 * 2),
         ("hypercube:10", 1024, 0, 10240),
     ],
 )
 def test_counts_of_large_builders(text, npus, switches, count):
-    topology = parse_topology(text)
+    topology = parsed(text)
     assert (topology.num_npus, topology.num_nodes - topology.num_npus, topology.num_links) == (
         npus,
         switches,
@@ -201,73 +170,22 @@ def test_counts_of_large_builders(text, npus, switches, count):
     )
 
 
-def test_table_of_the_guide_states_the_counts():
-    rows = [
-        line.split("|")
-        for line in GUIDE.read_text().splitlines()
-        if line.startswith("| `") and line.count("|") == 6
-    ]
-    stated = {
-        text: tuple(map(int, counts))
-        for _, texts, _, *counts, _ in rows
-        for text in re.findall("`([^`]+)`", texts)
-    }
-    found = {text: parse_topology(text) for text in stated}
-    assert {
-        text: (t.num_npus, t.num_nodes - t.num_npus, t.num_links) for text, t in found.items()
-    } == stated
-    assert {text.partition(":")[0] for text in stated} >= set(OWN_BUILDERS)
-
-
 def test_file_of_the_guide_is_read():
     (text,) = re.findall(r"```json\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert topology_from_json(Source.of_bytes("guide.json", text.encode())).num_links == 8
 
 
-def test_dragonfly_joins_every_two_groups_once():
-    topology = parse_topology("dragonfly:3,2,2")
-    router = (
-        np.maximum(topology.source - topology.num_npus, 0),
-        np.maximum(topology.destination - topology.num_npus, 0),
-    )
-    is_switch = (topology.source >= topology.num_npus) & (topology.destination >= topology.num_npus)
-    groups = np.stack([column // 3 for column in router])[:, is_switch]
-    between = [tuple(pair) for pair in groups.T.tolist() if pair[0] != pair[1]]
-    assert sorted(between) == [(a, b) for a in range(7) for b in range(7) if a != b]
-
-
-def test_dragonfly_router_has_its_ports():
-    topology = parse_topology("dragonfly:3,2,2")
-    assert set(np.bincount(topology.source)[topology.num_npus :].tolist()) == {2 + 2 + 2}
-
-
-def test_longest_route_of_a_dragonfly_has_three_links_between_routers():
-    topology = parse_topology("dragonfly:3,1,1")
-    assert np.diff(topology.routes(*all_pairs(topology)).indptr).max() == 5
-
-
-def test_rail_without_spine_passes_a_gpu_of_the_senders_node():
-    topology = parse_topology("rail:2x4")
-    path = topology.routes(np.asarray([0]), np.asarray([5])).links
-    assert [topology.node_name(node) for node in topology.destination[path].tolist()] == [
-        "nvswitch 0",
-        "1",
-        "rail 1",
-        "5",
-    ]
-
-
 def test_product_text_has_two_spellings():
     one, other = (
-        parse_topology("ring-switch:4x2?latency=1ns,2ns"),
-        parse_topology("ring:4*switch:2?latency=1ns,2ns"),
+        parsed("ring-switch:4x2?latency=1ns,2ns"),
+        parsed("ring:4*switch:2?latency=1ns,2ns"),
     )
     assert links(one) == links(other)
     assert np.array_equal(one.latency_s, other.latency_s)
 
 
 def test_each_dimension_has_its_own_bandwidth():
-    topology = parse_topology("mesh:2x2?bandwidth=1GB/s,2GB/s&latency=5ns")
+    topology = parsed("mesh:2x2?bandwidth=1GB/s,2GB/s&latency=5ns")
     rates = dict(zip(links(topology), topology.bandwidth_bytes_per_s.tolist(), strict=True))
     assert (rates[0, 1], rates[0, 2]) == (1e9, 2e9)
     assert set(topology.latency_ns.tolist()) == {5.0}
@@ -288,20 +206,6 @@ def test_each_dimension_has_its_own_bandwidth():
         ("fc:9999", "too large"),
         ("hypercube:20", "the order is not in 1..19"),
         ("hypercube:2x2", "2 numbers where 1 were expected"),
-        ("fat-tree:3", "not an even number"),
-        ("fat-tree:66", "not an even number in 2..64"),
-        ("dragonfly:4", "1 numbers where 3 were expected; write for example dragonfly:4,2,2"),
-        ("dragonfly:9999999,1,1", "too large"),
-        ("rail:9999999x9", "too large"),
-        ("rail:8", "1 numbers where 2 were expected"),
-        ("dgx1v:8", "dgx1v takes no size"),
-        ("dgx1-pcie:2", "dgx1-pcie takes no size"),
-        ("dgx-a100:0", "'0' is not a size; write for example dgx-a100:2 for two machines"),
-        ("dgx-a100:2x2", "2 numbers where 1 were expected"),
-        ("dgx-h100:9999999", "too large"),
-        ("dgx-h100?bandwidth=1GB/s,2GB/s", "2 bandwidths for 1 dimensions"),
-        ("dgx-h100:2?bandwidth=1GB/s,2GB/s,3GB/s", "3 bandwidths for 2 classes of links"),
-        ("mi250:x", "'x' is not a size"),
         ("ring-fc:8", "1 numbers where 2 were expected"),
         ("ring:4*mesh:4", "'mesh' is no dimension"),
         ("ring:4*ring:4x4", "write one size a factor"),
@@ -321,19 +225,18 @@ def test_each_dimension_has_its_own_bandwidth():
         ),
         ("ring:8?latency=500", "has no unit"),
         ("torus:4x4?bandwidth=1GB/s,2GB/s,3GB/s", "3 bandwidths for 2 dimensions"),
-        ("rail:2x2?latency=1ns,2ns,3ns", "3 latencies for 2 classes of links"),
         ("x" * 2000, "more than 1000 characters"),
     ],
 )
 def test_wrong_text_is_refused_with_the_cure(text, says):
     with pytest.raises(UsageError, match=says):
-        parse_topology(text)
+        parsed(text)
 
 
 @given(st.text(st.sampled_from("ringfc-swtchmeo*:x?=&,.0123456789GB/ ns"), max_size=30))
 def test_any_text_gives_a_topology_or_a_usage_error(text):
     try:
-        topology = parse_topology(text)
+        topology = parsed(text)
     except UsageError:
         return
     assert topology.num_npus >= 1
@@ -372,47 +275,9 @@ def test_wrong_topology_cannot_be_built(change, says):
         Topology(**(values | change))
 
 
-MACHINES = {
-    "dgx1p": "DGX-1P",
-    "dgx1v": "DGX-1V",
-    "dgx1v-smi": "DGX-1V-smi",
-    "dgx1-pcie": "DGX-1-PCIe",
-    "dgx2": "DGX-2",
-    "dgx-a100": "DGX-A100",
-    "dgx-h100": "DGX-H100",
-    "dgx-a100:2": "DGX-A100-x2",
-    "dgx-a100:4": "DGX-A100-x4",
-    "dgx-h100:2": "DGX-H100-x2",
-    "dgx-h100:4": "DGX-H100-x4",
-    "dgx-h100:8": "DGX-H100-x8",
-    "rail:2x8": "DGX-H100-x2-rails",
-    "mi250": "MI250-8",
-    "mi250:2": "MI250-8-x2",
-}
-
-
-@pytest.mark.parametrize(("text", "name"), MACHINES.items(), ids=MACHINES.keys())
-def test_builder_is_the_machine_that_the_collection_describes(machines, text, name):
-    machine = machines[name]
-    number = {
-        node: index
-        for index, node in enumerate(
-            [*machine["nodes"]["gpu"], *machine["nodes"].get("switch", [])]
-        )
-    }
-    wanted = {}
-    for link in machine["links"]:
-        a, b, rate = number[link["a"]], number[link["b"]], link["gb_per_s"] * 1e9
-        wanted |= {(a, b): rate, (b, a): rate}
-    topology = parse_topology(text)
-    found = dict(zip(links(topology), topology.bandwidth_bytes_per_s.tolist(), strict=True))
-    assert found == wanted
-    assert topology.num_npus == machine["expected"]["gpus"]
-
-
 @given(st.sampled_from(TEXTS), st.data())
 def test_subset_keeps_the_links_between_the_nodes_that_stay(text, data):
-    whole = parse_topology(text)
+    whole = parsed(text)
     npus = data.draw(
         st.lists(st.integers(0, whole.num_npus - 1), min_size=1, max_size=9, unique=True)
     )
@@ -432,20 +297,13 @@ def test_subset_keeps_the_links_between_the_nodes_that_stay(text, data):
 @given(st.sampled_from(TEXTS), st.data())
 def test_name_of_a_subset_is_the_text_that_builds_it(text, data):
     npus = data.draw(
-        st.lists(
-            st.integers(0, parse_topology(text).num_npus - 1), min_size=1, max_size=9, unique=True
-        )
+        st.lists(st.integers(0, parsed(text).num_npus - 1), min_size=1, max_size=9, unique=True)
     )
     latency = data.draw(st.sampled_from(["", "?latency=7ns"]))
-    part = parse_topology(text + latency).subset(npus)
-    again = parse_topology(part.name)
+    part = parsed(text + latency).subset(npus)
+    again = parsed(part.name)
     assert (again.name, links(again), again.groups) == (part.name, links(part), part.groups)
     assert np.array_equal(again.latency_s, part.latency_s)
-
-
-def test_groups_stay_where_all_their_members_do():
-    part = parse_topology("rail:2x4?npus=7,6,5,4,0")
-    assert part.groups == {"node 1": (3, 2, 1, 0)}
 
 
 @pytest.mark.parametrize(
@@ -460,7 +318,7 @@ def test_groups_stay_where_all_their_members_do():
 )
 def test_wrong_subset_is_refused(text, says):
     with pytest.raises(UsageError, match=says):
-        parse_topology(text)
+        parsed(text)
 
 
 @pytest.mark.parametrize("npus", [[], [0, 0], [-1], [4]])
@@ -468,27 +326,8 @@ def test_subset_that_cannot_be_is_refused(npus):
     with pytest.raises(
         UsageError, match=r"topology ring:4: (NPU -1|NPU 4|a subset names no NPU, or one twice)"
     ):
-        parse_topology("ring:4").subset(npus)
-
-
-def test_every_machine_of_the_collection_has_a_builder(machines):
-    assert set(MACHINES.values()) == set(machines)
-
-
-def test_machines_alone_are_the_builder_without_a_number():
-    for text in ("dgx-a100", "dgx-h100", "mi250"):
-        assert links(parse_topology(f"{text}:1")) == links(parse_topology(text))
-
-
-def test_network_of_machines_has_its_own_bandwidth_and_latency():
-    topology = parse_topology("dgx-a100:2?bandwidth=100GB/s,10GB/s&latency=1us,5us")
-    by_class = {
-        (rate, latency)
-        for rate, latency in zip(topology.bandwidth_bytes_per_s, topology.latency_ns, strict=True)
-    }
-    assert by_class == {(100e9, 1000.0), (10e9, 5000.0)}
-    assert topology.groups == {"node 0": tuple(range(8)), "node 1": tuple(range(8, 16))}
+        parsed("ring:4").subset(npus)
 
 
 def test_every_builder_is_tried_here():
-    assert {text.partition(":")[0] for text in TEXTS} >= set(OWN_BUILDERS) - {"fc"}
+    assert {text.partition(":")[0] for text in TEXTS} >= BUILDERS - {"fc"}

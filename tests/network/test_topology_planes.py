@@ -6,21 +6,20 @@ import json
 
 import numpy as np
 import pytest
-from collhub_schedules import Chunks, Transfers, algorithm_of
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.documents.topologies import topology_from_json, topology_to_json
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.kinds import CollectiveKind, StepKind
 from hub_core.network.bounds import lower_bound_ns
-from hub_core.network.builders import parse_topology
-from hub_core.network.connectedness import check_topology
 from hub_core.network.topology import Topology
 from hub_core.plugin_api import Source
+from hub_core.registry.discovery import core_alone
 
-BOTH = "dgx1v+dgx1-pcie"
+BOTH = "hypercube:3+ring:4*switch:2"
 PAIR = "fc:2?bandwidth=50GB/s&latency=0ns+fc:2?bandwidth=10GB/s&latency=0ns"
 COLUMNS = ("source", "destination", "bandwidth_bytes_per_s", "latency_s", "plane")
 
@@ -30,7 +29,7 @@ def same(one: Topology, other: Topology) -> bool:
 
 
 def test_parts_joined_by_plus_are_planes_with_their_switches_in_order() -> None:
-    both = parse_topology("switch:4+dgx-a100?npus=0-3+fc:4?bandwidth=1e+9B/s")
+    both = parse_topology("switch:4+switch:8?npus=0-3+fc:4?bandwidth=1e+9B/s")
     assert (both.num_planes, both.num_npus, both.num_nodes) == (3, 4, 6)
     assert np.unique(both.destination[both.plane == 1]).tolist() == [0, 1, 2, 3, 5]
     assert both.bandwidth_bytes_per_s[both.plane == 2].tolist() == [1e9] * 12
@@ -38,23 +37,18 @@ def test_parts_joined_by_plus_are_planes_with_their_switches_in_order() -> None:
 
 def test_a_plane_alone_is_the_part_it_came_from() -> None:
     both = parse_topology(BOTH)
-    for plane, part in enumerate(("dgx1v", "dgx1-pcie")):
+    for plane, part in enumerate(("hypercube:3", "ring:4*switch:2")):
         alone = both.on_plane(plane)
         assert same(alone, parse_topology(part))
         assert alone.num_nodes == parse_topology(part).num_nodes
 
 
-def test_names_of_switches_stay_distinct() -> None:
-    both = parse_topology("dgx-h100:2+dgx-h100:2")
-    assert len(set(both.node_names)) == both.num_nodes == 22
-
-
 def test_the_channel_chooses_the_plane_of_a_route() -> None:
-    both, pcie = parse_topology(BOTH), parse_topology("dgx1-pcie")
+    both, switched = parse_topology(BOTH), parse_topology("ring:4*switch:2")
     routes = both.routes(np.zeros(4, np.int64), np.full(4, 5), np.arange(4))
-    assert np.diff(routes.indptr).tolist() == [2, 5, 2, 5]
-    expected = pcie.routes(np.zeros(1, np.int64), np.full(1, 5)).links
-    assert (routes.links[2:7] - 32).tolist() == expected.tolist()
+    assert np.diff(routes.indptr).tolist() == [2, 3, 2, 3]
+    expected = switched.routes(np.zeros(1, np.int64), np.full(1, 5)).links
+    assert (routes.links[2:5] - 24).tolist() == expected.tolist()
     default = both.routes(np.zeros(1, np.int64), np.full(1, 5))
     assert default.links.tolist() == routes.links[:2].tolist()
 
@@ -77,14 +71,14 @@ def test_a_subset_keeps_planes_and_closes_up_where_one_is_gone() -> None:
     assert part.num_planes == 2
     assert same(part, parse_topology(part.name))
     assert both.subset([0, 5]).num_planes == 1
-    assert same(both.subset([0, 5]), parse_topology("dgx1-pcie").subset([0, 5]))
+    assert same(both.subset([0, 5]), parse_topology("ring:4*switch:2").subset([0, 5]))
 
 
 def test_the_document_states_planes_only_where_there_are_several() -> None:
     both = parse_topology(BOTH)
     content = topology_to_json(both)
     assert same(topology_from_json(Source.of_bytes("t.json", content)), both)
-    assert b"plane" not in topology_to_json(parse_topology("dgx1v"))
+    assert b"plane" not in topology_to_json(parse_topology("hypercube:3"))
 
 
 @pytest.mark.parametrize(
@@ -101,10 +95,10 @@ def test_wrong_planes_of_a_document_are_refused(plane: object, message: str) -> 
         topology_from_json(Source.of_bytes("t.json", content))
 
 
-@pytest.mark.parametrize("text", ["dgx1v+dgx2", "fc:4+fc:4?npus=0,1", "fc:4+nonsense:3"])
+@pytest.mark.parametrize("text", ["fc:4+fc:5", "fc:4+fc:4?npus=0,1", "fc:4+nonsense:3"])
 def test_parts_that_do_not_fit_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_topology(text)
+        parse_topology(text, core_alone())
 
 
 def test_dimensions_are_of_one_plane() -> None:
@@ -120,12 +114,11 @@ def test_dimensions_are_of_one_plane() -> None:
         )
 
 
-def test_links_of_different_planes_are_not_parallel() -> None:
-    assert not check_topology(parse_topology("fc:3+fc:3"))
-
-
 def _sent(channels: list[int], startup_ns: tuple[int, ...] = ()) -> Algorithm:
     """A broadcast from rank 0 to rank 1 of one chunk per entry, on these channels."""
+    # Imported here: the library is not there where the core is tested alone.
+    from collhub_schedules import Chunks, Transfers, algorithm_of
+
     count = len(channels)
     collective = Collective(CollectiveKind.BROADCAST, 2, count, root=0, in_place=True)
     number = np.arange(count)

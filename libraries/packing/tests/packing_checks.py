@@ -11,7 +11,7 @@ import numpy as np
 from collhub_packing import CapacityGraph, DirectNetwork, SpanningTree
 from hypothesis import strategies as st
 
-from hub_core.network import parse_topology
+from hub_core import parse_topology
 
 # Algorithm bandwidth of all-gather in GB/s: optimum, trees a root, with one tree a root, and trees
 # of ForestColl's public code in 2026-11 (the lesser of two numbers); Zhao et al., arXiv 2402.06787,

@@ -21,8 +21,8 @@ from packing_checks import (
     renumbered,
 )
 
+from hub_core import parse_topology
 from hub_core.model import InputError
-from hub_core.network import parse_topology
 
 
 @given(directed_graphs())

@@ -9,8 +9,9 @@ from collhub_certificates import CertificateReport, check_certificate
 from collhub_schedules import find_certificate
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
-from hub_core.network import Occupancy, Topology, parse_topology
+from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisResult
 
 KINDS = ("broadcast", "reduce", "all-reduce", "all-gather", "reduce-scatter", "scatter", "gather")

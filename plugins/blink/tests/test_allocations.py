@@ -6,7 +6,7 @@ import pytest
 from collhub_blink.allocations import AllocationClass, allocation_classes
 from golden_classes import ROWS
 
-from hub_core.network import parse_topology
+from hub_core import parse_topology
 
 
 @pytest.mark.parametrize(("machine", "count"), [("dgx1v", 46), ("dgx1p", 14)])

@@ -10,8 +10,8 @@ from collhub_blink.fewest.weights import Budget
 from collhub_packing import SpanningTree
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
-from hub_core.network import parse_topology
 from hub_core.plugin_api import SynthesisResult
 
 

@@ -17,8 +17,9 @@ from collhub_schedules import find_certificate
 from golden_classes import ROWS
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.model import HubError, InputError, UsageError
-from hub_core.network import Occupancy, Topology, parse_topology
+from hub_core.network import Occupancy, Topology
 
 GB = 10**9
 

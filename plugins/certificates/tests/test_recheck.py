@@ -12,8 +12,9 @@ import pytest
 from collhub_certificates import check_certificate
 from collhub_schedules import Chunks, Transfers, algorithm_of, network_object
 
+from hub_core import parse_topology
 from hub_core.model import Algorithm, Collective, CollectiveKind
-from hub_core.network import Topology, parse_topology
+from hub_core.network import Topology
 
 GB = 10**9
 LINE = parse_topology("line:3?bandwidth=10GB/s")

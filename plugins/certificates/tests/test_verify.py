@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from collhub_schedules import Chunks, Transfers, algorithm_of, network_object
 
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
-from hub_core.network import parse_topology
 from hub_core.testing import ring_all_reduce
 
 

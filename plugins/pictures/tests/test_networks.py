@@ -14,8 +14,9 @@ from collhub_pictures.networks.regular_layout import regular_places
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hub_core import parse_topology
 from hub_core.model import UsageError
-from hub_core.network import Links, Topology, parse_topology
+from hub_core.network import Links, Topology
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXTS = (

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hub_core.network import Links, Topology, parse_topology
+from hub_core import parse_topology
+from hub_core.network import Links, Topology
 
 GIB = 1 << 30
 _LATENCY_S = 0.5e-6

@@ -11,8 +11,9 @@ from collhub_astra_sim.networks.network_yaml import network_text, read
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hub_core import parse_topology
 from hub_core.model import InputError, UsageError
-from hub_core.network import Dimension, DimensionKind, grid, parse_topology
+from hub_core.network import Dimension, DimensionKind, grid
 from hub_core.plugin_api import NoOptions, Source
 from hub_core.testing import ring_all_reduce
 

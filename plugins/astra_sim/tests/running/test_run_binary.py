@@ -11,8 +11,8 @@ from collhub_astra_sim.running.health import check
 from collhub_astra_sim.running.printed import parse_output
 from collhub_astra_sim.running.process import run
 
+from hub_core import parse_topology
 from hub_core.model import ExitCode, InputError, PluginError, Severity, UsageError
-from hub_core.network import parse_topology
 from hub_core.plugin_api import CheckLine, CheckRequest, NoOptions
 from hub_core.testing import ring_all_reduce
 

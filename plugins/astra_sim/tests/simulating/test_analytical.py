@@ -13,7 +13,7 @@ from collhub_astra_sim.simulating.analytical import NodeTimes, simulate_nodes
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from trace_graphs import COMP, Graph, GraphNode
 
-from hub_core import NodeType
+from hub_core import NodeType, parse_topology
 from hub_core.model import (
     Algorithm,
     Buffer,
@@ -27,7 +27,7 @@ from hub_core.model import (
     StepTableBuilder,
     UsageError,
 )
-from hub_core.network import Topology, parse_topology
+from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad, OptionValue
 from hub_core.testing import ring_all_reduce
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from spec_simulator import SpecSimulator
 from trace_graphs import COMP, RECV, SEND, Graph, GraphNode
 
-from hub_core.network import Occupancy, Topology, parse_topology
+from hub_core import parse_topology
+from hub_core.network import Occupancy, Topology
 
 # Bytes per ns; the name is the text that gives this bandwidth exactly.
 BANDWIDTHS = {"50GiB/s": 50 * 2**30 / 1e9, "46.5GiB/s": 46.5 * 2**30 / 1e9, "12.5GB/s": 12.5}

@@ -16,7 +16,7 @@ from collhub_astra_sim.simulating.analytical import simulate_nodes
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from trace_graphs import COMP, Graph, GraphNode
 
-from hub_core.network import parse_topology
+from hub_core import parse_topology
 from hub_core.testing import ring_all_reduce as sample_ring_all_reduce
 
 MIB = 1 << 20

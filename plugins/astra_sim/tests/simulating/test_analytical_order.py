@@ -10,7 +10,7 @@ import pytest
 from collhub_astra_sim.simulating.analytical import simulate_nodes
 from trace_graphs import Graph, equal_sends
 
-from hub_core.network import parse_topology
+from hub_core import parse_topology
 
 TO_13 = [12, 13, *range(12)]
 TO_19 = [12, 11, 10, 9, 8, 7, 6, 19, 18, 5, 17, 4, 16, 3, 15, 2, 14, 1, 13, 0]

@@ -17,9 +17,11 @@ from collhub_astra_sim.simulating.timing_model import TimingModel
 from spec_simulator import SpecSimulator
 from trace_graphs import graph_of_golden
 
+from hub_core import parse_topology
+from hub_core.chakra.algorithms.write import write_nodes
 from hub_core.chakra.formats import CHAKRA_READER
 from hub_core.chakra.read import read as read_traces
-from hub_core.network import Topology, parse_topology
+from hub_core.network import Topology
 from hub_core.plugin_api import Source, SourcePart
 
 READ_OPTIONS = CHAKRA_READER.options()

@@ -23,7 +23,7 @@ from golden_classes import LINK_BYTES_PER_S, ROWS, Row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub_core.network import parse_topology
+from hub_core import parse_topology
 
 STEPS = 10_000_000
 

@@ -10,8 +10,9 @@ from blink_requests import KINDS, MIB, certificate_of, checked, synthesized
 from collhub_certificates import check_certificate
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
-from hub_core.network import Topology, parse_topology
+from hub_core.network import Topology
 
 PAIR = "fc:2?bandwidth=50GB/s+fc:2?bandwidth=10GB/s"
 MIXED = "fc:3?bandwidth=40GB/s+switch:3?bandwidth=10GB/s"

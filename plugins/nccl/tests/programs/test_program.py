@@ -27,9 +27,8 @@ from collhub_nccl.programs.health import check
 from collhub_nccl.programs.schedule_tables import schedule_cpp, schedule_json
 from emitted import link, make, missing_tools, run, tables, write_fixed
 
-from hub_core import synthesize
+from hub_core import parse_topology, synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, PluginError, UsageError
-from hub_core.network import parse_topology
 from hub_core.plugin_api import CheckRequest, NoOptions, WriteResult
 from hub_core.testing import samples
 

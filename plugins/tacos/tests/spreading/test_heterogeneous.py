@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hub_core
+from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind, InputError
-from hub_core.network import Links, Occupancy, Topology, parse_topology
+from hub_core.network import Links, Occupancy, Topology
 
 Int64Array = npt.NDArray[np.int64]
 

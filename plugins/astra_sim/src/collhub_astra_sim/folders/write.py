@@ -20,6 +20,7 @@ from hub_core import (
     chakra_bytes,
     chakra_nodes,
     chakra_traces,
+    parse_topology,
 )
 from hub_core.model import (
     Algorithm,
@@ -30,7 +31,7 @@ from hub_core.model import (
     UsageError,
     group_of_entry,
 )
-from hub_core.network import Topology, parse_topology
+from hub_core.network import Topology
 from hub_core.plugin_api import WriteResult
 
 _DEFAULT_BANDWIDTH_BYTES_PER_S = 50.0 * (1 << 30)

@@ -54,6 +54,7 @@ def _one_message(binary: str) -> tuple[int | None, ...]:
     import numpy as np
 
     from collhub_astra_sim.running.binary_simulator import simulate
+    from hub_core import parse_topology
     from hub_core.model import (
         Algorithm,
         Buffer,
@@ -62,7 +63,6 @@ def _one_message(binary: str) -> tuple[int | None, ...]:
         StepKind,
         StepTableBuilder,
     )
-    from hub_core.network import parse_topology
 
     steps = StepTableBuilder(2)
     steps.add(0, StepKind.SEND, peer=1, src_buffer=Buffer.OUTPUT, count=1)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collhub_pictures.networks.pairs import Pairs
 from collhub_pictures.networks.places import Points
 from hub_core.model import BoolArray, Float64Array, Int64Array
-from hub_core.network import Pairs, Topology
+from hub_core.network import Topology
 
 _CLEARANCE = 17.0
 _BLOCK_CELLS = 1 << 22

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hub_core.network.grids import grid
-from hub_core.network.links import Links
-from hub_core.network.switched import joined_levels, span
-from hub_core.network.texts import TopologyText
-from hub_core.network.topology import Dimension, DimensionKind, Topology
+from collhub_topologies.builders.levels import joined_levels, span
+from hub_core.network import Dimension, DimensionKind, Links, Topology, TopologyText, grid
 
 Lanes = Mapping[tuple[int, int], int]
 """Number of lanes each way between two GPUs, the lower one first."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from hub_core.model.columns import Int64Array
-from hub_core.network.grids import MAX_NODES
-from hub_core.network.links import Links
-from hub_core.network.texts import Constants, TopologyText
-from hub_core.network.topology import Topology
+from collhub_topologies.builders.levels import joined_levels, span
+from hub_core.model import Int64Array
+from hub_core.network import MAX_NODES, Topology, TopologyText
 
 _MAX_PORTS = 64
 
@@ -104,34 +100,6 @@ def rail(text: TopologyText) -> Topology:
     names += [f"rail {index}" for index in range(gpus)]
     members = {f"node {node}": span(node, gpus) for node in range(nodes)}
     return joined_levels(text.text, npus, names, levels, constants, members)
-
-
-def span(index: int, size: int) -> tuple[int, ...]:
-    """The NPUs of one group.
-
-    Groups of `size` stand one after the other.
-    """
-    return tuple(range(index * size, (index + 1) * size))
-
-
-def joined_levels(
-    name: str,
-    npus: int,
-    switch_names: Sequence[str],
-    levels: Sequence[tuple[Int64Array, Int64Array]],
-    constants: Constants,
-    groups: dict[str, tuple[int, ...]],
-) -> Topology:
-    """A network of levels.
-
-    Every (low, high) pair is a link each way, of one class a level; links stand in the order of
-    their sources. `switch_names`: in the order of their ids.
-    """
-    parts = [Links.both_ways(*ends, *pair) for ends, pair in zip(levels, constants, strict=True)]
-    links = Links.joined(parts).by_source()
-    names = (*map(str, range(npus)), *switch_names)
-    nodes = npus + len(switch_names)
-    return links.topology(name, npus, nodes, node_names=names, groups=groups)
 
 
 def _places(*sizes: int) -> list[Int64Array]:

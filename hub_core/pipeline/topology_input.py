@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hub_core.model.diagnostics import UsageError
 from hub_core.model.rank_lists import parse_ranks
-from hub_core.network.texts import TopologyText, build_topology
+from hub_core.network.texts import TopologyFunction, build_topology
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import may_be_topology_file
@@ -20,10 +19,17 @@ from hub_core.plugin_api.sources import log_diagnostic
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.registry.bind_options import OptionText
-from hub_core.registry.discovery import discover
-from hub_core.registry.plugins import Provided, Registry
+from hub_core.registry.discovery import core_alone, discover
+from hub_core.registry.plugins import Registry
 
-Build = Callable[[TopologyText], Topology]
+
+def parse_topology(text: str, registry: Registry | None = None) -> Topology:
+    """Build the topology that a text such as `torus:4x4` names, by the core or by a plugin.
+
+    Without a registry, the core's own builders go first; the installed plugins are discovered where
+    the text asks for another one. Raises `HubError`.
+    """
+    return build_topology(text, _Builders(registry))
 
 
 def read_topology(
@@ -43,10 +49,9 @@ def read_topology(
     registry = registry or discover()
     path, stated = _with_query(text)
     if format is None and text != STANDARD_STREAM:
-        builders = _builders(registry)
-        is_builder = re.split(r"[:?*]", text)[0] in builders
+        is_builder = re.split(r"[:?*]", text)[0] in _names(registry)
         if is_builder or not (os.path.lexists(path) or may_be_topology_file(path, registry)):
-            return build_topology(text, builders)
+            return parse_topology(text, registry)
     npus = stated.pop("npus", None)
     source, reader = open_source(path, TopologyReader, format, registry, report)
     bound = bound_options(reader, {**stated, **(options or {})})
@@ -56,15 +61,38 @@ def read_topology(
     return topology if path == text else replace(topology, name=text)
 
 
-def _builders(registry: Registry) -> Mapping[str, Build]:
-    """Every builder that one plugin alone offers; a name of two is refused when it is asked for."""
-    offered = registry.all(TopologyBuilder)
-    return {provided.name: partial(_build, registry, provided.name) for provided in offered}
+@dataclass(slots=True)
+class _Builders:
+    """Builders by name; plugins are discovered once, for the first name that the core has not.
+
+    Discovery reads what is installed and takes longer than most networks take to be built.
+    """
+
+    registry: Registry | None
+
+    def __call__(self, name: str) -> TopologyFunction:
+        """The builder. Raises `HubError` where none, or more than one, has the name."""
+        if self.registry is None:
+            own = core_alone()
+            if name in _names(own):
+                return _builder(name, own)
+            self.registry = discover()
+        return _builder(name, self.registry)
 
 
-def _build(registry: Registry, name: str, text: TopologyText) -> Topology:
-    provided: Provided[TopologyBuilder] = registry.find(TopologyBuilder, name)
-    return call(provided, Topology, text)
+def _builder(name: str, registry: Registry) -> TopologyFunction:
+    """The builder that one plugin alone offers; a name of two is refused."""
+    known = _names(registry)
+    if name not in known:
+        everything = f"use one of {', '.join(known)}, or a file"
+        message = f"unknown topology {name!r}"
+        raise registry.unknown_name(message, name, known, everything, "unknown-topology")
+    return partial(call, registry.find(TopologyBuilder, name), Topology)
+
+
+def _names(registry: Registry) -> list[str]:
+    """The names of all builders, sorted."""
+    return sorted({provided.name for provided in registry.all(TopologyBuilder)})
 
 
 def _with_query(text: str) -> tuple[str, dict[str, str]]:

@@ -6,17 +6,16 @@ from collections import deque
 
 import numpy as np
 import pytest
+from collhub_topologies.facts import diameter as diameter_module
+from collhub_topologies.facts.connectedness import check, check_topology, reached
+from collhub_topologies.facts.diameter import diameter
+from collhub_topologies.facts.summary import facts_of, half_cuts, link_classes, spans
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.diagnostics import Severity
-from hub_core.network import facts as topology_facts
-from hub_core.network.builders import parse_topology
-from hub_core.network.connectedness import check_topology
-from hub_core.network.facts import diameter, facts_of, half_cuts, link_classes, reached, spans
-from hub_core.network.grids import grid
-from hub_core.network.links import Links
-from hub_core.network.topology import Dimension, DimensionKind, Topology
+from hub_core import Severity, Topology, parse_topology
+from hub_core.network import Dimension, DimensionKind, Links, grid
+from hub_core.plugin_api import CheckRequest, NoOptions
 
 SHAPES = st.lists(
     st.tuples(st.sampled_from(list(DimensionKind)), st.integers(1, 4)), min_size=1, max_size=3
@@ -74,12 +73,12 @@ def test_diameter_of_a_regular_network_follows_from_its_dimensions(shape):
 
 def test_diameter_is_the_same_in_batches_of_npus(monkeypatch):
     topology = parse_topology("fat-tree:4")
-    monkeypatch.setattr(topology_facts, "_TABLE_BYTES", 1)
+    monkeypatch.setattr(diameter_module, "_TABLE_BYTES", 1)
     assert diameter(topology) == 6
 
 
 def test_diameter_that_takes_too_long_is_not_known(monkeypatch):
-    monkeypatch.setattr(topology_facts, "_MOST_WORK", 100)
+    monkeypatch.setattr(diameter_module, "_MOST_WORK", 100)
     assert diameter(parse_topology("fat-tree:4")) is None
 
 
@@ -216,3 +215,15 @@ def test_oddities_are_notes(pairs, rates, code, message):
 
 def test_lanes_that_add_up_to_the_way_back_are_equal():
     assert "unequal-directions" not in findings(network([(0, 1), (1, 0), (1, 0)], 2, 2, [2, 1, 1]))
+
+
+def test_links_of_different_planes_are_not_parallel() -> None:
+    assert not check_topology(parse_topology("fc:3+fc:3"))
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"), [("ring:4", "connected"), ("line:3?npus=0,2", "not connected")]
+)
+def test_the_offered_check_passes_connected_networks_alone(text, verdict):
+    report = check(CheckRequest(text, topology=parse_topology(text)), NoOptions())
+    assert (report.ok, report.verdict) == (verdict == "connected", verdict)

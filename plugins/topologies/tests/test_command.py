@@ -96,7 +96,8 @@ def test_report_of_check_has_findings_and_bounds(collhub, pairs: Path) -> None:
     sound = collhub("topology", "check", "ring:4", "--json", "--size", "1MiB").report()
     assert (sound["ok"], sound["collective_bytes"]) == (True, 2**20)
     assert set(sound["bounds_ns"]) == {
-        "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "gather", "scatter",
+        "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "gather",
+        "scatter",
     }  # fmt: skip
     assert min(sound["bounds_ns"].values()) > 0
 
@@ -173,9 +174,8 @@ def test_wrong_request_is_one_line_and_exit_2(collhub, arguments: list[str], say
 
 def test_wrong_file_is_one_line_and_exit_1(collhub, tmp_path: Path) -> None:
     file = tmp_path / "net.json"
-    file.write_text(
-        '{"schema": "collhub/topology-1", "npus": 2, "links": [{"from": 0, "to": 5, "bandwidth": "0GB/s"}]}'
-    )
+    link = {"from": 0, "to": 5, "bandwidth": "0GB/s"}
+    file.write_text(json.dumps({"schema": "collhub/topology-1", "npus": 2, "links": [link]}))
     run = collhub("topology", "check", file)
     assert (run.code, run.out, len(run.error_lines)) == (1, "", 1)
     assert "$.links[0]: node 5 is not in 0..1" in run.error_lines[0]
@@ -183,3 +183,11 @@ def test_wrong_file_is_one_line_and_exit_1(collhub, tmp_path: Path) -> None:
 
 def test_group_without_a_command_shows_its_help(collhub) -> None:
     assert "Show, check, draw and convert networks." in collhub("topology", "--help").out
+
+
+def test_the_program_without_this_plugin_says_where_the_command_is(collhub) -> None:
+    run = collhub("--disable-plugin", "topologies", "topology", "show", "ring:4")
+    (line,) = run.error_lines
+    assert (run.code, run.out) == (3, "")
+    assert line.startswith("error: there is no command 'topology'; plugin topologies (")
+    assert "is disabled: by --disable-plugin topologies" in line

@@ -1,0 +1,26 @@
+"""A command that has commands of its own, and names the closest for a misspelt one."""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+
+from hub_core.model.diagnostics import UsageError
+
+
+class CommandGroup(click.Group):
+    """A group whose unknown commands are one line with a cure."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is asked for. Raises `UsageError` naming the closest one."""
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], sorted(self.commands), 1, 0.6)
+            cure = f"use one of {', '.join(self.commands)}"
+            if close:
+                cure = f"did you mean {close[0]!r}?"
+            message = f"there is no command '{self.name} {args[0]}'"
+            raise UsageError(message, cure=cure, code="unknown-command")
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,36 @@
+"""Networks whose links stand in levels, each of one class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hub_core.model import Int64Array
+from hub_core.network import Links, Topology
+
+
+def span(index: int, size: int) -> tuple[int, ...]:
+    """The NPUs of one group.
+
+    Groups of `size` stand one after the other.
+    """
+    return tuple(range(index * size, (index + 1) * size))
+
+
+def joined_levels(
+    name: str,
+    npus: int,
+    switch_names: Sequence[str],
+    levels: Sequence[tuple[Int64Array, Int64Array]],
+    constants: Sequence[tuple[float, float]],
+    groups: Mapping[str, tuple[int, ...]],
+) -> Topology:
+    """A network of levels.
+
+    Every (low, high) pair is a link each way, of one class a level; links stand in the order of
+    their sources. `switch_names`: in the order of their ids.
+    """
+    parts = [Links.both_ways(*ends, *pair) for ends, pair in zip(levels, constants, strict=True)]
+    links = Links.joined(parts).by_source()
+    names = (*map(str, range(npus)), *switch_names)
+    nodes = npus + len(switch_names)
+    return links.topology(name, npus, nodes, node_names=names, groups=groups)

@@ -1,0 +1,102 @@
+"""What `collhub topology check` finds, and how it says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hub_core.model import (
+    ROOTED,
+    Collective,
+    CollectiveKind,
+    Diagnostic,
+    JsonValue,
+    Severity,
+    diagnostic_object,
+    format_time,
+)
+from hub_core.network import Topology, lower_bound_ns
+from hub_core.plugin_api import CheckRequest, CommandContext, Subject
+
+_NUMBERS = ("takes at least", "exactly")
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkVerdict:
+    """Findings of every check on a network, and bounds for a size.
+
+    `size`: bytes of the collectives, None where no size was stated. `bounds_ns`: the lower bound on
+    the time of every collective, by its name; empty without a size and for unusable networks.
+    """
+
+    network: Topology
+    findings: tuple[Diagnostic, ...]
+    size: int | None
+    bounds_ns: dict[str, int]
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether no check found an error."""
+        return not _has_error(self.findings)
+
+    def document(self) -> dict[str, JsonValue]:
+        """The report that `--json` prints."""
+        network = self.network
+        return {
+            "schema": "collhub/report-topology-check-1",
+            "topology": network.name,
+            "ok": self.is_usable,
+            "npus": network.num_npus,
+            "switches": network.num_nodes - network.num_npus,
+            "num_links": network.num_links,
+            "collective_bytes": self.size,
+            "bounds_ns": dict(self.bounds_ns),
+            "diagnostics": [diagnostic_object(one) for one in self.findings],
+        }
+
+    def print_on(self, context: CommandContext) -> None:
+        """Print the verdict and the bounds as text, the findings on standard error."""
+        network = self.network
+        outcome = "not all NPUs reach one another"
+        if self.is_usable:
+            outcome = "every NPU reaches every other"
+        counts = f"{network.num_npus} NPUs, {network.num_links} links"
+        context.print_line(f"{network.name}: {counts}: {outcome}")
+        rows = []
+        for kind, bound_ns in self.bounds_ns.items():
+            rows.append((kind, format_time(bound_ns), f"{bound_ns} ns"))
+        if rows:
+            context.print_table(("collective", *_NUMBERS), rows, right=_NUMBERS)
+        context.report(self.findings)
+
+
+def checked(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
+    """Run every installed check of networks, and compute bounds where they make sense."""
+    request = CheckRequest(name=network.name, topology=network)
+    findings: list[Diagnostic] = []
+    with context.progress("checking"):
+        for report in context.run_checks(Subject.TOPOLOGY, request):
+            findings += report.diagnostics
+    bounds: dict[str, int] = {}
+    # Between NPUs that do not reach one another, no time is long enough.
+    if size is not None and not _has_error(findings):
+        bounds = _bounds_ns(network, size)
+    return NetworkVerdict(network, tuple(findings), size, bounds)
+
+
+def _has_error(findings: list[Diagnostic] | tuple[Diagnostic, ...]) -> bool:
+    return any(one.severity is Severity.ERROR for one in findings)
+
+
+def _bounds_ns(network: Topology, size: int) -> dict[str, int]:
+    """The lower bound in nanoseconds of every collective that has one; roots are NPU 0."""
+    npus = network.num_npus
+    found = {}
+    for kind in CollectiveKind:
+        # What a custom collective must do stands in its contract, and there is none here.
+        if kind is CollectiveKind.CUSTOM:
+            continue
+        root = 0 if kind in ROOTED else None
+        collective = Collective(kind, npus, npus, root=root)
+        bound = lower_bound_ns(collective, network, size)
+        found[str(kind)] = int(bound or 0)
+    return found

@@ -1,0 +1,116 @@
+"""The facts of a network as text, for `collhub topology show`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from collhub_topologies.facts.summary import Facts, HalfCut, Span
+from hub_core.model import format_bandwidth, format_ranks, format_time
+from hub_core.network import Dimension, Topology
+from hub_core.plugin_api import CommandContext
+
+# Classes of links, and groups, that are listed before the others are only counted.
+_LISTED = 10
+
+
+def print_facts(context: CommandContext, network: Topology, facts: Facts) -> None:
+    """Print fields, the classes of links, and groups where there are any."""
+    npus = _count(network.num_npus, "NPU", "NPUs")
+    switches = _count(network.num_nodes - network.num_npus, "switch", "switches")
+    diameter = "not known"
+    if facts.diameter is not None:
+        diameter = _count(facts.diameter, "link", "links")
+    fields = {
+        "topology": network.name,
+        "nodes": f"{npus}, {switches}",
+        "links": f"{network.num_links} directed",
+        "diameter": diameter,
+    }
+    for kind, spans in facts.spans.items():
+        fields[f"each {kind}"] = _both_ends(spans)
+    cuts = {cut.dimension: cut for cut in facts.half_cuts}
+    for index, dimension in enumerate(network.dimensions):
+        fields[f"dimension {index}"] = _dimension(dimension, cuts.get(index))
+    context.print_fields(fields)
+    _print_classes(context, facts)
+    _print_groups(context, network)
+
+
+def print_links(context: CommandContext, network: Topology) -> None:
+    """Print all links as a table, in their order."""
+    rows = []
+    for link in network.links():
+        source = network.node_name(link.source)
+        destination = network.node_name(link.destination)
+        rate = format_bandwidth(link.bandwidth_bytes_per_s)
+        rows.append((f"{source} -> {destination}", rate, _latency(link.latency_s)))
+    numbers = ("bandwidth", "latency")
+    context.print_table(("link", *numbers), rows, right=numbers)
+
+
+def _dimension(dimension: Dimension, cut: HalfCut | None) -> str:
+    """`ring of 4, 50 GB/s, 500 ns; between its halves 2 links, 100 GB/s each way`."""
+    rate, latency = format_bandwidth(dimension.bandwidth_bytes_per_s), _latency(dimension.latency_s)
+    text = f"{dimension.kind} of {dimension.size}, {rate}, {latency}"
+    # A dimension of one NPU has no halves.
+    if cut is None:
+        return text
+    up = _crossing(cut.links_up, cut.bandwidth_up_bytes_per_s)
+    down = _crossing(cut.links_down, cut.bandwidth_down_bytes_per_s)
+    between = f"{up} each way" if up == down else f"{up} up, {down} down"
+    return f"{text}; between its halves {between}"
+
+
+def _crossing(links: int, bandwidth_bytes_per_s: float) -> str:
+    """`2 links, 100 GB/s`."""
+    return f"{_count(links, 'link', 'links')}, {format_bandwidth(bandwidth_bytes_per_s)}"
+
+
+def _both_ends(spans: Mapping[str, Span]) -> str:
+    """Links and bandwidth of the nodes of one kind, both directions apart where they differ."""
+    out = _one_end(spans["links_out"], spans["bandwidth_out_bytes_per_s"])
+    back = _one_end(spans["links_in"], spans["bandwidth_in_bytes_per_s"])
+    return f"{out}, out and in" if out == back else f"{out} out; {back} in"
+
+
+def _one_end(links: Span, rates: Span) -> str:
+    """`2 to 4 links, 50 GB/s to 100 GB/s`."""
+    count = f"{links.least}"
+    if links.least != links.largest:
+        count = f"{links.least} to {links.largest}"
+    least, largest = format_bandwidth(rates.least), format_bandwidth(rates.largest)
+    # Held against one another as they are printed: rates may differ by less than the digits show.
+    rate = least if least == largest else f"{least} to {largest}"
+    noun = "link" if count == "1" else "links"
+    return f"{count} {noun}, {rate}"
+
+
+def _print_classes(context: CommandContext, facts: Facts) -> None:
+    rows = []
+    for one in facts.classes[:_LISTED]:
+        ends = f"{one.source} -> {one.destination}"
+        rate = format_bandwidth(one.bandwidth_bytes_per_s)
+        rows.append((ends, str(one.count), rate, _latency(one.latency_s)))
+    numbers = ("count", "bandwidth", "latency")
+    if rows:
+        context.print_table(("links", *numbers), rows, right=numbers)
+    if len(facts.classes) > _LISTED:
+        context.print_line(f"and {len(facts.classes) - _LISTED} classes more")
+
+
+def _print_groups(context: CommandContext, network: Topology) -> None:
+    listed = list(network.groups.items())[:_LISTED]
+    rows = [(name, format_ranks(members)) for name, members in listed]
+    if rows:
+        context.print_table(("group", "NPUs"), rows)
+    if len(network.groups) > _LISTED:
+        context.print_line(f"and {len(network.groups) - _LISTED} groups more")
+
+
+def _count(count: int, one: str, more: str) -> str:
+    return f"{count} {one if count == 1 else more}"
+
+
+def _latency(latency_s: float) -> str:
+    # Rounded to a millionth of a nanosecond, so that decimal inputs come back as they were typed.
+    return format_time(round(latency_s * 1e9, 6))

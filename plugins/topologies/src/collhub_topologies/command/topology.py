@@ -1,0 +1,172 @@
+"""`collhub topology`: show, check, draw and convert a network, before anything is made for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core.model import ExitCode, parse_size
+from hub_core.plugin_api import (
+    CommandContext,
+    CommandGroup,
+    ReportRequest,
+    Shown,
+    check_stdout,
+    from_option,
+    json_flag,
+    output_option,
+)
+
+if TYPE_CHECKING:
+    from hub_core.model import JsonValue
+    from hub_core.network import Topology
+    from hub_core.plugin_api import WrittenFiles
+
+# Modules that compute are imported inside the functions: the help of a command needs no numpy.
+
+_ARGUMENT = click.argument("text", metavar="T")
+
+
+@click.group(cls=CommandGroup)
+def topology() -> None:
+    """Show, check, draw and convert networks.
+
+    T is a text such as ring:8, 'mesh:4x4?bandwidth=50GB/s&latency=500ns' or 'dgx1v?npus=0,1,4', a
+    file, or - for stdin.
+    """
+
+
+@topology.command()
+@_ARGUMENT
+@click.option("--links", "lists_links", is_flag=True, help="Also list all links.")
+@from_option
+@json_flag
+@click.pass_obj
+def show(
+    context: CommandContext,
+    text: str,
+    lists_links: bool,
+    source_format: str | None,
+    as_json: bool,
+) -> None:
+    """Say what T is: nodes, links by class, dimensions, bandwidth of a node, diameter, groups."""
+    from collhub_topologies.command.facts_report import facts_object
+    from collhub_topologies.command.facts_text import print_facts, print_links
+    from collhub_topologies.facts.summary import facts_of
+
+    network = context.read_topology(text, source_format)
+    with context.progress("looking at the network"):
+        facts = facts_of(network)
+    if as_json:
+        context.print_json(facts_object(network, facts, with_links=lists_links))
+        return
+    print_facts(context, network, facts)
+    if lists_links:
+        print_links(context, network)
+
+
+@topology.command()
+@_ARGUMENT
+@click.option(
+    "--size",
+    "size_text",
+    metavar="S",
+    help="Also give a lower bound on the time of every collective of this size.",
+)
+@from_option
+@json_flag
+@click.pass_obj
+def check(
+    context: CommandContext,
+    text: str,
+    size_text: str | None,
+    source_format: str | None,
+    as_json: bool,
+) -> int:
+    """Check that all NPUs of T reach one another, and note what is often a slip.
+
+    Exit 0 where they do, else 1 with two of them and the cut between. Notes: one-way and parallel
+    links, links that differ from their way back, switches that nothing can pass.
+    """
+    from collhub_topologies.command.check_report import checked
+
+    size = None if size_text is None else parse_size(size_text)
+    network = context.read_topology(text, source_format)
+    outcome = checked(context, network, size)
+    if as_json:
+        context.print_json(outcome.document())
+    else:
+        outcome.print_on(context)
+    return ExitCode.DONE if outcome.is_usable else ExitCode.INVALID
+
+
+@topology.command()
+@_ARGUMENT
+@output_option
+@click.option(
+    "--to",
+    "target_format",
+    metavar="FORMAT",
+    help="Format of OUT (default: by suffix; `collhub formats` lists those that draw).",
+)
+@from_option
+@json_flag
+@click.pass_obj
+def draw(
+    context: CommandContext,
+    text: str,
+    out: str,
+    target_format: str | None,
+    source_format: str | None,
+    as_json: bool,
+) -> None:
+    """Draw T, to a file or - for stdout.
+
+    Regular networks stand as their dimensions say, others in layers or circles. Colour and width
+    tell bandwidth and latency.
+    """
+    check_stdout(out, as_json)
+    network = context.read_topology(text, source_format)
+    request = ReportRequest(network.name, topology=network)
+    written = context.write_report(Shown.TOPOLOGY, request, out, target_format)
+    _say_written(context, network, written, as_json)
+
+
+@topology.command()
+@_ARGUMENT
+@output_option
+@from_option
+@json_flag
+@click.pass_obj
+def convert(
+    context: CommandContext,
+    text: str,
+    out: str,
+    source_format: str | None,
+    as_json: bool,
+) -> None:
+    """Write T as the hub's JSON document, to a file or - for stdout."""
+    from hub_core import topology_to_json
+
+    check_stdout(out, as_json)
+    network = context.read_topology(text, source_format)
+    with context.progress("converting"):
+        content = topology_to_json(network)
+    written = context.write_file(out, content)
+    _say_written(context, network, written, as_json)
+
+
+def _say_written(
+    context: CommandContext, network: Topology, written: WrittenFiles, as_json: bool
+) -> None:
+    """Say what was written."""
+    if not as_json:
+        context.say_written(written)
+        return
+    document: dict[str, JsonValue] = {
+        "schema": "collhub/report-topology-write-1",
+        "topology": network.name,
+        "artifacts": [str(path) for path in written.paths],
+    }
+    context.print_json(document)
