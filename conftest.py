@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.resources
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hypothesis
+import jsonschema
 import pytest
 
-# The machines that run the tests differ in speed and share their cores: no single example is too slow.
+import hub_core
+
+# The machines that run the tests differ in speed and share their cores: no example is too slow.
 hypothesis.settings.register_profile("collhub", deadline=None)
 hypothesis.settings.load_profile("collhub")
 
@@ -20,3 +30,56 @@ def corpus() -> Path:
     if not CORPUS.is_dir():
         pytest.skip("the corpus of real files (../shared/corpus) is not beside this checkout")
     return CORPUS
+
+
+@dataclass(frozen=True)
+class ProgramRun:
+    """What one run of the program left: exit code and the two streams."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error_lines(self) -> list[str]:
+        """The errors, one a line."""
+        return [line for line in self.err.splitlines() if line.startswith("error: ")]
+
+    def report(self) -> dict[str, Any]:
+        """The JSON on stdout, held against the schema that it names."""
+        report: dict[str, Any] = json.loads(self.out)
+        name = report["schema"].removeprefix("collhub/")
+        file = importlib.resources.files("hub_core.schemas").joinpath(f"{name}.json")
+        schema = json.loads(file.read_bytes())
+        jsonschema.Draft202012Validator.check_schema(schema)
+        jsonschema.validate(report, schema)
+        return report
+
+
+@pytest.fixture
+def collhub(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., ProgramRun]:
+    """`collhub(*arguments, stdin=b"")`: run the program in this process, as fast as a call."""
+    # Imported here: most tests of plugins need no program.
+    from hub_core.cli.main import main
+
+    def run(*arguments: object, stdin: bytes = b"") -> ProgramRun:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return ProgramRun(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def save() -> Callable[[hub_core.Algorithm, Path], Path]:
+    """`save(algorithm, path)`: write the canonical document."""
+
+    def write(algorithm: hub_core.Algorithm, path: Path) -> Path:
+        hub_core.write(algorithm, path, format="json")
+        return path
+
+    return write

@@ -1,4 +1,10 @@
-"""Measure the simulator `analytical` on ring all-reduces, beside a plain Python simulation and the real ASTRA-sim."""
+"""Measure the simulator `analytical` on ring all-reduces, beside plain Python and ASTRA-sim.
+
+    python benchmarks/simulate.py [--ranks 128 256] [--plain-ranks 32] [--runs 3]
+
+A line is a measurement: what, ranks, nodes, median CPU seconds, microseconds a node, the simulated
+time. Where ASTRA_SIM_BIN names the real simulator, it is run on the fewest ranks.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +22,23 @@ from types import ModuleType
 
 import numba
 import numpy as np
-from collhub_astra_sim.analytical import simulate, simulate_nodes
+from collhub_astra_sim.simulating.analytical import simulate_nodes
 
 import hub_core
-from hub_core.network import parse_topology
-from hub_core.testing.samples import ring_all_reduce
-from hub_core.version import __version__
+from hub_core import __version__, parse_topology
+from hub_core.testing import ring_all_reduce
 
 BYTES = 64 << 20
 CONSTANTS = "bandwidth=50GiB/s&latency=500ns"
-# Cycles and CPU seconds (user + system) of the public release of ASTRA-sim of March 2026, on a 2-core x86 machine.
+REGISTRY = hub_core.discover()
+# Cycles and CPU seconds (user + system) of the public release of ASTRA-sim of March 2026, on a
+# 2-core x86 machine.
 MEASURED = {128: (2607437, 1.9), 256: (2745075, 9.4), 512: (3006213, 38.8), 1024: (3520143, 119.8)}
 TESTS = Path(__file__).resolve().parents[1] / "plugins" / "astra_sim" / "tests"
 
 
 def main() -> None:
-    """Print one row a measurement: what, ranks, nodes, median CPU seconds, microseconds a node, simulated time."""
+    """Print one row a measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=sorted(MEASURED))
     parser.add_argument(
@@ -39,15 +46,14 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
-    versions = f"collhub {__version__}, numba {numba.__version__}, numpy {np.__version__}, Python {platform.python_version()}"
-    print(
-        f"{versions}, median of {arguments.runs} runs, ring all-reduce of 64 MiB, congestion-aware"
-    )
+    libraries = f"numba {numba.__version__}, numpy {np.__version__}"
+    versions = f"collhub {__version__}, {libraries}, Python {platform.python_version()}"
+    work = "ring all-reduce of 64 MiB, congestion-aware"
+    print(f"{versions}, median of {arguments.runs} runs, {work}")
     start = time.process_time()
-    simulate(ring_all_reduce(4), parse_topology("ring:4"), BYTES, {})
-    print(
-        f"first call, which loads or compiles the kernel: {time.process_time() - start:.1f} CPU s"
-    )
+    hub_core.simulate(ring_all_reduce(4), parse_topology("ring:4"), BYTES, registry=REGISTRY)
+    first_s = time.process_time() - start
+    print(f"first call, which loads or compiles the kernel: {first_s:.1f} CPU s")
     print(f"{'what':<28}{'ranks':>7}{'nodes':>10}{'CPU s':>9}{'us/node':>9}{'time ns':>12}")
     _compare_with_plain(arguments.plain_ranks, arguments.runs)
     for ranks in arguments.ranks:
@@ -64,20 +70,26 @@ def _row(
         start = time.process_time()
         time_ns = run()
         seconds.append(time.process_time() - start)
-    median, nodes = statistics.median(seconds), 5 * ranks * (ranks - 1)
-    print(
-        f"{what:<28}{ranks:>7}{nodes:>10}{median:>9.3f}{median / nodes * 1e6:>9.2f}{time_ns!s:>12}",
-        flush=True,
-    )
+    median = statistics.median(seconds)
+    _print_row(what, ranks, median, time_ns)
     return median, time_ns
+
+
+def _print_row(what: str, ranks: int, cpu_s: float, time_ns: int | None) -> None:
+    # A send, a receive and, in the first half, a reduction in each turn of each rank.
+    nodes = 5 * ranks * (ranks - 1)
+    each_us = cpu_s / nodes * 1e6
+    print(f"{what:<28}{ranks:>7}{nodes:>10}{cpu_s:>9.3f}{each_us:>9.2f}{time_ns!s:>12}", flush=True)
 
 
 def _measure_ring(ranks: int, runs: int) -> None:
     algorithm = ring_all_reduce(ranks)
     topology = parse_topology(f"ring:{ranks}?{CONSTANTS}")
-    median, time_ns = _row(
-        "analytical", ranks, lambda: simulate(algorithm, topology, BYTES, {}).time_ns, runs
-    )
+
+    def simulated_ns() -> int | None:
+        return hub_core.simulate(algorithm, topology, BYTES, registry=REGISTRY).time_ns
+
+    median, time_ns = _row("analytical", ranks, simulated_ns, runs)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     expected, seconds = MEASURED.get(ranks, (time_ns, None))
     if time_ns != expected:
@@ -128,16 +140,15 @@ def _run_binary(ranks: int) -> None:
         print("ASTRA_SIM_BIN is not set: the real simulator is not timed")
         return
     topology = parse_topology(f"ring:{ranks}?{CONSTANTS}")
+    algorithm = ring_all_reduce(ranks)
+    options = {"binary": binary}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    time_ns = hub_core.simulate(
-        ring_all_reduce(ranks), topology, BYTES, backend="astra-sim", options={"binary": binary}
-    ).time_ns
+    result = hub_core.simulate(
+        algorithm, topology, BYTES, backend="astra-sim", options=options, registry=REGISTRY
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    nodes = 5 * ranks * (ranks - 1)
-    print(
-        f"{'ASTRA-sim, this machine':<28}{ranks:>7}{nodes:>10}{seconds:>9.3f}{seconds / nodes * 1e6:>9.2f}{time_ns!s:>12}"
-    )
+    _print_row("ASTRA-sim, this machine", ranks, seconds, result.time_ns)
 
 
 if __name__ == "__main__":

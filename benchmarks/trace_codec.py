@@ -1,4 +1,9 @@
-"""Measure writing and reading execution traces against a plain loop over protobuf messages, in CPU seconds."""
+"""Measure writing and reading execution traces beside a plain loop over protobuf messages.
+
+    python benchmarks/trace_codec.py [--ranks 128 1024] [--runs 3]
+
+A line is a measurement: what, ranks, nodes, median CPU seconds, microseconds a node, ratio to ours.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +20,33 @@ from typing import Any
 import google.protobuf
 import numpy as np
 
+from hub_core import Algorithm, __version__
 from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.codec.schema import message_class
 from hub_core.chakra.codec.wire import record_bounds, varint
+from hub_core.chakra.formats import ReadOptions, WriteOptions
 from hub_core.chakra.read import read
-from hub_core.model import Algorithm
 from hub_core.plugin_api import Source, SourcePart
-from hub_core.testing.samples import ring_all_reduce
-from hub_core.version import __version__
+from hub_core.testing import ring_all_reduce
 
 _LOOP_RANKS = 4
 
 
 def main() -> None:
-    """Print one row a measurement: what, nodes, median CPU seconds, microseconds a node, ratio to ours."""
+    """Print one row a measurement, and the peak memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[128, 1024])
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
-    versions = f"numpy {np.__version__}, protobuf {google.protobuf.__version__}, Python {platform.python_version()}"
+    libraries = f"numpy {np.__version__}, protobuf {google.protobuf.__version__}"
+    versions = f"{libraries}, Python {platform.python_version()}"
     print(f"collhub {__version__}, {versions}, median of {arguments.runs} runs")
     print(f"{'what':<28}{'ranks':>7}{'nodes':>10}{'CPU s':>9}{'us/node':>9}{'ratio':>8}")
     for ranks in arguments.ranks:
         with tempfile.TemporaryDirectory() as folder:
             _compare(ring_all_reduce(ranks), Path(folder), arguments.runs)
-    print(
-        f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB, the step tables included"
-    )
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"peak memory {peak_gb:.2f} GB, the step tables included")
 
 
 def _compare(algorithm: Algorithm, folder: Path, runs: int) -> None:
@@ -80,14 +85,15 @@ def _measure(
         start = time.process_time()
         run()
         times.append(time.process_time() - start)
-    per_node = statistics.median(times) / nodes * 1e6
+    median = statistics.median(times)
+    per_node = median / nodes * 1e6
     ratio = f"{per_node / ours:8.1f}" if ours else f"{'1':>8}"
-    print(f"{what:<28}{ranks:>7}{nodes:>10}{statistics.median(times):>9.3f}{per_node:>9.2f}{ratio}")
+    print(f"{what:<28}{ranks:>7}{nodes:>10}{median:>9.3f}{per_node:>9.2f}{ratio}")
     return per_node
 
 
 def _write(algorithm: Algorithm, folder: Path) -> None:
-    for artifact in write(algorithm, {}).artifacts:
+    for artifact in write(algorithm, WriteOptions()).artifacts:
         (folder / f"x{artifact.name}").write_bytes(artifact.content())
 
 
@@ -96,7 +102,8 @@ def _read(algorithm: Algorithm, folder: Path) -> None:
     parts = tuple(
         SourcePart(name, (folder / name).read_bytes, rank) for rank, name in enumerate(names)
     )
-    if algorithm.differences(read(Source("x", parts), {})):
+    read_back = read(Source("x", parts), ReadOptions())
+    if algorithm.differences(read_back):
         raise SystemExit("what was read is not what was written")
 
 
@@ -114,9 +121,8 @@ def _decode_loop(content: bytes) -> list[_Row]:
         for attribute in node.attr:
             kind = attribute.WhichOneof("value")
             value = getattr(attribute, kind)
-            attributes.append(
-                (attribute.name, kind, list(value.values) if kind.endswith("_list") else value)
-            )
+            plain = list(value.values) if kind.endswith("_list") else value
+            attributes.append((attribute.name, kind, plain))
         rows.append((node.id, node.name, node.type, list(node.data_deps), attributes))
     return rows
 

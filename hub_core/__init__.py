@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.synthesis import synthesize
     from hub_core.pipeline.topologies import read_topology
     from hub_core.plugin_api.simulator import SimulationResult
+    from hub_core.public_names import names_from
     from hub_core.registry.discovery import discover
     from hub_core.registry.plugins import Registry
     from hub_core.verification import VerifyReport, verify
@@ -86,6 +87,7 @@ __all__ = [
     "discover",
     "execute",
     "installed_version",
+    "names_from",
     "parse_topology",
     "read",
     "read_topology",
@@ -121,6 +123,7 @@ _HOMES = {
     "hub_core.pipeline.synthesis": "synthesize",
     "hub_core.pipeline.topologies": "read_topology",
     "hub_core.plugin_api.simulator": "SimulationResult",
+    "hub_core.public_names": "names_from",
     "hub_core.registry.discovery": "discover",
     "hub_core.registry.plugins": "Registry",
     "hub_core.verification": "VerifyReport verify",

@@ -26,8 +26,7 @@ version public_names installed schemas
 model
 network
 verification plugin_api
-transfers certificates composition topology_drawing
-chakra documents execution timeline
+chakra documents
 registry
 pipeline
 testing
@@ -210,6 +209,16 @@ def test_public_names_are_those_that_are_declared(package: str) -> None:
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = module.nothing
+
+
+@pytest.mark.parametrize("package", ["", *(f".{name}" for name in PUBLIC_PACKAGES)])
+def test_no_module_hides_a_public_name_of_its_package(package: str) -> None:
+    # Once `package.name` is imported as a module, the name of the package is that module.
+    module = importlib.import_module(f"hub_core{package}")
+    assert module.__file__ is not None
+    folder = Path(module.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")} | {path.name for path in folder.iterdir()}
+    assert sorted(modules & set(module.__all__)) == []
 
 
 @pytest.mark.parametrize("package", ["", ".model", ".network", ".testing", ".verification"])

@@ -1,21 +1,24 @@
-"""Measure synthesized all-reduces: forms side by side with their bounds and published peers, all simulated in this run."""
+"""Measure synthesized all-reduces: forms side by side with their bounds and published peers.
+
+    python benchmarks/tacos/all_reduce.py [--networks mesh:4x4] [--occupancies alpha-beta]
+
+All times are those of the hub's simulator, in this run.
+"""
 
 from __future__ import annotations
 
 import argparse
-import platform
-import time
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numba
 import numpy as np
 from collhub_packing import CapacityGraph, strength
+from measuring import timed, versions
 
 import hub_core
 from hub_core import Collective, CollectiveKind, Topology, parse_topology
 from hub_core.network import Occupancy
-from hub_core.version import __version__
+from hub_core.plugin_api import SynthesisResult
 
 CONSTANTS = "?bandwidth=50GB/s&latency=200ns"
 GIGABYTE = 10**9
@@ -23,6 +26,7 @@ LARGE = ("mesh:4x4", "mesh:5x5", "mesh:6x6", "mesh:8x8", "mesh:5x5x5", "torus:8x
 SMALL = ("mesh:8x8", "torus:8x8", "mesh:5x5x5")
 SIZES = (1000, 10_000, 100_000, 1_000_000, 10_000_000)
 FORMS = ("two-phase", "fused", "latency")
+REGISTRY = hub_core.discover()
 # GB/s at 1 GB, links of 50 GB/s and 0.2 us, as published for PipeComm: its solver, TE-CCL, TACCL.
 PUBLISHED = {
     "mesh:4x4": (73.4, 50.4, 34.6),
@@ -51,8 +55,11 @@ FILL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One synthesized all-reduce: the form, chunks of the whole, simulated time in ns, CPU seconds of the synthesis."""
+class MeasuredAllReduce:
+    """One synthesized all-reduce.
+
+    The form, chunks of the whole, simulated time in ns, CPU seconds of the synthesis.
+    """
 
     form: str
     chunks: int
@@ -68,37 +75,45 @@ def main() -> None:
         "--occupancies", nargs="+", default=[str(occupancy) for occupancy in Occupancy]
     )
     arguments = parser.parse_args()
-    versions = f"collhub {__version__}, numba {numba.__version__}, numpy {np.__version__}, Python {platform.python_version()}"
-    print(f"{versions}; links of 50 GB/s and 0.2 us; all times simulated by `analytical`")
-    measure("mesh:2x2", 1000, Occupancy.ALPHA_BETA, "fused")  # compiles
-    for text in arguments.occupancies:
-        print_large(arguments.networks, Occupancy(text))
-    for text in arguments.occupancies:
-        print_small(
-            [network for network in SMALL if network in arguments.networks], Occupancy(text)
-        )
+    print(f"{versions()}; links of 50 GB/s and 0.2 us; all times simulated by `analytical`")
+    # Compiles.
+    measure("mesh:2x2", 1000, Occupancy.ALPHA_BETA, "fused")
+    occupancies = [Occupancy(text) for text in arguments.occupancies]
+    for occupancy in occupancies:
+        print_large(arguments.networks, occupancy)
+    small = [network for network in SMALL if network in arguments.networks]
+    for occupancy in occupancies:
+        print_small(small, occupancy)
     print_fill([row for row in FILL if row[0] in arguments.networks])
 
 
 def measure(
     network: str, size: int, occupancy: Occupancy, method: str, **options: object
-) -> Measured:
+) -> MeasuredAllReduce:
     """Synthesize and simulate."""
     topology = parse_topology(network + CONSTANTS)
     collective = Collective(CollectiveKind.ALL_REDUCE, topology.num_npus, 1, in_place=True)
     given = {"method": method, **{name: str(value) for name, value in options.items()}}
-    start = time.process_time()
-    result = hub_core.synthesize(
-        collective, topology, size, name="tacos", options=given, occupancy=occupancy
-    )
-    spent = time.process_time() - start
+
+    def synthesize() -> SynthesisResult:
+        return hub_core.synthesize(
+            collective,
+            topology,
+            size,
+            name="tacos",
+            options=given,
+            occupancy=occupancy,
+            registry=REGISTRY,
+        )
+
+    result, cpu_s = timed(synthesize)
+    link_model = {"occupancy": str(occupancy)}
     simulated = hub_core.simulate(
-        result.algorithm, topology, size, options={"occupancy": str(occupancy)}
-    ).time_ns
-    assert simulated is not None
-    return Measured(
-        str(result.statistics["form"]), result.algorithm.collective.unit_count, simulated, spent
+        result.algorithm, topology, size, options=link_model, registry=REGISTRY
     )
+    assert simulated.time_ns is not None
+    form, chunks = str(result.statistics["form"]), result.algorithm.collective.unit_count
+    return MeasuredAllReduce(form, chunks, simulated.time_ns, cpu_s)
 
 
 def bounds(topology: Topology) -> tuple[float, float]:
@@ -112,34 +127,33 @@ def bounds(topology: Topology) -> tuple[float, float]:
 def print_large(networks: list[str], occupancy: Occupancy) -> None:
     """1 GB: every form, the bounds, the bar, and what others published."""
     print(f"\nall-reduce of 1 GB, {occupancy}, GB/s (chunks, CPU s)")
-    titles = f"{'network':<13}{'two-phase':>22}{'fused':>22}{'RS;AG bound':>13}{'tree bound':>12}{'bar':>8}"
-    print(f"{titles}  published: Pipe-Sol, TE-CCL, TACCL")
+    ours = f"{'two-phase':>22}{'fused':>22}{'RS;AG bound':>13}{'tree bound':>12}{'bar':>8}"
+    print(f"{'network':<13}{ours}  published: Pipe-Sol, TE-CCL, TACCL")
     for network in networks:
         two_phases, trees = bounds(parse_topology(network + CONSTANTS))
         found = [measure(network, GIGABYTE, occupancy, method) for method in ("two-phase", "fused")]
-        cells = "".join(
-            f"{f'{GIGABYTE / one.simulated_ns:.1f} ({one.chunks}, {one.cpu_s:.1f})':>22}"
-            for one in found
-        )
-        bar = BARS.get(network, CUBE_RATIO * two_phases if network == CUBE else 0.0)
+        cells = "".join(_large_cell(one) for one in found)
         best = max(GIGABYTE / one.simulated_ns for one in found)
+        bar = BARS.get(network, 0.0)
+        if network == CUBE:
+            bar = CUBE_RATIO * two_phases
         verdict = f"{bar:>8.1f}" if bar else f"{'-':>8}"
         peers = ", ".join(f"{value:.1f}" for value in PUBLISHED.get(network, ())) or "-"
         missed = "  BELOW THE BAR" if best < bar else ""
-        print(
-            f"{network:<13}{cells}{two_phases:>13.1f}{trees:>12.1f}{verdict}  {peers}{missed}",
-            flush=True,
-        )
+        limits = f"{two_phases:>13.1f}{trees:>12.1f}{verdict}"
+        print(f"{network:<13}{cells}{limits}  {peers}{missed}", flush=True)
+
+
+def _large_cell(one: MeasuredAllReduce) -> str:
+    rate = f"{GIGABYTE / one.simulated_ns:.1f}"
+    return f"{f'{rate} ({one.chunks}, {one.cpu_s:.1f})':>22}"
 
 
 def print_small(networks: list[str], occupancy: Occupancy) -> None:
     """Time of every form by size, in microseconds, and what `auto` takes."""
     print(f"\nall-reduce by size, {occupancy}, us; chosen by -O method=auto")
-    print(
-        f"{'network':<13}{'bytes':>10}"
-        + "".join(f"{form:>12}" for form in FORMS)
-        + f"{'chosen':>12}"
-    )
+    forms = "".join(f"{form:>12}" for form in FORMS)
+    print(f"{'network':<13}{'bytes':>10}{forms}{'chosen':>12}")
     for network in networks:
         for size in SIZES:
             found = [measure(network, size, occupancy, method) for method in FORMS]
@@ -149,7 +163,7 @@ def print_small(networks: list[str], occupancy: Occupancy) -> None:
 
 
 def print_fill(rows: list[tuple[str, int, int]]) -> None:
-    """Steps of about so many chunks, against the least possible and what the reference computed for so many."""
+    """Steps of about so many chunks, against the least possible and what the reference computed."""
     print("\nmakespan of fused all-reduces in steps, alpha-beta, simulated")
     print(f"{'network':<13}{'chunks':>8}{'steps':>9}{'at rate':>9}{'computed':>10}{'ratio':>8}")
     for network, chunks, computed in rows:
@@ -158,14 +172,13 @@ def print_fill(rows: list[tuple[str, int, int]]) -> None:
         repeats = chunks // rate.numerator
         pieces = round(chunks / topology.num_npus) or 1
         found = measure(network, GIGABYTE, Occupancy.ALPHA_BETA, "fused", chunks=pieces)
-        steps = found.simulated_ns / (200 + GIGABYTE / found.chunks / 50)
+        step_ns = 200 + GIGABYTE / found.chunks / 50
+        steps = found.simulated_ns / step_ns
         least = found.chunks / rate.numerator * rate.denominator
         # Another number of chunks than the reference's shifts the makespan by whole rounds.
         expected = computed + least - repeats * rate.denominator
-        print(
-            f"{network:<13}{found.chunks:>8}{steps:>9.1f}{least:>9.0f}{expected:>10.0f}{steps / expected:>8.3f}",
-            flush=True,
-        )
+        cells = f"{steps:>9.1f}{least:>9.0f}{expected:>10.0f}{steps / expected:>8.3f}"
+        print(f"{network:<13}{found.chunks:>8}{cells}", flush=True)
 
 
 if __name__ == "__main__":

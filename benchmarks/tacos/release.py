@@ -1,8 +1,11 @@
-"""The peer: the matching of TACOS's public release (astra-sim/tacos v1.3.0), written anew from its description.
+"""The peer: the matching of TACOS's public release, written anew from its description.
 
-All-gather only, dense arrays over all pairs of nodes and a rescan of all of them at every event, as there. Its
-replacement of a chunk that comes a second time may deliver one that the source got after the transfer began;
-`causal=True` forbids that and changes nothing else. Run it to see it on a network: time, and deliveries that cannot be.
+    python benchmarks/tacos/release.py [TOPOLOGY] [--chunks 1] [--seeds 20]
+
+astra-sim/tacos v1.3.0: all-gathers only, dense arrays over all pairs of nodes, and a rescan of all
+of them at every event, as there. Its replacement of a chunk that comes a second time may deliver
+one that the source got after the transfer began; `causal=True` forbids that and changes nothing
+else. Run it to see it on a network: time, and deliveries that cannot be.
 """
 
 from __future__ import annotations
@@ -14,18 +17,15 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-from collhub_tacos.compiling import kernel, part
+from collhub_packing.compiling import kernel, part
 
+from hub_core.model import BoolArray, Float64Array, Int64Array
 from hub_core.network import Topology, parse_topology
-
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the release reports in microseconds, and how many of its deliveries no schedule can make."""
+    """What the release reports in microseconds, and the deliveries that no schedule can make."""
 
     time_us: float
     impossible: int
@@ -34,17 +34,23 @@ class Outcome:
 def all_gather(
     topology: Topology, chunk_bytes: int, chunks: int, seed: int, *, causal: bool
 ) -> Outcome:
-    """One run on `chunks` chunks a node; links are busy until the arrival, and of parallel links the last stands."""
+    """One run on `chunks` chunks a node; links are busy until the arrival."""
+    duration_s = topology.latency_s + chunk_bytes / topology.bandwidth_bytes_per_s
     link_us = np.zeros((topology.num_npus, topology.num_npus))
-    link_us[topology.source, topology.destination] = 1e6 * (
-        topology.latency_s + chunk_bytes / topology.bandwidth_bytes_per_s
-    )
+    # Of parallel links the last one stands, as there.
+    link_us[topology.source, topology.destination] = 1e6 * duration_s
     time_us, impossible = _run(link_us, chunks, seed, causal)
     return Outcome(time_us, impossible)
 
 
 @kernel
 def _run(link_us: Float64Array, chunks: int, seed: int, causal: bool) -> tuple[float, int]:
+    """Finish in microseconds, and impossible deliveries.
+
+    At every event: what has come is delivered, then all (chunk, node) that are missing are gone
+    through in random order, each on the fastest free link from a node that has the chunk. An event
+    costs the square of the nodes times the chunks. `link_us`: 0 where there is no link.
+    """
     np.random.seed(seed)
     num_nodes = len(link_us)
     num_chunks = chunks * num_nodes
@@ -53,9 +59,12 @@ def _run(link_us: Float64Array, chunks: int, seed: int, causal: bool) -> tuple[f
     for chunk in range(num_chunks):
         has[chunk, chunk % num_nodes] = True
         arrival[chunk, chunk % num_nodes] = 0.0
-    start, busy_until = np.zeros((num_nodes, num_nodes)), np.zeros((num_nodes, num_nodes))
+    start = np.zeros((num_nodes, num_nodes))
+    busy_until = np.zeros((num_nodes, num_nodes))
     in_flight = np.full((num_nodes, num_nodes), -1)
-    events, known, finish, impossible = [0.0], {0.0}, 0.0, 0
+    # Every time once, however many links end then.
+    events, known = [0.0], {0.0}
+    finish, impossible = 0.0, 0
     while len(events):
         now = heapq.heappop(events)
         delivered, wrong = _arrive(link_us, now, has, arrival, start, busy_until, in_flight, causal)
@@ -69,11 +78,9 @@ def _run(link_us: Float64Array, chunks: int, seed: int, causal: bool) -> tuple[f
             source = _fastest(link_us, now, has[chunk], busy_until, node)
             if source >= 0:
                 until = now + link_us[source, node]
-                start[source, node], busy_until[source, node], in_flight[source, node] = (
-                    now,
-                    until,
-                    chunk,
-                )
+                start[source, node] = now
+                busy_until[source, node] = until
+                in_flight[source, node] = chunk
                 if until not in known:
                     known.add(until)
                     heapq.heappush(events, until)
@@ -81,10 +88,11 @@ def _run(link_us: Float64Array, chunks: int, seed: int, causal: bool) -> tuple[f
 
 
 @part
-def _open_conditions(has: npt.NDArray[np.bool_]) -> Int64Array:
+def _open_conditions(has: BoolArray) -> Int64Array:
     """Every (chunk, node) that is missing, as one number."""
     num_chunks, num_nodes = has.shape
-    found, count = np.empty(has.size, np.int64), 0
+    found = np.empty(has.size, np.int64)
+    count = 0
     for chunk in range(num_chunks):
         for node in range(num_nodes):
             if not has[chunk, node]:
@@ -97,14 +105,17 @@ def _open_conditions(has: npt.NDArray[np.bool_]) -> Int64Array:
 def _arrive(
     link_us: Float64Array,
     now: float,
-    has: npt.NDArray[np.bool_],
+    has: BoolArray,
     arrival: Float64Array,
     start: Float64Array,
     busy_until: Float64Array,
     in_flight: Int64Array,
     causal: bool,
 ) -> tuple[int, int]:
-    """Deliver what has come by now, a chunk that is there already replaced by another; count all and the impossible."""
+    """Deliver what has come by now; return how many did, and how many of them cannot have.
+
+    A chunk that is there already is replaced by another.
+    """
     delivered, impossible = 0, 0
     for source in range(len(link_us)):
         for node in range(len(link_us)):
@@ -113,9 +124,9 @@ def _arrive(
                 continue
             in_flight[source, node] = -1
             if has[chunk, node]:
-                chunk = _replacement(
-                    has, arrival, source, node, start[source, node] if causal else np.inf
-                )
+                # The release does not ask when the source got it.
+                latest = start[source, node] if causal else np.inf
+                chunk = _replacement(has, arrival, source, node, latest)
             if chunk >= 0:
                 has[chunk, node] = True
                 arrival[chunk, node] = now
@@ -126,13 +137,14 @@ def _arrive(
 
 @part
 def _replacement(
-    has: npt.NDArray[np.bool_], arrival: Float64Array, source: int, node: int, latest: float
+    has: BoolArray, arrival: Float64Array, source: int, node: int, latest: float
 ) -> int:
     """Any chunk that the node lacks and its source has had since `latest`, -1 for none."""
     candidates, chosen = 0, -1
     for chunk in range(len(has)):
         if has[chunk, source] and not has[chunk, node] and arrival[chunk, source] <= latest:
             candidates += 1
+            # All are as likely to stay chosen.
             if np.random.randint(candidates) == 0:
                 chosen = chunk
     return chosen
@@ -142,7 +154,7 @@ def _replacement(
 def _fastest(
     link_us: Float64Array,
     now: float,
-    holders: npt.NDArray[np.bool_],
+    holders: BoolArray,
     busy_until: Float64Array,
     node: int,
 ) -> int:
@@ -152,6 +164,7 @@ def _fastest(
         duration = link_us[source, node]
         if duration <= 0.0 or not holders[source] or busy_until[source, node] > now:
             continue
+        # Equal but for rounding are equally fast.
         if duration < least - 1e-9:
             least, candidates, chosen = duration, 1, source
         elif duration <= least + 1e-9:
@@ -182,10 +195,9 @@ def main() -> None:
         ]
         cpu = (time.process_time() - begin) / len(runs)
         times = [run.time_us for run in runs]
+        mean_us = statistics.mean(times)
         impossible = statistics.mean(run.impossible for run in runs)
-        print(
-            f"{name:<10}{min(times):>10.2f}{statistics.mean(times):>10.2f}{impossible:>12.0f}{cpu:>9.4f}"
-        )
+        print(f"{name:<10}{min(times):>10.2f}{mean_us:>10.2f}{impossible:>12.0f}{cpu:>9.4f}")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,26 @@
-"""One large all-gather: CPU seconds and peak memory of synthesis and of the replay of every transfer."""
+"""One large all-gather: CPU seconds and peak memory of its synthesis, and of the replay of all.
+
+python benchmarks/tacos/scale.py [--topology mesh:100x100] [--chunks 1]
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import resource
-import time
 
-import numba
 import numpy as np
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.replay import replay_log
 from collhub_tacos.spreading.homogeneous import all_gather, fewest_steps, memory_bytes
+from measuring import timed, versions
 
 from hub_core.network import Occupancy, parse_topology
 
-PUBLISHED = "40 000 NPUs: the paper states 2.52 h; by its growth, the released code would take 60 to 200 days and 210 GB"
+PUBLISHED = (
+    "40 000 NPUs: the paper states 2.52 h; by its growth, the released code would take "
+    "60 to 200 days and 210 GB"
+)
 
 
 def main() -> None:
@@ -25,28 +29,29 @@ def main() -> None:
     parser.add_argument("--topology", default="mesh:200x200?bandwidth=50GiB/s&latency=500ns")
     parser.add_argument("--chunks", type=int, default=1, help="chunks an NPU, of 1 MiB together")
     arguments = parser.parse_args()
-    _run("mesh:4x4?bandwidth=50GiB/s&latency=500ns", 1)
-    print(
-        f"numba {numba.__version__}, numpy {np.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, one used"
-    )
-    print(*_run(arguments.topology, arguments.chunks), PUBLISHED, sep="\n")
+    # Compiles.
+    _lines("mesh:4x4?bandwidth=50GiB/s&latency=500ns", 1)
+    print(f"{versions()}, {os.cpu_count()} cores, one used")
+    print(*_lines(arguments.topology, arguments.chunks), PUBLISHED, sep="\n")
 
 
-def _run(text: str, chunks: int) -> list[str]:
+def _lines(text: str, chunks: int) -> list[str]:
+    """What is told of one all-gather."""
     network = LinkNetwork.of(parse_topology(text))
     times = network.link_times((1 << 20) // chunks, Occupancy.ALPHA_BETA)
     origin = np.tile(np.arange(network.num_npus), chunks)
-    begin = time.process_time()
-    log = all_gather(network, int(times.busy[0]), origin)
-    synthesis = time.process_time()
-    peak = _peak_gb()
-    time_ps = replay_log(log, times, origin)
-    replay = time.process_time()
-    estimate = memory_bytes(network, len(origin)) / 1e9
+    log, synthesis_s = timed(lambda: all_gather(network, int(times.busy[0]), origin))
+    # Before the replay, which has memory of its own.
+    peak_gb = _peak_gb()
+    time_ps, replay_s = timed(lambda: replay_log(log, times, origin))
+    steps = f"{log.num_steps} steps, bound {fewest_steps(network, origin)}"
+    memory = f"peak {peak_gb:.2f} GB of the process"
+    estimate_gb = memory_bytes(network, len(origin)) / 1e9
+    replayed = f"replay of all {log.num_transfers} transfers"
     return [
-        f"{text}, {chunks} chunks an NPU: {log.num_steps} steps, bound {fewest_steps(network, origin)}, {time_ps / 1e6:.2f} us",
-        f"synthesis {synthesis - begin:.1f} CPU s, peak {peak:.2f} GB of the process, {estimate:.2f} GB estimated for its arrays",
-        f"replay of all {log.num_transfers} transfers {replay - synthesis:.1f} CPU s, peak {_peak_gb():.2f} GB",
+        f"{text}, {chunks} chunks an NPU: {steps}, {time_ps / 1e6:.2f} us",
+        f"synthesis {synthesis_s:.1f} CPU s, {memory}, {estimate_gb:.2f} GB estimated for arrays",
+        f"{replayed} {replay_s:.1f} CPU s, peak {_peak_gb():.2f} GB",
     ]
 
 

@@ -1,30 +1,30 @@
-"""All-gather on networks that look alike from every node: one node's part moved to all, beside bound and publications.
+"""All-gathers on networks that look alike from every node: one node's part, moved to all.
 
-Ring, fully connected and switch, 2 x 4 x groups, the switch unwound into links to the next `degree` groups; 1 MiB a node.
-Published with TACOS v1.3.0: the least of 20 runs (10 for 2x4x16 with 4 chunks) as reported, which no schedule can have,
-and with causal replacements. Every schedule of ours is replayed.
+    python benchmarks/tacos/symmetric.py [--seeds 20]
+
+Beside the bound, and what is published for the ring, fully connected and switch network of
+2 x 4 x groups, its switch unwound into links to the next `degree` groups; 1 MiB a node. Published
+with TACOS v1.3.0: the least of 20 runs (10 for 2x4x16 with 4 chunks) as reported, which no schedule
+can have, and with causal replacements. Every schedule of ours is replayed.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import statistics
-import time
-from pathlib import Path
 
 import numpy as np
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.translation import Translations
+from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.symmetric import find_all_gather
+from measuring import median_timed, test_networks, versions
 
 from hub_core import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology, parse_topology
 
 MIB = 1 << 20
-NETWORKS = Path(__file__).resolve().parents[2] / "plugins" / "tacos" / "tests" / "tacos_networks.py"
 # Groups, degree, chunks: reported us, causal us.
 PUBLISHED = {
     (4, 1, 1): (145.60, 148.99),
@@ -46,31 +46,34 @@ def main() -> None:
     """Print one row a network and link model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
-    arguments = parser.parse_args()
+    seeds = parser.parse_args().seeds
+    # Compiles.
     _ours(parse_topology("ring:3"), 1, Occupancy.ALPHA_BETA, 1)
-    print(f"{arguments.seeds} seeds; times in us; CPU s: median of 3, the whole search")
-    head = (
-        f"{'network':<24}{'c':>2} {'occupancy':<14}{'bound':>9}{'ours':>9}{'/bound':>8}{'CPU s':>8}"
-    )
-    print(f"{head}{'reported':>10}{'causal':>9}{'/ours':>7}")
-    for (groups, degree, chunks), published in PUBLISHED.items():
-        _row(_ring_full_switch(groups, degree), chunks, arguments.seeds, published)
+    print(f"{versions()}; {seeds} seeds; times in us; CPU s: median of 3, the whole search")
+    ours = f"{'bound':>9}{'ours':>9}{'/bound':>8}{'CPU s':>8}"
+    published = f"{'reported':>10}{'causal':>9}{'/ours':>7}"
+    print(f"{'network':<24}{'c':>2} {'occupancy':<14}{ours}{published}")
+    networks = test_networks()
+    for (groups, degree, chunks), times_us in PUBLISHED.items():
+        _rows(networks.ring_full_switch(groups, degree), chunks, seeds, times_us)
     for text in OTHERS:
         for chunks in (1, 4):
-            _row(parse_topology(text), chunks, arguments.seeds)
+            _rows(parse_topology(text), chunks, seeds)
 
 
-def _row(
+def _rows(
     topology: Topology, chunks: int, seeds: int, published: tuple[float, float] | None = None
 ) -> None:
     for occupancy in (Occupancy.ALPHA_BETA, Occupancy.SERIALIZATION):
-        ours_us, bound_us, cpu = _ours(topology, chunks, occupancy, seeds)
+        ours_us, bound_us, cpu_s = _ours(topology, chunks, occupancy, seeds)
         name = f"{topology.name.partition('?')[0]:<24}{chunks:>2} {occupancy:<14}"
-        row = f"{name}{bound_us:>9.2f}{ours_us:>9.2f}{ours_us / bound_us:>8.4f}{cpu:>8.4f}"
+        ours = f"{bound_us:>9.2f}{ours_us:>9.2f}{ours_us / bound_us:>8.4f}{cpu_s:>8.4f}"
+        peer = ""
+        # The release has this link model alone.
         if published is not None and occupancy is Occupancy.ALPHA_BETA:
             reported_us, causal_us = published
-            row += f"{reported_us:>10.2f}{causal_us:>9.2f}{causal_us / ours_us:>7.2f}"
-        print(row, flush=True)
+            peer = f"{reported_us:>10.2f}{causal_us:>9.2f}{causal_us / ours_us:>7.2f}"
+        print(f"{name}{ours}{peer}", flush=True)
 
 
 def _ours(
@@ -78,32 +81,18 @@ def _ours(
 ) -> tuple[float, float, float]:
     """Time and bound in us, and median CPU seconds."""
     network, npus = LinkNetwork.of(topology), topology.num_npus
-    times, origin = network.link_times(MIB // chunks, occupancy), np.repeat(np.arange(npus), chunks)
-    seconds = []
-    for _ in range(3):
-        begin = time.process_time()
+    times = network.link_times(MIB // chunks, occupancy)
+    origin = np.repeat(np.arange(npus), chunks)
+
+    def search() -> LinkSchedule:
         translations = Translations.of(network, origin, times)
         assert translations is not None
-        found = find_all_gather(network, translations, times, origin, seeds)
-        seconds.append(time.process_time() - begin)
-    asked = Collective(CollectiveKind.ALL_GATHER, npus, npus * chunks)
-    bounds = lower_bounds_ps(asked, network, np.arange(npus), MIB // chunks, occupancy)
-    return (
-        replay(found.result, times, origin) / 1e6,
-        max(bounds.values()) / 1e6,
-        statistics.median(seconds),
-    )
+        return find_all_gather(network, translations, times, origin, seeds).result
 
-
-def _ring_full_switch(groups: int, degree: int) -> Topology:
-    """The network as the tests build it."""
-    spec = importlib.util.spec_from_file_location("tacos_networks", NETWORKS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    topology: Topology = module.ring_full_switch(groups, degree)
-    return topology
+    schedule, cpu_s = median_timed(search, 3)
+    collective = Collective(CollectiveKind.ALL_GATHER, npus, npus * chunks)
+    bounds = lower_bounds_ps(collective, network, np.arange(npus), MIB // chunks, occupancy)
+    return replay(schedule, times, origin) / 1e6, max(bounds.values()) / 1e6, cpu_s
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub_core.cli.output import diagnostic_object, print_diagnostic, print_fields
+from hub_core.cli.output import print_diagnostic, print_fields
+from hub_core.model.diagnostics import diagnostic_object
 
 if TYPE_CHECKING:
     from hub_core.model import JsonValue

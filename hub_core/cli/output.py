@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hub_core.model import Diagnostic, Severity
 
 if TYPE_CHECKING:
-    from hub_core.model import JsonValue
+    pass
 
 
 PROGRESS_DELAY_S = 1.0
@@ -24,22 +24,6 @@ def print_json(document: object) -> None:
     import json
 
     print(json.dumps(document, indent=2, allow_nan=False))
-
-
-def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
-    """A finding as the reports carry it; parts of the location that are not known are null."""
-    place = diagnostic.location
-    return {
-        "code": diagnostic.code,
-        "severity": str(diagnostic.severity),
-        "message": diagnostic.message,
-        "cure": diagnostic.cure,
-        "file": place.file,
-        "line": place.line,
-        "byte": place.byte,
-        "rank": place.rank,
-        "step": place.step,
-    }
 
 
 def print_table(

@@ -7,15 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub_core.cli.output import (
-    diagnostic_object,
-    print_diagnostic,
-    print_json,
-    print_table,
-    progress,
-)
+from hub_core.cli.output import print_diagnostic, print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode
+from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import Assignments
 
 if TYPE_CHECKING:

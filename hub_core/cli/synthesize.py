@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.loss_objects import loss_objects
-from hub_core.cli.output import (
-    diagnostic_object,
-    print_diagnostic,
-    print_fields,
-    print_json,
-    progress,
-    progress_bar,
-)
+from hub_core.cli.output import print_diagnostic, print_fields, print_json, progress, progress_bar
 from hub_core.cli.session import Session, Target, check_stdout
 from hub_core.model import (
     ExitCode,
@@ -30,6 +23,7 @@ from hub_core.model import (
     parse_ranks,
     parse_size,
 )
+from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import (
     Assignments,
     assign,

@@ -7,17 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.groups import CommandGroup
-from hub_core.cli.output import (
-    diagnostic_object,
-    print_diagnostic,
-    print_json,
-    print_note,
-    print_table,
-    progress,
-)
+from hub_core.cli.output import print_diagnostic, print_json, print_note, print_table, progress
 from hub_core.cli.session import Session, check_stdout, written_paths
 from hub_core.cli.topology_facts import facts_object, link_objects, print_facts, print_links
 from hub_core.model import ExitCode, Severity, format_time, parse_size
+from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import from_option, json_flag, output_option
 
 if TYPE_CHECKING:

@@ -12,16 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.check_report import check_object, print_check
-from hub_core.cli.output import (
-    diagnostic_object,
-    print_diagnostic,
-    print_json,
-    print_table,
-    progress,
-)
+from hub_core.cli.output import print_diagnostic, print_json, print_table, progress
 from hub_core.cli.runtime_check import report_runtime
 from hub_core.cli.session import Session, with_path
 from hub_core.model import ExitCode, InputError, PluginError, UsageError
+from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import (
     Assignments,
     assign,

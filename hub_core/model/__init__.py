@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         PluginError,
         Severity,
         UsageError,
+        diagnostic_object,
     )
     from hub_core.model.findings import CAP, Findings
     from hub_core.model.kinds import (
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     )
     from hub_core.model.levels import Order, topological_levels
     from hub_core.model.losses import Loss, LossPolicy, apply_policy
+    from hub_core.model.membership import collective_among, with_ranks_named
     from hub_core.model.messages import Messages, connection_keys, match_messages, pair_in_order
     from hub_core.model.quantities import (
         format_bandwidth,
@@ -122,10 +124,12 @@ __all__ = [
     "UsageError",
     "action",
     "apply_policy",
+    "collective_among",
     "connection_keys",
     "counted_positions",
     "csr",
     "describe",
+    "diagnostic_object",
     "expanded_ranges",
     "first_positions",
     "format_bandwidth",
@@ -153,6 +157,7 @@ __all__ = [
     "run_starts",
     "sorted_ordinals",
     "topological_levels",
+    "with_ranks_named",
 ]  # fmt: skip
 
 _HOMES = {
@@ -167,7 +172,7 @@ _HOMES = {
     ),
     "hub_core.model.diagnostics": (
         "Diagnostic ExitCode HubError InputError Location LossyError PluginError Severity "
-        "UsageError"
+        "UsageError diagnostic_object"
     ),
     "hub_core.model.findings": "CAP Findings",
     "hub_core.model.kinds": (
@@ -175,6 +180,7 @@ _HOMES = {
     ),
     "hub_core.model.levels": "Order topological_levels",
     "hub_core.model.losses": "Loss LossPolicy apply_policy",
+    "hub_core.model.membership": "collective_among with_ranks_named",
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
     "hub_core.model.quantities": (
         "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hub_core.model.algorithm import JsonValue
 
 
 # Scripts rely on these numbers; sysexits.h has 70 for an internal error.
@@ -129,3 +133,19 @@ class LossyError(HubError):
 
     exit_code = ExitCode.LOSSY
     default_code = "lossy"
+
+
+def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
+    """A finding as the reports carry it; parts of the location that are not known are null."""
+    place = diagnostic.location
+    return {
+        "code": diagnostic.code,
+        "severity": str(diagnostic.severity),
+        "message": diagnostic.message,
+        "cure": diagnostic.cure,
+        "file": place.file,
+        "line": place.line,
+        "byte": place.byte,
+        "rank": place.rank,
+        "step": place.step,
+    }

@@ -20,11 +20,14 @@ from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.discovery import discover
-from hub_core.registry.plugins import PluginState, Registry
+from hub_core.registry.plugins import Plugin, PluginState, Registry
 from hub_core.testing import format_checks, loading_checks, synthesis_checks, work_checks
 from hub_core.testing.subject import Skip, Subject
 
+# One fault often shows on every sample: the first lines tell it.
 _MOST_PROBLEMS = 8
+
+Kinds = tuple[type[Offer], ...]
 
 
 class Verdict(StrEnum):
@@ -46,7 +49,7 @@ class Rule:
     name: str
     text: str
     run: Callable[[Subject], Iterable[str | Skip]]
-    kinds: tuple[type[Offer], ...] = ()
+    kinds: Kinds = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +68,39 @@ _FORMATS = (FormatReader, FormatWriter, TopologyReader)
 _READERS = (FormatReader, TopologyReader)
 _WORKERS = (Simulator, Executor, AlgorithmPass, Check)
 
-RULES: tuple[Rule, ...] = tuple(
-    Rule(run.__name__.replace("_", "-"), " ".join((run.__doc__ or "").split()), run, kinds)
-    for run, kinds in (
-        (loading_checks.loads_quietly, ()),
-        (loading_checks.offers_something, ()),
-        (loading_checks.requirements_are_met, ()),
-        (loading_checks.imports_lightly, ()),
-        (loading_checks.references_resolve, ()),
-        (format_checks.readers_read_samples, _READERS),
-        (format_checks.bad_input_is_refused, _READERS),
-        (format_checks.writers_write_samples, (FormatWriter,)),
-        (format_checks.writers_are_deterministic, (FormatWriter,)),
-        (format_checks.writers_keep_their_input, (FormatWriter,)),
-        (format_checks.losses_are_honest, (FormatWriter,)),
-        (format_checks.formats_leave_the_system_alone, _FORMATS),
-        (work_checks.simulators_simulate, (Simulator,)),
-        (synthesis_checks.synthesizers_synthesize, (Synthesizer,)),
-        (work_checks.executors_compute, (Executor,)),
-        (work_checks.passes_keep_the_promise, (AlgorithmPass,)),
-        (work_checks.checks_answer, (Check,)),
-        (work_checks.builders_build_their_example, (TopologyBuilder,)),
-        (work_checks.commands_are_click_commands, (Command,)),
-        (work_checks.work_is_silent, _WORKERS),
-    )
+_RULES_BY_KINDS: tuple[tuple[Callable[[Subject], Iterable[str | Skip]], Kinds], ...] = (
+    (loading_checks.loads_quietly, ()),
+    (loading_checks.offers_something, ()),
+    (loading_checks.requirements_are_met, ()),
+    (loading_checks.imports_lightly, ()),
+    (loading_checks.references_resolve, ()),
+    (format_checks.readers_read_samples, _READERS),
+    (format_checks.bad_input_is_refused, _READERS),
+    (format_checks.writers_write_samples, (FormatWriter,)),
+    (format_checks.writers_are_deterministic, (FormatWriter,)),
+    (format_checks.writers_keep_their_input, (FormatWriter,)),
+    (format_checks.losses_are_honest, (FormatWriter,)),
+    (format_checks.formats_leave_the_system_alone, _FORMATS),
+    (work_checks.simulators_simulate, (Simulator,)),
+    (synthesis_checks.synthesizers_synthesize, (Synthesizer,)),
+    (work_checks.executors_compute, (Executor,)),
+    (work_checks.passes_keep_the_promise, (AlgorithmPass,)),
+    (work_checks.checks_answer, (Check,)),
+    (work_checks.builders_build_their_example, (TopologyBuilder,)),
+    (work_checks.commands_are_click_commands, (Command,)),
+    (work_checks.work_is_silent, _WORKERS),
 )
+
+
+def _rule(run: Callable[[Subject], Iterable[str | Skip]], kinds: Kinds) -> Rule:
+    """The rule by its function: the docstring is what people read, on one line."""
+    name = run.__name__.replace("_", "-")
+    words = (run.__doc__ or "").split()
+    return Rule(name, " ".join(words), run, kinds)
+
+
+RULES: tuple[Rule, ...] = tuple(_rule(run, kinds) for run, kinds in _RULES_BY_KINDS)
+"""Every rule, in the order in which results are shown."""
 
 
 def check_plugin(name: str, registry: Registry | None = None) -> tuple[RuleResult, ...]:
@@ -107,34 +118,57 @@ def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
         plugin = registry.plugin(name)
     except PluginError as error:
         return RuleResult(rule, Verdict.FAILED, (str(error),))
-    if plugin.status.state is not PluginState.LOADED:
-        return RuleResult(
-            rule, Verdict.FAILED, (f"{plugin} is {plugin.status.state}: {plugin.status.reason}",)
-        )
-    if rule.kinds and not any(isinstance(offer, rule.kinds) for offer in plugin.offers):
-        return RuleResult(rule, Verdict.SKIPPED, ("the plugin offers nothing of this kind",))
+    status = plugin.status
+    if status.state is not PluginState.LOADED:
+        problem = f"{plugin} is {status.state}: {status.reason}"
+        return RuleResult(rule, Verdict.FAILED, (problem,))
+    if not _num_subjects(rule, plugin):
+        reason = "the plugin offers nothing of this kind"
+        return RuleResult(rule, Verdict.SKIPPED, (reason,))
     return _judged(rule, Subject(plugin, registry))
 
 
+def _num_subjects(rule: Rule, plugin: Plugin) -> int:
+    """How many offers a rule is about: 1 for a rule about the plugin as a whole."""
+    if not rule.kinds:
+        return 1
+    return sum(isinstance(offer, rule.kinds) for offer in plugin.offers)
+
+
 def _judged(rule: Rule, subject: Subject) -> RuleResult:
+    """Problems and skips of one rule as its result."""
+    problems, skips = _found(rule, subject)
+    unchecked = [f"not checked: {reason}" for reason in skips]
+    details = (*_shortened(problems), *unchecked)
+    if problems:
+        return RuleResult(rule, Verdict.FAILED, details)
+    # Passed as soon as one offer could be checked; each that could not gives one reason.
+    is_unchecked = len(skips) >= _num_subjects(rule, subject.plugin)
+    verdict = Verdict.SKIPPED if is_unchecked else Verdict.PASSED
+    return RuleResult(rule, verdict, details)
+
+
+def _found(rule: Rule, subject: Subject) -> tuple[list[str], list[str]]:
+    """What a rule yields: problems, and reasons why something was not checked."""
     problems: list[str] = []
     skips: list[str] = []
     try:
         for found in rule.run(subject):
-            skips.append(found.reason) if isinstance(found, Skip) else problems.append(found)
+            if isinstance(found, Skip):
+                skips.append(found.reason)
+            else:
+                problems.append(found)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # A plugin may raise, or exit with, anything.
+    # A plugin may raise, or exit with, anything.
+    except BaseException as error:
         problems.append(reason_of(error))
-    details = (*_shortened(problems), *(f"not checked: {reason}" for reason in skips))
-    if problems:
-        return RuleResult(rule, Verdict.FAILED, details)
-    checkable = (
-        sum(isinstance(offer, rule.kinds) for offer in subject.plugin.offers) if rule.kinds else 1
-    )
-    return RuleResult(rule, Verdict.SKIPPED if len(skips) >= checkable else Verdict.PASSED, details)
+    return problems, skips
 
 
 def _shortened(problems: Sequence[str]) -> tuple[str, ...]:
+    """The first problems, and how many more there are."""
     hidden = len(problems) - _MOST_PROBLEMS
-    return (*problems[:_MOST_PROBLEMS], *([f"and {hidden} more"] if hidden > 0 else []))
+    if hidden <= 0:
+        return tuple(problems)
+    return (*problems[:_MOST_PROBLEMS], f"and {hidden} more")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 
@@ -14,6 +14,7 @@ from hub_core.model.diagnostics import HubError
 from hub_core.model.steps import StepTable
 from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import name_defect
+from hub_core.plugin_api.formats import Layout
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.sources import Source
 from hub_core.plugin_api.writer import FormatWriter
@@ -35,7 +36,7 @@ from hub_core.testing.subject import (
 )
 from hub_core.verification import verify
 
-# How losses name what the model has under another name.
+# How losses name what the model has under another name: by these words of people's language.
 _FEATURE_WORDS = {
     "collective_bytes": ("collective bytes", "size"),
     "control_indices": ("dependenc",),
@@ -46,6 +47,7 @@ _FEATURE_WORDS = {
     "extensions": ("extension",),
 }
 _OF_STEPS = frozenset(field.name for field in fields(StepTable))
+# Damage is random, and the same in every run: whoever fixes a reader wants to see it again.
 _SEED = 20240229
 _CUTS = 12
 _FLIPS = 12
@@ -55,20 +57,27 @@ def writers_write_samples(subject: Subject) -> Iterator[str]:
     """Every writer writes at least one sample, with names and bytes that fit its layout."""
     for writer in subject.offers(FormatWriter):
         written = renderings(writer)
+        layout = writer.format.layout
         if not written:
             yield f"{title(writer)} refuses every sample of hub_core.testing.samples"
         for sample, rendering in written.items():
-            names = rendering.artifacts
-            defects = [
-                reason for name in names if (reason := name_defect(name, writer.format.layout))
-            ]
-            if defects or not names:
-                yield f"{title(writer)}, sample {sample}: {defects[0] if defects else 'no artifact'}"
+            defect = _naming_defect(rendering, layout)
+            if defect:
+                yield f"{title(writer)}, sample {sample}: {defect}"
+
+
+def _naming_defect(rendering: Rendering, layout: Layout) -> str | None:
+    """The first name of an artifact that does not fit, or that there is none."""
+    if not rendering.artifacts:
+        return "no artifact"
+    defects = (name_defect(name, layout) for name in rendering.artifacts)
+    return next(filter(None, defects), None)
 
 
 def writers_are_deterministic(subject: Subject) -> Iterator[str]:
     """The same algorithm gives the same bytes, in processes with different hash seeds too."""
-    one, other = (probe.digests(subject.plugin.name, seed) for seed in ("1", "2"))
+    one = probe.digests(subject.plugin.name, "1")
+    other = probe.digests(subject.plugin.name, "2")
     for name in sorted(one.keys() | other.keys()):
         if one.get(name) != other.get(name):
             cure = "sort what comes from sets, keep out times and addresses"
@@ -80,9 +89,12 @@ def writers_keep_their_input(subject: Subject) -> Iterator[str]:
     for writer in subject.offers(FormatWriter):
         for sample, algorithm in all_samples().items():
             before = copy.deepcopy(algorithm)
+            # A refusal must not have changed anything either.
             _tolerating_refusal(partial(render, writer, algorithm))
-            if changed := before.differences(algorithm):
-                yield f"{title(writer)}, sample {sample}: writing changed {', '.join(changed)}"
+            changed = before.differences(algorithm)
+            if changed:
+                names = ", ".join(changed)
+                yield f"{title(writer)}, sample {sample}: writing changed {names}"
 
 
 def losses_are_honest(subject: Subject) -> Iterator[str | Skip]:
@@ -93,12 +105,12 @@ def losses_are_honest(subject: Subject) -> Iterator[str | Skip]:
     for writer in subject.offers(FormatWriter):
         reader = subject.reader_of(writer.format)
         if reader is None:
-            yield Skip(
-                f"{title(writer)}: no reader of the same format is installed, so nothing can be read back"
-            )
+            missing = "no reader of the same format is installed, so nothing can be read back"
+            yield Skip(f"{title(writer)}: {missing}")
             continue
+        samples = all_samples()
         for sample, rendering in renderings(writer).items():
-            problem = _undeclared_loss(all_samples()[sample], rendering, writer, reader)
+            problem = _undeclared_loss(samples[sample], rendering, writer, reader)
             if problem:
                 yield f"{title(writer)}, sample {sample}: {problem}"
 
@@ -107,12 +119,13 @@ def readers_read_samples(subject: Subject) -> Iterator[str | Skip]:
     """Every reader reads valid inputs; algorithms that it makes of correct ones are correct."""
     for reader in subject.readers():
         sources = subject.sources(reader)
+        # Whose format nobody writes has to bring inputs of its own.
         if not sources:
-            yield Skip(
-                f"{title(reader)}: it names no samples, and no writer of its format is installed"
-            )
+            missing = "it names no samples, and no writer of its format is installed"
+            yield Skip(f"{title(reader)}: {missing}")
         for name, source in sources.items():
-            if problem := _reading_problem(reader, source):
+            problem = _reading_problem(reader, source)
+            if problem:
                 yield f"{title(reader)}, {name}: {problem}"
 
 
@@ -122,20 +135,17 @@ def bad_input_is_refused(subject: Subject) -> Iterator[str | Skip]:
     Damaged valid input nothing else than that.
     """
     for reader in subject.readers():
-        for name, content in _nonsense():
-            yield from _refusal_problems(
-                reader, Source.of_bytes("bad-input", content), name, must_refuse=True
-            )
+        for what, content in _nonsense():
+            source = Source.of_bytes("bad-input", content)
+            yield from _refusal_problems(reader, source, what, must_refuse=True)
+        # A damaged program might do anything.
         if _executes(reader):
-            yield Skip(
-                f"{title(reader)}: it executes its input, so no damaged input is given to it"
-            )
+            reason = "it executes its input, so no damaged input is given to it"
+            yield Skip(f"{title(reader)}: {reason}")
             continue
-        for name, source in subject.sources(reader).items():
-            for damage, damaged in _damaged(source):
-                yield from _refusal_problems(
-                    reader, damaged, f"{name}, {damage}", must_refuse=False
-                )
+        for what, source in _all_damaged(subject.sources(reader)):
+            # A turned bit may give another valid file.
+            yield from _refusal_problems(reader, source, what, must_refuse=False)
 
 
 def formats_leave_the_system_alone(subject: Subject) -> Iterator[str]:
@@ -143,102 +153,112 @@ def formats_leave_the_system_alone(subject: Subject) -> Iterator[str]:
 
     A reader of programs may start the program that it reads.
     """
+    # A dictionary keeps the order and says everything once, however many samples show it.
     problems: dict[str, None] = {}
     for offer, work in _works(subject):
-        # The first call imports what the work needs.
-        _tolerating_refusal(work)
-        if printed := output_of(partial(_tolerating_refusal, work)).strip():
-            problems[f"{title(offer)} prints {printed!r:.60}"] = None
-        if _executes(offer):
-            continue
-        folders = (*_package_folders(__name__), *_package_folders(reference_of(offer)))
-        for access in accesses_of(partial(_tolerating_refusal, work), folders):
-            problems[f"{title(offer)} does not only compute: {access}"] = None
+        problems |= dict.fromkeys(_side_effects(offer, work))
     yield from problems
+
+
+def _side_effects(offer: Reader | FormatWriter, work: Callable[[], object]) -> Iterator[str]:
+    """What a piece of work prints, and what it asks the system for."""
+    tolerant = partial(_tolerating_refusal, work)
+    # The first call imports what the work needs.
+    tolerant()
+    printed = output_of(tolerant).strip()
+    if printed:
+        yield f"{title(offer)} prints {printed!r:.60}"
+    if _executes(offer):
+        return
+    # Data files of the plugin, and schemas of the core, may be read.
+    folders = (*_package_folders(__name__), *_package_folders(reference_of(offer)))
+    for access in accesses_of(tolerant, folders):
+        yield f"{title(offer)} does not only compute: {access}"
 
 
 def _executes(offer: Reader | FormatWriter) -> bool:
     return isinstance(offer, FormatReader) and offer.executes_source
 
 
+# --- losses ---
+
+
 def _undeclared_loss(
-    algorithm: Algorithm, written: Rendering, writer: FormatWriter, reader: FormatReader
+    algorithm: Algorithm,
+    written: Rendering,
+    writer: FormatWriter,
+    reader: FormatReader,
 ) -> str | None:
+    """What is lost on the way out and in again and was not said, or that the result is wrong."""
     read_back = call(reader, source_of(written, writer.format))
-    assert isinstance(read_back, Algorithm), (
-        f"{reader.read} returned {type(read_back).__name__}, expected Algorithm"
-    )
-    # Who read a file and from where is not part of what the file says.
-    changed = algorithm.differences(replace(read_back, provenance=algorithm.provenance))
-    features = [*(loss.feature for loss in written.losses), *written.restated]
-    undeclared = [name for name in changed if not _is_declared(name, features)]
+    message = f"{reader.read} returned {type(read_back).__name__}, expected Algorithm"
+    assert isinstance(read_back, Algorithm), message
+    undeclared = _undeclared_differences(algorithm, read_back, written)
     if undeclared:
-        return (
-            f"read back with another {', '.join(undeclared)}, and no loss names that as its feature"
-        )
+        names = ", ".join(undeclared)
+        return f"read back with another {names}, and no loss names that as its feature"
+    # What was lost may be what made it correct.
     if written.losses:
         return None
-    return (
-        None
-        if verify(read_back).ok
-        else f"read back it is wrong: {verify(read_back).diagnostics[0]}"
-    )
+    report = verify(read_back)
+    return None if report.ok else f"read back it is wrong: {report.diagnostics[0]}"
+
+
+def _undeclared_differences(
+    algorithm: Algorithm,
+    read_back: Algorithm,
+    written: Rendering,
+) -> list[str]:
+    """Names of what differs and is no feature of a loss or a restatement."""
+    # Who read a file and from where is not part of what the file says.
+    alike = replace(read_back, provenance=algorithm.provenance)
+    features = [*(loss.feature for loss in written.losses), *written.restated]
+    differences = algorithm.differences(alike)
+    return [name for name in differences if not _is_declared(name, features)]
 
 
 def _is_declared(difference: str, features: Sequence[str]) -> bool:
     """Whether a loss or a restatement names what differs, or `steps` for the whole table."""
     words = _FEATURE_WORDS.get(difference, (difference.replace("_", " "),))
-    words += ("steps",) if difference in _OF_STEPS else ()
-    return any(word in feature.lower().replace("_", " ") for feature in features for word in words)
+    if difference in _OF_STEPS:
+        words += ("steps",)
+    for feature in features:
+        spoken = feature.lower().replace("_", " ")
+        if any(word in spoken for word in words):
+            return True
+    return False
+
+
+# --- reading ---
 
 
 def _reading_problem(reader: Reader, source: Source) -> str | None:
+    """What is wrong with what a reader makes of a valid input."""
     model = call(reader, source)
     expected = Algorithm if isinstance(reader, FormatReader) else Topology
     if not isinstance(model, expected):
         return f"returned {type(model).__name__}, expected {expected.__name__}"
-    if isinstance(model, Algorithm) and not (report := verify(model)).ok:
-        return f"verification fails: {report.diagnostics[0]}"
-    return None
-
-
-def _nonsense() -> Iterator[tuple[str, bytes]]:
-    generator = random.Random(_SEED)
-    yield "empty input", b""
-    yield "100 zero bytes", bytes(100)
-    for size in (1, 64, 5000):
-        yield f"{size} random bytes", generator.randbytes(size)
-    yield "plain text", b"this is no algorithm\n" * 20
-
-
-def _damaged(source: Source) -> Iterator[tuple[str, Source]]:
-    """A valid source with its first part cut short, or one bit turned, at places all over it."""
-    generator = random.Random(_SEED)
-    first = source.parts[0]
-    content = first.load()
-    for cut in sorted({len(content) * k // _CUTS for k in range(1, _CUTS)}):
-        yield f"cut after {cut} bytes", _with_first_part(source, content[:cut])
-    for _ in range(_FLIPS if content else 0):
-        position, bit = generator.randrange(len(content)), generator.randrange(8)
-        turned = (
-            content[:position] + bytes([content[position] ^ 1 << bit]) + content[position + 1 :]
-        )
-        yield f"bit {bit} of byte {position} turned", _with_first_part(source, turned)
-
-
-def _with_first_part(source: Source, content: bytes) -> Source:
-    first = replace(source.parts[0], load=lambda: content, size=len(content))
-    return Source(source.name, (first, *source.parts[1:]), report=lambda diagnostic: None)
+    # A topology is checked where it is built.
+    if not isinstance(model, Algorithm):
+        return None
+    # Samples are correct algorithms, so what is read must be one.
+    report = verify(model)
+    return None if report.ok else f"verification fails: {report.diagnostics[0]}"
 
 
 def _refusal_problems(
-    reader: Reader, source: Source, what: str, must_refuse: bool
-) -> Iterable[str]:
+    reader: Reader,
+    source: Source,
+    what: str,
+    must_refuse: bool,
+) -> Iterator[str]:
+    """What is wrong with how a reader takes a bad input."""
     try:
         model = call(reader, source)
     except HubError as error:
         if error.diagnostics[0].location.file is None:
             yield f"{title(reader)}, {what}: the error names no file: {error}"
+    # Whatever else a parser runs into is not for users to see.
     except Exception as error:
         yield f"{title(reader)}, {what}: {reason_of(error)}, expected a HubError"
     else:
@@ -246,15 +266,61 @@ def _refusal_problems(
             yield f"{title(reader)}, {what}: accepted as {type(model).__name__}"
 
 
+# --- bad input ---
+
+
+def _nonsense() -> Iterator[tuple[str, bytes]]:
+    """Inputs that are of no format, and what messages call them."""
+    generator = random.Random(_SEED)
+    # Parsers stumble over different things: no header, no text, no structure.
+    yield "empty input", b""
+    yield "100 zero bytes", bytes(100)
+    for size in (1, 64, 5000):
+        yield f"{size} random bytes", generator.randbytes(size)
+    yield "plain text", b"this is no algorithm\n" * 20
+
+
+def _all_damaged(sources: Mapping[str, Source]) -> Iterator[tuple[str, Source]]:
+    """Every valid source, damaged in every way, and what messages call it."""
+    for name, source in sources.items():
+        for damage, damaged in _damaged(source):
+            yield f"{name}, {damage}", damaged
+
+
+def _damaged(source: Source) -> Iterator[tuple[str, Source]]:
+    """A valid source with its first part cut short, or one bit turned, at places all over it."""
+    generator = random.Random(_SEED)
+    content = source.parts[0].load()
+    # Of a short file, several places are the same.
+    places = {len(content) * number // _CUTS for number in range(1, _CUTS)}
+    for cut in sorted(places):
+        yield f"cut after {cut} bytes", _with_first_part(source, content[:cut])
+    for _ in range(_FLIPS if content else 0):
+        position = generator.randrange(len(content))
+        bit = generator.randrange(8)
+        turned = bytearray(content)
+        turned[position] ^= 1 << bit
+        damaged = _with_first_part(source, bytes(turned))
+        yield f"bit {bit} of byte {position} turned", damaged
+
+
+def _with_first_part(source: Source, content: bytes) -> Source:
+    """The source with another first part; what its reader reports is not listened to."""
+    first = replace(source.parts[0], load=lambda: content, size=len(content))
+    return Source(source.name, (first, *source.parts[1:]), report=lambda diagnostic: None)
+
+
+# --- works ---
+
+
 def _works(subject: Subject) -> Iterator[tuple[Reader | FormatWriter, Callable[[], object]]]:
+    """Everything that a plugin's readers and writers can be asked for, good and bad."""
     for writer in subject.offers(FormatWriter):
         for algorithm in all_samples().values():
             yield writer, partial(render, writer, algorithm)
     for reader in subject.readers():
-        for source in (
-            *subject.sources(reader).values(),
-            Source.of_bytes("bad-input", b"no algorithm"),
-        ):
+        bad = Source.of_bytes("bad-input", b"no algorithm")
+        for source in (*subject.sources(reader).values(), bad):
             yield reader, partial(call, reader, source)
 
 
@@ -267,8 +333,14 @@ def _tolerating_refusal(work: Callable[[], object]) -> None:
 
 def _package_folders(reference: str) -> list[str]:
     """Folders of the distribution that a module lies in: its own data files may be read."""
-    package = reference.partition(":")[0].partition(".")[0]
-    modules = [
-        module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == package
-    ]
-    return [str(folder) for module in modules for folder in getattr(module, "__path__", ())]
+    package = _top_package(reference.partition(":")[0])
+    folders: list[str] = []
+    # In the order of names, since the order of imports differs from run to run.
+    for name, module in sorted(sys.modules.items()):
+        if _top_package(name) == package:
+            folders += map(str, getattr(module, "__path__", ()))
+    return folders
+
+
+def _top_package(module: str) -> str:
+    return module.partition(".")[0]

@@ -10,6 +10,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+# Names of audit events that tell of something outside the process ("Audit events table" of Python's
+# library reference); `open` is looked at apart.
 _AUDITED = (
     "os.",
     "shutil.",
@@ -23,6 +25,8 @@ _AUDITED = (
     "sqlite3.",
     "glob.",
 )
+_IMPORTERS = ("importlib", "importlib_metadata")
+_LONGEST_LINE = 120
 
 
 def output_of(work: Callable[[], object]) -> str:
@@ -55,18 +59,25 @@ class _Watch(threading.local):
     own_folders: tuple[str, ...] = ()
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
-        if self.seen is None or not (event == "open" or event.startswith(_AUDITED)):
+        """Take an event of the whole process: the hook of PEP 578."""
+        if self.seen is None or not _is_access(event):
             return
-        if not (event == "open" and self._is_own(*arguments[:2])) and not _is_importing():
-            self.seen.append(f"{event} {', '.join(map(repr, arguments[:1]))}"[:120])
+        # Data files of a distribution are a part of it, as its code is.
+        if event == "open" and self._is_own(*arguments[:2]):
+            return
+        # A first call imports what the work needs, which opens files as well.
+        if _is_importing():
+            return
+        what = ", ".join(map(repr, arguments[:1]))
+        self.seen.append(f"{event} {what}"[:_LONGEST_LINE])
 
     def _is_own(self, path: object, mode: object) -> bool:
+        """Whether a file of the distribution itself is opened for reading."""
+        # The mode is None where flags alone are given, as by `os.open`.
         is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")
-        return (
-            is_reading
-            and isinstance(path, str)
-            and os.path.abspath(path).startswith(self.own_folders)
-        )
+        if not is_reading or not isinstance(path, str):
+            return False
+        return os.path.abspath(path).startswith(self.own_folders)
 
 
 @functools.cache
@@ -77,13 +88,18 @@ def _installed_watch() -> _Watch:
     return watch
 
 
+def _is_access(event: str) -> bool:
+    return event == "open" or event.startswith(_AUDITED)
+
+
 def _is_importing() -> bool:
-    return any(
-        name.partition(".")[0] in ("importlib", "importlib_metadata") for name in _calling_modules()
-    )
+    """Whether the import system is at work further up the stack."""
+    packages = (name.partition(".")[0] for name in _calling_modules())
+    return any(package in _IMPORTERS for package in packages)
 
 
 def _calling_modules() -> Iterator[str]:
+    """Names of the modules whose code is being run, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         yield str(frame.f_globals.get("__name__", ""))

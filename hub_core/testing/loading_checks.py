@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hub_core.installed import canonical_name, find_distribution
-from hub_core.plugin_api.references import resolve
+from hub_core.plugin_api.references import Reference, resolve
 from hub_core.registry.border import reason_of
 from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
@@ -16,6 +16,7 @@ from hub_core.registry.descriptions import reference_of
 from hub_core.testing import probe
 from hub_core.testing.subject import Skip, Subject, title
 
+# What takes longer to import than all plugins together.
 HEAVY_MODULES = frozenset(
     {
         "google.protobuf",
@@ -45,15 +46,22 @@ def offers_something(subject: Subject) -> Iterator[str]:
     if not subject.plugin.offers:
         yield "no hook returns anything; are the functions marked with @hookimpl?"
     for offer in subject.plugin.offers:
+        # Readers and writers are described by their format.
         described: object = getattr(offer, "format", offer)
-        if not str(getattr(described, "description", "")).strip():
+        description = str(getattr(described, "description", ""))
+        if not description.strip():
             yield f"{title(offer)} has no description"
-    yield from (clash for clash in subject.registry.clashes() if f"{subject.plugin}" in clash)
+    own_name = f"{subject.plugin}"
+    # Two plugins with one name are both at fault: each of them is told.
+    for clash in subject.registry.clashes():
+        if own_name in clash:
+            yield clash
 
 
 def imports_lightly(subject: Subject) -> Iterator[str]:
     """Loading the plugin, in a fresh process, imports no heavy module: listings must stay fast."""
-    heavy = sorted(probe.imported_modules(subject.plugin.name) & HEAVY_MODULES)
+    imported = probe.imported_modules(subject.plugin.name)
+    heavy = sorted(imported & HEAVY_MODULES)
     if heavy:
         cure = "import it in the function that needs it"
         yield f"loading the plugin imports {', '.join(heavy)}; {cure}"
@@ -62,14 +70,24 @@ def imports_lightly(subject: Subject) -> Iterator[str]:
 def references_resolve(subject: Subject) -> Iterator[str]:
     """Every `module:function` can be imported and called."""
     for offer in subject.plugin.offers:
-        for reference in filter(None, (reference_of(offer), getattr(offer, "samples", ""))):
-            try:
-                function = resolve(reference)
-            except BaseException as error:  # An import may do anything.
-                yield f"{title(offer)}: {reference}: {reason_of(error)}"
-                continue
-            if not callable(function):
-                yield f"{title(offer)}: {reference} is {type(function).__name__}, not a function"
+        stated = (reference_of(offer), getattr(offer, "samples", ""))
+        # Samples may be left out.
+        for reference in filter(None, stated):
+            problem = _reference_problem(reference)
+            if problem:
+                yield f"{title(offer)}: {reference}{problem}"
+
+
+def _reference_problem(reference: Reference) -> str:
+    """What is wrong with a reference, as what follows it in a message; empty for nothing."""
+    try:
+        function = resolve(reference)
+    # An import may do anything, and exit as well.
+    except BaseException as error:
+        return f": {reason_of(error)}"
+    if callable(function):
+        return ""
+    return f" is {type(function).__name__}, not a function"
 
 
 def requirements_are_met(subject: Subject) -> Iterator[str | Skip]:
@@ -78,10 +96,10 @@ def requirements_are_met(subject: Subject) -> Iterator[str | Skip]:
         yield Skip("the core requires no core")
         return
     own = find_distribution(subject.plugin.distribution)
-    if not any(
-        canonical_name(requirement.name) == CORE_DISTRIBUTION
-        for requirement in active_requirements(own)
-    ):
+    required = {canonical_name(requirement.name) for requirement in active_requirements(own)}
+    # Without it, a plugin made for another core is found out only when it breaks.
+    if CORE_DISTRIBUTION not in required:
         stated = f"which versions of {CORE_DISTRIBUTION} it works with (Requires-Dist)"
         yield f"{subject.plugin.distribution} does not state {stated}"
-    yield from (f"requirement not met: {requirement}" for requirement in unmet_requirements(own))
+    for requirement in unmet_requirements(own):
+        yield f"requirement not met: {requirement}"

@@ -26,6 +26,8 @@ from hub_core.testing.samples import all_samples
 T = TypeVar("T", bound=Offer)
 Reader = FormatReader | TopologyReader
 
+_RANK_IN_NAME = re.compile(r"\.(\d+)\.[^.]+\Z")
+
 
 @dataclass(frozen=True, slots=True)
 class Skip:
@@ -51,35 +53,45 @@ class Subject:
 
     def writer_of(self, format: Format) -> FormatWriter | None:
         """A writer of the format, of this plugin or another."""
-        found = [writer for writer in self.registry.all(FormatWriter) if writer.name == format.name]
-        own = [writer for writer in found if writer.plugin == self.plugin]
-        return (own or found)[0].offer if found else None
+        return self._of_format(FormatWriter, format)
 
     def reader_of(self, format: Format) -> FormatReader | None:
         """A reader of the format, of this plugin or another."""
-        found = [reader for reader in self.registry.all(FormatReader) if reader.name == format.name]
-        own = [reader for reader in found if reader.plugin == self.plugin]
-        return (own or found)[0].offer if found else None
+        return self._of_format(FormatReader, format)
 
     def sources(self, reader: Reader) -> dict[str, Source]:
         """Valid inputs of a reader by name.
 
         Its own samples, and what a writer of its format makes of the kit's.
         """
-        sources: dict[str, Source] = {}
-        if reader.samples:
-            stated = resolve(reader.samples)()
-            assert isinstance(stated, list | tuple), (
-                f"{reader.samples} returned {type(stated).__name__}, expected a list of Source"
-            )
-            sources |= {source.name: source for source in stated}
-        writer = self.writer_of(reader.format) if isinstance(reader, FormatReader) else None
-        if writer is not None:
-            sources |= {
-                name: source_of(rendering, writer.format)
-                for name, rendering in renderings(writer).items()
-            }
-        return sources
+        return {**_stated_samples(reader), **self._written_samples(reader)}
+
+    def _of_format(self, kind: type[T], format: Format) -> T | None:
+        found = [provided for provided in self.registry.all(kind) if provided.name == format.name]
+        # A plugin is judged by its own partner where it has one.
+        found.sort(key=lambda provided: provided.plugin != self.plugin)
+        return found[0].offer if found else None
+
+    def _written_samples(self, reader: Reader) -> dict[str, Source]:
+        """The kit's algorithms in the format of a reader, where somebody writes it."""
+        # No offer writes topologies.
+        if not isinstance(reader, FormatReader):
+            return {}
+        writer = self.writer_of(reader.format)
+        if writer is None:
+            return {}
+        written = renderings(writer).items()
+        return {name: source_of(rendering, writer.format) for name, rendering in written}
+
+
+def _stated_samples(reader: Reader) -> dict[str, Source]:
+    """The samples that a reader names itself."""
+    if not reader.samples:
+        return {}
+    stated = resolve(reader.samples)()
+    message = f"{reader.samples} returned {type(stated).__name__}, expected a list of Source"
+    assert isinstance(stated, list | tuple), message
+    return {source.name: source for source in stated}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +109,10 @@ class Rendering:
 def call(offer: Offer, *arguments: object) -> object:
     """Call the work behind an offer with its default options; what it raises passes through."""
     record: type = getattr(offer, "options", NoOptions)
-    return resolve(reference_of(offer))(*arguments, bind_options(record, {}, {}, title(offer)))
+    # Nothing is given, and the environment is empty: the kit judges the defaults alone.
+    options = bind_options(record, {}, {}, title(offer))
+    work = resolve(reference_of(offer))
+    return work(*arguments, options)
 
 
 def title(offer: Offer) -> str:
@@ -108,14 +123,13 @@ def title(offer: Offer) -> str:
 def render(writer: FormatWriter, algorithm: Algorithm) -> Rendering:
     """Write an algorithm into memory."""
     result = call(writer, algorithm)
-    assert isinstance(result, WriteResult), (
-        f"{writer.write} returned {type(result).__name__}, expected WriteResult"
-    )
-    return Rendering(
-        {a.name: bytes(a.content()) for a in result.artifacts},
-        tuple(result.losses),
-        tuple(result.restated),
-    )
+    message = f"{writer.write} returned {type(result).__name__}, expected WriteResult"
+    assert isinstance(result, WriteResult), message
+    artifacts: dict[str, bytes] = {}
+    # Artifacts may come from a generator: each is made before the next one is asked for.
+    for artifact in result.artifacts:
+        artifacts[artifact.name] = bytes(artifact.content())
+    return Rendering(artifacts, tuple(result.losses), tuple(result.restated))
 
 
 def renderings(writer: FormatWriter) -> dict[str, Rendering]:
@@ -136,12 +150,15 @@ def source_of(rendering: Rendering, format: Format) -> Source:
     """Artifacts as a source, as if they had been written to disk and opened."""
     suffix = format.suffixes[0] if format.suffixes else ""
     if format.layout is Layout.FILE:
-        return Source.of_bytes(f"sample{suffix}", next(iter(rendering.artifacts.values())))
+        contents = iter(rendering.artifacts.values())
+        return Source.of_bytes(f"sample{suffix}", next(contents))
+    # What follows a prefix begins with its rank, what lies in a folder is a path.
     lead = "sample" if format.layout is Layout.PREFIX else "sample/"
     parts = [_part(f"{lead}{name}", content) for name, content in rendering.artifacts.items()]
     return Source("sample", tuple(parts))
 
 
 def _part(name: str, content: bytes) -> SourcePart:
-    rank = re.search(r"\.(\d+)\.[^.]+\Z", name)
-    return SourcePart(name, lambda: content, int(rank[1]) if rank else None, len(content))
+    match = _RANK_IN_NAME.search(name)
+    rank = int(match[1]) if match else None
+    return SourcePart(name, lambda: content, rank, len(content))

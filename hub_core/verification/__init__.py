@@ -10,7 +10,11 @@ if TYPE_CHECKING:
     from hub_core.verification.conflicts import adjacent_conflicts
     from hub_core.verification.expectations import parse_expectation
     from hub_core.verification.fifo import FifoSafety, fifo_safety
-    from hub_core.verification.happens_before import (
+    from hub_core.verification.order_graph import OrderGraph
+    from hub_core.verification.reachability import unordered_in, unordered_pairs
+    from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
+    from hub_core.verification.report import ModeReport, VerifyReport
+    from hub_core.verification.step_order import (
         HappensBefore,
         describe_cycle,
         find_cycle,
@@ -19,10 +23,6 @@ if TYPE_CHECKING:
         report_deadlock,
         sequential_positions,
     )
-    from hub_core.verification.order_graph import OrderGraph
-    from hub_core.verification.reachability import unordered_in, unordered_pairs
-    from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
-    from hub_core.verification.report import ModeReport, VerifyReport
     from hub_core.verification.verification_input import VerificationInput
     from hub_core.verification.verifier import verify, verify_input
 
@@ -38,7 +38,7 @@ _HOMES = {
     "hub_core.verification.conflicts": "adjacent_conflicts",
     "hub_core.verification.expectations": "parse_expectation",
     "hub_core.verification.fifo": "FifoSafety fifo_safety",
-    "hub_core.verification.happens_before": (
+    "hub_core.verification.step_order": (
         "HappensBefore describe_cycle find_cycle happens_before order_with report_deadlock "
         "sequential_positions"
     ),

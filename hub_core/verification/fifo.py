@@ -25,7 +25,7 @@ from hub_core.model.findings import Findings
 from hub_core.model.levels import Order, topological_levels
 from hub_core.model.messages import Messages, connection_keys, match_messages
 from hub_core.model.steps import StepTable
-from hub_core.verification.happens_before import describe_cycle, find_cycle
+from hub_core.verification.step_order import describe_cycle, find_cycle
 
 # Nodes of a graph of gigabytes.
 MAX_TRANSFERS = 1 << 24

@@ -8,7 +8,7 @@ import numpy as np
 
 from hub_core.model.columns import BoolArray, Int64Array, csr
 from hub_core.model.steps import StepTable
-from hub_core.verification.happens_before import HappensBefore
+from hub_core.verification.step_order import HappensBefore
 
 
 class OrderGraph:

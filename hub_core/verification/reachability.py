@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from hub_core.model.columns import BoolArray, Int64Array, ordinals
 from hub_core.model.steps import StepTable
-from hub_core.verification.happens_before import HappensBefore
 from hub_core.verification.order_graph import OrderGraph
+from hub_core.verification.step_order import HappensBefore
 
 _PROBED_PARENTS = 8
 _CONTRACTIONS = 16

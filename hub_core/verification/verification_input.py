@@ -10,9 +10,9 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.columns import BoolArray
 from hub_core.model.findings import Findings
 from hub_core.model.messages import Messages, match_messages
-from hub_core.verification.happens_before import HappensBefore, happens_before
 from hub_core.verification.order_graph import OrderGraph
 from hub_core.verification.regions import check_regions
+from hub_core.verification.step_order import HappensBefore, happens_before
 
 
 class VerificationInput:

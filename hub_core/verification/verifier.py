@@ -24,14 +24,14 @@ from hub_core.verification.contents import (
     check_contents,
 )
 from hub_core.verification.fifo import report_fifo_deadlock
-from hub_core.verification.happens_before import (
+from hub_core.verification.reachability import unordered_in
+from hub_core.verification.regions import Regions, common_unit, find_regions
+from hub_core.verification.report import ModeReport, VerifyReport, verdict
+from hub_core.verification.step_order import (
     order_with,
     report_deadlock,
     sequential_positions,
 )
-from hub_core.verification.reachability import unordered_in
-from hub_core.verification.regions import Regions, common_unit, find_regions
-from hub_core.verification.report import ModeReport, VerifyReport, verdict
 from hub_core.verification.step_program import compile_steps
 from hub_core.verification.verification_input import VerificationInput
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -163,20 +162,6 @@ def test_messages_in_bytes_of_an_unknown_collective_have_no_bandwidth(
     ).report()
     # The finishing time that ASTRA-sim 518bd51 printed for its shipped sample.
     assert (report["time_ns"], report["algorithm_bandwidth_bytes_per_s"]) == (90174, None)
-
-
-def test_a_timeline_is_a_chrome_trace_of_the_simulated_steps(
-    collhub, ring: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "trace.json"
-    assert (
-        collhub("simulate", ring, "--topology", RING, "--size", "1MiB", "--timeline", out).code == 0
-    )
-    events = json.loads(out.read_text())["traceEvents"]
-    assert (
-        max(event["ts"] + event["dur"] for event in events if event["ph"] == "X") == RING_NS / 1000
-    )
-    assert sum(event["ph"] == "s" for event in events) == 24
 
 
 def test_a_timeline_wants_one_size(collhub, ring: Path, tmp_path: Path) -> None:

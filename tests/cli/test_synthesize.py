@@ -1,4 +1,7 @@
-"""`collhub synthesize` with a synthesizer that every test can see through: everything in turn over one ring."""
+"""`collhub synthesize` with a synthesizer that every test can see through.
+
+It sends everything in turn over one ring.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,34 @@ import pytest
 
 from hub_core.cli.main import main
 
+# The synthesizer makes its algorithm of a schedule.
+pytest.importorskip("collhub_schedules")
+
 MakePlugin = Callable[..., Path]
 Program = Callable[..., tuple[int, str, str]]
 
 RELAY = """
+@dataclass(frozen=True, slots=True)
+class RoundsOptions:
+    pieces: int = option(OptionType.INT, 1, "h")
+
 @hookimpl
 def collhub_producers():
-    return [Synthesizer("rounds", "a ring, hop by hop", f"{__name__}:synthesize", (Option("pieces", OptionType.INT, 1, "h"),))]
+    reference = f"{__name__}:synthesize"
+    return [Synthesizer("rounds", "a ring, hop by hop", reference, RoundsOptions)]
 
 def synthesize(request, options):
     import numpy as np
     from dataclasses import replace
     from hub_core import CollectiveKind, UsageError
-    from hub_core.transfers import Chunks, Transfers, algorithm_of
-    if request.collective.kind not in (CollectiveKind.BROADCAST, CollectiveKind.ALL_GATHER):
+    from collhub_schedules import Chunks, Transfers, algorithm_of
+
+    kind, ranks = request.collective.kind, request.collective.num_ranks
+    if kind not in (CollectiveKind.BROADCAST, CollectiveKind.ALL_GATHER):
         raise UsageError("only broadcasts and all-gathers")
-    n, pieces = request.topology.num_npus, options["pieces"]
-    is_broadcast = request.collective.kind is CollectiveKind.BROADCAST
-    collective = replace(request.collective, unit_count=pieces * (1 if is_broadcast else request.collective.num_ranks))
+    n, pieces = request.topology.num_npus, options.pieces
+    shares = 1 if kind is CollectiveKind.BROADCAST else ranks
+    collective = replace(request.collective, unit_count=pieces * shares)
     chunks = Chunks.cut(collective, [1] * pieces)
     start = np.asarray(request.npus)[chunks.origin]
     chunk, hop = (axis.ravel() for axis in np.indices((len(chunks), n - 1)))
@@ -37,9 +50,23 @@ def synthesize(request, options):
     columns = [chunk, source, (source + 1) % n, source, hop, hop + 1]
     ones = np.ones(len(chunk), np.int64)
     request.progress(0.5, "halfway")
-    algorithm = algorithm_of(collective, chunks, Transfers(*columns, ones > 1, ones), npus=request.npus,
-                             num_npus=n, wanted=request.wanted, collective_bytes=request.collective_bytes)
-    return SynthesisResult(algorithm, 1000 * (n - 1), {"diameter": 1000}, {"pieces": pieces}, request.wanted is not None, True)
+    algorithm = algorithm_of(
+        collective,
+        chunks,
+        Transfers(*columns, ones > 1, ones),
+        npus=request.npus,
+        num_npus=n,
+        wanted=request.wanted,
+        collective_bytes=request.collective_bytes,
+    )
+    return SynthesisResult(
+        algorithm,
+        1000 * (n - 1),
+        {"diameter": 1000},
+        {"pieces": pieces},
+        request.wanted is not None,
+        True,
+    )
 """
 
 
@@ -166,11 +193,13 @@ GOOD = ("--collective", "all-gather", "--topology", "ring:4", "--size", "1MiB")
     [
         (
             (*GOOD, "--root", "1"),
-            "--root has no meaning for all-gather; it belongs to broadcast, reduce, gather, scatter",
+            "--root has no meaning for all-gather; "
+            "it belongs to broadcast, reduce, gather, scatter",
         ),
         (
             (*GOOD, "--relays"),
-            "--relays has no meaning where all NPUs take part; name those that take part with --ranks",
+            "--relays has no meaning where all NPUs take part; "
+            "name those that take part with --ranks",
         ),
         ((*GOOD, "--to", "json"), "--to has no meaning without -o; say where to write: -o OUT"),
         (

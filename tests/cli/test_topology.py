@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -114,21 +113,6 @@ def test_lone_npu_is_no_defect(collhub, text: str) -> None:
     assert (run.code, run.error_lines) == (0, [])
 
 
-def test_draw_writes_svg_to_a_file_or_stdout(collhub, tmp_path: Path) -> None:
-    out = tmp_path / "ring.svg"
-    run = collhub("topology", "draw", "ring:4", "-o", out)
-    assert (run.code, run.out, run.err) == (0, "", f"wrote {out}\n")
-    assert ElementTree.fromstring(out.read_bytes()).tag.endswith("svg")
-    assert collhub("topology", "draw", "ring:4", "-o", "-").out.encode() == out.read_bytes()
-
-
-def test_drawing_replaces_the_one_before(collhub, tmp_path: Path) -> None:
-    out = tmp_path / "net.svg"
-    for text in ("ring:4", "mesh:2x2"):
-        assert collhub("topology", "draw", text, "-o", out).code == 0
-    assert b"mesh:2x2" in out.read_bytes()
-
-
 def test_convert_writes_the_document_that_is_read_again(collhub, tmp_path: Path) -> None:
     out = tmp_path / "net.json"
     report = collhub("topology", "convert", "dragonfly:2,1,1", "-o", out, "--json").report()
@@ -175,10 +159,6 @@ def test_report_and_output_cannot_share_stdout(collhub, command: str) -> None:
         (
             ["check", "ring:4", "--size", "0MiB"],
             "size '0MiB' is not a positive whole number of bytes",
-        ),
-        (
-            ["draw", "ring:5000", "-o", "x.svg"],
-            "topology ring:5000: 5000 nodes are more than 4096 in one picture; draw a part",
         ),
         (["draw", "ring:4"], "Missing option '-o' / '--output'"),
         (["show"], "Missing argument 'T'"),

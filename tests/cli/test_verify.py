@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-
-from hub_core.certificates import network_object
-from hub_core.model.collectives import Collective
-from hub_core.model.kinds import CollectiveKind
-from hub_core.network.builders import parse_topology
-from hub_core.transfers import Chunks, Transfers, algorithm_of
 
 
 def test_a_correct_algorithm_is_exit_0(collhub, ring: Path) -> None:
@@ -97,73 +90,6 @@ def test_an_outcome_that_was_not_judged_is_not_called_correct(collhub, corpus: P
     run = collhub("verify", corpus / "chakra" / "astra-sim-custom-ring-8" / "custom_allreduce")
     assert run.code == 0
     assert run.out.splitlines()[0].endswith("nothing wrong found, contents not judged")
-
-
-@pytest.fixture
-def certified(save, tmp_path: Path) -> Path:
-    """A broadcast of two ranks that carries the proof of its rate."""
-    topology = parse_topology("line:2?bandwidth=10GB/s")
-    collective = Collective(CollectiveKind.BROADCAST, 2, 1, root=0, in_place=True)
-    one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
-    transfers = Transfers(zero, zero, one, zero, zero, one, np.zeros(1, np.bool_), one)
-    certificate = {
-        "schema": "collhub/certificate-1",
-        "collective": "broadcast",
-        "root": 0,
-        "ranks": [0, 1],
-        "network": network_object(topology),
-        "rate": "10000000000",
-        "bound": {"kind": "cut", "nodes": [0], "rate": "10000000000"},
-        "is_optimal": True,
-        "tree_count": {
-            "trees": 1,
-            "at_least": 1,
-            "status": "optimal",
-            "reason": "a packing has a tree",
-        },
-        "trees": [{"root": 0, "weight": "10000000000", "depth": 1, "parents": [-1, 0]}],
-    }
-    extensions = {"packer": {"certificate": certificate}}
-    return save(
-        algorithm_of(collective, Chunks.cut(collective, [1]), transfers, extensions=extensions),
-        tmp_path / "c.json",
-    )
-
-
-def test_a_certificate_that_holds_is_exit_0(collhub, certified: Path) -> None:
-    run = collhub("verify", certified, "--certificate", "--topology", "line:2?bandwidth=10GB/s")
-    assert (run.code, run.err) == (0, "")
-    assert "certificate  holds: no algorithm has a higher rate\n" in run.out
-    assert "bound        10 GB/s (10000000000 bytes/s)\n" in run.out
-
-
-def test_a_certificate_for_another_network_is_exit_1(collhub, certified: Path) -> None:
-    run = collhub(
-        "verify", certified, "--certificate", "--topology", "line:2?bandwidth=11GB/s", "--json"
-    )
-    report = run.report()
-    assert (run.code, report["ok"], report["certificate"]["ok"]) == (1, True, False)
-    assert [found["code"] for found in report["certificate"]["diagnostics"]] == [
-        "certificate-topology"
-    ]
-
-
-def test_the_report_holds_the_certificate_only_where_it_was_asked_for(
-    collhub, certified: Path
-) -> None:
-    assert "certificate" not in collhub("verify", certified, "--json").report()
-    assert (
-        collhub("verify", certified, "--json", "--certificate").report()["certificate"][
-            "is_optimal"
-        ]
-        is True
-    )
-
-
-def test_an_algorithm_without_a_certificate_is_exit_1(collhub, ring: Path) -> None:
-    run = collhub("verify", ring, "--certificate")
-    assert (run.code, len(run.error_lines)) == (1, 1)
-    assert "carries no certificate" in run.error_lines[0]
 
 
 def test_a_topology_belongs_to_a_certificate(collhub, ring: Path) -> None:

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from collhub_schedules import Chunks, Transfers, algorithm_of
 
 import hub_core
 from hub_core.documents.topologies import topology_from_json, topology_to_json
@@ -18,7 +19,6 @@ from hub_core.network.builders import parse_topology
 from hub_core.network.connectedness import check_topology
 from hub_core.network.topology import Topology
 from hub_core.plugin_api import Source
-from hub_core.transfers import Chunks, Transfers, algorithm_of
 
 BOTH = "dgx1v+dgx1-pcie"
 PAIR = "fc:2?bandwidth=50GB/s&latency=0ns+fc:2?bandwidth=10GB/s&latency=0ns"

@@ -28,7 +28,7 @@ from hub_core.verification import (
     values,
     verify,
 )
-from hub_core.verification.happens_before import happens_before
+from hub_core.verification.step_order import happens_before
 
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind
 IN, OUT, TMP, UNKNOWN = Buffer

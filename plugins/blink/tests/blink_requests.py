@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hub_core.pipeline.work import work as pipeline
+from collhub_certificates import CertificateReport, check_certificate
+from collhub_schedules import find_certificate
 
 import hub_core
-from hub_core.certificates import CertificateReport, check_certificate, find_certificate
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology, parse_topology
 from hub_core.plugin_api import SynthesisResult
@@ -39,7 +39,7 @@ def synthesized(
         CollectiveKind(kind), ranks, units, root=root if kind in _ROOTED else None, in_place=True
     )
     given = {name: str(value) for name, value in options.items()}
-    return pipeline.synthesize(
+    return hub_core.synthesize(
         collective,
         network,
         size,

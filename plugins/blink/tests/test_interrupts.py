@@ -8,7 +8,6 @@ from blink_requests import MIB
 from collhub_blink.fewest.counting import search_counts
 from collhub_blink.fewest.weights import Budget
 from collhub_packing import SpanningTree
-from hub_core.pipeline.work import work as pipeline
 
 import hub_core
 from hub_core.model import Collective, CollectiveKind
@@ -26,7 +25,7 @@ def interrupted_at(call: int) -> SynthesisResult:
             raise KeyboardInterrupt
 
     collective = Collective(CollectiveKind.ALL_REDUCE, 8, 1, in_place=True)
-    return pipeline.synthesize(
+    return hub_core.synthesize(
         collective, parse_topology("dgx1p"), MIB, name="blink", progress=progress
     )
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
+from collhub_goal.options import GoalWriteOptions
 from collhub_goal.plugin import collhub_consumers
 from collhub_goal.read import read
 from collhub_goal.write import write
@@ -22,7 +21,7 @@ from hub_core.model import (
     StepKind,
     StepTableBuilder,
 )
-from hub_core.plugin_api import Format, FormatWriter, Source
+from hub_core.plugin_api import Format, FormatWriter, NoOptions, Source
 from hub_core.registry.bind_options import bind_options
 from hub_core.testing import all_samples, ring_all_reduce
 from hub_core.verification import verify
@@ -30,8 +29,10 @@ from hub_core.verification import verify
 WRITER = next(offer for offer in collhub_consumers() if isinstance(offer, FormatWriter))
 
 
-def options(**given: str | int) -> Mapping[str, str | int | float | bool | None]:
-    return bind_options(WRITER.options, given, {}, "writer goal")
+def options(**given: str | int) -> GoalWriteOptions:
+    bound = bind_options(WRITER.options, given, {}, "writer goal")
+    assert isinstance(bound, GoalWriteOptions)
+    return bound
 
 
 def written(algorithm: Algorithm, **given: str | int) -> str:
@@ -41,9 +42,8 @@ def written(algorithm: Algorithm, **given: str | int) -> str:
 
 def read_text(text: str, reports: list[Diagnostic] | None = None) -> Algorithm:
     source = Source.of_bytes("x.goal", text.encode())
-    return read(
-        Source(source.name, source.parts, (reports if reports is not None else []).append), {}
-    )
+    report = (reports if reports is not None else []).append
+    return read(Source(source.name, source.parts, report), NoOptions())
 
 
 def one_message(**values: int) -> Algorithm:
@@ -204,7 +204,7 @@ def test_arbitrary_bytes_are_read_or_refused(tail: bytes) -> None:
     source = Source.of_bytes("x.goal", b"num_ranks 1\nrank 0 {\n" + tail)
     source = Source(source.name, source.parts, lambda found: None)
     try:
-        read(source, {})
+        read(source, NoOptions())
     except InputError as error:
         assert error.diagnostics[0].location.file == "x.goal"  # noqa: PT017
 

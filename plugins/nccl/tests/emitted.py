@@ -8,10 +8,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from collhub_execution import levelled_program
 from collhub_nccl.programs.emit import fixed_files
 from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, tables_of
 
-from hub_core.execution.levels import levelled_program
 from hub_core.model import Algorithm
 
 SECONDS = 120

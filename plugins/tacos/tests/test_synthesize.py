@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hub_core.pipeline.work import work as pipeline
 
 import hub_core
 from hub_core import (
@@ -76,7 +75,7 @@ def make(
     )
     collective = Collective(kind, ranks, units, 1 if kind in ROOTED else None, in_place=True)
     options = {name: str(value) for name, value in given.items()}
-    return pipeline.synthesize(collective, topology, size, name="tacos", options=options, **details)
+    return hub_core.synthesize(collective, topology, size, name="tacos", options=options, **details)
 
 
 def simulated_ns(
@@ -197,7 +196,8 @@ def test_network_in_pieces_is_refused_with_a_pair(kind: CollectiveKind) -> None:
     [
         ({"chunks": "0"}, "option chunks is '0', expected auto or 1..1048576"),
         ({"chunks": "some"}, "option chunks is 'some', expected auto or 1..1048576"),
-        ({"seeds": -1}, "option seeds is -1, expected 0..10000"),
+        ({"seeds": -1}, "option seeds '-1' is not in 0..10000"),
+        ({"switches": "unwind", "degree": 10}, "option degree is 10, expected 0..9"),
         ({"chunks": "400000"}, "1048576 bytes are too few for 3600000 chunks"),
         ({"memory": "1KiB"}, "the option memory allows 0.0 GiB"),
     ],

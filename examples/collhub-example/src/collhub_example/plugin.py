@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Format, FormatReader, FormatWriter, hookimpl
-
 from collhub_example.options import WriteOptions
+from hub_core.plugin_api import Format, FormatReader, FormatWriter, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 

@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
-from hub_core.model import InputError
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from hub_core.model import BoolArray, InputError, Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,11 +66,15 @@ def _paired(graph: CapacityGraph) -> tuple[Int64Array, Int64Array]:
     source, destination = graph.source, graph.destination
     # Arcs without capacity need no opposite.
     has_room = graph.capacity > 0
-    up = np.flatnonzero((source < destination) & has_room)
-    down = np.flatnonzero((source > destination) & has_room)
-    up = up[np.lexsort((destination[up], source[up]))]
-    down = down[np.lexsort((source[down], destination[down]))]
+    up = _by_ends((source < destination) & has_room, source, destination)
+    down = _by_ends((source > destination) & has_room, destination, source)
     return up, down
+
+
+def _by_ends(chosen: BoolArray, low: Int64Array, high: Int64Array) -> Int64Array:
+    """Numbers of the chosen arcs, by their lower and then by their higher node."""
+    arcs = np.flatnonzero(chosen)
+    return arcs[np.lexsort((high[arcs], low[arcs]))]
 
 
 def _are_opposite(graph: CapacityGraph, up: Int64Array, down: Int64Array) -> bool:

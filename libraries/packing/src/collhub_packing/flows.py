@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from hub_core.model import InputError
+from hub_core.model import BoolArray, InputError, Int64Array, group_pointer, inverse
 
 if TYPE_CHECKING:
     from collhub_packing.kernels import WirePairs
 
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 # Above every flow; sums of capacities stay below, so that no int64 overflows.
 UNLIMITED = 1 << 60
@@ -189,15 +185,8 @@ def _wired(num_nodes: int, low: Int64Array, high: Int64Array) -> tuple[WirePairs
     tail = np.concatenate([low, high]).astype(np.int64)
     head = np.concatenate([high, low]).astype(np.int64)
     order = np.argsort(tail, kind="stable")
-    position = _inverse(order)
-    first = np.searchsorted(tail[order], np.arange(num_nodes + 1)).astype(np.int64)
+    position = inverse(order)
+    first = group_pointer(tail, num_nodes)
     # Without arcs there is nothing to divide by.
     mate = position[(order + len(low)) % max(1, len(order))]
     return WirePairs(first, head[order], mate), position
-
-
-def _inverse(order: npt.NDArray[np.intp]) -> Int64Array:
-    """Where every number stands in an order of all."""
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
-    return position

@@ -8,13 +8,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
-from hub_core.model import InputError
+from hub_core.model import Float64Array, InputError, Int64Array, positions_in
 from hub_core.network import Topology
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 # Sums over a million links, scaled by rates, still stay below 2^60.
 _MOST_CAPACITY = 1 << 40
@@ -83,9 +79,8 @@ def transposed(graph: CapacityGraph) -> CapacityGraph:
 
 def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
     """The network of these nodes alone, all computing, numbered in this order."""
-    number = np.full(graph.num_nodes, -1, np.int64)
-    # -1 stays with the nodes that are left out, and with them go the arcs that touch one.
-    number[list(nodes)] = np.arange(len(nodes))
+    # Nodes that are left out have the number -1, and with them go the arcs that touch one.
+    number = positions_in(np.asarray(nodes, np.int64), graph.num_nodes)
     is_inside = (number[graph.source] >= 0) & (number[graph.destination] >= 0)
     arcs = np.flatnonzero(is_inside)
     return CapacityGraph(

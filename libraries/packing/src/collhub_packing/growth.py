@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_packing.flows import FlowNetwork
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import SourcedNetwork
 from collhub_packing.trees import SpanningTree, cost
-from hub_core.model import InputError
+from hub_core.model import InputError, Int64Array, csr
 
 if TYPE_CHECKING:
     from collhub_packing.kernels import GrowthField
-
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def pack_arborescences(
@@ -116,14 +112,13 @@ def _field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
 
     n = graph.num_nodes
     network = FlowNetwork.fed(n, graph.source, graph.destination, np.arange(n))
-    out = np.argsort(graph.source, kind="stable")
-    first = np.searchsorted(graph.source[out], np.arange(n + 1))
+    first, out = csr(graph.source, np.arange(graph.num_arcs), n)
     return GrowthField(
         wires=network.wires,
         place=network.place[: graph.num_arcs],
         source=graph.source.copy(),
         destination=graph.destination.copy(),
-        first=first.astype(np.int64),
+        first=first,
         out=out,
         feed=network.place[graph.num_arcs :],
         capacity=graph.capacity.copy(),

@@ -15,12 +15,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_packing.compiling import kernel, part
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from hub_core.model import BoolArray, Int64Array
 
 
 class WirePairs(NamedTuple):

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_packing.duplex import DuplexLinks, LeastSets
 from collhub_packing.flows import UNLIMITED, FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
-from hub_core.model import InputError
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from hub_core.model import BoolArray, InputError, Int64Array
 
 _NAMED_IN_A_MESSAGE = 8
 

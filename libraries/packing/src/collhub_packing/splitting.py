@@ -16,17 +16,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_packing.flows import UNLIMITED, FlowNetwork
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.trees import SpanningTree
-from hub_core.model import InputError
+from hub_core.model import InputError, Int64Array
 
 if TYPE_CHECKING:
     from collhub_packing.kernels import Junction
 
-Int64Array = npt.NDArray[np.int64]
 
 # Where both neighbours are one node, as the kernel takes it.
 _NO_WIRE = -1

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Int64Array = npt.NDArray[np.int64]
+from hub_core.model import Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from collhub_packing.pipelining import (
     by_multiplicative_increase,
     fitted_chunks,
 )
+from collhub_schedules import algorithm_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelining_reference import plain_schedule
@@ -21,7 +22,6 @@ from pipelining_reference import plain_schedule
 import hub_core
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology, verify
 from hub_core.network import Occupancy
-from hub_core.transfers import algorithm_of
 
 ROOTED = (
     CollectiveKind.BROADCAST,

@@ -1,4 +1,4 @@
-"""Refuse sizes that an algorithm cannot have: traces that state messages in bytes have one size only."""
+"""Refuse sizes that an algorithm cannot have: a trace of messages in bytes has one size only."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from hub_core.model import Algorithm, InputError, UsageError
 
 
 def check_size(algorithm: Algorithm, collective_bytes: int) -> None:
-    """Raise `UsageError` for less than a byte, `InputError` for another size than that of a trace of bytes."""
+    """Refuse less than a byte (`UsageError`), and another size than that of a trace of bytes.
+
+    The latter is an `InputError`: such a trace has no units that could be scaled.
+    """
     if collective_bytes < 1:
         raise UsageError(
-            f"a collective of {collective_bytes} bytes", cure="state a size of at least 1 byte"
+            f"a collective of {collective_bytes} bytes",
+            cure="state a size of at least 1 byte",
         )
     fixed = algorithm.collective_bytes
-    if fixed is not None and fixed != collective_bytes and not algorithm.has_contents:
-        raise InputError(
-            f"the trace states its messages in bytes, for a size of {fixed} bytes in all, not {collective_bytes}",
-            cure=f"use it at {fixed}B",
-            code="fixed-size",
-        )
+    if fixed is None or fixed == collective_bytes or algorithm.has_contents:
+        return
+    raise InputError(
+        f"the trace states its messages in bytes, for a size of {fixed} bytes in all, "
+        f"not {collective_bytes}",
+        cure=f"use it at {fixed}B",
+        code="fixed-size",
+    )

@@ -1,18 +1,17 @@
-"""What this distribution offers to the hub."""
+"""Offers of this distribution to the hub: folders for ASTRA-sim, its networks, and simulators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core import CHAKRA_WRITER
+from collhub_astra_sim.options import AnalyticalOptions, AstraBinaryOptions, AstraFolderOptions
 from hub_core.plugin_api import (
+    Check,
     Format,
     FormatWriter,
-    HealthCheck,
     Layout,
-    Option,
-    OptionType,
     Simulator,
+    Subject,
     TopologyReader,
     hookimpl,
 )
@@ -22,39 +21,16 @@ COLLHUB_PLUGIN_API = (1, 0)
 ANALYTICAL = Simulator(
     "analytical",
     "ASTRA-sim's analytical timing model, exact to the cycle, on any topology",
-    "collhub_astra_sim.analytical:simulate",
-    (
-        Option(
-            "network",
-            OptionType.TEXT,
-            "congestion-aware",
-            "whether messages wait for one another on links",
-            ("congestion-aware", "congestion-unaware"),
-        ),
-        Option(
-            "occupancy",
-            OptionType.TEXT,
-            "serialization",
-            "how long a message keeps a link busy: size/bandwidth, or latency + size/bandwidth (alpha-beta)",
-            ("serialization", "alpha-beta"),
-        ),
-        Option(
-            "reduce_bandwidth",
-            OptionType.TEXT,
-            None,
-            "bytes reduced per second, as 200GB/s; not given: 1 ns each",
-        ),
-        Option(
-            "copy_bandwidth",
-            OptionType.TEXT,
-            None,
-            "bytes copied per second, as 1TB/s; not given: 1 ns each",
-        ),
-    ),
+    "collhub_astra_sim.simulating.analytical:simulate",
+    AnalyticalOptions,
 )
 
-
-_NETWORKS = ("congestion-aware", "congestion-unaware")
+ASTRA_SIM = Simulator(
+    "astra-sim",
+    "the real ASTRA-sim (analytical backends), run as a program that the user names",
+    "collhub_astra_sim.running.binary_simulator:simulate",
+    AstraBinaryOptions,
+)
 
 FOLDER = FormatWriter(
     Format(
@@ -63,65 +39,8 @@ FOLDER = FormatWriter(
         (),
         layout=Layout.FOLDER,
     ),
-    "collhub_astra_sim.folder:write",
-    (
-        Option(
-            "topology",
-            OptionType.TEXT,
-            None,
-            "the network, as ring:8 or switch:8?bandwidth=50GiB/s&latency=500ns (default: fully connected, 50GiB/s, 500ns)",
-        ),
-        Option(
-            "network",
-            OptionType.TEXT,
-            _NETWORKS[0],
-            "which backend of ASTRA-sim will run the folder",
-            _NETWORKS,
-        ),
-        Option(
-            "group",
-            OptionType.TEXT,
-            None,
-            "the NPUs that the ranks run on, ascending, as 1,3 (default: the first ones)",
-        ),
-        Option(
-            "npus",
-            OptionType.INT,
-            None,
-            "NPUs of the world where no topology is given (default: as many as needed)",
-        ),
-        Option(
-            "name",
-            OptionType.TEXT,
-            None,
-            "name of the algorithm's traces (default: the collective)",
-        ),
-        # A folder runs as a whole: all ranks are in it.
-        *(option for option in CHAKRA_WRITER.options if option.name != "ranks"),
-    ),
-)
-
-ASTRA_SIM = Simulator(
-    "astra-sim",
-    "the real ASTRA-sim (analytical backends), run as a program that the user names",
-    "collhub_astra_sim.run_binary:simulate",
-    (
-        Option(
-            "binary",
-            OptionType.PATH,
-            None,
-            "path of the simulator's binary",
-            environment="ASTRA_SIM_BIN",
-        ),
-        Option(
-            "network",
-            OptionType.TEXT,
-            None,
-            "which backend the binary is (default: by its name)",
-            _NETWORKS,
-        ),
-        Option("time_limit_s", OptionType.FLOAT, 3600.0, "seconds after which a run is ended"),
-    ),
+    "collhub_astra_sim.folders.write:write",
+    AstraFolderOptions,
 )
 
 NETWORK_YAML = TopologyReader(
@@ -131,8 +50,15 @@ NETWORK_YAML = TopologyReader(
         (".yml", ".yaml"),
         rb"(?m)^(topology|npus_count)[ \t]*:",
     ),
-    "collhub_astra_sim.network_yaml:read",
-    samples="collhub_astra_sim.network_yaml:samples",
+    "collhub_astra_sim.networks.network_yaml:read",
+    samples="collhub_astra_sim.networks.network_yaml:samples",
+)
+
+BINARY = Check(
+    "astra-sim",
+    Subject.INSTALLATION,
+    "whether the ASTRA-sim binary that is named, if any, gives the known time of one message",
+    "collhub_astra_sim.running.health:check",
 )
 
 
@@ -149,6 +75,6 @@ def collhub_topologies() -> Sequence[TopologyReader]:
 
 
 @hookimpl
-def collhub_health_checks() -> Sequence[HealthCheck]:
+def collhub_checks() -> Sequence[Check]:
     """Describe the check of the binary."""
-    return [HealthCheck("astra-sim", "collhub_astra_sim.health:check")]
+    return [BINARY]

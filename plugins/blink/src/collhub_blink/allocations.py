@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 
+from hub_core.model import Float64Array
 from hub_core.network import Topology
-
-Float64Array = npt.NDArray[np.float64]
 
 _Npus = tuple[int, ...]
 _Colour = tuple[tuple[float, ...], tuple[float, ...]]

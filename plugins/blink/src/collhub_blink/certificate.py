@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import floor
 
+from collhub_schedules import CERTIFICATE_SCHEMA, network_object
+
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.shares import Share
-from hub_core.certificates import SCHEMA, network_object
 from hub_core.model import JsonValue
 
 # Parents and links that a certificate states; every rank's file holds a copy.
@@ -81,7 +82,7 @@ def _head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
     topology = task.topology
     has_links = topology.num_links * _NUMBERS_A_LINK <= _MOST_NUMBERS
     document: JsonObject = {
-        "schema": SCHEMA,
+        "schema": CERTIFICATE_SCHEMA,
         "collective": str(task.collective.kind),
         "ranks": list(task.npus),
         "network": network_object(topology, has_links),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
+from dataclasses import asdict
 
 from collhub_packing.pipelining import Pipeline
-from hub_core.plugin_api.contract import Options
+from collhub_schedules import algorithm_of
 
 from collhub_blink.certificate import certificate_of, certificate_of_planes, lower_bound_ns
+from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.all_reduce import all_reduce_packings
 from collhub_blink.packing.multi_root import spread_packings
 from collhub_blink.packing.packings import PlacedPacking, RateBound
@@ -21,10 +22,10 @@ from collhub_blink.scheduling.fastest import fastest
 from collhub_blink.scheduling.planes import planes_of
 from collhub_blink.scheduling.schedules import Scheduled
 from collhub_blink.summary import Statistics, statistics_of, statistics_of_planes
+from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.network import lower_bound_ns as links_bound_ns
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
-from hub_core.transfers import algorithm_of
 
 _NAME = "collhub-blink"
 # Larger schedules are judged by their own times, since simulating each would take long.
@@ -41,16 +42,15 @@ _PACKERS: Mapping[CollectiveKind, Callable[[PackingTask], list[PlacedPacking]]] 
 }
 
 
-def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
+def synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
     """The fastest algorithm on trees that was found for a request.
 
-    See `plugin.BLINK` for the options. Raises `UsageError` for options that do not fit, and
-    `InputError` for collectives that do not run on trees, ranks that cannot be reached, and sizes
-    below a byte a chunk.
+    Raises `UsageError` for options that do not fit, and `InputError` for collectives that do not
+    run on trees, ranks that cannot be reached, and sizes below a byte a chunk.
     """
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
-    if str(options["setup"]) != "0ns":
+    if options.setup != "0ns":
         raise UsageError(
             "option setup: the topology has one plane alone",
             cure="join networks by +, as in dgx1v+dgx1-pcie",
@@ -58,7 +58,7 @@ def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
     return _synthesize_on_one(request, options)
 
 
-def _synthesize_on_one(request: SynthesisRequest, options: Options) -> SynthesisResult:
+def _synthesize_on_one(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
     """The fastest of all packings of a network."""
     task = PackingTask.of(request, options)
     packings = _wanted_packings(task)
@@ -83,7 +83,7 @@ def _synthesize_on_one(request: SynthesisRequest, options: Options) -> Synthesis
     return _result(request, algorithm, best.time_ns, bounds, statistics)
 
 
-def _synthesize_on_planes(request: SynthesisRequest, options: Options) -> SynthesisResult:
+def _synthesize_on_planes(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
     """One algorithm over several planes, which share the data."""
     planes = planes_of(request, options, _wanted_packings)
     # The network of all planes, for the bound and for the joint algorithm.
@@ -191,10 +191,13 @@ def _algorithm(
     startup_ns: Sequence[int] = (),
     *,
     wanted: tuple[int, ...] | None = None,
-    options: Options | None = None,
+    options: BlinkOptions | None = None,
 ) -> Algorithm:
     """The steps of a schedule; `wanted`: of these ranks alone."""
-    given = {name: str(value) for name, value in (options or {}).items()}
+    given = {} if options is None else asdict(options)
+    stated = {name: str(value) for name, value in given.items()}
+    # Sources that are imported without being installed have no version.
+    version = installed_version(_NAME) or ""
     return algorithm_of(
         pipeline.collective,
         pipeline.chunks,
@@ -202,7 +205,7 @@ def _algorithm(
         npus=task.npus,
         num_npus=task.topology.num_npus,
         wanted=wanted,
-        provenance=Provenance(_NAME, version(_NAME), task.topology.name, "", given),
+        provenance=Provenance(_NAME, version, task.topology.name, "", stated),
         collective_bytes=task.collective_bytes,
         extensions={_NAME: dict(extension)},
         startup_ns=startup_ns,

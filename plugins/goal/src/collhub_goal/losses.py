@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
-from hub_core.plugin_api.contract import Options
 
+from collhub_goal.options import GoalWriteOptions
 from collhub_goal.read import algorithm_of
 from collhub_goal.schedule import GoalSchedule
 from collhub_goal.tags import tags_of
-from hub_core.model import Algorithm, Loss, StepKind, StepTable
-
-BoolArray = npt.NDArray[np.bool_]
+from hub_core.model import Algorithm, BoolArray, Loss, StepKind, StepTable
 
 # Feature, consequence, and the parts of an algorithm of which one is read back different.
 _OF_MODEL: Sequence[tuple[str, str, frozenset[str]]] = (
@@ -49,7 +46,9 @@ _OF_MODEL: Sequence[tuple[str, str, frozenset[str]]] = (
 )
 
 
-def losses_of(algorithm: Algorithm, schedule: GoalSchedule, options: Options) -> Iterator[Loss]:
+def losses_of(
+    algorithm: Algorithm, schedule: GoalSchedule, options: GoalWriteOptions
+) -> Iterator[Loss]:
     """Losses of writing an algorithm as this schedule.
 
     What is read back is compared, so that no loss depends on somebody having thought of it.
@@ -62,7 +61,7 @@ def losses_of(algorithm: Algorithm, schedule: GoalSchedule, options: Options) ->
     yield from _losses_of_steps(algorithm.steps, options)
 
 
-def _losses_of_steps(steps: StepTable, options: Options) -> Iterator[Loss]:
+def _losses_of_steps(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
     """What a step states and its line does not, or not in the same way."""
     renumbered = np.count_nonzero(tags_of(steps) != steps.channel)
     if renumbered:
@@ -79,7 +78,7 @@ def _losses_of_steps(steps: StepTable, options: Options) -> Iterator[Loss]:
             "every dependency is written as requires, and read back as data",
         )
     lanes = np.count_nonzero(steps.lane >= 0)
-    if lanes and options["cpu"] != "lane":
+    if lanes and options.cpu != "lane":
         yield Loss("lane", f"{lanes} steps", "not written, as the option cpu asks")
     untimed = np.count_nonzero(_has_untimed_work(steps))
     if untimed:

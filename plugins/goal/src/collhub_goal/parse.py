@@ -11,7 +11,6 @@ from itertools import compress
 from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_goal.grammar import (
     BLANK,
@@ -25,10 +24,9 @@ from collhub_goal.grammar import (
     OPERATION_PARTS,
     STATEMENT,
 )
-from collhub_goal.schedule import GoalOperation, GoalSchedule, Int64Array
-from hub_core.model import InputError, Location
+from collhub_goal.schedule import GoalOperation, GoalSchedule
+from hub_core.model import BoolArray, InputError, Int64Array, Location
 
-BoolArray = npt.NDArray[np.bool_]
 Texts = Sequence[bytes]
 
 MAX_BYTES = 4 << 30

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Format, FormatReader, FormatWriter, Option, OptionType, hookimpl
+from collhub_goal.options import GoalWriteOptions
+from hub_core.plugin_api import Format, FormatReader, FormatWriter, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -21,44 +22,7 @@ _GOAL = Format(
     _SIGNATURE,
 )
 
-_WRITER = FormatWriter(
-    _GOAL,
-    "collhub_goal.write:write",
-    (
-        Option(
-            "size",
-            OptionType.SIZE,
-            None,
-            "size of the collective (default: the size that the algorithm states)",
-        ),
-        Option(
-            "cpu",
-            OptionType.TEXT,
-            "lane",
-            "what the number of the cpu is taken from; one cpu does one thing at a time",
-            ("lane", "none"),
-        ),
-        Option(
-            "nic",
-            OptionType.TEXT,
-            "none",
-            "what the number of the nic is taken from",
-            ("channel", "none"),
-        ),
-        Option(
-            "reduce_bandwidth",
-            OptionType.TEXT,
-            None,
-            "bytes reduced per second, as 200GB/s; not given: 1 ns each",
-        ),
-        Option(
-            "copy_bandwidth",
-            OptionType.TEXT,
-            None,
-            "bytes copied per second, as 1TB/s; not given: 1 ns each",
-        ),
-    ),
-)
+_WRITER = FormatWriter(_GOAL, "collhub_goal.write:write", GoalWriteOptions)
 
 
 @hookimpl

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from hub_core.plugin_api.contract import Options
 
 from collhub_goal.parse import parse
-from collhub_goal.schedule import GoalOperation, GoalSchedule, Int64Array
+from collhub_goal.schedule import GoalOperation, GoalSchedule
 from hub_core.model import (
     MAX_UNITS,
     Algorithm,
@@ -20,13 +19,16 @@ from hub_core.model import (
     CustomContract,
     Diagnostic,
     InputError,
+    Int64Array,
     Location,
     Provenance,
     Severity,
     StepKind,
     StepTable,
+    csr,
+    expanded_ranges,
 )
-from hub_core.plugin_api import Source
+from hub_core.plugin_api import NoOptions, Source
 
 _KINDS = {
     GoalOperation.CALC: StepKind.COMPUTE,
@@ -55,7 +57,7 @@ c irequires b
 """
 
 
-def read(source: Source, options: Options) -> Algorithm:
+def read(source: Source, options: NoOptions) -> Algorithm:
     """Read a schedule: one unit is one byte; a cpu becomes a lane, a tag a channel.
 
     What is left out or read otherwise goes to `source.report`. Raises `InputError` with the line of
@@ -156,18 +158,14 @@ class _Followers:
     """For every row the rows on the other side of its pairs, as a CSR table."""
 
     def __init__(self, key: Int64Array, value: Int64Array, rows: int) -> None:
-        order = np.argsort(key, kind="stable")
-        self._value = value[order]
-        self._start = np.searchsorted(key[order], np.arange(rows + 1))
+        self._indptr, self._value = csr(key, value, rows)
 
     def of(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The values of all `rows`, and for each the index in `rows` to which it belongs."""
-        first = self._start[rows]
-        count = self._start[rows + 1] - first
+        first = self._indptr[rows]
+        count = self._indptr[rows + 1] - first
         which = np.repeat(np.arange(len(rows)), count)
-        first_output = np.cumsum(count) - count
-        within = np.arange(len(which)) - first_output[which]
-        return self._value[first[which] + within], which
+        return self._value[expanded_ranges(first, count)], which
 
 
 def _most_bytes(schedule: GoalSchedule, file: str | None) -> int:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-import numpy as np
-import numpy.typing as npt
-
-Int64Array = npt.NDArray[np.int64]
+from hub_core.model import Int64Array
 
 
 class GoalOperation(IntEnum):

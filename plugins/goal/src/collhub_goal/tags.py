@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from collhub_goal.schedule import Int64Array
-from hub_core.model import InputError, StepTable
+from hub_core.model import BoolArray, InputError, Int64Array, StepTable, run_mask
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -49,7 +48,7 @@ def tags_of(steps: StepTable) -> Int64Array:
 
 def _ends(
     steps: StepTable,
-    is_end: npt.NDArray[np.bool_],
+    is_end: BoolArray,
     source: Int32Array,
     destination: Int32Array,
 ) -> _MessageEnds:
@@ -75,5 +74,5 @@ def _ends(
 
 def _has_twins(ends: _MessageEnds) -> bool:
     """Whether two messages have source, destination and channel in common."""
-    is_equal = [column[1:] == column[:-1] for column in ends[1:]]
-    return bool(np.any(np.all(is_equal, axis=0)))
+    differs_from_the_one_before = run_mask(ends.source, ends.destination, ends.channel)
+    return not bool(differs_from_the_one_before.all())

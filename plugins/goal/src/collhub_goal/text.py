@@ -11,12 +11,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from collhub_goal.schedule import GoalOperation, GoalSchedule, Int64Array
+from collhub_goal.schedule import GoalOperation, GoalSchedule
+from hub_core.model import Int64Array, group_pointer
 
 
 def goal_text(schedule: GoalSchedule) -> bytes:
     """The whole file. Only what is stated is printed: no cpu and nic of -1."""
-    bounds = np.searchsorted(schedule.rank, np.arange(schedule.num_ranks + 1)).tolist()
+    bounds = group_pointer(schedule.rank, schedule.num_ranks).tolist()
     after_end = _Edges("requires", schedule.parent, schedule.child)
     after_start = _Edges("irequires", schedule.early_parent, schedule.early_child)
     parts = [f"num_ranks {schedule.num_ranks}\n"]

@@ -6,21 +6,22 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
-from hub_core.plugin_api.contract import Options
 
 from collhub_goal.losses import losses_of
-from collhub_goal.schedule import GoalOperation, GoalSchedule, Int64Array
+from collhub_goal.options import GoalWriteOptions
+from collhub_goal.schedule import GoalOperation, GoalSchedule
 from collhub_goal.tags import tags_of
 from collhub_goal.text import goal_text
 from hub_core.model import (
     Algorithm,
+    BoolArray,
+    Int64Array,
     Loss,
     StepKind,
     StepTable,
     UsageError,
+    first_positions,
     message_bytes,
-    parse_bandwidth,
 )
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -29,20 +30,15 @@ DEFAULT_BYTES = 1 << 20
 LARGEST_BYTES = 10**18 - 1
 # Local work must not vanish: where nothing tells its time, it takes the least that GOAL can state.
 _UNSTATED_NS = 1
-# Kinds of steps by the option that states their bandwidth.
-_TIMED_BY_BYTES = {
-    "reduce_bandwidth": (StepKind.REDUCE, StepKind.RECV_REDUCE),
-    "copy_bandwidth": (StepKind.COPY,),
-}
 
 
-def write(algorithm: Algorithm, options: Options) -> WriteResult:
+def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
     """Writer of the format `goal`: one file.
 
     Losses are whatever the algorithm that would be read back differs in. Raises `InputError` where
     sends and receives do not match, `UsageError` for a size that GOAL cannot state.
     """
-    size = _stated_size(algorithm, options)
+    size = options.size or algorithm.collective_bytes
     schedule = schedule_of(algorithm, DEFAULT_BYTES if size is None else size, options)
     losses = list(losses_of(algorithm, schedule, options))
     if size is None:
@@ -51,14 +47,7 @@ def write(algorithm: Algorithm, options: Options) -> WriteResult:
     return WriteResult([Artifact("", partial(goal_text, schedule))], losses, ("source line",))
 
 
-def _stated_size(algorithm: Algorithm, options: Options) -> int | None:
-    """Bytes of the collective by the option `size`, else those that the algorithm states."""
-    size = options["size"] or algorithm.collective_bytes
-    assert size is None or isinstance(size, int)
-    return size
-
-
-def schedule_of(algorithm: Algorithm, size: int, options: Options) -> GoalSchedule:
+def schedule_of(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> GoalSchedule:
     """The schedule of an algorithm for `size` bytes.
 
     A reducing receive becomes a recv, and a calc after it for which others wait. Raises
@@ -105,18 +94,18 @@ def _sizes(algorithm: Algorithm, size: int) -> Int64Array:
     return message_bytes(size, unit_count, count)
 
 
-def _cpus(steps: StepTable, options: Options) -> Int64Array:
+def _cpus(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
     """Number of the cpu of every step, -1 where none is stated."""
     # A cpu of GOAL does one thing at a time, as a thread block does.
-    if options["cpu"] == "lane":
+    if options.cpu == "lane":
         return np.maximum(steps.lane, -1).astype(np.int64)
     return np.full(len(steps), -1, np.int64)
 
 
-def _nics(steps: StepTable, options: Options) -> Int64Array:
+def _nics(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
     """Number of the nic of every message, -1 where none is stated."""
     # Messages of one nic go one after the other, as those of a channel do in NCCL's runtimes.
-    if options["nic"] == "channel":
+    if options.nic == "channel":
         return steps.channel.astype(np.int64)
     return np.full(len(steps), -1, np.int64)
 
@@ -130,7 +119,7 @@ class _OperationRows:
     """
 
     step: Int64Array
-    is_message: npt.NDArray[np.bool_]
+    is_message: BoolArray
     first: Int64Array
     last: Int64Array
 
@@ -139,8 +128,8 @@ class _OperationRows:
         """The rows of all steps, in their order."""
         is_fused = steps.is_kind(StepKind.RECV_REDUCE)
         rows_of_step = 1 + is_fused.astype(np.int64)
-        last = np.cumsum(rows_of_step) - 1
-        first = last - is_fused
+        first = first_positions(rows_of_step)
+        last = first + is_fused
         step = np.repeat(np.arange(len(steps)), rows_of_step)
         is_message = np.zeros(len(step), np.bool_)
         is_message[first[steps.sends | steps.receives]] = True
@@ -159,16 +148,19 @@ class _OperationRows:
         )
 
 
-def _work_ns(steps: StepTable, sizes: Int64Array, options: Options) -> Int64Array:
+def _work_ns(steps: StepTable, sizes: Int64Array, options: GoalWriteOptions) -> Int64Array:
     """Time of the local part of every step.
 
     As stated, else by its bytes where a bandwidth is given, else 1 ns. `sizes`: bytes by step.
     """
     # What is stated was measured or modelled by somebody, so it comes before any bandwidth.
     time = np.full(len(steps), _UNSTATED_NS, np.int64)
-    for option, kinds in _TIMED_BY_BYTES.items():
-        if options[option] is not None:
-            bandwidth = parse_bandwidth(str(options[option]))
+    kinds_by_bandwidth = (
+        (options.reduce_bandwidth, (StepKind.REDUCE, StepKind.RECV_REDUCE)),
+        (options.copy_bandwidth, (StepKind.COPY,)),
+    )
+    for bandwidth, kinds in kinds_by_bandwidth:
+        if bandwidth is not None:
             nanoseconds = np.rint(sizes / bandwidth * 1e9).astype(np.int64)
             time = np.where(steps.is_kind(*kinds), nanoseconds, time)
     return np.where(steps.duration_ns >= 0, steps.duration_ns, time)

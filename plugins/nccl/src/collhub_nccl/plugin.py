@@ -7,57 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from collhub_nccl.options import (
+    MachineXmlOptions,
+    NcclProgramOptions,
+    NcclRingOptions,
+    SmiMatrixOptions,
+)
 from hub_core.plugin_api import (
+    Check,
     Format,
     FormatWriter,
-    HealthCheck,
     Layout,
-    Option,
-    OptionType,
+    Subject,
     TopologyReader,
     hookimpl,
 )
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# The keys of `profiles.PROFILES`, which is imported only by the readers.
-_GPUS = ("v100", "t4", "a100", "a10", "l40", "h100", "h200", "b200", "b300", "mi250x", "mi300x")
 # Comments may stand before the root.
 _XML_SIGNATURE = (
     rb"\A(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?><!--(?s:.*?)-->\s*)*+<system[\s/>]"
-)
-
-_OPTIONS = (
-    Option(
-        "profile",
-        OptionType.TEXT,
-        None,
-        "the GPU, which supplies what the file does not say of NVLink or xGMI",
-        _GPUS,
-    ),
-    Option(
-        "latency", OptionType.TEXT, "500ns", "latency of every link for which the file states none"
-    ),
-    Option(
-        "cpu_bandwidth",
-        OptionType.TEXT,
-        None,
-        "bandwidth between two CPUs, as 22GB/s, instead of the derived one",
-    ),
-    Option(
-        "net_bandwidth",
-        OptionType.TEXT,
-        None,
-        "bandwidth of every network card, as 400Gbit/s, instead of the stated one",
-    ),
-    Option("nodes", OptionType.INT, 1, "number of such machines, joined by a network"),
-    Option(
-        "fabric",
-        OptionType.TEXT,
-        "nonblocking",
-        "the network: one switch for all ports, or one for the k-th ports of all machines",
-        ("nonblocking", "rail"),
-    ),
 )
 
 TOPOLOGY_XML = TopologyReader(
@@ -65,15 +35,7 @@ TOPOLOGY_XML = TopologyReader(
         "nccl-topology", "machines as NCCL and RCCL describe them in XML", (".xml",), _XML_SIGNATURE
     ),
     "collhub_nccl.topologies.topology_xml:read",
-    (
-        *_OPTIONS,
-        Option(
-            "gpus",
-            OptionType.TEXT,
-            None,
-            "bus ids of GPUs, as 00:16.0,00:17.0, where no class tells them",
-        ),
-    ),
+    MachineXmlOptions,
     samples="collhub_nccl.samples:xml_samples",
 )
 
@@ -86,16 +48,7 @@ NVIDIA_SMI = TopologyReader(
         rb"(?m)^[^\S\n]*(?:\x1b\[[0-9;]*m)*\s*GPU0[^\S\n]",
     ),
     "collhub_nccl.topologies.nvidia_smi:read",
-    (
-        *_OPTIONS,
-        # The XML states the rate of every PCI link, the matrix none.
-        Option(
-            "pci_bandwidth",
-            OptionType.TEXT,
-            None,
-            "bandwidth of PCI links, as 24GB/s (default: the profile's)",
-        ),
-    ),
+    SmiMatrixOptions,
     samples="collhub_nccl.samples:text_samples",
 )
 
@@ -107,43 +60,21 @@ PROGRAM = FormatWriter(
         layout=Layout.FOLDER,
     ),
     "collhub_nccl.programs.emit:write",
-    (
-        Option(
-            "mode",
-            OptionType.TEXT,
-            None,
-            "calls that the program serves; out of place where the algorithm is right for both",
-            ("in-place", "out-of-place"),
-        ),
-    ),
+    NcclProgramOptions,
 )
 
 RINGS = FormatWriter(
     # No suffix: .xml says nothing of the kind of XML that is wanted.
     Format("nccl-graph", "rings within a node as XML for NCCL_GRAPH_FILE", ()),
     "collhub_nccl.graphs.graph_xml:write",
-    (
-        Option(
-            "gpus",
-            OptionType.TEXT,
-            None,
-            "device number of every rank in its node, as 0,2,1,3 (default: rank r has r)",
-        ),
-        Option("copies", OptionType.INT, 1, "channels for each ring"),
-        Option(
-            "speed",
-            OptionType.FLOAT,
-            20.0,
-            "bandwidth of one channel in GB/s, by which NCCL chooses between algorithms",
-        ),
-        Option(
-            "type",
-            OptionType.TEXT,
-            "NVL",
-            "the farthest kind of path between neighbours, by which NCCL chooses its protocol",
-            ("NVL", "NVB", "PIX", "PXB", "PHB", "SYS"),
-        ),
-    ),
+    NcclRingOptions,
+)
+
+COMPILERS = Check(
+    "nccl",
+    Subject.INSTALLATION,
+    "whether compilers for emitted programs are there",
+    "collhub_nccl.programs.health:check",
 )
 
 
@@ -160,6 +91,6 @@ def collhub_topologies() -> Sequence[TopologyReader]:
 
 
 @hookimpl
-def collhub_health_checks() -> Sequence[HealthCheck]:
+def collhub_checks() -> Sequence[Check]:
     """Describe the check of the compilers."""
-    return [HealthCheck("nccl", "collhub_nccl.programs.health:check")]
+    return [COMPILERS]

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_nccl.graphs.graph_xml import write
+from collhub_nccl.options import NcclRingOptions
+from collhub_nccl.plugin import RINGS
 from graph_reader import read_rings
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,14 +26,16 @@ from hub_core.model import (
     StepTableBuilder,
     UsageError,
 )
-from hub_core.plugin_api import OptionValue
+from hub_core.registry.bind_options import bind_options
 from hub_core.testing import samples
 
 IN, OUT = Buffer.INPUT, Buffer.OUTPUT
 
 
-def text_of(algorithm: Algorithm, **options: OptionValue) -> str:
-    (artifact,) = write(algorithm, options).artifacts
+def text_of(algorithm: Algorithm, **options: str | int | float) -> str:
+    bound = bind_options(RINGS.options, options, {}, "writer nccl-graph")
+    assert isinstance(bound, NcclRingOptions)
+    (artifact,) = write(algorithm, bound).artifacts
     return artifact.content().decode("ascii")
 
 

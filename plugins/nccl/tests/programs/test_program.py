@@ -20,16 +20,17 @@ from typing import Any
 import collhub_nccl
 import numpy as np
 import pytest
+from collhub_execution import RecordKind
+from collhub_nccl.options import NcclProgramOptions
 from collhub_nccl.programs.emit import write
 from collhub_nccl.programs.health import check
 from collhub_nccl.programs.schedule_tables import schedule_cpp, schedule_json
 from emitted import link, make, missing_tools, run, tables, write_fixed
-from hub_core.pipeline.work import work as pipeline
 
-from hub_core.execution.program import RecordKind
+from hub_core import synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, PluginError, UsageError
 from hub_core.network import parse_topology
-from hub_core.plugin_api import WriteResult
+from hub_core.plugin_api import CheckRequest, NoOptions, WriteResult
 from hub_core.testing import samples
 
 
@@ -59,7 +60,7 @@ def synthesized(name: str, topology: str, kind: CollectiveKind) -> Algorithm:
     root = 0 if kind is CollectiveKind.BROADCAST else None
     collective = Collective(kind, network.num_npus, network.num_npus, root)
     try:
-        return pipeline.synthesize(collective, network, 1 << 20, name=name).algorithm
+        return synthesize(collective, network, 1 << 20, name=name).algorithm
     except PluginError as error:
         pytest.skip(str(error))
 
@@ -263,7 +264,7 @@ def test_build_without_nvcc_says_what_works_instead(ring: Path) -> None:
 def test_doctor_says_what_can_be_built(tmp_path: Path) -> None:
     (tmp_path / "g++").write_text("")
     (tmp_path / "g++").chmod(0o755)
-    lines = check({"PATH": str(tmp_path)})
+    lines = check(CheckRequest(environment={"PATH": str(tmp_path)}), NoOptions()).lines
     assert [(line.subject, "not found" in line.details) for line in lines] == [
         ("g++", False),
         ("nvcc", True),
@@ -282,7 +283,7 @@ def test_losses_name_what_the_program_does_not_hold() -> None:
 
 
 def _written(algorithm: Algorithm, mode: str) -> WriteResult:
-    return write(algorithm, {"mode": mode})
+    return write(algorithm, NcclProgramOptions(mode))
 
 
 def entry() -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from collhub_nccl.options import SmiMatrixOptions
 from collhub_nccl.plugin import NVIDIA_SMI
 from collhub_nccl.samples import MATRIX
 from collhub_nccl.topologies.nvidia_smi import read
@@ -18,7 +19,9 @@ PAIR = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{}\t0-3\nGPU1\t{}\t X \t0-3\n"
 def read_text(text: str, reports: list[Diagnostic] | None = None, **options: str | int) -> Topology:
     source = Source.of_bytes("matrix.txt", text.encode())
     source = Source(source.name, source.parts, (reports if reports is not None else []).append)
-    return read(source, bind_options(NVIDIA_SMI.options, options, {}, "topology reader"))
+    bound = bind_options(NVIDIA_SMI.options, options, {}, "topology reader")
+    assert isinstance(bound, SmiMatrixOptions)
+    return read(source, bound)
 
 
 def neighbours(topology: Topology, name: str) -> set[tuple[str, float]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from collhub_nccl.options import MachineXmlOptions
 from collhub_nccl.plugin import TOPOLOGY_XML
 from collhub_nccl.samples import xml_samples
 from collhub_nccl.topologies import bandwidths
@@ -17,7 +18,7 @@ from collhub_nccl.topologies.topology_xml import read
 
 from hub_core.model import Diagnostic, InputError, UsageError
 from hub_core.network import Topology
-from hub_core.plugin_api import Source
+from hub_core.plugin_api import Source, declared_options
 from hub_core.registry.bind_options import bind_options
 
 NVIDIA, AMD = (source.content().decode() for source in xml_samples())
@@ -30,7 +31,9 @@ GPU = (
 def read_text(text: str, reports: list[Diagnostic] | None = None, **options: str | int) -> Topology:
     source = Source.of_bytes("machine.xml", text.encode())
     source = Source(source.name, source.parts, (reports if reports is not None else []).append)
-    return read(source, bind_options(TOPOLOGY_XML.options, options, {}, "topology reader"))
+    bound = bind_options(TOPOLOGY_XML.options, options, {}, "topology reader")
+    assert isinstance(bound, MachineXmlOptions)
+    return read(source, bound)
 
 
 def gpu(bus: str, dev: int, links: str = "", sm: int = 80, speed: str = "16 GT/s") -> str:
@@ -287,5 +290,5 @@ def test_dies_of_the_mi250x_profile_are_joined_as_in_a_real_dump(corpus: Path) -
 
 def test_the_plugin_lists_the_profiles() -> None:
     assert next(
-        option for option in TOPOLOGY_XML.options if option.name == "profile"
+        option for option in declared_options(TOPOLOGY_XML.options) if option.name == "profile"
     ).choices == tuple(PROFILES)

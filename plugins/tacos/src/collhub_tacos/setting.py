@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hub_core.plugin_api.contract import Options
+from collhub_schedules import Chunks
 
-from collhub_tacos.columns import Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import contracted
 from collhub_tacos.networks.unwinding import unwound
+from collhub_tacos.options import TacosOptions
 from collhub_tacos.progress import Progress
-from hub_core.model import Collective, CollectiveKind, UsageError, message_bytes
+from hub_core.model import Collective, CollectiveKind, Int64Array, UsageError, message_bytes
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest
-from hub_core.transfers import Chunks
 
 _MOST_CHUNKS = 1 << 20
-_MOST_SEEDS = 10_000
 # Pairs of a link and a chunk up to which several numbers of chunks are tried.
 _MOST_PAIRS = 50_000_000
 # Of these the vector is cut in pieces as a whole, of others every rank's share.
@@ -53,26 +51,25 @@ class Setting:
     progress: Progress
 
     @classmethod
-    def of(cls, request: SynthesisRequest, options: Options) -> Setting:
-        """Check the options.
+    def of(cls, request: SynthesisRequest, options: TacosOptions) -> Setting:
+        """Check what the declaration of an option cannot.
 
-        Raises `UsageError` for numbers outside their range, and for networks of several planes.
+        Raises `UsageError` for numbers of chunks and degrees outside their range, and for networks
+        of several planes.
         """
         topology = _topology(request.topology, options)
-        seeds = _whole(options, "seeds", 0, _MOST_SEEDS)
-        threads = _whole(options, "threads", 0, 1024)
         return cls(
             collective=request.collective,
             network=contracted(topology),
             members=np.asarray(request.npus, np.int64),
             collective_bytes=request.collective_bytes,
             occupancy=request.occupancy,
-            pieces=_pieces(str(options["chunks"])),
-            seeds=seeds,
-            seed=_whole(options, "seed", 0, 2**31 - 1),
-            method=str(options["method"]),
-            threads=threads or os.cpu_count() or 1,
-            memory=_whole(options, "memory", 1, 1 << 50),
+            pieces=_pieces(options.chunks),
+            seeds=options.seeds,
+            seed=options.seed,
+            method=options.method,
+            threads=options.threads or os.cpu_count() or 1,
+            memory=options.memory,
             wanted=request.wanted,
             progress=request.progress,
         )
@@ -130,7 +127,7 @@ class Setting:
         return tried or list(ladder[:1])
 
 
-def _topology(topology: Topology, options: Options) -> Topology:
+def _topology(topology: Topology, options: TacosOptions) -> Topology:
     """Topology that is synthesized on, its switches unwound where that is asked for."""
     planes = topology.num_planes
     if planes > 1:
@@ -142,22 +139,20 @@ def _topology(topology: Topology, options: Options) -> Topology:
             cure="name one of the networks alone, or use blink",
             code="planes-unsupported",
         )
-    if options["switches"] != "unwind":
+    if options.switches != "unwind":
         return topology
-    return unwound(topology, _whole(options, "degree", 0, topology.num_nodes))
+    _check_degree(options.degree, topology)
+    return unwound(topology, options.degree)
 
 
-def _whole(options: Options, name: str, low: int, high: int) -> int:
-    """Option that is a whole number of a range."""
-    value = options[name]
-    assert isinstance(value, int)
-    if not low <= value <= high:
+def _check_degree(degree: int, topology: Topology) -> None:
+    """Raise `UsageError` for more links of a port than there are nodes."""
+    if degree > topology.num_nodes:
         raise UsageError(
-            f"option {name} is {value}, expected {low}..{high}",
-            cure=f"give -O {name}={low} or more",
+            f"option degree is {degree}, expected 0..{topology.num_nodes}",
+            cure="give fewer, or 0 for links to all other ports",
             code="option-range",
         )
-    return value
 
 
 def _pieces(text: str) -> int | None:

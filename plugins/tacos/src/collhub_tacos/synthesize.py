@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, replace
 
-from hub_core.plugin_api.contract import Options
+from collhub_schedules import Transfers
 
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.judging import (
@@ -17,12 +16,13 @@ from collhub_tacos.judging import (
     whole_ns,
 )
 from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.options import TacosOptions
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.search import fastest_candidate
 from collhub_tacos.setting import Setting
+from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
-from hub_core.transfers import Transfers
 from hub_core.verification import verify
 
 _NAME = "collhub-tacos"
@@ -31,8 +31,8 @@ _BYTES_A_TRANSFER = 640
 _GIB = 2**30
 
 
-def synthesize(request: SynthesisRequest, options: Options) -> SynthesisResult:
-    """Fastest algorithm found for a request; see `plugin.TACOS` for the options.
+def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
+    """Fastest algorithm found for a request.
 
     Raises `UsageError` for options and sizes that do not fit, and `InputError` for networks that do
     not connect those who take part and for schedules beyond the stated memory.
@@ -179,6 +179,8 @@ def _record(
     }
 
 
-def _provenance(request: SynthesisRequest, options: Options) -> Provenance:
-    given = {name: str(value) for name, value in options.items()}
-    return Provenance(_NAME, version(_NAME), request.topology.name, "", given)
+def _provenance(request: SynthesisRequest, options: TacosOptions) -> Provenance:
+    given = {name: str(value) for name, value in asdict(options).items()}
+    # Sources that are imported without being installed have no version.
+    version = installed_version(_NAME) or ""
+    return Provenance(_NAME, version, request.topology.name, "", given)

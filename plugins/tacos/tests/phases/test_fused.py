@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_packing.pipelining import Pipelining
+from collhub_schedules import algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.options import TacosOptions
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.phases.central import central_tree
 from collhub_tacos.phases.fused import fused, is_promising, latency, unsuitability
-from collhub_tacos.plugin import TACOS
 from collhub_tacos.setting import Setting
 
 import hub_core
 from hub_core import Collective, CollectiveKind, InputError, parse_topology, verify
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SynthesisRequest
-from hub_core.transfers import algorithm_of
 
 CONSTANTS = "?bandwidth=50GB/s&latency=200ns"
 
@@ -29,7 +29,7 @@ def setting_of(
     topology = parse_topology(text + CONSTANTS)
     npus = tuple(range(topology.num_npus))
     collective = Collective(CollectiveKind.ALL_REDUCE, len(npus), 1, in_place=True)
-    options = {option.name: option.default for option in TACOS.options} | {"seeds": 2} | given
+    options = replace(TacosOptions(seeds=2), **given)
     return Setting.of(SynthesisRequest(collective, topology, size, npus, occupancy), options)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tacos_networks
+from collhub_schedules import Chunks, algorithm_of
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.transposition import transposed
 from collhub_tacos.phases.reversal import reversed_schedule
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 import hub_core
 from hub_core.model import Collective, CollectiveKind, InputError
 from hub_core.network import Links, Occupancy, Topology, parse_topology
-from hub_core.transfers import Chunks, algorithm_of
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -36,7 +36,7 @@ from hub_core.verification import (
 )
 
 # The package's name for this function is also that of its module.
-from hub_core.verification.happens_before import happens_before
+from hub_core.verification.step_order import happens_before
 
 # So that addresses times the bytes of an element fit 64 bits.
 _MAX_BLOCKS = 1 << 40

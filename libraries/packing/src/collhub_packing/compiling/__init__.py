@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["kernel", "part"]
+__all__ = ["inlined", "kernel", "part"]
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -35,4 +35,13 @@ def kernel(function: _Function) -> _Function:
 def part(function: _Function) -> _Function:
     """Compile a function together with the kernels of its file that call it."""
     compiled = numba.njit(nogil=True, **_WITHOUT_WRAPPERS)(function)
+    return cast(_Function, compiled)
+
+
+def inlined(function: _Function) -> _Function:
+    """Put a part into the functions that call it before numba infers types, as if written there.
+
+    For what innermost loops call with many arrays: a call counts the references to each of them.
+    """
+    compiled = numba.njit(nogil=True, inline="always", **_WITHOUT_WRAPPERS)(function)
     return cast(_Function, compiled)

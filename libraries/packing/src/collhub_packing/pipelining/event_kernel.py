@@ -21,12 +21,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_packing.compiling import kernel, part
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from hub_core.model import BoolArray, Int64Array, first_positions, group_of_entry
 
 # Places in `PipelineState.counter`.
 _EVENTS, _SEQUENCE = 0, 1
@@ -101,12 +98,12 @@ def state_of(plan: PipelinePlan) -> PipelineState:
     # At most one event per link that is busy, and one per message on its way.
     event_room = num_messages + num_links
     return PipelineState(
-        stream=np.repeat(np.arange(len(operations)), operations * chunks),
+        stream=group_of_entry(plan.stream_message),
         unmet=np.zeros(num_messages, np.int64),
         hop=np.zeros(num_messages, np.int64),
         start=_not_yet(num_messages),
         finish=_not_yet(num_messages),
-        line_first=np.cumsum(line_length) - line_length,
+        line_first=first_positions(line_length),
         line_size=np.zeros(num_links, np.int64),
         line_key=np.empty(line_room, np.int64),
         line_message=np.empty(line_room, np.int64),

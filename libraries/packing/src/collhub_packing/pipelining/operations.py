@@ -9,13 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_packing.trees import SpanningTree
-from hub_core.model import InputError
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from hub_core.model import BoolArray, InputError, Int64Array, first_positions, positions_in
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,10 +35,8 @@ class Operations:
     @classmethod
     def joined(cls, parts: Sequence[Operations]) -> Operations:
         """All operations of all parts, in order."""
-        shifted, first = [], 0
-        for part in parts:
-            shifted.append(part.shifted(first))
-            first += len(part)
+        firsts = first_positions([len(part) for part in parts]).tolist()
+        shifted = [part.shifted(first) for part, first in zip(parts, firsts, strict=True)]
         columns = {}
         for name in cls.__dataclass_fields__:
             columns[name] = np.concatenate([getattr(part, name) for part in shifted])
@@ -95,16 +89,10 @@ def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
     needed, height = _needed(tree, members, depth)
     kept = np.flatnonzero(needed & (depth > 0))
     nodes = kept[np.argsort(depth[kept], kind="stable")]
-    parent = _set_at(nodes, tree.parent[nodes], len(depth))
-    place = _set_at(nodes, np.arange(len(nodes)), len(depth))
+    parent = np.full(len(depth), -1, np.int64)
+    parent[nodes] = tree.parent[nodes]
+    place = positions_in(nodes, len(depth))
     return PrunedTree(tree.root, nodes, parent, depth, height, place)
-
-
-def _set_at(nodes: Int64Array, values: Int64Array, num_nodes: int) -> Int64Array:
-    """Values of some nodes, -1 for all others: int64[num_nodes]."""
-    column = np.full(num_nodes, -1, np.int64)
-    column[nodes] = values
-    return column
 
 
 def _needed(

@@ -16,23 +16,29 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+from collhub_schedules import Chunks, Transfers
 
 from collhub_packing.pipelining.operations import Operations
 from collhub_packing.pipelining.streams import Stream, streams_of
 from collhub_packing.pipelining.tree_routes import TreePaths, routed_along
 from collhub_packing.pipelining.windows import windows_of
 from collhub_packing.trees import SpanningTree
-from hub_core.model import Collective, CollectiveKind, InputError, message_bytes
+from hub_core.model import (
+    Collective,
+    CollectiveKind,
+    InputError,
+    Int64Array,
+    counted_positions,
+    csr,
+    group_of_entry,
+    message_bytes,
+    row_pointer,
+)
 from hub_core.network import Occupancy, Routes, Topology
-from hub_core.transfers import Chunks, Transfers
 
 if TYPE_CHECKING:
     from collhub_packing.pipelining.event_kernel import PipelinePlan
 
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 _PICOSECONDS = 1e12
 # Between two calls of the kernel, each of about a second at most, Ctrl-C is heard.
@@ -51,7 +57,7 @@ _SPLIT_BY_RANK = frozenset(
 class Pipeline:
     """A schedule: `transfers`, times in picoseconds, of `chunks` of `collective`.
 
-    Ready for `hub_core.transfers.algorithm_of`. The collective has the least number of units in
+    Ready for `collhub_schedules.algorithm_of`. The collective has the least number of units in
     which all chunks are whole. Chunks are numbered tree by tree, in a scatter or gather rank by
     rank within a tree, and then in the order of the data.
     """
@@ -152,8 +158,8 @@ class Pipelining:
         begin = _in_units([stream.begin for stream in self.streams], share_units)
         collective = replace(self.collective, unit_count=self.num_shares * share_units)
         whole = Chunks.cut(collective, [share_units])
-        stream, position = _repeated(np.asarray(counts, np.int64))
-        within = begin[stream] + position * units[stream]
+        stream = group_of_entry(row_pointer(counts))
+        within = begin[stream] + counted_positions(counts) * units[stream]
         share = np.asarray([stream.share for stream in self.streams], np.int64)[stream]
         return collective, _part_of(whole, share, within, units[stream]), units
 
@@ -179,19 +185,19 @@ class Pipelining:
         widths = [len(stream.operations) for stream in self.streams]
         width = np.asarray(widths, np.int64)
         repeats = np.asarray(counts, np.int64)
-        order = np.argsort(operations.before, kind="stable")
-        followers = np.bincount(operations.before, minlength=len(operations))
+        # Who waits for an operation, and for how many others each of these waits.
+        next_indptr, followers = csr(operations.before, operations.after, len(operations))
         needs = np.bincount(operations.after, minlength=len(operations))
         size_class, busy, arrival = self._times(sizes)
         return PipelinePlan(
-            stream_operation=_starts(width),
-            stream_message=_starts(width * repeats),
-            stream_chunk=_starts(repeats),
+            stream_operation=row_pointer(width),
+            stream_message=row_pointer(width * repeats),
+            stream_chunk=row_pointer(repeats),
             turn=self._turns(repeats),
             remaining=operations.remaining,
             needs=needs.astype(np.int64),
-            next_indptr=_starts(followers),
-            next_operation=operations.after[order],
+            next_indptr=next_indptr,
+            next_operation=followers,
             route_indptr=self.routes.indptr,
             route_link=self.routes.links,
             size_class=size_class,
@@ -201,9 +207,9 @@ class Pipelining:
 
     def _turns(self, repeats: Int64Array) -> Int64Array:
         """Per chunk of all streams, its turn: equal where as much of the tree's data is before."""
-        stream, position = _repeated(repeats)
+        before = counted_positions(repeats) / np.repeat(repeats, repeats)
         # Quotients of integers below 2^26 are equal as doubles only where they are equal.
-        _, turn = np.unique(position / repeats[stream], return_inverse=True)
+        _, turn = np.unique(before, return_inverse=True)
         # Farther apart than messages can follow, so that a turn counts before what follows.
         distance = int(self.operations.remaining.max(initial=0)) + 1
         return turn.ravel().astype(np.int64) * distance
@@ -220,7 +226,8 @@ class Pipelining:
 
     def _transfers(self, plan: PipelinePlan, start: Int64Array, finish: Int64Array) -> Transfers:
         """All messages of a plan with their times."""
-        stream, message = _repeated(np.diff(plan.stream_message))
+        stream = group_of_entry(plan.stream_message)
+        message = counted_positions(np.diff(plan.stream_message))
         width = np.diff(plan.stream_operation)
         # The order of messages is that of `PipelinePlan`.
         chunk, position = np.divmod(message, width[stream])
@@ -265,15 +272,3 @@ def _run(plan: PipelinePlan) -> tuple[Int64Array, Int64Array]:
     while advance(_EVENTS_PER_CALL, plan, state):
         pass
     return state.start, state.finish
-
-
-def _repeated(counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """(group, position in it) of every element of groups of these sizes."""
-    group = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    first = np.repeat(np.cumsum(counts) - counts, counts)
-    return group, np.arange(len(group), dtype=np.int64) - first
-
-
-def _starts(counts: Int64Array) -> Int64Array:
-    """Where groups of these sizes begin, and at last where they end."""
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-import numpy.typing as npt
-
 from collhub_packing.pipelining.operations import (
     Operations,
     PrunedTree,
@@ -20,9 +17,7 @@ from collhub_packing.pipelining.operations import (
     turned_round,
 )
 from collhub_packing.trees import SpanningTree
-from hub_core.model import Collective, CollectiveKind, InputError
-
-Int64Array = npt.NDArray[np.int64]
+from hub_core.model import Collective, CollectiveKind, InputError, Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_packing.pipelining.streams import Stream
 from collhub_packing.trees import SpanningTree
+from hub_core.model import row_pointer
 from hub_core.network import Routes, Topology
-
-Int64Array = npt.NDArray[np.int64]
 
 TreePaths = Sequence[Mapping[int, Sequence[int]]]
 """Per tree, for some of its nodes, the rows of the topology's links that lead there.
@@ -44,7 +42,7 @@ def routed_along(
             if links:
                 rows[operation] = np.asarray(links, np.int64)
             operation += 1
-    indptr = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
+    indptr = row_pointer([len(row) for row in rows])
     return Routes(indptr, np.concatenate(rows))
 
 

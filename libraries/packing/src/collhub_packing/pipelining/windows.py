@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from hub_core.model import BoolArray, Int64Array, sorted_ordinals
 
 # A runtime that holds more open at once gains little and needs as many buffers.
 _MOST_ON_THE_WAY = 12
@@ -30,7 +28,7 @@ def windows_of(
     # Link by link, in the order in which messages start.
     order = np.lexsort((start, link))
     link = link[order]
-    turn = np.arange(len(link)) - np.searchsorted(link, link)
+    turn = sorted_ordinals(link)
     limit = np.minimum(_most_at_once(link, start[order], finish[order]), _MOST_ON_THE_WAY)
     is_held = is_ready[order] & (turn > 0)
     window = np.empty(len(link), np.int64)

@@ -17,8 +17,7 @@ from collhub_blink.fewest.counting import Fewest, search_counts
 from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND
 from collhub_blink.fewest.undirected_search import search_undirected
 from collhub_blink.fewest.weights import Budget, first_found, twin_bits, weight_vectors
-
-Int64Array = npt.NDArray[np.int64]
+from hub_core.model import Int64Array, row_pointer
 
 # Sets of trees are tried by the thousand for every link.
 _MOST_TREES = 12
@@ -181,7 +180,7 @@ def _link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSear
         link=problem.link[order],
         first=problem.first[order],
         second=problem.second[order],
-        indptr=np.cumsum([0, *map(len, families)]),
+        indptr=row_pointer([len(family) for family in families]),
         masks=np.asarray(masks, np.int64),
         parts=parts,
         twins=twins,

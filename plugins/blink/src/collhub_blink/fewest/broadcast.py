@@ -10,14 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.fewest.counting import Fewest, search_counts
 from collhub_blink.fewest.directed_search import search_directed
 from collhub_blink.fewest.weights import Budget, first_found, twin_bits, weight_vectors
-
-Int64Array = npt.NDArray[np.int64]
+from hub_core.model import BoolArray, Int64Array, csr, row_pointer
 
 _MOST_PATTERNS = 1 << 16
 _UNREACHED = 1 << 30
@@ -156,16 +154,16 @@ def _parent_search(
     nodes.sort(key=lambda node: (len(patterns[node]), int(distance[node]), node))
     counts = [len(patterns[node]) for node in nodes]
     rows = [row for node in nodes for row in patterns[node]]
-    arcs = np.argsort(graph.source, kind="stable")
+    first, head = csr(graph.source, graph.destination, graph.num_nodes)
     return _ParentSearch(
         graph=graph,
         root=root,
         weights=tuple(weights),
         depth=depth,
-        first=np.searchsorted(graph.source[arcs], np.arange(graph.num_nodes + 1)),
-        head=graph.destination[arcs],
+        first=first,
+        head=head,
         order=np.asarray(nodes, np.int64),
-        indptr=np.cumsum([0, *counts]),
+        indptr=row_pointer(counts),
         patterns=np.asarray(rows, np.int64),
         parents=np.full((len(weights), graph.num_nodes), -1, np.int64),
         twins=_first_twins(weights, graph.num_nodes),
@@ -212,7 +210,7 @@ def _assignments(
                 yield (tail, *following)
 
 
-def _distances(graph: CapacityGraph, chosen: npt.NDArray[np.bool_], root: int) -> Int64Array:
+def _distances(graph: CapacityGraph, chosen: BoolArray, root: int) -> Int64Array:
     """Chosen arcs from the root to every node, `_UNREACHED` where there is no path."""
     source, destination = graph.source[chosen], graph.destination[chosen]
     distance = np.full(graph.num_nodes, _UNREACHED, np.int64)

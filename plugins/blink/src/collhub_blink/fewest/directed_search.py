@@ -17,10 +17,9 @@ which stops and goes on.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from collhub_packing.compiling import kernel, part
 
-Int64Array = npt.NDArray[np.int64]
+from hub_core.model import Int64Array
 
 STOPPED, FOUND, EXHAUSTED = 0, 1, 2
 

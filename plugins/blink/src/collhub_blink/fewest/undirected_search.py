@@ -21,8 +21,8 @@ import numpy.typing as npt
 from collhub_packing.compiling import kernel, part
 
 from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND, STOPPED
+from hub_core.model import Int64Array
 
-Int64Array = npt.NDArray[np.int64]
 Int8Array = npt.NDArray[np.int8]
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from collhub_packing import all_gather_trees, broadcast_rate
+from collhub_schedules import partition_rate
 
 from collhub_blink.packing.bounds import cut_bound
 from collhub_blink.packing.packings import PlacedPacking, RateBound
@@ -14,7 +15,6 @@ from collhub_blink.packing.placing import PlacedTree, placed, unit_that_fits
 from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.shallow import islands
 from collhub_blink.packing.task import PackingTask
-from hub_core.certificates import partition_rate
 
 
 def directed_packing(task: PackingTask) -> PlacedPacking:

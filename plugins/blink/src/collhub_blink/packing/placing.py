@@ -9,13 +9,10 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 from collhub_packing import CapacityGraph, DirectNetwork, SpanningTree
 
 from collhub_blink.packing.rank_network import RankNetwork
 from hub_core.network import Topology
-
-Int64Array = npt.NDArray[np.int64]
 
 Stops = tuple[int, ...]
 """Nodes of a way from one NPU to another, both included."""

@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from collhub_packing import CapacityGraph, are_duplex, transposed
 
-from hub_core.model import InputError
+from hub_core.model import BoolArray, InputError, Int64Array, inverse
 from hub_core.network import Topology
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 _NAMED_IN_A_MESSAGE = 8
 
@@ -39,8 +35,7 @@ class RankNetwork:
         others = np.setdiff1d(np.arange(topology.num_nodes), ranks)
         # A capacity graph takes its first nodes for those that compute.
         nodes = np.concatenate([ranks, others])
-        number = np.empty(topology.num_nodes, np.int64)
-        number[nodes] = np.arange(topology.num_nodes)
+        number = inverse(nodes)
         renumbered = Topology(
             topology.name,
             len(ranks),

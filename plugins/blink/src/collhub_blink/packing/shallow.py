@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import placed_along_routes, shallow_tree, unit_that_fits
 from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.task import PackingTask
-from hub_core.model import CollectiveKind
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from hub_core.model import BoolArray, CollectiveKind, Int64Array
 
 Blocks = list[tuple[int, ...]]
 """A partition of the ranks."""

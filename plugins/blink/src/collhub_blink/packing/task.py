@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from hub_core.plugin_api.contract import Options
-
 from collhub_blink.fewest.weights import Budget
+from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.rank_network import RankNetwork
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
 from hub_core.network import Occupancy, Topology
@@ -17,7 +16,6 @@ STEPS_PER_SECOND = 1_000_000
 """Search steps that count as a second of `time_limit`: about what one core of a server does."""
 
 _MOST_CHUNKS = 1 << 20
-_LONGEST_LIMIT_S = 1e9
 
 _UNSUITABLE = (CollectiveKind.ALL_TO_ALL, CollectiveKind.CUSTOM)
 _FROM_THE_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
@@ -47,7 +45,7 @@ class PackingTask:
     progress: Callable[[float, str], None] = field(default=lambda fraction, what: None)
 
     @classmethod
-    def of(cls, request: SynthesisRequest, options: Options) -> PackingTask:
+    def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:
         """Check a request. Raises `UsageError` and `InputError` naming what no trees can serve."""
         collective = request.collective
         _check_suitable(collective)
@@ -61,13 +59,13 @@ class PackingTask:
             network=network,
             npus=request.npus,
             occupancy=request.occupancy,
-            seed=_whole(options, "seed", 0),
-            seeds=_whole(options, "seeds", 1),
-            chunks=_chunks(options),
+            seed=options.seed,
+            seeds=options.seeds,
+            chunks=_chunks(options.chunks),
             # 0 stands for any depth.
-            depth=_whole(options, "depth", 0) or None,
-            trees=str(options["trees"]),
-            budget=Budget(_steps(options)),
+            depth=options.depth or None,
+            trees=options.trees,
+            budget=Budget(int(options.time_limit * STEPS_PER_SECOND)),
             progress=request.progress,
         )
 
@@ -119,18 +117,8 @@ def _check_reach(network: RankNetwork, collective: Collective) -> None:
         network.check_reach(start, is_forward=False)
 
 
-def _whole(options: Options, name: str, least: int) -> int:
-    """A whole number of at least `least`."""
-    value = options[name]
-    if not isinstance(value, int) or value < least:
-        message = f"option {name}: {value} is less than {least}"
-        raise UsageError(message, cure=f"give {least} or more")
-    return value
-
-
-def _chunks(options: Options) -> int | None:
+def _chunks(text: str) -> int | None:
     """The stated number of chunks, None for auto."""
-    text = str(options["chunks"])
     if text == "auto":
         return None
     is_number = text.isascii() and text.isdecimal()
@@ -141,14 +129,3 @@ def _chunks(options: Options) -> int | None:
             cure="give for example 16",
         )
     return int(text)
-
-
-def _steps(options: Options) -> int:
-    """Search steps that the time limit allows."""
-    seconds = options["time_limit"]
-    if not isinstance(seconds, int | float) or not 0 <= seconds < _LONGEST_LIMIT_S:
-        raise UsageError(
-            f"option time_limit: {seconds} is no time in seconds",
-            cure="give 0 for no proofs, 60, ...",
-        )
-    return int(seconds * STEPS_PER_SECOND)

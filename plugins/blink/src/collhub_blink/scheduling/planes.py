@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hub_core.plugin_api.contract import Options
-
+from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
 from hub_core.model import InputError, UsageError, parse_time
@@ -30,7 +29,7 @@ class Plane:
 
 def planes_of(
     request: SynthesisRequest,
-    options: Options,
+    options: BlinkOptions,
     packings: Callable[[PackingTask], list[PlacedPacking]],
 ) -> list[Plane]:
     """The planes on which all ranks reach one another.
@@ -38,7 +37,7 @@ def planes_of(
     Raises `InputError` where there is none, naming a lost rank, and `UsageError` for start-up
     times that are not one a plane.
     """
-    startup_ns = _startups(str(options["setup"]), request.topology.num_planes)
+    startup_ns = _startups(options.setup, request.topology.num_planes)
     planes, lost = [], []
     for number, startup in enumerate(startup_ns):
         topology = request.topology.on_plane(number)

@@ -25,7 +25,7 @@ _HALVINGS = (1, 2)
 # After so many numbers in a row without a gain, a search in one direction ends.
 _MOST_FAILURES = 2
 # As many messages of one link may be on their way at once, see
-# `hub_core.transfers.Transfers.window`.
+# `collhub_schedules.Transfers.window`.
 _MOST_ON_THE_WAY = 12
 
 

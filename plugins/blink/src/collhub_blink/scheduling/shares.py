@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import numpy as np
 from collhub_packing.pipelining import Pipeline
+from collhub_schedules import Chunks, Transfers, link_channels
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.scheduling.fastest import TimedSchedule
 from collhub_blink.scheduling.planes import Plane
 from hub_core.model import Collective
-from hub_core.transfers import Chunks, Transfers, link_channels
 
 _Columns = TypeVar("_Columns", Chunks, Transfers)
 

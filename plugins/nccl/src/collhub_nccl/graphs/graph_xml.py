@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import quoteattr
 
-from hub_core.plugin_api.contract import Options
-
 from collhub_nccl.graphs.rings import Ring, rings_of
+from collhub_nccl.options import NcclRingOptions
 from hub_core.model import Algorithm, InputError, Loss, ReduceOp, UsageError
 from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.verification import verify
@@ -21,18 +20,17 @@ _MOST_CHANNELS = 32
 _MOST_GPUS = 256
 # NCCL_TOPO_PATTERN_RING
 _RING_PATTERN = 4
-_DEFAULT_SPEED = 20.0
 
 
-def write(algorithm: Algorithm, options: Options) -> WriteResult:
+def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
     """Writer of the format `nccl-graph`.
 
     Raises `InputError` for all but equal rings over all ranks, with the reason.
     """
-    devices = _devices(options.get("gpus"), algorithm.num_ranks)
+    devices = _devices(options.gpus, algorithm.num_ranks)
     rings = _equal_rings(algorithm)
-    copies = int(options.get("copies") or 1)
-    if copies < 1 or copies * len(rings) > _MOST_CHANNELS:
+    copies = options.copies
+    if copies * len(rings) > _MOST_CHANNELS:
         raise UsageError(
             f"{copies} times {len(rings)} rings are not 1 to {_MOST_CHANNELS} channels",
             cure="use option copies",
@@ -70,7 +68,7 @@ def _refuse_wrong(algorithm: Algorithm) -> None:
         raise InputError(report.diagnostics)
 
 
-def _devices(stated: object, num_ranks: int) -> tuple[int, ...]:
+def _devices(stated: str | None, num_ranks: int) -> tuple[int, ...]:
     """Device number of every rank in its node, by the option `gpus`."""
     if num_ranks > _MOST_GPUS:
         raise InputError(
@@ -80,10 +78,10 @@ def _devices(stated: object, num_ranks: int) -> tuple[int, ...]:
         )
     if stated is None:
         return tuple(range(num_ranks))
-    parts = str(stated).split(",")
+    parts = stated.split(",")
     if not all(map(_is_device_number, parts)):
         raise UsageError(
-            f"option gpus: {str(stated)[:80]!r} is not a list of device numbers",
+            f"option gpus: {stated[:80]!r} is not a list of device numbers",
             cure="write for example 0,2,1,3",
         )
     devices = tuple(map(int, parts))
@@ -101,7 +99,7 @@ def _is_device_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 4
 
 
-def _document(rings: Sequence[Ring], devices: Sequence[int], options: Options) -> str:
+def _document(rings: Sequence[Ring], devices: Sequence[int], options: NcclRingOptions) -> str:
     """The file in NCCL's dialect: no declaration, a tag on one line, devices in hexadecimal."""
     attributes = _attributes(len(rings), options)
     graph = " ".join(f"{name}={quoteattr(value)}" for name, value in attributes.items())
@@ -114,9 +112,9 @@ def _document(rings: Sequence[Ring], devices: Sequence[int], options: Options) -
     return "\n".join(lines)
 
 
-def _attributes(channel_count: int, options: Options) -> dict[str, str]:
+def _attributes(channel_count: int, options: NcclRingOptions) -> dict[str, str]:
     """Attributes of the ring graph. NCCL fails where one but `latencyinter` is missing."""
-    speed = float(options.get("speed") or _DEFAULT_SPEED)
+    speed = options.speed
     if not 0 < speed < 1e6:
         raise UsageError(
             f"option speed: {speed} GB/s",
@@ -130,7 +128,7 @@ def _attributes(channel_count: int, options: Options) -> dict[str, str]:
         "speedintra": f"{speed:g}",
         "speedinter": f"{speed:g}",
         "latencyinter": "0",
-        "typeintra": str(options.get("type") or "NVL"),
+        "typeintra": options.type,
         "typeinter": "PIX",
         "samechannels": "0",
     }

@@ -13,13 +13,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
+from collhub_execution import LevelledProgram, RecordKind, levelled_program
 
-from hub_core.execution.levels import levelled_program
-from hub_core.execution.program import LevelledProgram, RecordKind
-from hub_core.model import Algorithm, Buffer, Collective, CollectiveKind, InputError
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    InputError,
+    Int64Array,
+    csr,
+)
 
-Int64Array = npt.NDArray[np.int64]
 RankPair = tuple[int, int]
 Ring = tuple[int, ...]
 """Ranks in the order in which data passes them, from rank 0 on; the last one sends to the first."""
@@ -117,10 +122,9 @@ class _Passages:
 
     def by_part(self, part_count: int) -> Iterator[list[RankPair]]:
         """(source, target) of the messages that move part 0, 1 and so on, in the order of time."""
-        order = np.argsort(self.part, kind="stable")
-        bounds = np.searchsorted(self.part[order], np.arange(part_count + 1)).tolist()
-        for first, last in pairwise(bounds):
-            rows = order[first:last]
+        indptr, messages = csr(self.part, np.arange(len(self.part)), part_count)
+        for first, last in pairwise(indptr.tolist()):
+            rows = messages[first:last]
             sources, targets = self.source[rows], self.target[rows]
             yield list(zip(sources.tolist(), targets.tolist(), strict=True))
 

@@ -11,10 +11,10 @@ from functools import partial
 from importlib.resources import files
 
 import numpy as np
-from hub_core.plugin_api.contract import Options
+from collhub_execution import levelled_program
 
+from collhub_nccl.options import NcclProgramOptions
 from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, schedule_json, tables_of
-from hub_core.execution.levels import levelled_program
 from hub_core.model import COLUMN_DEFAULTS, Algorithm, Buffer, Loss, StepKind, StepTable, UsageError
 from hub_core.plugin_api import Artifact, WriteResult
 
@@ -43,19 +43,19 @@ _LOST_COLUMNS = (
 )
 
 
-def write(algorithm: Algorithm, options: Options) -> WriteResult:
+def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
     """Writer of the format `nccl`.
 
     Raises `InputError` for what cannot be executed: see `levelled_program`.
     """
-    in_place = _is_in_place(algorithm, options.get("mode"))
+    in_place = _is_in_place(algorithm, options.mode)
     program = levelled_program(algorithm, in_place)
     tables = tables_of(algorithm, program)
     losses = tuple(_losses(algorithm, in_place))
     return WriteResult(_artifacts(tables), losses)
 
 
-def _is_in_place(algorithm: Algorithm, mode: object) -> bool:
+def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:
     """The calls that the program serves, by the option `mode`. Raises `UsageError`."""
     collective = algorithm.collective
     if mode is None:

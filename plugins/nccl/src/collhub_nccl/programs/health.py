@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
 
-from hub_core.plugin_api import HealthLine
+from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, NoOptions
 
 # Compiler, what works with it, what to do without.
 _TOOLS = (
@@ -22,15 +21,16 @@ _TOOLS = (
 )
 
 
-def check(environment: Mapping[str, str]) -> Sequence[HealthLine]:
+def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """One line a compiler.
 
     All is well without: programs are written anyway, and the executor numpy runs algorithms.
     """
-    path = environment.get("PATH")
+    del options
+    path = request.environment.get("PATH")
     lines = []
     for tool, works, cure in _TOOLS:
         found = shutil.which(tool, path=path)
         details = f"{found}: {works}" if found else f"not found; {cure}"
-        lines.append(HealthLine(tool, True, details))
-    return lines
+        lines.append(CheckLine(tool, True, details))
+    return CheckReport(True, lines=tuple(lines))

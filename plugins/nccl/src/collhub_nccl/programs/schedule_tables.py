@@ -10,10 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
+from collhub_execution import LevelledProgram, bus_bandwidth
 
-from hub_core.execution.bandwidth import bus_bandwidth
-from hub_core.execution.program import LevelledProgram
 from hub_core.model import (
     REDUCING,
     Algorithm,
@@ -21,10 +19,12 @@ from hub_core.model import (
     Collective,
     CollectiveKind,
     InputError,
+    Int64Array,
     Provenance,
+    group_pointer,
+    run_lengths,
+    run_starts,
 )
-
-Int64Array = npt.NDArray[np.int64]
 
 # Offsets and counts are int32 in a record, which so takes 24 bytes.
 _LARGEST = 2**31 - 1
@@ -117,32 +117,23 @@ def _records(program: LevelledProgram) -> Int64Array:
 def _promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
     """The result that the collective states, in runs of blocks, and where those of a rank begin."""
     stated = collective.postcondition()
-    ranks = np.arange(collective.num_ranks + 1)
     if stated is None:
-        return np.zeros((0, len(_PROMISE_FIELDS)), np.int64), np.zeros_like(ranks)
+        nothing = np.zeros((0, len(_PROMISE_FIELDS)), np.int64)
+        return nothing, np.zeros(collective.num_ranks + 1, np.int64)
     shift = stated.source_unit - stated.offset
     # Sorted by source first, so that what lies side by side at both ends becomes one run.
     order = np.lexsort((stated.offset, shift, stated.source_rank, stated.rank))
     rank, source = stated.rank[order], stated.source_rank[order]
     offset, unit = stated.offset[order], stated.source_unit[order]
-    first = np.flatnonzero(_begins_run(rank, offset, source, unit))
+    # Side by side at both ends, rows lie equally far from their places.
+    place = np.arange(len(rank))
+    first = run_starts(rank, source, offset - place, unit - place)
     if len(first) > _MOST_PROMISES:
         message = f"the result has {len(first)} parts, more than {_MOST_PROMISES}"
         raise InputError(message, code="too-large")
-    count = np.diff(np.append(first, len(rank)))
+    count = run_lengths(first, len(rank))
     runs = np.stack([offset[first], source[first], unit[first], count], axis=1)
-    return runs, np.searchsorted(rank[first], ranks).astype(np.int64)
-
-
-def _begins_run(
-    rank: Int64Array, offset: Int64Array, source: Int64Array, unit: Int64Array
-) -> npt.NDArray[np.bool_]:
-    """Whether a row does not continue the one before it, side by side at both ends."""
-    is_first = np.ones(len(rank), np.bool_)
-    is_other = (np.diff(rank) != 0) | (np.diff(source) != 0)
-    is_apart = (np.diff(offset) != 1) | (np.diff(unit) != 1)
-    is_first[1:] = is_other | is_apart
-    return is_first
+    return runs, group_pointer(rank[first], collective.num_ranks)
 
 
 def schedule_cpp(tables: Tables) -> str:

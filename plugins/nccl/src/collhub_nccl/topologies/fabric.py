@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-from hub_core.plugin_api.contract import Options
 
+from collhub_nccl.options import NcclMachineOptions
 from collhub_nccl.topologies.machine import Machine, NodeKind
-from hub_core.model import InputError, Location, UsageError, parse_bandwidth, parse_time
+from hub_core.model import InputError, Int64Array, Location, UsageError
 from hub_core.network import Links, Topology
-
-Int64Array = npt.NDArray[np.int64]
 
 # More than any cluster has: a mistyped number of machines must not take all memory.
 MAX_NODES = 1 << 20
@@ -35,26 +32,21 @@ class Fabric:
     net_bandwidth: float | None
 
     @classmethod
-    def of(cls, options: Options) -> Fabric:
+    def of(cls, options: NcclMachineOptions) -> Fabric:
         """From the options `nodes`, `fabric`, `latency` and `net_bandwidth`."""
-        machines = options["nodes"]
-        assert isinstance(machines, int)
-        if machines < 1:
-            raise UsageError(f"nodes={machines} is no number of machines", cure="give at least 1")
         return cls(
-            machines,
-            is_rail=options["fabric"] == "rail",
-            net_bandwidth=gigabytes_per_s(options, "net_bandwidth"),
-            latency_s=parse_time(str(options["latency"])),
+            options.nodes,
+            is_rail=options.fabric == "rail",
+            net_bandwidth=gigabytes_per_s(options.net_bandwidth),
+            latency_s=options.latency,
         )
 
 
-def gigabytes_per_s(options: Options, name: str) -> float | None:
-    """An option that is a bandwidth, in GB/s, None where it is not given."""
-    text = options[name]
-    if text is None:
+def gigabytes_per_s(bytes_per_s: float | None) -> float | None:
+    """An option that is a bandwidth in the unit of NCCL's tables, None where it is not given."""
+    if bytes_per_s is None:
         return None
-    return parse_bandwidth(str(text)) / 1e9
+    return bytes_per_s / 1e9
 
 
 def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabric) -> Topology:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from hub_core.plugin_api.contract import Options
-
+from collhub_nccl.options import SmiMatrixOptions
 from collhub_nccl.topologies import bandwidths
 from collhub_nccl.topologies.fabric import Fabric, gigabytes_per_s, topology_of
 from collhub_nccl.topologies.findings import MachineFindings
@@ -35,7 +34,7 @@ Pairs = dict[tuple[int, int], int]
 """Number of NVLinks by pairs of rows."""
 
 
-def read(source: Source, options: Options) -> Topology:
+def read(source: Source, options: SmiMatrixOptions) -> Topology:
     """Read a machine; GPUs become NPUs by their number.
 
     PCI switches, CPUs, NVSwitch and network cards become switches. What is assumed goes to
@@ -44,7 +43,7 @@ def read(source: Source, options: Options) -> Topology:
     fabric = Fabric.of(options)
     findings = MachineFindings()
     devices = read_matrix(source.name, source.content())
-    profile = None if options["profile"] is None else PROFILES[str(options["profile"])]
+    profile = None if options.profile is None else PROFILES[options.profile]
     machine = _machine_of(devices)
     counts = _nvlink_counts(devices)
     if counts:
@@ -125,15 +124,15 @@ def _add_nvlinks(machine: Machine, counts: Pairs, profile: GpuProfile | None) ->
 def _add_tree(
     machine: Machine,
     devices: Sequence[SmiDevice],
-    options: Options,
+    options: SmiMatrixOptions,
     profile: GpuProfile | None,
 ) -> None:
     """Add the PCI switches and CPUs above the devices, and join the CPUs."""
-    rate = gigabytes_per_s(options, "pci_bandwidth")
+    rate = gigabytes_per_s(options.pci_bandwidth)
     # The matrix says nothing of PCI generations: switches and cards are taken to have the GPU's.
     if rate is None:
         rate = profile.pci if profile else bandwidths.DEFAULT_PCI
-    between_cpus = gigabytes_per_s(options, "cpu_bandwidth")
+    between_cpus = gigabytes_per_s(options.cpu_bandwidth)
     if between_cpus is None:
         between_cpus = _DEFAULT_SYS
     _add_levels(machine, devices, rate)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hub_core.plugin_api.contract import Options
-
+from collhub_nccl.options import MachineXmlOptions
 from collhub_nccl.topologies.elements import Element, parse
 from collhub_nccl.topologies.fabric import Fabric, gigabytes_per_s, topology_of
 from collhub_nccl.topologies.findings import MachineFindings
@@ -23,7 +22,7 @@ from hub_core.network import Topology
 from hub_core.plugin_api import Source
 
 
-def read(source: Source, options: Options) -> Topology:
+def read(source: Source, options: MachineXmlOptions) -> Topology:
     """Read a machine; GPUs become NPUs in the order of their `dev`, all else becomes switches.
 
     Bandwidths are NCCL's, one way; every link has the latency of the option but ports that state
@@ -45,24 +44,23 @@ def read(source: Source, options: Options) -> Topology:
     return topology
 
 
-def _draft(root: Element, options: Options, fabric: Fabric) -> XmlMachine:
+def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMachine:
     """An empty machine for the elements of a file, with what holds for all of them."""
     facts = _facts(root, options, fabric)
     findings = MachineFindings()
-    profile = options["profile"]
     rates = LinkRates(
         is_rccl=facts.is_rccl,
-        profile=None if profile is None else PROFILES[str(profile)],
-        cpu_bandwidth=gigabytes_per_s(options, "cpu_bandwidth"),
+        profile=None if options.profile is None else PROFILES[options.profile],
+        cpu_bandwidth=gigabytes_per_s(options.cpu_bandwidth),
         findings=findings,
     )
     return XmlMachine(facts, rates, findings)
 
 
-def _facts(root: Element, options: Options, fabric: Fabric) -> FileFacts:
+def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFacts:
     """What holds for the whole file."""
     gpus = [element for element in root.walk() if element.name == "gpu"]
-    named = str(options["gpus"] or "")
+    named = options.gpus or ""
     return FileFacts(
         # NCCL writes version 1.
         is_rccl=root.text("version") == "2",

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 from collhub_packing import CapacityGraph
 
-from collhub_tacos.columns import BoolArray, Int64Array, inverse
 from collhub_tacos.networks.link_network import LinkNetwork
-from hub_core.model import InputError
+from hub_core.model import BoolArray, InputError, Int64Array, inverse
 
 
 def tightest_sets(network: LinkNetwork, members: Int64Array) -> list[BoolArray]:

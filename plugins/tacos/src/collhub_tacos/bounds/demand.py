@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_tacos.columns import BoolArray, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork
-from hub_core.model import Collective, CollectiveKind
+from hub_core.model import BoolArray, Collective, CollectiveKind, Int64Array
 
 _LeavingChunks = Callable[[Int64Array, Int64Array, BoolArray], Int64Array]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_tacos.columns import BoolArray, Float64Array, Int64Array, row_pointer
 from collhub_tacos.networks.link_network import LinkTimes
+from hub_core.model import BoolArray, Float64Array, Int64Array, row_pointer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

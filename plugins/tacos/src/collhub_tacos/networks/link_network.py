@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_tacos.columns import Float64Array, Int64Array
+from hub_core.model import Float64Array, Int64Array, csr, group_of_entry, group_pointer
 from hub_core.network import Occupancy, Topology
 
 # Whole picoseconds: sums are exact, ties are ties, and a byte takes one even at 1 TB/s.
@@ -61,15 +61,8 @@ class LinkNetwork:
         # The first row of every pair: parallel links are dropped.
         _, first_rows = np.unique(key, return_index=True)
         row = first_rows.astype(np.int64)
-        indptr = np.searchsorted(topology.destination[row], np.arange(nodes + 1))
-        return cls(
-            topology,
-            topology.num_npus,
-            nodes,
-            indptr.astype(np.int64),
-            topology.source[row],
-            row,
-        )
+        indptr = group_pointer(topology.destination[row], nodes)
+        return cls(topology, topology.num_npus, nodes, indptr, topology.source[row], row)
 
     @property
     def num_links(self) -> int:
@@ -85,13 +78,11 @@ class LinkNetwork:
     def destination(self) -> Int64Array:
         """Destination of every link, ascending."""
         # Links stand by destination: the row pointer tells it, and no column is kept.
-        return np.repeat(np.arange(self.num_nodes), self.in_degree)
+        return group_of_entry(self.indptr)
 
     def out_links(self) -> tuple[Int64Array, Int64Array]:
         """Links by source as (indptr, links): int64[nodes + 1], int64[links]."""
-        links = np.argsort(self.source, kind="stable")
-        indptr = np.searchsorted(self.source[links], np.arange(self.num_nodes + 1))
-        return indptr, links
+        return csr(self.source, np.arange(self.num_links), self.num_nodes)
 
     def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
         """Times of a message of `chunk_bytes`, rounded to whole picoseconds."""

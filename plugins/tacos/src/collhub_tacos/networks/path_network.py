@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_tacos.columns import BoolArray, Int64Array, row_pointer
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from hub_core.model import BoolArray, Int64Array, group_of_entry, group_pointer, row_pointer
 from hub_core.network import Occupancy, Routes, Topology, link_times_ns
 
 # Simulators count nanoseconds, everything here picoseconds.
@@ -89,12 +89,11 @@ def contracted(topology: Topology) -> LinkNetwork:
     is_arc = _passes_no_npu(topology, routes)
     source, destination = source[is_arc], destination[is_arc]
     paths = _chosen_routes(routes, is_arc, _number_of_rows(links))
-    indptr = np.searchsorted(destination, np.arange(topology.num_npus + 1))
     return PathNetwork(
         topology=topology,
         num_npus=topology.num_npus,
         num_nodes=topology.num_npus,
-        indptr=indptr.astype(np.int64),
+        indptr=group_pointer(destination, topology.num_npus),
         source=source,
         row=links.row[paths.links[paths.indptr[:-1]]],
         links=links,
@@ -104,12 +103,11 @@ def contracted(topology: Topology) -> LinkNetwork:
 
 def _passes_no_npu(topology: Topology, routes: Routes) -> BoolArray:
     """Whether a route has switches alone between its ends: bool per route."""
-    count = len(routes.indptr) - 1
     ends_at_npu = topology.destination[routes.links] < topology.num_npus
     # The last link of every route ends at its NPU, which is no relay.
     ends_at_npu[routes.indptr[1:] - 1] = False
-    route = np.repeat(np.arange(count), np.diff(routes.indptr))
-    is_direct = np.ones(count, np.bool_)
+    route = group_of_entry(routes.indptr)
+    is_direct = np.ones(len(routes.indptr) - 1, np.bool_)
     is_direct[route[ends_at_npu]] = False
     return is_direct
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_tacos.columns import Int64Array, counted_positions, row_pointer
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
+from hub_core.model import Int64Array, counted_positions, group_pointer, row_pointer
 from hub_core.network import Routes, Topology
 
 
@@ -19,12 +19,11 @@ def transposed(network: LinkNetwork) -> LinkNetwork:
     # As `LinkNetwork` groups them.
     order = np.lexsort((network.destination, network.source))
     paths = _turned_paths(network, turned, order)
-    into = np.searchsorted(network.source[order], np.arange(network.num_nodes + 1))
     return PathNetwork(
         topology=turned.topology,
         num_npus=network.num_npus,
         num_nodes=network.num_nodes,
-        indptr=into.astype(np.int64),
+        indptr=group_pointer(network.source[order], network.num_nodes),
         source=network.destination[order],
         row=turned.row[paths.links[paths.indptr[:-1]]],
         links=turned,

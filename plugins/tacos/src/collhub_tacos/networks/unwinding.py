@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from collhub_tacos.columns import Int64Array
-from hub_core.model import UsageError
+from hub_core.model import Int64Array, UsageError
 from hub_core.network import Links, Topology
 
 

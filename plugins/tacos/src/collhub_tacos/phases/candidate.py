@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from collhub_schedules import Chunks, Transfers
+
 from collhub_tacos.progress import Progress
 from hub_core.model import Collective, JsonValue
-from hub_core.transfers import Chunks, Transfers
 
 Nodes = Sequence[int] | None
 """NPUs whose transfers are wanted, None for all."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_schedules import Chunks, Transfers
 
-from collhub_tacos.columns import Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.transposition import is_duplex, transposed
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
@@ -16,8 +16,7 @@ from collhub_tacos.progress import Progress
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_out
-from hub_core.model import Collective, CollectiveKind
-from hub_core.transfers import Chunks, Transfers
+from hub_core.model import Collective, CollectiveKind, Int64Array
 
 _SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
 _PIPELINE_LADDER = tuple(1 << power for power in range(11))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_tacos.columns import Int64Array, inverse
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.timing import in_time, settled
+from hub_core.model import Int64Array, inverse
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_tacos.columns import BoolArray, Float64Array, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import links_of_arcs
 from collhub_tacos.networks.reach import hops_from, unreachable
@@ -21,6 +20,7 @@ from collhub_tacos.routing.trees_kernel import (
     distances,
     reroute,
 )
+from hub_core.model import BoolArray, Float64Array, Int64Array
 
 # Transfers between two looks at Ctrl-C: at most a second.
 _SLICE = 100_000

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.columns import Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from hub_core.model import Int64Array
 
 Identifiers = npt.NDArray[np.uint16 | np.uint32]
+ChunkBits = npt.NDArray[np.uint64]
+"""A bit per node and chunk: row v, bit `x & 63` of word `x >> 6`."""
 
 # Nodes whose transfers are expanded at once.
 _NODES_AT_ONCE = 1 << 12
@@ -21,6 +23,16 @@ _NODES_AT_ONCE = 1 << 12
 def identifier_type(num_chunks: int) -> type[np.uint16] | type[np.uint32]:
     """Smallest type of chunk ids."""
     return np.uint16 if num_chunks <= 1 << 16 else np.uint32
+
+
+def chunk_bits(node: Int64Array, chunk: Int64Array, shape: tuple[int, int]) -> ChunkBits:
+    """Bits of these pairs alone are set, of `shape[0]` nodes and `shape[1]` chunks."""
+    num_nodes, num_chunks = shape
+    bits = np.zeros((num_nodes, -(-num_chunks // 64)), np.uint64)
+    bit = np.uint64(1) << (chunk & 63).astype(np.uint64)
+    # Not `|=`: several chunks of a node share a word.
+    np.bitwise_or.at(bits, (node, chunk >> 6), bit)
+    return bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

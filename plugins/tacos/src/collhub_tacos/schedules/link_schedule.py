@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_schedules import Transfers
 
-from collhub_tacos.columns import BoolArray, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.windows import released_at_once, windows, windows_of_links
-from hub_core.transfers import Transfers
+from hub_core.model import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,7 +18,7 @@ class LinkSchedule:
     """Chunk `chunk[i]` is put on link `link[i]` at `start[i]` and arrives at `finish[i]`.
 
     int64 columns of equal length, times in picoseconds, links of `network`, chunk ids as in
-    `hub_core.transfers.Chunks`. `reduces`: bool per transfer, the chunk is added to what the
+    `collhub_schedules.Chunks`. `reduces`: bool per transfer, the chunk is added to what the
     destination has.
     """
 

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
-from collhub_tacos.columns import BoolArray, Int64Array, counted_positions
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.progress import FractionReport, unreported
-from collhub_tacos.schedules.arrival_log import ArrivalLog
+from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from hub_core.model import InputError
+from hub_core.model import BoolArray, InputError, Int64Array, counted_positions
 
 if TYPE_CHECKING:
     from collhub_tacos.schedules.replay_kernel import Holdings
@@ -113,7 +111,7 @@ def _check_complete(holdings: Holdings) -> None:
         _refuse(f"NPU {npu} gets {int(holdings.arrived[npu])} of {num_chunks} chunks")
 
 
-def _holdings_before(log: ArrivalLog, origin: Int64Array) -> npt.NDArray[np.uint64]:
+def _holdings_before(log: ArrivalLog, origin: Int64Array) -> ChunkBits:
     """Bit per node and chunk that starts there; the logs must begin with these chunks."""
     num_nodes, num_chunks = log.log.shape
     node = np.repeat(np.arange(num_nodes), log.own)
@@ -123,10 +121,7 @@ def _holdings_before(log: ArrivalLog, origin: Int64Array) -> npt.NDArray[np.uint
     is_each_there = np.array_equal(in_order, np.argsort(origin, kind="stable"))
     if num_chunks != len(origin) or not is_each_there or np.any(origin[chunk] != node):
         _refuse("the logs do not begin with the chunks that start at their nodes")
-    have = np.zeros((num_nodes, -(-num_chunks // 64)), np.uint64)
-    bit = np.uint64(1) << (chunk & 63).astype(np.uint64)
-    np.bitwise_or.at(have, (node, chunk >> 6), bit)
-    return have
+    return chunk_bits(node, chunk, (num_nodes, num_chunks))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,12 +257,11 @@ def _check_once(
     movements: _Movements, origin: Int64Array, order: Int64Array, ordered: Int64Array
 ) -> None:
     """No node gets a chunk that it has from the start, or gets it twice."""
-    returns = movements.destination == origin[movements.chunk]
-    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if returns.any():
-        movements.refuse(int(np.argmax(returns)), "is one transfer of it too many there")
-    if len(twice):
-        movements.refuse(int(order[twice[0] + 1]), "is one transfer of it too many there")
+    returns = np.flatnonzero(movements.destination == origin[movements.chunk])
+    repeats = order[1:][ordered[1:] == ordered[:-1]]
+    too_many = np.concatenate([returns, repeats])
+    if len(too_many):
+        movements.refuse(int(too_many[0]), "is one transfer of it too many there")
 
 
 def _check_causes(

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collhub_tacos.columns import (
-    Int64Array,
-    counted_positions,
-    csr,
-    expanded_ranges,
-    inverse,
-    row_pointer,
-)
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import links_of_arcs
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.windows import released_at_once, windows_of_links
-from hub_core.model import InputError
+from hub_core.model import (
+    InputError,
+    Int64Array,
+    counted_positions,
+    csr,
+    expanded_ranges,
+    group_pointer,
+    inverse,
+)
 
 if TYPE_CHECKING:
     from collhub_tacos.schedules.event_loop import EventHeap, Jobs, SenderQueues
@@ -143,7 +143,7 @@ def _queues(
     paths, single = links_of_arcs(network, times)
     links = len(single.busy)
     first = paths.links[paths.indptr[link]]
-    begin = row_pointer(np.bincount(first, minlength=links))
+    begin = group_pointer(first, links)
     waiting, number = _at_hand(first, begin, unmet, rank, is_fixed)
     ready = np.flatnonzero(number)
     touched = _filled(links, 0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_tacos.columns import Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
+from hub_core.model import Int64Array, sorted_ordinals
 
 # The fewer are under way, the less there is for a simulator to put in another order.
 _MOST_ON_THE_WAY = 12
@@ -59,8 +59,8 @@ def windows(
     order = np.lexsort((start, row))
     link = row[order]
     place = np.arange(len(row))
-    first = np.searchsorted(link, link)
-    turn = place - first
+    turn = sorted_ordinals(link)
+    first = place - turn
     # What was sent earlier may arrive later, over a longer path.
     latest = _latest_so_far(link, finish[order])
     earlier = np.maximum(turn - window[order], (turn - 1) // at_once)

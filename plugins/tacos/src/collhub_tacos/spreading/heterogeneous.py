@@ -7,13 +7,19 @@ import os
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.columns import BoolArray, Int64Array, expanded_ranges, row_pointer
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.reach import unreachable
 from collhub_tacos.progress import FractionReport, Progress, named, silent, unreported
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.seed_search import Best, best_of_seeds
-from hub_core.model import InputError
+from hub_core.model import (
+    BoolArray,
+    InputError,
+    Int64Array,
+    expanded_ranges,
+    group_of_entry,
+    row_pointer,
+)
 
 _DEFAULT_SEEDS = 20
 # Looks at chunks per slice: a tenth of a second, so that Ctrl-C and progress get through.
@@ -127,7 +133,7 @@ def _least_times(
     Group i is the links `indptr[i]:indptr[i + 1]`, none of them empty.
     """
     first = indptr[:-1]
-    group = np.repeat(np.arange(len(first)), np.diff(indptr))
+    group = group_of_entry(indptr)
     low = np.zeros(len(first), np.int64)
     # All by one link, the first message late.
     high = np.maximum.reduceat(arrival + busy * (lacking.max(initial=0) + 1), first)

@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from collhub_packing.compiling import inlined, kernel, part
 
-from collhub_tacos.columns import BoolArray, Int64Array
-from collhub_tacos.compiling import inlined, kernel, part
+from hub_core.model import BoolArray, Int64Array
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]

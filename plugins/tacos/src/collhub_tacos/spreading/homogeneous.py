@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.columns import Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.reach import hops_from, unreachable
 from collhub_tacos.networks.translation import Translations
 from collhub_tacos.progress import FractionReport, Progress, named, silent, unreported
-from collhub_tacos.schedules.arrival_log import ArrivalLog, identifier_type
+from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits, identifier_type
 from collhub_tacos.spreading.seed_search import best_of_seeds
 from collhub_tacos.spreading.translated import symmetric_all_gather
-from hub_core.model import InputError
+from hub_core.model import InputError, Int64Array, sorted_ordinals
 
 _MOST_SEEDS = 20
 _PAIRS_FOR_SEEDS = 5_000_000
@@ -251,18 +250,13 @@ class _LockstepGather:
         steps = expected + expected // 8 + 4 * self._window
         self._carried = np.zeros((steps, -(-network.num_links // 8)), np.uint8)
 
-    def _enter_own(self) -> npt.NDArray[np.uint64]:
+    def _enter_own(self) -> ChunkBits:
         """Begin the logs with what nodes have; return it as a bit per node and chunk."""
         num_nodes, num_chunks = self.log.shape
         chunk = np.argsort(self._origin, kind="stable")
         node = self._origin[chunk]
-        # Chunks stand by node, so that each counts from the first of its node.
-        first = np.cumsum(self._own) - self._own
-        self.log[node, np.arange(num_chunks) - first[node]] = chunk
-        have = np.zeros((num_nodes, -(-num_chunks // 64)), np.uint64)
-        bit = np.uint64(1) << (chunk & 63).astype(np.uint64)
-        np.bitwise_or.at(have, (node, chunk >> 6), bit)
-        return have
+        self.log[node, sorted_ordinals(node)] = chunk
+        return chunk_bits(node, chunk, (num_nodes, num_chunks))
 
     @property
     def carried(self) -> npt.NDArray[np.uint8]:

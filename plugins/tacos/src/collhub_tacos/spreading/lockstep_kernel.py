@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from collhub_packing.compiling import inlined, kernel, part
 
-from collhub_tacos.columns import Int64Array
-from collhub_tacos.compiling import inlined, kernel, part
+from hub_core.model import Int64Array
 
 
 class LockstepState(NamedTuple):

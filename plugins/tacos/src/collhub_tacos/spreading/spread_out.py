@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from collhub_tacos.columns import BoolArray, Int64Array
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.translation import Translations
@@ -17,7 +16,7 @@ from collhub_tacos.schedules.arrival_log import ArrivalLog
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.seed_search import best_of_seeds
-from hub_core.model import InputError
+from hub_core.model import BoolArray, InputError, Int64Array
 
 _MOST_SEEDS = 20
 # Numbers of (link, chunk) pairs, by which the cost of a kernel goes, and of transfers.

@@ -1,0 +1,1 @@
+"""From transfers to rows of a step table, one file a concern."""

@@ -1,0 +1,1 @@
+"""Folders that ASTRA-sim runs as they are: traces, configurations and a script."""

@@ -1,0 +1,77 @@
+"""What a run of the folder by ASTRA-sim does not show, beyond what the traces lose."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
+from collhub_astra_sim.networks.expressible import AstraNetwork
+from hub_core import NodeTable, NodeType
+from hub_core.model import Algorithm, Int64Array, Location, Loss
+from hub_core.network import link_times_ns
+
+
+def own_losses(
+    algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool
+) -> tuple[Loss, ...]:
+    """All losses that the folder adds to those of its traces."""
+    found = (
+        _collective_loss(algorithm),
+        _instant_messages(algorithm, nodes, network, is_congestion_aware),
+    )
+    return tuple(loss for loss in found if loss is not None)
+
+
+def location_of(algorithm: Algorithm, step: int) -> Location:
+    """Where a step stands, in the file that the algorithm was read from."""
+    return algorithm.steps.location(step, algorithm.provenance.source_name or None)
+
+
+def _collective_loss(algorithm: Algorithm) -> Loss | None:
+    kind = algorithm.collective.kind
+    if kind in COLLECTIVE_KEYS:
+        return None
+    return Loss(
+        f"collective {kind}",
+        "system.json, workload traces",
+        "ASTRA-sim has no custom algorithms for it; "
+        "it runs under the name all-reduce, with the same times",
+    )
+
+
+def _instant_messages(
+    algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool
+) -> Loss | None:
+    """Messages sent at time 0 that cause an event at time 0, which the event queue refuses."""
+    sends = _first_sends(nodes)
+    shortest_ns = _shortest_times_ns(nodes.size[sends], network, is_congestion_aware)
+    instant = sends[shortest_ns == 0]
+    if not len(instant):
+        return None
+    first = location_of(algorithm, int(nodes.step[instant[0]]))
+    return Loss(
+        f"{len(instant)} messages that are sent at the start and take less than 1 ns",
+        f"first {first}",
+        "ASTRA-sim aborts (exit status 134); use a larger size",
+    )
+
+
+def _first_sends(nodes: NodeTable) -> Int64Array:
+    """Rows of the sends that wait for nothing."""
+    waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)
+    return np.flatnonzero((waits == 0) & (nodes.type == NodeType.COMM_SEND))
+
+
+def _shortest_times_ns(
+    sizes: Int64Array, network: AstraNetwork, is_congestion_aware: bool
+) -> Int64Array:
+    """Time until the earliest event that a message of each size may cause, over all dimensions."""
+    dimensions = network.dimensions
+    bandwidth = np.asarray([dimension.bandwidth_bytes_per_s for dimension in dimensions])
+    # As many digits as the network YAML states.
+    latency_ns = np.asarray([round(dimension.latency_s * 1e9, 6) for dimension in dimensions])
+    busy, arrival = link_times_ns(bandwidth[None, :], latency_ns[None, :], sizes[:, None])
+    # With congestion a link becomes free before the message arrives; without, nothing else happens.
+    first_event = busy if is_congestion_aware else arrival
+    shortest: Int64Array = first_event.min(axis=1)
+    return shortest

@@ -1,0 +1,53 @@
+"""The workload traces of a folder: what every NPU of the world does.
+
+One collective node for each member of the group, idle work for the others.
+"""
+
+from __future__ import annotations
+
+from hub_core import NodeType, chakra_record
+from hub_core.model import CollectiveKind
+
+GROUP = "1"
+"""The communicator group of the algorithm; 0 means all ranks."""
+
+_VERSION = "0.0.4"
+# `CollectiveCommType` of the Chakra schema; ASTRA-sim takes no custom algorithm for others.
+_COMM_TYPES = {
+    CollectiveKind.ALL_REDUCE: 0,
+    CollectiveKind.ALL_GATHER: 2,
+    CollectiveKind.ALL_TO_ALL: 6,
+    CollectiveKind.REDUCE_SCATTER: 7,
+}
+COLLECTIVE_KEYS = {kind: f"{kind}-implementation-custom" for kind in _COMM_TYPES}
+"""Keys of the system JSON that name the algorithm of a collective; others have none."""
+
+
+def collective_workload(kind: CollectiveKind, comm_size: int, *, in_group: bool) -> bytes:
+    """The trace of a rank that takes part: one COMM_COLL_NODE of a `kind` in `COLLECTIVE_KEYS`."""
+    attributes: list[dict[str, object]] = [
+        {"name": "is_cpu_op", "bool_val": False},
+        {"name": "comm_type", "int64_val": _COMM_TYPES[kind]},
+        {"name": "comm_size", "int64_val": comm_size},
+    ]
+    # Without a group's name the node is one of all ranks.
+    if in_group:
+        attributes.append({"name": "pg_name", "string_val": GROUP})
+    return _trace(name=str(kind), type=int(NodeType.COMM_COLL), attr=attributes)
+
+
+def idle_workload() -> bytes:
+    """The trace of a rank outside the group: one COMP_NODE, which takes 1 ns."""
+    # The simulator refuses a trace without nodes.
+    attributes = [
+        {"name": "is_cpu_op", "bool_val": False},
+        {"name": "num_ops", "int64_val": 1},
+        {"name": "tensor_size", "uint64_val": 1},
+    ]
+    return _trace(name="idle", type=int(NodeType.COMP), attr=attributes)
+
+
+def _trace(**node: object) -> bytes:
+    """A trace of one node."""
+    metadata = chakra_record("GlobalMetadata", version=_VERSION)
+    return metadata + chakra_record("Node", **node)

@@ -1,0 +1,153 @@
+"""Write the folder that ASTRA-sim runs as it is, or refuse what the simulator would abort on."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from collhub_astra_sim.fixed_size import check_size
+from collhub_astra_sim.folders.folder import AstraFolder
+from collhub_astra_sim.folders.losses import location_of, own_losses
+from collhub_astra_sim.folders.placement import Placement, placement_of
+from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
+from collhub_astra_sim.networks.expressible import AstraNetwork, expressed, fully_connected
+from collhub_astra_sim.options import CONGESTION_AWARE, AstraFolderOptions
+from hub_core import (
+    ChakraWriteOptions,
+    NodeTable,
+    NodeType,
+    chakra_bytes,
+    chakra_nodes,
+    chakra_traces,
+)
+from hub_core.model import (
+    Algorithm,
+    BoolArray,
+    CollectiveKind,
+    InputError,
+    Int64Array,
+    UsageError,
+    group_of_entry,
+)
+from hub_core.network import Topology, parse_topology
+from hub_core.plugin_api import WriteResult
+
+_DEFAULT_BANDWIDTH_BYTES_PER_S = 50.0 * (1 << 30)
+_DEFAULT_LATENCY_S = 500e-9
+# ASTRA-sim adds 10^9 to tags of its own and takes all others modulo this.
+_TAG_LIMIT = 500_000_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
+    """Writer of the format `astra-sim`.
+
+    Raises `UsageError` and `InputError` for what ASTRA-sim cannot run.
+    """
+    topology = parse_topology(options.topology) if options.topology else None
+    folder = folder_of(algorithm, topology, options)
+    return WriteResult(folder.artifacts(), folder.losses)
+
+
+def folder_of(
+    algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
+) -> AstraFolder:
+    """The folder for an algorithm on a topology.
+
+    Without one, the world is fully connected by links of 50 GiB/s and 500 ns. Raises as `write`.
+    """
+    size = options.size or algorithm.collective_bytes or chakra_bytes(algorithm)
+    check_size(algorithm, size)
+    kind = algorithm.collective.kind
+    name = _name(options, kind)
+    is_congestion_aware = options.network == CONGESTION_AWARE
+    placement = placement_of(algorithm.num_ranks, topology, options)
+    nodes = chakra_nodes(algorithm, size)
+    _check_messages(nodes, algorithm)
+    network = _network(topology, placement, nodes, is_congestion_aware)
+    traces = _traces(algorithm, options)
+    losses = own_losses(algorithm, nodes, network, is_congestion_aware)
+    return AstraFolder(
+        name,
+        kind if kind in COLLECTIVE_KEYS else CollectiveKind.ALL_REDUCE,
+        _comm_size(algorithm, size, options),
+        placement,
+        network,
+        is_congestion_aware,
+        traces,
+        (*traces.losses, *network.losses, *losses),
+    )
+
+
+def _traces(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
+    """The algorithm's traces, by the writer `chakra`."""
+    trace_options = ChakraWriteOptions(
+        size=options.size,
+        dialect=options.dialect,
+        flatten=options.flatten,
+    )
+    return chakra_traces(algorithm, trace_options)
+
+
+def _name(options: AstraFolderOptions, kind: CollectiveKind) -> str:
+    """The name of the traces, which becomes a part of paths. Raises `UsageError`."""
+    name = options.name or str(kind)
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"option name: {name[:80]!r} is not letters, digits, '.', '_' and '-'",
+            cure="write for example ring",
+        )
+    return name
+
+
+def _comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> int:
+    """Bytes in the workload node: no influence on absolute traces, the measure of symbolic ones."""
+    # An all-gather counts the input of one rank. But the only reader of symbolic sizes, a branch of
+    # ASTRA-sim, divides this number by the units of the whole output, so it gets the whole.
+    is_share = algorithm.collective.kind is CollectiveKind.ALL_GATHER
+    if not is_share or options.dialect == "symbolic":
+        return size
+    # With 0 bytes the ranks of an all-gather never finish.
+    return max(1, size // algorithm.num_ranks)
+
+
+def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
+    """Refuse messages on which the simulator aborts."""
+    is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
+    is_own = nodes.peer == group_of_entry(nodes.rank_indptr)
+    defects: tuple[tuple[BoolArray, str, str], ...] = (
+        (is_message & (nodes.size <= 0), "a message of 0 bytes", "remove the step"),
+        (is_message & is_own, "a message to its own rank", "copy instead"),
+        (
+            nodes.tag >= _TAG_LIMIT,
+            f"more than {_TAG_LIMIT} messages between two ranks",
+            "use fewer steps",
+        ),
+    )
+    for is_wrong, what, cure in defects:
+        if is_wrong.any():
+            first = int(np.argmax(is_wrong))
+            place = location_of(algorithm, int(nodes.step[first]))
+            raise InputError(f"{what}, on which ASTRA-sim aborts", location=place, cure=cure)
+
+
+def _network(
+    topology: Topology | None, placement: Placement, nodes: NodeTable, is_congestion_aware: bool
+) -> AstraNetwork:
+    """The network that the folder states. Raises `UsageError` where ASTRA-sim has none like it."""
+    if topology is None:
+        return fully_connected(
+            placement.npus,
+            _DEFAULT_BANDWIDTH_BYTES_PER_S,
+            _DEFAULT_LATENCY_S,
+        )
+    sources, destinations = _ends(nodes, np.asarray(placement.members, np.int64))
+    return expressed(topology, sources, destinations, is_congestion_aware=is_congestion_aware)
+
+
+def _ends(nodes: NodeTable, members: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(sending NPU, receiving NPU) of every message; `members`: the NPU of every rank."""
+    sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
+    rank = group_of_entry(nodes.rank_indptr)
+    return members[rank[sends]], members[nodes.peer[sends]]

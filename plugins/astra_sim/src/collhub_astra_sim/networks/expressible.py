@@ -1,0 +1,120 @@
+"""Find the network that ASTRA-sim can be given for a topology and an algorithm, if there is one.
+
+ASTRA-sim has no link lists: its network is a product of rings, switches and full meshes. But a full
+mesh is one private link for every ordered pair of NPUs, so an algorithm that sends along existing
+links of any graph with uniform links takes the same time there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from collhub_astra_sim.networks.network_yaml import KIND_NAMES
+from hub_core.model import Int64Array, Loss, UsageError
+from hub_core.network import Dimension, DimensionKind, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class AstraNetwork:
+    """Dimensions for the network YAML, and what they do not say."""
+
+    dimensions: tuple[Dimension, ...]
+    losses: tuple[Loss, ...] = ()
+
+
+def expressed(
+    topology: Topology, sources: Int64Array, destinations: Int64Array, *, is_congestion_aware: bool
+) -> AstraNetwork:
+    """The network for messages from `sources` to `destinations` (NPUs, int64[messages]).
+
+    Congestion-aware ASTRA-sim takes one dimension, congestion-unaware any number. Other networks of
+    uniform links become FullyConnected where the algorithm sends to neighbours only. Raises
+    `UsageError` with the reason where there is no such network.
+    """
+    dimensions = _astra_dimensions(topology)
+    is_native = bool(dimensions) and all(dimension.kind in KIND_NAMES for dimension in dimensions)
+    if is_native and (len(dimensions) == 1 or not is_congestion_aware):
+        return AstraNetwork(dimensions)
+    reason = _obstacle(topology, sources, destinations)
+    if reason:
+        raise UsageError(
+            f"ASTRA-sim cannot express topology {topology.name}: {reason}",
+            cure="use the simulator analytical, which takes every topology, "
+            "or ring:N, fully-connected:N, switch:N",
+            code="inexpressible-topology",
+        )
+    loss = Loss(
+        f"topology {topology.name}",
+        "network.yml",
+        "written as FullyConnected: the times are those of this topology, "
+        "as the algorithm sends between neighbours only; "
+        "other algorithms would find links that the topology does not have",
+    )
+    bandwidth_bytes_per_s = float(topology.bandwidth_bytes_per_s[0])
+    latency_s = float(topology.latency_s[0])
+    whole = fully_connected(topology.num_npus, bandwidth_bytes_per_s, latency_s)
+    return replace(whole, losses=(loss,))
+
+
+def fully_connected(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -> AstraNetwork:
+    """A private link for every ordered pair of NPUs. Raises `UsageError` for less than two."""
+    if npus < 2:
+        raise UsageError(
+            "ASTRA-sim needs at least two NPUs",
+            cure="name a larger topology",
+            code="too-few-npus",
+        )
+    kind = DimensionKind.FULLY_CONNECTED
+    return AstraNetwork((Dimension(kind, npus, bandwidth_bytes_per_s, latency_s),))
+
+
+def _astra_dimensions(topology: Topology) -> tuple[Dimension, ...]:
+    """The dimensions as ASTRA-sim would call them, without those of one node."""
+    return tuple(_as_astra(dimension) for dimension in topology.dimensions if dimension.size > 1)
+
+
+def _as_astra(dimension: Dimension) -> Dimension:
+    """Two nodes in a line or ring are fully connected."""
+    # ASTRA-sim has no lines, and its rings need three nodes.
+    is_pair = dimension.size == 2 and dimension.kind in (DimensionKind.LINE, DimensionKind.RING)
+    if is_pair:
+        return replace(dimension, kind=DimensionKind.FULLY_CONNECTED)
+    return dimension
+
+
+def _obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
+    """Why links cannot be written as private links of equal speed, or None."""
+    if not topology.num_links:
+        return "it has no links"
+    if topology.num_planes > 1:
+        planes = topology.num_planes
+        return f"it has {planes} planes, and ASTRA-sim routes all messages over one network"
+    return _difference(topology) or _distant_pair(topology, sources, destinations)
+
+
+def _difference(topology: Topology) -> str | None:
+    """How links differ, or None where they are uniform."""
+    columns = (
+        ("bandwidth", topology.bandwidth_bytes_per_s / 1e9, "GB/s"),
+        ("latency", topology.latency_ns, "ns"),
+    )
+    for name, values, unit in columns:
+        least, most = values.min(), values.max()
+        if least != most:
+            return f"its links differ in {name} ({least:g} to {most:g} {unit})"
+    return None
+
+
+def _distant_pair(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
+    """The first message between NPUs that no link joins, or None."""
+    links = topology.source * topology.num_nodes + topology.destination
+    pairs = sources * topology.num_nodes + destinations
+    apart = np.flatnonzero(~np.isin(pairs, links))
+    if not len(apart):
+        return None
+    first = int(apart[0])
+    source = topology.node_name(int(sources[first]))
+    destination = topology.node_name(int(destinations[first]))
+    return f"the algorithm sends from NPU {source} to NPU {destination}, which are no neighbours"

@@ -1,0 +1,189 @@
+"""ASTRA-sim's network YAML, written exactly and read back.
+
+Source: `NetworkParser` of ASTRA-sim's astra-network-analytical. Four keys hold one entry a
+dimension: its kind, its NPUs, its bandwidth in GiB/s and its latency in ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from hub_core.model import InputError, Location, UsageError
+from hub_core.network import Dimension, DimensionKind, Topology, grid
+from hub_core.plugin_api import NoOptions, Source
+
+if TYPE_CHECKING:
+    from yaml import MappingNode, Node
+
+
+KIND_NAMES = {
+    DimensionKind.RING: "Ring",
+    DimensionKind.FULLY_CONNECTED: "FullyConnected",
+    DimensionKind.SWITCH: "Switch",
+}
+_KINDS = {name: kind for kind, name in KIND_NAMES.items()}
+_KEYS = ("topology", "npus_count", "bandwidth", "latency")
+# The simulator calls the unit GB/s and multiplies by 2^30.
+_GIB = 1 << 30
+_LONGEST_FILE = 1 << 20
+# Of a number of NPUs; larger worlds are refused when the topology is built.
+_MOST_DIGITS = 7
+
+
+class _Scalar(NamedTuple):
+    """A value of the file as text, and its line from 1."""
+
+    text: str
+    line: int
+
+
+def network_text(dimensions: Sequence[Dimension]) -> str:
+    """The four lines of a network YAML.
+
+    Read back, bandwidths are the same doubles, and latencies the same to 1e-6 ns.
+    """
+    columns = {
+        "topology": [KIND_NAMES[dimension.kind] for dimension in dimensions],
+        "npus_count": [str(dimension.size) for dimension in dimensions],
+        "bandwidth": [_bandwidth_text(dimension) for dimension in dimensions],
+        "latency": [_latency_text(dimension) for dimension in dimensions],
+    }
+    return "".join(f"{key}: [ {', '.join(values)} ]\n" for key, values in columns.items())
+
+
+def _bandwidth_text(dimension: Dimension) -> str:
+    # Dividing by a power of two is exact, so that the simulator's product is the bandwidth itself.
+    return _decimal(dimension.bandwidth_bytes_per_s / _GIB)
+
+
+def _latency_text(dimension: Dimension) -> str:
+    return _decimal(round(dimension.latency_s * 1e9, 6))
+
+
+def _decimal(value: float) -> str:
+    """The shortest digits that give the same double, without an exponent."""
+    # YAML 1.1 takes 1e-06 for text.
+    return format(Decimal(repr(value)), "f")
+
+
+def read(source: Source, options: NoOptions) -> Topology:
+    """Build the topology that a network YAML describes. Raises `InputError` with file and line."""
+    del options
+    name, content = source.name, source.content()
+    if len(content) > _LONGEST_FILE:
+        _fail(name, None, "the file is larger than 1 MiB, a network YAML has four lines")
+    values = _values(name, _parsed(name, content))
+    _check_lengths(name, values)
+    entries = zip(*(values[key] for key in _KEYS), strict=True)
+    dimensions = [_dimension(name, *entry) for entry in entries]
+    try:
+        return grid(name, dimensions)
+    except UsageError as error:
+        found = error.diagnostics[0]
+        _fail(name, None, found.message, found.cure)
+
+
+def samples() -> Sequence[Source]:
+    """Small correct files for the conformance kit."""
+    ring = Dimension(DimensionKind.RING, 8, 50.0 * _GIB, 500e-9)
+    switch = Dimension(DimensionKind.SWITCH, 2, 25.0 * _GIB, 1e-6)
+    texts = {
+        "ring.yml": network_text([ring]),
+        "ring-switch.yml": network_text([ring, switch]),
+    }
+    return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]
+
+
+def _parsed(name: str, content: bytes) -> MappingNode:
+    """The mapping at the root of the document, as nodes that know their lines."""
+    # Imported here, as conversions that meet no YAML need not wait for it.
+    import yaml
+
+    try:
+        root = yaml.compose(content.decode("utf-8"), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        _fail(name, line, f"this is not YAML: {error.problem}")
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        first_line = str(error).splitlines()[0]
+        _fail(name, None, f"this is not YAML: {first_line}")
+    if not isinstance(root, yaml.MappingNode):
+        _fail(name, None, f"this is not a network YAML: {', '.join(_KEYS)} were expected")
+    return root
+
+
+def _values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
+    """The entries of every known key; a single value stands for a list of one."""
+    found: dict[str, list[_Scalar]] = {}
+    for key_node, value_node in root.value:
+        key = str(key_node.value)
+        if key in found:
+            line = key_node.start_mark.line + 1
+            _fail(name, line, f"the key {key[:80]!r} stands twice")
+        # ASTRA-sim ignores other keys, and so does this.
+        if key in _KEYS:
+            entries = value_node.value if isinstance(value_node.value, list) else [value_node]
+            found[key] = [_scalar(name, key, entry) for entry in entries]
+    missing = [key for key in _KEYS if key not in found]
+    if missing:
+        cure = "see `network.yml` of a folder written by the hub"
+        _fail(name, None, f"missing: {', '.join(missing)}", cure)
+    return found
+
+
+def _scalar(name: str, key: str, node: Node) -> _Scalar:
+    line = node.start_mark.line + 1
+    if not isinstance(node.value, str):
+        _fail(name, line, f"{key}: one value, or a list of values, was expected")
+    return _Scalar(node.value, line)
+
+
+def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
+    if len({len(values[key]) for key in _KEYS}) == 1:
+        return
+    lengths = ", ".join(f"{key} {len(values[key])}" for key in _KEYS)
+    cure = "state one value per dimension in every list"
+    _fail(name, None, f"the lists differ in length: {lengths}", cure)
+
+
+def _dimension(
+    name: str, kind: _Scalar, size: _Scalar, bandwidth: _Scalar, latency: _Scalar
+) -> Dimension:
+    """The dimension that four entries state."""
+    if kind.text not in _KINDS:
+        known = ", ".join(_KINDS)
+        _fail(name, kind.line, f"topology {kind.text[:80]!r} is not one of {known}")
+    if not _is_positive_number(size.text):
+        message = f"npus_count {size.text[:80]!r} is not a whole number of at least 1"
+        _fail(name, size.line, message)
+    rate, delay = _number(bandwidth.text), _number(latency.text)
+    # Written so that not-a-number fails, too.
+    if not 0 < rate < 1e9:
+        message = f"bandwidth {bandwidth.text[:80]!r} is not a number of GiB/s above 0"
+        _fail(name, bandwidth.line, message)
+    if not 0 <= delay < 1e18:
+        message = f"latency {latency.text[:80]!r} is not a number of ns of at least 0"
+        _fail(name, latency.line, message)
+    return Dimension(_KINDS[kind.text], int(size.text), rate * _GIB, delay / 1e9)
+
+
+def _is_positive_number(text: str) -> bool:
+    # Other digits of Unicode are decimal too, and huge numbers take long to read.
+    is_short_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return is_short_number and int(text) > 0
+
+
+def _number(text: str) -> float:
+    """The number, or not-a-number, which no range holds."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _fail(name: str, line: int | None, message: str, cure: str = "") -> NoReturn:
+    """Refuse the file because of one line, or as a whole."""
+    place = Location(name, line)
+    raise InputError(message, location=place, cure=cure, code="invalid-network-yaml")

@@ -1,0 +1,1 @@
+"""Runs of the real ASTRA-sim: its process, what it prints, and whether one is installed."""

@@ -1,0 +1,1 @@
+"""ASTRA-sim's analytical timing model on any topology: inputs, event loop, findings."""

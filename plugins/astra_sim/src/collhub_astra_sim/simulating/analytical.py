@@ -1,0 +1,160 @@
+"""Simulate with ASTRA-sim's analytical timing model, exact to the cycle, on any topology."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from collhub_astra_sim.fixed_size import check_size
+from collhub_astra_sim.options import AnalyticalOptions
+from collhub_astra_sim.simulating.local_costs import local_durations_ns, stated_durations_ns
+from collhub_astra_sim.simulating.timing_model import TimingModel
+from hub_core import NodeTable, chakra_nodes
+from hub_core.model import Algorithm, Diagnostic, Int64Array, Location
+from hub_core.network import Topology
+from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
+
+if TYPE_CHECKING:
+    from collhub_astra_sim.simulating.kernel import SimulatedWorld
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeTimes:
+    """Outcome of a simulation by node; times in ns from the common start.
+
+    `rank_finish_ns`: None where a rank never finishes. `start_ns`, `end_ns`: int64 per node, -1 for
+    never; a node starts when its dependencies are met, a SEND ends when its message has arrived as
+    a whole.
+    """
+
+    rank_finish_ns: tuple[int | None, ...]
+    start_ns: Int64Array
+    end_ns: Int64Array
+    link_loads: tuple[LinkLoad, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def simulate(request: SimulationRequest, options: AnalyticalOptions) -> SimulationResult:
+    """Simulator `analytical`.
+
+    Raises `UsageError` for a size below a byte, `InputError` where the topology has too few NPUs or
+    no path between two ranks that talk, or where a trace fixes another size.
+    """
+    algorithm, size = request.algorithm, request.collective_bytes
+    model = TimingModel.of_options(options)
+    check_size(algorithm, size)
+    nodes = chakra_nodes(algorithm, size)
+    durations = local_durations_ns(algorithm, nodes, size, model)
+    times = simulate_nodes(
+        nodes,
+        request.topology,
+        model,
+        durations,
+        _step_locator(algorithm, nodes),
+        _channels(algorithm, nodes),
+    )
+    start, end = _step_times(nodes, times, len(algorithm.steps))
+    return SimulationResult(times.rank_finish_ns, start, end, times.link_loads, times.diagnostics)
+
+
+def simulate_nodes(
+    nodes: NodeTable,
+    topology: Topology,
+    model: TimingModel | None = None,
+    duration_ns: Int64Array | None = None,
+    locate: Callable[[int], Location] | None = None,
+    channel: Int64Array | None = None,
+) -> NodeTimes:
+    """Simulate the nodes of a set of traces as they stand.
+
+    `duration_ns`: int64 per node, at least 1 at COMP nodes; by default as stated. `locate` tells
+    where a node stands, for messages; by default its rank and its position there. `channel`: int64
+    per node, by default 0; it matters on topologies of several planes alone. Raises `InputError` as
+    `simulate`.
+    """
+    # The modules that import numba take a second to import.
+    from collhub_astra_sim.simulating.findings import findings
+    from collhub_astra_sim.simulating.kernel import NodeParents, run
+    from collhub_astra_sim.simulating.starting_world import world_of
+
+    model = model or TimingModel()
+    place = locate or (lambda node: _node_location(nodes, node))
+    durations = stated_durations_ns(nodes) if duration_ns is None else duration_ns
+    world = world_of(nodes, durations, topology, model, place, channel)
+    parents = NodeParents(
+        nodes.data_indptr,
+        nodes.data_indices,
+        nodes.control_indptr,
+        nodes.control_indices,
+    )
+    has_event_at_zero = run(world, parents)
+    found = findings(nodes, world, has_event_at_zero, topology, model, place)
+    return NodeTimes(
+        _finish_times(world),
+        world.node["start"].copy(),
+        world.node["end"].copy(),
+        _link_loads(topology, world) if model.is_congestion_aware else (),
+        found,
+    )
+
+
+def _step_locator(algorithm: Algorithm, nodes: NodeTable) -> Callable[[int], Location]:
+    """Name a node by its step, so that messages speak of the user's file."""
+
+    def locate(node: int) -> Location:
+        row = int(nodes.step[node])
+        if row < 0:
+            return _node_location(nodes, node)
+        return algorithm.steps.location(row, algorithm.provenance.source_name or None)
+
+    return locate
+
+
+def _node_location(nodes: NodeTable, node: int) -> Location:
+    """Rank of a node and its position there."""
+    rank = int(np.searchsorted(nodes.rank_indptr, node, side="right")) - 1
+    return Location(rank=rank, step=int(node - nodes.rank_indptr[rank]))
+
+
+def _channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
+    """Channel of every node, by its step; 0 for nodes of none."""
+    if not len(algorithm.steps):
+        return None
+    channel: Int64Array = np.where(nodes.step >= 0, algorithm.steps.channel[nodes.step], 0)
+    return channel
+
+
+def _step_times(nodes: NodeTable, times: NodeTimes, steps: int) -> tuple[Int64Array, Int64Array]:
+    """Start of the first and end of the last node of every step."""
+    start = np.full(steps, -1, np.int64)
+    end = np.full(steps, -1, np.int64)
+    # Of several assignments to one element, numpy keeps the last.
+    owned = np.flatnonzero(nodes.step >= 0)
+    end[nodes.step[owned]] = times.end_ns[owned]
+    backwards = owned[::-1]
+    start[nodes.step[backwards]] = times.start_ns[backwards]
+    return start, end
+
+
+def _finish_times(world: SimulatedWorld) -> tuple[int | None, ...]:
+    """When each rank finished, None where it never did."""
+    # The last record only ends the nodes of the last rank.
+    times = world.rank["finish"][:-1].tolist()
+    return tuple(time if time >= 0 else None for time in times)
+
+
+def _link_loads(topology: Topology, world: SimulatedWorld) -> tuple[LinkLoad, ...]:
+    """Links that carried anything, the busiest first."""
+    carried, busy_ns = world.link["bytes"], world.link["busy_ns"]
+    used = np.flatnonzero(carried)
+    used = used[np.lexsort((used, -carried[used], -busy_ns[used]))]
+    columns = (
+        topology.source[used].tolist(),
+        topology.destination[used].tolist(),
+        carried[used].tolist(),
+        busy_ns[used].tolist(),
+    )
+    return tuple(LinkLoad(*load) for load in zip(*columns, strict=True))

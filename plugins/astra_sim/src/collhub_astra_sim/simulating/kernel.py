@@ -1,0 +1,674 @@
+"""ASTRA-sim's event loop and the set orders that it follows, compiled by numba.
+
+The algorithm is a discrete-event simulation: a binary heap of events by (time, order of
+scheduling), one step of the model an event. The model is that of the analytical backends of
+ASTRA-sim (public release of March 2026: `EventQueue`, `Link`, `Chunk` of astra-network-analytical,
+`CustomAlgorithm` and `CallbackTracker` of the simulator, `ETFeeder` version 3 of Chakra) with gcc's
+standard library. Messages are stored and forwarded whole; a link sends one at a time, first come,
+first served; the n-th receive of a key meets the n-th send of that key.
+
+Invariant: events come out in the order in which ASTRA-sim calls its callbacks, also within one
+nanosecond. That order decides who gets a link first, so the order of scheduling and the iteration
+order of `std::unordered_set` are part of the model, not an accident of it.
+
+Cost: O(log n) an event; a message has two events a link (one without congestion), local work one,
+so the whole is O(h log h) for h hops of messages. The graph and its sets cost O(nodes + edges).
+
+All in one file, because numba's cache notices changes only in the file of the function that it
+compiles. Import it late: importing numba takes a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from hub_core import NodeType
+from hub_core.model import BoolArray, Int64Array
+
+Records = npt.NDArray[np.void]
+Integer = int | np.int64
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+# What only compiled code calls needs no way in from Python; half of the time to compile would go
+# there.
+_WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def _compiled(function: _Function) -> _Function:
+    """Compile when the first caller is compiled; the typed form of numba's decorator."""
+    return cast(_Function, numba.njit(nogil=True, **_WITHOUT_WRAPPERS)(function))
+
+
+def _entry(function: _Function) -> _Function:
+    """Compile on the first call and keep the machine code on disk."""
+    try:
+        return cast(_Function, numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:
+        # No folder for the cache can be written to.
+        return cast(_Function, numba.njit(nogil=True)(function))
+
+
+# Records keep together what one event touches, and are small, because memory sets the pace: the
+# nodes of a large simulation exceed every cache. Times in ns, -1: never.
+NODE = np.dtype(
+    [
+        ("identity", np.uint64),
+        ("duration_ns", np.int64),
+        ("start", np.int64),
+        ("end", np.int64),
+        ("slot", np.int32),  # where a begun message meets its other side
+        ("hop", np.int32),  # a SEND's next link: an index of `path_link`
+        ("last_hop", np.int32),
+        ("next_message", np.int32),  # the next one in the line for a link, -1 for none
+        ("first_child", np.int32),
+        ("children", np.int32),
+        ("unmet", np.int32),  # parents that have not ended
+        ("rank", np.int32),
+        ("key", np.int32),  # equal for messages that match, -1 for local nodes
+        ("size_class", np.int32),
+        ("latest_child", np.int32),  # used while the graph is built
+        ("kind", np.uint8),
+    ],
+    align=True,
+)
+RANK = np.dtype(
+    [("first", np.int64), ("finish", np.int64), ("ongoing", np.int64), ("buckets", np.int64)],
+    align=True,
+)
+KEY = np.dtype([("first_slot", np.int64), ("sends", np.int64), ("receives", np.int64)], align=True)
+LINK = np.dtype(
+    [
+        ("bytes", np.int64),
+        ("busy_ns", np.int64),
+        ("first", np.int64),  # messages that wait in line
+        ("last", np.int64),
+        ("link_class", np.int32),
+        ("is_busy", np.bool_),
+    ],
+    align=True,
+)
+TIME = np.dtype([("size", np.int64), ("busy_ns", np.int64), ("arrival_ns", np.int64)], align=True)
+QUEUE = np.dtype([("first", np.int64), ("size", np.int64)], align=True)
+EVENT = np.dtype([("time", np.int64), ("sequence", np.int64), ("item", np.int64)], align=True)
+# One element of the hash set in work.
+ELEMENT = np.dtype(
+    [("row", np.int64), ("identity", np.uint64), ("bucket", np.int64), ("after", np.int64)],
+    align=True,
+)
+
+
+class SimulatedWorld(NamedTuple):
+    """The state of a simulation.
+
+    `rank` has one record more than ranks, for the end of the last one's nodes; `key` likewise.
+    `time`: by size class and link class. `slot`: what a meeting place holds: the posted RECV,
+    `NOBODY` or _ARRIVED. `is_shared`: messages wait for one another on links. Queue 0 holds the
+    events, queue 1 + r the running COMPs of rank r; `counter`: the number of events so far.
+    `ended`, `freed`, `parents` (as long as the largest rank, at least 2), `element` (one longer)
+    and `before` (a bucket count that holds the largest rank, all -1) are room to work in.
+    """
+
+    node: Records
+    rank: Records
+    key: Records
+    link: Records
+    time: Records
+    slot: Int64Array
+    path_link: Int64Array
+    child: Int64Array
+    queue: Records
+    event: Records
+    counter: Int64Array
+    ended: Int64Array
+    freed: Int64Array
+    parents: Int64Array
+    element: Records
+    before: Int64Array
+    is_shared: bool
+
+
+class NodeParents(NamedTuple):
+    """The dependencies of a `NodeTable`."""
+
+    data_indptr: Int64Array
+    data_indices: Int64Array
+    control_indptr: Int64Array
+    control_indices: Int64Array
+
+
+# Bucket counts of libstdc++'s hash sets as they grow one by one from empty
+# (`_Prime_rehash_policy`): the next prime of its table above twice the last one.
+BUCKET_COUNTS = (
+    13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 85229, 172933, 351061,
+    712697, 1447153, 2938679, 5967347, 12117689,
+)  # fmt: skip
+NOBODY, _ARRIVED = -1, -2
+# Typed, since numba compiles a function once more for a literal argument.
+_EMPTY_SET = np.int64(1)
+_EVENTS = np.int64(0)
+_START_NS = np.int64(0)
+# Kinds of events, in the lowest two bits of an event's item; the others say what it happens to.
+_DELIVERY, _LINK_FREE, _COMPUTED, _RECEIVED = 0, 1, 2, 3
+_SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)
+
+
+@_entry
+def run(world: SimulatedWorld, parents: NodeParents) -> bool:
+    """Simulate until nothing is left to happen.
+
+    Return whether the start schedules an event at time 0, on which ASTRA-sim aborts.
+    """
+    _link_children(world, parents)
+    for rank in range(len(world.rank) - 1):
+        _start(rank, world, parents)
+    events = world.queue[0]
+    has_event_at_zero = bool(events["size"] > 0 and world.event[0]["time"] == 0)
+    while events["size"] > 0:
+        now, event = _pop(world.event, world.queue, _EVENTS)
+        ended = _happen(event & 3, event >> 2, now, world)
+        # A node that ends may issue others in the same instant: they queue behind what is there.
+        for position in range(ended):
+            _finish(world.ended[position], now, world)
+    return has_event_at_zero
+
+
+@_compiled
+def _happen(kind: Integer, item: Integer, now: Integer, world: SimulatedWorld) -> Integer:
+    """Let an event happen.
+
+    Nodes that end by it are written to `world.ended`, in order; their number is returned.
+    """
+    if kind == _DELIVERY:
+        return _arrive(item, now, world)
+    if kind == _LINK_FREE:
+        _free_link(item, now, world)
+        return 0
+    if kind == _RECEIVED:
+        world.ended[0] = item
+        return 1
+    return _end_batch(item, now, world)
+
+
+# --- the nodes of one rank ---
+
+
+@_compiled
+def _start(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> None:
+    """Issue the nodes without parents.
+
+    Their order is that of the set which Chakra's feeder fills with them, while it goes through the
+    set of all nodes.
+    """
+    count = _touch_order(rank, world, parents)
+    _set_order(world.freed, count, _EMPTY_SET, world)
+    # Roots are moved to the front of the same array: they are never ahead of what is read.
+    roots = 0
+    for position in range(count):
+        row = world.freed[position]
+        if world.node[row]["unmet"] == 0:
+            world.freed[roots] = row
+            roots += 1
+    world.rank[rank]["buckets"] = _set_order(world.freed, roots, _EMPTY_SET, world)
+    for position in range(roots):
+        _issue(world.freed[position], _START_NS, world)
+
+
+@_compiled
+def _issue(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Start a node. Any number of nodes of a rank may run at once."""
+    node = world.node[row]
+    node["start"] = now
+    world.rank[node["rank"]]["ongoing"] += 1
+    kind = node["kind"]
+    if kind == _SEND:
+        _send(row, now, world)
+    elif kind == _RECV:
+        _post(row, now, world)
+    elif kind == _COMP:
+        _compute(row, now, world)
+    # A node of any other type stays unfinished for ever, as in ASTRA-sim.
+
+
+@_compiled
+def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Give a message the next slot of its key, and put it on its way."""
+    node = world.node[row]
+    key = world.key[node["key"]]
+    node["slot"] = key["first_slot"] + key["sends"]
+    key["sends"] += 1
+    _put(row, now, world)
+
+
+@_compiled
+def _compute(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Run a COMP, which keeps nothing busy: COMPs of one rank run side by side."""
+    node = world.node[row]
+    end = now + node["duration_ns"]
+    # In 64 bits, as the shift below would leave the 32 of the record.
+    rank = np.int64(node["rank"])
+    _push(world, 1 + rank, end, row)
+    _push(world, _EVENTS, end, (rank << 2) | _COMPUTED)
+
+
+@_compiled
+def _post(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Post a RECV.
+
+    If its message is there, it finishes in the same instant, but through the event queue.
+    """
+    key = world.key[world.node[row]["key"]]
+    slot = key["first_slot"] + key["receives"]
+    key["receives"] += 1
+    world.node[row]["slot"] = slot
+    if world.slot[slot] == _ARRIVED:
+        _push(world, _EVENTS, now, (row << 2) | _RECEIVED)
+    else:
+        world.slot[slot] = row
+
+
+@_compiled
+def _end_batch(rank: Integer, now: Integer, world: SimulatedWorld) -> Integer:
+    """End all COMPs of a rank that end now, one after the other, by the first one's event.
+
+    They end in the order in which they began. The events of the others then find nothing left to
+    do: ASTRA-sim has one callback for each instant of a rank.
+    """
+    queue = world.queue[1 + rank]
+    first = queue["first"]
+    count = 0
+    while queue["size"] > 0 and world.event[first]["time"] == now:
+        _, world.ended[count] = _pop(world.event, world.queue, 1 + rank)
+        count += 1
+    return count
+
+
+@_compiled
+def _finish(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """End a node, and start those that waited for nothing else."""
+    node = world.node[row]
+    rank = world.rank[node["rank"]]
+    node["end"] = now
+    rank["ongoing"] -= 1
+    count = _free_children(row, world)
+    # The set of free nodes is empty before and after, but keeps its number of buckets.
+    rank["buckets"] = _set_order(world.freed, count, rank["buckets"], world)
+    for position in range(count):
+        _issue(world.freed[position], now, world)
+    # Also where nodes never begin, as those of a cycle: ASTRA-sim asks for what is under way alone.
+    if rank["ongoing"] == 0:
+        rank["finish"] = now
+
+
+@_compiled
+def _free_children(row: Integer, world: SimulatedWorld) -> Integer:
+    """Write the nodes that waited for this one last to `world.freed`; return their number."""
+    node = world.node[row]
+    first = node["first_child"]
+    count = 0
+    for edge in range(first, first + node["children"]):
+        index = world.child[edge]
+        child = world.node[index]
+        child["unmet"] -= 1
+        if child["unmet"] == 0:
+            world.freed[count] = index
+            count += 1
+    return count
+
+
+# --- the network ---
+
+
+@_compiled
+def _put(row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Put a message on the next link of its route, or in the line of those that wait for it."""
+    hop = world.node[row]["hop"]
+    index = world.path_link[hop]
+    link = world.link[index]
+    if not link["is_busy"]:
+        _transmit(index, row, now, world)
+        return
+    # A message waits in one line at a time, so the lines are linked lists through the nodes.
+    if link["first"] < 0:
+        link["first"] = row
+    else:
+        last = world.node[link["last"]]
+        last["next_message"] = row
+    link["last"] = row
+
+
+@_compiled
+def _transmit(index: Integer, row: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Send a message over a free link: first its arrival is scheduled, then the link's release."""
+    node, link = world.node[row], world.link[index]
+    time = world.time[node["size_class"], link["link_class"]]
+    _push(world, _EVENTS, now + time["arrival_ns"], (row << 2) | _DELIVERY)
+    # Without congestion a link serves any number of messages at once.
+    if world.is_shared:
+        link["is_busy"] = True
+        link["bytes"] += time["size"]
+        link["busy_ns"] += time["busy_ns"]
+        _push(world, _EVENTS, now + time["busy_ns"], (index << 2) | _LINK_FREE)
+
+
+@_compiled
+def _free_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """End the use of a link by one message, and send the next one in line."""
+    link = world.link[index]
+    link["is_busy"] = False
+    row = link["first"]
+    if row >= 0:
+        node = world.node[row]
+        link["first"] = node["next_message"]
+        node["next_message"] = -1
+        _transmit(index, row, now, world)
+
+
+@_compiled
+def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
+    """Pass a whole message on, or deliver it: the SEND ends, after it the RECV if it is posted."""
+    node = world.node[row]
+    if node["hop"] < node["last_hop"]:
+        node["hop"] += 1
+        _put(row, now, world)
+        return 0
+    # A send ends by arrival, whether or not anybody waits for it: buffers are without limit.
+    world.ended[0] = row
+    slot = node["slot"]
+    receiver = world.slot[slot]
+    if receiver < 0:
+        world.slot[slot] = _ARRIVED
+        return 1
+    world.ended[1] = receiver
+    return 2
+
+
+# --- binary heaps by (time, order of scheduling) ---
+
+
+@_compiled
+def _push(world: SimulatedWorld, queue: Integer, time: Integer, item: Integer) -> None:
+    """Put an item in a queue, behind all others of the same time."""
+    sequence = world.counter[0]
+    world.counter[0] = sequence + 1
+    _insert(world.event, world.queue, queue, time, sequence, item)
+
+
+@_compiled
+def _insert(
+    event: Records, queues: Records, queue: Integer, time: Integer, sequence: Integer, item: Integer
+) -> None:
+    """Sift a new entry up from the end of a heap, moving parents down into the hole."""
+    first = queues[queue]["first"]
+    hole = queues[queue]["size"]
+    queues[queue]["size"] = hole + 1
+    # A new entry has the largest sequence number, so among equal times it stays below.
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if event[first + parent]["time"] <= time:
+            break
+        _copy(event, first + parent, first + hole)
+        hole = parent
+    entry = event[first + hole]
+    entry["time"] = time
+    entry["sequence"] = sequence
+    entry["item"] = item
+
+
+@_compiled
+def _pop(event: Records, queues: Records, queue: Integer) -> tuple[Integer, Integer]:
+    """Take the first entry of a heap: (time, item). The last entry sifts down from the top."""
+    first = queues[queue]["first"]
+    top_time = event[first]["time"]
+    top_item = event[first]["item"]
+    size = queues[queue]["size"] - 1
+    queues[queue]["size"] = size
+    hole, child = 0, 1
+    while child < size:
+        if child + 1 < size and _is_before(event, first + child + 1, first + child):
+            child += 1
+        if _is_before(event, first + size, first + child):
+            break
+        _copy(event, first + child, first + hole)
+        hole = child
+        child = 2 * child + 1
+    _copy(event, first + size, first + hole)
+    return top_time, top_item
+
+
+@_compiled
+def _is_before(event: Records, one: Integer, other: Integer) -> bool:
+    """Whether an entry comes out before another: the earlier one, then the one scheduled first."""
+    if event[one]["time"] != event[other]["time"]:
+        return bool(event[one]["time"] < event[other]["time"])
+    return bool(event[one]["sequence"] < event[other]["sequence"])
+
+
+@_compiled
+def _copy(event: Records, origin: Integer, destination: Integer) -> None:
+    # Field by field, as numba has no assignment of records.
+    source, target = event[origin], event[destination]
+    target["time"] = source["time"]
+    target["sequence"] = source["sequence"]
+    target["item"] = source["item"]
+
+
+# --- the graph of one rank, and the iteration order of its hash sets ---
+
+
+@_compiled
+def _link_children(world: SimulatedWorld, parents: NodeParents) -> None:
+    """List who waits for a node, in the iteration order of the set that holds them.
+
+    Also count the parents of every node. Cost: the dependencies are read twice, to count and to
+    place, which takes less memory than to sort them.
+    """
+    _count_children(world, parents)
+    total = 0
+    for row in range(len(world.node)):
+        node = world.node[row]
+        node["first_child"] = total
+        total += node["children"]
+        # Both are counted anew while the children are placed.
+        node["children"] = 0
+        node["latest_child"] = -1
+    _place_children(world, parents)
+    for row in range(len(world.node)):
+        node = world.node[row]
+        # Parents are asked for once more, when the roots are sought.
+        node["latest_child"] = -1
+        first, count = np.int64(node["first_child"]), np.int64(node["children"])
+        _set_order(world.child[first : first + count], count, _EMPTY_SET, world)
+
+
+@_compiled
+def _count_children(world: SimulatedWorld, parents: NodeParents) -> None:
+    for row in range(len(world.node)):
+        unmet = _distinct_parents(row, world, parents)
+        world.node[row]["unmet"] = unmet
+        for position in range(unmet):
+            parent = world.node[world.parents[position]]
+            parent["children"] += 1
+
+
+@_compiled
+def _place_children(world: SimulatedWorld, parents: NodeParents) -> None:
+    """Write every node behind the children that its parents have so far, in file order."""
+    for row in range(len(world.node)):
+        count = _distinct_parents(row, world, parents)
+        for position in range(count):
+            parent = world.node[world.parents[position]]
+            world.child[parent["first_child"] + parent["children"]] = row
+            parent["children"] += 1
+
+
+@_compiled
+def _distinct_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
+    """Write the parents of a node to `world.parents`, data before control, each once.
+
+    Return their number.
+    """
+    count: Integer = 0
+    for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):
+        count = _add_parent(parents.data_indices[edge], row, count, world)
+    for edge in range(parents.control_indptr[row], parents.control_indptr[row + 1]):
+        count = _add_parent(parents.control_indices[edge], row, count, world)
+    return count
+
+
+@_compiled
+def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedWorld) -> Integer:
+    """Add a parent to the first `count` ones of `row`, if it is new; return their number."""
+    node = world.node[parent]
+    if node["latest_child"] == row:
+        return count
+    node["latest_child"] = row
+    world.parents[count] = parent
+    return count + 1
+
+
+@_compiled
+def _touch_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
+    """Write the nodes of a rank to `world.freed` as its file first names them.
+
+    A node is named by its own record, or before it by a dependency of another one; dependencies of
+    one record in the order of the set that the feeder puts them in. Return the number of nodes.
+    """
+    first, end = world.rank[rank]["first"], world.rank[rank + 1]["first"]
+    is_touched = np.zeros(end - first, np.bool_)
+    count: Integer = 0
+    for row in range(first, end):
+        count = _touch(row, first, is_touched, world.freed, count)
+        # What stands earlier in the file has been named, so only forward references count.
+        if not _has_forward_parent(row, parents):
+            continue
+        named = _distinct_parents(row, world, parents)
+        _set_order(world.parents, named, _EMPTY_SET, world)
+        for position in range(named):
+            count = _touch(world.parents[position], first, is_touched, world.freed, count)
+    return count
+
+
+@_compiled
+def _has_forward_parent(row: Integer, parents: NodeParents) -> bool:
+    """Whether a node waits for one that stands behind it in the file."""
+    for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):
+        if parents.data_indices[edge] > row:
+            return True
+    for edge in range(parents.control_indptr[row], parents.control_indptr[row + 1]):
+        if parents.control_indices[edge] > row:
+            return True
+    return False
+
+
+@_compiled
+def _touch(
+    row: Integer,
+    first: Integer,
+    is_touched: BoolArray,
+    touched: Int64Array,
+    count: Integer,
+) -> Integer:
+    """Add a node to the first `count` ones of `touched`, if it is new; return their number."""
+    index = row - first
+    if is_touched[index]:
+        return count
+    is_touched[index] = True
+    touched[count] = row
+    return count + 1
+
+
+@_compiled
+def _set_order(
+    rows: Int64Array, count: Integer, buckets: Integer, world: SimulatedWorld
+) -> Integer:
+    """Put the first `count` rows, given as inserted, in the order of libstdc++'s unordered_set.
+
+    Keys are the ids of the nodes, hashed to themselves. The set is empty before and has `buckets`
+    buckets; the number that it has afterwards is returned. Cost: linear.
+    """
+    # Nearly all sets are this small. Each new element goes to the front, unless its bucket is
+    # taken; then it goes before the first one of the bucket, which is the front as well.
+    if count < 3:
+        if count == 2:
+            rows[0], rows[1] = rows[1], rows[0]
+        return buckets if count == 0 else max(buckets, BUCKET_COUNTS[0])
+    return _long_set_order(rows[:count], buckets, world.node, world.element, world.before)
+
+
+@_compiled
+def _long_set_order(
+    rows: Int64Array, buckets: Integer, node: Records, element: Records, before: Int64Array
+) -> Integer:
+    """As `_set_order`, by a linked list of positions, as libstdc++ has one.
+
+    `before`: the position before a bucket's first element. `element[len(rows)]` is the head of the
+    list, which stands before its first element.
+    """
+    head = len(rows)
+    element[head]["after"] = -1
+    for position in range(head):
+        entry = element[position]
+        entry["row"] = rows[position]
+        entry["identity"] = node[rows[position]]["identity"]
+        # libstdc++ grows before the element that would exceed one a bucket.
+        if buckets == _EMPTY_SET or position == buckets:
+            buckets = _grow(head, buckets, element, before)
+        _place(position, head, buckets, element, before)
+    _write_order(rows, element, before)
+    return buckets
+
+
+@_compiled
+def _write_order(rows: Int64Array, element: Records, before: Int64Array) -> None:
+    """Write the rows as the list has them, and leave `before` all -1 for the next set."""
+    position = element[len(rows)]["after"]
+    for index in range(len(rows)):
+        entry = element[position]
+        rows[index] = entry["row"]
+        before[entry["bucket"]] = -1
+        position = entry["after"]
+
+
+@_compiled
+def _place(
+    position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array
+) -> None:
+    """Link an element in before the first one of its bucket, or at the front of the list."""
+    entry = element[position]
+    bucket = np.int64(entry["identity"] % np.uint64(buckets))
+    entry["bucket"] = bucket
+    previous = before[bucket]
+    if previous < 0:
+        # The bucket is empty: the element comes to the front, before what has been there.
+        previous = head
+        front = element[head]["after"]
+        if front >= 0:
+            before[element[front]["bucket"]] = position
+        before[bucket] = head
+    entry["after"] = element[previous]["after"]
+    element[previous]["after"] = position
+
+
+@_compiled
+def _grow(head: Integer, buckets: Integer, element: Records, before: Int64Array) -> Integer:
+    """Take the next number of buckets and place all elements anew, as they stand in the list."""
+    before[:buckets] = -1
+    for larger in BUCKET_COUNTS:
+        if larger > buckets:
+            buckets = larger
+            break
+    position = element[head]["after"]
+    element[head]["after"] = -1
+    while position >= 0:
+        # Read first: placing the element overwrites it.
+        following = element[position]["after"]
+        _place(position, head, buckets, element, before)
+        position = following
+    return buckets

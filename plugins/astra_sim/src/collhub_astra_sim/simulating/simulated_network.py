@@ -1,0 +1,106 @@
+"""Routes over a topology, and the times that messages take on their links.
+
+A message of S bytes on a link of bandwidth B occupies it for trunc(S / B) ns and arrives after
+trunc(latency + S / B), one truncation of the sum, as ASTRA-sim's congestion-aware backend computes
+it. Times are tabulated by size and class of links, as algorithms have few of either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_astra_sim.simulating.private_links import private_links
+from collhub_astra_sim.simulating.timing_model import TimingModel
+from hub_core.model import Float64Array, InputError, Int64Array
+from hub_core.network import Occupancy, Routes, Topology, link_times_ns
+
+LONGEST_NS = 1 << 62
+_LARGEST_TABLE = 1 << 27
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulatedNetwork:
+    """Links with routes and times.
+
+    Pair p of NPUs takes the links `routes.links[routes.indptr[p]:routes.indptr[p + 1]]`. A message
+    of `sizes[s]` bytes occupies link l for `busy_ns[s, link_class[l]]` and arrives at its end after
+    `arrival_ns[s, link_class[l]]`.
+    """
+
+    routes: Routes
+    sizes: Int64Array
+    link_class: npt.NDArray[np.int32]
+    busy_ns: Int64Array
+    arrival_ns: Int64Array
+
+
+def network_between(
+    topology: Topology,
+    sources: Int64Array,
+    destinations: Int64Array,
+    sizes: Int64Array,
+    model: TimingModel,
+    channels: Int64Array | None = None,
+) -> SimulatedNetwork:
+    """Route pairs of NPUs and tabulate the times of messages of `sizes` bytes on links in use.
+
+    `channels`: int64 per pair, by default 0; it chooses the plane. Raises `InputError` where a pair
+    has no path, or a time does not fit.
+    """
+    if model.is_congestion_aware:
+        routes = topology.routes(sources, destinations, channels)
+        bandwidth, latency_ns = topology.bandwidth_bytes_per_s, topology.latency_ns
+    else:
+        bandwidth, latency_ns = private_links(topology, sources, destinations, channels)
+        pairs = np.arange(len(sources) + 1, dtype=np.int64)
+        routes = Routes(pairs, pairs[:-1])
+    return _with_times(routes, bandwidth, latency_ns, sizes, model.occupancy)
+
+
+def _with_times(
+    routes: Routes,
+    bandwidth: Float64Array,
+    latency_ns: Float64Array,
+    sizes: Int64Array,
+    occupancy: Occupancy,
+) -> SimulatedNetwork:
+    """The network of routes over links of these bandwidths and latencies."""
+    used = np.unique(routes.links)
+    # A complex number per link, so that pairs of doubles sort and compare exactly.
+    kinds = bandwidth[used] + 1j * latency_ns[used]
+    classes, class_of_used = np.unique(kinds, return_inverse=True)
+    if len(classes) * len(sizes) > _LARGEST_TABLE:
+        raise InputError(
+            f"{len(sizes)} message sizes on {len(classes)} kinds of links are too many to tabulate",
+            cure="simulate with fewer distinct sizes or bandwidths",
+            code="too-large",
+        )
+    link_class = np.zeros(len(bandwidth), np.int32)
+    link_class[used] = class_of_used
+    busy_ns, arrival_ns = _times(classes.real, classes.imag, sizes, occupancy)
+    return SimulatedNetwork(routes, sizes, link_class, busy_ns, arrival_ns)
+
+
+def _times(
+    bandwidth: Float64Array, latency_ns: Float64Array, sizes: Int64Array, occupancy: Occupancy
+) -> tuple[Int64Array, Int64Array]:
+    """(busy, arrival) by size and class of links."""
+    # What does not fit in 64 bits turns negative or becomes the largest number; the test below
+    # finds both.
+    with np.errstate(invalid="ignore"):
+        busy_ns, arrival_ns = link_times_ns(
+            bandwidth[None, :],
+            latency_ns[None, :],
+            sizes[:, None],
+            occupancy,
+        )
+    if np.any((arrival_ns < 0) | (arrival_ns >= LONGEST_NS)):
+        raise InputError(
+            "a message takes longer than 146 years",
+            cure="check sizes, bandwidths and latencies",
+            code="too-long",
+        )
+    return busy_ns, arrival_ns

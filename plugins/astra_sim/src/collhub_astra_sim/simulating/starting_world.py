@@ -1,0 +1,177 @@
+"""Lay out the state of a simulation before its start, from traces and a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_astra_sim.simulating.kernel import (
+    BUCKET_COUNTS,
+    ELEMENT,
+    EVENT,
+    KEY,
+    LINK,
+    NOBODY,
+    NODE,
+    QUEUE,
+    RANK,
+    TIME,
+    Records,
+    SimulatedWorld,
+)
+from collhub_astra_sim.simulating.matching import message_keys, pair_codes
+from collhub_astra_sim.simulating.node_checks import Locate, check_longest_time, check_nodes
+from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, network_between
+from collhub_astra_sim.simulating.timing_model import TimingModel
+from hub_core import NodeTable, NodeType
+from hub_core.model import InputError, Int64Array, IntArray, group_of_entry
+from hub_core.network import Topology
+
+# The kernel counts nodes and hops in 32 bits.
+_MOST_ROWS = 1 << 31
+# Fields of a node in which nothing has happened yet.
+_UNSET = ("start", "end", "slot", "next_message", "latest_child")
+
+
+def world_of(
+    nodes: NodeTable,
+    duration_ns: Int64Array,
+    topology: Topology,
+    model: TimingModel,
+    locate: Locate,
+    channel: Int64Array | None = None,
+) -> SimulatedWorld:
+    """The state before the start; `channel` (int64 per node) chooses the plane of a message.
+
+    Raises `InputError` for what cannot be simulated, at the place that `locate` gives.
+    """
+    rank = group_of_entry(nodes.rank_indptr)
+    check_nodes(nodes, rank, topology, locate)
+    sizes, size_class = np.unique(nodes.size, return_inverse=True)
+    sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
+    planes = _planes(topology, sends, channel)
+    routed, route_of_send = _routed_pairs(nodes, rank, sends, planes)
+    network = _network(routed, nodes.num_ranks, topology, sizes, model)
+    _check_rows(nodes, network)
+    hops = np.diff(network.routes.indptr)[route_of_send]
+    slowest_ns = network.arrival_ns.max(axis=1, initial=0)
+    check_longest_time(hops, slowest_ns[size_class[sends]], duration_ns)
+    key, first_slot = message_keys(nodes, rank, size_class)
+    node = _node_records(nodes, duration_ns, rank, key, size_class)
+    node["hop"][sends] = network.routes.indptr[:-1][route_of_send]
+    node["last_hop"][sends] = network.routes.indptr[1:][route_of_send] - 1
+    return _world(nodes, node, first_slot, network, model)
+
+
+def _planes(topology: Topology, sends: Int64Array, channel: Int64Array | None) -> Int64Array:
+    """The plane of every send."""
+    if channel is None:
+        return np.zeros(len(sends), np.int64)
+    return channel[sends] % topology.num_planes
+
+
+def _routed_pairs(
+    nodes: NodeTable, rank: Int64Array, sends: Int64Array, planes: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """(a code for each pair of ranks that talk on a plane, and which of them every send uses)."""
+    pair = pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks)
+    codes, of_send = np.unique(planes * nodes.num_ranks**2 + pair, return_inverse=True)
+    return codes, of_send
+
+
+def _network(
+    routed: Int64Array, num_ranks: int, topology: Topology, sizes: Int64Array, model: TimingModel
+) -> SimulatedNetwork:
+    """Routes and times for codes of `_routed_pairs`."""
+    planes, pair = np.divmod(routed, num_ranks**2)
+    sources, destinations = np.divmod(pair, num_ranks)
+    return network_between(topology, sources, destinations, sizes, model, planes)
+
+
+def _check_rows(nodes: NodeTable, network: SimulatedNetwork) -> None:
+    if max(len(nodes), len(network.routes.links)) >= _MOST_ROWS:
+        raise InputError(
+            f"more than {_MOST_ROWS - 1} nodes or hops",
+            cure="simulate fewer ranks",
+            code="too-large",
+        )
+
+
+def _node_records(
+    nodes: NodeTable,
+    duration_ns: Int64Array,
+    rank: Int64Array,
+    key: npt.NDArray[np.int32],
+    size_class: IntArray,
+) -> Records:
+    """Records of all nodes, but for the ways of their messages."""
+    columns: dict[str, npt.ArrayLike] = {
+        "identity": nodes.node_id,
+        "duration_ns": duration_ns,
+        "rank": rank,
+        "key": key,
+        "size_class": size_class,
+        "kind": nodes.type,
+    }
+    columns |= dict.fromkeys(_UNSET, -1)
+    return _records(NODE, len(nodes), columns)
+
+
+def _world(
+    nodes: NodeTable,
+    node: Records,
+    first_slot: Int64Array,
+    network: SimulatedNetwork,
+    model: TimingModel,
+) -> SimulatedWorld:
+    count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
+    largest = int(np.diff(nodes.rank_indptr).max(initial=2))
+    # At most one event is pending per node and per link, and at most one COMP is running per node.
+    queue_first = np.concatenate([[0], count + links + nodes.rank_indptr[:-1]])
+    edges = len(nodes.data_indices) + len(nodes.control_indices)
+    return SimulatedWorld(
+        node=node,
+        rank=_records(RANK, ranks + 1, {"first": nodes.rank_indptr, "finish": -1, "buckets": 1}),
+        key=_records(KEY, len(first_slot), {"first_slot": first_slot}),
+        link=_records(LINK, links, {"first": -1, "last": -1, "link_class": network.link_class}),
+        time=_time_records(network),
+        slot=np.full(int(first_slot[-1]), NOBODY, np.int64),
+        path_link=network.routes.links,
+        child=np.empty(edges, np.int64),
+        queue=_records(QUEUE, ranks + 1, {"first": queue_first}),
+        event=np.empty(2 * count + links, EVENT),
+        counter=np.zeros(1, np.int64),
+        ended=np.empty(largest, np.int64),
+        freed=np.empty(largest, np.int64),
+        parents=np.empty(largest, np.int64),
+        element=np.empty(largest + 1, ELEMENT),
+        before=np.full(_buckets_for(largest), -1, np.int64),
+        is_shared=model.is_congestion_aware,
+    )
+
+
+def _time_records(network: SimulatedNetwork) -> Records:
+    """Times by size and class of links."""
+    columns = {
+        "size": network.sizes[:, None],
+        "busy_ns": network.busy_ns,
+        "arrival_ns": network.arrival_ns,
+    }
+    return _records(TIME, network.busy_ns.shape, columns)
+
+
+def _buckets_for(count: int) -> int:
+    """The number of buckets of a set that has grown to so many elements."""
+    return next(buckets for buckets in BUCKET_COUNTS if buckets >= count)
+
+
+def _records(
+    dtype: np.dtype[np.void], shape: int | tuple[int, ...], columns: Mapping[str, npt.ArrayLike]
+) -> Records:
+    """Records with these columns, 0 elsewhere."""
+    records = np.zeros(shape, dtype)
+    for name, column in columns.items():
+        records[name] = column
+    return records

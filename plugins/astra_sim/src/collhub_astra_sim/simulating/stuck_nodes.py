@@ -1,0 +1,174 @@
+"""The nodes that did not end in a simulation, and what they wait for.
+
+ASTRA-sim itself ends with success when ranks hang, and names no node. A node is named here by what
+holds it in the end: a message that nobody sends, or the node at the start of the chain that the
+sender waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from collhub_astra_sim.simulating.kernel import SimulatedWorld
+from collhub_astra_sim.simulating.node_checks import Locate
+from hub_core import NodeTable, NodeType
+from hub_core.model import Diagnostic, Int64Array, Location, Severity, group_of_entry
+
+_DISAGREEMENT_CURE = "let both sides agree on size, tag and number of messages"
+
+
+class StuckNodes:
+    """Nodes without an end, and the reasons for it in words."""
+
+    def __init__(self, nodes: NodeTable, world: SimulatedWorld, locate: Locate) -> None:
+        self._nodes = nodes
+        self._start: Int64Array = world.node["start"]
+        self._end: Int64Array = world.node["end"]
+        self._key = world.node["key"]
+        self._finish = world.rank["finish"]
+        self._locate = locate
+        self._rank = group_of_entry(nodes.rank_indptr)
+        self._blocker = _blockers(nodes, self._start, self._end)
+
+    def findings_of(self, rank: int) -> Iterator[Diagnostic]:
+        """At most one: the rank never finishes, or it finishes without some of its nodes."""
+        first, end = self._rows_of(rank)
+        unended = first + np.flatnonzero(self._end[first:end] < 0)
+        begun = unended[self._start[unended] >= 0]
+        if self._finish[rank] >= 0:
+            # A rank finishes when nothing is under way, whatever has not begun.
+            if len(unended):
+                yield self._cycle(rank, unended)
+        elif len(begun):
+            yield self._waiting(rank, int(begun[0]), len(begun), len(unended))
+        else:
+            what = "every step waits for another one" if end > first else "it has no steps"
+            message = f"rank {rank} never finishes: {what}"
+            yield Diagnostic("never-finishes", message, location=Location(rank=rank))
+
+    def _rows_of(self, rank: int) -> tuple[int, int]:
+        indptr = self._nodes.rank_indptr
+        return int(indptr[rank]), int(indptr[rank + 1])
+
+    def _cycle(self, rank: int, unended: Int64Array) -> Diagnostic:
+        steps = _steps(len(unended))
+        return Diagnostic(
+            "cyclic-dependencies",
+            f"{steps} of rank {rank} depend on one another in a cycle and never run",
+            Severity.WARNING,
+            self._locate(int(unended[0])),
+        )
+
+    def _waiting(self, rank: int, node: int, begun: int, unended: int) -> Diagnostic:
+        """The first node of a rank that began and never ended, with the number of others."""
+        others = _others(begun - 1, unended - begun)
+        return Diagnostic(
+            "never-finishes",
+            f"rank {rank} never finishes: {self._wait(node)}{others}",
+            location=self._locate(node),
+            cure=self._cure(node),
+        )
+
+    def _wait(self, node: int) -> str:
+        """What a node that began waits for."""
+        # Sends and local work end by themselves; nodes of other types ASTRA-sim takes and keeps.
+        if self._nodes.type[node] != NodeType.COMM_RECV:
+            return f"a node of type {self._type_name(node)} has no place in an algorithm"
+        peer, size = int(self._nodes.peer[node]), int(self._nodes.size[node])
+        tag = int(self._nodes.tag[node])
+        wanted = f"it waits for a message of {size} bytes with tag {tag} from rank {peer}"
+        sender = self._sender(node)
+        if sender is None:
+            return f"{wanted}, which {self._near_miss(node)}"
+        obstacle = self._obstacle(sender)
+        return f"{wanted}, but {self._name(sender)} that sends it never starts: {obstacle}"
+
+    def _type_name(self, node: int) -> str:
+        kind = int(self._nodes.type[node])
+        is_known = kind in set(NodeType)
+        return NodeType(kind).name if is_known else str(kind)
+
+    def _sender(self, receive: int) -> int | None:
+        """The first SEND of the message's key that never began, or None when there is none."""
+        sends = self._sends_to(receive)
+        has_key = self._key[sends] == self._key[receive]
+        waiting = sends[has_key & (self._start[sends] < 0)]
+        return int(waiting[0]) if len(waiting) else None
+
+    def _sends_to(self, receive: int) -> Int64Array:
+        """All SENDs of the rank that a RECV names to the rank of that RECV."""
+        first, end = self._rows_of(int(self._nodes.peer[receive]))
+        is_send = self._nodes.type[first:end] == NodeType.COMM_SEND
+        is_to_receiver = self._nodes.peer[first:end] == self._rank[receive]
+        return first + np.flatnonzero(is_send & is_to_receiver)
+
+    def _near_miss(self, receive: int) -> str:
+        """How the messages between the two ranks differ from the one that a RECV waits for."""
+        nodes, peer = self._nodes, int(self._nodes.peer[receive])
+        sends = self._sends_to(receive)
+        has_tag = nodes.tag[sends] == nodes.tag[receive]
+        has_size = nodes.size[sends] == nodes.size[receive]
+        if np.any(has_tag & has_size):
+            return f"rank {peer} sends less often than it is received"
+        if has_tag.any():
+            send = int(sends[has_tag][0])
+            return f"rank {peer} sends with {int(nodes.size[send])} bytes ({self._name(send)})"
+        if has_size.any():
+            send = int(sends[has_size][0])
+            return f"rank {peer} sends with tag {int(nodes.tag[send])} ({self._name(send)})"
+        return f"rank {peer} never sends"
+
+    def _obstacle(self, node: int) -> str:
+        """What keeps a node from starting in the end."""
+        blocker = int(self._blocker[node])
+        if self._start[blocker] < 0:
+            return "its dependencies form a cycle"
+        return f"it waits for {self._name(blocker)}"
+
+    def _cure(self, node: int) -> str:
+        is_receive = self._nodes.type[node] == NodeType.COMM_RECV
+        if is_receive and self._sender(node) is None:
+            return _DISAGREEMENT_CURE
+        return ""
+
+    def _name(self, node: int) -> str:
+        place = self._locate(node)
+        return f"step {place.step} of rank {place.rank}"
+
+
+def _blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Array:
+    """For every node that never started, a node that did and that it waits for in the end.
+
+    One of a cycle if none did. Cost: O(n log n), whatever the length of the chains.
+    """
+    blocker = np.arange(len(nodes))
+    # Data dependencies stand last, as of several assignments numpy keeps the last.
+    for indptr, parents in (
+        (nodes.control_indptr, nodes.control_indices),
+        (nodes.data_indptr, nodes.data_indices),
+    ):
+        children = group_of_entry(indptr)
+        holds = (start[children] < 0) & (end[parents] < 0)
+        blocker[children[holds]] = parents[holds]
+    # Every round doubles the length of the chains that are followed.
+    for _ in range(len(nodes).bit_length()):
+        blocker = blocker[blocker]
+    return blocker
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
+
+
+def _others(begun: int, waiting: int) -> str:
+    """What else is unfinished in the same rank."""
+    parts = []
+    if begun:
+        verb = "wait for messages" if begun > 1 else "waits for a message"
+        parts.append(f"{_steps(begun)} more {verb}")
+    if waiting:
+        verb = "start" if waiting > 1 else "starts"
+        parts.append(f"{_steps(waiting)} behind never {verb}")
+    return f" ({', '.join(parts)})" if parts else ""

@@ -1,0 +1,29 @@
+"""The offer, and the example of the README."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from collhub_certificates.plugin import collhub_checks
+
+from hub_core.plugin_api import CheckRequest, NoOptions, Subject, resolve
+from hub_core.testing import ring_all_reduce
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def test_the_check_is_for_certificates() -> None:
+    (check,) = collhub_checks()
+    assert (check.name, check.subject) == ("packing", Subject.CERTIFICATE)
+
+
+def test_an_algorithm_without_a_certificate_is_not_its_subject() -> None:
+    (check,) = collhub_checks()
+    report = resolve(check.run)(CheckRequest(algorithm=ring_all_reduce(4)), NoOptions())
+    assert (report.ok, report.is_applicable) == (False, False)
+
+
+def test_the_example_of_the_readme_runs() -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    exec(compile(example, str(README), "exec"), {})

@@ -1,0 +1,1 @@
+"""What algorithms use of their buffers, and how parts of these move."""

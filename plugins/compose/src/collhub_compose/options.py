@@ -1,0 +1,48 @@
+"""The options of the passes, as `-O key=value` gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hub_core.plugin_api import OptionType, option
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateOptions:
+    """Options of the pass `replicate`."""
+
+    instances: int = option(OptionType.INT, 2, "number of copies", minimum=1)
+    interleaved: bool = option(
+        OptionType.BOOL, False, "deal the units to the copies in turn, not in one part a copy"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RelabelOptions:
+    """Options of the pass `relabel`."""
+
+    ranks: str | None = option(
+        OptionType.TEXT, None, "rank i becomes the i-th of these, as 3,0-2 (default: stays)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedOptions:
+    """Options of the pass `embed`."""
+
+    num_ranks: int | None = option(
+        OptionType.INT,
+        None,
+        "number of ranks of which these are some (default: no more)",
+        minimum=1,
+    )
+    ranks: str | None = option(
+        OptionType.TEXT, None, "rank i becomes the i-th of these (default: the first ones)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleOptions:
+    """Options of the pass `rescale`."""
+
+    factor: int = option(OptionType.INT, 2, "units in the place of each", minimum=1)

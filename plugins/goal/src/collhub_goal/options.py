@@ -1,0 +1,43 @@
+"""The options of the writer `goal`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hub_core.plugin_api import OptionType, option
+
+
+@dataclass(frozen=True, slots=True)
+class GoalWriteOptions:
+    """What a schedule states beside messages, and how long local work takes.
+
+    `size` in bytes; bandwidths in bytes per second, for local steps that state no time.
+    """
+
+    size: int | None = option(
+        OptionType.SIZE,
+        None,
+        "size of the collective (default: the size that the algorithm states)",
+    )
+    cpu: str = option(
+        OptionType.TEXT,
+        "lane",
+        "what the number of the cpu is taken from; one cpu does one thing at a time",
+        choices=("lane", "none"),
+    )
+    nic: str = option(
+        OptionType.TEXT,
+        "none",
+        "what the number of the nic is taken from",
+        choices=("channel", "none"),
+    )
+    reduce_bandwidth: float | None = option(
+        OptionType.BANDWIDTH,
+        None,
+        "bytes reduced per second, as 200GB/s; not given: 1 ns each",
+    )
+    copy_bandwidth: float | None = option(
+        OptionType.BANDWIDTH,
+        None,
+        "bytes copied per second, as 1TB/s; not given: 1 ns each",
+    )

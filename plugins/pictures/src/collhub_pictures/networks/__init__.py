@@ -1,0 +1,1 @@
+"""Networks as pictures: where nodes stand, which lines join them, and the text of the picture."""

@@ -1,0 +1,208 @@
+"""The picture of a network: an SVG document of plain shapes, the same bytes every time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from collhub_pictures.networks.drawn_lines import DrawnLines
+from collhub_pictures.networks.irregular_layout import irregular_places
+from collhub_pictures.networks.line_classes import COLOURS, LineClass, classes_of
+from collhub_pictures.networks.places import Points
+from collhub_pictures.networks.regular_layout import regular_places
+from collhub_pictures.networks.svg_text import LABEL_LENGTH, label, shortened, svg_text
+from hub_core.model import UsageError
+from hub_core.network import Topology
+
+MAX_NODES = 4096
+MAX_LINES = 32768
+
+_MARGIN = 62.0
+_TITLE_HEIGHT = 26.0
+_LEGEND_HEIGHT = 18.0
+_CHARACTER_WIDTH = 7.2
+_RADIUS = 14.0
+_ARROW = ' marker-end="url(#arrow)"'
+# Styles of elements, not attributes: a picture of 4096 nodes is a third smaller so.
+_STYLE = (
+    "text{font:11px sans-serif;fill:#222}"
+    ".n text{text-anchor:middle}"
+    "circle,rect{fill:#fff;stroke:#333;stroke-width:1.2}"
+    ".s rect{fill:#e8e8e8}"
+    "path{fill:none;stroke-linecap:round}"
+)
+_MARKER = (
+    '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4"'
+    ' markerWidth="9" markerHeight="9" orient="auto"\n'
+    ' markerUnits="userSpaceOnUse"><path d="M0 0L8 4L0 8z" style="fill:#333"/></marker></defs>'
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _NetworkPicture:
+    """What a picture shows: nodes at `places`, lines, and the class of each in `class_of`."""
+
+    topology: Topology
+    places: Points
+    lines: DrawnLines
+    classes: list[LineClass]
+    class_of: list[int]
+
+
+def draw(topology: Topology) -> bytes:
+    """The SVG document, ASCII.
+
+    Colour and width tell bandwidth and latency; every shape has its facts as a tooltip. Parallel
+    links are one line with the sum of their bandwidths. Raises `UsageError` for a network that is
+    too large.
+    """
+    if topology.num_nodes > MAX_NODES:
+        raise _too_large(topology, f"{topology.num_nodes} nodes are more than {MAX_NODES}")
+    places = _places(topology)
+    lines = DrawnLines.of(topology, places)
+    if len(lines) > MAX_LINES:
+        raise _too_large(topology, f"{len(lines)} lines are more than {MAX_LINES}")
+    picture = _NetworkPicture(topology, places, lines, *classes_of(lines))
+    # Nodes stand before the lines that end at them, so they come later.
+    body = [*_head(picture), *_paths(picture), *_nodes(picture), "</svg>", ""]
+    return "\n".join(body).encode("ascii", "xmlcharrefreplace")
+
+
+def _too_large(topology: Topology, message: str) -> UsageError:
+    return UsageError(
+        f"topology {topology.name}: {message} in one picture",
+        cure="draw a part of it, as in ?npus=0-63",
+        code="too-large-to-draw",
+    )
+
+
+def _places(topology: Topology) -> Points:
+    """Where all nodes stand in the picture, float64[num_nodes, 2]."""
+    found = regular_places(topology) if topology.dimensions else irregular_places(topology)
+    corner = (_MARGIN, _MARGIN + _TITLE_HEIGHT)
+    # Rounded, so that the last digits of a machine's arithmetic do not show.
+    least = found.min(axis=0)
+    places: Points = np.round(found - least + corner, 1)
+    return places
+
+
+def _head(picture: _NetworkPicture) -> Iterator[str]:
+    """The opening tag, the title and the legend below the picture."""
+    topology = picture.topology
+    title = f"{shortened(topology.name, 80)}: {topology.num_npus} NPUs"
+    legend = _legend(picture.classes)
+    right, bottom = (float(end) + _MARGIN for end in picture.places.max(axis=0))
+    yield _opening_tag(right, bottom, title, [text for _, text in legend])
+    yield f"<title>{svg_text(topology.name)}</title><style>{_STYLE}</style>"
+    heading = f'<text x="12" y="20">{svg_text(title)}</text>'
+    yield f'<rect width="100%" height="100%" style="stroke:none"/>{heading}'
+    yield _MARKER
+    for row, (shown, text) in enumerate(legend):
+        y = bottom + _LEGEND_HEIGHT * row
+        yield f'<path d="M12 {y:.1f}h30" {_stroke(shown)}/>'
+        yield f'<text x="50" y="{y + 4:.1f}">{svg_text(text)}</text>'
+
+
+def _opening_tag(right: float, bottom: float, title: str, legend: list[str]) -> str:
+    """As large as nodes, title and legend need; texts by the mean width of a character."""
+    longest = len(title)
+    for text in legend:
+        # Before a text of the legend, its colour is shown.
+        longest = max(longest, len(text) + 6)
+    width = max(right, longest * _CHARACTER_WIDTH + 24)
+    height = bottom + _LEGEND_HEIGHT * len(legend) + 12
+    size = f'width="{width:.0f}" height="{height:.0f}"'
+    view = f'viewBox="0 0 {width:.0f} {height:.0f}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view}>'
+
+
+def _stroke(line_class: LineClass) -> str:
+    """Colour and width of a line."""
+    return f'stroke="{line_class.colour}" stroke-width="{line_class.width:.1f}"'
+
+
+def _legend(classes: list[LineClass]) -> list[tuple[LineClass, str]]:
+    """The classes that have a colour of their own, and one line for all others."""
+    rows = [(shown, shown.text) for shown in classes[: len(COLOURS)]]
+    others = classes[len(COLOURS) :]
+    if others:
+        links = sum(one.links for one in others)
+        rows.append((others[-1], f"slower classes: {links} links"))
+    return rows
+
+
+def _paths(picture: _NetworkPicture) -> Iterator[str]:
+    """A path a line, straight or as a quadratic curve."""
+    lines = picture.lines
+    for row in range(len(lines)):
+        line_class = picture.classes[picture.class_of[row]]
+        stroke = _stroke(line_class)
+        if lines.is_arrow[row]:
+            stroke += _ARROW
+        tooltip = f"{_ends(picture, row)}: {line_class.rate_and_latency}"
+        shape = f'<path d="{_course(picture, row)}" {stroke}>'
+        yield f"{shape}<title>{svg_text(tooltip)}</title></path>"
+
+
+def _course(picture: _NetworkPicture, row: int) -> str:
+    """The way of a line, as SVG path data."""
+    lines = picture.lines
+    start = picture.places[lines.source[row]]
+    end = picture.places[lines.destination[row]]
+    control = lines.control[row]
+    is_bent = bool(lines.bend[row])
+    if lines.is_arrow[row]:
+        # The tip would be hidden by the node.
+        end = _before(end, control if is_bent else start)
+    middle = f"Q{control[0]:.1f} {control[1]:.1f} " if is_bent else "L"
+    return f"M{start[0]:.1f} {start[1]:.1f}{middle}{end[0]:.1f} {end[1]:.1f}"
+
+
+def _ends(picture: _NetworkPicture, row: int) -> str:
+    """`0 <-> 1`, or `0 -> 1` for an arrow."""
+    source = int(picture.lines.source[row])
+    destination = int(picture.lines.destination[row])
+    sign = "<->"
+    if picture.lines.is_arrow[row]:
+        sign = "->"
+    name = picture.topology.node_name
+    return f"{name(source)} {sign} {name(destination)}"
+
+
+def _before(end: Points, towards: Points) -> Points:
+    """The point at the rim of a node, on the way from `towards`; float64[2] each."""
+    way = end - towards
+    # Two nodes at one place have no way between them.
+    length = max(float(np.hypot(*way)), 1e-9)
+    back = way / length * _RADIUS
+    rim: Points = end - back
+    return rim
+
+
+def _nodes(picture: _NetworkPicture) -> Iterator[str]:
+    """A shape a node with its label, and its name as a tooltip."""
+    topology = picture.topology
+    for node, (x, y) in enumerate(picture.places.tolist()):
+        name = topology.node_name(node)
+        is_npu = node < topology.num_npus
+        style = "n" if is_npu else "n s"
+        shape = _circle(x, y) if is_npu and len(name) <= 3 else _box(x, y, name)
+        text = f'<text x="{x:.1f}" y="{y + 4:.1f}">{svg_text(label(name))}</text>'
+        yield f'<g class="{style}">{shape}{text}<title>{svg_text(name)}</title></g>'
+
+
+def _circle(x: float, y: float) -> str:
+    """The shape of NPUs with short names."""
+    centre = f'cx="{x:.1f}" cy="{y:.1f}"'
+    return f'<circle {centre} r="{_RADIUS:.0f}"/>'
+
+
+def _box(x: float, y: float, name: str) -> str:
+    """A shape that is as wide as the label, around its middle."""
+    characters = min(len(name), LABEL_LENGTH)
+    width = characters * 6.2 + 12
+    left, top = x - width / 2, y - 11
+    place = f'x="{left:.1f}" y="{top:.1f}"'
+    return f'<rect {place} width="{width:.1f}" height="22" rx="4"/>'

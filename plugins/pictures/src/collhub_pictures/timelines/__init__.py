@@ -1,0 +1,1 @@
+"""Runs as timelines: when every step took place, simulated or measured."""

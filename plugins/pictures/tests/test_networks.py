@@ -1,0 +1,176 @@
+"""Pictures of networks: valid, complete, the same every time, with nodes apart."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from collhub_pictures.networks.drawn_lines import DrawnLines
+from collhub_pictures.networks.irregular_layout import irregular_places
+from collhub_pictures.networks.picture import MAX_NODES, draw
+from collhub_pictures.networks.regular_layout import regular_places
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hub_core.model import UsageError
+from hub_core.network import Links, Topology, parse_topology
+
+SVG = "{http://www.w3.org/2000/svg}"
+TEXTS = (
+    "line:5", "ring:6", "ring:2", "line:1", "mesh:3x4", "torus:3x4", "torus:2x3x4", "fc:5",
+    "switch:5", "hypercube:4", "hypercube:3", "fat-tree:4", "dragonfly:3,2,1", "rail:2x4",
+    "ring-fc-switch:3x2x2", "fc:3*switch:2*switch:3", "dgx1p", "dgx1v", "dgx1-pcie", "dgx2",
+    "dgx-a100:2", "dgx-h100:2", "mi250", "mi250:2", "torus:4x4?npus=0-6,9", "mesh:2x2x2x2x2",
+)  # fmt: skip
+
+
+def picture(topology: Topology) -> ElementTree.Element:
+    return ElementTree.fromstring(draw(topology))
+
+
+def tooltips(root: ElementTree.Element, tag: str) -> list[str]:
+    return [
+        found.text or ""
+        for shape in root.findall(f"{SVG}{tag}")
+        for found in shape.findall(f"{SVG}title")
+    ]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_picture_holds_every_node_and_every_connection(text):
+    topology = parse_topology(text)
+    root = picture(topology)
+    assert sorted(tooltips(root, "g")) == sorted(
+        topology.node_name(node) for node in range(topology.num_nodes)
+    )
+    assert len(tooltips(root, "path")) == topology.num_links // 2
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_picture_is_the_same_every_time(text):
+    assert draw(parse_topology(text)) == draw(parse_topology(text))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_nodes_stand_apart(text):
+    topology = parse_topology(text)
+    places = regular_places(topology) if topology.dimensions else irregular_places(topology)
+    apart = np.hypot(*(places[:, None, :] - places[None, :, :]).transpose(2, 0, 1))
+    np.fill_diagonal(apart, np.inf)
+    assert apart.min() > 28
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_nodes_stand_within_the_picture(text):
+    root = picture(parse_topology(text))
+    width, height = float(root.get("width")), float(root.get("height"))
+    for group in root.findall(f"{SVG}g"):
+        label = group.find(f"{SVG}text")
+        assert 0 < float(label.get("x")) < width
+        assert 0 < float(label.get("y")) < height
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] != pair[1]),
+        max_size=20,
+    )
+)
+def test_every_network_can_be_drawn(pairs):
+    ends = np.asarray(pairs, np.int64).reshape(-1, 2)
+    topology = Links.uniform(ends[:, 0], ends[:, 1], 1e9, 1e-6).topology("random", 5, 8)
+    drawn = tooltips(picture(topology), "path")
+    both = {
+        pair
+        for pair in pairs
+        if pair[::-1] in pairs and pairs.count(pair) == pairs.count(pair[::-1])
+    }
+    assert len(drawn) == len(set(pairs)) - len(both) // 2
+
+
+@given(st.lists(st.text(max_size=30), min_size=3, max_size=3, unique=True), st.text(max_size=200))
+def test_any_name_gives_valid_xml(names, title):
+    ends = np.asarray([0, 1]), np.asarray([2, 2])
+    root = picture(Links.uniform(*ends, 1e9, 1e-6).topology(title, 2, 3, node_names=tuple(names)))
+    assert len(tooltips(root, "g")) == 3
+
+
+def test_markup_in_a_name_is_text():
+    ends = np.asarray([0, 1]), np.asarray([1, 0])
+    names = ("<script>&amp;", "]]>\x00")
+    content = draw(Links.uniform(*ends, 1e9, 0.0).topology("<!DOCTYPE x>", 2, 2, node_names=names))
+    assert b"<script" not in content
+    assert b"<!DOCTYPE" not in content
+    assert sorted(tooltips(ElementTree.fromstring(content), "g")) == ["<script>&amp;", "]]>\ufffd"]
+
+
+def test_long_name_keeps_its_ends():
+    root = picture(parse_topology("fat-tree:4"))
+    labels = [group.find(f"{SVG}text").text for group in root.findall(f"{SVG}g")]
+    assert "aggrega\N{HORIZONTAL ELLIPSIS} 3.1" in labels
+
+
+def test_lines_tell_bandwidth_by_width_and_class_by_colour():
+    root = picture(parse_topology("dgx1v"))
+    lines = [path for path in root.findall(f"{SVG}path") if path.find(f"{SVG}title") is not None]
+    styles = {
+        (path.find(f"{SVG}title").text.split(": ")[1], path.get("stroke"), path.get("stroke-width"))
+        for path in lines
+    }
+    assert sorted((text, float(width)) for text, _, width in styles) == [
+        ("25 GB/s, 500 ns", 2.5),
+        ("50 GB/s, 500 ns", 4.0),
+    ]
+    assert len({colour for _, colour, _ in styles}) == 2
+
+
+def test_legend_counts_the_links_of_every_class():
+    texts = [found.text for found in picture(parse_topology("dgx1v")).findall(f"{SVG}text")]
+    assert texts == ["dgx1v: 8 NPUs", "50 GB/s, 500 ns: 16 links", "25 GB/s, 500 ns: 16 links"]
+
+
+def test_many_classes_share_the_last_line_of_the_legend():
+    ends = np.arange(10), (np.arange(10) + 1) % 10
+    topology = Links(*ends, np.arange(1.0, 11.0) * 1e9, np.zeros(10)).topology("classes", 10, 10)
+    texts = [found.text for found in picture(topology).findall(f"{SVG}text")]
+    assert texts[-1] == "slower classes: 3 links"
+
+
+def test_one_way_link_has_an_arrow():
+    ends = np.asarray([0, 1, 2]), np.asarray([1, 2, 0])
+    content = draw(Links.uniform(*ends, 1e9, 0.0).topology("one way", 3, 3)).decode()
+    assert content.count('marker-end="url(#arrow)"') == 3
+    assert "0 -&gt; 1: 1 GB/s, 0 ns" in content
+
+
+def test_directions_that_differ_are_two_curves():
+    ends = np.asarray([0, 1]), np.asarray([1, 0])
+    topology = Links(*ends, np.asarray([1e9, 2e9]), np.zeros(2)).topology("unequal", 2, 2)
+    lines = DrawnLines.of(topology, irregular_places(topology))
+    assert lines.is_arrow.tolist() == [True, True]
+    assert not np.allclose(lines.control[0], lines.control[1])
+
+
+def test_line_goes_around_a_node_that_stands_on_its_way():
+    topology = parse_topology("ring:4*line:2")
+    lines = DrawnLines.of(topology, regular_places(topology))
+    ends = zip(lines.source.tolist(), lines.destination.tolist(), strict=True)
+    bent = {pair for pair, bend in zip(ends, lines.bend.tolist(), strict=True) if bend}
+    assert bent == {(0, 3), (4, 7)}
+
+
+def test_network_that_is_too_large_names_the_cure():
+    with pytest.raises(
+        UsageError, match=r"more than 4096 in one picture; draw a part of it, as in \?npus=0-63"
+    ):
+        draw(parse_topology(f"ring:{MAX_NODES + 1}"))
+    with pytest.raises(UsageError, match="lines are more than"):
+        draw(parse_topology("fc:300"))
+
+
+def test_picture_is_plain_ascii_without_references_to_elsewhere():
+    content = draw(parse_topology("fat-tree:4"))
+    content.decode("ascii")
+    assert re.findall(rb"(?:href|src|url)\W", content.replace(b"url(#arrow)", b"")) == []
