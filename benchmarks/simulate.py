@@ -22,11 +22,14 @@ from types import ModuleType
 
 import numba
 import numpy as np
-from collhub_astra_sim.simulating.analytical import simulate_nodes
+from collhub_astra_sim.options import AnalyticalOptions
+from collhub_astra_sim.simulating.analytical import simulate, simulate_nodes
 
 import hub_core
-from hub_core import __version__, parse_topology
-from hub_core.testing import ring_all_reduce
+from hub_core.network import parse_topology
+from hub_core.plugin_api import SimulationRequest
+from hub_core.testing.samples import ring_all_reduce
+from hub_core.version import __version__
 
 BYTES = 64 << 20
 CONSTANTS = "bandwidth=50GiB/s&latency=500ns"
@@ -51,9 +54,11 @@ def main() -> None:
     work = "ring all-reduce of 64 MiB, congestion-aware"
     print(f"{versions}, median of {arguments.runs} runs, {work}")
     start = time.process_time()
-    hub_core.simulate(ring_all_reduce(4), parse_topology("ring:4"), BYTES, registry=REGISTRY)
-    first_s = time.process_time() - start
-    print(f"first call, which loads or compiles the kernel: {first_s:.1f} CPU s")
+    first = SimulationRequest(ring_all_reduce(4), parse_topology("ring:4"), BYTES)
+    simulate(first, AnalyticalOptions())
+    print(
+        f"first call, which loads or compiles the kernel: {time.process_time() - start:.1f} CPU s"
+    )
     print(f"{'what':<28}{'ranks':>7}{'nodes':>10}{'CPU s':>9}{'us/node':>9}{'time ns':>12}")
     _compare_with_plain(arguments.plain_ranks, arguments.runs)
     for ranks in arguments.ranks:
@@ -85,11 +90,9 @@ def _print_row(what: str, ranks: int, cpu_s: float, time_ns: int | None) -> None
 def _measure_ring(ranks: int, runs: int) -> None:
     algorithm = ring_all_reduce(ranks)
     topology = parse_topology(f"ring:{ranks}?{CONSTANTS}")
-
-    def simulated_ns() -> int | None:
-        return hub_core.simulate(algorithm, topology, BYTES, registry=REGISTRY).time_ns
-
-    median, time_ns = _row("analytical", ranks, simulated_ns, runs)
+    request = SimulationRequest(algorithm, topology, BYTES)
+    options = AnalyticalOptions()
+    median, time_ns = _row("analytical", ranks, lambda: simulate(request, options).time_ns, runs)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     expected, seconds = MEASURED.get(ranks, (time_ns, None))
     if time_ns != expected:

@@ -24,7 +24,7 @@ from hub_core import Algorithm, __version__
 from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.codec.schema import message_class
 from hub_core.chakra.codec.wire import record_bounds, varint
-from hub_core.chakra.formats import ReadOptions, WriteOptions
+from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.chakra.read import read
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing import ring_all_reduce
@@ -93,7 +93,7 @@ def _measure(
 
 
 def _write(algorithm: Algorithm, folder: Path) -> None:
-    for artifact in write(algorithm, WriteOptions()).artifacts:
+    for artifact in write(algorithm, ChakraWriteOptions()).artifacts:
         (folder / f"x{artifact.name}").write_bytes(artifact.content())
 
 
@@ -102,7 +102,7 @@ def _read(algorithm: Algorithm, folder: Path) -> None:
     parts = tuple(
         SourcePart(name, (folder / name).read_bytes, rank) for rank, name in enumerate(names)
     )
-    read_back = read(Source("x", parts), ReadOptions())
+    read_back = read(Source("x", parts), ChakraReadOptions())
     if algorithm.differences(read_back):
         raise SystemExit("what was read is not what was written")
 

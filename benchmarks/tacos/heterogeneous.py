@@ -24,7 +24,7 @@ from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.transposition import is_duplex, transposed
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import all_gather
-from measuring import median_timed, test_networks, timed, versions
+from measuring import median_timed, networks_of_tests, timed, versions
 
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
@@ -78,7 +78,7 @@ def main() -> None:
     head = "".join(f"{name:>10}{'mean':>10}{'CPU ms':>9}" for name in forms)
     ratios = f"{'ours/bound':>11}{'causal/ours':>12}"
     print(f"{'network':<20}{'N':>4}{'c':>3}{'bound':>10}{head}{ratios}")
-    networks = test_networks()
+    networks = networks_of_tests()
     for case in _cases(networks):
         if arguments.only in case.name:
             pairs = case.topology.num_npus * case.chunks

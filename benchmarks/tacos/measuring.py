@@ -47,7 +47,7 @@ def median_timed(work: Callable[[], T], runs: int) -> tuple[T, float]:
     return results[-1][0], statistics.median(seconds for _, seconds in results)
 
 
-def test_networks() -> ModuleType:
+def networks_of_tests() -> ModuleType:
     """The module `tacos_networks` of the plugin's tests, which are no installed package."""
     name = "tacos_networks"
     specification = importlib.util.spec_from_file_location(name, _TESTS / f"{name}.py")

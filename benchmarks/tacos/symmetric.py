@@ -19,7 +19,7 @@ from collhub_tacos.networks.translation import Translations
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.symmetric import find_all_gather
-from measuring import median_timed, test_networks, versions
+from measuring import median_timed, networks_of_tests, versions
 
 from hub_core import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology, parse_topology
@@ -53,7 +53,7 @@ def main() -> None:
     ours = f"{'bound':>9}{'ours':>9}{'/bound':>8}{'CPU s':>8}"
     published = f"{'reported':>10}{'causal':>9}{'/ours':>7}"
     print(f"{'network':<24}{'c':>2} {'occupancy':<14}{ours}{published}")
-    networks = test_networks()
+    networks = networks_of_tests()
     for (groups, degree, chunks), times_us in PUBLISHED.items():
         _rows(networks.ring_full_switch(groups, degree), chunks, seeds, times_us)
     for text in OTHERS:

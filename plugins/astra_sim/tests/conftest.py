@@ -1,4 +1,4 @@
-"""Fixtures for the tests of folders and of runs: a stand-in for the simulator, and folders on disk."""
+"""Fixtures for the tests of folders and runs: a stand-in for the simulator, folders on disk."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def run_script() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def message() -> Callable[..., Algorithm]:
-    """A broadcast to rank 1 of `ranks`; `is_received` False: rank 1 waits on a channel on which nothing is sent."""
+    """A broadcast to rank 1 of `ranks`.
+
+    `is_received` False: rank 1 waits on a channel on which nothing is sent, too.
+    """
 
     def make(ranks: int = 2, is_received: bool = True) -> Algorithm:
         steps = StepTableBuilder(ranks)

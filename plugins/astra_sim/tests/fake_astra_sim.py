@@ -1,7 +1,8 @@
-"""A stand-in for ASTRA-sim's analytical binary: refuses what the real one aborts on, times messages without congestion.
+"""A stand-in for ASTRA-sim's analytical binary.
 
-Standard library only and independent of the hub: it reads files with a parser of its own and holds them against the
-input contract of the simulator. Times are those of the real one wherever no message waits for a link.
+It refuses what the real one aborts on, and times messages without congestion. Standard library only
+and independent of the hub: it reads files with a parser of its own and holds them against the input
+contract of the simulator. Times are those of the real one wherever no message waits for a link.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def delay(dimensions: list, source: int, destination: int, size: int, aware: boo
 def finishing_times(
     traces: list, members: list[int], dimensions: list, aware: bool
 ) -> list[int | None]:
-    """Longest paths: a SEND ends on arrival, a RECV when it is posted and its message has arrived."""
+    """Longest paths: a SEND ends on arrival, a RECV when it is posted and its message is there."""
     ends: dict[tuple, int] = {}
     sent: dict[tuple, int] = {}
     moved = True

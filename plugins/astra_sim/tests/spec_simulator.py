@@ -1,6 +1,7 @@
-"""ASTRA-sim's analytical model once more, in plain Python with dicts and lists: what the compiled kernel is held against.
+"""ASTRA-sim's analytical model once more, in plain Python with dicts and lists.
 
-Written from the description of the model, simple instead of fast, sharing no code with the kernel.
+The compiled kernel is held against it. Written from the description of the model, simple instead of
+fast, sharing no code with the kernel.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Meeting:
 class SpecSimulator:
     """One run. `links` by (from, to); `route` gives the nodes between two ranks.
 
-    `private`: the link of two ranks for messages that never wait (congestion-unaware), then `links` and `route`
-    are not used. `is_alpha_beta`: a link stays busy for the latency too.
+    `private`: the link of two ranks for messages that never wait (congestion-unaware), then `links`
+    and `route` are not used. `is_alpha_beta`: a link stays busy for the latency too.
     """
 
     def __init__(

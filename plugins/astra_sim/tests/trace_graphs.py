@@ -1,4 +1,7 @@
-"""Graphs of trace nodes for tests: a builder, the algorithms that ASTRA-sim was measured with, and tables of them."""
+"""Graphs of trace nodes for tests, and tables of them.
+
+A builder, and the algorithms that ASTRA-sim was measured with.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ class GraphNode(NamedTuple):
 
 
 class Graph:
-    """Nodes per rank in file order. The methods number the nodes of a rank 0, 1, 2, ... and return the id."""
+    """Nodes per rank in file order.
+
+    The methods number the nodes of a rank 0, 1, 2, ... and return the id.
+    """
 
     def __init__(self, num_ranks: int) -> None:
         self.ranks: list[list[GraphNode]] = [[] for _ in range(num_ranks)]
@@ -121,7 +127,8 @@ def graph_of_golden(case: Mapping[str, Any]) -> Graph:
     return graph
 
 
-# The algorithms below are those of the measurements: message sizes in bytes, file order and dependencies included.
+# The algorithms below are those of the measurements: message sizes in bytes, file order and
+# dependencies included.
 
 
 def ring_all_reduce(n: int, total: int) -> Graph:

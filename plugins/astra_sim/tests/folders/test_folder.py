@@ -33,7 +33,8 @@ from hub_core.testing import ring_all_reduce
 
 MIB = 1 << 20
 RING = {"topology": "ring:4?bandwidth=50GiB/s&latency=500ns", "size": MIB}
-# Section 7 of the closed forms: 2 (n - 1) comm(T / n) + (n - 1) t, with comm(256 KiB) = 5382 measured on ASTRA-sim 518bd51.
+# Closed form of a ring: 2 (n - 1) comm(T / n) + (n - 1) t, with comm(256 KiB) = 5382 measured on
+# ASTRA-sim 518bd51.
 RING_TIME_NS = 6 * 5382 + 3 * 1
 
 
@@ -174,7 +175,8 @@ def test_default_world_is_fully_connected(store, run_script, aware):
 
 
 def test_group_runs_on_its_npus_and_the_others_idle(store, run_script, aware, message):
-    # Golden: group {"1":[1,3]} in 5 ranks, algorithm 0->1 of 1 MiB: 1 20031 1 20031 1 (ASTRA-sim 518bd51).
+    # Golden (ASTRA-sim 518bd51): group {"1":[1,3]} in 5 ranks, algorithm 0->1 of 1 MiB:
+    # 1 20031 1 20031 1.
     folder = store(write_folder(message(), size=MIB, group="1,3", npus=5))
     assert json.loads((folder / "groups.json").read_text()) == {"1": [1, 3]}
     printed = run_script(folder, aware).stdout

@@ -89,7 +89,8 @@ def test_regular_networks_are_written_as_they_are(text, network, kinds):
 def test_algorithm_between_neighbours_on_uniform_links_is_written_as_fully_connected(
     store, run_script, aware
 ):
-    # On a mesh of 4 x 2 the ring 0 1 2 3 7 6 5 4 would fit; the sample's ring fits a torus of one dimension beside another.
+    # On a mesh of 4 x 2 the ring 0 1 2 3 7 6 5 4 would fit; the sample's ring fits a torus of one
+    # dimension beside another.
     result = write_folder(
         ring_all_reduce(4), topology="ring:4*ring:3?bandwidth=50GiB/s", size=1 << 20
     )
@@ -149,7 +150,10 @@ def test_network_file_reads_as_the_builder_makes_it():
 
 
 def test_network_file_may_be_written_as_block_lists_with_comments():
-    text = "# net\ntopology:\n  - Ring\n  - Switch\nnpus_count: [2, 4]\nbandwidth: [1e2, 50]\nlatency:\n - 5e-1\n - 0\n"
+    text = (
+        "# net\ntopology:\n  - Ring\n  - Switch\nnpus_count: [2, 4]\n"
+        "bandwidth: [1e2, 50]\nlatency:\n - 5e-1\n - 0\n"
+    )
     assert [(d.size, d.latency_s) for d in described(text).dimensions] == [(2, 5e-10), (4, 0.0)]
 
 

@@ -160,7 +160,8 @@ def test_time_limit_ends_the_binary_and_its_children(program, tmp_path):
     mark = tmp_path / "still-running"
     child = f"import time; time.sleep(1.5); open({str(mark)!r}, 'w')"
     binary = program(
-        f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(30)"
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(30)"
     )
     started = time.monotonic()
     with pytest.raises(InputError, match=r"did not end within 0.5 s"):

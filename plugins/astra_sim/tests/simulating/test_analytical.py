@@ -193,7 +193,10 @@ def test_wrong_options_are_refused(options: dict[str, OptionValue], message: str
 
 
 def test_numba_is_imported_only_to_simulate() -> None:
-    script = "import sys, collhub_astra_sim.plugin, collhub_astra_sim.simulating.analytical; sys.exit('numba' in sys.modules)"
+    script = (
+        "import sys, collhub_astra_sim.plugin, collhub_astra_sim.simulating.analytical; "
+        "sys.exit('numba' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
@@ -290,7 +293,8 @@ def test_a_receive_without_its_message_is_named_with_what_comes_close(
     assert (finding.code, finding.location.rank, finding.location.step) == ("never-finishes", 1, 0)
     assert (
         finding.message
-        == f"rank 1 never finishes: it waits for a message of 500 bytes with tag 0 from rank 0, {reason}"
+        == "rank 1 never finishes: it waits for a message of 500 bytes with tag 0 from rank 0, "
+        f"{reason}"
     )
 
 
@@ -309,8 +313,10 @@ def test_a_deadlock_is_named_step_by_step() -> None:
 
     times = stuck(build)
     assert [str(finding) for finding in times.diagnostics] == [
-        f"rank {here}, step 1: rank {here} never finishes: it waits for a message of 500 bytes with tag 0 from rank {there}, but "
-        f"step 3 of rank {there} that sends it never starts: it waits for step 1 of rank {there} (2 steps behind never start)"
+        f"rank {here}, step 1: rank {here} never finishes: "
+        f"it waits for a message of 500 bytes with tag 0 from rank {there}, but "
+        f"step 3 of rank {there} that sends it never starts: "
+        f"it waits for step 1 of rank {there} (2 steps behind never start)"
         for here, there in ((0, 1), (1, 0))
     ]
 

@@ -1,4 +1,4 @@
-"""Laws of the analytical model: closed forms, agreement with a plain implementation, and symmetry."""
+"""Laws of the analytical model: closed forms, agreement with a plain implementation, symmetry."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_closed_forms_of_collectives(n: int, size: int, chosen: tuple[str, float
 
 @st.composite
 def random_graphs(draw: st.DrawFn, num_ranks: int) -> Graph:
-    """Graphs with tags used again, ids far apart, files in any order, and dependencies of both sorts."""
+    """Graphs with tags used again, ids far apart, any order, and dependencies of both sorts."""
     spread = draw(st.sampled_from([1, 13, 29, 1 << 40]))
     nodes: list[list[GraphNode]] = [[] for _ in range(num_ranks)]
 
@@ -213,7 +213,10 @@ def test_kernel_and_plain_implementation_agree_without_congestion(
 def test_kernel_and_plain_implementation_agree_on_many_nodes_at_once(
     data: st.DataObject, count: int, roots: int
 ) -> None:
-    """Beyond 13 nodes that are free together, hash sets scramble their order, and a set that grew once stays large."""
+    """Beyond 13 nodes that are free together, hash sets scramble their order.
+
+    A set that grew once stays large.
+    """
     identities = data.draw(
         st.lists(st.integers(0, 1 << 63), min_size=count, max_size=count, unique=True)
     )
@@ -245,12 +248,15 @@ def test_kernel_and_plain_implementation_agree_on_many_nodes_at_once(
 def test_turning_a_symmetric_network_turns_the_times(
     data: st.DataObject, ranks: int, shape: str
 ) -> None:
-    """Messages of different ranks that meet at a link in the same instant could change places: each sends alone here."""
+    """Each rank sends alone here.
+
+    Messages of different ranks that meet at a link in the same instant could change places.
+    """
     graph = Graph(ranks)
     previous: list[int] = []
     here = 0
     for tag in range(data.draw(st.integers(1, 12))):
-        there = data.draw(st.integers(0, ranks - 1).filter(lambda r, here=here: r != here))  # type: ignore[misc]
+        there = data.draw(st.sampled_from([r for r in range(ranks) if r != here]))
         graph.send(here, there, data.draw(sizes), tag, previous)
         size = graph.ranks[here][-1].size
         previous = [graph.recv(there, here, size, tag)]

@@ -1,4 +1,6 @@
-"""Cycles that ASTRA-sim (public release of March 2026) printed for graphs small enough to follow by hand.
+"""Cycles that ASTRA-sim printed for graphs small enough to follow by hand.
+
+It was the public release of March 2026.
 
 Parameters unless stated: 50 GiB/s, 500 ns, congestion-aware; a rank without work finishes at 1.
 """
@@ -139,7 +141,7 @@ def test_unaware_networks_count_the_first_differing_dimension_only() -> None:
 
 
 def test_reused_tags_can_deadlock() -> None:
-    """Rank 1 posts R1 before R0, so R1 takes the first message and R0 waits for one that never leaves."""
+    """Rank 1 posts R1 before R0: R1 takes the first message, R0 waits for one that never leaves."""
     graph = Graph(2)
     graph.send(0, 1, MIB, 0)
     graph.send(0, 1, MIB, 0, [graph.recv(0, 1, MIB, 9)])
@@ -266,7 +268,7 @@ def test_ring_all_reduce_of_128_ranks_and_1_mib() -> None:
 
 @pytest.mark.parametrize(("n", "time"), [*RING_ALL_REDUCE_64_MIB.items(), (256, 2745075)])
 def test_the_sample_ring_takes_as_long_as_the_measured_one(n: int, time: int) -> None:
-    """Its receives of the second half wait for a send that has long completed, so nothing is later."""
+    """Its receives of the second half wait for a send that is long complete: nothing is later."""
     topology = parse_topology(f"ring:{n}?bandwidth=50GiB/s&latency=500ns")
     assert (
         simulate_analytically(sample_ring_all_reduce(n), topology, 64 * MIB).rank_finish_ns

@@ -1,4 +1,7 @@
-"""The order of equal sends on one link follows libstdc++'s hash sets (ids and orders as measured on ASTRA-sim)."""
+"""The order of equal sends on one link follows libstdc++'s hash sets.
+
+Ids and orders are as measured on ASTRA-sim.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ def test_20_sends_are_scrambled() -> None:
 
 
 def test_comps_of_a_rank_that_end_together_come_one_after_the_other() -> None:
-    """Rank 0's second COMP began after rank 1's, and still its message is the first to take the link to rank 2."""
+    """Rank 0's second COMP began after rank 1's.
+
+    Still its message is the first to take the link to rank 2.
+    """
     graph = Graph(3)
     graph.comp(0, 3)
     later = graph.comp(0, 1, [graph.comp(0, 2)])
@@ -55,7 +61,10 @@ def test_comps_of_a_rank_that_end_together_come_one_after_the_other() -> None:
 
 
 def test_a_delivered_message_frees_its_sender_before_its_receiver() -> None:
-    """After 0 -> 1, both send to 2 at once: rank 0, although its message reached rank 1, is first at the last link."""
+    """After 0 -> 1, both send to 2 at once.
+
+    Rank 0, although its message reached rank 1, is first at the last link.
+    """
     graph = Graph(3)
     sent, received = graph.send(0, 1, 100000), graph.recv(1, 0, 100000)
     graph.send(0, 2, 100000, 0, [sent])

@@ -1,4 +1,7 @@
-"""The golden runs of the real ASTRA-sim (public release of March 2026): every rank's finishing cycle is equal."""
+"""The golden runs of the real ASTRA-sim (public release of March 2026).
+
+Every rank's finishing cycle is equal.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +54,10 @@ def test_every_rank_finishes_in_the_cycle_that_astra_sim_printed(
 
 
 def test_the_golden_runs_come_out_equal_through_trace_files(golden: list[dict[str, Any]]) -> None:
-    """Nodes to files, files to an algorithm, and the algorithm simulated: ids, order and tags survive."""
+    """Nodes to files to an algorithm, which is simulated: ids, order and tags survive."""
     for case in golden:
         files = write_nodes(graph_of_golden(case).table())
-        parts = tuple(
-            SourcePart(f"golden.{rank}.et", lambda content=content: content, rank, len(content))  # type: ignore[misc]
-            for rank, content in enumerate(files)
-        )
+        parts = tuple(map(_part, range(len(files)), files))
         algorithm = read_traces(Source("golden", parts), READ_OPTIONS)
         assert algorithm.collective_bytes is not None
         network = f"congestion-{case['backend']}"
@@ -65,6 +65,10 @@ def test_the_golden_runs_come_out_equal_through_trace_files(golden: list[dict[st
             algorithm, topology_of(case), algorithm.collective_bytes, network=network
         )
         assert list(result.rank_finish_ns) == case["cycles"]
+
+
+def _part(rank: int, content: bytes) -> SourcePart:
+    return SourcePart(f"golden.{rank}.et", lambda: content, rank, len(content))
 
 
 @pytest.mark.parametrize("network", ["congestion-aware", "congestion-unaware"])
@@ -95,7 +99,10 @@ def test_the_plain_implementation_agrees_too(golden: list[dict[str, Any]]) -> No
 
 
 def route_of(case: dict[str, Any]) -> Callable[[int, int], list[int]]:
-    """ASTRA-sim's routes: the shorter way round, clockwise when both are equal; through the switch; direct."""
+    """ASTRA-sim's routes.
+
+    Rings: the shorter way round, clockwise when both are equal. Switches: through the switch.
+    """
     n = case["npus"]
 
     def around(source: int, destination: int) -> list[int]:

@@ -12,7 +12,7 @@ from hub_core.model import BoolArray, InputError, Int64Array, StepTable, run_mas
 Int32Array = npt.NDArray[np.int32]
 
 
-class _MessageEnds(NamedTuple):
+class _TaggedEnds(NamedTuple):
     """One end of all messages, by (source, destination, channel), then in the order of steps."""
 
     row: Int64Array
@@ -51,7 +51,7 @@ def _ends(
     is_end: BoolArray,
     source: Int32Array,
     destination: Int32Array,
-) -> _MessageEnds:
+) -> _TaggedEnds:
     """The ends of messages that are steps of one direction.
 
     `is_end`, `source`, `destination`: by step.
@@ -64,7 +64,7 @@ def _ends(
         source[rows],
     )
     row = rows[np.lexsort(keys)]
-    return _MessageEnds(
+    return _TaggedEnds(
         row,
         source[row],
         destination[row],
@@ -72,7 +72,7 @@ def _ends(
     )
 
 
-def _has_twins(ends: _MessageEnds) -> bool:
+def _has_twins(ends: _TaggedEnds) -> bool:
     """Whether two messages have source, destination and channel in common."""
     differs_from_the_one_before = run_mask(ends.source, ends.destination, ends.channel)
     return not bool(differs_from_the_one_before.all())

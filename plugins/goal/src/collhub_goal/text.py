@@ -18,8 +18,8 @@ from hub_core.model import Int64Array, group_pointer
 def goal_text(schedule: GoalSchedule) -> bytes:
     """The whole file. Only what is stated is printed: no cpu and nic of -1."""
     bounds = group_pointer(schedule.rank, schedule.num_ranks).tolist()
-    after_end = _Edges("requires", schedule.parent, schedule.child)
-    after_start = _Edges("irequires", schedule.early_parent, schedule.early_child)
+    after_end = _EdgeLines("requires", schedule.parent, schedule.child)
+    after_start = _EdgeLines("irequires", schedule.early_parent, schedule.early_child)
     parts = [f"num_ranks {schedule.num_ranks}\n"]
     for rank, (start, stop) in enumerate(pairwise(bounds)):
         parts.append(f"\nrank {rank} {{\n")
@@ -30,7 +30,7 @@ def goal_text(schedule: GoalSchedule) -> bytes:
     return "".join(parts).encode("ascii")
 
 
-class _Edges:
+class _EdgeLines:
     """Dependencies of one kind, sorted by the operation that waits."""
 
     def __init__(self, word: str, parent: Int64Array, child: Int64Array) -> None:

@@ -30,13 +30,11 @@ from hub_core.verification import (
     adjacent_conflicts,
     check_regions,
     find_regions,
+    happens_before,
     report_deadlock,
     sequential_positions,
     unordered_pairs,
 )
-
-# The package's name for this function is also that of its module.
-from hub_core.verification.step_order import happens_before
 
 # So that addresses times the bytes of an element fit 64 bits.
 _MAX_BLOCKS = 1 << 40

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from collhub_astra_sim.folders.placement import Placement
+from collhub_astra_sim.folders.placement import WorldPlacement
 from collhub_astra_sim.folders.run_script import (
     GROUPS,
     MEMORY,
@@ -43,7 +43,7 @@ class AstraFolder:
     name: str
     run_as: CollectiveKind
     comm_size: int
-    placement: Placement
+    placement: WorldPlacement
     network: AstraNetwork
     is_congestion_aware: bool
     traces: WriteResult

@@ -58,8 +58,10 @@ def _instant_messages(
 
 def _first_sends(nodes: NodeTable) -> Int64Array:
     """Rows of the sends that wait for nothing."""
+    # Data and control dependencies hold a node alike.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)
-    return np.flatnonzero((waits == 0) & (nodes.type == NodeType.COMM_SEND))
+    is_send = nodes.type == NodeType.COMM_SEND
+    return np.flatnonzero(is_send & (waits == 0))
 
 
 def _shortest_times_ns(

@@ -13,7 +13,7 @@ _MOST_DIGITS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class WorldPlacement:
     """The size of the world in NPUs, and the NPU of every rank, ascending."""
 
     npus: int
@@ -27,7 +27,7 @@ class Placement:
 
 def placement_of(
     num_ranks: int, topology: Topology | None, options: AstraFolderOptions
-) -> Placement:
+) -> WorldPlacement:
     """The placement by the options `group` and `npus`. Raises `UsageError`."""
     members = _members(options.group, num_ranks)
     npus = _npus(topology, options, members)
@@ -42,7 +42,7 @@ def placement_of(
             cure="name a larger topology, or another group",
             code="topology-too-small",
         )
-    return Placement(npus, members)
+    return WorldPlacement(npus, members)
 
 
 def _npus(topology: Topology | None, options: AstraFolderOptions, members: tuple[int, ...]) -> int:

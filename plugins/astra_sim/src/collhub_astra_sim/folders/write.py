@@ -9,7 +9,7 @@ import numpy as np
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.folders.folder import AstraFolder
 from collhub_astra_sim.folders.losses import location_of, own_losses
-from collhub_astra_sim.folders.placement import Placement, placement_of
+from collhub_astra_sim.folders.placement import WorldPlacement, placement_of
 from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
 from collhub_astra_sim.networks.expressible import AstraNetwork, expressed, fully_connected
 from collhub_astra_sim.options import CONGESTION_AWARE, AstraFolderOptions
@@ -133,7 +133,10 @@ def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
 
 
 def _network(
-    topology: Topology | None, placement: Placement, nodes: NodeTable, is_congestion_aware: bool
+    topology: Topology | None,
+    placement: WorldPlacement,
+    nodes: NodeTable,
+    is_congestion_aware: bool,
 ) -> AstraNetwork:
     """The network that the folder states. Raises `UsageError` where ASTRA-sim has none like it."""
     if topology is None:
@@ -148,6 +151,8 @@ def _network(
 
 def _ends(nodes: NodeTable, members: Int64Array) -> tuple[Int64Array, Int64Array]:
     """(sending NPU, receiving NPU) of every message; `members`: the NPU of every rank."""
-    sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
     rank = group_of_entry(nodes.rank_indptr)
-    return members[rank[sends]], members[nodes.peer[sends]]
+    is_send = nodes.type == NodeType.COMM_SEND
+    sources = members[rank[is_send]]
+    destinations = members[nodes.peer[is_send]]
+    return sources, destinations

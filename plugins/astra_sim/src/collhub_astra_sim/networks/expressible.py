@@ -45,6 +45,11 @@ def expressed(
             "or ring:N, fully-connected:N, switch:N",
             code="inexpressible-topology",
         )
+    return _as_full_mesh(topology)
+
+
+def _as_full_mesh(topology: Topology) -> AstraNetwork:
+    """Private links in place of uniform ones."""
     loss = Loss(
         f"topology {topology.name}",
         "network.yml",
@@ -52,6 +57,7 @@ def expressed(
         "as the algorithm sends between neighbours only; "
         "other algorithms would find links that the topology does not have",
     )
+    # All links have the values of the first one.
     bandwidth_bytes_per_s = float(topology.bandwidth_bytes_per_s[0])
     latency_s = float(topology.latency_s[0])
     whole = fully_connected(topology.num_npus, bandwidth_bytes_per_s, latency_s)
@@ -61,18 +67,17 @@ def expressed(
 def fully_connected(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -> AstraNetwork:
     """A private link for every ordered pair of NPUs. Raises `UsageError` for less than two."""
     if npus < 2:
-        raise UsageError(
-            "ASTRA-sim needs at least two NPUs",
-            cure="name a larger topology",
-            code="too-few-npus",
-        )
+        message = "ASTRA-sim needs at least two NPUs"
+        raise UsageError(message, cure="name a larger topology", code="too-few-npus")
     kind = DimensionKind.FULLY_CONNECTED
-    return AstraNetwork((Dimension(kind, npus, bandwidth_bytes_per_s, latency_s),))
+    dimension = Dimension(kind, npus, bandwidth_bytes_per_s, latency_s)
+    return AstraNetwork((dimension,))
 
 
 def _astra_dimensions(topology: Topology) -> tuple[Dimension, ...]:
     """The dimensions as ASTRA-sim would call them, without those of one node."""
-    return tuple(_as_astra(dimension) for dimension in topology.dimensions if dimension.size > 1)
+    several = [dimension for dimension in topology.dimensions if dimension.size > 1]
+    return tuple(map(_as_astra, several))
 
 
 def _as_astra(dimension: Dimension) -> Dimension:
@@ -96,12 +101,14 @@ def _obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array)
 
 def _difference(topology: Topology) -> str | None:
     """How links differ, or None where they are uniform."""
+    bandwidths = topology.bandwidth_bytes_per_s / 1e9
     columns = (
-        ("bandwidth", topology.bandwidth_bytes_per_s / 1e9, "GB/s"),
+        ("bandwidth", bandwidths, "GB/s"),
         ("latency", topology.latency_ns, "ns"),
     )
     for name, values, unit in columns:
-        least, most = values.min(), values.max()
+        least = values.min()
+        most = values.max()
         if least != most:
             return f"its links differ in {name} ({least:g} to {most:g} {unit})"
     return None
@@ -109,8 +116,10 @@ def _difference(topology: Topology) -> str | None:
 
 def _distant_pair(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
     """The first message between NPUs that no link joins, or None."""
-    links = topology.source * topology.num_nodes + topology.destination
-    pairs = sources * topology.num_nodes + destinations
+    # A number for each pair of nodes, so that pairs can be looked up in a sorted array.
+    nodes = topology.num_nodes
+    links = topology.source * nodes + topology.destination
+    pairs = sources * nodes + destinations
     apart = np.flatnonzero(~np.isin(pairs, links))
     if not len(apart):
         return None

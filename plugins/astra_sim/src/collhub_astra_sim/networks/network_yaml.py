@@ -136,14 +136,16 @@ def _values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
 def _scalar(name: str, key: str, node: Node) -> _Scalar:
     line = node.start_mark.line + 1
     if not isinstance(node.value, str):
-        _fail(name, line, f"{key}: one value, or a list of values, was expected")
+        message = f"{key}: one value, or a list of values, was expected"
+        _fail(name, line, message)
     return _Scalar(node.value, line)
 
 
 def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
-    if len({len(values[key]) for key in _KEYS}) == 1:
+    lengths_by_key = {key: len(values[key]) for key in _KEYS}
+    if len(set(lengths_by_key.values())) == 1:
         return
-    lengths = ", ".join(f"{key} {len(values[key])}" for key in _KEYS)
+    lengths = ", ".join(f"{key} {length}" for key, length in lengths_by_key.items())
     cure = "state one value per dimension in every list"
     _fail(name, None, f"the lists differ in length: {lengths}", cure)
 

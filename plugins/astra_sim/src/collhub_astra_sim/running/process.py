@@ -81,6 +81,7 @@ def _started(command: Sequence[str], folder: Path, sink: IO[bytes]) -> subproces
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End whatever is left of the process group, also after Ctrl-C."""
+    # Nobody is left where all of it ended by itself.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

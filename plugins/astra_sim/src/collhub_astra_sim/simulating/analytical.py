@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,7 +54,7 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
         request.topology,
         model,
         durations,
-        _step_locator(algorithm, nodes),
+        partial(_step_location, algorithm, nodes),
         _channels(algorithm, nodes),
     )
     start, end = _step_times(nodes, times, len(algorithm.steps))
@@ -77,46 +78,39 @@ def simulate_nodes(
     """
     # The modules that import numba take a second to import.
     from collhub_astra_sim.simulating.findings import findings
-    from collhub_astra_sim.simulating.kernel import NodeParents, run
+    from collhub_astra_sim.simulating.kernel import parents_of, run
     from collhub_astra_sim.simulating.starting_world import world_of
 
     model = model or TimingModel()
-    place = locate or (lambda node: _node_location(nodes, node))
-    durations = stated_durations_ns(nodes) if duration_ns is None else duration_ns
-    world = world_of(nodes, durations, topology, model, place, channel)
-    parents = NodeParents(
-        nodes.data_indptr,
-        nodes.data_indices,
-        nodes.control_indptr,
-        nodes.control_indices,
-    )
-    has_event_at_zero = run(world, parents)
+    place = locate or partial(_node_location, nodes)
+    if duration_ns is None:
+        duration_ns = stated_durations_ns(nodes)
+    world = world_of(nodes, duration_ns, topology, model, place, channel)
+    has_event_at_zero = run(world, parents_of(nodes))
     found = findings(nodes, world, has_event_at_zero, topology, model, place)
-    return NodeTimes(
-        _finish_times(world),
-        world.node["start"].copy(),
-        world.node["end"].copy(),
-        _link_loads(topology, world) if model.is_congestion_aware else (),
-        found,
-    )
+    loads = _link_loads(topology, world) if model.is_congestion_aware else ()
+    # Copies, as columns of records would keep all of the world in memory.
+    start, end = world.node["start"].copy(), world.node["end"].copy()
+    return NodeTimes(_finish_times(world), start, end, loads, found)
 
 
-def _step_locator(algorithm: Algorithm, nodes: NodeTable) -> Callable[[int], Location]:
-    """Name a node by its step, so that messages speak of the user's file."""
-
-    def locate(node: int) -> Location:
-        row = int(nodes.step[node])
-        if row < 0:
-            return _node_location(nodes, node)
-        return algorithm.steps.location(row, algorithm.provenance.source_name or None)
-
-    return locate
+def _step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Location:
+    """The place of a node's step, so that messages speak of the user's file."""
+    row = int(nodes.step[node])
+    # The node of a rank without steps belongs to none.
+    if row < 0:
+        return _node_location(nodes, node)
+    file = algorithm.provenance.source_name or None
+    return algorithm.steps.location(row, file)
 
 
 def _node_location(nodes: NodeTable, node: int) -> Location:
     """Rank of a node and its position there."""
-    rank = int(np.searchsorted(nodes.rank_indptr, node, side="right")) - 1
-    return Location(rank=rank, step=int(node - nodes.rank_indptr[rank]))
+    # To the right of equal bounds, which are those of ranks without nodes.
+    bound = np.searchsorted(nodes.rank_indptr, node, side="right")
+    rank = int(bound) - 1
+    position = node - nodes.rank_indptr[rank]
+    return Location(rank=rank, step=int(position))
 
 
 def _channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
@@ -131,26 +125,33 @@ def _step_times(nodes: NodeTable, times: NodeTimes, steps: int) -> tuple[Int64Ar
     """Start of the first and end of the last node of every step."""
     start = np.full(steps, -1, np.int64)
     end = np.full(steps, -1, np.int64)
-    # Of several assignments to one element, numpy keeps the last.
     owned = np.flatnonzero(nodes.step >= 0)
-    end[nodes.step[owned]] = times.end_ns[owned]
-    backwards = owned[::-1]
-    start[nodes.step[backwards]] = times.start_ns[backwards]
+    step = nodes.step[owned]
+    # Of several assignments to one element, numpy keeps the last.
+    end[step] = times.end_ns[owned]
+    start[step[::-1]] = times.start_ns[owned[::-1]]
     return start, end
 
 
 def _finish_times(world: SimulatedWorld) -> tuple[int | None, ...]:
     """When each rank finished, None where it never did."""
     # The last record only ends the nodes of the last rank.
-    times = world.rank["finish"][:-1].tolist()
-    return tuple(time if time >= 0 else None for time in times)
+    times: Int64Array = world.rank["finish"][:-1]
+    return tuple(_time_or_none(time) for time in times.tolist())
+
+
+def _time_or_none(time: int) -> int | None:
+    return time if time >= 0 else None
 
 
 def _link_loads(topology: Topology, world: SimulatedWorld) -> tuple[LinkLoad, ...]:
     """Links that carried anything, the busiest first."""
-    carried, busy_ns = world.link["bytes"], world.link["busy_ns"]
+    carried = world.link["bytes"]
+    busy_ns = world.link["busy_ns"]
     used = np.flatnonzero(carried)
-    used = used[np.lexsort((used, -carried[used], -busy_ns[used]))]
+    # The last key is the first to sort by.
+    keys = (used, -carried[used], -busy_ns[used])
+    used = used[np.lexsort(keys)]
     columns = (
         topology.source[used].tolist(),
         topology.destination[used].tolist(),

@@ -27,7 +27,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from hub_core import NodeType
+from hub_core import NodeTable, NodeType
 from hub_core.model import BoolArray, Int64Array
 
 Records = npt.NDArray[np.void]
@@ -141,6 +141,16 @@ class NodeParents(NamedTuple):
     data_indices: Int64Array
     control_indptr: Int64Array
     control_indices: Int64Array
+
+
+def parents_of(nodes: NodeTable) -> NodeParents:
+    """The dependencies of nodes, in a form that compiled code takes."""
+    return NodeParents(
+        nodes.data_indptr,
+        nodes.data_indices,
+        nodes.control_indptr,
+        nodes.control_indices,
+    )
 
 
 # Bucket counts of libstdc++'s hash sets as they grow one by one from empty
@@ -263,10 +273,11 @@ def _post(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
     If its message is there, it finishes in the same instant, but through the event queue.
     """
-    key = world.key[world.node[row]["key"]]
+    node = world.node[row]
+    key = world.key[node["key"]]
     slot = key["first_slot"] + key["receives"]
     key["receives"] += 1
-    world.node[row]["slot"] = slot
+    node["slot"] = slot
     if world.slot[slot] == _ARRIVED:
         _push(world, _EVENTS, now, (row << 2) | _RECEIVED)
     else:
@@ -346,15 +357,18 @@ def _put(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 @_compiled
 def _transmit(index: Integer, row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Send a message over a free link: first its arrival is scheduled, then the link's release."""
-    node, link = world.node[row], world.link[index]
-    time = world.time[node["size_class"], link["link_class"]]
-    _push(world, _EVENTS, now + time["arrival_ns"], (row << 2) | _DELIVERY)
+    size_class = world.node[row]["size_class"]
+    link = world.link[index]
+    time = world.time[size_class, link["link_class"]]
+    arrival = now + time["arrival_ns"]
+    _push(world, _EVENTS, arrival, (row << 2) | _DELIVERY)
     # Without congestion a link serves any number of messages at once.
     if world.is_shared:
         link["is_busy"] = True
         link["bytes"] += time["size"]
         link["busy_ns"] += time["busy_ns"]
-        _push(world, _EVENTS, now + time["busy_ns"], (index << 2) | _LINK_FREE)
+        release = now + time["busy_ns"]
+        _push(world, _EVENTS, release, (index << 2) | _LINK_FREE)
 
 
 @_compiled
@@ -445,9 +459,10 @@ def _pop(event: Records, queues: Records, queue: Integer) -> tuple[Integer, Inte
 @_compiled
 def _is_before(event: Records, one: Integer, other: Integer) -> bool:
     """Whether an entry comes out before another: the earlier one, then the one scheduled first."""
-    if event[one]["time"] != event[other]["time"]:
-        return bool(event[one]["time"] < event[other]["time"])
-    return bool(event[one]["sequence"] < event[other]["sequence"])
+    first, second = event[one], event[other]
+    if first["time"] != second["time"]:
+        return bool(first["time"] < second["time"])
+    return bool(first["sequence"] < second["sequence"])
 
 
 @_compiled
@@ -470,21 +485,9 @@ def _link_children(world: SimulatedWorld, parents: NodeParents) -> None:
     place, which takes less memory than to sort them.
     """
     _count_children(world, parents)
-    total = 0
-    for row in range(len(world.node)):
-        node = world.node[row]
-        node["first_child"] = total
-        total += node["children"]
-        # Both are counted anew while the children are placed.
-        node["children"] = 0
-        node["latest_child"] = -1
+    _reserve_children(world)
     _place_children(world, parents)
-    for row in range(len(world.node)):
-        node = world.node[row]
-        # Parents are asked for once more, when the roots are sought.
-        node["latest_child"] = -1
-        first, count = np.int64(node["first_child"]), np.int64(node["children"])
-        _set_order(world.child[first : first + count], count, _EMPTY_SET, world)
+    _order_children(world)
 
 
 @_compiled
@@ -495,6 +498,32 @@ def _count_children(world: SimulatedWorld, parents: NodeParents) -> None:
         for position in range(unmet):
             parent = world.node[world.parents[position]]
             parent["children"] += 1
+
+
+@_compiled
+def _reserve_children(world: SimulatedWorld) -> None:
+    """Give every node as many places as it has children, none of them taken yet."""
+    total = 0
+    for row in range(len(world.node)):
+        node = world.node[row]
+        node["first_child"] = total
+        total += node["children"]
+        # Both are counted anew while the children are placed.
+        node["children"] = 0
+        node["latest_child"] = -1
+
+
+@_compiled
+def _order_children(world: SimulatedWorld) -> None:
+    """Put the children of every node in the order of their set."""
+    for row in range(len(world.node)):
+        node = world.node[row]
+        # Parents are asked for once more, when the roots are sought.
+        node["latest_child"] = -1
+        first = np.int64(node["first_child"])
+        count = np.int64(node["children"])
+        children = world.child[first : first + count]
+        _set_order(children, count, _EMPTY_SET, world)
 
 
 @_compiled

@@ -28,14 +28,15 @@ def local_durations_ns(
         (model.copy_bytes_per_s, (StepKind.COPY,)),
     )
     # What is stated was measured or modelled by somebody, so it comes before any bandwidth.
-    is_open = (nodes.type == NodeType.COMP) & (nodes.step >= 0) & (nodes.duration_ns < 0)
-    rows = np.flatnonzero(is_open)
+    is_local = (nodes.type == NodeType.COMP) & (nodes.step >= 0)
+    rows = np.flatnonzero(is_local & (nodes.duration_ns < 0))
+    steps = algorithm.steps
     for bytes_per_s, kinds in charges:
         if bytes_per_s is None:
             continue
-        is_charged = algorithm.steps.is_kind(*kinds)[nodes.step[rows]]
+        is_charged = steps.is_kind(*kinds)[nodes.step[rows]]
         charged = rows[is_charged]
-        counts = algorithm.steps.count[nodes.step[charged]]
+        counts = steps.count[nodes.step[charged]]
         sizes = message_bytes(collective_bytes, algorithm.collective.unit_count, counts)
         durations[charged] = _work_ns(sizes, bytes_per_s)
     return durations

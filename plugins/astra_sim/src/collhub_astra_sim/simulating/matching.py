@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core import NodeTable, NodeType
-from hub_core.model import Int64Array, IntArray, row_pointer
+from hub_core.model import BoolArray, Int64Array, IntArray, row_pointer
 
 # ASTRA-sim keeps the upper part of its tag space for itself.
 TAG_MODULUS = 500_000_000
@@ -27,20 +27,33 @@ def message_keys(
     `rank`, `size_class`: by node. A slot is where one send meets one receive: a key has as many as
     it has sends or receives, whichever are more.
     """
-    is_send = nodes.type == NodeType.COMM_SEND
-    is_message = is_send | (nodes.type == NodeType.COMM_RECV)
-    rows = np.flatnonzero(is_message)
-    is_send = is_send[rows]
-    source = np.where(is_send, rank[rows], nodes.peer[rows])
-    destination = np.where(is_send, nodes.peer[rows], rank[rows])
+    rows, is_send = _messages(nodes)
+    own, peer = rank[rows], nodes.peer[rows]
+    # Both ends of a message name it by the same pair, from the sender to the receiver.
+    source = np.where(is_send, own, peer)
+    destination = np.where(is_send, peer, own)
     pair = pair_codes(source, destination, nodes.num_ranks)
-    codes = _joint_codes((pair, nodes.tag[rows] % TAG_MODULUS, size_class[rows]))
+    tag = nodes.tag[rows] % TAG_MODULUS
+    codes = _joint_codes((pair, tag, size_class[rows]))
     key = np.full(len(nodes), -1, np.int32)
     key[rows] = codes
+    return key, _slots(codes, is_send)
+
+
+def _messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
+    """(rows of all ends of messages, which of these are sends)."""
+    is_send = nodes.type == NodeType.COMM_SEND
+    is_receive = nodes.type == NodeType.COMM_RECV
+    rows = np.flatnonzero(is_send | is_receive)
+    return rows, is_send[rows]
+
+
+def _slots(codes: Int64Array, is_send: BoolArray) -> Int64Array:
+    """Row pointer of the slots of keys, from the keys of all ends of messages."""
     keys = int(codes.max(initial=-1)) + 1
     sends = np.bincount(codes[is_send], minlength=keys)
     receives = np.bincount(codes[~is_send], minlength=keys)
-    return key, row_pointer(np.maximum(sends, receives))
+    return row_pointer(np.maximum(sends, receives))
 
 
 def pair_codes(source: IntArray, destination: IntArray, num_ranks: int) -> Int64Array:

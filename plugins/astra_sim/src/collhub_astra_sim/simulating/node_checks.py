@@ -35,10 +35,11 @@ def check_nodes(nodes: NodeTable, rank: Int64Array, topology: Topology, locate: 
 
 def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
-    is_stranger = (nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)
+    peer = nodes.peer
+    is_stranger = (peer < 0) | (peer >= nodes.num_ranks)
     defects: tuple[tuple[BoolArray, str, str], ...] = (
         (is_stranger, "names a peer that is not a rank", "peer-range"),
-        (nodes.peer == rank, "sends to or receives from its own rank", "self-message"),
+        (peer == rank, "sends to or receives from its own rank", "self-message"),
         (nodes.size < 0, "has a negative size", "negative-size"),
     )
     for is_defective, what, code in defects:
@@ -50,8 +51,10 @@ def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
 
 def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) -> None:
     """Refuse dependencies on nodes that are not there, or are those of another rank."""
+    parent_counts = np.diff(indptr)
+    child_rank = np.repeat(rank, parent_counts)
     is_there = (parents >= 0) & (parents < len(rank))
-    child_rank = np.repeat(rank, np.diff(indptr))
+    # Only what is there has a rank to compare.
     if not is_there.all() or np.any(rank[parents] != child_rank):
         message = "a dependency names a node that its rank does not have"
         raise InputError(message, code="dangling")

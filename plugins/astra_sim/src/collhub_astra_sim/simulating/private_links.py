@@ -34,7 +34,9 @@ def _shortest_paths(
     starts = routes.indptr[:-1]
     bandwidths = topology.bandwidth_bytes_per_s[routes.links]
     latencies_ns = topology.latency_ns[routes.links]
-    return np.minimum.reduceat(bandwidths, starts), np.add.reduceat(latencies_ns, starts)
+    least_bandwidth = np.minimum.reduceat(bandwidths, starts)
+    sum_of_latencies_ns = np.add.reduceat(latencies_ns, starts)
+    return least_bandwidth, sum_of_latencies_ns
 
 
 def _first_dimension(

@@ -68,20 +68,28 @@ def _with_times(
     occupancy: Occupancy,
 ) -> SimulatedNetwork:
     """The network of routes over links of these bandwidths and latencies."""
-    used = np.unique(routes.links)
-    # A complex number per link, so that pairs of doubles sort and compare exactly.
-    kinds = bandwidth[used] + 1j * latency_ns[used]
-    classes, class_of_used = np.unique(kinds, return_inverse=True)
+    link_class, classes = _link_classes(routes, bandwidth, latency_ns)
     if len(classes) * len(sizes) > _LARGEST_TABLE:
         raise InputError(
             f"{len(sizes)} message sizes on {len(classes)} kinds of links are too many to tabulate",
             cure="simulate with fewer distinct sizes or bandwidths",
             code="too-large",
         )
-    link_class = np.zeros(len(bandwidth), np.int32)
-    link_class[used] = class_of_used
     busy_ns, arrival_ns = _times(classes.real, classes.imag, sizes, occupancy)
     return SimulatedNetwork(routes, sizes, link_class, busy_ns, arrival_ns)
+
+
+def _link_classes(
+    routes: Routes, bandwidth: Float64Array, latency_ns: Float64Array
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.complex128]]:
+    """(class of every link, 0 for those without traffic; bandwidth + i latency of every class)."""
+    used = np.unique(routes.links)
+    # A complex number per link, so that pairs of doubles sort and compare exactly.
+    kinds = bandwidth[used] + 1j * latency_ns[used]
+    classes, class_of_used = np.unique(kinds, return_inverse=True)
+    link_class = np.zeros(len(bandwidth), np.int32)
+    link_class[used] = class_of_used
+    return link_class, classes
 
 
 def _times(

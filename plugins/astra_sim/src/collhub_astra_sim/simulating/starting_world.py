@@ -60,8 +60,9 @@ def world_of(
     check_longest_time(hops, slowest_ns[size_class[sends]], duration_ns)
     key, first_slot = message_keys(nodes, rank, size_class)
     node = _node_records(nodes, duration_ns, rank, key, size_class)
-    node["hop"][sends] = network.routes.indptr[:-1][route_of_send]
-    node["last_hop"][sends] = network.routes.indptr[1:][route_of_send] - 1
+    # The way of a message: a range of the links of all routes.
+    node["hop"][sends] = network.routes.indptr[route_of_send]
+    node["last_hop"][sends] = network.routes.indptr[route_of_send + 1] - 1
     return _world(nodes, node, first_slot, network, model)
 
 

@@ -49,8 +49,8 @@ class StuckNodes:
             yield Diagnostic("never-finishes", message, location=Location(rank=rank))
 
     def _rows_of(self, rank: int) -> tuple[int, int]:
-        indptr = self._nodes.rank_indptr
-        return int(indptr[rank]), int(indptr[rank + 1])
+        first, end = self._nodes.rank_indptr[rank : rank + 2].tolist()
+        return first, end
 
     def _cycle(self, rank: int, unended: Int64Array) -> Diagnostic:
         steps = _steps(len(unended))
@@ -76,8 +76,9 @@ class StuckNodes:
         # Sends and local work end by themselves; nodes of other types ASTRA-sim takes and keeps.
         if self._nodes.type[node] != NodeType.COMM_RECV:
             return f"a node of type {self._type_name(node)} has no place in an algorithm"
-        peer, size = int(self._nodes.peer[node]), int(self._nodes.size[node])
-        tag = int(self._nodes.tag[node])
+        peer = self._nodes.peer[node]
+        size = self._nodes.size[node]
+        tag = self._nodes.tag[node]
         wanted = f"it waits for a message of {size} bytes with tag {tag} from rank {peer}"
         sender = self._sender(node)
         if sender is None:
@@ -87,38 +88,44 @@ class StuckNodes:
 
     def _type_name(self, node: int) -> str:
         kind = int(self._nodes.type[node])
-        is_known = kind in set(NodeType)
-        return NodeType(kind).name if is_known else str(kind)
+        # A file may hold any number.
+        if kind not in set(NodeType):
+            return str(kind)
+        return NodeType(kind).name
 
     def _sender(self, receive: int) -> int | None:
         """The first SEND of the message's key that never began, or None when there is none."""
         sends = self._sends_to(receive)
         has_key = self._key[sends] == self._key[receive]
-        waiting = sends[has_key & (self._start[sends] < 0)]
+        is_waiting = self._start[sends] < 0
+        waiting = sends[has_key & is_waiting]
         return int(waiting[0]) if len(waiting) else None
 
     def _sends_to(self, receive: int) -> Int64Array:
         """All SENDs of the rank that a RECV names to the rank of that RECV."""
-        first, end = self._rows_of(int(self._nodes.peer[receive]))
-        is_send = self._nodes.type[first:end] == NodeType.COMM_SEND
-        is_to_receiver = self._nodes.peer[first:end] == self._rank[receive]
+        nodes = self._nodes
+        sender = int(nodes.peer[receive])
+        first, end = self._rows_of(sender)
+        is_send = nodes.type[first:end] == NodeType.COMM_SEND
+        is_to_receiver = nodes.peer[first:end] == self._rank[receive]
         return first + np.flatnonzero(is_send & is_to_receiver)
 
     def _near_miss(self, receive: int) -> str:
         """How the messages between the two ranks differ from the one that a RECV waits for."""
-        nodes, peer = self._nodes, int(self._nodes.peer[receive])
+        sender = f"rank {self._nodes.peer[receive]}"
+        tag, size = self._nodes.tag, self._nodes.size
         sends = self._sends_to(receive)
-        has_tag = nodes.tag[sends] == nodes.tag[receive]
-        has_size = nodes.size[sends] == nodes.size[receive]
+        has_tag = tag[sends] == tag[receive]
+        has_size = size[sends] == size[receive]
         if np.any(has_tag & has_size):
-            return f"rank {peer} sends less often than it is received"
+            return f"{sender} sends less often than it is received"
         if has_tag.any():
-            send = int(sends[has_tag][0])
-            return f"rank {peer} sends with {int(nodes.size[send])} bytes ({self._name(send)})"
+            other = int(sends[has_tag][0])
+            return f"{sender} sends with {size[other]} bytes ({self._name(other)})"
         if has_size.any():
-            send = int(sends[has_size][0])
-            return f"rank {peer} sends with tag {int(nodes.tag[send])} ({self._name(send)})"
-        return f"rank {peer} never sends"
+            other = int(sends[has_size][0])
+            return f"{sender} sends with tag {tag[other]} ({self._name(other)})"
+        return f"{sender} never sends"
 
     def _obstacle(self, node: int) -> str:
         """What keeps a node from starting in the end."""
@@ -129,9 +136,10 @@ class StuckNodes:
 
     def _cure(self, node: int) -> str:
         is_receive = self._nodes.type[node] == NodeType.COMM_RECV
-        if is_receive and self._sender(node) is None:
-            return _DISAGREEMENT_CURE
-        return ""
+        if not is_receive or self._sender(node) is not None:
+            return ""
+        # Nobody sends what it waits for.
+        return _DISAGREEMENT_CURE
 
     def _name(self, node: int) -> str:
         place = self._locate(node)
@@ -164,11 +172,19 @@ def _steps(count: int) -> str:
 
 def _others(begun: int, waiting: int) -> str:
     """What else is unfinished in the same rank."""
-    parts = []
-    if begun:
-        verb = "wait for messages" if begun > 1 else "waits for a message"
-        parts.append(f"{_steps(begun)} more {verb}")
-    if waiting:
-        verb = "start" if waiting > 1 else "starts"
-        parts.append(f"{_steps(waiting)} behind never {verb}")
-    return f" ({', '.join(parts)})" if parts else ""
+    parts = [*_begun_steps(begun), *_waiting_steps(waiting)]
+    if not parts:
+        return ""
+    return f" ({', '.join(parts)})"
+
+
+def _begun_steps(count: int) -> Iterator[str]:
+    if count:
+        verb = "wait for messages" if count > 1 else "waits for a message"
+        yield f"{_steps(count)} more {verb}"
+
+
+def _waiting_steps(count: int) -> Iterator[str]:
+    if count:
+        verb = "start" if count > 1 else "starts"
+        yield f"{_steps(count)} behind never {verb}"
