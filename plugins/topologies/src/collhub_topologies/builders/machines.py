@@ -40,6 +40,7 @@ _DIES = 16
 
 def dgx1p(text: TopologyText) -> Topology:
     """`dgx1p`: eight P100 with NVLinks of 20 GB/s a lane."""
+    # NVLink 1 and 2, NVIDIA's white papers of the P100 and V100: 20 and 25 GB/s a lane and way.
     return _direct_machine(text, _DGX1P, 20e9)
 
 

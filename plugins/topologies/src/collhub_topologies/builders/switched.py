@@ -29,15 +29,16 @@ def fat_tree(text: TopologyText) -> Topology:
         raise text.error(message, "fat-tree:4 has 16 NPUs")
     constants = text.per_dimension(3, what="levels of links")
     half = ports // 2
-    hosts = half * half * ports
+    hosts_a_pod = half * half
+    hosts = hosts_a_pod * ports
     levels = _fat_tree_levels(ports)
     in_pod = [f"{pod}.{place}" for pod, place in np.ndindex(ports, half)]
     names = [f"edge {place}" for place in in_pod]
     names += [f"aggregation {place}" for place in in_pod]
-    names += [f"core {index}" for index in range(half * half)]
+    names += [f"core {index}" for index in range(hosts_a_pod)]
     pods = {}
     for pod in range(ports):
-        pods[f"pod {pod}"] = span(pod, half * half)
+        pods[f"pod {pod}"] = span(pod, hosts_a_pod)
     return joined_levels(text.text, hosts, names, levels, constants, pods)
 
 
@@ -95,8 +96,11 @@ def _local_links(npus: int, groups: int, routers: int) -> Ends:
     """Both ends of every pair of links within the groups of a dragonfly, the lower ones first."""
     group, one, other = _places(groups, routers, routers)
     first = npus + group * routers
+    # Every pair stands twice, once from each of its routers.
     is_once = one < other
-    return (first + one)[is_once], (first + other)[is_once]
+    lower = first + one
+    upper = first + other
+    return lower[is_once], upper[is_once]
 
 
 def _global_links(npus: int, routers: int, global_links: int) -> Ends:
@@ -127,9 +131,12 @@ def rail(text: TopologyText) -> Topology:
     # Nominal bandwidths of an H100 system: NVLink per GPU, 400 Gbit/s per NIC.
     constants = text.per_dimension(2, (450e9, 50e9), "classes of links")
     npu = np.arange(npus, dtype=np.int64)
-    levels = ((npu, npus + npu // gpus), (npu, npus + nodes + npu % gpus))
-    names = [f"nvswitch {node}" for node in range(nodes)]
-    names += [f"rail {index}" for index in range(gpus)]
+    nvswitch = npus + npu // gpus
+    rail_switch = npus + nodes + npu % gpus
+    levels = ((npu, nvswitch), (npu, rail_switch))
+    nvswitches = [f"nvswitch {node}" for node in range(nodes)]
+    rails = [f"rail {index}" for index in range(gpus)]
+    names = [*nvswitches, *rails]
     members = {}
     for node in range(nodes):
         members[f"node {node}"] = span(node, gpus)

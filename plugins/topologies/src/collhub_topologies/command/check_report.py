@@ -36,7 +36,8 @@ class NetworkVerdict:
     @property
     def is_usable(self) -> bool:
         """Whether no check found an error."""
-        return all(one.severity is not Severity.ERROR for one in self.findings)
+        severities = {one.severity for one in self.findings}
+        return Severity.ERROR not in severities
 
     def document(self) -> dict[str, JsonValue]:
         """The report that `--json` prints."""

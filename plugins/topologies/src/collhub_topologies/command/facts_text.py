@@ -78,8 +78,10 @@ def _crossing(links: int, bandwidth_bytes_per_s: float) -> str:
 
 def _both_ends(spans: Mapping[str, Span]) -> str:
     """Links and bandwidth of the nodes of one kind, both directions apart where they differ."""
-    out = _one_end(spans["links_out"], spans["bandwidth_out_bytes_per_s"])
-    back = _one_end(spans["links_in"], spans["bandwidth_in_bytes_per_s"])
+    rates_out = spans["bandwidth_out_bytes_per_s"]
+    rates_in = spans["bandwidth_in_bytes_per_s"]
+    out = _one_end(spans["links_out"], rates_out)
+    back = _one_end(spans["links_in"], rates_in)
     if out == back:
         return f"{out}, out and in"
     return f"{out} out; {back} in"
@@ -106,8 +108,9 @@ def _print_classes(context: CommandContext, facts: Facts) -> None:
     numbers = ("count", "bandwidth", "latency")
     if rows:
         context.print_table(("links", *numbers), rows, right=numbers)
-    if len(facts.classes) > _LISTED:
-        context.print_line(f"and {len(facts.classes) - _LISTED} classes more")
+    unlisted = len(facts.classes) - _LISTED
+    if unlisted > 0:
+        context.print_line(f"and {unlisted} classes more")
 
 
 def _class_row(one: LinkClass) -> tuple[str, str, str, str]:
@@ -126,8 +129,9 @@ def _print_groups(context: CommandContext, network: Topology) -> None:
         rows.append((name, format_ranks(network.groups[name])))
     if rows:
         context.print_table(("group", "NPUs"), rows)
-    if len(names) > _LISTED:
-        context.print_line(f"and {len(names) - _LISTED} groups more")
+    unlisted = len(names) - _LISTED
+    if unlisted > 0:
+        context.print_line(f"and {unlisted} groups more")
 
 
 def _count(count: int, one: str, more: str) -> str:

@@ -30,6 +30,7 @@ def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
 
     Errors: NPUs without links, and pairs without a path. Notes: what is legal but often a slip.
     """
+    # Errors first: who reads the first lines alone reads the causes.
     return (
         *_lonely(topology),
         *_unreachable(topology),
@@ -68,8 +69,9 @@ def _unreachable(topology: Topology) -> Iterator[Diagnostic]:
     if pair is None:
         return
     source, goal = pair
+    found = reached(topology, source)
     # What is reached from the source is closed: no link leads out of it.
-    closed = _cut(topology, np.flatnonzero(reached(topology, source)))
+    closed = _cut(topology, np.flatnonzero(found))
     here, there = _nodes(topology, [source]), _nodes(topology, [goal])
     message = f"{here} cannot reach {there}: no link leaves {closed}"
     cure = "add the missing links, or name the NPUs of one part, as in ?npus=0-3"
@@ -92,6 +94,7 @@ def _lost_pair(topology: Topology) -> tuple[int, int] | None:
 def _odd_links(topology: Topology) -> Iterator[Diagnostic]:
     """Links that are legal and often slips."""
     pairs = Pairs(topology)
+
     # Of two directions that differ, one is enough to name both.
     unequal = pairs.differs_from_back() & (pairs.source < pairs.destination)
     found = (
@@ -107,7 +110,8 @@ def _odd_links(topology: Topology) -> Iterator[Diagnostic]:
         if len(rows) > 1:
             count = f"{len(rows)} connections are"
         ends = _ends(topology, pairs, int(rows[0]))
-        yield Diagnostic(code, f"{text.format(count)} {ends}", Severity.NOTE)
+        message = f"{text.format(count)} {ends}"
+        yield Diagnostic(code, message, Severity.NOTE)
 
 
 def _ends(topology: Topology, pairs: Pairs, row: int) -> str:
@@ -122,11 +126,14 @@ def _idle_switches(topology: Topology) -> Iterator[Diagnostic]:
     nodes = np.arange(topology.num_npus, topology.num_nodes)
     has_way_out = np.isin(nodes, topology.source)
     has_way_in = np.isin(nodes, topology.destination)
-    idle = nodes[~(has_way_in & has_way_out)]
-    if len(idle):
-        verb = "lacks" if len(idle) == 1 else "lack"
-        message = f"{_nodes(topology, idle)} {verb} links in or links out, so nothing passes"
-        yield Diagnostic("idle-switch", message, Severity.NOTE)
+    is_passable = has_way_in & has_way_out
+    idle = nodes[~is_passable]
+    if not len(idle):
+        return
+    verb = "lacks" if len(idle) == 1 else "lack"
+    what = "links in or links out, so nothing passes"
+    message = f"{_nodes(topology, idle)} {verb} {what}"
+    yield Diagnostic("idle-switch", message, Severity.NOTE)
 
 
 def _cut(topology: Topology, closed: Int64Array) -> str:
@@ -134,9 +141,10 @@ def _cut(topology: Topology, closed: Int64Array) -> str:
     npus = closed[closed < topology.num_npus]
     switches = closed[closed >= topology.num_npus]
     text = _nodes(topology, npus)
-    if len(switches):
-        text += f" and {_nodes(topology, switches)}"
-    return text
+    if not len(switches):
+        return text
+    behind = _nodes(topology, switches)
+    return f"{text} and {behind}"
 
 
 def _nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:

@@ -57,7 +57,8 @@ def _distinct_starts(topology: Topology) -> Int64Array:
     source, destination = _distinct_pairs(topology)
     neighbours = np.bincount(source, minlength=topology.num_nodes)
     is_npu = source < topology.num_npus
-    is_leaf = is_npu & (neighbours[source] == 1)
+    has_one = neighbours[source] == 1
+    is_leaf = is_npu & has_one
     is_third = ordinals(destination[is_leaf]) >= 2
     alike = source[is_leaf][is_third]
     return np.setdiff1d(np.arange(topology.num_npus), alike)
