@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         chakra_record,
         chakra_traces,
     )
+    from hub_core.documents.schema_check import first_violation
     from hub_core.documents.topologies import topology_to_json
     from hub_core.installed import installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
@@ -86,6 +87,7 @@ __all__ = [
     "chakra_traces",
     "discover",
     "execute",
+    "first_violation",
     "installed_version",
     "names_from",
     "parse_topology",
@@ -105,6 +107,7 @@ _HOMES = {
     "hub_core.chakra.traces": (
         "chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"
     ),
+    "hub_core.documents.schema_check": "first_violation",
     "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_version",
     "hub_core.model.algorithm": "Algorithm Provenance",

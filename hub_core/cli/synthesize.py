@@ -6,24 +6,20 @@ An algorithm for a collective on a topology, verified, timed and written.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.loss_objects import loss_objects
-from hub_core.cli.output import print_diagnostic, print_fields, print_json, progress, progress_bar
+from hub_core.cli.output import print_diagnostic, progress, progress_bar
 from hub_core.cli.session import Session, Target
+from hub_core.cli.synthesis_report import SynthesisWish, SynthesizedAlgorithm, print_synthesis
 from hub_core.model import (
     ExitCode,
     UsageError,
-    format_bytes,
     format_ranks,
-    format_time,
     parse_ranks,
     parse_size,
 )
-from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import (
     Assignments,
     assign,
@@ -36,9 +32,8 @@ from hub_core.plugin_api import (
 )
 
 if TYPE_CHECKING:
-    from hub_core.model import Collective, JsonValue
+    from hub_core.model import Collective
     from hub_core.network import Topology
-    from hub_core.pipeline.outputs import Written
     from hub_core.plugin_api import Option, SynthesisResult
     from hub_core.verification import VerifyReport
 
@@ -55,40 +50,6 @@ _KINDS = (
 )
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _WHOLE = ("all-reduce", "broadcast", "reduce")
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What the command line asks for.
-
-    `npus`: the NPUs that take part; with `relays`, others may forward.
-    """
-
-    collective: str
-    topology_text: str
-    size: int
-    root: int | None
-    reduce_op: str
-    npus: tuple[int, ...] | None
-    relays: bool
-    wanted: tuple[int, ...] | None
-    occupancy: str
-    backend: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """An algorithm with everything that is known about it.
-
-    `report`: None where it was not verified.
-    """
-
-    result: SynthesisResult
-    topology: Topology
-    wall_s: float
-    cpu_s: float
-    report: VerifyReport | None
-    written: Written | None
 
 
 def _ranks(
@@ -206,7 +167,7 @@ def synthesize(
     --relays lets all NPUs take part. Ctrl-C ends the search with the best found so far. Exit 0, or
     1 where verification fails.
     """
-    request = _Request(
+    request = SynthesisWish(
         kind,
         topology_text,
         parse_size(size_text),
@@ -232,8 +193,8 @@ def synthesize(
         options = _with_ranks(given["writer"], target, write_ranks)
         algorithm = made.result.algorithm
         written = session.write_output(algorithm, target, options, strict=strict, force=force)
-    _print(
-        _Made(made.result, made.topology, made.wall_s, made.cpu_s, report, written),
+    print_synthesis(
+        SynthesizedAlgorithm(made.result, made.topology, made.wall_s, made.cpu_s, report, written),
         name,
         request,
         as_json,
@@ -244,7 +205,9 @@ def synthesize(
     return ExitCode.DONE
 
 
-def _check(request: _Request, out: str | None, target_format: str | None, as_json: bool) -> None:
+def _check(
+    request: SynthesisWish, out: str | None, target_format: str | None, as_json: bool
+) -> None:
     if request.root is not None and request.collective not in _ROOTED:
         raise UsageError(
             f"--root has no meaning for {request.collective}",
@@ -282,7 +245,9 @@ def _with_ranks(
     return {**options, "ranks": format_ranks(wanted)}
 
 
-def _made(session: Session, name: str, request: _Request, options: Assignments) -> _Made:
+def _made(
+    session: Session, name: str, request: SynthesisWish, options: Assignments
+) -> SynthesizedAlgorithm:
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
     from hub_core.pipeline.synthesis import synthesize as run_synthesizer
@@ -306,10 +271,12 @@ def _made(session: Session, name: str, request: _Request, options: Assignments) 
             progress=show,
             registry=session.registry(),
         )
-    return _Made(result, network, time.perf_counter() - wall, time.process_time() - cpu, None, None)
+    return SynthesizedAlgorithm(
+        result, network, time.perf_counter() - wall, time.process_time() - cpu, None, None
+    )
 
 
-def _collective(request: _Request, topology: Topology, npus: tuple[int, ...]) -> Collective:
+def _collective(request: SynthesisWish, topology: Topology, npus: tuple[int, ...]) -> Collective:
     from hub_core.model import Collective
     from hub_core.model.kinds import CollectiveKind, ReduceOp
 
@@ -339,81 +306,3 @@ def _verified(result: SynthesisResult) -> VerifyReport | None:
 
     with progress("verifying"):
         return verify(result.algorithm)
-
-
-def _print(made: _Made, name: str, request: _Request, as_json: bool, is_stdout_taken: bool) -> None:
-    if as_json:
-        print_json(_object(made, name, request))
-        return
-    if not is_stdout_taken:
-        print_fields(_fields(made, name, request))
-
-
-def _fields(made: _Made, name: str, request: _Request) -> dict[str, str]:
-    result, topology = made.result, made.topology
-    algorithm = result.algorithm
-    ratio = result.ratio_to_bound
-    bounds = ", ".join(f"{bound} {format_time(value)}" for bound, value in result.bounds_ns.items())
-    verdict = (
-        "not asked for"
-        if made.report is None
-        else "correct"
-        if made.report.method != "none"
-        else "contents unknown"
-    )
-    if result.is_partial:
-        verdict = (
-            "replayed by the synthesizer as a whole"
-            if result.is_replayed
-            else "not possible for some ranks alone"
-        )
-    part = f" of {len(set(request.wanted or ()))} ranks" if result.is_partial else ""
-    what = f"{request.collective} by {name}"
-    network = f"{topology.num_npus} NPUs, {topology.num_links} links, {request.occupancy}"
-    return {
-        "algorithm": f"{what}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps{part}",
-        "topology": f"{topology.name}: {network}",
-        "size": format_bytes(request.size),
-        **{key: _text(value) for key, value in result.statistics.items()},
-        "time": f"{format_time(result.time_ns)} ({result.time_ns} ns)",
-        "bandwidth": f"{request.size / max(result.time_ns, 1):.2f} GB/s",
-        "bounds": (
-            f"{bounds}; time is {ratio:.3f} times the largest" if ratio is not None else bounds
-        )
-        or "none known",
-        "synthesis": f"{made.wall_s:.2f} s, {made.cpu_s:.2f} s of CPU",
-        "verification": verdict,
-    }
-
-
-def _text(value: JsonValue) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _object(made: _Made, name: str, request: _Request) -> dict[str, JsonValue]:
-    result, report, written = made.result, made.report, made.written
-    return {
-        "schema": "collhub/report-synthesize-1",
-        "synthesizer": name,
-        "collective": request.collective,
-        "collective_bytes": request.size,
-        "num_ranks": result.algorithm.num_ranks,
-        "topology": made.topology.name,
-        "occupancy": request.occupancy,
-        "time_ns": result.time_ns,
-        "bounds_ns": dict(result.bounds_ns),
-        "bound_ns": result.bound_ns,
-        "ratio_to_bound": result.ratio_to_bound,
-        "algorithm_bandwidth_bytes_per_s": request.size / max(result.time_ns, 1) * 1e9,
-        "synthesis_s": made.wall_s,
-        "synthesis_cpu_s": made.cpu_s,
-        "statistics": dict(result.statistics),
-        "is_partial": result.is_partial,
-        "is_replayed": result.is_replayed,
-        "is_verified": report is not None and report.ok,
-        "diagnostics": [
-            diagnostic_object(found) for found in (report.diagnostics if report is not None else ())
-        ],
-        "artifacts": [str(path) for path in written.paths] if written is not None else [],
-        "losses": loss_objects(written.losses) if written is not None else [],
-    }

@@ -214,7 +214,12 @@ def _certified(
 def _object(
     source: str, report: VerifyReport, checked: dict[str, CheckReport]
 ) -> dict[str, JsonValue]:
-    parts = {name: check_object(other) for name, other in checked.items()}
+    parts: dict[str, JsonValue] = {}
+    others = {name: check_object(other) for name, other in checked.items()}
+    if "certificate" in others:
+        parts["certificate"] = others.pop("certificate")
+    if others:
+        parts["checks"] = dict(others)
     return {
         "schema": "collhub/report-verify-1",
         "source": source,

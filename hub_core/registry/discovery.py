@@ -69,7 +69,8 @@ def discover(
         name.strip(): f"by {DISABLING_VARIABLE}" for name in variable.split(",") if name.strip()
     }
     occurrences = Counter(candidate.plugin.name for candidate in candidates)
-    plugins = [_core()]
+    manager = _manager()
+    plugins = [_core(manager)]
     for candidate in candidates:
         reason = _disabled_reason(candidate.plugin, switches) if use_plugins else "by --no-plugins"
         if reason:
@@ -81,17 +82,17 @@ def discover(
                 )
             )
         else:
-            plugins.append(_load(candidate))
+            plugins.append(_load(candidate, manager))
     return Registry(tuple(plugins))
 
 
 @cache
 def core_alone() -> Registry:
     """The core's own offers, without a look at what is installed; made once."""
-    return Registry((_core(),))
+    return Registry((_core(_manager()),))
 
 
-def _core() -> Plugin:
+def _core(manager: pluggy.PluginManager) -> Plugin:
     from hub_core.registry import core_plugin as builtin
 
     unloaded = Plugin(
@@ -101,7 +102,7 @@ def _core() -> Plugin:
         builtin.__name__,
         PluginStatus(PluginState.LOADED),
     )
-    return replace(unloaded, offers=_offers(builtin, CORE_NAME))
+    return replace(unloaded, offers=_offers(builtin, CORE_NAME, manager))
 
 
 def _candidates() -> Iterator[_Candidate]:
@@ -170,7 +171,7 @@ def _shared_name(candidate: _Candidate, candidates: Collection[_Candidate]) -> s
     return f"{' and '.join(owners)} both bring a plugin of this name; uninstall one"
 
 
-def _load(candidate: _Candidate) -> Plugin:
+def _load(candidate: _Candidate, manager: pluggy.PluginManager) -> Plugin:
     """Import a plugin that the core's version suits, and ask it what it offers."""
     plugin, entry_point = candidate.plugin, candidate.entry_point
     if entry_point is None:
@@ -184,7 +185,7 @@ def _load(candidate: _Candidate) -> Plugin:
         )
     if reason := attempt(lambda: api_incompatibility(imported.value)).value:
         return _with_status(plugin, PluginState.INCOMPATIBLE, reason)
-    asked = attempt(lambda: _offers(imported.value, plugin.name))
+    asked = attempt(lambda: _offers(imported.value, plugin.name, manager))
     if asked.value is None:
         return _with_status(plugin, PluginState.BROKEN, asked.reason or "")
     printed = (imported.printed + asked.printed).strip()
@@ -192,16 +193,29 @@ def _load(candidate: _Candidate) -> Plugin:
     return replace(plugin, offers=asked.value, status=PluginStatus(PluginState.LOADED, oddity))
 
 
-def _offers(module: object, name: str) -> tuple[Offer, ...]:
-    """Call every hook of one plugin, which has a plugin manager of its own.
+def _manager() -> pluggy.PluginManager:
+    """A plugin manager that knows the hooks, and no plugin."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def _offers(module: object, name: str, manager: pluggy.PluginManager) -> tuple[Offer, ...]:
+    """Call every hook of one plugin, the only one that the manager has meanwhile.
 
     Raises `PluginError` for values that are no usable descriptions, and whatever the hooks raise.
     """
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(hookspecs)
     manager.register(module, name)
-    manager.check_pending()
-    offers: list[Offer] = []
+    try:
+        manager.check_pending()
+        return tuple(_asked(module, manager))
+    finally:
+        # What one plugin does wrong must not be told of the next.
+        manager.unregister(name=name)
+
+
+def _asked(module: object, manager: pluggy.PluginManager) -> Iterator[Offer]:
+    """What the hooks of the registered plugin return, hook by hook."""
     for hook in HOOKS:
         caller = getattr(manager.hook, hook)
         if hasattr(module, hook) and not caller.get_hookimpls():
@@ -210,8 +224,7 @@ def _offers(module: object, name: str) -> tuple[Offer, ...]:
             returned = implementation.function()
             if reason := offers_defect(hook, returned):
                 raise PluginError(reason)
-            offers.extend(returned)
-    return tuple(offers)
+            yield from returned
 
 
 def _with_status(plugin: Plugin, state: PluginState, reason: str) -> Plugin:

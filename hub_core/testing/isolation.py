@@ -94,8 +94,10 @@ def _is_access(event: str) -> bool:
 
 def _is_importing() -> bool:
     """Whether the import system is at work further up the stack."""
-    packages = (name.partition(".")[0] for name in _calling_modules())
-    return any(package in _IMPORTERS for package in packages)
+    names = list(_calling_modules())
+    packages = (name.partition(".")[0] for name in names)
+    # The core tells the versions of installed distributions, for provenance.
+    return "hub_core.installed" in names or any(package in _IMPORTERS for package in packages)
 
 
 def _calling_modules() -> Iterator[str]:

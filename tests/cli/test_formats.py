@@ -11,8 +11,6 @@ def test_the_core_alone_reads_and_writes_its_canonical_forms(collhub) -> None:
         ("chakra", "write"),
         ("json", "read"),
         ("json", "write"),
-        ("numpy", "run"),
-        ("shared-memory", "run"),
         ("topology-json", "read topology"),
     }
 
@@ -20,7 +18,7 @@ def test_the_core_alone_reads_and_writes_its_canonical_forms(collhub) -> None:
 def test_one_row_a_format_says_what_can_be_done_with_it(collhub) -> None:
     run = collhub("--no-plugins", "formats")
     rows = [line.split("  ")[0] for line in run.out.splitlines()]
-    assert rows == ["name", "chakra", "json", "topology-json", "numpy", "shared-memory"]
+    assert rows == ["name", "chakra", "json", "topology-json"]
     assert "read, write" in run.out
 
 

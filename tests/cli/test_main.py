@@ -22,9 +22,11 @@ from hub_core.model.diagnostics import (
     Severity,
     UsageError,
 )
+from hub_core.plugin_api import Command
+from hub_core.registry.core_plugin import OWN_COMMANDS
 from hub_core.version import __version__
 
-HEAVY = ("numpy", "google.protobuf", "pluggy", "jsonschema", "numba")
+HEAVY = ("numpy", "google.protobuf", "jsonschema", "numba")
 
 
 def subprocess_run(*arguments: str, **more: object) -> subprocess.CompletedProcess[bytes]:
@@ -41,7 +43,8 @@ def test_help_has_one_line_per_command(collhub) -> None:
     run = collhub("--help")
     assert run.code == 0
     listed = re.findall(r"^  ([a-z]+)  +\S.*[.]$", run.out, re.MULTILINE)
-    assert listed == list(program.COMMANDS)
+    own = [command.name for command in OWN_COMMANDS]
+    assert listed[: len(own)] == own
 
 
 def test_no_arguments_are_a_request_for_help(collhub) -> None:
@@ -60,16 +63,45 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
     assert json.loads(result.stdout.splitlines()[-1]) == []
 
 
-@pytest.mark.parametrize("name", program.COMMANDS)
+@pytest.mark.parametrize("name", [command.name for command in OWN_COMMANDS])
 def test_every_command_has_help_that_states_its_usage(collhub, name: str) -> None:
     run = collhub(name, "--help")
     assert (run.code, run.err) == (0, "")
     assert run.out.startswith(f"Usage: collhub {name}")
 
 
-@pytest.mark.parametrize("name", program.COMMANDS)
-def test_the_summary_of_the_table_fits_one_line(name: str) -> None:
-    assert len(program.COMMANDS[name].summary) <= 66
+@pytest.mark.parametrize("command", OWN_COMMANDS, ids=lambda command: command.name)
+def test_the_summary_of_the_table_fits_one_line(command: Command) -> None:
+    assert len(command.description) <= 66
+
+
+def test_command_of_a_plugin_is_listed_and_run(collhub, make_plugin) -> None:
+    make_plugin("greeter", GREETER)
+    assert re.search(r"^  greet +Say hello[.]$", collhub("--help").out, re.MULTILINE)
+    assert collhub("greet").out == "who  world\n"
+    assert "did you mean 'greet'?" in collhub("gret").err
+
+
+def test_command_that_fails_is_blamed_on_its_plugin(collhub, make_plugin) -> None:
+    make_plugin("greeter", GREETER.replace("import click", "import click, no_such_module"))
+    run = collhub("greet")
+    assert run.code == 3
+    assert "no_such_module" in run.err
+
+
+GREETER = """
+import click
+
+@hookimpl
+def collhub_commands():
+    return [Command("greet", "Say hello.", f"{__name__}:greet")]
+
+@click.command()
+@click.pass_obj
+def greet(context):
+    \"\"\"Say hello.\"\"\"
+    context.print_fields({"who": "world"})
+"""
 
 
 def test_a_misspelt_command_names_the_closest(collhub) -> None:
@@ -117,7 +149,7 @@ def raise_from_command(collhub, monkeypatch: pytest.MonkeyPatch):
 
     def run(error: BaseException, *arguments: str):
         monkeypatch.setattr(
-            program._LazyGroup, "get_command", lambda self, context, name: failing(error)
+            program._OfferedCommands, "get_command", lambda self, context, name: failing(error)
         )
         return collhub(*arguments, "verify")
 

@@ -18,13 +18,18 @@ MakePlugin = Callable[..., object]
 Collhub = Callable[..., tuple[int, str, str]]
 
 SIMULATOR = """
+@dataclass(frozen=True)
+class SimOptions:
+    speed: str = option(
+        OptionType.TEXT, "fast", "how fast", choices=("fast", "slow"), environment="SPEED"
+    )
+
 @hookimpl
 def collhub_consumers():
-    option = Option("speed", OptionType.TEXT, "fast", "how fast", ("fast", "slow"), environment="SPEED")
-    return [Simulator("sim", "always 1 ns", f"{__name__}:simulate", (option,))]
+    return [Simulator("sim", "always 1 ns", f"{__name__}:simulate", SimOptions)]
 
-def simulate(algorithm, topology, collective_bytes, options):
-    return SimulationResult((1,) * algorithm.num_ranks)
+def simulate(request, options):
+    return SimulationResult((1,) * request.algorithm.num_ranks)
 """
 
 
@@ -119,7 +124,7 @@ def test_check_passes_a_sound_plugin(collhub: Collhub, make_plugin: MakePlugin) 
     make_plugin("good", SIMULATOR)
     code, out, _ = collhub("plugins", "check", "good")
     assert code == ExitCode.DONE
-    assert out.splitlines()[-1] == "good: 7 passed, 11 skipped"
+    assert out.splitlines()[-1] == "good: 7 passed, 13 skipped"
 
 
 def test_check_of_a_faulty_plugin_exits_3_and_reports(
@@ -216,14 +221,17 @@ def test_doctor_exits_3_for_a_broken_plugin(collhub: Collhub, make_plugin: MakeP
     assert "BAD  bad: plugin: dist-bad 0.7 is broken: importing dist_bad: ZeroDivisionError" in out
 
 
-def test_doctor_tells_what_health_checks_say(collhub: Collhub, make_plugin: MakePlugin) -> None:
+def test_doctor_tells_what_checks_of_the_installation_say(
+    collhub: Collhub, make_plugin: MakePlugin
+) -> None:
     code = """
 @hookimpl
-def collhub_health_checks():
-    return [HealthCheck("device", f"{__name__}:check")]
+def collhub_checks():
+    return [Check("device", Subject.INSTALLATION, "looks", f"{__name__}:check")]
 
-def check(environment):
-    return [HealthLine("device", False, "no device " + environment["DEVICE"], "plug it in")]
+def check(request, options):
+    device = request.environment["DEVICE"]
+    return CheckReport(False, lines=(CheckLine("device", False, "no device " + device, "plug it in"),))
 """
     make_plugin("sick", code)
     with pytest.MonkeyPatch.context() as patch:

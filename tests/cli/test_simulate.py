@@ -112,11 +112,22 @@ def test_an_option_reaches_the_simulator(collhub, ring: Path) -> None:
 def test_ranks_that_never_finish_are_named_and_exit_1(collhub, ring: Path, tmp_path: Path) -> None:
     path = tmp_path / "unmatched.json"
     path.write_text(ring.read_text().replace('"peer": [1,3', '"peer": [2,3', 1))
-    run = collhub("simulate", path, "--topology", RING, "--size", "1MiB", "--json")
+    request = ("simulate", path, "--topology", RING, "--size", "1MiB", "--json")
+    run = collhub(*request, "--verify", "off")
     report = run.report()
     assert (run.code, report["time_ns"]) == (1, None)
     assert 1 in report["unfinished_ranks"]
     assert any(found["rank"] == 1 for found in report["diagnostics"])
+
+
+def test_wrong_algorithms_are_refused_before_they_are_simulated(
+    collhub, ring: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "unmatched.json"
+    path.write_text(ring.read_text().replace('"peer": [1,3', '"peer": [2,3', 1))
+    run = collhub("simulate", path, "--topology", RING, "--size", "1MiB")
+    assert (run.code, run.out) == (1, "")
+    assert "--verify warn" in run.error_lines[-1]
 
 
 def test_times_of_steps_are_written_as_csv(collhub, ring: Path, tmp_path: Path) -> None:

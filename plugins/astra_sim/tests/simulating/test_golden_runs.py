@@ -18,6 +18,7 @@ from spec_simulator import SpecSimulator
 from trace_graphs import graph_of_golden
 
 from hub_core import parse_topology
+from hub_core.chakra.algorithms.write import write_nodes
 from hub_core.chakra.formats import CHAKRA_READER
 from hub_core.chakra.read import read as read_traces
 from hub_core.network import Topology

@@ -15,7 +15,7 @@ from collhub_certificates.comparison import compare
 from collhub_certificates.flaws import FlawError
 from collhub_certificates.rates import carried_rate
 from collhub_certificates.report import CertificateReport
-from hub_core.documents.schema_check import first_violation
+from hub_core import first_violation
 from hub_core.model import Algorithm, Diagnostic, Severity
 from hub_core.network import Topology
 

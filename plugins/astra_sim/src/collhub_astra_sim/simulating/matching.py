@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.chakra.nodes import NodeTable, NodeType
+from hub_core import NodeTable, NodeType
 from hub_core.model import BoolArray, Int64Array, IntArray, row_pointer
 
 # ASTRA-sim keeps the upper part of its tag space for itself.

@@ -1,0 +1,137 @@
+"""The report of `collhub synthesize`: what was asked for, what was made, how good it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hub_core.cli.loss_objects import loss_objects
+from hub_core.cli.output import print_fields, print_json
+from hub_core.model import format_bytes, format_time
+from hub_core.model.diagnostics import diagnostic_object
+
+if TYPE_CHECKING:
+    from hub_core.model import JsonValue
+    from hub_core.network import Topology
+    from hub_core.pipeline.outputs import Written
+    from hub_core.plugin_api import SynthesisResult
+    from hub_core.verification import VerifyReport
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisWish:
+    """Synthesis request as parsed from the command line.
+
+    `npus`: the NPUs that take part; with `relays`, others may forward.
+    """
+
+    collective: str
+    topology_text: str
+    size: int
+    root: int | None
+    reduce_op: str
+    npus: tuple[int, ...] | None
+    relays: bool
+    wanted: tuple[int, ...] | None
+    occupancy: str
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesizedAlgorithm:
+    """An algorithm with everything that is known about it.
+
+    `report`: None where it was not verified.
+    """
+
+    result: SynthesisResult
+    topology: Topology
+    wall_s: float
+    cpu_s: float
+    report: VerifyReport | None
+    written: Written | None
+
+
+def print_synthesis(
+    made: SynthesizedAlgorithm,
+    name: str,
+    request: SynthesisWish,
+    as_json: bool,
+    is_stdout_taken: bool,
+) -> None:
+    """Print the report as text or JSON."""
+    if as_json:
+        print_json(_object(made, name, request))
+        return
+    if not is_stdout_taken:
+        print_fields(_fields(made, name, request))
+
+
+def _fields(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> dict[str, str]:
+    result, topology = made.result, made.topology
+    algorithm = result.algorithm
+    ratio = result.ratio_to_bound
+    bounds = ", ".join(f"{bound} {format_time(value)}" for bound, value in result.bounds_ns.items())
+    verdict = (
+        "not asked for"
+        if made.report is None
+        else "correct"
+        if made.report.method != "none"
+        else "contents unknown"
+    )
+    if result.is_partial:
+        verdict = (
+            "replayed by the synthesizer as a whole"
+            if result.is_replayed
+            else "not possible for some ranks alone"
+        )
+    part = f" of {len(set(request.wanted or ()))} ranks" if result.is_partial else ""
+    what = f"{request.collective} by {name}"
+    network = f"{topology.num_npus} NPUs, {topology.num_links} links, {request.occupancy}"
+    return {
+        "algorithm": f"{what}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps{part}",
+        "topology": f"{topology.name}: {network}",
+        "size": format_bytes(request.size),
+        **{key: _text(value) for key, value in result.statistics.items()},
+        "time": f"{format_time(result.time_ns)} ({result.time_ns} ns)",
+        "bandwidth": f"{request.size / max(result.time_ns, 1):.2f} GB/s",
+        "bounds": (
+            f"{bounds}; time is {ratio:.3f} times the largest" if ratio is not None else bounds
+        )
+        or "none known",
+        "synthesis": f"{made.wall_s:.2f} s, {made.cpu_s:.2f} s of CPU",
+        "verification": verdict,
+    }
+
+
+def _text(value: JsonValue) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _object(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> dict[str, JsonValue]:
+    result, report, written = made.result, made.report, made.written
+    return {
+        "schema": "collhub/report-synthesize-1",
+        "synthesizer": name,
+        "collective": request.collective,
+        "collective_bytes": request.size,
+        "num_ranks": result.algorithm.num_ranks,
+        "topology": made.topology.name,
+        "occupancy": request.occupancy,
+        "time_ns": result.time_ns,
+        "bounds_ns": dict(result.bounds_ns),
+        "bound_ns": result.bound_ns,
+        "ratio_to_bound": result.ratio_to_bound,
+        "algorithm_bandwidth_bytes_per_s": request.size / max(result.time_ns, 1) * 1e9,
+        "synthesis_s": made.wall_s,
+        "synthesis_cpu_s": made.cpu_s,
+        "statistics": dict(result.statistics),
+        "is_partial": result.is_partial,
+        "is_replayed": result.is_replayed,
+        "is_verified": report is not None and report.ok,
+        "diagnostics": [
+            diagnostic_object(found) for found in (report.diagnostics if report is not None else ())
+        ],
+        "artifacts": [str(path) for path in written.paths] if written is not None else [],
+        "losses": loss_objects(written.losses) if written is not None else [],
+    }
