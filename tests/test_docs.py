@@ -20,7 +20,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PLUGINS = ("collhub_msccl", "collhub_astra_sim", "collhub_tacos", "collhub_blink")
+PLUGINS = (
+    "collhub_msccl",
+    "collhub_astra_sim",
+    "collhub_tacos",
+    "collhub_blink",
+    "collhub_pictures",
+    "collhub_topologies",
+)
 
 
 @dataclass(frozen=True)

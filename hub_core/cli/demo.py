@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 SIMULATOR = "analytical"
-TOPOLOGIES = ("ring:{}", "switch:{}", "fully-connected:{}", "dgx1v")
+MACHINE = "dgx1v"
+TOPOLOGIES = ("ring:{}", "switch:{}", "fully-connected:{}", MACHINE)
 SIZES = (1 << 20, 1 << 28)
 
 
@@ -75,18 +76,20 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
 
 
 def _check_plugins(registry: Registry) -> None:
-    """Raise `PluginError` where nothing reads the examples or simulates them."""
-    from hub_core.plugin_api import FormatReader, Simulator
+    """Raise `PluginError` where nothing reads the examples, simulates them, or knows the machine."""
+    from hub_core.plugin_api import FormatReader, Simulator, TopologyBuilder
 
     readers = [
         reader for reader in registry.all(FormatReader) if ".xml" in reader.offer.format.suffixes
     ]
     simulators = [simulator for simulator in registry.all(Simulator) if simulator.name == SIMULATOR]
-    missing = [
-        what
-        for what, found in (("reads MSCCL XML", readers), (f"simulates ({SIMULATOR})", simulators))
-        if not found
-    ]
+    builders = [builder for builder in registry.all(TopologyBuilder) if builder.name == MACHINE]
+    needs = (
+        ("reads MSCCL XML", readers),
+        (f"simulates ({SIMULATOR})", simulators),
+        (f"knows the topology {MACHINE}", builders),
+    )
+    missing = [what for what, found in needs if not found]
     if missing:
         hint = registry.unavailable_hint()
         raise PluginError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.model.columns import Int64Array, csr, gather, positions_in, row_pointer
+from hub_core.model.columns import Int64Array, csr, distinct, gather, positions_in, row_pointer
 
 # Below this mean width a numpy call costs more than the nodes of a level one by one.
 _NARROW = 24
@@ -55,7 +55,7 @@ def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) ->
         # A child can be reached over several edges at once, so that -= would count one.
         np.subtract.at(missing, reached, 1)
         # A node is done when its last parent is: exactly once, whatever the order of edges.
-        frontier = np.unique(reached[missing[reached] == 0])
+        frontier = distinct(reached[missing[reached] == 0])
     return _order(levels, nodes)
 
 

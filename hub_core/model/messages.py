@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.model.columns import BoolArray, Int64Array, IntArray, is_sorted, sorted_ordinals
+from hub_core.model.columns import (
+    BoolArray,
+    Int64Array,
+    IntArray,
+    distinct,
+    is_sorted,
+    sorted_ordinals,
+)
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.steps import StepTable
 from hub_core.model.wording import action, describe
@@ -40,7 +47,7 @@ def connection_keys(source: IntArray, destination: IntArray, channel: IntArray) 
     ranks = 1 + max(int(source.max(initial=0)), int(destination.max(initial=0)))
     pair = source.astype(np.int64) * ranks + destination
     # Ranks of channels instead of their numbers, so that keys stay far below 2^63.
-    channels = np.unique(channel)
+    channels = distinct(channel)
     if len(channels) <= 1:
         return pair
     return pair * len(channels) + np.searchsorted(channels, channel)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hub_core.model.columns import (
     BoolArray,
     Int64Array,
+    distinct,
     group_of_entry,
     group_pointer,
     inverse,
@@ -155,7 +156,7 @@ class StepTable:
         elif not len(data):
             merged = control
         else:
-            merged = np.union1d(data, control)
+            merged = distinct(np.concatenate([data, control]))
         children, parents = np.divmod(merged, rows)
         return parents, children
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
-import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -224,13 +222,25 @@ def _new_folder(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _scratch_folder(parent: Path) -> Iterator[Path]:
     """A hidden folder on the same file system as the targets, gone afterwards."""
-    scratch = parent / f".collhub-{secrets.token_hex(6)}"
+    scratch = parent / f".collhub-{os.urandom(6).hex()}"
     try:
         with _write_errors():
             scratch.mkdir()
         yield scratch
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        _remove(scratch)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder with all that is in it; what cannot be removed stays."""
+    try:
+        # All that was staged has been moved to its place, most often.
+        folder.rmdir()
+    except OSError:
+        # Imported here: it brings three libraries for compression.
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,9 @@ _AUDITED = (
     "sqlite3.",
     "glob.",
 )
+# The import system, and what reads the metadata of installed distributions.
 _IMPORTERS = ("importlib", "importlib_metadata")
+_METADATA_READER = "hub_core.installed"
 _LONGEST_LINE = 120
 
 
@@ -93,11 +95,11 @@ def _is_access(event: str) -> bool:
 
 
 def _is_importing() -> bool:
-    """Whether the import system is at work further up the stack."""
-    names = list(_calling_modules())
-    packages = (name.partition(".")[0] for name in names)
-    # The core tells the versions of installed distributions, for provenance.
-    return "hub_core.installed" in names or any(package in _IMPORTERS for package in packages)
+    """Whether the import system or a reader of metadata is at work further up the stack."""
+    return any(
+        name == _METADATA_READER or name.partition(".")[0] in _IMPORTERS
+        for name in _calling_modules()
+    )
 
 
 def _calling_modules() -> Iterator[str]:

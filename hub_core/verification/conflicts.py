@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hub_core.model.columns import BoolArray, Int64Array, expanded_ranges, run_mask
+from hub_core.model.columns import BoolArray, Int64Array, distinct, expanded_ranges, run_mask
 from hub_core.model.diagnostics import InputError
 from hub_core.verification.regions import Regions
 
@@ -48,7 +48,7 @@ def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Arr
     earlier, later = place[earlier], place[later]
     # Where accesses were split, two steps can meet in several atoms.
     if len(atoms) > len(accesses.start):
-        earlier, later = np.divmod(np.unique(earlier * nodes + later), nodes)
+        earlier, later = np.divmod(distinct(earlier * nodes + later), nodes)
     return row_at[earlier], row_at[later]
 
 
@@ -76,7 +76,7 @@ def _atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Arr
     if not len(starts) or int(counts.max()) == 1:
         return starts, owner
     # Where any access begins or ends; between two borders all units have the same accesses.
-    borders = np.unique(np.concatenate([starts, starts + counts]))
+    borders = distinct(np.concatenate([starts, starts + counts]))
     first = np.searchsorted(borders, starts)
     length = np.searchsorted(borders, starts + counts) - first
     total = int(length.sum())

@@ -21,6 +21,7 @@ from hub_core.model.columns import (
     Float64Array,
     Int64Array,
     counted_positions,
+    distinct,
     first_positions,
     row_pointer,
 )
@@ -98,7 +99,7 @@ def compile_steps(
         target=target[rows],
         count=regions.count[rows],
         row=rows,
-        batches=np.unique(np.searchsorted(kept, order.level_indptr)),
+        batches=distinct(np.searchsorted(kept, order.level_indptr)),
         memory=regions.total,
         cells=cells,
     )

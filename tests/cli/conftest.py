@@ -97,6 +97,12 @@ def simulator() -> None:
     _needs("collhub_astra_sim")
 
 
+@pytest.fixture
+def machines() -> None:
+    """Skip where the plugin is not installed: the core must pass its tests alone."""
+    _needs("collhub_topologies")
+
+
 def _needs(module: str) -> None:
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"the plugin {module} is not installed")

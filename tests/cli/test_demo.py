@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.usefixtures("msccl", "simulator")
+@pytest.mark.usefixtures("msccl", "simulator", "machines")
 def test_the_table_has_every_example_and_the_next_commands_work(collhub, tmp_path: Path) -> None:
     run = collhub("demo", "--output", tmp_path / "demo")
     assert (run.code, run.err) == (0, "")
@@ -31,7 +31,7 @@ def test_the_table_has_every_example_and_the_next_commands_work(collhub, tmp_pat
         assert collhub(*arguments).code == 0
 
 
-@pytest.mark.usefixtures("msccl", "simulator")
+@pytest.mark.usefixtures("msccl", "simulator", "machines")
 def test_the_report_has_correct_algorithms_and_no_time_below_the_bound(
     collhub, tmp_path: Path
 ) -> None:
@@ -46,7 +46,7 @@ def test_the_report_has_correct_algorithms_and_no_time_below_the_bound(
     assert all(run["ratio_to_bound"] >= 1 for run in report["runs"])
 
 
-@pytest.mark.usefixtures("msccl", "simulator")
+@pytest.mark.usefixtures("msccl", "simulator", "machines")
 def test_the_demo_may_run_again_into_the_same_folder(collhub, tmp_path: Path) -> None:
     first, second = (collhub("demo", "--output", tmp_path) for _ in range(2))
     assert (first.code, first.out) == (second.code, second.out)

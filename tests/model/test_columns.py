@@ -27,6 +27,7 @@ from hub_core.model import (
     run_starts,
     sorted_ordinals,
 )
+from hub_core.model.columns import distinct
 
 COUNTS = st.lists(st.integers(0, 5), max_size=12)
 KEYS = st.lists(st.integers(0, 6), max_size=30)
@@ -117,3 +118,9 @@ def test_results_are_wide_whatever_comes_in(dtype):
     keys = np.asarray([0, 0, 1], dtype)
     for found in (ordinals(keys), group_pointer(keys, 2), run_starts(keys), inverse(keys[1:])):
         assert found.dtype == np.int64
+
+
+@given(st.lists(st.integers(-5, 5)))
+def test_distinct_values_are_ascending_and_stand_once(values):
+    found = distinct(np.asarray(values, np.int64))
+    assert found.tolist() == sorted(set(values))

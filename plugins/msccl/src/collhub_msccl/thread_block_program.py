@@ -39,7 +39,7 @@ SENDING = (
 RECEIVING = (StepType.RECV, *SENDING[1:], StepType.RECV_REDUCE_COPY)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ThreadBlockProgram:
     """All ranks' programs as a file states them, or as one is about to be written.
 

@@ -8,6 +8,7 @@ from hub_core.plugin_api import Check, Command, Subject, TopologyBuilder, hookim
 
 COLLHUB_PLUGIN_API = (1, 0)
 
+# References as texts, so that listing the offers imports no builder.
 _SWITCHED = "collhub_topologies.builders.switched"
 _MACHINES = "collhub_topologies.builders.machines"
 

@@ -51,7 +51,7 @@ def conflicts_between_blocks(
     return parents, children
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Queries:
     """Each access against every other thread block that touches its unit.
 
@@ -67,7 +67,7 @@ class _Queries:
     known: Int64Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Cells:
     """Pairs grouped by the unit of a rank that they are about.
 

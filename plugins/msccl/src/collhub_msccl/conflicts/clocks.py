@@ -22,7 +22,7 @@ from hub_core.model import Int64Array, StepTable, group_of_entry, run_mask, run_
 _MOST_CLOCKS = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Clocks:
     """Vector clocks of all rows, over the thread blocks of their rank.
 

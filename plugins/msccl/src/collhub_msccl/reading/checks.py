@@ -27,7 +27,7 @@ _MOST_COUNT = 71
 _MOST_DEPENDENCY_BLOCK = 127
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Direction:
     """One end of connections, and the words for it. `peer`: int64 per thread block, -1 for none."""
 

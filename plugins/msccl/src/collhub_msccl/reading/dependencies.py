@@ -122,7 +122,7 @@ def _tell_late(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Waits:
     """Resolved waits as pairs (parent step, waiting step); `is_nop`: bool, one entry a step."""
 

@@ -19,7 +19,7 @@ from hub_core.model import BoolArray, Int64Array, counted_positions, run_lengths
 _LAST_PROTECTED = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fusion:
     """Chains of `re` as the runtimes fuse them.
 

@@ -29,7 +29,7 @@ from hub_core.model import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _StepTraits:
     """Traits of the step types, arrays indexed by `StepType`."""
 
@@ -66,7 +66,7 @@ def _traits() -> _StepTraits:
 _TRAITS = _traits()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
     """Rows of a step table, program order and stated dependencies.
 

@@ -84,11 +84,6 @@ def _collective(
     if stated_root is not None and not is_rooted:
         name = header.written.get("coll", "this file")
         raise UsageError(f"option root: the collective of {name!r} has no root")
-    contract = None
-    # All input is defined, and what the output must hold is not in the file.
-    if header.kind is CollectiveKind.CUSTOM:
-        is_defined = np.ones(header.num_ranks, np.bool_)
-        contract = CustomContract(program.input_chunks, program.output_chunks, is_defined)
     try:
         return Collective(
             header.kind,
@@ -97,13 +92,22 @@ def _collective(
             _root(header, lowered, stated_root) if is_rooted else None,
             header.is_in_place,
             header.is_out_of_place,
-            contract=contract,
+            contract=_contract(header, program),
         )
     except InputError as error:
         # The model knows no files: its reason gets the line of the header.
         found = error.diagnostics[0]
         place = findings.place(header.line)
         raise InputError(found.message, location=place, code=found.code, cure=found.cure) from None
+
+
+def _contract(header: AlgoHeader, program: ThreadBlockProgram) -> CustomContract | None:
+    """The declared buffers of a custom collective, None for others."""
+    if header.kind is not CollectiveKind.CUSTOM:
+        return None
+    # All input is defined, and what the output must hold is not in the file.
+    is_defined = np.ones(header.num_ranks, np.bool_)
+    return CustomContract(program.input_chunks, program.output_chunks, is_defined)
 
 
 def _root(

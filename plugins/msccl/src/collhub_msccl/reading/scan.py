@@ -83,7 +83,7 @@ class Texts:
         return np.asarray([known.get(text, -1) for text in self._texts], np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ElementTable:
     """The elements of one name in document order.
 

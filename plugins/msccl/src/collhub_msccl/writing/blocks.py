@@ -11,7 +11,7 @@ from collhub_msccl.writing.thread_blocks import Lanes
 from hub_core.model import BoolArray, Int64Array, sorted_ordinals
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cuts:
     """Number of thread blocks that each lane becomes.
 
@@ -33,7 +33,7 @@ class Cuts:
         return bool(np.any(self.messages > 1) or np.any(self.local > 0))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
     """Thread blocks sorted by (rank, lane, part)."""
 

@@ -45,7 +45,7 @@ _NOP = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """Buffers of all ranks.
 

@@ -34,7 +34,7 @@ _LONGEST_NAME = 63
 _DIVIDED_KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Target:
     """Header of the file to write, and its runtime.
 

@@ -11,7 +11,7 @@ from collhub_msccl.writing.draft import StepDraft
 from hub_core.model import BoolArray, Int64Array, topological_levels
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Arrangement:
     """An order of execution, and what is one step.
 

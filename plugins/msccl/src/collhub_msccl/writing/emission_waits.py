@@ -45,7 +45,7 @@ class WaitHistory:
         self.clocks.append(clock)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
     """Waits, and the order that follows from them and from thread blocks doing one step at a time.
 

@@ -22,7 +22,7 @@ _MOST_TRIES = 64
 _NEVER = 2**62
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _ScratchPieces:
     """Accesses to SCRATCH sorted by (rank, offset), and the pieces of memory that they touch.
 

@@ -16,7 +16,7 @@ from collhub_msccl.writing.emission_order import neighbours
 from hub_core.model import BoolArray, Int64Array, run_mask, run_starts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
     """Lanes of all ranks, sorted by rank: each becomes one thread block, or several under limits.
 

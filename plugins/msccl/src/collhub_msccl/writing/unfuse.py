@@ -12,7 +12,7 @@ from hub_core.model import BoolArray, Buffer, Int64Array, first_positions
 REGION = ("src_buffer", "src_offset", "dst_buffer", "dst_offset")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Steps:
     """Steps before they have positions: columns of the file by name.
 

@@ -29,7 +29,10 @@ def joined_levels(
     Every (low, high) pair is a link each way, of one class a level; links stand in the order of
     their sources. `switch_names`: in the order of their ids.
     """
-    parts = [Links.both_ways(*ends, *pair) for ends, pair in zip(levels, constants, strict=True)]
+    parts = []
+    for ends, pair in zip(levels, constants, strict=True):
+        parts.append(Links.both_ways(*ends, *pair))
+    # The order of links decides ties in routing; texts promise the order of sources.
     links = Links.joined(parts).by_source()
     names = (*map(str, range(npus)), *switch_names)
     nodes = npus + len(switch_names)

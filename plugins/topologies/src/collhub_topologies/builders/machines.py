@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from collhub_topologies.builders.levels import joined_levels, span
+from hub_core.model import Int64Array
 from hub_core.network import Dimension, DimensionKind, Links, Topology, TopologyText, grid
 
 Lanes = Mapping[tuple[int, int], int]
@@ -39,6 +40,7 @@ _DIES = 16
 
 def dgx1p(text: TopologyText) -> Topology:
     """`dgx1p`: eight P100 with NVLinks of 20 GB/s a lane."""
+    # NVLink 1 and 2, NVIDIA's white papers of the P100 and V100: 20 and 25 GB/s a lane and way.
     return _direct_machine(text, _DGX1P, 20e9)
 
 
@@ -59,9 +61,14 @@ def dgx1_pcie(text: TopologyText) -> Topology:
     """
     text.without_argument()
     pcie, between_cpus = text.per_dimension(2, (12e9, 10e9), _CLASSES)
-    gpu, plx = np.arange(8, dtype=np.int64), np.arange(8, 12, dtype=np.int64)
-    cpus = np.asarray([12]), np.asarray([13])
-    levels = ((gpu, 8 + gpu // 2), (plx, 12 + (plx - 8) // 2), cpus)
+    gpu = np.arange(8, dtype=np.int64)
+    # The PCIe switches are nodes 8 to 11, the CPUs 12 and 13.
+    plx = np.arange(8, 12, dtype=np.int64)
+    levels = (
+        (gpu, 8 + gpu // 2),
+        (plx, 12 + (plx - 8) // 2),
+        (np.asarray([12]), np.asarray([13])),
+    )
     names = ["plx 0", "plx 1", "plx 2", "plx 3", "cpu 0", "cpu 1"]
     return joined_levels(text.text, 8, names, levels, [pcie, pcie, between_cpus], {})
 
@@ -84,11 +91,11 @@ def dgx_a100(text: TopologyText) -> Topology:
     nvlink, ethernet = text.per_dimension(2, (300e9, 25e9), _CLASSES)
     npus = machines * _GPUS_PER_DGX
     npu = np.arange(npus, dtype=np.int64)
-    nic, network = npus + machines + npu, 2 * npus + machines + npu % 2
-    levels = ((npu, npus + npu // _GPUS_PER_DGX), (npu, nic), (nic, network))
-    places = np.ndindex(machines, _GPUS_PER_DGX)
-    nics = [f"nic {machine}.{index}" for machine, index in places]
-    names = [*_nvswitches(machines), *nics, "network 0", "network 1"]
+    nvswitch = npus + npu // _GPUS_PER_DGX
+    nic = npus + machines + npu
+    network = 2 * npus + machines + npu % 2
+    levels = ((npu, nvswitch), (npu, nic), (nic, network))
+    names = [*_nvswitches(machines), *_nics(machines), "network 0", "network 1"]
     constants = [nvlink, ethernet, ethernet]
     groups = _groups(machines, _GPUS_PER_DGX)
     return joined_levels(text.text, npus, names, levels, constants, groups)
@@ -105,7 +112,9 @@ def dgx_h100(text: TopologyText) -> Topology:
     constants = text.per_dimension(2, (450e9, 50e9), _CLASSES)
     npus = machines * _GPUS_PER_DGX
     npu = np.arange(npus, dtype=np.int64)
-    levels = ((npu, npus + npu // _GPUS_PER_DGX), (npu, np.full(npus, npus + machines)))
+    nvswitch = npus + npu // _GPUS_PER_DGX
+    network = np.full(npus, npus + machines)
+    levels = ((npu, nvswitch), (npu, network))
     names = [*_nvswitches(machines), "network"]
     groups = _groups(machines, _GPUS_PER_DGX)
     return joined_levels(text.text, npus, names, levels, constants, groups)
@@ -120,7 +129,8 @@ def mi250(text: TopologyText) -> Topology:
     machines = text.machines(_DIES)
     if machines == 1:
         (lane,) = text.per_dimension(1, (50e9,), _CLASSES)
-        return _lane_links(_MI250, 1, _DIES, lane).topology(text.text, _DIES, _DIES)
+        links = _lane_links(_MI250, 1, _DIES, lane)
+        return links.topology(text.text, _DIES, _DIES)
     lane, network = text.per_dimension(2, (50e9, 16e9), _CLASSES)
     npus = machines * _DIES
     node = np.arange(npus, dtype=np.int64)
@@ -146,22 +156,32 @@ def _direct_machine(text: TopologyText, lanes: Lanes, lane_bandwidth: float) -> 
 def _nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: float) -> Topology:
     """One machine whose GPUs all hang at one switch."""
     (pair,) = text.per_dimension(1, (bandwidth_per_gpu,))
-    return grid(text.text, [Dimension(DimensionKind.SWITCH, gpus, *pair)])
+    dimension = Dimension(DimensionKind.SWITCH, gpus, *pair)
+    # As `switch:8`, so that it counts as regular: with a dimension, and drawn as one.
+    return grid(text.text, [dimension])
 
 
 def _lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float]) -> Links:
     """The links within all machines, machine by machine, by their ends."""
-    # Sorted by their ends, since the order of links decides ties in routing.
-    there = [(*pair, count) for pair, count in lanes.items()]
-    back = [(high, low, count) for low, high, count in there]
-    source, destination, count = np.asarray(sorted(there + back), np.int64).T
-    first = np.repeat(np.arange(machines, dtype=np.int64) * gpus, len(source))
+    source, destination, count = _both_ways(lanes)
+    bandwidth, latency = lane
+    first_gpus = np.arange(machines, dtype=np.int64) * gpus
+    first = np.repeat(first_gpus, len(source))
     return Links(
         first + np.tile(source, machines),
         first + np.tile(destination, machines),
-        np.tile(lane[0] * count, machines),
-        np.full(len(first), lane[1]),
+        np.tile(bandwidth * count, machines),
+        np.full(len(first), latency),
     )
+
+
+def _both_ways(lanes: Lanes) -> Int64Array:
+    """Source, destination and lanes of all links of a machine, int64[3, links]."""
+    there = [(*pair, count) for pair, count in lanes.items()]
+    back = [(high, low, count) for low, high, count in there]
+    # Sorted by their ends, since the order of links decides ties in routing.
+    rows = sorted(there + back)
+    return np.asarray(rows, np.int64).T
 
 
 def _nvswitches(machines: int) -> list[str]:
@@ -169,6 +189,17 @@ def _nvswitches(machines: int) -> list[str]:
     return [f"nvswitch {machine}" for machine in range(machines)]
 
 
+def _nics(machines: int) -> list[str]:
+    """Names of one NIC a GPU."""
+    names = []
+    for machine in range(machines):
+        names += [f"nic {machine}.{index}" for index in range(_GPUS_PER_DGX)]
+    return names
+
+
 def _groups(machines: int, gpus: int) -> dict[str, tuple[int, ...]]:
     """The NPUs of every machine."""
-    return {f"node {machine}": span(machine, gpus) for machine in range(machines)}
+    groups = {}
+    for machine in range(machines):
+        groups[f"node {machine}"] = span(machine, gpus)
+    return groups

@@ -8,6 +8,9 @@ from collhub_topologies.builders.levels import joined_levels, span
 from hub_core.model import Int64Array
 from hub_core.network import MAX_NODES, Topology, TopologyText
 
+Ends = tuple[Int64Array, Int64Array]
+"""Lower and upper ends of pairs of links, int64 columns of equal length."""
+
 _MAX_PORTS = 64
 
 
@@ -26,22 +29,36 @@ def fat_tree(text: TopologyText) -> Topology:
         raise text.error(message, "fat-tree:4 has 16 NPUs")
     constants = text.per_dimension(3, what="levels of links")
     half = ports // 2
-    hosts, rows = half * half * ports, half * ports
-    edge, aggregation, core = hosts, hosts + rows, hosts + 2 * rows
+    hosts_a_pod = half * half
+    hosts = hosts_a_pod * ports
+    levels = _fat_tree_levels(ports)
+    in_pod = [f"{pod}.{place}" for pod, place in np.ndindex(ports, half)]
+    names = [f"edge {place}" for place in in_pod]
+    names += [f"aggregation {place}" for place in in_pod]
+    names += [f"core {index}" for index in range(hosts_a_pod)]
+    pods = {}
+    for pod in range(ports):
+        pods[f"pod {pod}"] = span(pod, hosts_a_pod)
+    return joined_levels(text.text, hosts, names, levels, constants, pods)
+
+
+def _fat_tree_levels(ports: int) -> tuple[Ends, ...]:
+    """Lower and upper ends of all pairs of links, a level each: hosts, pods, cores."""
+    half = ports // 2
+    hosts, switches_a_level = half * half * ports, half * ports
+    edge = hosts
+    aggregation = edge + switches_a_level
+    core = aggregation + switches_a_level
     host = np.arange(hosts, dtype=np.int64)
     pod, lower, upper = _places(ports, half, half)
-    levels = (
+    first = pod * half
+    return (
         (host, edge + host // half),
-        (edge + pod * half + lower, aggregation + pod * half + upper),
-        # Aggregation switch a of every pod goes to the same cores: that makes paths unique per
-        # core.
-        (aggregation + pod * half + lower, core + lower * half + upper),
+        (edge + first + lower, aggregation + first + upper),
+        # Aggregation switch a of every pod goes to the same cores, so that between two pods there
+        # is one path per core.
+        (aggregation + first + lower, core + lower * half + upper),
     )
-    in_pod = [f"{pod_of}.{place}" for pod_of, place in np.ndindex(ports, half)]
-    names = [f"{level} {place}" for level in ("edge", "aggregation") for place in in_pod]
-    names += [f"core {index}" for index in range(half * half)]
-    pods = {f"pod {index}": span(index, half * half) for index in range(ports)}
-    return joined_levels(text.text, hosts, names, levels, constants, pods)
 
 
 def dragonfly(text: TopologyText) -> Topology:
@@ -56,29 +73,48 @@ def dragonfly(text: TopologyText) -> Topology:
     example = "dragonfly:4,2,2 for 72 NPUs"
     routers, hosts, global_links = text.parameters(3, ",", example)
     groups = routers * global_links + 1
+    # Before anything is made: numbers as they are typed can ask for more memory than there is.
     ends = groups * routers * max(hosts, routers, global_links)
     if max(routers, hosts, groups, ends) > MAX_NODES:
         raise text.error("too large", f"write for example {example}")
     constants = text.per_dimension(3, what="classes of links")
     npus = groups * routers * hosts
     host = np.arange(npus, dtype=np.int64)
-    group, one, other = _places(groups, routers, routers)
-    first_of_group = npus + group * routers
-    is_local = one < other
-    here, port = _places(groups, groups - 1)
-    there = (here + port + 1) % groups
-    near = npus + here * routers + port // global_links
-    far = npus + there * routers + (groups - 2 - port) // global_links
-    # Both ends of a link list it: it is taken from the lower one.
-    is_global = here < there
     levels = (
         (host, npus + host // hosts),
-        ((first_of_group + one)[is_local], (first_of_group + other)[is_local]),
-        (near[is_global], far[is_global]),
+        _local_links(npus, groups, routers),
+        _global_links(npus, routers, global_links),
     )
-    names = [f"router {group_of}.{router}" for group_of, router in np.ndindex(groups, routers)]
-    members = {f"group {index}": span(index, routers * hosts) for index in range(groups)}
+    names = [f"router {group}.{router}" for group, router in np.ndindex(groups, routers)]
+    members = {}
+    for group in range(groups):
+        members[f"group {group}"] = span(group, routers * hosts)
     return joined_levels(text.text, npus, names, levels, constants, members)
+
+
+def _local_links(npus: int, groups: int, routers: int) -> Ends:
+    """Both ends of every pair of links within the groups of a dragonfly, the lower ones first."""
+    group, one, other = _places(groups, routers, routers)
+    first = npus + group * routers
+    # Every pair stands twice, once from each of its routers.
+    is_once = one < other
+    lower = first + one
+    upper = first + other
+    return lower[is_once], upper[is_once]
+
+
+def _global_links(npus: int, routers: int, global_links: int) -> Ends:
+    """Both ends of every pair of links between groups of a dragonfly."""
+    groups = routers * global_links + 1
+    here, port = _places(groups, groups - 1)
+    there = (here + port + 1) % groups
+    # Port j of one group is port a * h - 1 - j of the other, and a * h is the number of groups - 1.
+    port_there = groups - 2 - port
+    near = npus + here * routers + port // global_links
+    far = npus + there * routers + port_there // global_links
+    # Both ends of a link list it: it is taken from the lower one.
+    is_once = here < there
+    return near[is_once], far[is_once]
 
 
 def rail(text: TopologyText) -> Topology:
@@ -95,10 +131,15 @@ def rail(text: TopologyText) -> Topology:
     # Nominal bandwidths of an H100 system: NVLink per GPU, 400 Gbit/s per NIC.
     constants = text.per_dimension(2, (450e9, 50e9), "classes of links")
     npu = np.arange(npus, dtype=np.int64)
-    levels = ((npu, npus + npu // gpus), (npu, npus + nodes + npu % gpus))
-    names = [f"nvswitch {node}" for node in range(nodes)]
-    names += [f"rail {index}" for index in range(gpus)]
-    members = {f"node {node}": span(node, gpus) for node in range(nodes)}
+    nvswitch = npus + npu // gpus
+    rail_switch = npus + nodes + npu % gpus
+    levels = ((npu, nvswitch), (npu, rail_switch))
+    nvswitches = [f"nvswitch {node}" for node in range(nodes)]
+    rails = [f"rail {index}" for index in range(gpus)]
+    names = [*nvswitches, *rails]
+    members = {}
+    for node in range(nodes):
+        members[f"node {node}"] = span(node, gpus)
     return joined_levels(text.text, npus, names, levels, constants, members)
 
 

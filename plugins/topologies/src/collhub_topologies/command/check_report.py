@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hub_core.model import (
     ROOTED,
@@ -36,7 +36,8 @@ class NetworkVerdict:
     @property
     def is_usable(self) -> bool:
         """Whether no check found an error."""
-        return not _has_error(self.findings)
+        severities = {one.severity for one in self.findings}
+        return Severity.ERROR not in severities
 
     def document(self) -> dict[str, JsonValue]:
         """The report that `--json` prints."""
@@ -61,30 +62,35 @@ class NetworkVerdict:
             outcome = "every NPU reaches every other"
         counts = f"{network.num_npus} NPUs, {network.num_links} links"
         context.print_line(f"{network.name}: {counts}: {outcome}")
+        if self.bounds_ns:
+            self._print_bounds(context)
+        context.report(self.findings)
+
+    def _print_bounds(self, context: CommandContext) -> None:
         rows = []
         for kind, bound_ns in self.bounds_ns.items():
             rows.append((kind, format_time(bound_ns), f"{bound_ns} ns"))
-        if rows:
-            context.print_table(("collective", *_NUMBERS), rows, right=_NUMBERS)
-        context.report(self.findings)
+        context.print_table(("collective", *_NUMBERS), rows, right=_NUMBERS)
 
 
 def checked(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
     """Run every installed check of networks, and compute bounds where they make sense."""
+    with context.progress("checking"):
+        findings = _findings(context, network)
+    verdict = NetworkVerdict(network, tuple(findings), size, {})
+    # Between NPUs that do not reach one another, no time is long enough.
+    if size is None or not verdict.is_usable:
+        return verdict
+    return replace(verdict, bounds_ns=_bounds_ns(network, size))
+
+
+def _findings(context: CommandContext, network: Topology) -> list[Diagnostic]:
+    """What every installed check of networks says."""
     request = CheckRequest(name=network.name, topology=network)
     findings: list[Diagnostic] = []
-    with context.progress("checking"):
-        for report in context.run_checks(Subject.TOPOLOGY, request):
-            findings += report.diagnostics
-    bounds: dict[str, int] = {}
-    # Between NPUs that do not reach one another, no time is long enough.
-    if size is not None and not _has_error(findings):
-        bounds = _bounds_ns(network, size)
-    return NetworkVerdict(network, tuple(findings), size, bounds)
-
-
-def _has_error(findings: list[Diagnostic] | tuple[Diagnostic, ...]) -> bool:
-    return any(one.severity is Severity.ERROR for one in findings)
+    for report in context.run_checks(Subject.TOPOLOGY, request):
+        findings += report.diagnostics
+    return findings
 
 
 def _bounds_ns(network: Topology, size: int) -> dict[str, int]:

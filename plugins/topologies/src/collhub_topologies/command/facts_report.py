@@ -50,7 +50,10 @@ def _class_object(one: LinkClass) -> JsonValue:
 
 
 def _spans_object(spans: Mapping[str, Span]) -> JsonValue:
-    return {name: [span.least, span.largest] for name, span in spans.items()}
+    found: dict[str, JsonValue] = {}
+    for name, span in spans.items():
+        found[name] = [span.least, span.largest]
+    return found
 
 
 def _cut_object(cut: HalfCut) -> JsonValue:

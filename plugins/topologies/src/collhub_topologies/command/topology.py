@@ -126,6 +126,7 @@ def draw(
     Regular networks stand as their dimensions say, others in layers or circles. Colour and width
     tell bandwidth and latency.
     """
+    # Before anything is read, which may take long.
     check_stdout(out, as_json)
     network = context.read_topology(text, source_format)
     request = ReportRequest(network.name, topology=network)
@@ -161,6 +162,7 @@ def _say_written(
     context: CommandContext, network: Topology, written: WrittenFiles, as_json: bool
 ) -> None:
     """Say what was written."""
+    # Draw and convert share a report, as both leave one file.
     if not as_json:
         context.say_written(written)
         return

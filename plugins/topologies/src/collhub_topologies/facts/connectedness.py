@@ -20,8 +20,9 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     # `Subject.TOPOLOGY` promises it.
     assert request.topology is not None
     found = check_topology(request.topology)
-    is_ok = all(one.severity is not Severity.ERROR for one in found)
-    return CheckReport(is_ok, "connected" if is_ok else "not connected", found)
+    errors = [one for one in found if one.severity is Severity.ERROR]
+    verdict = "not connected" if errors else "connected"
+    return CheckReport(not errors, verdict, found)
 
 
 def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
@@ -29,6 +30,7 @@ def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
 
     Errors: NPUs without links, and pairs without a path. Notes: what is legal but often a slip.
     """
+    # Errors first: who reads the first lines alone reads the causes.
     return (
         *_lonely(topology),
         *_unreachable(topology),
@@ -53,10 +55,12 @@ def _lonely(topology: Topology) -> Iterator[Diagnostic]:
     has_link[topology.destination] = True
     lonely = np.flatnonzero(~has_link[: topology.num_npus])
     # One NPU alone needs no network.
-    if len(lonely) and topology.num_npus > 1:
-        verb = "has" if len(lonely) == 1 else "have"
-        message = f"{_nodes(topology, lonely)} {verb} no link"
-        yield Diagnostic("npu-without-links", message, cure="add links, or leave such NPUs out")
+    if not len(lonely) or topology.num_npus == 1:
+        return
+    verb = "has" if len(lonely) == 1 else "have"
+    message = f"{_nodes(topology, lonely)} {verb} no link"
+    cure = "add links, or leave such NPUs out"
+    yield Diagnostic("npu-without-links", message, cure=cure)
 
 
 def _unreachable(topology: Topology) -> Iterator[Diagnostic]:
@@ -65,8 +69,9 @@ def _unreachable(topology: Topology) -> Iterator[Diagnostic]:
     if pair is None:
         return
     source, goal = pair
+    found = reached(topology, source)
     # What is reached from the source is closed: no link leads out of it.
-    closed = _cut(topology, np.flatnonzero(reached(topology, source)))
+    closed = _cut(topology, np.flatnonzero(found))
     here, there = _nodes(topology, [source]), _nodes(topology, [goal])
     message = f"{here} cannot reach {there}: no link leaves {closed}"
     cure = "add the missing links, or name the NPUs of one part, as in ?npus=0-3"
@@ -89,6 +94,7 @@ def _lost_pair(topology: Topology) -> tuple[int, int] | None:
 def _odd_links(topology: Topology) -> Iterator[Diagnostic]:
     """Links that are legal and often slips."""
     pairs = Pairs(topology)
+
     # Of two directions that differ, one is enough to name both.
     unequal = pairs.differs_from_back() & (pairs.source < pairs.destination)
     found = (
@@ -98,29 +104,47 @@ def _odd_links(topology: Topology) -> Iterator[Diagnostic]:
     )
     for code, is_odd, text in found:
         rows = np.flatnonzero(is_odd)
-        if len(rows):
-            plural = "1 connection is" if len(rows) == 1 else f"{len(rows)} connections are"
-            source = topology.node_name(int(pairs.source[rows[0]]))
-            destination = topology.node_name(int(pairs.destination[rows[0]]))
-            message = f"{text.format(plural)} from {source} to {destination}"
-            yield Diagnostic(code, message, Severity.NOTE)
+        if not len(rows):
+            continue
+        count = "1 connection is"
+        if len(rows) > 1:
+            count = f"{len(rows)} connections are"
+        ends = _ends(topology, pairs, int(rows[0]))
+        message = f"{text.format(count)} {ends}"
+        yield Diagnostic(code, message, Severity.NOTE)
+
+
+def _ends(topology: Topology, pairs: Pairs, row: int) -> str:
+    """`from 0 to switch 1`."""
+    source = int(pairs.source[row])
+    destination = int(pairs.destination[row])
+    return f"from {topology.node_name(source)} to {topology.node_name(destination)}"
 
 
 def _idle_switches(topology: Topology) -> Iterator[Diagnostic]:
     """Switches that nothing can pass: without a link in, or without a link out."""
     nodes = np.arange(topology.num_npus, topology.num_nodes)
-    idle = nodes[~np.isin(nodes, topology.source) | ~np.isin(nodes, topology.destination)]
-    if len(idle):
-        verb = "lacks" if len(idle) == 1 else "lack"
-        message = f"{_nodes(topology, idle)} {verb} links in or links out, so nothing passes"
-        yield Diagnostic("idle-switch", message, Severity.NOTE)
+    has_way_out = np.isin(nodes, topology.source)
+    has_way_in = np.isin(nodes, topology.destination)
+    is_passable = has_way_in & has_way_out
+    idle = nodes[~is_passable]
+    if not len(idle):
+        return
+    verb = "lacks" if len(idle) == 1 else "lack"
+    what = "links in or links out, so nothing passes"
+    message = f"{_nodes(topology, idle)} {verb} {what}"
+    yield Diagnostic("idle-switch", message, Severity.NOTE)
 
 
 def _cut(topology: Topology, closed: Int64Array) -> str:
     """A set of nodes in words: NPUs first."""
-    npus, switches = closed[closed < topology.num_npus], closed[closed >= topology.num_npus]
-    behind = f" and {_nodes(topology, switches)}" if len(switches) else ""
-    return _nodes(topology, npus) + behind
+    npus = closed[closed < topology.num_npus]
+    switches = closed[closed >= topology.num_npus]
+    text = _nodes(topology, npus)
+    if not len(switches):
+        return text
+    behind = _nodes(topology, switches)
+    return f"{text} and {behind}"
 
 
 def _nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:
@@ -130,10 +154,18 @@ def _nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:
     is_npu = chosen[0] < topology.num_npus
     if is_npu and not topology.node_names:
         return f"{noun} {_shortened(format_ranks(chosen))}"
-    shown = ", ".join(topology.node_name(node) for node in chosen[:_NAMED_NODES])
-    if len(chosen) > _NAMED_NODES:
-        shown += f" and {len(chosen) - _NAMED_NODES} more"
+    shown = _names(topology, chosen)
+    # Names of switches say what they are.
     return f"{noun} {shown}" if is_npu else shown
+
+
+def _names(topology: Topology, nodes: Sequence[int]) -> str:
+    """Names of nodes, those beyond the first few only counted."""
+    names = [topology.node_name(node) for node in nodes[:_NAMED_NODES]]
+    shown = ", ".join(names)
+    if len(nodes) > _NAMED_NODES:
+        shown += f" and {len(nodes) - _NAMED_NODES} more"
+    return shown
 
 
 def _shortened(ranks: str) -> str:

@@ -54,12 +54,20 @@ def _distinct_starts(topology: Topology) -> Int64Array:
 
     The others are as far from all nodes as these two. Two, since one must be as far from another.
     """
-    # Parallel links count as one: it is the neighbours that matter.
-    order = np.lexsort((topology.destination, topology.source))
-    source, destination = topology.source[order], topology.destination[order]
-    is_new = run_mask(source, destination)
-    source, destination = source[is_new], destination[is_new]
-    has_one = np.bincount(source, minlength=topology.num_nodes) == 1
-    is_leaf = (source < topology.num_npus) & has_one[source]
+    source, destination = _distinct_pairs(topology)
+    neighbours = np.bincount(source, minlength=topology.num_nodes)
+    is_npu = source < topology.num_npus
+    has_one = neighbours[source] == 1
+    is_leaf = is_npu & has_one
     is_third = ordinals(destination[is_leaf]) >= 2
-    return np.setdiff1d(np.arange(topology.num_npus), source[is_leaf][is_third])
+    alike = source[is_leaf][is_third]
+    return np.setdiff1d(np.arange(topology.num_npus), alike)
+
+
+def _distinct_pairs(topology: Topology) -> tuple[Int64Array, Int64Array]:
+    """The ends of all links, parallel ones as one: it is the neighbours that matter."""
+    order = np.lexsort((topology.destination, topology.source))
+    source = topology.source[order]
+    destination = topology.destination[order]
+    is_new = run_mask(source, destination)
+    return source[is_new], destination[is_new]

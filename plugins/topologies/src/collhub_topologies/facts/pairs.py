@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hub_core.model import BoolArray
+from hub_core.model import BoolArray, Int64Array
 from hub_core.network import Topology
 
 
@@ -16,20 +16,22 @@ class Pairs:
     """
 
     def __init__(self, topology: Topology) -> None:
-        square = topology.num_nodes**2
-        key = topology.plane * square + topology.source * topology.num_nodes + topology.destination
+        nodes = topology.num_nodes
+        square = nodes**2
         # One number a (plane, source, destination), so that one sort finds parallel links.
+        pair = topology.source * nodes + topology.destination
+        key = topology.plane * square + pair
         keys, row, self.count = np.unique(key, return_inverse=True, return_counts=True)
-        self.source, self.destination = np.divmod(keys % square, topology.num_nodes)
+        self.source, self.destination = np.divmod(keys % square, nodes)
         rates = np.bincount(row, topology.bandwidth_bytes_per_s, len(keys))
         self.bandwidth_bytes_per_s = rates.astype(np.float64)
         # Parallel links add up in bandwidth; the first message takes the fastest.
         self.latency_s = np.full(len(keys), np.inf)
         np.minimum.at(self.latency_s, row, topology.latency_s)
         # The key of the same pair the other way round, on the same plane.
-        wanted = keys // square * square + self.destination * topology.num_nodes + self.source
-        place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
-        self.back = np.where(keys[place] == wanted, place, -1) if len(keys) else place
+        first_of_plane = keys // square * square
+        wanted = first_of_plane + self.destination * nodes + self.source
+        self.back = _rows_of(wanted, keys)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -37,6 +39,19 @@ class Pairs:
     def differs_from_back(self) -> BoolArray:
         """Whether the way back exists with another bandwidth or latency."""
         rates, latencies = self.bandwidth_bytes_per_s, self.latency_s
-        is_unlike = (rates != rates[self.back]) | (latencies != latencies[self.back])
-        differs: BoolArray = (self.back >= 0) & is_unlike
+        # Where there is no way back, -1 compares with the last row, which does not count.
+        is_slower = rates != rates[self.back]
+        is_later = latencies != latencies[self.back]
+        differs: BoolArray = (self.back >= 0) & (is_slower | is_later)
         return differs
+
+
+def _rows_of(wanted: Int64Array, keys: Int64Array) -> Int64Array:
+    """Where values stand among sorted keys, int64; -1 for those that are not there."""
+    place = np.searchsorted(keys, wanted)
+    # Behind the last key there is none to compare with.
+    place[place == len(keys)] = 0
+    if not len(keys):
+        return place
+    is_there = keys[place] == wanted
+    return np.where(is_there, place, -1)

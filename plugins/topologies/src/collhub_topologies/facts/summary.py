@@ -10,7 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_topologies.facts.diameter import diameter
+from hub_core.model import BoolArray, Float64Array, Int64Array
 from hub_core.network import Topology
+
+# Of nodes, by whether they are switches.
+_KINDS = ("NPU", "switch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +78,38 @@ def link_classes(topology: Topology) -> list[LinkClass]:
     """All classes, those of most links first, then by kinds of ends and by falling bandwidth."""
     if not topology.num_links:
         return []
-    from_switch = (topology.source >= topology.num_npus).astype(np.float64)
-    to_switch = (topology.destination >= topology.num_npus).astype(np.float64)
-    columns = [from_switch, to_switch, topology.bandwidth_bytes_per_s, topology.latency_s]
-    distinct, counts = np.unique(np.stack(columns), axis=1, return_counts=True)
-    kinds = ("NPU", "switch")
+    table = _link_table(topology)
+    distinct, counts = np.unique(table, axis=1, return_counts=True)
     found = []
     for row, count in zip(distinct.T.tolist(), counts.tolist(), strict=True):
         source, destination, bandwidth, latency = row
-        ends = kinds[int(source)], kinds[int(destination)]
+        ends = _KINDS[int(source)], _KINDS[int(destination)]
         found.append(LinkClass(*ends, bandwidth, latency, count))
     return sorted(found, key=_rank_of_class)
 
 
+def _link_table(topology: Topology) -> Float64Array:
+    """float64[4, links], in which equal columns are links of one class."""
+    from_switch = topology.source >= topology.num_npus
+    to_switch = topology.destination >= topology.num_npus
+    columns = (
+        from_switch.astype(np.float64),
+        to_switch.astype(np.float64),
+        topology.bandwidth_bytes_per_s,
+        topology.latency_s,
+    )
+    return np.stack(columns)
+
+
 def _rank_of_class(one: LinkClass) -> tuple[int, str, str, float, float]:
     """Sort key: the order of `link_classes`."""
-    return -one.count, one.source, one.destination, -one.bandwidth_bytes_per_s, one.latency_s
+    return (
+        -one.count,
+        one.source,
+        one.destination,
+        -one.bandwidth_bytes_per_s,
+        one.latency_s,
+    )
 
 
 def spans(topology: Topology) -> dict[str, dict[str, Span]]:
@@ -106,13 +126,19 @@ def spans(topology: Topology) -> dict[str, dict[str, Span]]:
         "bandwidth_in_bytes_per_s": np.bincount(topology.destination, rates, nodes),
     }
     found: dict[str, dict[str, Span]] = {}
-    for kind, rows in (("NPU", slice(0, npus)), ("switch", slice(npus, nodes))):
-        if rows.start < rows.stop:
-            parts = {name: column[rows] for name, column in columns.items()}
-            found[kind] = {
-                name: Span(part.min().item(), part.max().item()) for name, part in parts.items()
-            }
+    # Switches are numbered behind the NPUs.
+    for kind, first, end in (("NPU", 0, npus), ("switch", npus, nodes)):
+        if first == end:
+            continue
+        found[kind] = {}
+        for name, column in columns.items():
+            found[kind][name] = _span_of(column[first:end])
     return found
+
+
+def _span_of(column: Int64Array | Float64Array) -> Span:
+    least, largest = column.min(), column.max()
+    return Span(least.item(), largest.item())
 
 
 def half_cuts(topology: Topology) -> list[HalfCut]:
@@ -130,14 +156,30 @@ def half_cuts(topology: Topology) -> list[HalfCut]:
 
 def _half_cut(topology: Topology, index: int, stride: int, size: int) -> HalfCut:
     """The cut of one dimension whose neighbours are `stride` apart."""
-    is_upper = np.zeros(topology.num_nodes, np.bool_)
-    is_upper[: topology.num_npus] = np.arange(topology.num_npus) // stride % size >= size // 2
-    # A switch stands where any of its NPUs is in the upper half.
-    to_switch = topology.destination >= topology.num_npus
-    below = topology.source[to_switch]
-    np.logical_or.at(is_upper, topology.destination[to_switch], is_upper[below])
-    source, destination = is_upper[topology.source], is_upper[topology.destination]
-    up, down = ~source & destination, source & ~destination
+    is_upper = _upper_half(topology, stride, size)
+    source = is_upper[topology.source]
+    destination = is_upper[topology.destination]
+    up = ~source & destination
+    down = source & ~destination
     rates = topology.bandwidth_bytes_per_s
-    links = int(up.sum()), int(down.sum())
-    return HalfCut(index, *links, float(rates[up].sum()), float(rates[down].sum()))
+    return HalfCut(
+        index,
+        int(up.sum()),
+        int(down.sum()),
+        float(rates[up].sum()),
+        float(rates[down].sum()),
+    )
+
+
+def _upper_half(topology: Topology, stride: int, size: int) -> BoolArray:
+    """Which nodes stand in the upper half of a dimension, bool[nodes]."""
+    npus = topology.num_npus
+    coordinate = np.arange(npus) // stride % size
+    is_upper = np.zeros(topology.num_nodes, np.bool_)
+    is_upper[:npus] = coordinate >= size // 2
+    # A switch stands where any of its NPUs is in the upper half.
+    to_switch = topology.destination >= npus
+    below = topology.source[to_switch]
+    switch = topology.destination[to_switch]
+    np.logical_or.at(is_upper, switch, is_upper[below])
+    return is_upper
