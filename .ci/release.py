@@ -3,8 +3,8 @@
     python .ci/release.py [--output dist]
 
 Needs build and twine. Every distribution is built from its source archive, as others will build
-it. The fresh environment gets this project's distributions from the output folder alone, by name; what
-they require of others comes from wherever pip looks.
+it. The fresh environment gets this project's distributions from the output folder alone, by name;
+what they require of others comes from wherever pip looks.
 """
 
 from __future__ import annotations
