@@ -1,10 +1,10 @@
-"""Build wheels and source archives of all distributions, check them, install them by name, run the demo.
+"""Build wheels and source archives of all distributions, check, install by name, run the demo.
 
     python .ci/release.py [--output dist]
 
-Needs build and twine. Every distribution is built from its source archive, as others will build it. The
-fresh environment gets this project's distributions from the output folder alone, by name; what they
-require of others comes from wherever pip looks.
+Needs build and twine. Every distribution is built from its source archive, as others will build
+it. The fresh environment gets this project's distributions from the output folder alone, by name;
+what they require of others comes from wherever pip looks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def check_changelog(folder: Path, version: str) -> None:
 
 
 def check_files(output: Path, versions: dict[str, str]) -> None:
-    """Exit unless there are a wheel and a source archive of every distribution, and nothing else."""
+    """Exit unless there are a wheel and a source archive of each distribution, and no more."""
     stems = {f"{name.replace('-', '_')}-{version}" for name, version in versions.items()}
     expected = {f"{stem}.tar.gz" for stem in stems}
     expected |= {f"{stem}-py3-none-any.whl" for stem in stems}

@@ -15,10 +15,14 @@ _LIMITS = 'minBytes="0" maxBytes="134217728"'
 def step(
     type: str, src: str, dst: str, wait: tuple[int, int] | None = None, flag: bool = False
 ) -> str:
-    """One step on one chunk; `src` and `dst` such as `i3`; `wait`: (thread block, step); `flag`: others wait for it."""
+    """One step on one chunk.
+
+    `src` and `dst` such as `i3`; `wait`: (thread block, step); `flag`: others wait for it.
+    """
     depid, deps = wait or (-1, -1)
     return (
-        f'type="{type}" srcbuf="{src[0]}" srcoff="{src[1:]}" dstbuf="{dst[0]}" dstoff="{dst[1:]}" cnt="1"'
+        f'type="{type}" srcbuf="{src[0]}" srcoff="{src[1:]}" '
+        f'dstbuf="{dst[0]}" dstoff="{dst[1:]}" cnt="1"'
         f' depid="{depid}" deps="{deps}" hasdep="{int(flag)}"'
     )
 
@@ -41,7 +45,10 @@ def program(header: str, sizes: str, ranks: Iterable[list[list[str]]]) -> str:
 
 
 def ring_all_reduce() -> str:
-    """Reduce-scatter and all-gather around a ring, in place, with fused receives and sends; one thread block a rank."""
+    """Reduce-scatter and all-gather around a ring, in place, with fused receives and sends.
+
+    One thread block a rank.
+    """
     header = 'name="ring_all_reduce_8" proto="LL128" coll="allreduce" inplace="1" outofplace="0"'
     return program(
         header, f'i_chunks="{RANKS}" o_chunks="0" s_chunks="0"', map(_ring_blocks, range(RANKS))
@@ -67,7 +74,10 @@ def _ring_blocks(rank: int) -> list[list[str]]:
 
 
 def all_pairs_all_reduce() -> str:
-    """Every rank reduces one chunk of all ranks from its scratch, then sends it to all; in place or not."""
+    """Every rank reduces one chunk of all ranks from its scratch, then sends it to all.
+
+    In place or not.
+    """
     header = 'name="all_pairs_all_reduce_8" proto="LL" coll="allreduce" inplace="1" outofplace="1"'
     sizes = f'i_chunks="{RANKS}" o_chunks="{RANKS}" s_chunks="{RANKS - 1}"'
     return program(header, sizes, map(_all_pairs_blocks, range(RANKS)))
@@ -87,7 +97,8 @@ def _all_pairs_blocks(rank: int) -> list[list[str]]:
             step("r", f"o{peer}", f"o{peer}"),
         ]
         blocks.append(block(steps, peer, peer))
-    # All peers must have sent before the first reduction: one dependency a step, and nops for the others.
+    # All peers must have sent before the first reduction: one dependency a step, and nops for the
+    # others.
     nops = [step("nop", "i0", "o0", wait=(number, 1)) for number in range(len(peers) - 1)]
     sums = [
         step("re", f"s{number}", own, flag=number == len(peers) - 1)
@@ -98,8 +109,11 @@ def _all_pairs_blocks(rank: int) -> list[list[str]]:
 
 
 def hierarchical_all_gather() -> str:
-    """Ranks exchange chunks with their counterparts on the other node, then all-to-all within the node; out of place."""
-    header = 'name="hierarchical_all_gather_8" proto="Simple" coll="allgather" inplace="0" outofplace="1"'
+    """Exchange chunks with counterparts on the other node, then all-to-all within the node."""
+    header = (
+        'name="hierarchical_all_gather_8" proto="Simple" coll="allgather" '
+        'inplace="0" outofplace="1"'
+    )
     return program(
         header,
         f'i_chunks="1" o_chunks="{RANKS}" s_chunks="0"',

@@ -1,7 +1,7 @@
 """Pages of the site that stand elsewhere in the repository: the README and a page a plugin.
 
-The documents link to files of the repository, so that they can be read there; on the site these links
-lead to the pages made here.
+The documents link to files of the repository, so that they can be read there; on the site these
+links lead to the pages made here.
 """
 
 from __future__ import annotations

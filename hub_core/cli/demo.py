@@ -76,7 +76,7 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
 
 
 def _check_plugins(registry: Registry) -> None:
-    """Raise `PluginError` where nothing reads the examples, simulates them, or knows the machine."""
+    """Raise `PluginError` where nothing reads or simulates the examples, or knows the machine."""
     from hub_core.plugin_api import FormatReader, Simulator, TopologyBuilder
 
     readers = [

@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub; listing it imports neither the reader nor the writer."""
+"""What this distribution offers to the hub; listing it imports neither reader nor writer."""
 
 from __future__ import annotations
 
