@@ -1,8 +1,9 @@
-"""The examples in README.md and docs/ run, and print what the documents say.
+"""The examples of the documents run, and print what the documents say.
 
-In a fenced `console` block, `$ ...` lines are commands and what follows is their output, standard output and error
-together; a line `...` stands for any lines, `...` within a line for any text. `python -m ...` commands, which install
-things, are left alone. `python` blocks are run as scripts. All blocks of one document run in order, in one folder.
+In a fenced `console` block, `$ ...` lines are commands and what follows is their output, standard
+output and error together; a line `...` stands for any lines, `...` within a line for any text.
+`python -m ...` commands, which install things, are left alone. `python` blocks are run as scripts.
+All blocks of one document run in order, in one folder.
 """
 
 from __future__ import annotations
@@ -18,15 +19,39 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("plugins/*/README.md")),
+    *sorted(ROOT.glob("libraries/*/README.md")),
+]
 FENCE = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+IMPORT = re.compile(r"^(?:from|import) (hub_core[\w.]*)", re.MULTILINE)
+PUBLIC_PACKAGES = {
+    "hub_core",
+    "hub_core.model",
+    "hub_core.network",
+    "hub_core.plugin_api",
+    "hub_core.testing",
+    "hub_core.verification",
+}
+# The modules of the tutorial's own plugin.
+EXAMPLE_SOURCES = ROOT / "examples" / "collhub-example" / "src"
+# The user guide lists the offers of them all.
 PLUGINS = (
-    "collhub_msccl",
     "collhub_astra_sim",
-    "collhub_tacos",
     "collhub_blink",
+    "collhub_certificates",
+    "collhub_compose",
+    "collhub_goal",
+    "collhub_local",
+    "collhub_mpi",
+    "collhub_msccl",
+    "collhub_nccl",
     "collhub_pictures",
+    "collhub_tacos",
     "collhub_topologies",
+    "collhub_torch",
 )
 
 
@@ -62,12 +87,19 @@ def pattern(output: str) -> re.Pattern[str]:
     return re.compile("".join(lines) + r"\Z")
 
 
+def name_of(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
 def run(example: Example, folder: Path) -> str:
     programs = Path(sys.executable).parent
     environment = {
         **os.environ,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "100",
+        "PYTHONPATH": os.pathsep.join(
+            [str(EXAMPLE_SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
     }
     command = (
         [sys.executable, "-c", example.text]
@@ -88,7 +120,7 @@ def run(example: Example, folder: Path) -> str:
     return result.stdout.decode()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_examples_print_what_the_document_says(document: Path, tmp_path: Path) -> None:
     for module in PLUGINS if document.name != "how-to-add.md" else ():
         pytest.importorskip(module, reason="the documents use all plugins of this repository")
@@ -103,8 +135,19 @@ def test_examples_print_what_the_document_says(document: Path, tmp_path: Path) -
         )
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", document.read_text())
     missing = [target for target in targets if not (document.parent / target).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_examples_import_what_is_promised(document: Path) -> None:
+    imported = {
+        module
+        for example in examples(document)
+        for module in IMPORT.findall(example.text)
+        if example.language == "python"
+    }
+    assert imported <= PUBLIC_PACKAGES
