@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ChosenOutput:
     """Where an output goes, and the writer that was chosen for it."""
 
     out: str
@@ -146,13 +146,13 @@ class Session:
                 report=output.print_diagnostic,
             )
 
-    def output_target(self, out: str, target_format: str | None, *, as_json: bool) -> Target:
+    def output_target(self, out: str, target_format: str | None, *, as_json: bool) -> ChosenOutput:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
         from hub_core.pipeline.outputs import chosen_writer
         from hub_core.plugin_api import check_stdout
 
         check_stdout(out, as_json)
-        return Target(out, chosen_writer(self.registry(), out, target_format))
+        return ChosenOutput(out, chosen_writer(self.registry(), out, target_format))
 
     def write_output(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.output import print_diagnostic, progress, progress_bar
-from hub_core.cli.session import Session, Target
+from hub_core.cli.session import ChosenOutput, Session
 from hub_core.cli.synthesis_report import SynthesisWish, SynthesizedAlgorithm, print_synthesis
 from hub_core.model import (
     ExitCode,
@@ -224,7 +224,9 @@ def _check(
         check_stdout(out, as_json)
 
 
-def _sides(session: Session, name: str, target: Target | None) -> dict[str, tuple[Option, ...]]:
+def _sides(
+    session: Session, name: str, target: ChosenOutput | None
+) -> dict[str, tuple[Option, ...]]:
     """The options of everybody who may be meant by -O."""
     # Imported here: the help of a command needs no plugins.
     from hub_core.plugin_api import Synthesizer
@@ -234,7 +236,7 @@ def _sides(session: Session, name: str, target: Target | None) -> dict[str, tupl
 
 
 def _with_ranks(
-    options: Assignments, target: Target, wanted: tuple[int, ...] | None
+    options: Assignments, target: ChosenOutput, wanted: tuple[int, ...] | None
 ) -> Assignments:
     """The options of the writer, which must hold some ranks alone where only these are made."""
     if wanted is None:

@@ -22,7 +22,7 @@ from hub_core.registry.border import reason_of
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Plugin, PluginState, Registry
 from hub_core.testing import format_checks, loading_checks, synthesis_checks, work_checks
-from hub_core.testing.subject import Skip, Subject
+from hub_core.testing.checked_plugin import CheckedPlugin, Skip
 
 # One fault often shows on every sample: the first lines tell it.
 _MOST_PROBLEMS = 8
@@ -48,7 +48,7 @@ class Rule:
 
     name: str
     text: str
-    run: Callable[[Subject], Iterable[str | Skip]]
+    run: Callable[[CheckedPlugin], Iterable[str | Skip]]
     kinds: Kinds = ()
 
 
@@ -68,7 +68,7 @@ _FORMATS = (FormatReader, FormatWriter, TopologyReader)
 _READERS = (FormatReader, TopologyReader)
 _WORKERS = (Simulator, Executor, AlgorithmPass, Check)
 
-_RULES_BY_KINDS: tuple[tuple[Callable[[Subject], Iterable[str | Skip]], Kinds], ...] = (
+_RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Kinds], ...] = (
     (loading_checks.loads_quietly, ()),
     (loading_checks.offers_something, ()),
     (loading_checks.requirements_are_met, ()),
@@ -92,7 +92,7 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[Subject], Iterable[str | Skip]], Kinds], 
 )
 
 
-def _rule(run: Callable[[Subject], Iterable[str | Skip]], kinds: Kinds) -> Rule:
+def _rule(run: Callable[[CheckedPlugin], Iterable[str | Skip]], kinds: Kinds) -> Rule:
     """The rule by its function: the docstring is what people read, on one line."""
     name = run.__name__.replace("_", "-")
     words = (run.__doc__ or "").split()
@@ -125,7 +125,7 @@ def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
     if not _num_subjects(rule, plugin):
         reason = "the plugin offers nothing of this kind"
         return RuleResult(rule, Verdict.SKIPPED, (reason,))
-    return _judged(rule, Subject(plugin, registry))
+    return _judged(rule, CheckedPlugin(plugin, registry))
 
 
 def _num_subjects(rule: Rule, plugin: Plugin) -> int:
@@ -135,7 +135,7 @@ def _num_subjects(rule: Rule, plugin: Plugin) -> int:
     return sum(isinstance(offer, rule.kinds) for offer in plugin.offers)
 
 
-def _judged(rule: Rule, subject: Subject) -> RuleResult:
+def _judged(rule: Rule, subject: CheckedPlugin) -> RuleResult:
     """Problems and skips of one rule as its result."""
     problems, skips = _found(rule, subject)
     unchecked = [f"not checked: {reason}" for reason in skips]
@@ -148,7 +148,7 @@ def _judged(rule: Rule, subject: Subject) -> RuleResult:
     return RuleResult(rule, verdict, details)
 
 
-def _found(rule: Rule, subject: Subject) -> tuple[list[str], list[str]]:
+def _found(rule: Rule, subject: CheckedPlugin) -> tuple[list[str], list[str]]:
     """What a rule yields: problems, and reasons why something was not checked."""
     problems: list[str] = []
     skips: list[str] = []

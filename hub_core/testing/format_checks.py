@@ -21,19 +21,19 @@ from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.descriptions import reference_of
 from hub_core.testing import probe
-from hub_core.testing.isolation import accesses_of, output_of
-from hub_core.testing.samples import all_samples
-from hub_core.testing.subject import (
+from hub_core.testing.checked_plugin import (
+    CheckedPlugin,
     Reader,
     Rendering,
     Skip,
-    Subject,
     call,
     render,
     renderings,
     source_of,
     title,
 )
+from hub_core.testing.isolation import accesses_of, output_of
+from hub_core.testing.samples import all_samples
 from hub_core.verification import verify
 
 # How losses name what the model has under another name: by these words of people's language.
@@ -53,7 +53,7 @@ _CUTS = 12
 _FLIPS = 12
 
 
-def writers_write_samples(subject: Subject) -> Iterator[str]:
+def writers_write_samples(subject: CheckedPlugin) -> Iterator[str]:
     """Every writer writes at least one sample, with names and bytes that fit its layout."""
     for writer in subject.offers(FormatWriter):
         written = renderings(writer)
@@ -74,7 +74,7 @@ def _naming_defect(rendering: Rendering, layout: Layout) -> str | None:
     return next(filter(None, defects), None)
 
 
-def writers_are_deterministic(subject: Subject) -> Iterator[str]:
+def writers_are_deterministic(subject: CheckedPlugin) -> Iterator[str]:
     """The same algorithm gives the same bytes, in processes with different hash seeds too."""
     one = probe.digests(subject.plugin.name, "1")
     other = probe.digests(subject.plugin.name, "2")
@@ -84,7 +84,7 @@ def writers_are_deterministic(subject: Subject) -> Iterator[str]:
             yield f"{name} differs between two processes: {cure}"
 
 
-def writers_keep_their_input(subject: Subject) -> Iterator[str]:
+def writers_keep_their_input(subject: CheckedPlugin) -> Iterator[str]:
     """Writing changes nothing in the algorithm."""
     for writer in subject.offers(FormatWriter):
         for sample, algorithm in all_samples().items():
@@ -97,7 +97,7 @@ def writers_keep_their_input(subject: Subject) -> Iterator[str]:
                 yield f"{title(writer)}, sample {sample}: writing changed {names}"
 
 
-def losses_are_honest(subject: Subject) -> Iterator[str | Skip]:
+def losses_are_honest(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """What is read back equals what was written, or a loss or restatement names what differs.
 
     Without losses it is correct.
@@ -115,7 +115,7 @@ def losses_are_honest(subject: Subject) -> Iterator[str | Skip]:
                 yield f"{title(writer)}, sample {sample}: {problem}"
 
 
-def readers_read_samples(subject: Subject) -> Iterator[str | Skip]:
+def readers_read_samples(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """Every reader reads valid inputs; algorithms that it makes of correct ones are correct."""
     for reader in subject.readers():
         sources = subject.sources(reader)
@@ -129,7 +129,7 @@ def readers_read_samples(subject: Subject) -> Iterator[str | Skip]:
                 yield f"{title(reader)}, {name}: {problem}"
 
 
-def bad_input_is_refused(subject: Subject) -> Iterator[str | Skip]:
+def bad_input_is_refused(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """Empty and random input raises a `HubError` that names the file.
 
     Damaged valid input nothing else than that.
@@ -148,7 +148,7 @@ def bad_input_is_refused(subject: Subject) -> Iterator[str | Skip]:
             yield from _refusal_problems(reader, source, what, must_refuse=False)
 
 
-def formats_leave_the_system_alone(subject: Subject) -> Iterator[str]:
+def formats_leave_the_system_alone(subject: CheckedPlugin) -> Iterator[str]:
     """Readers and writers print nothing and open no file, process or network connection.
 
     A reader of programs may start the program that it reads.
@@ -313,7 +313,7 @@ def _with_first_part(source: Source, content: bytes) -> Source:
 # --- works ---
 
 
-def _works(subject: Subject) -> Iterator[tuple[Reader | FormatWriter, Callable[[], object]]]:
+def _works(subject: CheckedPlugin) -> Iterator[tuple[Reader | FormatWriter, Callable[[], object]]]:
     """Everything that a plugin's readers and writers can be asked for, good and bad."""
     for writer in subject.offers(FormatWriter):
         for algorithm in all_samples().values():

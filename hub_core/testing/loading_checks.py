@@ -14,7 +14,7 @@ from hub_core.registry.compatibility import (
 )
 from hub_core.registry.descriptions import reference_of
 from hub_core.testing import probe
-from hub_core.testing.subject import Skip, Subject, title
+from hub_core.testing.checked_plugin import CheckedPlugin, Skip, title
 
 # What takes longer to import than all plugins together.
 HEAVY_MODULES = frozenset(
@@ -35,13 +35,13 @@ HEAVY_MODULES = frozenset(
 )
 
 
-def loads_quietly(subject: Subject) -> Iterator[str]:
+def loads_quietly(subject: CheckedPlugin) -> Iterator[str]:
     """The plugin loads and prints nothing meanwhile."""
     if subject.plugin.status.reason:
         yield subject.plugin.status.reason
 
 
-def offers_something(subject: Subject) -> Iterator[str]:
+def offers_something(subject: CheckedPlugin) -> Iterator[str]:
     """At least one hook returns an offer, each with a description and a name of its own."""
     if not subject.plugin.offers:
         yield "no hook returns anything; are the functions marked with @hookimpl?"
@@ -58,7 +58,7 @@ def offers_something(subject: Subject) -> Iterator[str]:
             yield clash
 
 
-def imports_lightly(subject: Subject) -> Iterator[str]:
+def imports_lightly(subject: CheckedPlugin) -> Iterator[str]:
     """Loading the plugin, in a fresh process, imports no heavy module: listings must stay fast."""
     imported = probe.imported_modules(subject.plugin.name)
     heavy = sorted(imported & HEAVY_MODULES)
@@ -67,7 +67,7 @@ def imports_lightly(subject: Subject) -> Iterator[str]:
         yield f"loading the plugin imports {', '.join(heavy)}; {cure}"
 
 
-def references_resolve(subject: Subject) -> Iterator[str]:
+def references_resolve(subject: CheckedPlugin) -> Iterator[str]:
     """Every `module:function` can be imported and called."""
     for offer in subject.plugin.offers:
         stated = (reference_of(offer), getattr(offer, "samples", ""))
@@ -90,7 +90,7 @@ def _reference_problem(reference: Reference) -> str:
     return f" is {type(function).__name__}, not a function"
 
 
-def requirements_are_met(subject: Subject) -> Iterator[str | Skip]:
+def requirements_are_met(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """The distribution requires `collhub`, and all that it requires is installed."""
     if subject.plugin.is_core:
         yield Skip("the core requires no core")

@@ -90,7 +90,7 @@ def _digests(plugin: str) -> dict[str, str]:
 
 def _digests_of(writer: FormatWriter) -> Iterator[tuple[str, str]]:
     """(WRITER SAMPLE ARTIFACT, SHA-256) of everything that a writer makes of the samples."""
-    from hub_core.testing.subject import renderings
+    from hub_core.testing.checked_plugin import renderings
 
     for sample, rendering in renderings(writer).items():
         for artifact, content in rendering.artifacts.items():

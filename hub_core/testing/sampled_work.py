@@ -16,8 +16,8 @@ from hub_core.pipeline.topology_input import parse_topology
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
 from hub_core.plugin_api.simulator import SimulationRequest, SimulationResult, Simulator
+from hub_core.testing.checked_plugin import Skip, call, title
 from hub_core.testing.samples import all_samples
-from hub_core.testing.subject import Skip, call, title
 
 RANKS = 4
 TOPOLOGY = "fully-connected:4"

@@ -21,7 +21,7 @@ from hub_core.model.steps import COLUMN_DTYPES, StepTable
 from hub_core.network.links import Occupancy
 from hub_core.pipeline.topology_input import parse_topology
 from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
-from hub_core.testing.subject import Subject, call, title
+from hub_core.testing.checked_plugin import CheckedPlugin, call, title
 from hub_core.verification import verify
 
 _RANKS = 4
@@ -31,7 +31,7 @@ _TOPOLOGIES = ("fully-connected:4", "ring:4", "switch:4", "mesh:2x2")
 _TOPOLOGY_OF_PARTS = "ring:4"
 
 
-def synthesizers_synthesize(subject: Subject) -> Iterator[str]:
+def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
     """At least one collective on one small topology works.
 
     Results are correct, above their bounds, the same in every run.

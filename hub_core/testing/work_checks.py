@@ -16,14 +16,14 @@ from hub_core.model.columns import Int64Array
 from hub_core.network.topology import Topology
 from hub_core.pipeline.topology_input import parse_topology, read_topology
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
-from hub_core.plugin_api.check import Check, CheckReport, CheckRequest
-from hub_core.plugin_api.check import Subject as Judged
+from hub_core.plugin_api.check import Check, CheckReport, CheckRequest, Subject
 from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.executor import ExecutionResult, Executor
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.references import resolve
 from hub_core.plugin_api.simulator import SimulationResult, Simulator
 from hub_core.plugin_api.topology_builder import TopologyBuilder
+from hub_core.testing.checked_plugin import CheckedPlugin, Skip, call, title
 from hub_core.testing.isolation import output_of
 from hub_core.testing.sampled_work import (
     ELEMENTS_PER_UNIT,
@@ -35,7 +35,6 @@ from hub_core.testing.sampled_work import (
     simulated,
 )
 from hub_core.testing.samples import all_samples
-from hub_core.testing.subject import Skip, Subject, call, title
 from hub_core.verification import verify
 
 _TOPOLOGY_COLUMNS = ("source", "destination", "bandwidth_bytes_per_s", "latency_s", "plane")
@@ -45,7 +44,7 @@ _Place = tuple[int, int]
 _Data = npt.NDArray[np.generic]
 
 
-def simulators_simulate(subject: Subject) -> Iterator[str | Skip]:
+def simulators_simulate(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """Finish times are not negative, one a rank, the same in every run.
 
     The algorithm stays as it is.
@@ -60,7 +59,7 @@ def simulators_simulate(subject: Subject) -> Iterator[str | Skip]:
                 yield f"{title(simulator)}, sample {sample}: {problem}"
 
 
-def executors_compute(subject: Subject) -> Iterator[str | Skip]:
+def executors_compute(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """Outputs hold what the collective promises, for random whole numbers.
 
     Inputs stay as they are.
@@ -74,7 +73,7 @@ def executors_compute(subject: Subject) -> Iterator[str | Skip]:
                 yield f"{title(executor)}, sample {sample}: {problem}"
 
 
-def passes_keep_the_promise(subject: Subject) -> Iterator[str | Skip]:
+def passes_keep_the_promise(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """What a pass makes of a correct algorithm is correct, and it leaves its input as it is."""
     for algorithm_pass in subject.offers(AlgorithmPass):
         results, refusals = results_on_samples(algorithm_pass, call)
@@ -85,7 +84,7 @@ def passes_keep_the_promise(subject: Subject) -> Iterator[str | Skip]:
                 yield f"{title(algorithm_pass)}, sample {sample}: {problem}"
 
 
-def checks_answer(subject: Subject) -> Iterator[str | Skip]:
+def checks_answer(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """Checks return a report; a line that is not ok says what to do."""
     for check in subject.offers(Check):
         request = _check_request(check)
@@ -101,7 +100,7 @@ def checks_answer(subject: Subject) -> Iterator[str | Skip]:
                 yield f"{title(check)}: {line.subject}: no cure"
 
 
-def builders_build_their_example(subject: Subject) -> Iterator[str]:
+def builders_build_their_example(subject: CheckedPlugin) -> Iterator[str]:
     """Every topology builder builds its example, the same twice, under the example's name."""
     for builder in subject.offers(TopologyBuilder):
         one = read_topology(builder.example, registry=subject.registry)
@@ -112,7 +111,7 @@ def builders_build_their_example(subject: Subject) -> Iterator[str]:
             yield f"{title(builder)}: {builder.example} built twice differs"
 
 
-def commands_are_click_commands(subject: Subject) -> Iterator[str]:
+def commands_are_click_commands(subject: CheckedPlugin) -> Iterator[str]:
     """Every command is a click command that describes itself and whose help can be shown."""
     for command in subject.offers(Command):
         found = resolve(command.function)
@@ -126,7 +125,7 @@ def commands_are_click_commands(subject: Subject) -> Iterator[str]:
             found.get_help(click.Context(found, info_name=command.name))
 
 
-def work_is_silent(subject: Subject) -> Iterator[str]:
+def work_is_silent(subject: CheckedPlugin) -> Iterator[str]:
     """Nothing is printed."""
     for offer, work in _works(subject):
         # Standard output belongs to the data of the commands that call it.
@@ -135,7 +134,7 @@ def work_is_silent(subject: Subject) -> Iterator[str]:
             yield f"{title(offer)} prints {printed!r:.60}"
 
 
-def _works(subject: Subject) -> Iterator[tuple[Offer, Callable[[], object]]]:
+def _works(subject: CheckedPlugin) -> Iterator[tuple[Offer, Callable[[], object]]]:
     """Everything that a plugin's workers can be asked for."""
     for simulator in subject.offers(Simulator):
         yield simulator, partial(results_on_samples, simulator, simulated)
@@ -245,12 +244,12 @@ def _pass_problem(result: object) -> str | None:
 
 def _check_request(check: Check) -> CheckRequest | None:
     """A subject for a check, None where the kit has none: certificates, and files for runtimes."""
-    if check.subject is Judged.ALGORITHM:
+    if check.subject is Subject.ALGORITHM:
         algorithm = next(iter(all_samples(RANKS).values()))
         return CheckRequest("sample", algorithm=algorithm)
-    if check.subject is Judged.TOPOLOGY:
+    if check.subject is Subject.TOPOLOGY:
         return CheckRequest(TOPOLOGY, topology=parse_topology(TOPOLOGY))
-    if check.subject is Judged.INSTALLATION:
+    if check.subject is Subject.INSTALLATION:
         return CheckRequest("installation", environment=dict(os.environ))
     return None
 

@@ -37,7 +37,7 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CheckedPlugin:
     """A loaded plugin and the registry that it stands in."""
 
     plugin: Plugin
