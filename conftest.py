@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 
 import hub_core
+from hub_core.testing import ring_all_reduce
 
 # The machines that run the tests differ in speed and share their cores: no example is too slow.
 hypothesis.settings.register_profile("collhub", deadline=None)
@@ -83,3 +84,23 @@ def save() -> Callable[[hub_core.Algorithm, Path], Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Path:
+    """The canonical document of a correct in-place ring all-reduce of four ranks."""
+    path = tmp_path / "ring.json"
+    hub_core.write(ring_all_reduce(4), path, format="json")
+    return path
+
+
+@pytest.fixture
+def racy(ring: Path) -> Path:
+    """The same ring, whose rank 0 does not wait for the sum that it sends on."""
+    root = json.loads(ring.read_bytes())
+    root["steps"]["data"][2] = []
+    root["steps"]["source_line"] = list(range(1, 49))
+    root["provenance"]["source_name"] = "ring.xml"
+    path = ring.with_name("racy.json")
+    path.write_text(json.dumps(root))
+    return path

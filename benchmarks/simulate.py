@@ -26,7 +26,7 @@ from collhub_astra_sim.options import AnalyticalOptions
 from collhub_astra_sim.simulating.analytical import simulate, simulate_nodes
 
 import hub_core
-from hub_core.network import parse_topology
+from hub_core import parse_topology
 from hub_core.plugin_api import SimulationRequest
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.version import __version__

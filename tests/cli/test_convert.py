@@ -12,7 +12,7 @@ import pytest
 
 import hub_core
 
-COLLHUB = (sys.executable, "-m", "hub_core.cli.main")
+COLLHUB = (sys.executable, "-P", "-m", "hub_core.cli.main")
 
 
 def test_a_path_without_suffix_is_the_prefix_of_traces(collhub, ring: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ HEAVY = ("numpy", "google.protobuf", "jsonschema", "numba")
 
 
 def subprocess_run(*arguments: str, **more: object) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "hub_core.cli.main", *arguments]
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, timeout=60, check=False, **more)  # type: ignore[call-overload,no-any-return]
 
 
@@ -226,7 +226,7 @@ def test_lack_of_memory_is_said(raise_from_command) -> None:
 def test_a_closed_pipe_is_quiet() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "hub_core.cli.main", "formats"]
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", "formats"]
     with os.fdopen(writer, "wb") as closed:
         result = subprocess.run(
             command, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False
@@ -236,7 +236,7 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_behind_stdout_is_one_line() -> None:
-    command = [sys.executable, "-m", "hub_core.cli.main", "formats"]
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", "formats"]
     with open("/dev/full", "wb") as full:
         result = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False

@@ -249,7 +249,7 @@ def test_collective_in_place_with_two_buffers_is_reported() -> None:
 
 def test_arguments_behind_the_separator_reach_the_program() -> None:
     file = Path(__file__).parent / "programs" / "every_name.py"
-    command = [sys.executable, "-m", "hub_core.cli.main", "verify", str(file)]
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", "verify", str(file)]
     done = subprocess.run(
         [*command, "--", "--all", "two words"], capture_output=True, text=True, check=False
     )
@@ -262,7 +262,7 @@ def test_arguments_behind_the_separator_reach_the_program() -> None:
 def test_readers_of_other_formats_take_no_arguments(tmp_path: Path) -> None:
     file = tmp_path / "ring.xml"
     file.write_text("<algo/>")
-    command = [sys.executable, "-m", "hub_core.cli.main", "verify", str(file), "--", "8"]
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", "verify", str(file), "--", "8"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "which takes no arguments, but '8' follows it" in done.stderr
