@@ -97,7 +97,10 @@ def _requirement_lines(distribution: str) -> Iterator[CheckLine]:
         else ", ".join(sorted(versions)) or "none"
     )
     yield CheckLine(
-        "dependencies", not unmet, details, f"python -m pip install {distribution}" if unmet else ""
+        "dependencies",
+        not unmet,
+        details,
+        f"install {distribution} again, with what it requires" if unmet else "",
     )
 
 

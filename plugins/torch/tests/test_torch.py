@@ -25,7 +25,7 @@ from hub_core.testing import all_samples
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(
-    not HAS_TORCH, reason="torch is not installed: python -m pip install 'collhub-torch[torch]'"
+    not HAS_TORCH, reason="torch is not installed: python -m pip install torch"
 )
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/cmdline").exists(), reason="finding the ranks needs /proc"
@@ -183,4 +183,4 @@ def test_doctor_tells_whether_torch_is_there() -> None:
     (line,) = report.lines
     assert report.ok
     assert line.is_ok
-    assert ("collhub-torch[torch]" in line.details) != HAS_TORCH
+    assert ("pip install torch" in line.details) != HAS_TORCH

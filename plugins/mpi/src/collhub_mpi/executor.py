@@ -18,7 +18,7 @@ from collhub_mpi.options import MpiOptions
 from hub_core.model import PluginError
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 
-INSTALL = "python -m pip install 'collhub-mpi[mpich]'"
+INSTALL = "python -m pip install mpi4py mpich"
 
 _CURE = f"{INSTALL}; the executor numpy works without it"
 _VERSION_TIMEOUT_S = 20.0

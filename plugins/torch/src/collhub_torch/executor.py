@@ -13,7 +13,7 @@ from collhub_torch.options import TorchOptions
 from hub_core.model import PluginError
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 
-INSTALL = "python -m pip install 'collhub-torch[torch]'"
+INSTALL = "python -m pip install torch"
 
 
 def execute(request: ExecutionRequest, options: TorchOptions) -> ExecutionResult:
