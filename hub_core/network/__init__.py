@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hub_core.network.bounds import lower_bound_ns
     from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
     from hub_core.network.links import Links, Occupancy, link_times_ns
+    from hub_core.network.node_pairs import NodePairs
     from hub_core.network.paths import FAR, Arcs
     from hub_core.network.planes import side_by_side
     from hub_core.network.routes import Routes
@@ -34,6 +35,7 @@ __all__ = [
     "DimensionKind",
     "Link",
     "Links",
+    "NodePairs",
     "Occupancy",
     "Routes",
     "Topology",
@@ -44,12 +46,13 @@ __all__ = [
     "link_times_ns",
     "lower_bound_ns",
     "side_by_side",
-]  # fmt: skip
+]
 
 _HOMES = {
     "hub_core.network.bounds": "lower_bound_ns",
     "hub_core.network.grids": "MAX_LINKS MAX_NODES grid",
     "hub_core.network.links": "Links Occupancy link_times_ns",
+    "hub_core.network.node_pairs": "NodePairs",
     "hub_core.network.paths": "Arcs FAR",
     "hub_core.network.planes": "side_by_side",
     "hub_core.network.routes": "Routes",

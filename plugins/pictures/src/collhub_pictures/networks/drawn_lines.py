@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_pictures.networks.pairs import Pairs
 from collhub_pictures.networks.places import Points
 from hub_core.model import BoolArray, Float64Array, Int64Array
-from hub_core.network import Topology
+from hub_core.network import NodePairs, Topology
 
 _CLEARANCE = 17.0
 _BLOCK_CELLS = 1 << 22
@@ -42,7 +41,7 @@ class DrawnLines:
     @classmethod
     def of(cls, topology: Topology, places: Points) -> DrawnLines:
         """The lines of a topology whose nodes stand at `places`, float64[num_nodes, 2]."""
-        pairs = Pairs(topology)
+        pairs = NodePairs(topology)
         has_back = pairs.back >= 0
         is_alike = has_back & ~pairs.differs_from_back()
         rows = np.flatnonzero(~is_alike | (pairs.source < pairs.destination))

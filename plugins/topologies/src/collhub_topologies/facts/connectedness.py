@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from collhub_topologies.facts.pairs import Pairs
 from hub_core.model import BoolArray, Diagnostic, Int64Array, Severity, format_ranks
-from hub_core.network import Topology
+from hub_core.network import NodePairs, Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
 _NAMED_NODES = 8
@@ -93,7 +92,7 @@ def _lost_pair(topology: Topology) -> tuple[int, int] | None:
 
 def _odd_links(topology: Topology) -> Iterator[Diagnostic]:
     """Links that are legal and often slips."""
-    pairs = Pairs(topology)
+    pairs = NodePairs(topology)
 
     # Of two directions that differ, one is enough to name both.
     unequal = pairs.differs_from_back() & (pairs.source < pairs.destination)
@@ -114,7 +113,7 @@ def _odd_links(topology: Topology) -> Iterator[Diagnostic]:
         yield Diagnostic(code, message, Severity.NOTE)
 
 
-def _ends(topology: Topology, pairs: Pairs, row: int) -> str:
+def _ends(topology: Topology, pairs: NodePairs, row: int) -> str:
     """`from 0 to switch 1`."""
     source = int(pairs.source[row])
     destination = int(pairs.destination[row])

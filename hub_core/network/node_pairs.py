@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hub_core.model import BoolArray, Int64Array
-from hub_core.network import Topology
+from hub_core.model.columns import BoolArray, Int64Array
+from hub_core.network.topology import Topology
 
 
-class Pairs:
+class NodePairs:
     """The links by plane and ordered pair of nodes, as columns of equal length.
 
     `source`, `destination`, `count`: int64; then sums of bandwidth, and the least latency.
@@ -16,6 +16,7 @@ class Pairs:
     """
 
     def __init__(self, topology: Topology) -> None:
+        """Sort the links once: O(links log links)."""
         nodes = topology.num_nodes
         square = nodes**2
         # One number a (plane, source, destination), so that one sort finds parallel links.
