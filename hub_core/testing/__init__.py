@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         check_plugin,
         check_rule,
     )
+    from hub_core.testing.networks import check_routes, check_subset
     from hub_core.testing.samples import (
         all_pairs_all_reduce,
         all_samples,
@@ -44,7 +45,9 @@ __all__ = [
     "binomial_broadcast",
     "binomial_reduce",
     "check_plugin",
+    "check_routes",
     "check_rule",
+    "check_subset",
     "collectives",
     "direct_all_to_all",
     "direct_gather",
@@ -62,6 +65,7 @@ __all__ = [
 
 _HOMES = {
     "hub_core.testing.conformance": "RULES Rule RuleResult Verdict check_plugin check_rule",
+    "hub_core.testing.networks": "check_routes check_subset",
     "hub_core.testing.samples": (
         "all_pairs_all_reduce all_samples binomial_broadcast binomial_reduce "
         "direct_all_to_all direct_gather direct_scatter halving_doubling_all_reduce "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from hub_core import UsageError, discover, parse_topology
 from hub_core.plugin_api import TopologyBuilder
+from hub_core.testing import check_routes, check_subset
 
 TEXTS = (
     "fat-tree:4", "dragonfly:3,2,1", "rail:3x4", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2",
@@ -43,36 +43,8 @@ def links(topology):
     return list(zip(topology.source.tolist(), topology.destination.tolist(), strict=True))
 
 
-def distances(topology, start):
-    """Number of links from a node to every other one, by plain breadth-first search."""
-    found = {start: 0}
-    queue = deque([start])
-    while queue:
-        node = queue.popleft()
-        for source, destination in links(topology):
-            if source == node and destination not in found:
-                found[destination] = found[node] + 1
-                queue.append(destination)
-    return found
-
-
 def all_pairs(topology):
-    sources, destinations = np.divmod(np.arange(topology.num_npus**2), topology.num_npus)
-    return sources, destinations
-
-
-def check_routes(topology):
-    sources, destinations = all_pairs(topology)
-    routes = topology.routes(sources, destinations)
-    shortest = [distances(topology, start) for start in range(topology.num_npus)]
-    for pair, (source, destination) in enumerate(
-        zip(sources.tolist(), destinations.tolist(), strict=True)
-    ):
-        path = routes.links[routes.indptr[pair] : routes.indptr[pair + 1]]
-        assert len(path) == shortest[source][destination]
-        nodes = [source, *topology.destination[path].tolist()]
-        assert nodes[-1] == destination
-        assert topology.source[path].tolist() == nodes[:-1]
+    return np.divmod(np.arange(topology.num_npus**2), topology.num_npus)
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -271,17 +243,7 @@ def test_subset_keeps_the_links_between_the_nodes_that_stay(text, data):
     npus = data.draw(
         st.lists(st.integers(0, whole.num_npus - 1), min_size=1, max_size=9, unique=True)
     )
-    part = whole.subset(npus)
-    kept = [*npus, *range(whole.num_npus, whole.num_nodes)]
-    found = [
-        (kept[a], kept[b], rate)
-        for (a, b), rate in zip(links(part), part.bandwidth_bytes_per_s.tolist(), strict=True)
-    ]
-    every = zip(links(whole), whole.bandwidth_bytes_per_s.tolist(), strict=True)
-    assert found == [(a, b, rate) for (a, b), rate in every if a in kept and b in kept]
-    assert [part.node_name(node) for node in range(part.num_nodes)][len(npus) :] == [
-        whole.node_name(node) for node in kept[len(npus) :]
-    ]
+    check_subset(whole, npus)
 
 
 @given(st.sampled_from(TEXTS), st.data())
