@@ -11,7 +11,6 @@ import click
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 from hub_core.cli.plugin_report import default_text, description_of, option_object
 from hub_core.cli.session import Session
-from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check, Subject
 from hub_core.plugin_api.command_line import json_flag
@@ -25,7 +24,6 @@ from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.writer import FormatWriter
-from hub_core.registry.closest_match import closest
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.plugins import Provided, Registry
 
@@ -74,7 +72,7 @@ def formats(session: Session, name: str | None, as_json: bool) -> None:
     registry = session.registry()
     ways = sorted(_ways(registry), key=_position)
     if name is not None:
-        ways = [way for way in ways if way.name == name] or _unknown(name, ways)
+        ways = [way for way in ways if way.name == name] or _unknown(registry, name, ways)
     if as_json:
         print_json(
             {"schema": "collhub/report-formats-1", "formats": [_object(way) for way in ways]}
@@ -171,16 +169,12 @@ def _range(option: Option) -> str:
     """`(1..8)`, `(1..)` or `(..8)` behind the type of a bounded option."""
     if option.minimum is None and option.maximum is None:
         return ""
-    low = "" if option.minimum is None else f"{option.minimum:g}"
-    high = "" if option.maximum is None else f"{option.maximum:g}"
+    low = "" if option.minimum is None else f"{option.minimum:.15g}"
+    high = "" if option.maximum is None else f"{option.maximum:.15g}"
     return f"({low}..{high})"
 
 
-def _unknown(name: str, ways: list[_Way]) -> list[_Way]:
+def _unknown(registry: Registry, name: str, ways: list[_Way]) -> list[_Way]:
     known = sorted({way.name for way in ways})
-    cure = closest(name, known) or f"known: {', '.join(known)}"
-    raise UsageError(
-        f"there is no format, synthesizer, simulator or executor {name!r}",
-        cure=cure,
-        code="unknown-name",
-    )
+    message = f"there is no format, synthesizer, simulator or executor {name!r}"
+    raise registry.unknown_name(message, name, known, f"known: {', '.join(known)}")

@@ -78,7 +78,7 @@ def one_line(text: str) -> str:
         c
         if c.isprintable()
         else " "
-        if c == "\n"
+        if c in "\n\t"
         else c.encode("unicode_escape", "replace").decode()
         for c in text
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hub_core.cli.loss_objects import loss_objects
 from hub_core.cli.output import print_fields, print_json
-from hub_core.model import format_bytes, format_time
+from hub_core.model import format_bytes, format_time, loss_object
 from hub_core.model.diagnostics import diagnostic_object
 
 if TYPE_CHECKING:
@@ -133,5 +132,5 @@ def _object(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> di
             diagnostic_object(found) for found in (report.diagnostics if report is not None else ())
         ],
         "artifacts": [str(path) for path in written.paths] if written is not None else [],
-        "losses": loss_objects(written.losses) if written is not None else [],
+        "losses": [loss_object(loss) for loss in written.losses] if written is not None else [],
     }

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.loss_objects import loss_objects
 from hub_core.cli.session import Session, written_paths
+from hub_core.model import loss_object
 from hub_core.plugin_api import (
     Assignments,
     assign,
@@ -86,7 +86,7 @@ def transform(
             "passes": list(passes),
             "changes": [{"pass": name, "change": change} for name, change in changes],
             "artifacts": list(written_paths(written.paths)),
-            "losses": loss_objects(written.losses),
+            "losses": [loss_object(loss) for loss in written.losses],
         }
         session.print_json(document)
         return

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         StepKind,
     )
     from hub_core.model.levels import Order, topological_levels
-    from hub_core.model.losses import Loss, LossPolicy, apply_policy
+    from hub_core.model.losses import Loss, LossPolicy, apply_policy, loss_object
     from hub_core.model.membership import collective_among, with_ranks_named
     from hub_core.model.messages import Messages, connection_keys, match_messages, pair_in_order
     from hub_core.model.quantities import (
@@ -141,6 +141,7 @@ __all__ = [
     "group_pointer",
     "inverse",
     "is_sorted",
+    "loss_object",
     "match_messages",
     "message_bytes",
     "ordinals",
@@ -179,7 +180,7 @@ _HOMES = {
         "Buffer CollectiveKind CollectiveTraits READING REDUCING ROOTED ReduceOp StepKind WRITING"
     ),
     "hub_core.model.levels": "Order topological_levels",
-    "hub_core.model.losses": "Loss LossPolicy apply_policy",
+    "hub_core.model.losses": "Loss LossPolicy apply_policy loss_object",
     "hub_core.model.membership": "collective_among with_ranks_named",
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
     "hub_core.model.quantities": (

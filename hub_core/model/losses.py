@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from hub_core.model.diagnostics import Diagnostic, LossyError
+
+if TYPE_CHECKING:
+    from hub_core.model.algorithm import JsonValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,11 @@ class Loss:
     def __str__(self) -> str:
         """One line for people."""
         return f"{self.feature} ({self.where}): {self.consequence}"
+
+
+def loss_object(loss: Loss) -> dict[str, JsonValue]:
+    """A loss as the reports carry it."""
+    return {"feature": loss.feature, "where": loss.where, "consequence": loss.consequence}
 
 
 class LossPolicy(StrEnum):

@@ -23,11 +23,15 @@ def checks_of(subject: Subject, registry: Registry) -> list[Provided[Check]]:
 
 def find_check(name: str, subject: Subject, registry: Registry) -> Provided[Check]:
     """The check of this name and subject. Raises `HubError` with the closest match."""
+    known = [found.name for found in checks_of(subject, registry)]
+    everything = f"checks of that subject: {', '.join(known) or 'none'}"
+    if name not in (found.name for found in registry.all(Check)):
+        # Only the names that would do here are offered.
+        raise registry.unknown_name(f"there is no check {name!r}", name, known, everything)
     found = registry.find(Check, name)
     if found.offer.subject is not subject:
-        known = ", ".join(one.name for one in checks_of(subject, registry)) or "none"
         message = f"{name!r} checks a subject {found.offer.subject}, not {subject}"
-        raise UsageError(message, cure=f"checks of that subject: {known}", code="wrong-subject")
+        raise UsageError(message, cure=everything, code="wrong-subject")
     return found
 
 

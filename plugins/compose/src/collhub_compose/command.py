@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from hub_core.model import Loss, UsageError
+from hub_core.model import Loss, UsageError, loss_object
 from hub_core.plugin_api import (
     Assignments,
     CommandContext,
@@ -227,15 +227,7 @@ def _document(outcome: _CompositionMade) -> dict[str, JsonValue]:
         "out_of_place": collective.out_of_place,
         "steps": len(outcome.algorithm.steps),
         "artifacts": [str(path) for path in outcome.written.paths],
-        "losses": [_loss_object(loss) for loss in losses],
-    }
-
-
-def _loss_object(loss: Loss) -> dict[str, JsonValue]:
-    return {
-        "feature": loss.feature,
-        "where": loss.where,
-        "consequence": loss.consequence,
+        "losses": [loss_object(loss) for loss in losses],
     }
 
 
