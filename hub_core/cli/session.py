@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         WrittenFiles,
     )
     from hub_core.registry.plugins import Provided, Registry
+    from hub_core.verification import VerifyReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,8 @@ class Session:
         self.admit(algorithm, opened.name)
         return algorithm
 
-    def admit(self, algorithm: Algorithm, name: str) -> None:
-        """Verify an algorithm that messages call `name`, as `--verify` says."""
+    def admit(self, algorithm: Algorithm, name: str) -> VerifyReport | None:
+        """The verdict on an algorithm that messages call `name`, as `--verify` asks for one."""
         from hub_core.pipeline.gate import VerifyPolicy, admit
 
         def report(found: Diagnostic) -> None:
@@ -124,7 +125,7 @@ class Session:
 
         with self.progress(f"verifying {name}"):
             try:
-                admit(algorithm, name, VerifyPolicy(self.verify_policy), report)
+                return admit(algorithm, name, VerifyPolicy(self.verify_policy), report)
             except InputError as error:
                 raise InputError(with_path(error.diagnostics, algorithm, name)) from None
 

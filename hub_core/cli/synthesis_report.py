@@ -36,19 +36,19 @@ class SynthesisWish:
     backend: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SynthesizedAlgorithm:
-    """An algorithm with everything that is known about it.
+    """An algorithm with everything that is known about it, as it becomes known.
 
-    `report`: None where it was not verified.
+    `report`: None where it was not verified. `written`: None where nothing was asked for.
     """
 
     result: SynthesisResult
     topology: Topology
     wall_s: float
     cpu_s: float
-    report: VerifyReport | None
-    written: Written | None
+    report: VerifyReport | None = None
+    written: Written | None = None
 
 
 def print_synthesis(
@@ -71,19 +71,6 @@ def _fields(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> di
     algorithm = result.algorithm
     ratio = result.ratio_to_bound
     bounds = ", ".join(f"{bound} {format_time(value)}" for bound, value in result.bounds_ns.items())
-    verdict = (
-        "not asked for"
-        if made.report is None
-        else "correct"
-        if made.report.method != "none"
-        else "contents unknown"
-    )
-    if result.is_partial:
-        verdict = (
-            "replayed by the synthesizer as a whole"
-            if result.is_replayed
-            else "not possible for some ranks alone"
-        )
     part = f" of {len(set(request.wanted or ()))} ranks" if result.is_partial else ""
     what = f"{request.collective} by {name}"
     network = f"{topology.num_npus} NPUs, {topology.num_links} links, {request.occupancy}"
@@ -99,8 +86,20 @@ def _fields(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> di
         )
         or "none known",
         "synthesis": f"{made.wall_s:.2f} s, {made.cpu_s:.2f} s of CPU",
-        "verification": verdict,
+        "verification": _verdict(result, made.report),
     }
+
+
+def _verdict(result: SynthesisResult, report: VerifyReport | None) -> str:
+    if result.is_replayed and result.is_partial:
+        return "replayed by the synthesizer as a whole"
+    if result.is_partial:
+        return "not possible for some ranks alone"
+    if report is None:
+        return "not asked for"
+    if not report.ok:
+        return "wrong"
+    return "correct" if report.method != "none" else "contents unknown"
 
 
 def _text(value: JsonValue) -> str:

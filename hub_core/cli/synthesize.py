@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import print_diagnostic, progress, progress_bar
+from hub_core.cli.output import progress_bar
 from hub_core.cli.session import ChosenOutput, Session
 from hub_core.cli.synthesis_report import SynthesisWish, SynthesizedAlgorithm, print_synthesis
 from hub_core.model import (
@@ -29,13 +29,13 @@ from hub_core.plugin_api import (
     option_pairs,
     strict_flag,
     to_option,
+    verify_option,
 )
 
 if TYPE_CHECKING:
     from hub_core.model import Collective
     from hub_core.network import Topology
-    from hub_core.plugin_api import Option, SynthesisResult
-    from hub_core.verification import VerifyReport
+    from hub_core.plugin_api import Option
 
 
 _KINDS = (
@@ -127,13 +127,7 @@ def _ranks(
     metavar="OUT",
     help="File, trace-set prefix, folder, or - for stdout (default: none).",
 )
-@click.option(
-    "--verify/--no-verify",
-    "is_verified",
-    default=True,
-    show_default=True,
-    help="Verify the algorithm.",
-)
+@verify_option
 @to_option
 @option_pairs
 @strict_flag
@@ -154,7 +148,6 @@ def synthesize(
     occupancy: str,
     backend: str,
     out: str | None,
-    is_verified: bool,
     target_format: str | None,
     assignments: Assignments,
     strict: bool,
@@ -183,25 +176,16 @@ def synthesize(
     target = None if out is None else session.output_target(out, target_format, as_json=as_json)
     given = assign(assignments, _sides(session, name, target))
     made = _made(session, name, request, given["synthesizer"])
-    report = _verified(made.result) if is_verified else None
-    if report is not None and not report.ok:
-        for found in report.diagnostics:
-            print_diagnostic(found)
-        return ExitCode.INVALID
-    written = None
+    algorithm = made.result.algorithm
+    # Where only some ranks are at hand there is nothing to judge.
+    if not made.result.is_partial:
+        made.report = session.admit(algorithm, f"the algorithm of {name}")
     if target is not None:
         options = _with_ranks(given["writer"], target, write_ranks)
-        algorithm = made.result.algorithm
-        written = session.write_output(algorithm, target, options, strict=strict, force=force)
-    print_synthesis(
-        SynthesizedAlgorithm(made.result, made.topology, made.wall_s, made.cpu_s, report, written),
-        name,
-        request,
-        as_json,
-        out == "-",
-    )
-    if written is not None and not as_json:
-        session.say_written(written)
+        made.written = session.write_output(algorithm, target, options, strict=strict, force=force)
+    print_synthesis(made, name, request, as_json, out == "-")
+    if made.written is not None and not as_json:
+        session.say_written(made.written)
     return ExitCode.DONE
 
 
@@ -274,7 +258,7 @@ def _made(
             registry=session.registry(),
         )
     return SynthesizedAlgorithm(
-        result, network, time.perf_counter() - wall, time.process_time() - cpu, None, None
+        result, network, time.perf_counter() - wall, time.process_time() - cpu
     )
 
 
@@ -298,13 +282,3 @@ def _collective(request: SynthesisWish, topology: Topology, npus: tuple[int, ...
         in_place=True,
         reduce_op=ReduceOp(request.reduce_op),
     )
-
-
-def _verified(result: SynthesisResult) -> VerifyReport | None:
-    """The verdict on the algorithm; None for one of which only some ranks are at hand."""
-    if result.is_partial:
-        return None
-    from hub_core.verification import verify
-
-    with progress("verifying"):
-        return verify(result.algorithm)

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
-from hub_core.verification import VerificationInput, verify_input
+from hub_core.verification import VerificationInput, VerifyReport, verify_input
 
 # Enough for the first causes; `collhub verify` lists all.
 _LISTED_CAUSES = 8
@@ -30,19 +30,20 @@ def admit(
     name: str,
     policy: VerifyPolicy,
     report: Callable[[Diagnostic], None],
-) -> None:
+) -> VerifyReport | None:
     """Verify an algorithm as it claims to work and act as the policy says.
 
-    Under REFUSE, raises `InputError` with the first causes. What cannot be judged, such as the
-    contents of a timing-only trace, is reported as a note and passes.
+    Returns the verdict, None under OFF. Under REFUSE, raises `InputError` with the first causes.
+    What cannot be judged, such as the contents of a timing-only trace, is reported as a note and
+    passes.
     """
     if policy is VerifyPolicy.OFF:
-        return
+        return None
     outcome = verify_input(VerificationInput(algorithm), claimed_only=True)
     if outcome.ok:
         if outcome.method == "none":
             report(_not_judged(name, outcome.diagnostics))
-        return
+        return outcome
     causes = [found for found in outcome.diagnostics if found.severity is Severity.ERROR]
     if policy is VerifyPolicy.REFUSE:
         cure = "see 'collhub verify'; --verify warn or off goes on all the same"
@@ -50,6 +51,7 @@ def admit(
         raise InputError([*causes[:_LISTED_CAUSES], replace(head, cure=cure)])
     for cause in causes[:_LISTED_CAUSES]:
         report(replace(cause, severity=Severity.WARNING))
+    return outcome
 
 
 def _not_judged(name: str, diagnostics: tuple[Diagnostic, ...]) -> Diagnostic:

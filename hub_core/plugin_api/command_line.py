@@ -55,7 +55,7 @@ def to_option(function: Function) -> Function:
 
 
 def verify_option(function: Function) -> Function:
-    """`--verify refuse|warn|off`: what becomes of an input that is wrong; kept by the context."""
+    """`--verify refuse|warn|off`: what becomes of a wrong algorithm; kept by the context."""
     return click.option(
         "--verify",
         "verify_policy",
@@ -64,7 +64,7 @@ def verify_option(function: Function) -> Function:
         show_default=True,
         expose_value=False,
         callback=_kept_for_inputs,
-        help="What to do where IN is wrong: exit 1, go on with warnings, or do not look.",
+        help="What to do with a wrong algorithm: exit 1, go on with warnings, or do not look.",
     )(function)
 
 

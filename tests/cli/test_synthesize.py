@@ -25,6 +25,7 @@ RELAY = """
 @dataclass(frozen=True, slots=True)
 class RoundsOptions:
     pieces: int = option(OptionType.INT, 1, "h")
+    hops_left_out: int = option(OptionType.INT, 0, "h")
 
 @hookimpl
 def collhub_producers():
@@ -45,7 +46,7 @@ def synthesize(request, options):
     collective = replace(request.collective, unit_count=pieces * shares)
     chunks = Chunks.cut(collective, [1] * pieces)
     start = np.asarray(request.npus)[chunks.origin]
-    chunk, hop = (axis.ravel() for axis in np.indices((len(chunks), n - 1)))
+    chunk, hop = (axis.ravel() for axis in np.indices((len(chunks), n - 1 - options.hops_left_out)))
     source = (start[chunk] + hop) % n
     columns = [chunk, source, (source + 1) % n, source, hop, hop + 1]
     ones = np.ones(len(chunk), np.int64)
@@ -93,6 +94,32 @@ def test_algorithm_is_verified_and_written(collhub: Program, tmp_path: Path) -> 
     assert "bounds        diameter 1.00 us; time is 3.000 times the largest" in text
     assert errors == f"wrote {out}.0.et and 3 more\n"
     assert main(["verify", str(out)]) == 0
+
+
+WRONG = (
+    *("--collective", "all-gather", "--topology", "ring:4", "--size", "1MiB"),
+    *("-O", "hops_left_out=1"),
+)
+
+
+def test_wrong_algorithm_is_not_written(collhub: Program, tmp_path: Path) -> None:
+    out = tmp_path / "ring"
+    code, text, errors = collhub(*WRONG, "-o", out)
+    assert (code, text) == (1, "")
+    assert "the algorithm of rounds: not correct as claimed" in errors
+    assert not list(tmp_path.glob("ring*"))
+
+
+@pytest.mark.parametrize(("policy", "verdict"), [("warn", "wrong"), ("off", "not asked for")])
+def test_wrong_algorithm_is_written_where_the_user_says_so(
+    collhub: Program, tmp_path: Path, policy: str, verdict: str
+) -> None:
+    out = tmp_path / "ring"
+    code, text, errors = collhub(*WRONG, "-o", out, "--verify", policy)
+    assert code == 0
+    assert f"verification  {verdict}" in text
+    assert ("warning:" in errors) is (policy == "warn")
+    assert out.with_name("ring.0.et").exists()
 
 
 def test_report_follows_its_schema(collhub: Program) -> None:
