@@ -8,7 +8,7 @@ from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
     from hub_core.chakra.codec.nodes import NodeTable, NodeType
-    from hub_core.chakra.formats import ChakraWriteOptions
+    from hub_core.chakra.formats import TraceOptions
     from hub_core.chakra.traces import (
         chakra_bytes,
         chakra_messages,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Algorithm",
     "Buffer",
-    "ChakraWriteOptions",
     "Collective",
     "CollectiveKind",
     "Contributions",
@@ -76,6 +75,7 @@ __all__ = [
     "StepTable",
     "StepTableBuilder",
     "Topology",
+    "TraceOptions",
     "UsageError",
     "VerifyReport",
     "Written",
@@ -103,7 +103,7 @@ __all__ = [
 
 _HOMES = {
     "hub_core.chakra.codec.nodes": "NodeTable NodeType",
-    "hub_core.chakra.formats": "ChakraWriteOptions",
+    "hub_core.chakra.formats": "TraceOptions",
     "hub_core.chakra.traces": (
         "chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"
     ),

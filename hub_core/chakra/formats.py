@@ -39,8 +39,8 @@ class ChakraReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ChakraWriteOptions:
-    """Options of the writer `chakra`."""
+class TraceOptions:
+    """How the traces of an algorithm are written, by whatever writer."""
 
     size: int | None = option(
         OptionType.SIZE,
@@ -59,6 +59,12 @@ class ChakraWriteOptions:
         False,
         "write control dependencies as data dependencies, for readers that ignore them",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ChakraWriteOptions(TraceOptions):
+    """Options of the writer `chakra`."""
+
     ranks: str | None = option(
         OptionType.TEXT,
         None,

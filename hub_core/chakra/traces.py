@@ -11,7 +11,7 @@ from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.codec.nodes import NodeTable
 from hub_core.chakra.codec.records import located
 from hub_core.chakra.codec.wire import WireError, record_bounds, varint
-from hub_core.chakra.formats import ChakraWriteOptions
+from hub_core.chakra.formats import ChakraWriteOptions, TraceOptions
 from hub_core.model import Algorithm
 from hub_core.plugin_api import WriteResult
 
@@ -36,12 +36,13 @@ def chakra_nodes(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     return lower(algorithm, collective_bytes)
 
 
-def chakra_traces(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
+def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
     """One trace a rank, named `.<rank>.et`, encoded when its content is asked for.
 
     Raises `UsageError` for options that do not fit the algorithm.
     """
-    return write(algorithm, options)
+    wanted = ChakraWriteOptions(options.size, options.dialect, options.flatten)
+    return write(algorithm, wanted)
 
 
 def chakra_record(message: str, **fields: object) -> bytes:

@@ -9,17 +9,12 @@ import click
 from hub_core.cli.session import Session, written_paths
 from hub_core.model import loss_object
 from hub_core.plugin_api import (
-    Assignments,
+    OutputRequest,
     assign,
-    force_flag,
     from_option,
-    json_flag,
-    option_pairs,
     output_option,
+    output_options,
     source_argument,
-    strict_flag,
-    to_option,
-    verify_option,
 )
 
 if TYPE_CHECKING:
@@ -31,23 +26,10 @@ if TYPE_CHECKING:
 @source_argument
 @output_option
 @from_option
-@to_option
-@option_pairs
-@verify_option
-@strict_flag
-@force_flag
-@json_flag
+@output_options
 @click.pass_obj
 def convert(
-    session: Session,
-    source: str,
-    out: str,
-    source_format: str | None,
-    target_format: str | None,
-    assignments: Assignments,
-    strict: bool,
-    force: bool,
-    as_json: bool,
+    session: Session, source: str, out: str, source_format: str | None, output: OutputRequest
 ) -> None:
     """Convert the algorithm in IN to another format.
 
@@ -55,12 +37,12 @@ def convert(
     and writer.KEY name one of them. What is wrong is refused with its causes, and nothing is
     written.
     """
-    target = session.output_target(out, target_format, as_json=as_json)
+    target = session.output_target(out, output)
     opened = session.open_input(source, source_format)
-    given = assign(assignments, {"reader": opened.options, "writer": target.options})
+    given = assign(output.assignments, {"reader": opened.options, "writer": target.options})
     algorithm = session.read_input(opened, given["reader"])
-    written = session.write_output(algorithm, target, given["writer"], strict=strict, force=force)
-    if as_json:
+    written = session.write_output(algorithm, target, given["writer"], output)
+    if output.as_json:
         session.print_json(_document(opened.name, opened.format_name, target.format_name, written))
     else:
         session.say_written(written)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         FormatWriter,
         OpenedInput,
         Option,
+        OutputRequest,
         OutputTarget,
         ReportRequest,
         Shown,
@@ -147,29 +148,27 @@ class Session:
                 report=output.print_diagnostic,
             )
 
-    def output_target(self, out: str, target_format: str | None, *, as_json: bool) -> ChosenOutput:
+    def output_target(self, out: str, request: OutputRequest) -> ChosenOutput:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
         from hub_core.pipeline.outputs import chosen_writer
         from hub_core.plugin_api import check_stdout
 
-        check_stdout(out, as_json)
-        return ChosenOutput(out, chosen_writer(self.registry(), out, target_format))
+        check_stdout(out, request.as_json)
+        return ChosenOutput(out, chosen_writer(self.registry(), out, request.target_format))
 
     def write_output(
         self,
         algorithm: Algorithm,
         target: OutputTarget,
         options: Mapping[str, str],
-        *,
-        strict: bool,
-        force: bool,
+        request: OutputRequest,
         losses: Sequence[Loss] = (),
         work: str = "conversion",
     ) -> Written:
         """Write all or nothing, and say every loss, those of the `work` before included."""
         from hub_core.pipeline.outputs import write
 
-        policy = LossPolicy.REFUSE if strict else LossPolicy.WARN
+        policy = LossPolicy.REFUSE if request.strict else LossPolicy.WARN
         apply_policy(losses, policy)
         with self.progress(f"writing {target.out}"):
             written = write(
@@ -178,7 +177,7 @@ class Session:
                 format=target.format_name,
                 options=options,
                 policy=policy,
-                force=force,
+                force=request.force,
                 registry=self.registry(),
             )
         whole = replace(written, losses=(*losses, *written.losses))

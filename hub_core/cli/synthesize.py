@@ -22,14 +22,9 @@ from hub_core.model import (
 )
 from hub_core.plugin_api import (
     Assignments,
+    OutputRequest,
     assign,
-    check_stdout,
-    force_flag,
-    json_flag,
-    option_pairs,
-    strict_flag,
-    to_option,
-    verify_option,
+    output_options,
 )
 
 if TYPE_CHECKING:
@@ -127,12 +122,7 @@ def _ranks(
     metavar="OUT",
     help="File, trace-set prefix, folder, or - for stdout (default: none).",
 )
-@verify_option
-@to_option
-@option_pairs
-@strict_flag
-@force_flag
-@json_flag
+@output_options
 @click.pass_obj
 def synthesize(
     session: Session,
@@ -148,11 +138,7 @@ def synthesize(
     occupancy: str,
     backend: str,
     out: str | None,
-    target_format: str | None,
-    assignments: Assignments,
-    strict: bool,
-    force: bool,
-    as_json: bool,
+    output: OutputRequest,
 ) -> int:
     """Make an algorithm with the synthesizer NAME (`collhub formats` lists them).
 
@@ -172,9 +158,9 @@ def synthesize(
         occupancy,
         backend,
     )
-    _check(request, out, target_format, as_json)
-    target = None if out is None else session.output_target(out, target_format, as_json=as_json)
-    given = assign(assignments, _sides(session, name, target))
+    _check(request, out, output)
+    target = None if out is None else session.output_target(out, output)
+    given = assign(output.assignments, _sides(session, name, target))
     made = _made(session, name, request, given["synthesizer"])
     algorithm = made.result.algorithm
     # Where only some ranks are at hand there is nothing to judge.
@@ -182,16 +168,14 @@ def synthesize(
         made.report = session.admit(algorithm, f"the algorithm of {name}")
     if target is not None:
         options = _with_ranks(given["writer"], target, write_ranks)
-        made.written = session.write_output(algorithm, target, options, strict=strict, force=force)
-    print_synthesis(made, name, request, as_json, out == "-")
-    if made.written is not None and not as_json:
+        made.written = session.write_output(algorithm, target, options, output)
+    print_synthesis(made, name, request, output.as_json, out == "-")
+    if made.written is not None and not output.as_json:
         session.say_written(made.written)
     return ExitCode.DONE
 
 
-def _check(
-    request: SynthesisWish, out: str | None, target_format: str | None, as_json: bool
-) -> None:
+def _check(request: SynthesisWish, out: str | None, output: OutputRequest) -> None:
     if request.root is not None and request.collective not in _ROOTED:
         raise UsageError(
             f"--root has no meaning for {request.collective}",
@@ -202,10 +186,8 @@ def _check(
             "--relays has no meaning where all NPUs take part",
             cure="name those that take part with --ranks",
         )
-    if target_format is not None and out is None:
+    if output.target_format is not None and out is None:
         raise UsageError("--to has no meaning without -o", cure="say where to write: -o OUT")
-    if out is not None:
-        check_stdout(out, as_json)
 
 
 def _sides(

@@ -11,16 +11,12 @@ from hub_core.cli.session import Session, written_paths
 from hub_core.model import loss_object
 from hub_core.plugin_api import (
     Assignments,
+    OutputRequest,
     assign,
-    force_flag,
     from_option,
-    json_flag,
-    option_pairs,
     output_option,
+    output_options,
     source_argument,
-    strict_flag,
-    to_option,
-    verify_option,
 )
 
 if TYPE_CHECKING:
@@ -40,12 +36,7 @@ if TYPE_CHECKING:
 )
 @output_option
 @from_option
-@to_option
-@option_pairs
-@verify_option
-@strict_flag
-@force_flag
-@json_flag
+@output_options
 @click.pass_obj
 def transform(
     session: Session,
@@ -53,21 +44,17 @@ def transform(
     passes: tuple[str, ...],
     out: str,
     source_format: str | None,
-    target_format: str | None,
-    assignments: Assignments,
-    strict: bool,
-    force: bool,
-    as_json: bool,
+    output: OutputRequest,
 ) -> None:
     """Transform the algorithm in IN by passes and write the result, which is verified like IN.
 
     An option of -O goes to the reader, the passes and the writer that declare it; reader.KEY,
     writer.KEY and NAME.KEY, with the name of a pass, mean one of them.
     """
-    target = session.output_target(out, target_format, as_json=as_json)
+    target = session.output_target(out, output)
     opened = session.open_input(source, source_format)
     sides = {"reader": opened.options, "writer": target.options, **_pass_options(session, passes)}
-    given = assign(assignments, sides)
+    given = assign(output.assignments, sides)
     algorithm = session.read_input(opened, given["reader"])
     changes: list[tuple[str, str]] = []
     for name in passes:
@@ -75,9 +62,9 @@ def transform(
         changes += [(name, change) for change in changed]
     session.admit(algorithm, f"{opened.name} after {', '.join(passes)}")
     written = session.write_output(
-        algorithm, target, given["writer"], strict=strict, force=force, work="transformation"
+        algorithm, target, given["writer"], output, work="transformation"
     )
-    if as_json:
+    if output.as_json:
         document: dict[str, JsonValue] = {
             "schema": "collhub/report-transform-1",
             "source": opened.name,

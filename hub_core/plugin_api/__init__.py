@@ -22,16 +22,15 @@ from hub_core.plugin_api.command import (
 from hub_core.plugin_api.command_group import CommandGroup
 from hub_core.plugin_api.command_line import (
     Assignments,
+    OutputRequest,
     assign,
     check_stdout,
-    force_flag,
     from_option,
     json_flag,
     option_pairs,
     output_option,
+    output_options,
     source_argument,
-    strict_flag,
-    to_option,
     verify_option,
 )
 from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
@@ -51,6 +50,7 @@ from hub_core.plugin_api.references import Reference, resolve
 from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
 from hub_core.plugin_api.simulator import (
     LinkLoad,
+    LocalWorkOptions,
     SimulationRequest,
     SimulationResult,
     Simulator,
@@ -83,6 +83,7 @@ __all__ = [
     "Layout",
     "LinkLoad",
     "LoadableCall",
+    "LocalWorkOptions",
     "NoOptions",
     "Offer",
     "OfferKind",
@@ -90,6 +91,7 @@ __all__ = [
     "Option",
     "OptionType",
     "OptionValue",
+    "OutputRequest",
     "OutputTarget",
     "PassReport",
     "Reference",
@@ -112,7 +114,6 @@ __all__ = [
     "assign",
     "check_stdout",
     "declared_options",
-    "force_flag",
     "from_option",
     "hookimpl",
     "json_flag",
@@ -120,9 +121,8 @@ __all__ = [
     "option",
     "option_pairs",
     "output_option",
+    "output_options",
     "resolve",
     "source_argument",
-    "strict_flag",
-    "to_option",
     "verify_option",
 ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm
     from hub_core.network.topology import Topology
     from hub_core.plugin_api.check import CheckReport, CheckRequest, Subject
+    from hub_core.plugin_api.command_line import OutputRequest
     from hub_core.plugin_api.report_writer import ReportRequest, Shown
     from hub_core.registry.plugins import Registry
 
@@ -101,7 +102,7 @@ class CommandContext(Protocol):
     def read_topology(self, text: str, source_format: str | None = None) -> Topology:
         """The topology that a text or a file names, with progress on a terminal."""
 
-    def output_target(self, out: str, target_format: str | None, *, as_json: bool) -> OutputTarget:
+    def output_target(self, out: str, request: OutputRequest) -> OutputTarget:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
 
     def write_output(
@@ -109,15 +110,13 @@ class CommandContext(Protocol):
         algorithm: Algorithm,
         target: OutputTarget,
         options: Mapping[str, str],
-        *,
-        strict: bool,
-        force: bool,
+        request: OutputRequest,
         losses: Sequence[Loss] = (),
         work: str = "conversion",
     ) -> WrittenFiles:
         """Write all or nothing, and say every loss, those of the `work` before included.
 
-        Under `strict`, losses are refused before anything is written.
+        Under `request.strict`, losses are refused before anything is written.
         """
 
     def write_report(

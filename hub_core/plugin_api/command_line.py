@@ -6,7 +6,9 @@ And which reader, writer or simulator an `-O key=value` is meant for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
 
 import click
 
@@ -16,6 +18,64 @@ from hub_core.plugin_api.options import Option
 Function = TypeVar("Function", bound=Callable[..., object])
 Assignments = Mapping[str, str]
 """The `-O` options of one command line: `key` or `side.key` to the value's text."""
+
+
+_TO = click.option(
+    "--to",
+    "target_format",
+    metavar="FORMAT",
+    help="Format of OUT (default: by suffix; none: Chakra traces).",
+)
+_STRICT = click.option(
+    "--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost."
+)
+_FORCE = click.option(
+    "--force",
+    is_flag=True,
+    help="Overwrite a folder that is not empty, or a set with other ranks.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRequest:
+    """How a command is to write its algorithm, as `output_options` parse it.
+
+    `target_format`: None for the one of the suffix. `strict`: losses are refused. `force`: what is
+    there may be overwritten. `as_json`: a report on standard output.
+    """
+
+    target_format: str | None
+    assignments: Assignments
+    strict: bool
+    force: bool
+    as_json: bool
+
+
+def output_options(function: Function) -> Function:
+    """Options of a command that judges algorithms and writes one; it gets them as `output`.
+
+    `--to`, `-O`, `--verify`, `--strict`, `--force` and `--json`.
+    """
+
+    @wraps(function)
+    def gathering(
+        *arguments: Any,
+        target_format: str | None,
+        assignments: Assignments,
+        strict: bool,
+        force: bool,
+        as_json: bool,
+        **others: Any,
+    ) -> object:
+        output = OutputRequest(target_format, assignments, strict, force, as_json)
+        return function(*arguments, output=output, **others)
+
+    decorated: Any = gathering
+    # The last decorator stands first in the help.
+    for decorate in (json_flag, _FORCE, _STRICT, verify_option, option_pairs, _TO):
+        decorated = decorate(decorated)
+    result: Function = decorated
+    return result
 
 
 def source_argument(function: Function) -> Function:
@@ -48,12 +108,6 @@ def output_option(function: Function) -> Function:
     )
 
 
-def to_option(function: Function) -> Function:
-    """`--to FORMAT`."""
-    help_text = "Format of OUT (default: by suffix; none: Chakra traces)."
-    return click.option("--to", "target_format", metavar="FORMAT", help=help_text)(function)
-
-
 def verify_option(function: Function) -> Function:
     """`--verify refuse|warn|off`: what becomes of a wrong algorithm; kept by the context."""
     return click.option(
@@ -65,22 +119,6 @@ def verify_option(function: Function) -> Function:
         expose_value=False,
         callback=_kept_for_inputs,
         help="What to do with a wrong algorithm: exit 1, go on with warnings, or do not look.",
-    )(function)
-
-
-def strict_flag(function: Function) -> Function:
-    """`--strict`."""
-    return click.option(
-        "--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost."
-    )(function)
-
-
-def force_flag(function: Function) -> Function:
-    """`--force`."""
-    return click.option(
-        "--force",
-        is_flag=True,
-        help="Overwrite a folder that is not empty, or a set with other ranks.",
     )(function)
 
 

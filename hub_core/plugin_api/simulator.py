@@ -6,13 +6,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hub_core.model.diagnostics import Diagnostic
-from hub_core.plugin_api.options import NoOptions
+from hub_core.plugin_api.options import NoOptions, OptionType, option
 from hub_core.plugin_api.references import Reference
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm
     from hub_core.model.columns import Int64Array
     from hub_core.network.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWorkOptions:
+    """Options of whatever times steps of one rank alone; in bytes per second.
+
+    A time that the step itself states comes first.
+    """
+
+    reduce_bandwidth: float | None = option(
+        OptionType.BANDWIDTH, None, "bytes reduced per second, as 200GB/s; not given: 1 ns each"
+    )
+    copy_bandwidth: float | None = option(
+        OptionType.BANDWIDTH, None, "bytes copied per second, as 1TB/s; not given: 1 ns each"
+    )
 
 
 @dataclass(frozen=True, slots=True)

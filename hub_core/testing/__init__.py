@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         check_plugin,
         check_rule,
     )
+    from hub_core.testing.contracts import promise_of
     from hub_core.testing.networks import check_routes, check_subset
     from hub_core.testing.samples import (
         all_pairs_all_reduce,
@@ -32,7 +33,13 @@ if TYPE_CHECKING:
         staged_all_to_all,
         weighted_broadcast,
     )
-    from hub_core.testing.strategies import algorithms, collectives, json_values, step_tables
+    from hub_core.testing.strategies import (
+        algorithms,
+        collectives,
+        json_values,
+        some_npus,
+        step_tables,
+    )
 
 __all__ = [
     "RULES",
@@ -54,10 +61,12 @@ __all__ = [
     "direct_scatter",
     "halving_doubling_all_reduce",
     "json_values",
+    "promise_of",
     "ring_all_gather",
     "ring_all_reduce",
     "ring_reduce_scatter",
     "shift_to_next",
+    "some_npus",
     "staged_all_to_all",
     "step_tables",
     "weighted_broadcast",
@@ -65,6 +74,7 @@ __all__ = [
 
 _HOMES = {
     "hub_core.testing.conformance": "RULES Rule RuleResult Verdict check_plugin check_rule",
+    "hub_core.testing.contracts": "promise_of",
     "hub_core.testing.networks": "check_routes check_subset",
     "hub_core.testing.samples": (
         "all_pairs_all_reduce all_samples binomial_broadcast binomial_reduce "
@@ -72,7 +82,7 @@ _HOMES = {
         "ring_all_gather ring_all_reduce ring_reduce_scatter shift_to_next staged_all_to_all "
         "weighted_broadcast"
     ),
-    "hub_core.testing.strategies": "algorithms collectives json_values step_tables",
+    "hub_core.testing.strategies": "algorithms collectives json_values some_npus step_tables",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

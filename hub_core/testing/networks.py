@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hub_core.pipeline.topology_input import parse_topology
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hub_core.network.topology import Topology
+    from hub_core.registry.plugins import Registry
 
 
 def distances(topology: Topology, start: int) -> dict[int, int]:
@@ -51,8 +54,11 @@ def check_routes(topology: Topology) -> None:
         assert topology.source[path].tolist() == nodes[:-1], f"{where}: has a gap"
 
 
-def check_subset(topology: Topology, npus: Sequence[int]) -> None:
+def check_subset(topology: Topology, npus: Sequence[int], registry: Registry | None = None) -> None:
     """Assert that the subset on these NPUs keeps the links, rates and names of what stays.
+
+    And that its name is the text that builds it, by the builders of the registry (default: those
+    of all plugins).
 
     Raises:
         AssertionError: A link is lost, invented or changed, or a switch lost its name.
@@ -66,6 +72,10 @@ def check_subset(topology: Topology, npus: Sequence[int]) -> None:
     names = [part.node_name(node) for node in range(len(npus), part.num_nodes)]
     before = [topology.node_name(node) for node in switches]
     assert names == before, f"switches of the subset are named {names}, not {before}"
+    again = parse_topology(part.name, registry)
+    same = (again.name, _rated(again), again.groups) == (part.name, _rated(part), part.groups)
+    assert same, f"{part.name} builds another network than the subset of this name"
+    assert np.array_equal(again.latency_s, part.latency_s), f"{part.name} has other latencies"
 
 
 def _ends(topology: Topology) -> list[tuple[int, int]]:

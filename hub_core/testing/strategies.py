@@ -14,6 +14,7 @@ from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.model.collectives import ALL_RANKS, Collective, Contributions, CustomContract
 from hub_core.model.kinds import ROOTED, Buffer, CollectiveKind, ReduceOp, StepKind
 from hub_core.model.steps import StepTable, StepTableBuilder
+from hub_core.network.topology import Topology
 
 _KNOWN = [Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH]
 _READS = {StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE}
@@ -27,6 +28,9 @@ _MOST_UNITS = 6
 # Small numbers meet each other, large ones find columns that are too narrow.
 _FEW_OR_MANY = st.integers(1, 8) | st.integers(1, 2**40)
 _OFFSETS = st.integers(0, 300) | st.integers(0, 2**40)
+
+# More make a subset no more telling.
+_MOST_NPUS_OF_A_SUBSET = 9
 
 json_values: st.SearchStrategy[JsonValue] = st.recursive(
     st.none()
@@ -187,3 +191,9 @@ def _provenances(draw: st.DrawFn) -> Provenance:
         draw(texts),
         draw(options),
     )
+
+
+def some_npus(topology: Topology) -> st.SearchStrategy[list[int]]:
+    """Up to nine NPUs of a topology, in any order, each once."""
+    npus = st.integers(0, topology.num_npus - 1)
+    return st.lists(npus, min_size=1, max_size=_MOST_NPUS_OF_A_SUBSET, unique=True)

@@ -52,7 +52,7 @@ def test_other_bytes_are_refused_with_the_file(content: bytes, reason: str) -> N
 
 def test_traces_and_nodes_need_no_protobuf() -> None:
     code = (
-        "import sys, hub_core; hub_core.chakra_traces, hub_core.NodeTable, hub_core.ChakraWriteOptions;"
+        "import sys, hub_core; hub_core.chakra_traces, hub_core.NodeTable, hub_core.TraceOptions;"
         "sys.exit('google.protobuf' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

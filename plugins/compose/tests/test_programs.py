@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, Contributions, CustomContract
-from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
+from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import StepTableBuilder
+from hub_core.testing import promise_of
 from hub_core.verification import verify
 
 RANKS, UNITS = 3, 2
@@ -58,22 +58,8 @@ class CheckedProgram:
         self.held[target] = self.held[source] + (self.held[target] if adds else Counter())
 
     def algorithm(self) -> Algorithm:
-        rows = [
-            (rank, unit, *contribution)
-            for (rank, buffer, unit), contents in sorted(self.held.items())
-            if buffer is Buffer.OUTPUT
-            for contribution in sorted(contents.elements())
-        ]
-        sizes = np.full(RANKS, UNITS, np.int64)
-        expected = Contributions(
-            *(np.asarray(column, np.int64) for column in zip(*rows, strict=True))
-        )
-        contract = CustomContract(sizes, sizes, np.ones(RANKS, np.bool_), expected)
-        return Algorithm(
-            Collective(CollectiveKind.CUSTOM, RANKS, UNITS, contract=contract),
-            self.builder.build(),
-            sizes,
-        )
+        promise = promise_of(self.held, RANKS, UNITS)
+        return Algorithm(promise, self.builder.build(), np.full(RANKS, UNITS, np.int64))
 
 
 places = st.tuples(

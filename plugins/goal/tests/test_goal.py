@@ -193,10 +193,8 @@ def test_irequires_means_to_wait_for_what_the_other_waits_for() -> None:
 def test_bad_files_are_refused_with_their_line(text: str, line: int, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         read_text(text)
-    assert (
-        caught.value.diagnostics[0].location.file,
-        caught.value.diagnostics[0].location.line,
-    ) == ("x.goal", line)
+    place = caught.value.diagnostics[0].location
+    assert (place.file, place.line) == ("x.goal", line)
 
 
 @given(st.binary(max_size=200))

@@ -17,6 +17,7 @@ from collhub_schedules.certificates.records import (
     TreeCount,
 )
 from collhub_schedules.chunks import Chunks
+from collhub_schedules.fastest import Searched, fastest_of
 from collhub_schedules.transfers import Transfers, link_channels
 
 __all__ = [
@@ -29,9 +30,11 @@ __all__ = [
     "CertifiedWay",
     "Chunks",
     "LinkCapacities",
+    "Searched",
     "Transfers",
     "TreeCount",
     "algorithm_of",
+    "fastest_of",
     "find_certificate",
     "link_channels",
     "network_object",

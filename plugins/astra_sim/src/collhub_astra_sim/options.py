@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core import TraceOptions
+from hub_core.plugin_api import LocalWorkOptions, OptionType, option
 
 CONGESTION_AWARE = "congestion-aware"
 CONGESTION_UNAWARE = "congestion-unaware"
@@ -16,7 +17,7 @@ BINARY_VARIABLE = "ASTRA_SIM_BIN"
 
 
 @dataclass(frozen=True, slots=True)
-class AnalyticalOptions:
+class AnalyticalOptions(LocalWorkOptions):
     """Options of the simulator `analytical`; bandwidths in bytes per second."""
 
     network: str = option(
@@ -32,25 +33,11 @@ class AnalyticalOptions:
         "or latency + size/bandwidth (alpha-beta)",
         choices=("serialization", "alpha-beta"),
     )
-    reduce_bandwidth: float | None = option(
-        OptionType.BANDWIDTH,
-        None,
-        "bytes reduced per second, as 200GB/s; not given: 1 ns each",
-    )
-    copy_bandwidth: float | None = option(
-        OptionType.BANDWIDTH,
-        None,
-        "bytes copied per second, as 1TB/s; not given: 1 ns each",
-    )
 
 
 @dataclass(frozen=True, slots=True)
-class AstraFolderOptions:
-    """Options of the writer `astra-sim`.
-
-    The last three are those of the writer `chakra`, which makes the traces, without `ranks`: a
-    folder runs as a whole, so all ranks are in it.
-    """
+class AstraFolderOptions(TraceOptions):
+    """Options of the writer `astra-sim`: those of its traces, and those of its network."""
 
     topology: str | None = option(
         OptionType.TEXT,
@@ -78,23 +65,6 @@ class AstraFolderOptions:
         OptionType.TEXT,
         None,
         "name of the algorithm's traces (default: the collective)",
-    )
-    size: int | None = option(
-        OptionType.SIZE,
-        None,
-        "size of the collective that comm_size is written for"
-        " (default: the algorithm's own size, else 1 MiB a unit)",
-    )
-    dialect: str = option(
-        OptionType.TEXT,
-        "both",
-        "how messages state their size: in bytes (absolute), in chunks (symbolic), or both",
-        choices=("both", "absolute", "symbolic"),
-    )
-    flatten: bool = option(
-        OptionType.BOOL,
-        False,
-        "write control dependencies as data dependencies, for readers that ignore them",
     )
 
 

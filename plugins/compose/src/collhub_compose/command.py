@@ -13,16 +13,12 @@ from hub_core.plugin_api import (
     Assignments,
     CommandContext,
     OpenedInput,
+    OutputRequest,
     OutputTarget,
     WrittenFiles,
     assign,
-    force_flag,
-    json_flag,
-    option_pairs,
     output_option,
-    strict_flag,
-    to_option,
-    verify_option,
+    output_options,
 )
 
 if TYPE_CHECKING:
@@ -94,23 +90,14 @@ def _parsed_ranks(
     metavar="FORMAT",
     help="Format of every IN (default: by suffix, then content).",
 )
-@to_option
-@option_pairs
-@verify_option
-@strict_flag
-@force_flag
-@json_flag
+@output_options
 @click.pass_obj
 def compose(
     context: CommandContext,
     sources: tuple[str, ...],
     out: str,
     source_format: str | None,
-    target_format: str | None,
-    assignments: Assignments,
-    strict: bool,
-    force: bool,
-    as_json: bool,
+    output: OutputRequest,
     **composition: Unpack[_Composition],
 ) -> None:
     """Run each IN on what the one before leaves in OUTPUT, without a barrier between them:
@@ -120,21 +107,20 @@ def compose(
     the writer that declare it; reader.KEY and writer.KEY name one side.
     """
     _check_request(sources, composition)
-    target = context.output_target(out, target_format, as_json=as_json)
+    target = context.output_target(out, output)
     opened = [context.open_input(source, source_format) for source in sources]
-    parts, writer_options = _read(context, opened, target, assignments)
+    parts, writer_options = _read(context, opened, target, output.assignments)
     with context.progress("composing"):
         algorithm = _composed(parts, composition)
     written = context.write_output(
         algorithm,
         target,
         writer_options,
-        strict=strict,
-        force=force,
+        output,
         losses=_losses(parts, algorithm),
         work="composition",
     )
-    if as_json:
+    if output.as_json:
         context.print_json(_document(_CompositionMade(opened, target, algorithm, written)))
     else:
         context.say_written(written, f"{_description(algorithm)}: ")

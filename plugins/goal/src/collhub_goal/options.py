@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import LocalWorkOptions, OptionType, option
 
 
 @dataclass(frozen=True, slots=True)
-class GoalWriteOptions:
+class GoalWriteOptions(LocalWorkOptions):
     """What a schedule states beside messages, and how long local work takes.
 
     `size` in bytes; bandwidths in bytes per second, for local steps that state no time.
@@ -30,14 +30,4 @@ class GoalWriteOptions:
         "none",
         "what the number of the nic is taken from",
         choices=("channel", "none"),
-    )
-    reduce_bandwidth: float | None = option(
-        OptionType.BANDWIDTH,
-        None,
-        "bytes reduced per second, as 200GB/s; not given: 1 ns each",
-    )
-    copy_bandwidth: float | None = option(
-        OptionType.BANDWIDTH,
-        None,
-        "bytes copied per second, as 1TB/s; not given: 1 ns each",
     )

@@ -21,31 +21,17 @@ _AGREEMENT = {
 
 def run_document(source: str, done: LocalRun) -> dict[str, JsonValue]:
     """The report as `report-run-1` describes it; `source`: the input as the user named it."""
-    setup, outcome = done.setup, done.outcome
-    judgement = outcome.judgement
+    outcome = done.outcome
     return {
         "schema": "collhub/report-run-1",
         "source": source,
         "executor": done.executor,
-        "collective": str(setup.algorithm.collective.kind),
-        "num_ranks": setup.algorithm.num_ranks,
-        "collective_bytes": setup.collective_bytes,
-        "dtype": setup.dtype.name,
-        "reduce_op": str(setup.op),
-        "in_place": setup.in_place,
+        **outcome.fields(),
         "levels": done.result.statistics.get("levels", 0),
         "messages": done.result.statistics.get("messages", 0),
-        "ok": outcome.ok,
-        "comparison": str(judgement.comparison),
-        "max_abs_error": judgement.max_abs_error,
-        "error_bound": judgement.max_bound,
-        "ranks_agree_bitwise": judgement.ranks_agree,
+        "error_bound": outcome.judgement.max_bound,
         "order_kept": done.order_kept,
-        "time_s": outcome.time_s,
         "repeat_times_s": list(outcome.repeat_times_s),
-        "algorithm_bandwidth_bytes_per_s": outcome.algorithm_bandwidth,
-        "bus_bandwidth_bytes_per_s": outcome.bus_bandwidth,
-        "native_time_s": outcome.native_time_s,
         "native_repeat_times_s": list(outcome.native_times_s),
         "diagnostics": [diagnostic_object(found) for found in done.findings()],
     }

@@ -21,16 +21,12 @@ from hypothesis import strategies as st
 from hub_core.model import (
     Algorithm,
     Buffer,
-    Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
     HubError,
     StepKind,
     StepTableBuilder,
 )
 from hub_core.plugin_api import Source
-from hub_core.testing import algorithms
+from hub_core.testing import algorithms, promise_of
 from hub_core.verification import verify
 
 RANKS, UNITS = 3, 4
@@ -84,19 +80,8 @@ class RandomMoves:
         self.held |= dict(zip(target, sums, strict=True))
 
     def algorithm(self) -> Algorithm:
-        rows = [
-            (rank, unit, *contribution)
-            for (rank, buffer, unit), contents in sorted(self.held.items())
-            if buffer is Buffer.OUTPUT
-            for contribution in sorted(contents.elements())
-        ]
-        sizes = np.full(RANKS, UNITS, np.int64)
-        expected = Contributions(
-            *(np.asarray([row[column] for row in rows], np.int64) for column in range(4))
-        )
-        contract = CustomContract(sizes, sizes, np.ones(RANKS, np.bool_), expected)
-        collective = Collective(CollectiveKind.CUSTOM, RANKS, UNITS, contract=contract)
-        return Algorithm(collective, self.builder.build(), np.full(RANKS, UNITS, np.int64))
+        promise = promise_of(self.held, RANKS, UNITS)
+        return Algorithm(promise, self.builder.build(), np.full(RANKS, UNITS, np.int64))
 
 
 def _cells(place: Cell, count: int) -> list[Cell]:

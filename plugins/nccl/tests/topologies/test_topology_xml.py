@@ -250,10 +250,8 @@ def test_machines_without_ports_need_their_speed(corpus: Path) -> None:
 def test_bad_files_are_refused_with_their_line(text: str, line: int, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         read_text(text)
-    assert (
-        caught.value.diagnostics[0].location.file,
-        caught.value.diagnostics[0].location.line,
-    ) == ("machine.xml", line)
+    place = caught.value.diagnostics[0].location
+    assert (place.file, place.line) == ("machine.xml", line)
 
 
 def test_unknown_gpus_and_links_are_named_with_the_option_that_helps() -> None:

@@ -8,6 +8,7 @@ from statistics import median
 from collhub_execution.judgement.bandwidth import algorithm_bandwidth, bus_bandwidth
 from collhub_execution.judgement.judge import OutputJudgement
 from collhub_execution.running.setup import RunSetup
+from hub_core.model import JsonValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +45,23 @@ class RunOutcome:
         """Bytes per second, as nccl-tests defines it; None for custom collectives."""
         setup = self.setup
         return bus_bandwidth(setup.algorithm.collective, setup.collective_bytes, self.time_s)
+
+    def fields(self) -> dict[str, JsonValue]:
+        """What reports say of a run, in the order in which they say it."""
+        setup, judgement = self.setup, self.judgement
+        return {
+            "ok": self.ok,
+            "collective": str(setup.algorithm.collective.kind),
+            "num_ranks": setup.algorithm.num_ranks,
+            "collective_bytes": setup.collective_bytes,
+            "dtype": setup.dtype.name,
+            "reduce_op": str(setup.op),
+            "in_place": setup.in_place,
+            "comparison": str(judgement.comparison),
+            "max_abs_error": judgement.max_abs_error,
+            "ranks_agree_bitwise": judgement.ranks_agree,
+            "time_s": self.time_s,
+            "algorithm_bandwidth_bytes_per_s": self.algorithm_bandwidth,
+            "bus_bandwidth_bytes_per_s": self.bus_bandwidth,
+            "native_time_s": self.native_time_s,
+        }

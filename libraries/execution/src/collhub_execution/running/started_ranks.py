@@ -229,25 +229,4 @@ def _report(
     # Times that were never written are zeros: the library has no such collective.
     native_times = tuple(native.tolist()) if native.all() else ()
     outcome = RunOutcome(setup, judgement, tuple(spans.tolist()), native_times)
-    return StartedRunReport(_fields(outcome), judgement.diagnostics)
-
-
-def _fields(outcome: RunOutcome) -> dict[str, JsonValue]:
-    """The fields, in the order in which they are printed."""
-    setup, judgement = outcome.setup, outcome.judgement
-    return {
-        "ok": outcome.ok,
-        "collective": str(setup.algorithm.collective.kind),
-        "num_ranks": setup.algorithm.num_ranks,
-        "collective_bytes": setup.collective_bytes,
-        "dtype": setup.dtype.name,
-        "reduce_op": str(setup.op),
-        "in_place": setup.in_place,
-        "comparison": str(judgement.comparison),
-        "max_abs_error": judgement.max_abs_error,
-        "ranks_agree_bitwise": judgement.ranks_agree,
-        "time_s": outcome.time_s,
-        "algorithm_bandwidth_bytes_per_s": outcome.algorithm_bandwidth,
-        "bus_bandwidth_bytes_per_s": outcome.bus_bandwidth,
-        "native_time_s": outcome.native_time_s,
-    }
+    return StartedRunReport(outcome.fields(), judgement.diagnostics)

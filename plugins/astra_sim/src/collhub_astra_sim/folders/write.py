@@ -14,7 +14,6 @@ from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
 from collhub_astra_sim.networks.expressible import AstraNetwork, expressed, fully_connected
 from collhub_astra_sim.options import CONGESTION_AWARE, AstraFolderOptions
 from hub_core import (
-    ChakraWriteOptions,
     NodeTable,
     NodeType,
     chakra_bytes,
@@ -67,7 +66,7 @@ def folder_of(
     nodes = chakra_nodes(algorithm, size)
     _check_messages(nodes, algorithm)
     network = _network(topology, placement, nodes, is_congestion_aware)
-    traces = _traces(algorithm, options)
+    traces = chakra_traces(algorithm, options)
     losses = own_losses(algorithm, nodes, network, is_congestion_aware)
     return AstraFolder(
         name,
@@ -79,16 +78,6 @@ def folder_of(
         traces,
         (*traces.losses, *network.losses, *losses),
     )
-
-
-def _traces(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
-    """The algorithm's traces, by the writer `chakra`."""
-    trace_options = ChakraWriteOptions(
-        size=options.size,
-        dialect=options.dialect,
-        flatten=options.flatten,
-    )
-    return chakra_traces(algorithm, trace_options)
 
 
 def _name(options: AstraFolderOptions, kind: CollectiveKind) -> str:

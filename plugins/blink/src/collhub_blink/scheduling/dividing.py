@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from collhub_packing.pipelining import Pipeline
+from collhub_schedules import fastest_of
 
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
@@ -54,23 +55,7 @@ def divided(
 
     Ctrl-C keeps the best so far.
     """
-    best: Divided | None = None
-    try:
-        for found in _divisions(planes, whole, time_ns):
-            if best is None or found.time_ns < best.time_ns:
-                best = found
-            if found.is_interrupted:
-                break
-    except KeyboardInterrupt:
-        if best is None:
-            raise
-        return replace(best, is_interrupted=True)
-    except InputError as error:
-        # A share may be too small for the stated chunks where all data on one plane, which came
-        # first, is not.
-        if best is None or error.diagnostics[0].code != "size-too-small":
-            raise
-    return best
+    return fastest_of(_divisions(planes, whole, time_ns), lambda found: found.time_ns)
 
 
 def _divisions(
@@ -78,17 +63,32 @@ def _divisions(
     whole: PackingTask,
     time_ns: PipelineTimer,
 ) -> Iterator[Divided]:
-    """All data on the plane that is fastest for it, then shares by rate and start-up.
-
-    Measured times correct these. A plane's rate is at first that of its trees, and then what it
-    carried in the measured time: the latencies, and the filling of the pipeline, lower it.
-    """
-    size = whole.collective_bytes
+    """All data on the plane that is fastest for it, then shares of several planes."""
     channels = [_channel(plane) for plane in planes]
-    alone = _on_quickest(planes, channels, size, time_ns)
+    alone = _on_quickest(planes, channels, whole.collective_bytes, time_ns)
     if alone is None:
         return
     yield _division(whole, [alone], time_ns)
+    try:
+        yield from _balanced(planes, channels, whole, time_ns)
+    except InputError as error:
+        # A share may be too small for the stated chunks where all data on one plane is not.
+        if error.diagnostics[0].code != "size-too-small":
+            raise
+
+
+def _balanced(
+    planes: Sequence[Plane],
+    channels: Sequence[Channel],
+    whole: PackingTask,
+    time_ns: PipelineTimer,
+) -> Iterator[Divided]:
+    """Shares by rate and start-up, which measured times correct.
+
+    A plane's rate is at first that of its trees, and then what it carried in the measured time: the
+    latencies, and the filling of the pipeline, lower it.
+    """
+    size = whole.collective_bytes
     balance = balanced_shares(size, *channels)
     # Simple fractions, since the first shares are corrected anyway.
     parts = [Fraction(share / size).limit_denominator(_FINEST) for share in balance]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from collhub_schedules import fastest_of
+
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.schedules import Scheduled, coarser, schedule
@@ -35,16 +37,7 @@ def fastest(
 
     Ctrl-C ends the search, and passes where there is nothing yet.
     """
-    best: TimedSchedule | None = None
-    try:
-        for made in _candidates(task, packings, judge):
-            if best is None or made.time_ns < best.time_ns:
-                best = made
-    except KeyboardInterrupt:
-        if best is None:
-            raise
-        return TimedSchedule(best.packing, best.scheduled, best.time_ns, is_interrupted=True)
-    return best
+    return fastest_of(_candidates(task, packings, judge), lambda made: made.time_ns)
 
 
 def _candidates(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from collhub_schedules import fastest_of
 
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.reach import hops_from, unreachable
@@ -125,20 +126,19 @@ def best_all_gather(
     variants = _variants(network, origin, step_ps, arrival, is_quick=number > 1)
     fewest = fewest_steps(network, origin)
     tried = range(first_seed, first_seed + number)
-    best: LockstepResult | None = None
-    try:
+
+    def results() -> Iterator[LockstepResult]:
+        least_ps: int | None = None
         for variant in variants:
-            if best is not None and variant.bound_ps(fewest) >= best.log.time_ps:
+            # No better by its bound alone.
+            if least_ps is not None and variant.bound_ps(fewest) >= least_ps:
                 continue
             found = variant.best(tried, fewest, threads, progress)
-            if best is None or found.log.time_ps < best.log.time_ps:
-                best = found
-            if found.is_interrupted:
-                raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        if best is None:
-            raise
-        return replace(best, is_interrupted=True)
+            least_ps = found.log.time_ps if least_ps is None else min(least_ps, found.log.time_ps)
+            yield found
+
+    best = fastest_of(results(), lambda result: result.log.time_ps)
+    # There is always a variant, and the first is tried.
     assert best is not None
     return best
 

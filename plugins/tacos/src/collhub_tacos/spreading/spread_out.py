@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from collhub_schedules import fastest_of
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
@@ -131,18 +132,9 @@ def spread_out(task: SpreadTask, progress: Progress) -> SpreadResult:
     Ctrl-C ends the search; without a result it is raised again. Raises `InputError` for a network
     that does not connect those who must be, and for a log beyond the setting's memory.
     """
-    best: SpreadResult | None = None
-    try:
-        for kernel in _kernels(task):
-            found = kernel(task, progress)
-            if best is None or found.time_ps < best.time_ps:
-                best = found
-            if found.is_interrupted:
-                break
-    except KeyboardInterrupt:
-        if best is None:
-            raise
-        return replace(best, is_interrupted=True)
+    results = (kernel(task, progress) for kernel in _kernels(task))
+    best = fastest_of(results, lambda result: result.time_ps)
+    # There is a kernel for every network.
     assert best is not None
     return best
 
