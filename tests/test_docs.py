@@ -42,6 +42,7 @@ PLUGINS = (
     "collhub_astra_sim",
     "collhub_blink",
     "collhub_certificates",
+    "collhub_classic",
     "collhub_compose",
     "collhub_goal",
     "collhub_local",

@@ -14,6 +14,7 @@ PLUGINS = (
     "astra_sim",
     "blink",
     "certificates",
+    "classic",
     "compose",
     "goal",
     "local",

@@ -1,0 +1,1 @@
+"""Classic collective algorithms as synthesizers: rings, trees, butterflies and their kin."""

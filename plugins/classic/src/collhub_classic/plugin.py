@@ -1,0 +1,46 @@
+"""Offers of this distribution to the hub: a synthesizer for every classic algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_classic.options import (
+    ChunkedOptions,
+    ClassicOptions,
+    GridOptions,
+    PatOptions,
+    RadixOptions,
+    RingsOptions,
+)
+from hub_core.plugin_api import Synthesizer, hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+_SYNTHESIZERS: tuple[tuple[str, str, type], ...] = (
+    ("ring", "one ring; a chain for broadcast and reduce", ChunkedOptions),
+    ("bidirectional-ring", "half of the data either way round", ClassicOptions),
+    ("rings", "rings without a common link, each with a part of the data", RingsOptions),
+    ("recursive-doubling", "exchanges at distances 1, 2, 4, ...", ClassicOptions),
+    ("halving-doubling", "Rabenseifner's: halves out, then doubling back", ClassicOptions),
+    ("bruck", "logarithmic rounds for any number of ranks", ClassicOptions),
+    ("binomial", "binomial trees", ClassicOptions),
+    ("k-nomial", "trees in which a rank sends to several others a round", RadixOptions),
+    ("double-binary-tree", "half of the data on either of NCCL's two trees", ChunkedOptions),
+    ("direct", "every rank to every other one, all at once", ClassicOptions),
+    ("pairwise", "every rank to every other one, one after another", ClassicOptions),
+    ("neighbour-exchange", "pairs of blocks between neighbours", ClassicOptions),
+    ("pat", "NCCL's parallel aggregated trees", PatOptions),
+    ("sparbit", "far small messages first, in logarithmic rounds", ClassicOptions),
+    ("swing", "partners left and right in turn, at short distances", ClassicOptions),
+    ("torus-rings", "rings along every dimension of a grid", GridOptions),
+    ("hierarchical", "all pairs within groups, rings between them", GridOptions),
+)
+
+
+@hookimpl
+def collhub_producers() -> Sequence[Synthesizer]:
+    """Describe the synthesizers."""
+    return [
+        Synthesizer(name, text, f"collhub_classic.offers:{name.replace('-', '_')}", options)
+        for name, text, options in _SYNTHESIZERS
+    ]

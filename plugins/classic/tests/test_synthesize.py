@@ -1,0 +1,143 @@
+"""Requests: options, roots, subsets of NPUs, and what cannot be made."""
+
+from __future__ import annotations
+
+import pytest
+from collhub_classic.plugin import collhub_producers
+from collhub_classic.synthesize import synthesize
+
+import hub_core
+from hub_core import Collective, CollectiveKind, HubError, verify
+from hub_core.network import Occupancy
+from hub_core.plugin_api import SynthesisRequest, SynthesisResult
+
+OPTIONS = {offer.name: offer.options for offer in collhub_producers()}
+
+
+def make(
+    name: str,
+    kind: CollectiveKind,
+    topology: str,
+    *,
+    npus: tuple[int, ...] | None = None,
+    size: int = 1 << 20,
+    root: int | None = None,
+    **options: object,
+) -> SynthesisResult:
+    network = hub_core.parse_topology(topology)
+    chosen = tuple(range(network.num_npus)) if npus is None else npus
+    collective = Collective(kind, len(chosen), len(chosen), root=root, in_place=True)
+    request = SynthesisRequest(collective, network, size, chosen, Occupancy.SERIALIZATION)
+    return synthesize(name, request, OPTIONS[name](**options))
+
+
+@pytest.mark.parametrize("root", range(5))
+@pytest.mark.parametrize("name", ["ring", "binomial", "direct"])
+@pytest.mark.parametrize("kind", [CollectiveKind.BROADCAST, CollectiveKind.REDUCE])
+def test_any_rank_can_be_the_root(name: str, kind: CollectiveKind, root: int) -> None:
+    result = make(name, kind, "ring:5", root=root)
+    assert result.algorithm.collective.root == root
+    assert verify(result.algorithm).ok
+
+
+@pytest.mark.parametrize("root", range(5))
+@pytest.mark.parametrize("name", ["binomial", "direct"])
+@pytest.mark.parametrize("kind", [CollectiveKind.GATHER, CollectiveKind.SCATTER])
+def test_shares_come_from_and_go_to_any_root(name: str, kind: CollectiveKind, root: int) -> None:
+    assert verify(make(name, kind, "ring:5", root=root).algorithm).ok
+
+
+@pytest.mark.parametrize("name", ["ring", "bruck", "pat", "direct"])
+def test_some_npus_among_others_make_a_custom_collective(name: str) -> None:
+    result = make(name, CollectiveKind.ALL_GATHER, "ring:8", npus=(6, 1, 4))
+    algorithm = result.algorithm
+    assert (algorithm.collective.kind, algorithm.num_ranks) == (CollectiveKind.CUSTOM, 8)
+    assert set(algorithm.steps.rank.tolist()) == {1, 4, 6}
+    assert verify(algorithm).ok
+
+
+def test_a_stated_order_is_the_order_of_the_ring() -> None:
+    steps = make("ring", CollectiveKind.ALL_GATHER, "fc:4", order="0,2,1,3").algorithm.steps
+    sends = steps.sends
+    pairs = set(zip(steps.rank[sends].tolist(), steps.peer[sends].tolist(), strict=True))
+    assert pairs == {(0, 2), (2, 1), (1, 3), (3, 0)}
+
+
+def test_the_order_of_a_ring_follows_the_links_of_the_topology() -> None:
+    result = make("ring", CollectiveKind.ALL_REDUCE, "dgx1v")
+    network = hub_core.parse_topology("dgx1v")
+    links = set(zip(network.source.tolist(), network.destination.tolist(), strict=True))
+    steps = result.algorithm.steps
+    sends = steps.sends
+    assert set(zip(steps.rank[sends].tolist(), steps.peer[sends].tolist(), strict=True)) <= links
+
+
+def test_rings_of_a_dgx1v_use_every_link_of_every_gpu() -> None:
+    result = make("rings", CollectiveKind.ALL_REDUCE, "dgx1v", size=1 << 26)
+    # Six NVLinks a GPU.
+    assert result.statistics["rings"] == 6
+    assert verify(result.algorithm).ok
+
+
+def test_rings_of_a_cluster_leave_every_node_by_every_network_card() -> None:
+    result = make("rings", CollectiveKind.ALL_GATHER, "dgx-a100:2")
+    assert result.statistics["rings"] == 8
+    steps = result.algorithm.steps
+    crosses = steps.sends & (steps.rank // 8 != steps.peer // 8)
+    assert set(steps.rank[crosses].tolist()) == set(range(16))
+
+
+def test_groups_of_the_topology_are_the_levels() -> None:
+    result = make("hierarchical", CollectiveKind.ALL_REDUCE, "dgx-a100:2")
+    assert result.statistics["sizes"] == "8x2"
+    assert verify(result.algorithm).ok
+
+
+def test_three_levels_can_be_stated() -> None:
+    result = make("hierarchical", CollectiveKind.REDUCE_SCATTER, "fc:24", sizes="4x3x2")
+    assert verify(result.algorithm).ok
+
+
+def test_dimensions_of_a_torus_are_used_all_at_once() -> None:
+    result = make("torus-rings", CollectiveKind.ALL_REDUCE, "torus:3x3x3")
+    steps = result.algorithm.steps
+    assert sorted(set(steps.channel.tolist())) == list(range(6))
+    assert verify(result.algorithm).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("ring", {"order": "0,1"}, "does not name each of 0..7 once"),
+        ("ring", {"order": "zero"}, "is not a list of ranks"),
+        ("pat", {"aggregation": 3}, "3 is not a power of two up to 4"),
+        ("hierarchical", {"sizes": "3x3"}, "3x3 is not 8 ranks"),
+        ("hierarchical", {"sizes": "4by2"}, "'4by2' is not a list of sizes"),
+        ("rings", {"rings": 5}, "4 rings without a common link were found, not 5"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    name: str, options: dict[str, object], says: str
+) -> None:
+    with pytest.raises(HubError, match=says):
+        make(name, CollectiveKind.ALL_GATHER, "fc:8", **options)
+
+
+def test_odd_ranks_have_no_neighbours_to_exchange_with() -> None:
+    with pytest.raises(HubError, match="exchange in pairs, but there are 5 ranks"):
+        make("neighbour-exchange", CollectiveKind.ALL_GATHER, "ring:5")
+
+
+def test_more_parts_than_bytes_are_refused() -> None:
+    with pytest.raises(HubError, match="7 bytes cannot be cut in 8 parts"):
+        make("ring", CollectiveKind.ALL_GATHER, "ring:8", size=7)
+
+
+def test_one_rank_alone_is_refused() -> None:
+    with pytest.raises(HubError, match="one rank has nothing to send"):
+        make("ring", CollectiveKind.ALL_GATHER, "ring:2", npus=(1,))
+
+
+def test_the_same_request_gives_the_same_algorithm() -> None:
+    one, other = (make("rings", CollectiveKind.ALL_GATHER, "torus:4x4") for _ in range(2))
+    assert not one.algorithm.differences(other.algorithm)
