@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     )
     from hub_core.model.levels import Order, topological_levels
     from hub_core.model.losses import Loss, LossPolicy, apply_policy, loss_object
-    from hub_core.model.membership import collective_among, with_ranks_named
     from hub_core.model.messages import Messages, connection_keys, match_messages, pair_in_order
     from hub_core.model.quantities import (
         format_bandwidth,
@@ -124,7 +123,6 @@ __all__ = [
     "UsageError",
     "action",
     "apply_policy",
-    "collective_among",
     "connection_keys",
     "counted_positions",
     "csr",
@@ -158,7 +156,6 @@ __all__ = [
     "run_starts",
     "sorted_ordinals",
     "topological_levels",
-    "with_ranks_named",
 ]  # fmt: skip
 
 _HOMES = {
@@ -181,7 +178,6 @@ _HOMES = {
     ),
     "hub_core.model.levels": "Order topological_levels",
     "hub_core.model.losses": "Loss LossPolicy apply_policy loss_object",
-    "hub_core.model.membership": "collective_among with_ranks_named",
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
     "hub_core.model.quantities": (
         "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"

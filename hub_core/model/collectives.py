@@ -42,13 +42,20 @@ class Contributions:
         return len(self.rank)
 
     def where(self, mask: BoolArray) -> Contributions:
-        """The rows of a mask.
-
-        `mask`: bool[rows].
-        """
+        """The rows where `mask`, bool[rows], holds."""
         return Contributions(
             self.rank[mask], self.offset[mask], self.source_rank[mask], self.source_unit[mask]
         )
+
+    def with_ranks_named(self, num_ranks: int) -> Contributions:
+        """The same relation with a row for every contributing rank in the place of `ALL_RANKS`."""
+        is_everyone = self.source_rank == ALL_RANKS
+        if not is_everyone.any():
+            return self
+        times = np.where(is_everyone, num_ranks, 1)
+        row = np.repeat(np.arange(len(self)), times)
+        named = np.where(is_everyone[row], counted_positions(times), self.source_rank[row])
+        return Contributions(self.rank[row], self.offset[row], named, self.source_unit[row])
 
 
 @dataclass(frozen=True, slots=True)
