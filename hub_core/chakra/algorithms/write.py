@@ -1,4 +1,4 @@
-"""Write algorithms as traces of collective profile v1, and node tables as plain traces."""
+"""Write algorithms as traces of collective profile v1."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from hub_core.chakra.algorithms.encode_nodes import Plan, encode_plain, encode_profile
+from hub_core.chakra.algorithms.encode_nodes import Plan, encode_nodes
 from hub_core.chakra.algorithms.lowering import lower
-from hub_core.chakra.algorithms.profile import (
-    VERSION,
-    default_bytes,
-    metadata_entries,
-)
+from hub_core.chakra.algorithms.profile import VERSION, default_bytes, metadata_entries
 from hub_core.chakra.codec.attributes import LARGEST
 from hub_core.chakra.codec.metadata import encode_metadata
-from hub_core.chakra.codec.nodes import NodeTable
 from hub_core.chakra.formats import ChakraWriteOptions
 from hub_core.model import (
     Algorithm,
@@ -43,9 +38,8 @@ _LEFT_OUT = "a buffer side or a peer that the step does not use is not written"
 def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
     """Write one trace a rank, encoded when its artifact's content is asked for.
 
-    Raises `UsageError` for the symbolic dialect of an
-    algorithm whose sizes are bytes or whose unit_count exceeds int32, and for ranks that the
-    algorithm has not.
+    Raises `UsageError` for the symbolic dialect of an algorithm whose sizes are bytes or whose
+    unit_count exceeds int32, and for ranks that the algorithm has not.
     """
     plan = _plan(algorithm, options)
     files = _Files(plan)
@@ -92,15 +86,6 @@ def _chosen_ranks(text: str | None, num_ranks: int) -> Sequence[int]:
         message = f"rank {ranks[-1]} is not in 0..{num_ranks - 1}"
         raise UsageError(message, cure="name ranks of the algorithm", code="rank-range")
     return ranks
-
-
-def write_nodes(nodes: NodeTable, *, version: str = VERSION) -> list[bytes]:
-    """Write a table of nodes as plain traces, one a rank: its own ids, order, tags, no profile.
-
-    Durations are rounded to microseconds, the only unit that a plain trace has.
-    """
-    start = encode_metadata(version, ())
-    return [start + records for records in encode_plain(nodes, range(nodes.num_ranks))]
 
 
 def _has_triple(algorithm: Algorithm) -> bool:
@@ -161,14 +146,10 @@ class _Files:
             group = int(self._group_of_rank[rank])
             first, after = np.searchsorted(self._group_of_rank, [group, group + 1]).tolist()
             self._ranks = range(first, after)
-            self._records = encode_profile(self._plan, self._ranks)
-        return self._metadata(rank) + self._records[rank - self._ranks.start]
-
-    def _metadata(self, rank: int) -> bytes:
-        """Record 0 of one rank."""
+            self._records = encode_nodes(self._plan, self._ranks)
         plan = self._plan
         # A default size would claim bytes where the file states chunks only.
         has_size = plan.dialect != "symbolic" or plan.is_stated
         size = plan.bound_bytes if has_size else None
         entries = metadata_entries(plan.algorithm, rank, size, plan.is_stated)
-        return encode_metadata(VERSION, entries)
+        return encode_metadata(VERSION, entries) + self._records[rank - self._ranks.start]
