@@ -1,7 +1,4 @@
-"""Parse JSON without guessing: UTF-8, no key twice, no NaN, bounded nesting.
-
-Each defect is named with its line where the parser knows it.
-"""
+"""Parse JSON without guessing: UTF-8, no key twice, no NaN, bounded nesting; defects have lines."""
 
 from __future__ import annotations
 

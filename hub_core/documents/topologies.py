@@ -69,10 +69,7 @@ def topology_from_json(source: Source) -> Topology:
 
 
 def topology_to_json(topology: Topology) -> bytes:
-    """The canonical document: sorted keys, one line a link, bytes/s and s.
-
-    Equal topologies give equal bytes.
-    """
+    """The canonical document, sorted keys, one line a link, bytes/s and s: byte-stable."""
     npus, names = topology.num_npus, list(topology.node_names)
     parts = {"schema": _compact(SCHEMA), "name": _compact(topology.name)}
     parts["npus"] = _compact(names[:npus] or npus)

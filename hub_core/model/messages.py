@@ -93,10 +93,7 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 
 
 def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Both columns in the order of the keys.
-
-    Ties stay as they stand.
-    """
+    """Both columns in the order of the keys; ties stay as they stand."""
     if is_sorted(keys):
         return rows, keys
     order = np.argsort(keys, kind="stable")
@@ -106,10 +103,7 @@ def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int6
 def _messages(
     send: Int64Array, receive: Int64Array, lonely_sends: Int64Array, lonely_receives: Int64Array
 ) -> Messages:
-    """Messages in the order of their sends.
-
-    Sends and receives pair up row by row.
-    """
+    """Messages in the order of their sends; sends and receives pair up row by row."""
     receive, send = _sorted_by_key(receive, send)
     return Messages(send, receive, np.sort(lonely_sends), np.sort(lonely_receives))
 

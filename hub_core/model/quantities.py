@@ -1,7 +1,4 @@
-"""Sizes, bandwidths and times as people write them.
-
-GB is 1e9, GiB is 2^30, and a bare number is refused.
-"""
+"""Sizes, bandwidths and times as people write them: GB is 1e9, GiB 2^30, a bare number refused."""
 
 from __future__ import annotations
 
@@ -29,10 +26,7 @@ _LARGEST_SIZE = 2**62
 
 
 def parse_size(text: str) -> int:
-    """Turn `1MiB`, `64KB`, `1.5GiB` into bytes.
-
-    Raises `UsageError` unless whole, positive and with a unit.
-    """
+    """Turn `1MiB` into bytes. Raises `UsageError` unless whole, positive and with a unit."""
     number, unit = _split(text, _BYTES, "size", "1MiB")
     # The double tells the order of magnitude, so that 1e999999999B is never expanded; the fraction
     # is exact.
@@ -45,10 +39,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Turn `50GB/s`, `50GiB/s` or `400Gbit/s` into bytes per second.
-
-    Raises `UsageError` for anything else.
-    """
+    """Turn `50GB/s`, `400Gbit/s` into bytes per second. Raises `UsageError` for anything else."""
     factors = {**_BYTES, **_BITS}
     units = {f"{unit}/s": float(factor) for unit, factor in factors.items()}
     number, unit = _split(text, units, "bandwidth", "50GB/s")
@@ -61,10 +52,7 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """Turn `500ns`, `0.5us` into seconds.
-
-    Raises `UsageError` for anything else.
-    """
+    """Turn `500ns`, `0.5us` into seconds. Raises `UsageError` for anything else."""
     number, unit = _split(text, _SECONDS, "time", "500ns")
     # Rounded to 1e-6 ns, so that what is written in ns, us or ms comes back to the digit.
     seconds = round(float(number) * _SECONDS[unit] * 1e9, 6) / 1e9
@@ -83,10 +71,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Write a bandwidth: `50 GB/s`, `53.69 GB/s`.
-
-    With the largest decimal unit below it and at most four digits.
-    """
+    """Write a bandwidth in the largest decimal unit below it, in four digits: `53.69 GB/s`."""
     for unit in ("TB", "GB", "MB", "KB"):
         if bytes_per_s >= _BYTES[unit]:
             return f"{bytes_per_s / _BYTES[unit]:.4g} {unit}/s"
@@ -94,10 +79,7 @@ def format_bandwidth(bytes_per_s: float) -> str:
 
 
 def format_time(nanoseconds: float) -> str:
-    """Write a time: `1.50 us`.
-
-    In the unit that keeps the number between 1 and 1000.
-    """
+    """Write a time in the unit that keeps the number between 1 and 1000: `1.50 us`."""
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if nanoseconds >= factor:
             return f"{nanoseconds / factor:.2f} {unit}"

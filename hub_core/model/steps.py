@@ -210,10 +210,7 @@ class StepTable:
 
 
 class StepTableBuilder:
-    """Collect steps one by one.
-
-    Each call returns a handle that later steps may name as a dependency.
-    """
+    """Collect steps one by one; each call returns a handle that later steps may depend on."""
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks

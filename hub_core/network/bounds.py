@@ -99,10 +99,7 @@ def _transfer_bound(
 def _distinct_needs(
     topology: Topology, delay: Float64Array, ends: Int64Array, needs: Float64Array
 ) -> list[tuple[int, float]]:
-    """(rank, need) for ranks with a need.
-
-    One of those that agree in need, sum of rates and sum of delays.
-    """
+    """(rank, need) of one rank of those that agree in need, sum of rates and sum of delays."""
     # On regular networks all ranks agree: one fill time instead of thousands.
     nodes, ranks = topology.num_nodes, len(needs)
     rates = np.bincount(ends, topology.bandwidth_bytes_per_s, nodes)[:ranks]
@@ -130,10 +127,7 @@ def _fill_time(topology: Topology, delay: Float64Array, mask: BoolArray, need: f
 
 
 def _latency_bound(collective: Collective, topology: Topology) -> float:
-    """The largest least latency from the root (to it, where it collects).
-
-    Without a root: from two ranks far apart.
-    """
+    """The largest least latency from (to) the root; without one, from two ranks far apart."""
     arcs = topology.arcs(backwards=collective.kind.traits.to_root)
     nodes = np.arange(topology.num_nodes)
     ranks = collective.num_ranks

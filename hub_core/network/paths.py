@@ -54,19 +54,13 @@ class Arcs:
 
     @cached_property
     def entering(self) -> ArcGroups:
-        """The arcs by head.
-
-        In arc order within a group, so that the first of a tie stands first.
-        """
+        """The arcs by head, in arc order within a group: the first of a tie stands first."""
         rows = np.argsort(self.head, kind="stable")
         return ArcGroups(rows, *np.unique(self.head[rows], return_index=True))
 
     @cached_property
     def _leaving(self) -> tuple[Int64Array, Int64Array]:
-        """The arcs by tail, in arc order within a node.
-
-        (indptr, rows), int64[nodes + 1] and int64[arcs].
-        """
+        """(indptr, rows) of the arcs by tail, in arc order within a node."""
         return csr(self.tail, np.arange(len(self.tail)), self.num_nodes)
 
     def hops_from(self, starts: Int64Array) -> Int64Array:

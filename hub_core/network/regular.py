@@ -41,10 +41,7 @@ def switch(text: TopologyText) -> Topology:
 
 
 def hypercube(text: TopologyText) -> Topology:
-    """`hypercube:3`: 2^3 NPUs in three dimensions of two.
-
-    Links join those whose numbers differ in one bit.
-    """
+    """`hypercube:3`: 2^3 NPUs, a link between those whose numbers differ in one bit."""
     (order,) = text.parameters(1, "x", "hypercube:3 for 8 NPUs")
     if order > MAX_ORDER:
         raise text.error(f"the order is not in 1..{MAX_ORDER}", "hypercube:3 has 8 NPUs")

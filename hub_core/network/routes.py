@@ -27,10 +27,7 @@ _SEARCH_CELLS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """One path per (source, destination) pair.
-
-    The link rows of pair i, in order, are `links[indptr[i]:indptr[i + 1]]`; both int64.
-    """
+    """One path a pair: its link rows, in order, are `links[indptr[i]:indptr[i + 1]]`; int64."""
 
     indptr: Int64Array
     links: Int64Array
@@ -49,10 +46,7 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
 
 
 def joined_routes(count: int, found: Sequence[tuple[Int64Array, Routes]]) -> Routes:
-    """Routes of `count` pairs from parts, each with the routes of some pairs.
-
-    Pairs in no part have an empty route.
-    """
+    """Routes of `count` pairs from parts with the routes of some; pairs in no part have none."""
     length = np.zeros(count, np.int64)
     for pairs, routes in found:
         length[pairs] = np.diff(routes.indptr)

@@ -66,10 +66,7 @@ class TopologyText:
         return stated
 
     def error(self, message: str, cure: str) -> UsageError:
-        """An error that names the topology.
-
-        To be raised by the caller.
-        """
+        """An error that names the topology, to be raised by the caller."""
         message = f"topology {self.text!r}: {message}"
         return UsageError(message, cure=cure, code="invalid-topology-text")
 
@@ -177,10 +174,7 @@ def regular_topology(text: TopologyText, kind: DimensionKind, most_dimensions: i
 
 
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """The topology of one plane.
-
-    With the NPUs that the text wants.
-    """
+    """The topology of one plane, with the NPUs that the text wants."""
     topology = _whole(text, find_builder)
     return topology if text.npus is None else topology.subset(text.npus)
 

@@ -32,10 +32,7 @@ class DimensionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One dimension of a regular network; node id = a0 + n0 * (a1 + n1 * (a2 ...)).
-
-    The latency is per hop.
-    """
+    """One dimension of a regular network, latency per hop; node id = a0 + n0 * (a1 + n1 * ...)."""
 
     kind: DimensionKind
     size: int
@@ -94,10 +91,7 @@ class Topology:
             column.flags.writeable = False
 
     def _columns(self) -> tuple[Int64Array | Float64Array, ...]:
-        """The columns of the links.
-
-        All of one length.
-        """
+        """The columns of the links, all of one length."""
         ends = (self.source, self.destination)
         return *ends, self.bandwidth_bytes_per_s, self.latency_s, self.plane
 
@@ -254,19 +248,13 @@ class Topology:
             yield Link(*row)
 
     def node_name(self, node: int) -> str:
-        """Name of a node for people.
-
-        Its given name, else its number, `switch K` for switches.
-        """
+        """Name of a node for people: the given one, else its number, `switch K` for switches."""
         if self.node_names:
             return self.node_names[node]
         return str(node) if node < self.num_npus else f"switch {node - self.num_npus}"
 
     def arcs(self, *, backwards: bool = False) -> Arcs:
-        """The links as arcs for searches.
-
-        `backwards`: from destination to source.
-        """
+        """The links as arcs for searches; `backwards`: from destination to source."""
         if backwards:
             return Arcs(self.num_nodes, self.destination, self.source)
         return Arcs(self.num_nodes, self.source, self.destination)

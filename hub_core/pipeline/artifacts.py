@@ -1,7 +1,4 @@
-"""Put artifacts on disk all or nothing.
-
-Written beside their place first, then moved, taken back on any failure.
-"""
+"""Put artifacts on disk all or nothing: written beside their place, then moved or taken back."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ class Content:
 
 
 def name_defect(name: object, layout: Layout) -> str | None:
-    """Why an artifact may not have this name in this layout, or None.
-
-    No name leads out of its place.
-    """
+    """Why an artifact may not have this name, or None; no name leads out of its place."""
     if isinstance(name, str) and _SAFE_NAMES[layout].match(name):
         return None
     return f"{name!r:.80} does not fit the layout '{layout}'"
@@ -47,10 +41,7 @@ def name_defect(name: object, layout: Layout) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A checked place for output: `place` is the file, the prefix or the folder.
-
-    None is standard output.
-    """
+    """A checked `place` for output: a file, prefix or folder; None is standard output."""
 
     place: Path | None
     layout: Layout
@@ -152,10 +143,7 @@ def _stage(content: Content, scratch: Path, number: int) -> Path:
 
 
 def _move_all(moves: Sequence[tuple[Path, Path]], stale: Sequence[Path], scratch: Path) -> None:
-    """Move staged files to their targets and stale ones away.
-
-    On any exception undo what was done.
-    """
+    """Move staged files to their targets and stale ones away; undo it on any exception."""
     if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
         os.replace(*moves[0])
         return

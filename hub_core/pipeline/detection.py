@@ -41,10 +41,7 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
 
 
 def writer_for(out: str, registry: Registry) -> Provided[FormatWriter]:
-    """The writer that the suffix of an output path names.
-
-    A path without suffix means the canonical trace set.
-    """
+    """The writer that the suffix of a path names; without suffix, of the canonical traces."""
     writers = registry.all(FormatWriter)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]
     if len(named) == 1:
@@ -60,10 +57,7 @@ def writer_for(out: str, registry: Registry) -> Provided[FormatWriter]:
 
 
 def may_be_topology_file(text: str, registry: Registry) -> bool:
-    """Whether a text that names no existing file looks like one.
-
-    A path with folders, or a known suffix.
-    """
+    """Whether a text that names no file looks like one: it has folders, or a known suffix."""
     return "/" in text or any(
         _has_suffix(text, provided.offer.format) for provided in registry.all(TopologyReader)
     )

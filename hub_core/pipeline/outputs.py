@@ -24,10 +24,7 @@ from hub_core.registry.plugins import Provided, Registry
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a writing left behind.
-
-    The files in order (none for standard output), losses and notes.
-    """
+    """What a writing left behind: the files in order (none for standard output), losses, notes."""
 
     paths: tuple[Path, ...]
     losses: tuple[Loss, ...]

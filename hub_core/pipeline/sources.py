@@ -1,7 +1,4 @@
-"""Open what users name as input.
-
-A file, standard input, a set of rank files - as bounded sources.
-"""
+"""Open what users name (a file, standard input, a set of rank files) as bounded sources."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ Report = Callable[[Diagnostic], None]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An opened input: the source for a reader, the head of its first part, its layout.
-
-    `head`: the first 4096 bytes.
-    """
+    """An opened input: its source, the head (4096 bytes) of its first part, its layout."""
 
     source: Source
     head: bytes
@@ -99,10 +93,7 @@ def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _find_set(place: Path, formats: Sequence[Format]) -> list[_Member]:
-    """The rank files that a prefix, a member or a folder names, by rank.
-
-    Empty where it names no set.
-    """
+    """The rank files, by rank, that a prefix, member or folder names; none where it is no set."""
     suffixes = sorted(
         {suffix for f in formats if f.layout is Layout.PREFIX for suffix in f.suffixes}
     )
@@ -212,10 +203,7 @@ def _load(file: Path) -> bytes:
 
 
 def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
-    """A source of one part from a pipe.
-
-    The head is read now, the rest once, when the part is loaded.
-    """
+    """A source of one part from a pipe: the head is read now, the rest once, when it is loaded."""
     try:
         head = file.read(HEAD_BYTES)
         _check_head(name, head)
@@ -236,10 +224,7 @@ def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) ->
 
 
 def _bounded(file: BinaryIO, name: str, head: bytes) -> bytes:
-    """`head` and all that follows it, at most 1 GiB.
-
-    A stream does not say beforehand how long it is.
-    """
+    """`head` and all that follows it, at most 1 GiB: a stream does not say how long it is."""
     content = io.BytesIO()
     content.write(head)
     while chunk := file.read(_CHUNK_BYTES):

@@ -81,10 +81,7 @@ def _judge(
     backend: str,
     registry: Registry,
 ) -> Callable[[Algorithm], int | None]:
-    """The simulator as a synthesizer may use it.
-
-    It answers None where the simulator is missing or does not know the link model.
-    """
+    """The simulator for a synthesizer; None where it is missing or knows another link model."""
     found = [provided.offer for provided in registry.all(Simulator) if provided.name == backend]
     names = {option.name for offer in found for option in options_of(offer)}
     if not found or ("occupancy" not in names and occupancy is not Occupancy.SERIALIZATION):

@@ -96,10 +96,7 @@ def _names(registry: Registry) -> list[str]:
 
 
 def _with_query(text: str) -> tuple[str, dict[str, str]]:
-    """The file that a text names, and the `key=value` pairs behind it.
-
-    A file whose name has a `?` stays as it is.
-    """
+    """The file that a text names, `?` in its name or not, and the `key=value` pairs behind it."""
     path, mark, query = text.partition("?")
     if not mark or os.path.lexists(text) or not os.path.lexists(path):
         return text, {}

@@ -1,7 +1,4 @@
-"""The offer `Check`: a subject is judged, and the judgement is a report.
-
-One shape for all subjects.
-"""
+"""The offer `Check`: a subject is judged by a report, one shape for all subjects."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """The subject of a check.
-
-    `name`: what messages call it. `environment`: of the process.
-    """
+    """The subject of a check; `name`: what messages call it, `environment`: of the process."""
 
     name: str = ""
     algorithm: Algorithm | None = None
@@ -100,10 +94,7 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`run(request: CheckRequest, options) -> CheckReport`.
-
-    What is wrong is reported, not raised.
-    """
+    """`run(request: CheckRequest, options) -> CheckReport`; what is wrong is not raised."""
 
     name: str
     subject: Subject

@@ -1,7 +1,4 @@
-"""Options of an offer.
-
-The fields of a frozen record, from which command line, help and errors are made.
-"""
+"""Options of an offer: a frozen record, from which command line, help and errors are made."""
 
 from __future__ import annotations
 

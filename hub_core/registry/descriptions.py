@@ -1,7 +1,4 @@
-"""Check what hooks return.
-
-The right kinds of descriptions, with values that the hub can rely on.
-"""
+"""Check that hooks return the right kinds of offers, with values that the hub can rely on."""
 
 from __future__ import annotations
 

@@ -209,10 +209,7 @@ def _connections(steps: StepTable, messages: Messages) -> _Connections:
 
 
 def _fused(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
-    """(receive, send) rows of one instruction.
-
-    Neighbours in a lane, from one source line, of equal count.
-    """
+    """(receive, send) rows of one instruction: neighbours in a lane, of one line and count."""
     by_lane = np.lexsort((np.arange(len(steps)), steps.lane, steps.rank))
     receive, send = by_lane[:-1], by_lane[1:]
     is_matched = np.zeros(len(steps), np.bool_)
@@ -261,10 +258,7 @@ def _splits(count: int) -> Iterator[int]:
 
 
 def _check_capacity(capacity: int, units: int | None) -> None:
-    """Refuse what no FIFO is.
-
-    Raises `UsageError` for numbers below 1.
-    """
+    """Raise `UsageError` for numbers below 1."""
     if capacity < 1 or (units is not None and units < 1):
         message = f"a FIFO of {capacity} transfers of {units} units: expected 1 or more of each"
         raise UsageError(message)

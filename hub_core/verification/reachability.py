@@ -79,10 +79,7 @@ def _search(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64A
 
 
 def _are_ordered_cheaply(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether a pair is ordered at sight: bool[pairs].
-
-    Both are one node, or in order on one chain.
-    """
+    """Whether a pair is one node, or in order on one chain: bool[pairs]."""
     same_program = graph.program_chain[earlier] == graph.program_chain[later]
     # Within a chain a later node is reached from an earlier one; that of one chain suffices.
     same_flow = graph.flow_chain[earlier] == graph.flow_chain[later]
@@ -94,10 +91,7 @@ def _are_ordered_cheaply(graph: OrderGraph, earlier: Int64Array, later: Int64Arr
 def _contract(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Move `earlier` along only successors and `later` back along only predecessors.
-
-    The answer stays the same.
-    """
+    """Move `earlier` along only successors, `later` along only predecessors: the answer stays."""
     earlier, later = earlier.copy(), later.copy()
     for _ in range(_CONTRACTIONS):
         undecided = ~_are_ordered_cheaply(graph, earlier, later) & (earlier < later)
@@ -131,10 +125,7 @@ class _Marks:
         return int(self.column.max()) + 1
 
     def has(self, found: _Array, starts: Int64Array) -> BoolArray:
-        """Whether a start reached there.
-
-        `found`: the marks there, in the column of each of `starts`.
-        """
+        """Whether a start reached there; `found`: the marks there, in the column of the start."""
         value = self.value[starts]
         is_bit = self.join is np.bitwise_or
         reached: BoolArray = (found & value) != 0 if is_bit else found >= value
@@ -192,10 +183,7 @@ def _bits(graph: OrderGraph, starts: Int64Array, within_rank: bool) -> _Marks:
 
 
 def _columns(graph: OrderGraph, nodes: Int64Array, within_rank: bool) -> Int64Array:
-    """A number for every node.
-
-    Its own, or, where ranks share the numbers, its own in its rank.
-    """
+    """A number for every node: its own or, where ranks share the numbers, its own in its rank."""
     return ordinals(graph.rank[nodes]) if within_rank else np.arange(len(nodes))
 
 

@@ -34,10 +34,7 @@ class Regions:
 
 
 def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
-    """Mask of the rows that have a positive count and stay in their buffers: bool[rows].
-
-    The others become findings.
-    """
+    """Rows of positive count that stay in their buffers: bool[rows]; others become findings."""
     steps = algorithm.steps
     is_empty = ~steps.is_kind(StepKind.COMPUTE) & (steps.count < 1)
     say_empty = _empty_sayer(steps)
@@ -117,10 +114,7 @@ def common_unit(algorithm: Algorithm) -> int:
 
 
 def _sizes(algorithm: Algorithm) -> Int64Array:
-    """Sizes of all buffers in units.
-
-    int64[ranks, 3]: INPUT, OUTPUT and SCRATCH.
-    """
+    """Sizes of INPUT, OUTPUT and SCRATCH in units: int64[ranks, 3]."""
     collective = algorithm.collective
     columns = [collective.input_units(), collective.output_units(), algorithm.scratch_units]
     return np.stack(columns, axis=1)

@@ -1,7 +1,4 @@
-"""The order that every run obeys: dependencies, and a send before its receive.
-
-Cycles in it are deadlocks.
-"""
+"""The order that every run obeys: dependencies, sends before receives; cycles are deadlocks."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ class HappensBefore:
 
 
 def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
-    """Build the order of the steps. A receive without a send holds nothing up.
-
-    It is reported where messages are matched.
-    """
+    """Build the order of the steps; a receive without a send, a finding already, waits for none."""
     parents, children = steps.edges()
     num_dependencies = len(parents)
     parents = np.concatenate([parents, messages.send])
@@ -71,10 +65,7 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
-    """The order with further edges.
-
-    They must agree with one of its linear extensions.
-    """
+    """The order with further edges, which must agree with one of its linear extensions."""
     rows = len(relation.order.position)
     all_parents = np.concatenate([relation.parents, parents])
     all_children = np.concatenate([relation.children, children])
@@ -125,10 +116,7 @@ def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[
 
 
 def describe_cycle(steps: StepTable, cycle: Sequence[int]) -> str:
-    """The rows of a cycle in words, joined by arrows.
-
-    The first ones, and the way back.
-    """
+    """The rows of a cycle in words, joined by arrows: the first ones, and the way back."""
     parts = [describe(steps, row) for row in cycle[:_NAMED_STEPS]]
     if len(cycle) > _NAMED_STEPS:
         parts.append(f"... ({len(cycle) - _NAMED_STEPS} more)")

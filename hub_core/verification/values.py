@@ -1,7 +1,4 @@
-"""What a unit of memory holds, in two forms.
-
-Exact multisets of contributions, or 64-bit fingerprints of them.
-"""
+"""What a unit of memory holds: exact multisets of contributions, or 64-bit fingerprints."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ class InputIndex:
 
     @classmethod
     def of(cls, collective: Collective) -> InputIndex:
-        """Number the inputs of `collective`.
-
-        Rank by rank, unit by unit.
-        """
+        """Number the inputs of `collective`, rank by rank, unit by unit."""
         sizes = collective.input_units()
         borders = row_pointer(sizes)
         total = int(borders[-1])
@@ -54,10 +48,7 @@ class InputIndex:
         return rank, number - int(self.first[rank])
 
     def expand(self, rows: Contributions) -> tuple[Int64Array, Int64Array]:
-        """(row, contribution) pairs, `source_rank` -1 meaning every rank.
-
-        The contribution is -1 where no INPUT holds it.
-        """
+        """(row, contribution) pairs, -1 where no INPUT holds it; `source_rank` -1: every rank."""
         num_ranks = len(self.sizes)
         everyone = np.flatnonzero(rows.source_rank < 0)
         single = np.flatnonzero(rows.source_rank >= 0)
@@ -72,10 +63,7 @@ class InputIndex:
 
 
 class Values(Protocol):
-    """A memory of values: rows of equal width.
-
-    The last column is zero exactly where the unit is undefined.
-    """
+    """A memory of values: rows whose last column is zero exactly where the unit is undefined."""
 
     @property
     def name(self) -> str:
@@ -135,10 +123,7 @@ class ExactValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """See `Values`.
-
-        Nothing is left to chance.
-        """
+        """See `Values`."""
         return 0.0
 
 
@@ -157,10 +142,7 @@ class FingerprintValues:
 
     @classmethod
     def of(cls, index: InputIndex) -> FingerprintValues:
-        """Draw the random numbers.
-
-        The same ones for the same number of contributions.
-        """
+        """Draw the random numbers, the same ones for the same number of contributions."""
         generator = np.random.Generator(np.random.PCG64(_SEED))
         end = 1 << 64
         weights = generator.integers(0, end, index.total, np.uint64, endpoint=False)
@@ -208,18 +190,12 @@ class FingerprintValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """See `Values`.
-
-        The sum of the bounds of all units.
-        """
+        """See `Values`."""
         counts = expected[:, 1].astype(np.float64)
         return float(counts.sum()) * 2.0**-64
 
     def _unit_sums(self, index: InputIndex) -> _UintArray:
-        """Sum over all ranks of the weight of unit k, for every k.
-
-        uint64, mod 2^64.
-        """
+        """Sum over all ranks of the weight of unit k, mod 2^64, for every k: uint64."""
         longest = int(index.sizes.max(initial=0))
         if bool(np.all(index.sizes == longest)):
             # All INPUTs of one size, as in every named collective but scatter: one sum.

@@ -88,10 +88,7 @@ def verify_input(
 
 
 def _claims(collective: Collective) -> dict[str, bool]:
-    """Whether the algorithm claims each mode.
-
-    Under the names of `VerifyReport.modes`.
-    """
+    """Whether the algorithm claims each of `VerifyReport.modes`."""
     return {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
 
 
@@ -111,10 +108,7 @@ class _Task:
 
     @property
     def memory_units(self) -> float:
-        """Blocks of all memories.
-
-        A float, as sizes near 2^62 must not wrap around.
-        """
+        """Blocks of all memories: a float, as sizes near 2^62 must not wrap around."""
         collective = self.collective
         sizes = (collective.input_units(), collective.output_units(), self.scratch_units)
         return sum(float(size.astype(np.float64).sum()) for size in sizes)
@@ -262,10 +256,7 @@ def _report(
 
 
 def _method(comparisons: list[ContentsComparison]) -> tuple[str, float]:
-    """How the modes were compared.
-
-    The weakest comparison, and the sum of the error probabilities.
-    """
+    """The weakest comparison of the modes, and the sum of the error probabilities."""
     methods = {comparison.method for comparison in comparisons}
     # The report states the weaker of the two, since it vouches for both.
     weakest = next(name for name in ("none", "fingerprint", "exact") if name in methods)

@@ -161,10 +161,7 @@ def _within(edges: Edges, start: int, stop: int) -> Edges:
 
 
 def describe_rank(nodes: RankNodes, position_of_row: Int64Array) -> dict[str, JsonValue]:
-    """The entry of one rank; empty for a rank in the plain form.
-
-    `position_of_row`: where each of its rows came to stand in the step table.
-    """
+    """The entry of one rank, empty in the plain form; `position_of_row`: in the step table."""
     file_order = np.arange(len(nodes.ids))
     # Both nodes of a receive-reduce have one row, and keep their order.
     plain = inverse(np.argsort(position_of_row[nodes.row], kind="stable"))

@@ -108,10 +108,7 @@ class ShapeBook:
         self._known: dict[int, list[Shape]] = {}
 
     def decode(self, data: Bytes, starts: Int64Array, stops: Int64Array) -> AttributeColumns:
-        """Decode the fields in `data[starts[i]:stops[i]]` of every node; `data` has 8 spare bytes.
-
-        Raises `WireError` for malformed fields.
-        """
+        """Decode `data[starts[i]:stops[i]]`, with 8 spare bytes behind. Raises `WireError`."""
         columns = self._empty(len(starts))
         lengths = stops - starts
         # Records of one shape are of one length, so that only these are compared.
