@@ -24,29 +24,11 @@ if TYPE_CHECKING:
     from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Link, Topology
 
 __all__ = [
-    "DEFAULT_BANDWIDTH_BYTES_PER_S",
-    "DEFAULT_LATENCY_S",
-    "FAR",
-    "MAX_LINKS",
-    "MAX_NODES",
-    "PLANE_SEPARATOR",
-    "Arcs",
-    "Dimension",
-    "DimensionKind",
-    "Link",
-    "Links",
-    "NodePairs",
-    "Occupancy",
-    "Routes",
-    "Topology",
-    "TopologyFunction",
-    "TopologyText",
-    "build_topology",
-    "grid",
-    "link_times_ns",
-    "lower_bound_ns",
-    "side_by_side",
-]
+    "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "FAR", "MAX_LINKS", "MAX_NODES",
+    "PLANE_SEPARATOR", "Arcs", "Dimension", "DimensionKind", "Link", "Links", "NodePairs",
+    "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText", "build_topology", "grid",
+    "link_times_ns", "lower_bound_ns", "side_by_side",
+]  # fmt: skip
 
 _HOMES = {
     "hub_core.network.bounds": "lower_bound_ns",
