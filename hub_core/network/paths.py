@@ -14,14 +14,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.model.columns import (
-    BoolArray,
-    Float64Array,
-    Int64Array,
-    csr,
-    gather,
-    ordinals,
-)
+from hub_core.model.columns import BoolArray, Float64Array, Int64Array, csr, gather, ordinals
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 

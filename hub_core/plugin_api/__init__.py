@@ -49,12 +49,7 @@ from hub_core.plugin_api.options import (
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.references import Reference, resolve
 from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
-from hub_core.plugin_api.simulator import (
-    LinkLoad,
-    SimulationRequest,
-    SimulationResult,
-    Simulator,
-)
+from hub_core.plugin_api.simulator import LinkLoad, SimulationRequest, SimulationResult, Simulator
 from hub_core.plugin_api.sources import Source, SourcePart, log_diagnostic
 from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder

@@ -14,12 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.columns import (
-    Int64Array,
-    expanded_ranges,
-    first_positions,
-    run_mask,
-)
+from hub_core.model.columns import Int64Array, expanded_ranges, first_positions, run_mask
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.findings import Findings
 from hub_core.model.levels import Order, topological_levels

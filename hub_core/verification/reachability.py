@@ -18,9 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.model.columns import BoolArray, Int64Array, ordinals
-from hub_core.model.steps import StepTable
 from hub_core.verification.order_graph import OrderGraph
-from hub_core.verification.step_order import HappensBefore
 
 _PROBED_PARENTS = 8
 _CONTRACTIONS = 16
@@ -30,22 +28,14 @@ _PARENTS_AT_ONCE = 16
 _Array = npt.NDArray[Any]
 
 
-def unordered_pairs(
-    steps: StepTable, relation: HappensBefore, earlier: Int64Array, later: Int64Array
-) -> Int64Array:
-    """Indices of the pairs of rows without a path from `earlier` to `later`, ascending."""
-    return unordered_in(OrderGraph(steps, relation), earlier, later)
-
-
 def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64Array:
-    """As `unordered_pairs`, on a graph that is there already. `earlier`, `later`: rows."""
+    """Indices of the pairs of rows without a path from `earlier` to `later`, ascending."""
     open_pairs = np.arange(len(earlier))
     earlier, later = graph.position[earlier], graph.position[later]
     open_pairs = open_pairs[~_are_linked(graph, earlier, later)]
     if not len(open_pairs):
         return open_pairs
-    still_open = _search(graph, earlier[open_pairs], later[open_pairs])
-    return open_pairs[still_open]
+    return open_pairs[_search(graph, earlier[open_pairs], later[open_pairs])]
 
 
 def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:

@@ -44,9 +44,3 @@ class VerifyReport:
         # What nobody claims may be wrong: it is in `modes` for those who ask.
         claimed = [mode for mode in self.modes.values() if mode.is_claimed]
         return all(mode.verdict == "ok" for mode in claimed)
-
-
-def verdict(is_wrong: bool, is_racy: bool) -> str:
-    """Name the verdict of a mode; races and wrong results have different cures."""
-    found = ["wrong"] * is_wrong + ["race"] * is_racy
-    return "+".join(found) or "ok"

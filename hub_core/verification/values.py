@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,37 +62,19 @@ class InputIndex:
         return row, np.where(exists, self.first[known] + unit, -1)
 
 
-class Values(Protocol):
-    """A memory of values: rows whose last column is zero exactly where the unit is undefined."""
-
-    @property
-    def name(self) -> str:
-        """How contents are compared, in one word."""
-
-    def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
-        """A memory in which each of `addresses` holds one contribution, all else is undefined."""
-
-    def combine(self, one: _Array, other: _Array) -> _Array:
-        """Reduce two blocks of values; undefined where one side is."""
-
-    def expected(
-        self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
-    ) -> _Array:
-        """The value of each of `cells` output units; row i of `rows` belongs to unit `cell[i]`."""
-
-    def error_probability(self, expected: _Array) -> float:
-        """Upper bound on the probability that a wrong unit looks like the one of `expected`."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExactValues:
-    """One uint8 column a contribution, its multiplicity (255 stands for more), and the total."""
+    """A memory of values: rows whose last column is zero exactly where the unit is undefined.
+
+    One uint8 column a contribution, its multiplicity (255 stands for more), and the total. `name`:
+    how contents are compared, in one word.
+    """
 
     num_contributions: int
     name: str = "exact"
 
     def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
-        """See `Values`."""
+        """A memory in which each of `addresses` holds one contribution, all else is undefined."""
         width = self.num_contributions + 1
         memory = np.zeros((cells, width), np.uint8)
         # A contribution once, and so a total of one; all else stays zero, which is undefined.
@@ -101,7 +83,7 @@ class ExactValues:
         return memory
 
     def combine(self, one: _Array, other: _Array) -> _Array:
-        """See `Values`."""
+        """Reduce two blocks of values; undefined where one side is."""
         total = one + other
         # Both are uint8: where the sum is less than a summand, it wrapped around, and stands for
         # more than can be counted.
@@ -113,7 +95,7 @@ class ExactValues:
     def expected(
         self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
     ) -> _Array:
-        """See `Values`."""
+        """The value of each of `cells` output units; row i of `rows` belongs to unit `cell[i]`."""
         values = np.zeros((cells, self.num_contributions + 1), np.uint8)
         row, contribution = index.expand(rows)
         exists = contribution >= 0
@@ -123,7 +105,7 @@ class ExactValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """See `Values`."""
+        """Upper bound on the probability that a wrong unit looks like the one of `expected`."""
         return 0.0
 
 
@@ -144,23 +126,18 @@ class FingerprintValues:
     def of(cls, index: InputIndex) -> FingerprintValues:
         """Draw the random numbers, the same ones for the same number of contributions."""
         generator = np.random.Generator(np.random.PCG64(_SEED))
-        end = 1 << 64
-        weights = generator.integers(0, end, index.total, np.uint64, endpoint=False)
-        return cls(weights)
+        return cls(generator.integers(0, 1 << 64, index.total, np.uint64, endpoint=False))
 
     def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
-        """See `Values`."""
-        # Zero everywhere else: a count of zero is an undefined unit, whatever the sum of its
-        # weights happens to be.
+        """As of `ExactValues`."""
+        # A count of zero is an undefined unit, whatever the sum of its weights happens to be.
         memory = np.zeros((cells, 2), np.uint64)
-        weights = self.weights[contributions]
-        memory[addresses, 0] = weights
-        # One contribution each.
+        memory[addresses, 0] = self.weights[contributions]
         memory[addresses, 1] = 1
         return memory
 
     def combine(self, one: _Array, other: _Array) -> _Array:
-        """See `Values`."""
+        """As of `ExactValues`."""
         total: _Array = one + other
         # The count saturates, so that it never wraps around to a small one. The sums may wrap: they
         # are taken mod 2^64.
@@ -173,7 +150,7 @@ class FingerprintValues:
     def expected(
         self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
     ) -> _Array:
-        """See `Values`."""
+        """As of `ExactValues`."""
         values = np.zeros((cells, 2), np.uint64)
         # Rows for all ranks are not expanded: they would be as many as cells times ranks.
         is_everyone = rows.source_rank < 0
@@ -190,7 +167,7 @@ class FingerprintValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """See `Values`."""
+        """As of `ExactValues`."""
         counts = expected[:, 1].astype(np.float64)
         return float(counts.sum()) * 2.0**-64
 
@@ -207,11 +184,12 @@ class FingerprintValues:
         return sums
 
 
+Values = ExactValues | FingerprintValues
+
+
 def choose_values(index: InputIndex, cells: int, work: int) -> Values:
     """Exact values where cells and unit operations are few, else fingerprints."""
     width = index.total + 1
-    fits = cells * width <= MAX_EXACT_CELLS
-    is_quick = work * width <= MAX_EXACT_WORK
-    if fits and is_quick:
+    if cells * width <= MAX_EXACT_CELLS and work * width <= MAX_EXACT_WORK:
         return ExactValues(index.total)
     return FingerprintValues.of(index)

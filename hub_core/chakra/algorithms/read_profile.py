@@ -10,13 +10,7 @@ from hub_core.chakra.codec.attributes import LARGEST
 from hub_core.chakra.codec.fields import NodeFields
 from hub_core.chakra.codec.links import Edges, ResolvedLinks
 from hub_core.chakra.codec.wire import Column
-from hub_core.model import (
-    COLUMN_DTYPES,
-    BoolArray,
-    Int64Array,
-    StepKind,
-    message_bytes,
-)
+from hub_core.model import COLUMN_DTYPES, BoolArray, Int64Array, StepKind, message_bytes
 
 _INT32 = (1 << 31) - 1
 _LEAST_INT32 = -_INT32 - 1

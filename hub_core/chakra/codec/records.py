@@ -13,13 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hub_core.chakra.codec.shapes import AttributeColumns, ShapeBook
-from hub_core.chakra.codec.wire import (
-    Bytes,
-    UInt64Array,
-    WireError,
-    decode_varints,
-    varints_at,
-)
+from hub_core.chakra.codec.wire import Bytes, UInt64Array, WireError, decode_varints, varints_at
 from hub_core.model import (
     InputError,
     Int64Array,
