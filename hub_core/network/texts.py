@@ -8,7 +8,7 @@ from typing import Protocol
 from hub_core.model.diagnostics import UsageError
 from hub_core.model.quantities import parse_bandwidth, parse_time
 from hub_core.model.rank_lists import parse_ranks
-from hub_core.network.grids import MAX_NODES, grid
+from hub_core.network.grids import grid
 from hub_core.network.planes import side_by_side
 from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Topology
 
@@ -96,19 +96,6 @@ class TopologyText:
         """Raise `UsageError` where the text has an argument."""
         if self.argument:
             raise self.error(f"{self.name} takes no size", f"write {self.name}")
-
-    def machines(self, gpus: int) -> int:
-        """How many machines of `gpus` GPUs are joined; one where no number is stated."""
-        if not self.argument:
-            return 1
-        (count,) = self.parameters(1, "x", f"{self.name}:2 for two machines")
-        self.limit(count * gpus)
-        return count
-
-    def limit(self, npus: int) -> None:
-        """Raise `UsageError` for more NPUs than a network with switches can have."""
-        if npus > MAX_NODES // 2:
-            raise self.error("too large", f"stay below {MAX_NODES // 2} NPUs")
 
     def per_dimension(
         self,
