@@ -19,8 +19,8 @@ MAX_DIMENSIONS = 32
 # Digits of the largest size: those of MAX_NODES.
 _MAX_DIGITS = 7
 
-# Kinds of which a product can be made; other builders stand alone.
-_DIMENSIONS = {
+# The dimensions of which a product can be made; other builders stand alone.
+DIMENSIONS = {
     "line": DimensionKind.LINE,
     "ring": DimensionKind.RING,
     "fully-connected": DimensionKind.FULLY_CONNECTED,
@@ -147,19 +147,6 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
     return parts[0] if len(parts) == 1 else side_by_side(text, parts)
 
 
-def regular_topology(text: TopologyText, kind: DimensionKind, most_dimensions: int) -> Topology:
-    """A grid of dimensions of one kind whose sizes are the argument, as `mesh:4x4`."""
-    sizes = text.sizes()
-    if len(sizes) > most_dimensions:
-        cure = "use fewer"
-        if most_dimensions == 1:
-            cure = f"join dimensions by *, as in {text.name}:4*{text.name}:4"
-        raise text.error(f"{len(sizes)} dimensions where {most_dimensions} can be", cure)
-    constants = text.per_dimension(len(sizes))
-    dimensions = [Dimension(kind, n, *pair) for n, pair in zip(sizes, constants, strict=True)]
-    return grid(text.text, dimensions)
-
-
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
     """The topology of one plane, with the NPUs that the text wants."""
     topology = _whole(text, find_builder)
@@ -174,7 +161,7 @@ def _whole(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) 
         return _product(text, [tuple(factor.split(":", 1)) for factor in shape.split("*")])
     # `fully-connected` is one kind: with `-` in it, it cannot stand in such a list.
     kinds = text.name.split("-")
-    if len(kinds) > 1 and all(kind in _DIMENSIONS for kind in kinds):
+    if len(kinds) > 1 and all(kind in DIMENSIONS for kind in kinds):
         sizes = text.parameters(len(kinds), "x", f"{text.name}:{'x'.join('4' * len(kinds))}")
         return _product(text, list(zip(kinds, map(str, sizes), strict=True)))
     return find_builder(text.name)(text)
@@ -187,14 +174,14 @@ def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology
     constants = text.per_dimension(len(factors))
     dimensions = []
     for (name, *argument), pair in zip(factors, constants, strict=True):
-        if name not in _DIMENSIONS:
-            cure = f"join {', '.join(sorted(_DIMENSIONS))} by *"
+        if name not in DIMENSIONS:
+            cure = f"join {', '.join(sorted(DIMENSIONS))} by *"
             raise text.error(f"{name!r} is no dimension", cure)
         sizes = text.sizes("".join(argument), example="ring:4*switch:2")
         if len(sizes) > 1:
             cure = "write one size a factor: ring:4*ring:4"
             raise text.error(f"{name}:{argument[0]} is more than one dimension", cure)
-        dimensions.append(Dimension(_DIMENSIONS[name], sizes[0], *pair))
+        dimensions.append(Dimension(DIMENSIONS[name], sizes[0], *pair))
     return grid(text.text, dimensions)
 
 
