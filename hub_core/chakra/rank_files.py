@@ -48,12 +48,7 @@ def _rank(part: SourcePart, count: int) -> int:
 
 def _wrong_files(name: str, message: str, cure: str = "") -> InputError:
     """An error about a file of the set, or about the set."""
-    return InputError(
-        message,
-        location=Location(name),
-        code="rank-files",
-        cure=cure,
-    )
+    return InputError(message, location=Location(name), code="rank-files", cure=cure)
 
 
 def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
