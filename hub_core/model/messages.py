@@ -119,12 +119,10 @@ def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> Bo
         return f"peer {int(steps.peer[row])} is not a rank, {expected}: {action(steps, row)}"
 
     def say_own(row: int) -> str:
-        doing = action(steps, row)
-        return f"the peer of a message is the rank itself: {doing}"
+        return f"the peer of a message is the rank itself: {action(steps, row)}"
 
     findings.add_rows("peer-range", steps, np.flatnonzero(outside), say_outside)
-    rows = np.flatnonzero(own)
-    findings.add_rows("self-message", steps, rows, say_own, cure="use a local copy")
+    findings.add_rows("self-message", steps, np.flatnonzero(own), say_own, cure="use a local copy")
     addressed: BoolArray = is_message & ~outside & ~own
     return addressed
 

@@ -7,17 +7,9 @@ from fractions import Fraction
 
 from hub_core.model.diagnostics import UsageError
 
-_BYTES = {
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
+_DECIMAL = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BYTES = {"B": 1, **_DECIMAL, **_BINARY}
 _BITS = {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # No sign, no underscores, no inf: Python takes more as numbers than people mean.
@@ -28,8 +20,7 @@ _LARGEST_SIZE = 2**62
 def parse_size(text: str) -> int:
     """Turn `1MiB` into bytes. Raises `UsageError` unless whole, positive and with a unit."""
     number, unit = _split(text, _BYTES, "size", "1MiB")
-    # The double tells the order of magnitude, so that 1e999999999B is never expanded; the fraction
-    # is exact.
+    # The double tells the magnitude, so that 1e999999999B is never expanded; the fraction is exact.
     if 0 < float(number) * _BYTES[unit] < 2 * _LARGEST_SIZE:
         size = Fraction(number) * _BYTES[unit]
         if size.denominator == 1 and size <= _LARGEST_SIZE:
@@ -63,18 +54,18 @@ def parse_time(text: str) -> float:
 
 def format_bytes(count: float) -> str:
     """Write a byte count with the largest binary unit that divides it, else with three digits."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if count >= _BYTES[unit]:
-            value = count / _BYTES[unit]
+    for unit, size in reversed(_BINARY.items()):
+        if count >= size:
+            value = count / size
             return f"{value:.0f} {unit}" if value == int(value) else f"{value:.4g} {unit}"
     return f"{count:.0f} B"
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
     """Write a bandwidth in the largest decimal unit below it, in four digits: `53.69 GB/s`."""
-    for unit in ("TB", "GB", "MB", "KB"):
-        if bytes_per_s >= _BYTES[unit]:
-            return f"{bytes_per_s / _BYTES[unit]:.4g} {unit}/s"
+    for unit, size in reversed(_DECIMAL.items()):
+        if bytes_per_s >= size:
+            return f"{bytes_per_s / size:.4g} {unit}/s"
     return f"{bytes_per_s:.4g} B/s"
 
 

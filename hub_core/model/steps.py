@@ -22,7 +22,6 @@ from hub_core.model.columns import (
     group_pointer,
     inverse,
     is_sorted,
-    run_mask,
 )
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.kinds import Buffer, StepKind
@@ -162,12 +161,8 @@ class StepTable:
 
     def differences(self, other: StepTable) -> list[str]:
         """Names of the columns that differ; empty for equal tables."""
-        found = []
-        for field in fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if not np.array_equal(mine, theirs):
-                found.append(field.name)
-        return found
+        names = [field.name for field in fields(self)]
+        return [n for n in names if not np.array_equal(getattr(self, n), getattr(other, n))]
 
     @classmethod
     def from_columns(
@@ -187,18 +182,23 @@ class StepTable:
         for dependencies that cross ranks, form a cycle, or values outside a column's range; `file`
         is named in it.
         """
-        table = _typed_columns(columns, file)
-        _check_ranks(table["rank"], num_ranks, file)
+        rows = len(np.asarray(columns["rank"]))
+        table = {name: _typed_column(name, columns, rows, file) for name in COLUMN_DTYPES}
+        rank = table["rank"]
+        if rows and (int(rank.min()) < 0 or int(rank.max()) >= num_ranks):
+            message = f"a step names a rank outside 0..{num_ranks - 1}"
+            raise InputError(message, location=Location(file), code="rank-range")
         given = [(np.asarray(p, np.int64), np.asarray(c, np.int64)) for p, c in (data, control)]
         for edges in given:
             _check_edges(table, edges, file)
-        table, given = _grouped_by_rank(table, given)
+        if not is_sorted(rank):
+            table, given = _reordered(table, given, np.argsort(rank, kind="stable"))
         indptr = group_pointer(table["rank"], num_ranks)
         # Most tables come in order: the search for an order is left out then.
         if any(bool(np.any(parents >= children)) for parents, children in given):
             order = ordered_rows(table["rank"], indptr, given, table["source_line"], file)
             table, given = _reordered(table, given, order)
-        data_csr, control_csr = (_dependency_csr(*edges, len(table["rank"])) for edges in given)
+        data_csr, control_csr = (_dependency_csr(*edges, rows) for edges in given)
         return cls(
             **table,
             rank_indptr=indptr,
@@ -249,48 +249,28 @@ class StepTableBuilder:
         )
 
 
-def _typed_columns(columns: Mapping[str, npt.ArrayLike], file: str | None) -> dict[str, Array]:
-    """All columns in their dtypes, defaults where one is not given."""
-    rows = len(np.asarray(columns["rank"]))
-    table: dict[str, Array] = {}
-    for name, dtype in COLUMN_DTYPES.items():
-        given = columns.get(name)
-        if given is None:
-            table[name] = np.full(rows, COLUMN_DEFAULTS[name], dtype)
-        else:
-            table[name] = _typed_column(name, given, rows, file)
-    return table
-
-
-def _typed_column(name: str, given: npt.ArrayLike, rows: int, file: str | None) -> Array:
-    """One column in its dtype. Raises `InputError` for a wrong length or value."""
-    dtype = COLUMN_DTYPES[name]
+def _typed_column(
+    name: str, columns: Mapping[str, npt.ArrayLike], rows: int, file: str | None
+) -> Array:
+    """One column in its dtype, by default of defaults. Raises `InputError` for wrong values."""
+    dtype, given = COLUMN_DTYPES[name], columns.get(name)
+    if given is None:
+        return np.full(rows, COLUMN_DEFAULTS[name], dtype)
     values = np.asarray(given)
     if len(values) != rows:
         message = f"column {name} has {len(values)} rows, rank has {rows}"
         raise InputError(message, location=Location(file))
     is_given_as_stored = values.dtype == dtype
     if rows and not (is_given_as_stored and name not in _LAST_VALUES):
-        _check_range(name, values, file)
+        limits = np.iinfo(dtype)  # type: ignore[type-var]
+        low, high = int(limits.min), int(limits.max)
+        if name in _LAST_VALUES:
+            low, high = 0, _LAST_VALUES[name]
+        if int(values.min()) < low or int(values.max()) > high:
+            message = f"column {name} holds a value outside {low}..{high}"
+            raise InputError(message, location=Location(file))
     # A copy of what is not already ours, so that later changes by the caller cannot reach it.
     return values.astype(dtype, copy=values.flags.writeable or not is_given_as_stored)
-
-
-def _check_range(name: str, values: Array, file: str | None) -> None:
-    limits = np.iinfo(COLUMN_DTYPES[name])  # type: ignore[type-var]
-    low, high = int(limits.min), int(limits.max)
-    if name in _LAST_VALUES:
-        low, high = 0, _LAST_VALUES[name]
-    if int(values.min()) < low or int(values.max()) > high:
-        message = f"column {name} holds a value outside {low}..{high}"
-        raise InputError(message, location=Location(file))
-
-
-def _check_ranks(rank: Array, num_ranks: int, file: str | None) -> None:
-    """Raise `InputError` for a rank that the table does not have."""
-    if len(rank) and (int(rank.min()) < 0 or int(rank.max()) >= num_ranks):
-        message = f"a step names a rank outside 0..{num_ranks - 1}"
-        raise InputError(message, location=Location(file), code="rank-range")
 
 
 def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) -> None:
@@ -311,20 +291,11 @@ def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) ->
         raise InputError(message, location=place, code="crossing-dependency")
 
 
-def _grouped_by_rank(
-    table: dict[str, Array], edges: list[_Edges]
-) -> tuple[dict[str, Array], list[_Edges]]:
-    """The rows rank by rank, each rank in its order."""
-    if is_sorted(table["rank"]):
-        return table, edges
-    return _reordered(table, edges, np.argsort(table["rank"], kind="stable"))
-
-
 def _reordered(
     table: dict[str, Array], edges: list[_Edges], order: Int64Array
 ) -> tuple[dict[str, Array], list[_Edges]]:
-    # Edges name rows by where they stood.
     """The rows in another order, and the edges between them."""
+    # Edges name rows by where they stood.
     position = inverse(order)
     moved = {name: column[order] for name, column in table.items()}
     return moved, [(position[parents], position[children]) for parents, children in edges]
@@ -334,10 +305,7 @@ def _dependency_csr(
     parents: Int64Array, children: Int64Array, rows: int
 ) -> tuple[Int64Array, Int64Array]:
     """The parents of every row, ascending and without repetition: (indptr, indices)."""
-    keys = children * np.int64(max(rows, 1)) + parents
-    if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
-        # Sorted by (child, parent); a dependency that is given twice is one.
-        keys = np.sort(keys)
-        keys = keys[run_mask(keys)]
-    children, indices = np.divmod(keys, np.int64(max(rows, 1)))
+    width = np.int64(max(rows, 1))
+    # Sorted by (child, parent); a dependency that is given twice is one.
+    children, indices = np.divmod(distinct(children * width + parents), width)
     return group_pointer(children, rows), indices
