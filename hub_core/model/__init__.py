@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ordinals,
         positions_in,
         row_pointer,
+        rows_of,
         run_lengths,
         run_mask,
         run_starts,
@@ -90,8 +91,8 @@ __all__ = [
     "first_positions", "format_bandwidth", "format_bytes", "format_ranks", "format_time", "gather",
     "group_of_entry", "group_pointer", "inverse", "is_sorted", "loss_object", "match_messages",
     "message_bytes", "ordinals", "pair_in_order", "parse_bandwidth", "parse_ranks", "parse_size",
-    "parse_time", "positions_in", "region", "row_pointer", "run_lengths", "run_mask", "run_starts",
-    "sorted_ordinals", "topological_levels",
+    "parse_time", "positions_in", "region", "row_pointer", "rows_of", "run_lengths", "run_mask",
+    "run_starts", "sorted_ordinals", "topological_levels",
 ]  # fmt: skip
 
 _HOMES = {
@@ -102,7 +103,7 @@ _HOMES = {
     "hub_core.model.columns": (
         "BoolArray Float64Array Int64Array IntArray counted_positions csr expanded_ranges "
         "first_positions gather group_of_entry group_pointer inverse is_sorted ordinals "
-        "positions_in row_pointer run_lengths run_mask run_starts sorted_ordinals"
+        "positions_in row_pointer rows_of run_lengths run_mask run_starts sorted_ordinals"
     ),
     "hub_core.model.diagnostics": (
         "Diagnostic ExitCode HubError InputError Location LossyError PluginError Severity "

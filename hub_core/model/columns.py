@@ -117,6 +117,15 @@ def positions_in(rows: IntArray, count: int) -> Int64Array:
     return position
 
 
+def rows_of(wanted: IntArray, keys: IntArray) -> Int64Array:
+    """Where values stand among sorted keys: int64, -1 for those that are not there."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    # Behind the last key there is none to compare with.
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[place] == wanted, place, -1)
+
+
 def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
     """(indptr, values in group order) by `keys`; within a group the given order is kept."""
     if not is_sorted(keys):

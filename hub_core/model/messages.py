@@ -82,10 +82,7 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
     addressed = _check_peers(steps, is_send, findings)
     rows = np.flatnonzero(addressed)
     sent = is_send[rows]
-    # A receive names its source, a send its destination: both become the same triple.
-    here, peer = steps.rank[rows], steps.peer[rows]
-    source, destination = np.where(sent, here, peer), np.where(sent, peer, here)
-    keys = connection_keys(source, destination, steps.channel[rows])
+    keys = connection_keys(*steps.ends(rows), steps.channel[rows])
     paired = pair_in_order(rows[sent], rows[~sent], keys[sent], keys[~sent])
     _report_lonely(steps, paired, findings)
     _report_unequal(steps, paired, findings)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hub_core.model.columns import (
     BoolArray,
     Int64Array,
+    IntArray,
     distinct,
     group_of_entry,
     group_pointer,
@@ -144,18 +145,19 @@ class StepTable:
         stated = line if line >= 0 else None
         return Location(file, stated, None, int(self.rank[row]), self.step_of(row))
 
+    def ends(self, rows: Int64Array) -> tuple[IntArray, IntArray]:
+        """(source, destination) of these messages: a send names one, a receive the other."""
+        is_send, here, peer = self.sends[rows], self.rank[rows], self.peer[rows]
+        return np.where(is_send, here, peer), np.where(is_send, peer, here)
+
     def edges(self) -> tuple[Int64Array, Int64Array]:
         """All dependencies, data and control, as (parent row, child row), without repetition."""
         rows = max(len(self), 1)
         data = group_of_entry(self.data_indptr) * rows + self.data_indices
         control = group_of_entry(self.control_indptr) * rows + self.control_indices
         # Both are sorted already: only two tables with entries have to be merged.
-        if not len(control):
-            merged = data
-        elif not len(data):
-            merged = control
-        else:
-            merged = distinct(np.concatenate([data, control]))
+        parts = [part for part in (data, control) if len(part)]
+        merged = distinct(np.concatenate(parts)) if len(parts) == 2 else (parts or [data])[0]
         children, parents = np.divmod(merged, rows)
         return parents, children
 

@@ -213,8 +213,7 @@ def _check_pairs(
     """
     rows = np.flatnonzero(expected >= 0)
     is_send = steps.sends[rows]
-    here, peer = steps.rank[rows], steps.peer[rows]
-    source, target = np.where(is_send, here, peer), np.where(is_send, peer, here)
+    source, target = steps.ends(rows)
     # First as channels and order pair, then as the tags do.
     for key, other in ((expected[rows], tags[rows]), (tags[rows], expected[rows])):
         order = np.lexsort((is_send, key, target, source))
