@@ -159,8 +159,7 @@ def _fused_edges(
     connections: _Connections, pieces: Int64Array, first: Int64Array, row: Int64Array
 ) -> list[_Edges]:
     """An instruction forwards each transfer as it comes, and before it takes the next one."""
-    ends = (connections.fused_receive, connections.fused_send)
-    receives, sends = _aligned(*ends, pieces, first)
+    receives, sends = _aligned(connections.fused_receive, connections.fused_send, pieces, first)
     same = np.flatnonzero(row[sends[1:]] == row[sends[:-1]])
     return [(receives, sends), (sends[same], receives[same + 1])]
 
@@ -205,7 +204,7 @@ def _connections(steps: StepTable, messages: Messages) -> _Connections:
 
 def _fused(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
     """(receive, send) rows of one instruction: neighbours in a lane, of one line and count."""
-    by_lane = np.lexsort((np.arange(len(steps)), steps.lane, steps.rank))
+    by_lane = np.lexsort((steps.lane, steps.rank))
     receive, send = by_lane[:-1], by_lane[1:]
     is_matched = np.zeros(len(steps), np.bool_)
     is_matched[messages.send] = True
@@ -221,10 +220,7 @@ def _fused(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array
 def _aligned(
     one: Int64Array, other: Int64Array, pieces: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Nodes of the k-th pieces of two equally long lists of rows.
-
-    Pair by pair; what one row has more than the other has no partner.
-    """
+    """Nodes of the k-th pieces of paired rows; what one has more than the other has no partner."""
     count = np.minimum(pieces[one], pieces[other])
     return expanded_ranges(first[one], count), expanded_ranges(first[other], count)
 

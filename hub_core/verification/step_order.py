@@ -66,17 +66,16 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
     """The order with further edges, which must agree with one of its linear extensions."""
-    rows = len(relation.order.position)
-    all_parents = np.concatenate([relation.parents, parents])
-    all_children = np.concatenate([relation.children, children])
-    return topological_levels(rows, all_parents, all_children)
+    parents = np.concatenate([relation.parents, parents])
+    children = np.concatenate([relation.children, children])
+    return topological_levels(len(relation.order.position), parents, children)
 
 
 def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> None:
     """Name the steps of one cycle, and count what never runs because of it."""
-    if relation.order.is_complete:
-        return
     order = relation.order
+    if order.is_complete:
+        return
     cycle = find_cycle(relation.parents, relation.children, order)
     stuck = np.flatnonzero(order.position < 0)
     # Far more steps than those of the cycle can wait for it.
@@ -139,7 +138,6 @@ def _report_waiting(
             continue
         # Waiting for a stuck step alone is a reason; other parents have run.
         is_cause = (relation.children == row) & never_runs[relation.parents]
-        cause = int(relation.parents[is_cause][0])
-        waits = f"waits for {describe(steps, cause)}, which never runs"
-        message = f"this {action(steps, row)} {waits}"
+        cause = describe(steps, int(relation.parents[is_cause][0]))
+        message = f"this {action(steps, row)} waits for {cause}, which never runs"
         findings.add("blocked", message, steps.location(row, findings.file))
