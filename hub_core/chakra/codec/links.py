@@ -20,9 +20,7 @@ class Edges:
 
     def only(self, kept: BoolArray) -> Edges:
         """The edges where `kept` holds."""
-        if bool(kept.all()):
-            return self
-        return Edges(self.parents[kept], self.children[kept])
+        return self if kept.all() else Edges(self.parents[kept], self.children[kept])
 
 
 @dataclass(frozen=True, slots=True)
