@@ -120,8 +120,7 @@ def _fill_time(topology: Topology, delay: Float64Array, mask: BoolArray, need: f
     # Something is needed, and nothing can bring it.
     if not len(rates):
         return float("inf")
-    # With the k first-starting links in use, T = (need + sum of rate * start) / sum of rate; the
-    # least is it.
+    # With the k first-starting links, T = (need + sum of rate * start) / sum of rate: the least.
     times = (need + np.cumsum(rates * starts)) / np.cumsum(rates)
     return float(times.min())
 
@@ -135,8 +134,7 @@ def _latency_bound(collective: Collective, topology: Topology) -> float:
     start = collective.root or 0
     latencies = arcs.lengths_from(nodes == start, topology.latency_ns)[:ranks]
     if collective.root is None:
-        # Everyone must hear of everyone: the rank that is farthest away is a better place to start
-        # from.
+        # Everyone must hear of everyone: the rank farthest away is a better start.
         farther = arcs.lengths_from(nodes == np.argmax(latencies), topology.latency_ns)[:ranks]
         latencies = np.maximum(latencies, farther)
     return float(latencies.max())

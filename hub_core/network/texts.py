@@ -143,18 +143,15 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
     if len(text) > MAX_TEXT:
         message = f"topology {text[:40]!r}...: more than {MAX_TEXT} characters"
         raise UsageError(message, cure="write a topology file")
-    parts = [_built(TopologyText(part), find_builder) for part in PLANE_SEPARATOR.split(text)]
+    parts = []
+    for part in map(TopologyText, PLANE_SEPARATOR.split(text)):
+        whole = _built(part, find_builder)
+        parts.append(whole if part.npus is None else whole.subset(part.npus))
     return parts[0] if len(parts) == 1 else side_by_side(text, parts)
 
 
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """The topology of one plane, with the NPUs that the text wants."""
-    topology = _whole(text, find_builder)
-    return topology if text.npus is None else topology.subset(text.npus)
-
-
-def _whole(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """The topology with all its NPUs."""
+    """The topology of one plane with all its NPUs."""
     # A product has several names, so that it is no work for a builder.
     shape = text.text.partition("?")[0]
     if "*" in shape:
@@ -188,9 +185,8 @@ def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology
 def _is_size(text: str) -> bool:
     """Whether a text is a whole number of at least 1 and at most seven digits."""
     # Python also takes the digits of other scripts, signs and underscores as numbers.
-    if not (text.isascii() and text.isdecimal()):
-        return False
-    return len(text) <= _MAX_DIGITS and int(text) >= 1
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+    return is_number and int(text) >= 1
 
 
 def _without_npus(text: str) -> str:

@@ -50,15 +50,12 @@ def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
 
 def _plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
     """What the options ask for; refuses what cannot be written."""
-    dialect = options.dialect
     stated = algorithm.collective_bytes if options.size is None else options.size
     has_triple = _has_triple(algorithm)
-    if dialect == "symbolic" and not has_triple:
-        raise UsageError(
-            "the symbolic dialect states sizes in chunks, "
-            "but this algorithm's sizes are bytes or exceed 2^31 - 1 chunks",
-            cure="choose the dialect absolute or both",
-        )
+    if options.dialect == "symbolic" and not has_triple:
+        wrong = "but this algorithm's sizes are bytes or exceed 2^31 - 1 chunks"
+        message = f"the symbolic dialect states sizes in chunks, {wrong}"
+        raise UsageError(message, cure="choose the dialect absolute or both")
     bound = stated if stated is not None else default_bytes(algorithm)
     largest = int(algorithm.steps.count.max(initial=0))
     # In Python's integers: the product may not fit 64 bits.
@@ -68,7 +65,7 @@ def _plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
     return Plan(
         algorithm,
         lower(algorithm, bound),
-        dialect,
+        options.dialect,
         is_flat=options.flatten,
         has_triple=has_triple,
         bound_bytes=bound,
@@ -95,13 +92,9 @@ def _has_triple(algorithm: Algorithm) -> bool:
     # The reader of plain traces makes one unit of every byte.
     if algorithm.collective_bytes == units and not algorithm.has_contents:
         return False
-    numbers = (
-        steps.src_offset[steps.sends],
-        steps.dst_offset[steps.receives],
-        steps.count[steps.sends | steps.receives],
-    )
-    largest = max(int(column.max(initial=0)) for column in numbers)
-    return max(units, largest) <= _LARGEST_TRIPLE
+    sends, receives = steps.sends, steps.receives
+    numbers = (steps.src_offset[sends], steps.dst_offset[receives], steps.count[sends | receives])
+    return max(units, *(int(column.max(initial=0)) for column in numbers)) <= _LARGEST_TRIPLE
 
 
 def _losses(plan: Plan) -> list[Loss]:
