@@ -35,8 +35,7 @@ def simulate(
     simulator = (registry or discover()).find(Simulator, backend)
     request = SimulationRequest(algorithm, topology, collective_bytes)
     result = call(simulator, SimulationResult, request, bound_options(simulator, options))
-    times = len(result.rank_finish_ns)
-    if times != ranks:
+    if (times := len(result.rank_finish_ns)) != ranks:
         message = f"{simulator.plugin}: {backend} returned {times} times for {ranks} ranks"
         raise PluginError(message)
     return result

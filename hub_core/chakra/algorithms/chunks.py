@@ -25,6 +25,7 @@ from hub_core.model import (
     StepTable,
     first_positions,
     inverse,
+    run_mask,
     run_starts,
 )
 
@@ -195,9 +196,9 @@ def _remembered_tags(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -
     Raises `InputError` where they pair other messages than channels and order do.
     """
     expected = message_tags(steps)
-    is_message = expected >= 0
     if np.array_equal(expected, tags):
         return None
+    is_message = expected >= 0
     if np.array_equal(tags[is_message], steps.channel[is_message]):
         return CHANNEL_TAGS
     _check_pairs(steps, expected, tags, file)
@@ -217,12 +218,10 @@ def _check_pairs(
     # First as channels and order pair, then as the tags do.
     for key, other in ((expected[rows], tags[rows]), (tags[rows], expected[rows])):
         order = np.lexsort((is_send, key, target, source))
-        same = np.ones(len(rows) - 1, np.bool_)
-        for column in (source[order], target[order], key[order]):
-            same &= column[1:] == column[:-1]
-        wrong = np.flatnonzero(same & (other[order][1:] != other[order][:-1]))
+        starts_group = run_mask(source[order], target[order], key[order])
+        wrong = np.flatnonzero(run_mask(other[order]) & ~starts_group)
         if len(wrong):
-            row = int(rows[order[wrong[0] + 1]])
+            row = int(rows[order[wrong[0]]])
             others = "with another one than its channel and order do"
             message = f"the tag {tags[row]} pairs this message {others}"
             raise InputError(message, location=steps.location(row, file), code="tag-mismatch")
