@@ -15,10 +15,7 @@ _RANK_IN_NAME = re.compile(r"\.([0-9]{1,9})\.[^.]*\Z")
 
 
 def rank_parts(source: Source) -> list[SourcePart]:
-    """The parts in order of rank, one for each of 0..n-1.
-
-    Raises `InputError` where one is missing or doubled.
-    """
+    """The parts of ranks 0..n-1 in order. Raises `InputError` where one is missing or doubled."""
     by_rank: dict[int, SourcePart] = {}
     for part in source.parts:
         rank = _rank(part, len(source.parts))
@@ -51,12 +48,7 @@ def _rank(part: SourcePart, count: int) -> int:
 
 def _wrong_files(name: str, message: str, cure: str = "") -> InputError:
     """An error about a file of the set, or about the set."""
-    return InputError(
-        message,
-        location=Location(name),
-        code="rank-files",
-        cure=cure,
-    )
+    return InputError(message, location=Location(name), code="rank-files", cure=cure)
 
 
 def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:

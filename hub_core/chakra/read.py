@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 import numpy as np
 
-from hub_core.chakra.algorithms.chunks import Chunk, Joined, RankNodes, irregular_nodes, join
+from hub_core.chakra.algorithms.chunks import Chunk, Joined, join
 from hub_core.chakra.algorithms.numbering import EXTENSION
 from hub_core.chakra.algorithms.profile import METADATA_NAMES
-from hub_core.chakra.algorithms.rank_profile import Profile, RankProfile, check_rank
-from hub_core.chakra.algorithms.read_profile import ProfileReader
+from hub_core.chakra.algorithms.rank_profile import (
+    SAME_SET,
+    RankProfile,
+    check_rank,
+    profile_algorithm,
+)
+from hub_core.chakra.algorithms.read_profile import StatedSizes, profile_chunk
 from hub_core.chakra.codec.fields import NodeFields
 from hub_core.chakra.codec.links import link
 from hub_core.chakra.codec.metadata import Metadata
@@ -72,12 +77,11 @@ class _Reader:
         """Read everything; `size`: that of the collective of a foreign trace."""
         # Of the bytes nothing is kept beyond a batch.
         chunks = [self._chunk(files) for files in in_batches(self._files())]
-        try:
-            joined = join(chunks, len(self._parts), self._name)
-        except InputError as error:
-            raise _of_node(error, irregular_nodes(chunks)) from None
+        joined = join(chunks, len(self._parts), self._name)
         if self._profiles:
-            return self._of_profile(joined)
+            stated = profile_algorithm(self._profiles, joined.steps)
+            found = self._extensions(joined, METADATA_NAMES)
+            return dataclasses.replace(stated, extensions={**stated.extensions, **found})
         return self._foreign(joined, size)
 
     def _files(self) -> Iterator[RankFile]:
@@ -110,8 +114,7 @@ class _Reader:
         for name in ("collective", "schema", "input_file"):
             if metadata.attributes.get(name) != first.get(name):
                 message = f"the metadata attribute {name} differs from that of rank 0"
-                cure = "give the rank files of one algorithm"
-                raise InputError(message, location=place, code="rank-files", cure=cure)
+                raise InputError(message, location=place, code="rank-files", cure=SAME_SET)
 
     def _chunk(self, files: Sequence[RankFile]) -> Chunk:
         """The steps of some files."""
@@ -129,22 +132,9 @@ class _Reader:
             return foreign_chunk(fields, links, len(self._parts))
         first = self._profiles[0]
         # Only rank 0 is asked: the others agree, or were refused.
-        reader = ProfileReader(len(self._parts), first.integer("unit_count", 1), first.size())
         counts = [self._profiles[file.rank].integer("step_count", 0, 1 << 40) for file in files]
-        return reader.chunk(fields, links, np.asarray(counts, np.int64))
-
-    def _of_profile(self, joined: Joined) -> Algorithm:
-        profile = Profile(self._profiles)
-        if EXTENSION in profile.extensions:
-            raise self._profiles[0].fail(f"extensions holds the reserved name {EXTENSION!r}")
-        return Algorithm(
-            profile.collective,
-            joined.steps,
-            profile.scratch_units,
-            profile.provenance,
-            profile.collective_bytes,
-            profile.extensions | self._extensions(joined, METADATA_NAMES),
-        )
+        stated = StatedSizes(len(self._parts), first.integer("unit_count", 1), first.size())
+        return profile_chunk(fields, links, np.asarray(counts, np.int64), stated)
 
     def _foreign(self, joined: Joined, size: int | None) -> Algorithm:
         num_ranks = len(self._parts)
@@ -157,29 +147,27 @@ class _Reader:
             src_offset=steps.src_offset * scale,
             dst_offset=steps.dst_offset * scale,
         )
-        origin = Provenance(
-            source_name=PurePath(self._name).name, source_sha256=self._digest.hexdigest()
-        )
+        name, sha256 = PurePath(self._name).name, self._digest.hexdigest()
         return Algorithm(
             sizes.collective,
             steps,
             np.zeros(num_ranks, np.int64),
-            origin,
+            Provenance(source_name=name, source_sha256=sha256),
             sizes.collective_bytes,
             self._extensions(joined, frozenset()),
         )
 
     def _extensions(self, joined: Joined, known_metadata: frozenset[str]) -> dict[str, JsonValue]:
         """How the nodes were numbered, and what the files say besides the algorithm."""
-        left_out: dict[str, JsonValue] = {**dict(sorted(self._left_out.items()))}
         said: dict[str, JsonValue] = {
             "metadata": _kept_metadata(self._metadata[0], known_metadata),
-            "attributes left out": left_out,
+            "attributes left out": {**dict(sorted(self._left_out.items()))},
             "dangling dependencies dropped": self._dropped,
         }
-        numbering = joined.numbering(self._name)
-        said = {name: value for name, value in said.items() if value}
-        found: dict[str, JsonValue] = {EXTENSION: numbering, SOURCE_EXTENSION: said}
+        found: dict[str, JsonValue] = {
+            EXTENSION: joined.numbering(self._name),
+            SOURCE_EXTENSION: {name: value for name, value in said.items() if value},
+        }
         return {name: value for name, value in found.items() if value}
 
 
@@ -194,16 +182,3 @@ def _kept_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonV
     if metadata.version and not known:
         kept["version"] = metadata.version
     return kept
-
-
-def _of_node(error: InputError, irregular: Mapping[int, RankNodes]) -> InputError:
-    """The complaint about a step that can never run as one about its node."""
-    found = error.diagnostics[0]
-    place = found.location
-    if found.code != "cyclic-dependencies" or place.rank is None or place.step is None:
-        return error
-    nodes = irregular[place.rank]
-    node = int(np.argmax(nodes.row == place.step))
-    where = Location(nodes.file, byte=int(nodes.byte[node]), rank=place.rank)
-    message = f"node {nodes.ids[node]} can never run: the dependencies form a cycle"
-    return InputError(message, location=where, code=found.code, cure=found.cure)

@@ -29,10 +29,7 @@ _NODE = ("missing-metadata", "record 0 is a node: the GlobalMetadata record is m
 
 
 def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Metadata]:
-    """Frame the records of a file and decode its metadata; nodes stay undecoded.
-
-    Raises `InputError` that names the problem for whatever is not a trace.
-    """
+    """Frame the records of a file and decode its metadata. Raises `InputError` for other files."""
     # Before the framing: a compressed file would be called truncated.
     _check_magic(name, content)
     try:

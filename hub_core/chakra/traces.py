@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
-from hub_core.chakra.algorithms.lowering import lower
-from hub_core.chakra.algorithms.profile import default_bytes
+from hub_core.chakra.algorithms.lowering import lower as chakra_nodes
+from hub_core.chakra.algorithms.profile import default_bytes as chakra_bytes
 from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.codec.nodes import NodeTable
 from hub_core.chakra.codec.records import located
 from hub_core.chakra.codec.wire import WireError, record_bounds, varint
 from hub_core.chakra.formats import ChakraWriteOptions, TraceOptions
@@ -18,22 +17,7 @@ from hub_core.plugin_api import WriteResult
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-
-def chakra_bytes(algorithm: Algorithm) -> int:
-    """The size of the collective, in bytes, that traces are written for unless told otherwise.
-
-    The algorithm's own, else 1 MiB a unit (a byte a unit above 2^20 units).
-    """
-    return default_bytes(algorithm)
-
-
-def chakra_nodes(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
-    """The nodes of the traces of an algorithm, as columns, for a collective of this size.
-
-    One node a step (a receive-reduce is two), in file order, as `chakra_traces` writes them.
-    Raises `InputError` where the algorithm remembers ids of a foreign trace that no longer fit.
-    """
-    return lower(algorithm, collective_bytes)
+__all__ = ["chakra_bytes", "chakra_messages", "chakra_nodes", "chakra_record", "chakra_traces"]
 
 
 def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
@@ -41,8 +25,7 @@ def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
 
     Raises `UsageError` for options that do not fit the algorithm.
     """
-    wanted = ChakraWriteOptions(options.size, options.dialect, options.flatten)
-    return write(algorithm, wanted)
+    return write(algorithm, ChakraWriteOptions(options.size, options.dialect, options.flatten))
 
 
 def chakra_record(message: str, **fields: object) -> bytes:

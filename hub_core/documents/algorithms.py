@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -95,11 +97,9 @@ def _document_text(algorithm: Algorithm) -> str:
         "extensions": dict(algorithm.extensions),
     }
     lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]
-    columns = []
-    for name, values in _columns(algorithm.steps):
-        # Without blanks: columns are most of a document.
-        text = json.dumps(values, separators=(",", ":"))
-        columns.append(f'    "{name}": {text}')
+    # Without blanks: columns are most of a document.
+    compact = partial(json.dumps, separators=(",", ":"))
+    columns = [f'    "{name}": {compact(values)}' for name, values in _columns(algorithm.steps)]
     return "\n".join(["{", *lines, '  "steps": {', ",\n".join(columns), "  }", "}", ""])
 
 
@@ -115,24 +115,19 @@ def _json(name: str, value: object) -> str:
 def _collective_object(collective: Collective) -> dict[str, JsonValue]:
     """The collective; a contract is there for custom ones only."""
     found: dict[str, JsonValue] = {"kind": str(collective.kind)}
-    for name in _PLAIN_FIELDS:
-        found[name] = getattr(collective, name)
+    found |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
     found["reduce_op"] = str(collective.reduce_op)
     if (contract := collective.contract) is not None:
         rows = contract.expected
-        stated = None if rows is None else _lists(rows, _CONTRACT_ROWS)
-        columns = (*_CONTRACT_SIZES, "defined")
-        of_ranks = _lists(contract, columns)
-        found["contract"] = {**of_ranks, "expected": stated}
+        stated = _lists(contract, (*_CONTRACT_SIZES, "defined"))
+        expected = None if rows is None else _lists(rows, _CONTRACT_ROWS)
+        found["contract"] = {**stated, "expected": expected}
     return found
 
 
 def _lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:
     """Columns of a record of arrays by name."""
-    found: dict[str, JsonValue] = {}
-    for name in columns:
-        found[name] = getattr(record, name).tolist()
-    return found
+    return {name: getattr(record, name).tolist() for name in columns}
 
 
 def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
@@ -163,8 +158,7 @@ class _Document:
         extensions = self._root.get("extensions")
         if is_too_deep(extensions):
             self._fail(f"values are nested deeper than {MAX_DEPTH} levels", "$.extensions")
-        short = _without_arrays(self._root, "$")
-        if violation := first_violation(short, _SCHEMA_FILE):
+        if violation := first_violation(_without_arrays(self._root, "$"), _SCHEMA_FILE):
             path, message = violation
             self._fail(message, path)
 
@@ -183,21 +177,15 @@ class _Document:
                 root["extensions"],
             )
         except InputError as error:
-            finding = error.diagnostics[0]
-            if finding.location.file:
+            found = error.diagnostics[0]
+            if found.location.file:
                 raise
             # The model complains without a place.
-            place = Location(self._file)
-            message, cure, code = finding.message, finding.cure, finding.code
-            raise InputError(message, location=place, cure=cure, code=code) from None
+            raise InputError(replace(found, location=Location(self._file))) from None
 
     def _fail(self, message: str, path: str, cure: str = "") -> NoReturn:
-        raise InputError(
-            f"{path}: {message}",
-            location=Location(self._file),
-            cure=cure,
-            code="invalid-json",
-        )
+        place = Location(self._file)
+        raise InputError(f"{path}: {message}", location=place, cure=cure, code="invalid-json")
 
     def _check_name(self) -> None:
         """Refuse documents of other schemas, and of later ones of this."""
@@ -205,8 +193,7 @@ class _Document:
         if name == SCHEMA:
             return
         if isinstance(name, str) and name.startswith("collhub/algorithm-"):
-            shown = name[:80]
-            message = f"the schema is {shown!r}, this version reads {SCHEMA!r}"
+            message = f"the schema is {name[:80]!r}, this version reads {SCHEMA!r}"
             self._fail(message, "$.schema", cure="upgrade collhub")
         found = "there is none" if name is None else f"got {str(name)[:80]!r}"
         cure = "name the format with --from; 'collhub formats' lists them"
@@ -268,8 +255,7 @@ class _Document:
             # Something is wrong somewhere: list by list it is found.
             for row, parents in enumerate(lists):
                 self._integers(parents, f"{path}[{row}]", len(parents), 0, rows - 1)
-        lengths = [len(parents) for parents in lists]
-        return np.asarray(flat, np.int64), np.repeat(np.arange(rows), lengths)
+        return np.asarray(flat, np.int64), np.repeat(np.arange(rows), list(map(len, lists)))
 
     def _names(
         self, values: list[Any], path: str, rows: int, names: Mapping[str, int]

@@ -36,9 +36,7 @@ def first_violation(document: object, schema_file: str) -> tuple[str, str] | Non
     schema = json.loads(resource.read_bytes())
     errors = strict(schema).iter_errors(document)
     nearest = min(errors, key=_depth_and_path, default=None)
-    if nearest is None:
-        return None
-    return nearest.json_path, _message(nearest)
+    return None if nearest is None else (nearest.json_path, _message(nearest))
 
 
 def _depth_and_path(error: ValidationError) -> tuple[int, list[str]]:
@@ -55,7 +53,5 @@ def _message(error: ValidationError) -> str:
         # The type is named, not the value: that may be a whole document.
         found = TYPE_NAMES[type(error.instance)]
         return f"expected {names}, got {found}"
-    message = error.message
-    if len(message) <= _LONGEST_MESSAGE:
-        return message
-    return f"{message[:_LONGEST_MESSAGE]}..."
+    is_long = len(error.message) > _LONGEST_MESSAGE
+    return f"{error.message[:_LONGEST_MESSAGE]}..." if is_long else error.message

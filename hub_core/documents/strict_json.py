@@ -1,7 +1,4 @@
-"""Parse JSON without guessing: UTF-8, no key twice, no NaN, bounded nesting.
-
-Each defect is named with its line where the parser knows it.
-"""
+"""Parse JSON without guessing: UTF-8, no key twice, no NaN, bounded nesting; defects have lines."""
 
 from __future__ import annotations
 
@@ -76,13 +73,7 @@ def is_too_deep(value: object) -> bool:
 
 
 def _fail(file: str, message: str, line: int | None = None, cure: str = "") -> NoReturn:
-    place = Location(file, line)
-    raise InputError(
-        message,
-        location=place,
-        cure=cure,
-        code="invalid-json",
-    )
+    raise InputError(message, location=Location(file, line), cure=cure, code="invalid-json")
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> JsonObject:
@@ -92,8 +83,7 @@ def _unique_object(pairs: list[tuple[str, Any]]) -> JsonObject:
     # Not silently the last one, as the parser has it.
     keys = [key for key, _ in pairs]
     twice = next(key for key in keys if keys.count(key) > 1)
-    shown = twice[:80]
-    raise _RefusedError(f"the key {shown!r} stands twice in one object")
+    raise _RefusedError(f"the key {twice[:80]!r} stands twice in one object")
 
 
 def _refuse_constant(constant: str) -> NoReturn:

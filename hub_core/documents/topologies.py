@@ -15,10 +15,10 @@ import numpy as np
 
 from hub_core.documents.schema_check import TYPE_NAMES, first_violation
 from hub_core.documents.strict_json import JsonObject, parse_object
-from hub_core.model import InputError, Location, UsageError, parse_bandwidth, parse_time
+from hub_core.model import HubError, InputError, Location, parse_bandwidth, parse_time
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links
-from hub_core.network.topology import Dimension, DimensionKind, Topology
+from hub_core.network.topology import Dimension, DimensionKind, Link, Topology
 from hub_core.plugin_api import NoOptions, Source
 
 SCHEMA = "collhub/topology-1"
@@ -34,25 +34,9 @@ _Row = tuple[int, int, float, float, int]
 _Result = TypeVar("_Result")
 
 
-class _DefectError(Exception):
-    """What is wrong with a value, and, once known, the path of the value."""
-
-    def __init__(self, message: str, path: str = "", cure: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        # Where a value is looked at, its path is not known yet: `_at` adds it.
-        self.path = path
-        self.cure = cure
-
-
 def read(source: Source, options: NoOptions) -> Topology:
-    """Reader of the format `topology-json`; see `topology_from_json`."""
-    del options
-    return topology_from_json(source)
-
-
-def topology_from_json(source: Source) -> Topology:
     """Build the topology that a document describes. Raises `InputError` naming line or `$.path`."""
+    del options
     root = parse_object(source.content(), source.name)
     if root.get("schema") != SCHEMA:
         cure = f'state "schema": "{SCHEMA}"'
@@ -60,19 +44,12 @@ def topology_from_json(source: Source) -> Topology:
     # Links have their own check: a million of them would take a general validator minutes.
     links = root.pop("links") if isinstance(root.get("links"), list) else None
     if violation := first_violation(root, _SCHEMA_FILE):
-        path, message = violation
-        _fail(source.name, path, message)
-    try:
-        return _topology(source.name, root, links)
-    except _DefectError as error:
-        _fail(source.name, error.path, error.message, error.cure)
+        _fail(source.name, *violation)
+    return _topology(source.name, root, links)
 
 
 def topology_to_json(topology: Topology) -> bytes:
-    """The canonical document: sorted keys, one line a link, bytes/s and s.
-
-    Equal topologies give equal bytes.
-    """
+    """The canonical document, sorted keys, one line a link, bytes/s and s: byte-stable."""
     npus, names = topology.num_npus, list(topology.node_names)
     parts = {"schema": _compact(SCHEMA), "name": _compact(topology.name)}
     parts["npus"] = _compact(names[:npus] or npus)
@@ -81,8 +58,7 @@ def topology_to_json(topology: Topology) -> bytes:
     if topology.dimensions:
         parts["dimensions"] = _lines(map(_dimension_object, topology.dimensions))
     if topology.groups:
-        groups = {name: list(members) for name, members in topology.groups.items()}
-        parts["groups"] = _compact(groups)
+        parts["groups"] = _compact(dict(topology.groups))
     parts["links"] = _lines(_link_objects(topology))
     body = ",\n".join(f'  "{key}": {parts[key]}' for key in sorted(parts))
     return f"{{\n{body}\n}}\n".encode("ascii")
@@ -91,28 +67,22 @@ def topology_to_json(topology: Topology) -> bytes:
 def _link_objects(topology: Topology) -> Iterable[JsonObject]:
     """The links in order; the plane is stated where there is more than one."""
     for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
-        found = {"from": link.source, "to": link.destination}
-        found |= _numbers(link)
-        if topology.num_planes > 1:
-            found["plane"] = plane
-        yield found
+        found = {"from": link.source, "to": link.destination, **_numbers(link)}
+        yield found | ({"plane": plane} if topology.num_planes > 1 else {})
 
 
 def _dimension_object(dimension: Dimension) -> JsonObject:
-    found: JsonObject = {"kind": str(dimension.kind), "size": dimension.size}
-    constants = _numbers(dimension)
-    return found | constants
+    return {"kind": str(dimension.kind), "size": dimension.size, **_numbers(dimension)}
 
 
-def _numbers(of: object) -> JsonObject:
+def _numbers(of: Link | Dimension) -> JsonObject:
     """The constants of a link or dimension; whole numbers without a fraction."""
-    found = {}
-    for name in ("bandwidth_bytes_per_s", "latency_s"):
-        value: float = getattr(of, name)
-        # Either way the same double comes back.
-        is_whole = value == int(value) and abs(value) < 2**53
-        found[name] = int(value) if is_whole else value
-    return found
+    found = {"bandwidth_bytes_per_s": of.bandwidth_bytes_per_s, "latency_s": of.latency_s}
+    # Either way the same double comes back.
+    return {
+        name: int(value) if value == int(value) and abs(value) < 2**53 else value
+        for name, value in found.items()
+    }
 
 
 def _compact(value: object) -> str:
@@ -122,9 +92,7 @@ def _compact(value: object) -> str:
 def _lines(values: Iterable[JsonObject]) -> str:
     """A list with one object a line."""
     rows = ",\n    ".join(map(_compact, values))
-    if not rows:
-        return "[]"
-    return f"[\n    {rows}\n  ]"
+    return f"[\n    {rows}\n  ]" if rows else "[]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,59 +108,60 @@ class _Nodes:
         """The node that a number below `limit`, or a name, means."""
         node = self.numbers.get(value) if isinstance(value, str) else value
         if node is None and isinstance(value, str):
-            raise _DefectError(f"no node is named {value[:80]!r}")
+            raise InputError(f"no node is named {value[:80]!r}")
         if type(node) is not int:
-            raise _DefectError(f"expected a node's number or name, got {TYPE_NAMES[type(value)]}")
+            raise InputError(f"expected a node's number or name, got {TYPE_NAMES[type(value)]}")
         if not 0 <= node < limit:
             shown = value if node < 2**63 else "2^63 or more"
-            raise _DefectError(f"node {shown} is not in 0..{limit - 1}")
+            raise InputError(f"node {shown} is not in 0..{limit - 1}")
         return node
 
 
 def _topology(file: str, root: JsonObject, links: list[object] | None) -> Topology:
-    nodes = _nodes(root)
+    nodes = _nodes(file, root)
     name = root.get("name", file)
     dimensions = tuple(
-        _at(f"$.dimensions[{row}]", _dimension, entry)
+        _at(file, f"$.dimensions[{row}]", _dimension, entry)
         for row, entry in enumerate(root.get("dimensions", []))
     )
-    regular = _at("$.dimensions", grid, name, dimensions) if dimensions else None
-    if links is None and regular is None:
-        raise _DefectError("links are missing", "$", "state links, or dimensions")
-    if links is None and regular is not None:
+    regular = _at(file, "$.dimensions", grid, name, dimensions) if dimensions else None
+    if links is not None:
+        found = _links(file, links, nodes)
+    elif regular is not None:
         found = Links(*(getattr(regular, column) for column in _LINK_COLUMNS))
     else:
-        found = _links(links or [], nodes)
-    groups = {}
-    for group, members in root.get("groups", {}).items():
-        groups[group] = _members(group, members, nodes)
+        _fail(file, "$", "links are missing", "state links, or dimensions")
+    groups = {
+        group: tuple(
+            _at(file, f"$.groups.{group}[{row}]", nodes.number, member, nodes.npus)
+            for row, member in enumerate(members)
+        )
+        for group, members in root.get("groups", {}).items()
+    }
     build = partial(found.topology, dimensions=dimensions, node_names=nodes.names, groups=groups)
-    topology = _at("$", build, name, nodes.npus, nodes.count)
+    topology = _at(file, "$", build, name, nodes.npus, nodes.count)
     if regular is not None and not _is_same_network(regular, topology):
         message = "these are not the nodes and links that are stated"
-        raise _DefectError(message, "$.dimensions", "leave dimensions out")
+        _fail(file, "$.dimensions", message, "leave dimensions out")
     return topology
 
 
-def _at(path: str, build: Callable[..., _Result], *arguments: object) -> _Result:
-    """Call `build`; what it finds wrong stands at `path`."""
+def _at(file: str, path: str, build: Callable[..., _Result], *arguments: object) -> _Result:
+    """Call `build`, which complains without a place; what it finds wrong stands at `path`."""
     try:
         return build(*arguments)
-    except _DefectError as error:
-        raise _DefectError(error.message, error.path or path, error.cure) from None
-    except (InputError, UsageError) as error:
-        # The model and the units complain without a path.
+    except HubError as error:
         found = error.diagnostics[0]
-        raise _DefectError(found.message, path, found.cure) from None
+        _fail(file, path, found.message, found.cure)
 
 
-def _nodes(root: JsonObject) -> _Nodes:
+def _nodes(file: str, root: JsonObject) -> _Nodes:
     """NPUs come first, then switches; where one side has names, the other gets some."""
     npus, switches = root["npus"], root.get("switches", 0)
     npu_count = len(npus) if isinstance(npus, list) else npus
     switch_count = len(switches) if isinstance(switches, list) else switches
     if npu_count > MAX_NODES:
-        raise _DefectError(f"{npu_count} NPUs are more than {MAX_NODES}", "$.npus")
+        _fail(file, "$.npus", f"{npu_count} NPUs are more than {MAX_NODES}")
     names: list[str] = []
     if isinstance(npus, list) or isinstance(switches, list):
         names += npus if isinstance(npus, list) else map(str, range(npus))
@@ -202,32 +171,19 @@ def _nodes(root: JsonObject) -> _Nodes:
     return _Nodes(npu_count, npu_count + switch_count, tuple(names), numbers)
 
 
-def _members(group: str, members: list[object], nodes: _Nodes) -> tuple[int, ...]:
-    """The NPUs of a group; switches are no members."""
-    found = []
-    for row, member in enumerate(members):
-        path = f"$.groups.{group}[{row}]"
-        found.append(_at(path, nodes.number, member, nodes.npus))
-    return tuple(found)
-
-
 def _dimension(entry: JsonObject) -> Dimension:
-    kind = DimensionKind(entry["kind"])
-    size: int = entry["size"]
-    bandwidth, latency = _constants(entry)
-    return Dimension(kind, size, bandwidth, latency)
+    return Dimension(DimensionKind(entry["kind"]), entry["size"], *_constants(entry))
 
 
-def _links(entries: list[object], nodes: _Nodes) -> Links:
+def _links(file: str, entries: list[object], nodes: _Nodes) -> Links:
     if len(entries) > MAX_LINKS:
-        raise _DefectError(f"{len(entries)} links are more than {MAX_LINKS}", "$.links")
+        _fail(file, "$.links", f"{len(entries)} links are more than {MAX_LINKS}")
     rows: list[_Row] = []
     for index, entry in enumerate(entries):
         try:
             rows += _link_rows(entry, nodes)
-        except (_DefectError, UsageError) as error:
-            message = error.message if isinstance(error, _DefectError) else str(error)
-            raise _DefectError(message, f"$.links[{index}]") from None
+        except HubError as error:
+            _fail(file, f"$.links[{index}]", str(error))
     sources, destinations, rates, latencies, planes = zip(*rows, strict=True) if rows else [()] * 5
     return Links(
         np.asarray(sources, np.int64),
@@ -241,25 +197,24 @@ def _links(entries: list[object], nodes: _Nodes) -> Links:
 def _link_rows(entry: object, nodes: _Nodes) -> list[_Row]:
     """The links that an entry states: one, or both directions where it is duplex."""
     if not isinstance(entry, dict):
-        raise _DefectError(f"expected an object, got {TYPE_NAMES[type(entry)]}")
+        raise InputError(f"expected an object, got {TYPE_NAMES[type(entry)]}")
     if unknown := entry.keys() - _LINK_KEYS:
-        raise _DefectError(f"unknown key {min(unknown)[:80]!r}")
+        raise InputError(f"unknown key {min(unknown)[:80]!r}")
     if "from" not in entry or "to" not in entry:
-        raise _DefectError("'from' and 'to' are needed")
+        raise InputError("'from' and 'to' are needed")
     source = nodes.number(entry["from"], nodes.count)
     destination = nodes.number(entry["to"], nodes.count)
     if source == destination:
-        raise _DefectError(f"the link joins node {source} to itself")
+        raise InputError(f"the link joins node {source} to itself")
     constants = _constants(entry)
     duplex = entry.get("duplex", False)
     if type(duplex) is not bool:
-        raise _DefectError(f"duplex: expected true or false, got {TYPE_NAMES[type(duplex)]}")
+        raise InputError(f"duplex: expected true or false, got {TYPE_NAMES[type(duplex)]}")
     plane = entry.get("plane", 0)
     if type(plane) is not int or not 0 <= plane < MAX_LINKS:
-        raise _DefectError("plane: expected a number from 0 on")
+        raise InputError("plane: expected a number from 0 on")
     there = (source, destination, *constants, plane)
-    back = (destination, source, *constants, plane)
-    return [there, back] if duplex else [there]
+    return [there, (destination, source, *constants, plane)] if duplex else [there]
 
 
 def _constants(entry: JsonObject) -> tuple[float, float]:
@@ -267,9 +222,9 @@ def _constants(entry: JsonObject) -> tuple[float, float]:
     bandwidth = _quantity(entry, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
     latency = _quantity(entry, "latency", "latency_s", parse_time)
     if not 0 < bandwidth < _LARGEST:
-        raise _DefectError("the bandwidth is not above 0 and below 1e18 bytes/s")
+        raise InputError("the bandwidth is not above 0 and below 1e18 bytes/s")
     if not 0 <= latency < _LARGEST:
-        raise _DefectError("the latency is negative or not below 1e18 s")
+        raise InputError("the latency is negative or not below 1e18 s")
     return bandwidth, latency
 
 
@@ -279,39 +234,32 @@ def _quantity(
     """A quantity as a text with a unit, or as a number in the unit that its key names."""
     if (text_key in entry) == (number_key in entry):
         both = f"{text_key!r} (text with a unit) and {number_key!r} (number)"
-        raise _DefectError(f"exactly one of {both} is needed")
+        raise InputError(f"exactly one of {both} is needed")
     if text_key in entry:
         text = entry[text_key]
         if isinstance(text, str):
             return parse(text)
-        found = TYPE_NAMES[type(text)]
-        raise _DefectError(f"{text_key}: expected a string, got {found}")
+        raise InputError(f"{text_key}: expected a string, got {TYPE_NAMES[type(text)]}")
     number = entry[number_key]
     # A bool is an int to Python, not to whoever reads the file.
     if type(number) not in (int, float):
-        found = TYPE_NAMES[type(number)]
-        raise _DefectError(f"{number_key}: expected a number, got {found}")
+        raise InputError(f"{number_key}: expected a number, got {TYPE_NAMES[type(number)]}")
     # Integers of any length are JSON; the limit keeps them within a double.
     return float(min(number, _LARGEST))
 
 
 def _is_same_network(one: Topology, other: Topology) -> bool:
     """Whether nodes and links agree, in whatever order the links stand."""
-    for count in ("num_npus", "num_nodes", "num_links"):
-        if getattr(one, count) != getattr(other, count):
-            return False
+    counts = [(each.num_npus, each.num_nodes, each.num_links) for each in (one, other)]
+    if counts[0] != counts[1]:
+        return False
     orders = [np.lexsort((each.destination, each.source)) for each in (one, other)]
-    for name in _LINK_COLUMNS:
-        mine, theirs = getattr(one, name)[orders[0]], getattr(other, name)[orders[1]]
-        if not np.array_equal(mine, theirs):
-            return False
-    return True
+    return all(
+        np.array_equal(getattr(one, name)[orders[0]], getattr(other, name)[orders[1]])
+        for name in _LINK_COLUMNS
+    )
 
 
 def _fail(file: str, path: str, message: str, cure: str = "") -> NoReturn:
-    raise InputError(
-        f"{path}: {message}",
-        location=Location(file),
-        cure=cure,
-        code="invalid-topology",
-    )
+    place = Location(file)
+    raise InputError(f"{path}: {message}", location=place, cure=cure, code="invalid-topology")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 
 import numpy as np
 
@@ -55,8 +55,7 @@ class Algorithm:
     extensions: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Every module counts ranks by one of the three, so that a disagreement would show far from
-        # here.
+        # Every module counts ranks by one of the three: a disagreement would show far from here.
         counts = {self.collective.num_ranks, self.steps.num_ranks, len(self.scratch_units)}
         if len(counts) > 1:
             message = "collective, steps and scratch_units disagree on the number of ranks"
@@ -80,12 +79,15 @@ class Algorithm:
     def differences(self, other: Algorithm) -> list[str]:
         """Names of the parts that differ, provenance included; empty for equal algorithms."""
         found = self.steps.differences(other.steps)
-        for name in ("provenance", "collective_bytes", "extensions"):
-            if getattr(self, name) != getattr(other, name):
-                found.append(name)
+        names = ("provenance", "collective_bytes", "extensions")
+        found += [name for name in names if getattr(self, name) != getattr(other, name)]
         if not np.array_equal(self.scratch_units, other.scratch_units):
             found.append("scratch_units")
-        return found + _collective_differences(self.collective, other.collective)
+        mine, theirs = self.collective, other.collective
+        for part in fields(mine):
+            if not _are_same(getattr(mine, part.name), getattr(theirs, part.name)):
+                found.append(part.name)
+        return found
 
 
 def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) -> Int64Array:
@@ -104,20 +106,11 @@ def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) ->
     return np.asarray(sizes, np.int64)
 
 
-def _collective_differences(one: Collective, other: Collective) -> list[str]:
-    # A contract is a record of arrays, which == does not compare to one truth value.
-    names = [field.name for field in fields(one) if field.name != "contract"]
-    found = [name for name in names if getattr(one, name) != getattr(other, name)]
-    if not _same_arrays(one.contract, other.contract):
-        found.append("contract")
-    return found
-
-
-def _same_arrays(one: object, other: object) -> bool:
-    """Compare records of arrays, nested records included."""
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.array_equal(one, other)  # type: ignore[arg-type]
-    if one is None or other is None or type(one) is not type(other):
-        return one is other
-    names = [field.name for field in fields(one)]  # type: ignore[arg-type]
-    return all(_same_arrays(getattr(one, name), getattr(other, name)) for name in names)
+def _are_same(one: object, other: object) -> bool:
+    """Equality that compares arrays, which have no single truth value, also within records."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    if is_dataclass(one) and type(one) is type(other):
+        names = [part.name for part in fields(one)]
+        return all(_are_same(getattr(one, name), getattr(other, name)) for name in names)
+    return one == other

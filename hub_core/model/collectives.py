@@ -42,13 +42,20 @@ class Contributions:
         return len(self.rank)
 
     def where(self, mask: BoolArray) -> Contributions:
-        """The rows of a mask.
-
-        `mask`: bool[rows].
-        """
+        """The rows where `mask`, bool[rows], holds."""
         return Contributions(
             self.rank[mask], self.offset[mask], self.source_rank[mask], self.source_unit[mask]
         )
+
+    def with_ranks_named(self, num_ranks: int) -> Contributions:
+        """The same relation with a row for every contributing rank in the place of `ALL_RANKS`."""
+        is_everyone = self.source_rank == ALL_RANKS
+        if not is_everyone.any():
+            return self
+        times = np.where(is_everyone, num_ranks, 1)
+        row = np.repeat(np.arange(len(self)), times)
+        named = np.where(is_everyone[row], counted_positions(times), self.source_rank[row])
+        return Contributions(self.rank[row], self.offset[row], named, self.source_unit[row])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +108,16 @@ class Collective:
     contract: CustomContract | None = None
 
     def __post_init__(self) -> None:
-        if reason := self._size_defect() or self._root_defect() or self._claim_defect():
+        if reason := self._defect() or self._claim_defect():
             message = f"{self.kind} of {self.num_ranks} ranks: {reason}"
             raise InputError(message, code="invalid-collective")
 
-    def _size_defect(self) -> str | None:
-        """A number of ranks or units outside its range."""
+    def _defect(self) -> str | None:
+        """Ranks or units outside their range; a root that is missing, no rank, or not needed."""
         if not 1 <= self.num_ranks <= MAX_RANKS:
             return f"the number of ranks is not in 1..{MAX_RANKS}"
         if not 1 <= self.unit_count <= MAX_UNITS:
             return f"unit_count {self.unit_count} is not in 1..2^62"
-        return None
-
-    def _root_defect(self) -> str | None:
-        """A root that is missing, not a rank, or not needed."""
         is_rooted = self.kind.traits.is_rooted
         if is_rooted and (self.root is None or not 0 <= self.root < self.num_ranks):
             return f"root {self.root} is not a rank"
@@ -122,7 +125,6 @@ class Collective:
             return f"a root ({self.root}) has no meaning here"
         return None
 
-    # What the algorithm is said to be usable for, against what the collective needs.
     def _claim_defect(self) -> str | None:
         """What contradicts the kind, or claims no way of calling."""
         if self.kind.traits.is_split and self.unit_count % self.num_ranks:
@@ -161,9 +163,9 @@ class Collective:
         return self._buffer_units(traits.output_is_part, traits.to_root)
 
     def _buffer_units(self, is_part: bool, is_of_root: bool) -> Int64Array:
+        """Size of one buffer on every rank: int64[num_ranks]."""
         # Every rank passes a vector to broadcast and reduce; what is made of the parts of all ranks
         # (the output of gather, the input of scatter) exists at the root alone.
-        """Size of one buffer on every rank: int64[num_ranks]."""
         if is_of_root and self.kind.traits.is_split:
             return self._at_root(self.unit_count)
         units = self.units_per_rank if is_part else self.unit_count
@@ -218,8 +220,11 @@ class Collective:
         both = size[:, Buffer.INPUT], size[:, Buffer.OUTPUT]
         span = np.where(apart, both[0] + both[1], np.maximum(*both))
         shift = np.zeros_like(size)
-        if in_place:
-            self._shift_part(shift)
+        traits = self.kind.traits
+        if in_place and (traits.input_is_part or traits.output_is_part):
+            # The buffer that is one part of the other lies at the place of that part.
+            part = Buffer.INPUT if traits.input_is_part else Buffer.OUTPUT
+            shift[:, part] = np.arange(self.num_ranks) * self.units_per_rank
         shift[apart, Buffer.INPUT] = 0
         shift[apart, Buffer.OUTPUT] = size[apart, Buffer.INPUT]
         shift[:, Buffer.SCRATCH] = span
@@ -228,20 +233,11 @@ class Collective:
 
     def _buffers_apart(self, in_place: bool) -> BoolArray:
         """Which ranks have INPUT and OUTPUT one behind the other: bool[num_ranks]."""
-        if not in_place:
-            return np.ones(self.num_ranks, np.bool_)
         traits = self.kind.traits
-        if traits.is_rooted and traits.is_split:
+        if in_place and traits.is_rooted and traits.is_split:
             is_other: BoolArray = np.arange(self.num_ranks) != self.root
             return is_other
-        return np.zeros(self.num_ranks, np.bool_)
-
-    def _shift_part(self, shift: Int64Array) -> None:
-        """Put the buffer that is one part of the other at the place of that part."""
-        traits = self.kind.traits
-        if traits.input_is_part or traits.output_is_part:
-            part = Buffer.INPUT if traits.input_is_part else Buffer.OUTPUT
-            shift[:, part] = np.arange(self.num_ranks) * self.units_per_rank
+        return np.full(self.num_ranks, not in_place)
 
     def _at_root(self, units: int) -> Int64Array:
         """`units` at the root, none elsewhere: int64[num_ranks]."""

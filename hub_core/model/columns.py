@@ -61,10 +61,7 @@ def is_sorted(keys: npt.NDArray[Any]) -> bool:
 
 
 def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
-    """Which rows differ from the row before in one of the columns: bool[rows].
-
-    The columns are of equal length, and the first row differs.
-    """
+    """Which rows differ from the row before in one of the columns, bool[rows]; the first does."""
     # Without a concatenation, which would copy each column once more.
     is_new = np.ones(len(columns[0]), np.bool_)
     if len(is_new) > 1:
@@ -75,18 +72,12 @@ def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
 
 
 def run_starts(*columns: npt.NDArray[np.generic]) -> Int64Array:
-    """The first row of every run of equal rows.
-
-    Ascending; the columns are of equal length.
-    """
+    """The first row of every run of equal rows, ascending; the columns are of equal length."""
     return np.flatnonzero(run_mask(*columns))
 
 
 def run_lengths(starts: IntArray, rows: int) -> Int64Array:
-    """How many rows each run has.
-
-    `starts`: the first rows of all runs; `rows`: how many rows there are.
-    """
+    """How many of `rows` rows each run has; `starts`: the first rows of all runs."""
     return np.diff(np.append(starts, rows))
 
 
@@ -120,20 +111,23 @@ def inverse(permutation: IntArray) -> Int64Array:
 
 
 def positions_in(rows: IntArray, count: int) -> Int64Array:
-    """Where each of 0..count-1 stands in `rows`.
-
-    int64[count], -1 for what does not stand there.
-    """
+    """Where each of 0..count-1 stands in `rows`: int64[count], -1 for what does not."""
     position = np.full(count, -1, np.int64)
     position[rows] = np.arange(len(rows))
     return position
 
 
-def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
-    """Group `values` by `keys`.
+def rows_of(wanted: IntArray, keys: IntArray) -> Int64Array:
+    """Where values stand among sorted keys: int64, -1 for those that are not there."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    # Behind the last key there is none to compare with.
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[place] == wanted, place, -1)
 
-    (indptr, values in group order); the given order is kept within a group.
-    """
+
+def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
+    """(indptr, values in group order) by `keys`; within a group the given order is kept."""
     if not is_sorted(keys):
         # Stable, so that the given order stays within a group.
         values = values[np.argsort(keys, kind="stable")]

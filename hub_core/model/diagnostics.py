@@ -76,10 +76,7 @@ class Diagnostic:
 
 
 class HubError(Exception):
-    """Every failure that the hub foresees.
-
-    `diagnostics` is never empty; the first one is the message.
-    """
+    """Every failure that the hub foresees; the first of its `diagnostics` is the message."""
 
     exit_code = ExitCode.INVALID
     default_code = "invalid-input"

@@ -64,10 +64,7 @@ class Findings:
         return Findings(self.file, listed, dict(self._count))
 
     def note(self, code: str, message: str) -> None:
-        """Add a remark that does not make the algorithm wrong.
-
-        It stands for the whole file.
-        """
+        """Add a remark on the whole file that does not make the algorithm wrong."""
         place = Location(self.file)
         self.add(code, message, place, severity=Severity.NOTE)
 

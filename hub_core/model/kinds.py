@@ -41,10 +41,7 @@ class ReduceOp(StrEnum):
 
 
 class Buffer(IntEnum):
-    """The memories of a rank.
-
-    UNKNOWN: the source does not say (timing-only traces), or the side of a step is unused.
-    """
+    """The memories of a rank; UNKNOWN: the source does not say, or the side of a step is unused."""
 
     INPUT = 0
     OUTPUT = 1

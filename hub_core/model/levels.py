@@ -56,7 +56,8 @@ def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) ->
         np.subtract.at(missing, reached, 1)
         # A node is done when its last parent is: exactly once, whatever the order of edges.
         frontier = distinct(reached[missing[reached] == 0])
-    return _order(levels, nodes)
+    order = np.concatenate(levels) if levels else np.zeros(0, np.int64)
+    return Order(order, row_pointer([len(level) for level in levels]), positions_in(order, nodes))
 
 
 def _narrow_levels(
@@ -82,9 +83,3 @@ def _narrow_levels(
     # The last level is empty: its end is what stopped the loop.
     borders = row_pointer(widths[:-1])[1:-1]
     return np.split(np.asarray(flat, np.int64), borders) if flat else []
-
-
-def _order(levels: list[Int64Array], nodes: int) -> Order:
-    """All levels as one column, and where each node stands in it."""
-    order = np.concatenate(levels) if levels else np.zeros(0, np.int64)
-    return Order(order, row_pointer([len(level) for level in levels]), positions_in(order, nodes))

@@ -82,10 +82,7 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
     addressed = _check_peers(steps, is_send, findings)
     rows = np.flatnonzero(addressed)
     sent = is_send[rows]
-    # A receive names its source, a send its destination: both become the same triple.
-    here, peer = steps.rank[rows], steps.peer[rows]
-    source, destination = np.where(sent, here, peer), np.where(sent, peer, here)
-    keys = connection_keys(source, destination, steps.channel[rows])
+    keys = connection_keys(*steps.ends(rows), steps.channel[rows])
     paired = pair_in_order(rows[sent], rows[~sent], keys[sent], keys[~sent])
     _report_lonely(steps, paired, findings)
     _report_unequal(steps, paired, findings)
@@ -93,10 +90,7 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 
 
 def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Both columns in the order of the keys.
-
-    Ties stay as they stand.
-    """
+    """Both columns in the order of the keys; ties stay as they stand."""
     if is_sorted(keys):
         return rows, keys
     order = np.argsort(keys, kind="stable")
@@ -106,10 +100,7 @@ def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int6
 def _messages(
     send: Int64Array, receive: Int64Array, lonely_sends: Int64Array, lonely_receives: Int64Array
 ) -> Messages:
-    """Messages in the order of their sends.
-
-    Sends and receives pair up row by row.
-    """
+    """Messages in the order of their sends; sends and receives pair up row by row."""
     receive, send = _sorted_by_key(receive, send)
     return Messages(send, receive, np.sort(lonely_sends), np.sort(lonely_receives))
 
@@ -125,12 +116,10 @@ def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> Bo
         return f"peer {int(steps.peer[row])} is not a rank, {expected}: {action(steps, row)}"
 
     def say_own(row: int) -> str:
-        doing = action(steps, row)
-        return f"the peer of a message is the rank itself: {doing}"
+        return f"the peer of a message is the rank itself: {action(steps, row)}"
 
     findings.add_rows("peer-range", steps, np.flatnonzero(outside), say_outside)
-    rows = np.flatnonzero(own)
-    findings.add_rows("self-message", steps, rows, say_own, cure="use a local copy")
+    findings.add_rows("self-message", steps, np.flatnonzero(own), say_own, cure="use a local copy")
     addressed: BoolArray = is_message & ~outside & ~own
     return addressed
 

@@ -41,7 +41,12 @@ def ordered_rows(
         if len(local) < stop - start:
             stuck = min(set(range(stop - start)) - set(local))
             line = int(source_line[start + stuck])
-            raise _cycle_error(Location(file, line, None, touched, stuck))
+            raise InputError(
+                "the dependencies form a cycle, so this step can never run",
+                location=Location(file, line, None, touched, stuck),
+                cure="remove one dependency of the cycle",
+                code="cyclic-dependencies",
+            )
         order[start:stop] = start + np.asarray(local, np.int64)
     return order
 
@@ -64,12 +69,3 @@ def _earliest_first(rows: int, parents: list[int], children: list[int]) -> list[
             if not waiting[child]:
                 heapq.heappush(ready, child)
     return order
-
-
-def _cycle_error(place: Location) -> InputError:
-    return InputError(
-        "the dependencies form a cycle, so this step can never run",
-        location=place,
-        cure="remove one dependency of the cycle",
-        code="cyclic-dependencies",
-    )

@@ -1,7 +1,4 @@
-"""Sizes, bandwidths and times as people write them.
-
-GB is 1e9, GiB is 2^30, and a bare number is refused.
-"""
+"""Sizes, bandwidths and times as people write them: GB is 1e9, GiB 2^30, a bare number refused."""
 
 from __future__ import annotations
 
@@ -10,17 +7,9 @@ from fractions import Fraction
 
 from hub_core.model.diagnostics import UsageError
 
-_BYTES = {
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
+_DECIMAL = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BYTES = {"B": 1, **_DECIMAL, **_BINARY}
 _BITS = {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # No sign, no underscores, no inf: Python takes more as numbers than people mean.
@@ -29,13 +18,9 @@ _LARGEST_SIZE = 2**62
 
 
 def parse_size(text: str) -> int:
-    """Turn `1MiB`, `64KB`, `1.5GiB` into bytes.
-
-    Raises `UsageError` unless whole, positive and with a unit.
-    """
+    """Turn `1MiB` into bytes. Raises `UsageError` unless whole, positive and with a unit."""
     number, unit = _split(text, _BYTES, "size", "1MiB")
-    # The double tells the order of magnitude, so that 1e999999999B is never expanded; the fraction
-    # is exact.
+    # The double tells the magnitude, so that 1e999999999B is never expanded; the fraction is exact.
     if 0 < float(number) * _BYTES[unit] < 2 * _LARGEST_SIZE:
         size = Fraction(number) * _BYTES[unit]
         if size.denominator == 1 and size <= _LARGEST_SIZE:
@@ -45,10 +30,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Turn `50GB/s`, `50GiB/s` or `400Gbit/s` into bytes per second.
-
-    Raises `UsageError` for anything else.
-    """
+    """Turn `50GB/s`, `400Gbit/s` into bytes per second. Raises `UsageError` for anything else."""
     factors = {**_BYTES, **_BITS}
     units = {f"{unit}/s": float(factor) for unit, factor in factors.items()}
     number, unit = _split(text, units, "bandwidth", "50GB/s")
@@ -61,10 +43,7 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """Turn `500ns`, `0.5us` into seconds.
-
-    Raises `UsageError` for anything else.
-    """
+    """Turn `500ns`, `0.5us` into seconds. Raises `UsageError` for anything else."""
     number, unit = _split(text, _SECONDS, "time", "500ns")
     # Rounded to 1e-6 ns, so that what is written in ns, us or ms comes back to the digit.
     seconds = round(float(number) * _SECONDS[unit] * 1e9, 6) / 1e9
@@ -75,29 +54,23 @@ def parse_time(text: str) -> float:
 
 def format_bytes(count: float) -> str:
     """Write a byte count with the largest binary unit that divides it, else with three digits."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if count >= _BYTES[unit]:
-            value = count / _BYTES[unit]
+    for unit, size in reversed(_BINARY.items()):
+        if count >= size:
+            value = count / size
             return f"{value:.0f} {unit}" if value == int(value) else f"{value:.4g} {unit}"
     return f"{count:.0f} B"
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Write a bandwidth: `50 GB/s`, `53.69 GB/s`.
-
-    With the largest decimal unit below it and at most four digits.
-    """
-    for unit in ("TB", "GB", "MB", "KB"):
-        if bytes_per_s >= _BYTES[unit]:
-            return f"{bytes_per_s / _BYTES[unit]:.4g} {unit}/s"
+    """Write a bandwidth in the largest decimal unit below it, in four digits: `53.69 GB/s`."""
+    for unit, size in reversed(_DECIMAL.items()):
+        if bytes_per_s >= size:
+            return f"{bytes_per_s / size:.4g} {unit}/s"
     return f"{bytes_per_s:.4g} B/s"
 
 
 def format_time(nanoseconds: float) -> str:
-    """Write a time: `1.50 us`.
-
-    In the unit that keeps the number between 1 and 1000.
-    """
+    """Write a time in the unit that keeps the number between 1 and 1000: `1.50 us`."""
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if nanoseconds >= factor:
             return f"{nanoseconds / factor:.2f} {unit}"

@@ -47,9 +47,6 @@ def format_ranks(ranks: Sequence[int]) -> str:
     for end in range(1, len(ranks) + 1):
         if end == len(ranks) or ranks[end] != ranks[end - 1] + 1:
             run = ranks[start:end]
-            if len(run) > 2:
-                parts.append(f"{run[0]}-{run[-1]}")
-            else:
-                parts += map(str, run)
+            parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
             start = end
     return ",".join(parts)

@@ -17,12 +17,12 @@ import numpy.typing as npt
 from hub_core.model.columns import (
     BoolArray,
     Int64Array,
+    IntArray,
     distinct,
     group_of_entry,
     group_pointer,
     inverse,
     is_sorted,
-    run_mask,
 )
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.kinds import Buffer, StepKind
@@ -145,29 +145,26 @@ class StepTable:
         stated = line if line >= 0 else None
         return Location(file, stated, None, int(self.rank[row]), self.step_of(row))
 
+    def ends(self, rows: Int64Array) -> tuple[IntArray, IntArray]:
+        """(source, destination) of these messages: a send names one, a receive the other."""
+        is_send, here, peer = self.sends[rows], self.rank[rows], self.peer[rows]
+        return np.where(is_send, here, peer), np.where(is_send, peer, here)
+
     def edges(self) -> tuple[Int64Array, Int64Array]:
         """All dependencies, data and control, as (parent row, child row), without repetition."""
         rows = max(len(self), 1)
         data = group_of_entry(self.data_indptr) * rows + self.data_indices
         control = group_of_entry(self.control_indptr) * rows + self.control_indices
         # Both are sorted already: only two tables with entries have to be merged.
-        if not len(control):
-            merged = data
-        elif not len(data):
-            merged = control
-        else:
-            merged = distinct(np.concatenate([data, control]))
+        parts = [part for part in (data, control) if len(part)]
+        merged = distinct(np.concatenate(parts)) if len(parts) == 2 else (parts or [data])[0]
         children, parents = np.divmod(merged, rows)
         return parents, children
 
     def differences(self, other: StepTable) -> list[str]:
         """Names of the columns that differ; empty for equal tables."""
-        found = []
-        for field in fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if not np.array_equal(mine, theirs):
-                found.append(field.name)
-        return found
+        names = [field.name for field in fields(self)]
+        return [n for n in names if not np.array_equal(getattr(self, n), getattr(other, n))]
 
     @classmethod
     def from_columns(
@@ -187,18 +184,23 @@ class StepTable:
         for dependencies that cross ranks, form a cycle, or values outside a column's range; `file`
         is named in it.
         """
-        table = _typed_columns(columns, file)
-        _check_ranks(table["rank"], num_ranks, file)
+        rows = len(np.asarray(columns["rank"]))
+        table = {name: _typed_column(name, columns, rows, file) for name in COLUMN_DTYPES}
+        rank = table["rank"]
+        if rows and (int(rank.min()) < 0 or int(rank.max()) >= num_ranks):
+            message = f"a step names a rank outside 0..{num_ranks - 1}"
+            raise InputError(message, location=Location(file), code="rank-range")
         given = [(np.asarray(p, np.int64), np.asarray(c, np.int64)) for p, c in (data, control)]
         for edges in given:
             _check_edges(table, edges, file)
-        table, given = _grouped_by_rank(table, given)
+        if not is_sorted(rank):
+            table, given = _reordered(table, given, np.argsort(rank, kind="stable"))
         indptr = group_pointer(table["rank"], num_ranks)
         # Most tables come in order: the search for an order is left out then.
         if any(bool(np.any(parents >= children)) for parents, children in given):
             order = ordered_rows(table["rank"], indptr, given, table["source_line"], file)
             table, given = _reordered(table, given, order)
-        data_csr, control_csr = (_dependency_csr(*edges, len(table["rank"])) for edges in given)
+        data_csr, control_csr = (_dependency_csr(*edges, rows) for edges in given)
         return cls(
             **table,
             rank_indptr=indptr,
@@ -210,10 +212,7 @@ class StepTable:
 
 
 class StepTableBuilder:
-    """Collect steps one by one.
-
-    Each call returns a handle that later steps may name as a dependency.
-    """
+    """Collect steps one by one; each call returns a handle that later steps may depend on."""
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -252,48 +251,28 @@ class StepTableBuilder:
         )
 
 
-def _typed_columns(columns: Mapping[str, npt.ArrayLike], file: str | None) -> dict[str, Array]:
-    """All columns in their dtypes, defaults where one is not given."""
-    rows = len(np.asarray(columns["rank"]))
-    table: dict[str, Array] = {}
-    for name, dtype in COLUMN_DTYPES.items():
-        given = columns.get(name)
-        if given is None:
-            table[name] = np.full(rows, COLUMN_DEFAULTS[name], dtype)
-        else:
-            table[name] = _typed_column(name, given, rows, file)
-    return table
-
-
-def _typed_column(name: str, given: npt.ArrayLike, rows: int, file: str | None) -> Array:
-    """One column in its dtype. Raises `InputError` for a wrong length or value."""
-    dtype = COLUMN_DTYPES[name]
+def _typed_column(
+    name: str, columns: Mapping[str, npt.ArrayLike], rows: int, file: str | None
+) -> Array:
+    """One column in its dtype, by default of defaults. Raises `InputError` for wrong values."""
+    dtype, given = COLUMN_DTYPES[name], columns.get(name)
+    if given is None:
+        return np.full(rows, COLUMN_DEFAULTS[name], dtype)
     values = np.asarray(given)
     if len(values) != rows:
         message = f"column {name} has {len(values)} rows, rank has {rows}"
         raise InputError(message, location=Location(file))
     is_given_as_stored = values.dtype == dtype
     if rows and not (is_given_as_stored and name not in _LAST_VALUES):
-        _check_range(name, values, file)
+        limits = np.iinfo(dtype)  # type: ignore[type-var]
+        low, high = int(limits.min), int(limits.max)
+        if name in _LAST_VALUES:
+            low, high = 0, _LAST_VALUES[name]
+        if int(values.min()) < low or int(values.max()) > high:
+            message = f"column {name} holds a value outside {low}..{high}"
+            raise InputError(message, location=Location(file))
     # A copy of what is not already ours, so that later changes by the caller cannot reach it.
     return values.astype(dtype, copy=values.flags.writeable or not is_given_as_stored)
-
-
-def _check_range(name: str, values: Array, file: str | None) -> None:
-    limits = np.iinfo(COLUMN_DTYPES[name])  # type: ignore[type-var]
-    low, high = int(limits.min), int(limits.max)
-    if name in _LAST_VALUES:
-        low, high = 0, _LAST_VALUES[name]
-    if int(values.min()) < low or int(values.max()) > high:
-        message = f"column {name} holds a value outside {low}..{high}"
-        raise InputError(message, location=Location(file))
-
-
-def _check_ranks(rank: Array, num_ranks: int, file: str | None) -> None:
-    """Raise `InputError` for a rank that the table does not have."""
-    if len(rank) and (int(rank.min()) < 0 or int(rank.max()) >= num_ranks):
-        message = f"a step names a rank outside 0..{num_ranks - 1}"
-        raise InputError(message, location=Location(file), code="rank-range")
 
 
 def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) -> None:
@@ -314,20 +293,11 @@ def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) ->
         raise InputError(message, location=place, code="crossing-dependency")
 
 
-def _grouped_by_rank(
-    table: dict[str, Array], edges: list[_Edges]
-) -> tuple[dict[str, Array], list[_Edges]]:
-    """The rows rank by rank, each rank in its order."""
-    if is_sorted(table["rank"]):
-        return table, edges
-    return _reordered(table, edges, np.argsort(table["rank"], kind="stable"))
-
-
 def _reordered(
     table: dict[str, Array], edges: list[_Edges], order: Int64Array
 ) -> tuple[dict[str, Array], list[_Edges]]:
-    # Edges name rows by where they stood.
     """The rows in another order, and the edges between them."""
+    # Edges name rows by where they stood.
     position = inverse(order)
     moved = {name: column[order] for name, column in table.items()}
     return moved, [(position[parents], position[children]) for parents, children in edges]
@@ -337,10 +307,7 @@ def _dependency_csr(
     parents: Int64Array, children: Int64Array, rows: int
 ) -> tuple[Int64Array, Int64Array]:
     """The parents of every row, ascending and without repetition: (indptr, indices)."""
-    keys = children * np.int64(max(rows, 1)) + parents
-    if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
-        # Sorted by (child, parent); a dependency that is given twice is one.
-        keys = np.sort(keys)
-        keys = keys[run_mask(keys)]
-    children, indices = np.divmod(keys, np.int64(max(rows, 1)))
+    width = np.int64(max(rows, 1))
+    # Sorted by (child, parent); a dependency that is given twice is one.
+    children, indices = np.divmod(distinct(children * width + parents), width)
     return group_pointer(children, rows), indices

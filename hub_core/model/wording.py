@@ -17,10 +17,7 @@ _FORMS = {
 
 
 def region(buffer: int, offset: int, count: int) -> str:
-    """`OUTPUT[4:6]`, or `OUTPUT[4]` for one unit.
-
-    Any number will do as buffer, since wrong ones have to be named, too.
-    """
+    """`OUTPUT[4:6]`, or `OUTPUT[4]` for one unit; wrong numbers of buffers are named, too."""
     name = Buffer(buffer).name if buffer in set(Buffer) else f"buffer {buffer}"
     return f"{name}[{offset}]" if count == 1 else f"{name}[{offset}:{offset + count}]"
 

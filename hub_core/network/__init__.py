@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
     from hub_core.network.links import Links, Occupancy, link_times_ns
     from hub_core.network.node_pairs import NodePairs
-    from hub_core.network.paths import FAR, Arcs
+    from hub_core.network.paths import Arcs
     from hub_core.network.planes import side_by_side
     from hub_core.network.routes import Routes
     from hub_core.network.texts import (
@@ -24,36 +24,18 @@ if TYPE_CHECKING:
     from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Link, Topology
 
 __all__ = [
-    "DEFAULT_BANDWIDTH_BYTES_PER_S",
-    "DEFAULT_LATENCY_S",
-    "FAR",
-    "MAX_LINKS",
-    "MAX_NODES",
-    "PLANE_SEPARATOR",
-    "Arcs",
-    "Dimension",
-    "DimensionKind",
-    "Link",
-    "Links",
-    "NodePairs",
-    "Occupancy",
-    "Routes",
-    "Topology",
-    "TopologyFunction",
-    "TopologyText",
-    "build_topology",
-    "grid",
-    "link_times_ns",
-    "lower_bound_ns",
-    "side_by_side",
-]
+    "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES",
+    "PLANE_SEPARATOR", "Arcs", "Dimension", "DimensionKind", "Link", "Links", "NodePairs",
+    "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText", "build_topology", "grid",
+    "link_times_ns", "lower_bound_ns", "side_by_side",
+]  # fmt: skip
 
 _HOMES = {
     "hub_core.network.bounds": "lower_bound_ns",
     "hub_core.network.grids": "MAX_LINKS MAX_NODES grid",
     "hub_core.network.links": "Links Occupancy link_times_ns",
     "hub_core.network.node_pairs": "NodePairs",
-    "hub_core.network.paths": "Arcs FAR",
+    "hub_core.network.paths": "Arcs",
     "hub_core.network.planes": "side_by_side",
     "hub_core.network.routes": "Routes",
     "hub_core.network.texts": (

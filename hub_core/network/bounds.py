@@ -99,10 +99,7 @@ def _transfer_bound(
 def _distinct_needs(
     topology: Topology, delay: Float64Array, ends: Int64Array, needs: Float64Array
 ) -> list[tuple[int, float]]:
-    """(rank, need) for ranks with a need.
-
-    One of those that agree in need, sum of rates and sum of delays.
-    """
+    """(rank, need) of one rank of those that agree in need, sum of rates and sum of delays."""
     # On regular networks all ranks agree: one fill time instead of thousands.
     nodes, ranks = topology.num_nodes, len(needs)
     rates = np.bincount(ends, topology.bandwidth_bytes_per_s, nodes)[:ranks]
@@ -123,17 +120,13 @@ def _fill_time(topology: Topology, delay: Float64Array, mask: BoolArray, need: f
     # Something is needed, and nothing can bring it.
     if not len(rates):
         return float("inf")
-    # With the k first-starting links in use, T = (need + sum of rate * start) / sum of rate; the
-    # least is it.
+    # With the k first-starting links, T = (need + sum of rate * start) / sum of rate: the least.
     times = (need + np.cumsum(rates * starts)) / np.cumsum(rates)
     return float(times.min())
 
 
 def _latency_bound(collective: Collective, topology: Topology) -> float:
-    """The largest least latency from the root (to it, where it collects).
-
-    Without a root: from two ranks far apart.
-    """
+    """The largest least latency from (to) the root; without one, from two ranks far apart."""
     arcs = topology.arcs(backwards=collective.kind.traits.to_root)
     nodes = np.arange(topology.num_nodes)
     ranks = collective.num_ranks
@@ -141,8 +134,7 @@ def _latency_bound(collective: Collective, topology: Topology) -> float:
     start = collective.root or 0
     latencies = arcs.lengths_from(nodes == start, topology.latency_ns)[:ranks]
     if collective.root is None:
-        # Everyone must hear of everyone: the rank that is farthest away is a better place to start
-        # from.
+        # Everyone must hear of everyone: the rank farthest away is a better start.
         farther = arcs.lengths_from(nodes == np.argmax(latencies), topology.latency_ns)[:ranks]
         latencies = np.maximum(latencies, farther)
     return float(latencies.max())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hub_core.model.columns import BoolArray, Int64Array
+from hub_core.model.columns import BoolArray, rows_of
 from hub_core.network.topology import Topology
 
 
@@ -31,8 +31,7 @@ class NodePairs:
         np.minimum.at(self.latency_s, row, topology.latency_s)
         # The key of the same pair the other way round, on the same plane.
         first_of_plane = keys // square * square
-        wanted = first_of_plane + self.destination * nodes + self.source
-        self.back = _rows_of(wanted, keys)
+        self.back = rows_of(first_of_plane + self.destination * nodes + self.source, keys)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -41,18 +40,6 @@ class NodePairs:
         """Whether the way back exists with another bandwidth or latency."""
         rates, latencies = self.bandwidth_bytes_per_s, self.latency_s
         # Where there is no way back, -1 compares with the last row, which does not count.
-        is_slower = rates != rates[self.back]
-        is_later = latencies != latencies[self.back]
-        differs: BoolArray = (self.back >= 0) & (is_slower | is_later)
+        is_other = (rates != rates[self.back]) | (latencies != latencies[self.back])
+        differs: BoolArray = (self.back >= 0) & is_other
         return differs
-
-
-def _rows_of(wanted: Int64Array, keys: Int64Array) -> Int64Array:
-    """Where values stand among sorted keys, int64; -1 for those that are not there."""
-    place = np.searchsorted(keys, wanted)
-    # Behind the last key there is none to compare with.
-    place[place == len(keys)] = 0
-    if not len(keys):
-        return place
-    is_there = keys[place] == wanted
-    return np.where(is_there, place, -1)

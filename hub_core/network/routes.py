@@ -14,6 +14,7 @@ from hub_core.model.columns import (
     expanded_ranges,
     group_of_entry,
     row_pointer,
+    rows_of,
     run_lengths,
 )
 from hub_core.model.diagnostics import InputError
@@ -27,10 +28,7 @@ _SEARCH_CELLS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """One path per (source, destination) pair.
-
-    The link rows of pair i, in order, are `links[indptr[i]:indptr[i + 1]]`; both int64.
-    """
+    """One path a pair: its link rows, in order, are `links[indptr[i]:indptr[i + 1]]`; int64."""
 
     indptr: Int64Array
     links: Int64Array
@@ -49,10 +47,7 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
 
 
 def joined_routes(count: int, found: Sequence[tuple[Int64Array, Routes]]) -> Routes:
-    """Routes of `count` pairs from parts, each with the routes of some pairs.
-
-    Pairs in no part have an empty route.
-    """
+    """Routes of `count` pairs from parts with the routes of some; pairs in no part have none."""
     length = np.zeros(count, np.int64)
     for pairs, routes in found:
         length[pairs] = np.diff(routes.indptr)
@@ -65,13 +60,10 @@ def joined_routes(count: int, found: Sequence[tuple[Int64Array, Routes]]) -> Rou
 
 def _direct_links(topology: Topology, sources: Int64Array, destinations: Int64Array) -> Int64Array:
     """First link in link order from each source to its destination, -1 where there is none."""
-    if not topology.num_links:
-        return np.full(len(sources), -1, np.int64)
     nodes = topology.num_nodes
     keys, first = np.unique(topology.source * nodes + topology.destination, return_index=True)
-    wanted = sources * nodes + destinations
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[place] == wanted, first[place], -1)
+    # One more, to which -1 leads.
+    return np.append(first, -1)[rows_of(sources * nodes + destinations, keys)]
 
 
 def _distant_routes(

@@ -8,7 +8,7 @@ from typing import Protocol
 from hub_core.model.diagnostics import UsageError
 from hub_core.model.quantities import parse_bandwidth, parse_time
 from hub_core.model.rank_lists import parse_ranks
-from hub_core.network.grids import MAX_NODES, grid
+from hub_core.network.grids import grid
 from hub_core.network.planes import side_by_side
 from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Topology
 
@@ -19,8 +19,8 @@ MAX_DIMENSIONS = 32
 # Digits of the largest size: those of MAX_NODES.
 _MAX_DIGITS = 7
 
-# Kinds of which a product can be made; other builders stand alone.
-_DIMENSIONS = {
+# The dimensions of which a product can be made; other builders stand alone.
+DIMENSIONS = {
     "line": DimensionKind.LINE,
     "ring": DimensionKind.RING,
     "fully-connected": DimensionKind.FULLY_CONNECTED,
@@ -66,10 +66,7 @@ class TopologyText:
         return stated
 
     def error(self, message: str, cure: str) -> UsageError:
-        """An error that names the topology.
-
-        To be raised by the caller.
-        """
+        """An error that names the topology, to be raised by the caller."""
         message = f"topology {self.text!r}: {message}"
         return UsageError(message, cure=cure, code="invalid-topology-text")
 
@@ -99,19 +96,6 @@ class TopologyText:
         """Raise `UsageError` where the text has an argument."""
         if self.argument:
             raise self.error(f"{self.name} takes no size", f"write {self.name}")
-
-    def machines(self, gpus: int) -> int:
-        """How many machines of `gpus` GPUs are joined; one where no number is stated."""
-        if not self.argument:
-            return 1
-        (count,) = self.parameters(1, "x", f"{self.name}:2 for two machines")
-        self.limit(count * gpus)
-        return count
-
-    def limit(self, npus: int) -> None:
-        """Raise `UsageError` for more NPUs than a network with switches can have."""
-        if npus > MAX_NODES // 2:
-            raise self.error("too large", f"stay below {MAX_NODES // 2} NPUs")
 
     def per_dimension(
         self,
@@ -159,41 +143,22 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
     if len(text) > MAX_TEXT:
         message = f"topology {text[:40]!r}...: more than {MAX_TEXT} characters"
         raise UsageError(message, cure="write a topology file")
-    parts = [_built(TopologyText(part), find_builder) for part in PLANE_SEPARATOR.split(text)]
+    parts = []
+    for part in map(TopologyText, PLANE_SEPARATOR.split(text)):
+        whole = _built(part, find_builder)
+        parts.append(whole if part.npus is None else whole.subset(part.npus))
     return parts[0] if len(parts) == 1 else side_by_side(text, parts)
 
 
-def regular_topology(text: TopologyText, kind: DimensionKind, most_dimensions: int) -> Topology:
-    """A grid of dimensions of one kind whose sizes are the argument, as `mesh:4x4`."""
-    sizes = text.sizes()
-    if len(sizes) > most_dimensions:
-        cure = "use fewer"
-        if most_dimensions == 1:
-            cure = f"join dimensions by *, as in {text.name}:4*{text.name}:4"
-        raise text.error(f"{len(sizes)} dimensions where {most_dimensions} can be", cure)
-    constants = text.per_dimension(len(sizes))
-    dimensions = [Dimension(kind, n, *pair) for n, pair in zip(sizes, constants, strict=True)]
-    return grid(text.text, dimensions)
-
-
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """The topology of one plane.
-
-    With the NPUs that the text wants.
-    """
-    topology = _whole(text, find_builder)
-    return topology if text.npus is None else topology.subset(text.npus)
-
-
-def _whole(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """The topology with all its NPUs."""
+    """The topology of one plane with all its NPUs."""
     # A product has several names, so that it is no work for a builder.
     shape = text.text.partition("?")[0]
     if "*" in shape:
         return _product(text, [tuple(factor.split(":", 1)) for factor in shape.split("*")])
     # `fully-connected` is one kind: with `-` in it, it cannot stand in such a list.
     kinds = text.name.split("-")
-    if len(kinds) > 1 and all(kind in _DIMENSIONS for kind in kinds):
+    if len(kinds) > 1 and all(kind in DIMENSIONS for kind in kinds):
         sizes = text.parameters(len(kinds), "x", f"{text.name}:{'x'.join('4' * len(kinds))}")
         return _product(text, list(zip(kinds, map(str, sizes), strict=True)))
     return find_builder(text.name)(text)
@@ -206,23 +171,22 @@ def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology
     constants = text.per_dimension(len(factors))
     dimensions = []
     for (name, *argument), pair in zip(factors, constants, strict=True):
-        if name not in _DIMENSIONS:
-            cure = f"join {', '.join(sorted(_DIMENSIONS))} by *"
+        if name not in DIMENSIONS:
+            cure = f"join {', '.join(sorted(DIMENSIONS))} by *"
             raise text.error(f"{name!r} is no dimension", cure)
         sizes = text.sizes("".join(argument), example="ring:4*switch:2")
         if len(sizes) > 1:
             cure = "write one size a factor: ring:4*ring:4"
             raise text.error(f"{name}:{argument[0]} is more than one dimension", cure)
-        dimensions.append(Dimension(_DIMENSIONS[name], sizes[0], *pair))
+        dimensions.append(Dimension(DIMENSIONS[name], sizes[0], *pair))
     return grid(text.text, dimensions)
 
 
 def _is_size(text: str) -> bool:
     """Whether a text is a whole number of at least 1 and at most seven digits."""
     # Python also takes the digits of other scripts, signs and underscores as numbers.
-    if not (text.isascii() and text.isdecimal()):
-        return False
-    return len(text) <= _MAX_DIGITS and int(text) >= 1
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+    return is_number and int(text) >= 1
 
 
 def _without_npus(text: str) -> str:

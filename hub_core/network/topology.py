@@ -32,10 +32,7 @@ class DimensionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One dimension of a regular network; node id = a0 + n0 * (a1 + n1 * (a2 ...)).
-
-    The latency is per hop.
-    """
+    """One dimension of a regular network, latency per hop; node id = a0 + n0 * (a1 + n1 * ...)."""
 
     kind: DimensionKind
     size: int
@@ -81,35 +78,23 @@ class Topology:
         # By default, one plane; the class is frozen for all others.
         if self.plane is None:
             object.__setattr__(self, "plane", np.zeros(len(self.source), np.int64))
-        reason = (
-            self._shape_defect()
-            or self._links_defect()
-            or self._planes_defect()
-            or self._names_defect()
-            or self._groups_defect()
-        )
-        if reason:
+        reason = self._links_defect() or self._planes_defect() or self._names_defect()
+        if reason := reason or self._groups_defect():
             raise InputError(f"topology {self.name}: {reason}", code="invalid-topology")
         for column in self._columns():
             column.flags.writeable = False
 
     def _columns(self) -> tuple[Int64Array | Float64Array, ...]:
-        """The columns of the links.
-
-        All of one length.
-        """
+        """The columns of the links, all of one length."""
         ends = (self.source, self.destination)
         return *ends, self.bandwidth_bytes_per_s, self.latency_s, self.plane
 
-    def _shape_defect(self) -> str | None:
+    def _links_defect(self) -> str | None:
+        """Columns of other lengths, ends that do not exist, and times that make no sense."""
         if not 1 <= self.num_npus <= self.num_nodes:
             return "needs at least one NPU"
         if len({len(column) for column in self._columns()}) != 1:
             return "link columns differ in length"
-        return None
-
-    def _links_defect(self) -> str | None:
-        """Ends that do not exist, and times that make no sense."""
         ends = np.concatenate([self.source, self.destination])
         if len(ends) and (int(ends.min()) < 0 or int(ends.max()) >= self.num_nodes):
             return f"a link ends at a node outside 0..{self.num_nodes - 1}"
@@ -200,8 +185,8 @@ class Topology:
         raise UsageError(f"topology {self.name}: {wrong}", cure=cure, code="invalid-subset")
 
     def _name_of_subset(self, npus: str) -> str:
-        # Each plane of a text has its own list, so that the name can be read again.
         """The name of the whole with `npus=...`, as a text would have it."""
+        # Each plane of a text has its own list, so that the name can be read again.
         parts = PLANE_SEPARATOR.split(self.name) if self.num_planes > 1 else [self.name]
         return "+".join(f"{part}{'&' if '?' in part else '?'}npus={npus}" for part in parts)
 
@@ -254,19 +239,13 @@ class Topology:
             yield Link(*row)
 
     def node_name(self, node: int) -> str:
-        """Name of a node for people.
-
-        Its given name, else its number, `switch K` for switches.
-        """
+        """Name of a node for people: the given one, else its number, `switch K` for switches."""
         if self.node_names:
             return self.node_names[node]
         return str(node) if node < self.num_npus else f"switch {node - self.num_npus}"
 
     def arcs(self, *, backwards: bool = False) -> Arcs:
-        """The links as arcs for searches.
-
-        `backwards`: from destination to source.
-        """
+        """The links as arcs for searches; `backwards`: from destination to source."""
         if backwards:
             return Arcs(self.num_nodes, self.destination, self.source)
         return Arcs(self.num_nodes, self.source, self.destination)

@@ -1,7 +1,4 @@
-"""Put artifacts on disk all or nothing.
-
-Written beside their place first, then moved, taken back on any failure.
-"""
+"""Put artifacts on disk all or nothing: written beside their place, then moved or taken back."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ class Content:
 
 
 def name_defect(name: object, layout: Layout) -> str | None:
-    """Why an artifact may not have this name in this layout, or None.
-
-    No name leads out of its place.
-    """
+    """Why an artifact may not have this name, or None; no name leads out of its place."""
     if isinstance(name, str) and _SAFE_NAMES[layout].match(name):
         return None
     return f"{name!r:.80} does not fit the layout '{layout}'"
@@ -47,10 +41,7 @@ def name_defect(name: object, layout: Layout) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A checked place for output: `place` is the file, the prefix or the folder.
-
-    None is standard output.
-    """
+    """A checked `place` for output: a file, prefix or folder; None is standard output."""
 
     place: Path | None
     layout: Layout
@@ -71,14 +62,17 @@ class Destination:
             self.place.write_bytes(b"".join(content.data for content in contents))
             return (self.place,)
         folder = self.place if self.layout is Layout.FOLDER else self.place.parent
-        with _new_folder(folder), _scratch_folder(folder) as scratch:
-            moves = [
-                (_stage(content, scratch, number), self._target(content.name))
-                for number, content in enumerate(contents)
-            ]
-            targets = tuple(target for _, target in moves)
+        with _undone_on_failure() as undo:
             with _write_errors():
-                _move_all(moves, self._stale(targets), scratch)
+                _make_folders(folder, undo)
+            with _scratch_folder(folder) as scratch:
+                moves = [
+                    (_stage(content, scratch, number), self._target(content.name))
+                    for number, content in enumerate(contents)
+                ]
+                targets = tuple(target for _, target in moves)
+                with _write_errors(), _undone_on_failure() as undo_moves:
+                    _move_all(moves, self._stale(targets), scratch, undo_moves)
         return (self.place,) if self.layout is Layout.FILE else targets
 
     def _is_device(self) -> bool:
@@ -91,12 +85,10 @@ class Destination:
         assert self.place is not None
         if self.layout is Layout.FOLDER:
             return self.place / name
+        if self.layout is Layout.PREFIX:
+            return self.place.with_name(self.place.name + name)
         # A link keeps pointing to the file that it names.
-        return (
-            Path(os.path.realpath(self.place))
-            if self.layout is Layout.FILE
-            else self.place.with_name(self.place.name + name)
-        )
+        return Path(os.path.realpath(self.place))
 
     def _stale(self, targets: Sequence[Path]) -> list[Path]:
         """Files of an older set under the same prefix that the new one does not replace."""
@@ -120,22 +112,18 @@ def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> 
     text = os.fspath(out)
     if text == STANDARD_STREAM:
         if format.layout is not Layout.FILE:
-            raise UsageError(
-                f"format {format.name} is several files; they cannot go to standard output",
-                cure="name a path",
-            )
+            message = f"format {format.name} is several files; they cannot go to standard output"
+            raise UsageError(message, cure="name a path")
         return Destination(None, format.layout, format.suffixes, force)
     if not text or "\0" in text:
         raise UsageError(f"{text!r} is not a path", cure="name a path for the output")
-    place = (
-        set_prefix(Path(text), format.suffixes) if format.layout is Layout.PREFIX else Path(text)
-    )
+    place = Path(text)
+    if format.layout is Layout.PREFIX:
+        place = set_prefix(place, format.suffixes)
     with _write_errors():
         if format.layout is not Layout.FOLDER and place.is_dir():
-            raise UsageError(
-                f"{place} is a folder",
-                cure=f"name a file or prefix in it, such as {place / 'algorithm'}",
-            )
+            cure = f"name a file or prefix in it, such as {place / 'algorithm'}"
+            raise UsageError(f"{place} is a folder", cure=cure)
         if format.layout is Layout.FOLDER and place.is_dir() and any(place.iterdir()) and not force:
             raise _refusal(f"the folder {place} is not empty")
     return Destination(place, format.layout, format.suffixes, force)
@@ -151,32 +139,38 @@ def _stage(content: Content, scratch: Path, number: int) -> Path:
     return staged
 
 
-def _move_all(moves: Sequence[tuple[Path, Path]], stale: Sequence[Path], scratch: Path) -> None:
-    """Move staged files to their targets and stale ones away.
+_Undo = list[Callable[[], None]]
 
-    On any exception undo what was done.
-    """
-    if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
-        os.replace(*moves[0])
-        return
-    undo: list[Callable[[], None]] = []
+
+@contextlib.contextmanager
+def _undone_on_failure() -> Iterator[_Undo]:
+    """Where the body fails or is interrupted, take back its steps, the last one first."""
+    undo: _Undo = []
     try:
-        for number, old in enumerate([*stale, *(target for _, target in moves if target.exists())]):
-            # Noted before it is done, so that an interrupt in between loses nothing.
-            kept = scratch / f"old-{number}"
-            undo.append(partial(_move_back, kept, old))
-            os.replace(old, kept)
-        for staged, target in moves:
-            for folder in _missing_folders(target.parent):
-                undo.append(partial(_remove_folder, folder))
-                folder.mkdir()
-            undo.append(partial(_take_back, staged, target))
-            os.replace(staged, target)
+        yield undo
     except BaseException:
         for step in reversed(undo):
             with contextlib.suppress(OSError):
                 step()
         raise
+
+
+def _move_all(
+    moves: Sequence[tuple[Path, Path]], stale: Sequence[Path], scratch: Path, undo: _Undo
+) -> None:
+    """Move staged files to their targets and stale ones away."""
+    if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
+        os.replace(*moves[0])
+        return
+    for number, old in enumerate([*stale, *(target for _, target in moves if target.exists())]):
+        # Noted before it is done, so that an interrupt in between loses nothing.
+        kept = scratch / f"old-{number}"
+        undo.append(partial(_move_back, kept, old))
+        os.replace(old, kept)
+    for staged, target in moves:
+        _make_folders(target.parent, undo)
+        undo.append(partial(_take_back, staged, target))
+        os.replace(staged, target)
 
 
 def _move_back(kept: Path, old: Path) -> None:
@@ -189,34 +183,12 @@ def _take_back(staged: Path, target: Path) -> None:
         target.unlink()
 
 
-def _remove_folder(folder: Path) -> None:
-    folder.rmdir()
-
-
-def _missing_folders(folder: Path) -> list[Path]:
-    """The folder and its parents that do not exist, outermost first."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    return missing[::-1]
-
-
-@contextlib.contextmanager
-def _new_folder(folder: Path) -> Iterator[None]:
-    """Make a folder where it is missing; on failure of the body remove again what was made."""
-    made: list[Path] = []
-    try:
-        with _write_errors():
-            for missing in _missing_folders(folder):
-                missing.mkdir()
-                made.append(missing)
-        yield
-    except BaseException:
-        for new in reversed(made):
-            with contextlib.suppress(OSError):
-                new.rmdir()
-        raise
+def _make_folders(folder: Path, undo: _Undo) -> None:
+    """Make a folder, and its parents, where they are missing."""
+    if not folder.exists():
+        _make_folders(folder.parent, undo)
+        folder.mkdir()
+        undo.append(folder.rmdir)
 
 
 @contextlib.contextmanager
@@ -249,15 +221,11 @@ def _write_errors() -> Iterator[None]:
         yield
     except OSError as error:
         place = error.filename2 or error.filename or "output"
+        message = f"{place} cannot be written: {error.strerror or error}"
         cure = "choose a place that can be written"
-        raise UsageError(
-            f"{place} cannot be written: {error.strerror or error}",
-            cure=cure,
-            code="unwritable-output",
-        ) from None
+        raise UsageError(message, cure=cure, code="unwritable-output") from None
 
 
 def _refusal(what: str) -> UsageError:
-    return UsageError(
-        what, cure="choose another place, or overwrite with --force", code="output-exists"
-    )
+    cure = "choose another place, or overwrite with --force"
+    return UsageError(what, cure=cure, code="output-exists")

@@ -32,19 +32,14 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
     if len(named) == 1:
         return named[0]
-    fitting = [
-        provided for provided in named or able if _has_signature(opened.head, provided.offer.format)
-    ]
+    fitting = [found for found in named or able if _has_signature(opened.head, found.offer.format)]
     if len(fitting) == 1:
         return fitting[0]
     raise _undecided(opened, fitting or named, noun_of(kind), registry)
 
 
 def writer_for(out: str, registry: Registry) -> Provided[FormatWriter]:
-    """The writer that the suffix of an output path names.
-
-    A path without suffix means the canonical trace set.
-    """
+    """The writer that the suffix of a path names; without suffix, of the canonical traces."""
     writers = registry.all(FormatWriter)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]
     if len(named) == 1:
@@ -52,21 +47,17 @@ def writer_for(out: str, registry: Registry) -> Provided[FormatWriter]:
     if not named and not PurePath(out).suffix and out != "-":
         return registry.find(FormatWriter, CANONICAL_FORMAT)
     known = sorted({suffix for provided in writers for suffix in provided.offer.format.suffixes})
-    message = (
-        f"{out!r} may be {_names(named)}" if named else f"the name {out!r} does not tell the format"
-    )
+    message = f"the name {out!r} does not tell the format"
+    if named:
+        message = f"{out!r} may be {_names(named)}"
     cure = f"name the format with --to; suffixes that do: {', '.join(known)}"
     raise UsageError(message, cure=cure, code="undecided-format")
 
 
 def may_be_topology_file(text: str, registry: Registry) -> bool:
-    """Whether a text that names no existing file looks like one.
-
-    A path with folders, or a known suffix.
-    """
-    return "/" in text or any(
-        _has_suffix(text, provided.offer.format) for provided in registry.all(TopologyReader)
-    )
+    """Whether a text that names no file looks like one: it has folders, or a known suffix."""
+    readers = registry.all(TopologyReader)
+    return "/" in text or any(_has_suffix(text, reader.offer.format) for reader in readers)
 
 
 def _has_suffix(name: str, format: Format) -> bool:
@@ -82,20 +73,12 @@ def _undecided(
 ) -> HubError:
     place = Location(opened.source.name)
     if candidates:
-        return InputError(
-            f"may be {_names(candidates)}",
-            location=place,
-            cure="name the format with --from",
-            code="ambiguous-format",
-        )
+        message, cure = f"may be {_names(candidates)}", "name the format with --from"
+        return InputError(message, location=place, cure=cure, code="ambiguous-format")
     message = f"no {noun} claims it, neither by its name nor by its first bytes"
     if hint := registry.unavailable_hint():
-        return PluginError(
-            f"{message}; {hint}",
-            location=place,
-            cure="see 'collhub plugins list'",
-            code="not-available",
-        )
+        message, cure = f"{message}; {hint}", "see 'collhub plugins list'"
+        return PluginError(message, location=place, cure=cure, code="not-available")
     cure = "name the format with --from; 'collhub formats' lists them"
     return InputError(message, location=place, cure=cure, code="unknown-format")
 

@@ -54,8 +54,7 @@ def execute(
         wants_step_times,
     )
     result = call(executor, ExecutionResult, request, bound_options(executor, options))
-    outputs = len(result.outputs)
-    if outputs != ranks:
+    if (outputs := len(result.outputs)) != ranks:
         message = f"{executor.plugin}: {name} returned {outputs} outputs for {ranks} ranks"
         raise PluginError(message)
     return result

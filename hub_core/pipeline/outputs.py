@@ -21,13 +21,12 @@ from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Provided, Registry
 
+_AnyWriter = Provided[FormatWriter] | Provided[ReportWriter]
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a writing left behind.
-
-    The files in order (none for standard output), losses and notes.
-    """
+    """What a writing left behind: the files in order (none for standard output), losses, notes."""
 
     paths: tuple[Path, ...]
     losses: tuple[Loss, ...]
@@ -99,18 +98,13 @@ def _report_writer(
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
-        raise PluginError(
-            f"no installed plugin shows a {shown}",
-            cure="see 'collhub plugins list'",
-            code="not-available",
-        )
+        message, cure = f"no installed plugin shows a {shown}", "see 'collhub plugins list'"
+        raise PluginError(message, cure=cure, code="not-available")
     names = " or ".join(found.name for found in fitting)
     raise UsageError(f"{out!r} may be {names}", cure="name the file with the suffix of one")
 
 
-def _losses(
-    writer: Provided[FormatWriter] | Provided[ReportWriter], result: WriteResult
-) -> tuple[Loss, ...]:
+def _losses(writer: _AnyWriter, result: WriteResult) -> tuple[Loss, ...]:
     with blame(writer):
         losses = tuple(result.losses)
     if not all(isinstance(loss, Loss) for loss in losses):
@@ -118,11 +112,9 @@ def _losses(
     return losses
 
 
-def _contents(
-    writer: Provided[FormatWriter] | Provided[ReportWriter], result: WriteResult
-) -> Iterator[Content]:
+def _contents(writer: _AnyWriter, result: WriteResult) -> Iterator[Content]:
     """The artifacts one by one, each checked: no name leads out of its place, none comes twice."""
-    layout = writer.offer.format.layout
+    is_single = writer.offer.format.layout is Layout.FILE
     seen: set[str] = set()
     with blame(writer):
         artifacts = iter(result.artifacts)
@@ -132,21 +124,15 @@ def _contents(
             data = artifact.content() if artifact is not None else b""
         if artifact is None:
             break
-        reason = name_defect(artifact.name, layout) or _repetition(artifact.name, seen, layout)
+        reason = name_defect(artifact.name, writer.offer.format.layout)
+        if not reason and artifact.name in seen:
+            reason = f"comes twice{', though the format is one file' if is_single else ''}"
         if reason:
             raise misfit(writer, f"returned an artifact whose name {reason}")
+        seen.add(artifact.name)
         if not isinstance(data, bytes | bytearray | memoryview):
             kind = type(data).__name__
             raise misfit(writer, f"returned an artifact whose content is {kind}, expected bytes")
         yield Content(artifact.name, bytes(data), artifact.executable)
     if not seen:
         raise misfit(writer, "returned no artifact")
-
-
-def _repetition(name: str, seen: set[str], layout: Layout) -> str | None:
-    if name not in seen:
-        seen.add(name)
-        return None
-    if layout is Layout.FILE:
-        return "comes twice, though the format is one file"
-    return "comes twice"

@@ -23,10 +23,7 @@ def simulate(
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> SimulationResult:
-    """Time an algorithm for a collective of `collective_bytes` with the simulator `backend`.
-
-    Rank r runs on NPU r. Raises `HubError`.
-    """
+    """Time an algorithm with the simulator `backend`; rank r runs on NPU r. Raises `HubError`."""
     check_size(collective_bytes)
     ranks, npus = algorithm.num_ranks, topology.num_npus
     if npus < ranks:
@@ -38,8 +35,7 @@ def simulate(
     simulator = (registry or discover()).find(Simulator, backend)
     request = SimulationRequest(algorithm, topology, collective_bytes)
     result = call(simulator, SimulationResult, request, bound_options(simulator, options))
-    times = len(result.rank_finish_ns)
-    if times != ranks:
+    if (times := len(result.rank_finish_ns)) != ranks:
         message = f"{simulator.plugin}: {backend} returned {times} times for {ranks} ranks"
         raise PluginError(message)
     return result

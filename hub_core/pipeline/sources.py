@@ -1,7 +1,4 @@
-"""Open what users name as input.
-
-A file, standard input, a set of rank files - as bounded sources.
-"""
+"""Open what users name (a file, standard input, a set of rank files) as bounded sources."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ Report = Callable[[Diagnostic], None]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An opened input: the source for a reader, the head of its first part, its layout.
-
-    `head`: the first 4096 bytes.
-    """
+    """An opened input: its source, the head (4096 bytes) of its first part, its layout."""
 
     source: Source
     head: bytes
@@ -58,9 +52,7 @@ class _Member(NamedTuple):
 
 
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
-    """Open a file, standard input (`-`), or a set of files.
-
-    `formats` says which suffixes make sets.
+    """Open a file, standard input (`-`), or a set of files; `formats`: which suffixes make sets.
 
     A set `PREFIX.<rank><suffix>` is named by its prefix, by one member, or by a folder that holds
     no other set. Other folders are opened only for formats that are folders. Reads the head of the
@@ -93,19 +85,14 @@ def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
 
 def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
     """The files `PREFIX.<rank><suffix>` that exist, by rank."""
-    return [
-        member.file for member in _members(prefix.parent, suffixes) if member.prefix == prefix.name
-    ]
+    members = _members(prefix.parent, suffixes)
+    return [member.file for member in members if member.prefix == prefix.name]
 
 
 def _find_set(place: Path, formats: Sequence[Format]) -> list[_Member]:
-    """The rank files that a prefix, a member or a folder names, by rank.
-
-    Empty where it names no set.
-    """
-    suffixes = sorted(
-        {suffix for f in formats if f.layout is Layout.PREFIX for suffix in f.suffixes}
-    )
+    """The rank files, by rank, that a prefix, member or folder names; none where it is no set."""
+    sets = [format for format in formats if format.layout is Layout.PREFIX]
+    suffixes = sorted({suffix for format in sets for suffix in format.suffixes})
     if not suffixes or (place.is_file() and not place.name.endswith(tuple(suffixes))):
         return []
     siblings = [] if place.name in ("", "..") else _members(place.parent, suffixes)
@@ -126,21 +113,19 @@ def _members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
         names = os.listdir(folder)
     except (OSError, ValueError):
         return []
-    matches = filter(None, map(pattern.match, names))
+    found = filter(None, map(pattern.match, names))
     return sorted(
-        _Member(int(m["rank"]), folder / m.string, m["prefix"], m["suffix"]) for m in matches
+        _Member(int(m["rank"]), folder / m.string, m["prefix"], m["suffix"]) for m in found
     )
 
 
 def _only_set(place: Path, members: list[_Member]) -> list[_Member]:
     sets = sorted({(member.prefix, member.suffix) for member in members})
     if len(sets) > 1:
-        names = ", ".join(
-            str(members[0].file.parent / f"{prefix}.0{suffix}") for prefix, suffix in sets[:6]
-        )
-        raise _fault(
-            str(place), f"names {len(sets)} sets of rank files", f"name one by a member: {names}"
-        )
+        folder = members[0].file.parent
+        names = ", ".join(str(folder / f"{prefix}.0{suffix}") for prefix, suffix in sets[:6])
+        message = f"names {len(sets)} sets of rank files"
+        raise _fault(str(place), message, f"name one by a member: {names}")
     return members
 
 
@@ -157,29 +142,17 @@ def _single(place: Path, report: Report) -> Input:
 
 
 def _folder(place: Path, formats: Sequence[Format], report: Report) -> Input:
+    name, one_or_set = str(place), "name one file, or a set of rank files by its prefix"
     if not any(format.layout is Layout.FOLDER for format in formats):
-        raise _fault(
-            str(place),
-            "is a folder without rank files",
-            "name one file, or a set of rank files by its prefix",
-        )
-    found = itertools.islice(
-        (file for file in place.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1
-    )
-    files = sorted(found)
+        raise _fault(name, "is a folder without rank files", one_or_set)
+    found = (file for file in place.rglob("*") if file.is_file())
+    files = sorted(itertools.islice(found, MAX_FOLDER_FILES + 1))
     if len(files) > MAX_FOLDER_FILES:
-        raise _fault(
-            str(place),
-            f"holds more than {MAX_FOLDER_FILES} files",
-            "name a folder with fewer files",
-        )
+        message = f"holds more than {MAX_FOLDER_FILES} files"
+        raise _fault(name, message, "name a folder with fewer files")
     if not files:
-        raise _fault(
-            str(place),
-            "is a folder without files",
-            "name one file, or a set of rank files by its prefix",
-        )
-    return Input(Source(str(place), tuple(map(_part, files)), report), b"", Layout.FOLDER)
+        raise _fault(name, "is a folder without files", one_or_set)
+    return Input(Source(name, tuple(map(_part, files)), report), b"", Layout.FOLDER)
 
 
 def _part(file: Path, rank: int | None = None) -> SourcePart:
@@ -198,11 +171,8 @@ def _load(file: Path) -> bytes:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 return _bounded(opened, name, b"")
             if os.fstat(opened.fileno()).st_size > MAX_FILE_BYTES:
-                raise _fault(
-                    name,
-                    f"is larger than {MAX_FILE_BYTES >> 30} GiB",
-                    "split it, or name another file",
-                )
+                message = f"is larger than {MAX_FILE_BYTES >> 30} GiB"
+                raise _fault(name, message, "split it, or name another file")
             content = opened.read()
         except OSError as error:
             raise _unreadable(name, error) from None
@@ -212,10 +182,7 @@ def _load(file: Path) -> bytes:
 
 
 def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
-    """A source of one part from a pipe.
-
-    The head is read now, the rest once, when the part is loaded.
-    """
+    """A source of one part from a pipe: the head is read now, the rest once, when it is loaded."""
     try:
         head = file.read(HEAD_BYTES)
         _check_head(name, head)
@@ -236,20 +203,14 @@ def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) ->
 
 
 def _bounded(file: BinaryIO, name: str, head: bytes) -> bytes:
-    """`head` and all that follows it, at most 1 GiB.
-
-    A stream does not say beforehand how long it is.
-    """
+    """`head` and all that follows it, at most 1 GiB: a stream does not say how long it is."""
     content = io.BytesIO()
     content.write(head)
     while chunk := file.read(_CHUNK_BYTES):
         content.write(chunk)
         if content.tell() > MAX_STREAM_BYTES:
-            raise _fault(
-                name,
-                f"gives more than {MAX_STREAM_BYTES >> 30} GiB",
-                "save it as a file and name that",
-            )
+            message = f"gives more than {MAX_STREAM_BYTES >> 30} GiB"
+            raise _fault(name, message, "save it as a file and name that")
     return content.getvalue()
 
 
@@ -268,9 +229,8 @@ def _check_head(name: str, head: bytes) -> None:
         raise _fault(name, "is empty", "name a file with content")
     # A file of zeros, however large, is refused before it is read into memory.
     if len(head) == HEAD_BYTES and not any(head):
-        raise _fault(
-            name, f"begins with {HEAD_BYTES} zero bytes, as no format does", "write the file again"
-        )
+        message = f"begins with {HEAD_BYTES} zero bytes, as no format does"
+        raise _fault(name, message, "write the file again")
 
 
 def _open(file: Path) -> BinaryIO:

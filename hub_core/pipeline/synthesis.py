@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
@@ -60,9 +61,8 @@ def synthesize(
 def _check_npus(
     collective: Collective, topology: Topology, npus: tuple[int, ...], wanted: tuple[int, ...]
 ) -> None:
-    ranks = collective.num_ranks
-    if len(npus) != ranks:
-        message = f"{len(npus)} NPUs are named for {ranks} ranks"
+    if len(npus) != collective.num_ranks:
+        message = f"{len(npus)} NPUs are named for {collective.num_ranks} ranks"
         raise UsageError(message, cure="name one NPU a rank")
     for npu in (*npus, *wanted):
         if not 0 <= npu < topology.num_npus:
@@ -75,16 +75,9 @@ def _check_npus(
 
 
 def _judge(
-    topology: Topology,
-    collective_bytes: int,
-    occupancy: Occupancy,
-    backend: str,
-    registry: Registry,
+    topology: Topology, size: int, occupancy: Occupancy, backend: str, registry: Registry
 ) -> Callable[[Algorithm], int | None]:
-    """The simulator as a synthesizer may use it.
-
-    It answers None where the simulator is missing or does not know the link model.
-    """
+    """The simulator for a synthesizer; None where it is missing or knows another link model."""
     found = [provided.offer for provided in registry.all(Simulator) if provided.name == backend]
     names = {option.name for offer in found for option in options_of(offer)}
     if not found or ("occupancy" not in names and occupancy is not Occupancy.SERIALIZATION):
@@ -92,14 +85,7 @@ def _judge(
     options = {"occupancy": str(occupancy)} if "occupancy" in names else {}
 
     def time_ns(algorithm: Algorithm) -> int | None:
-        result = simulate(
-            algorithm,
-            topology,
-            collective_bytes,
-            backend=backend,
-            options=options,
-            registry=registry,
-        )
-        return result.time_ns
+        judge = partial(simulate, backend=backend, options=options, registry=registry)
+        return judge(algorithm, topology, size).time_ns
 
     return time_ns

@@ -54,8 +54,8 @@ def read_topology(
             return parse_topology(text, registry)
     npus = stated.pop("npus", None)
     source, reader = open_source(path, TopologyReader, format, registry, report)
-    bound = bound_options(reader, {**stated, **(options or {})})
-    topology = call(reader, Topology, source, bound)
+    given = {**stated, **(options or {})}
+    topology = call(reader, Topology, source, bound_options(reader, given))
     if npus is not None:
         topology = topology.subset(parse_ranks(npus))
     return topology if path == text else replace(topology, name=text)
@@ -96,20 +96,15 @@ def _names(registry: Registry) -> list[str]:
 
 
 def _with_query(text: str) -> tuple[str, dict[str, str]]:
-    """The file that a text names, and the `key=value` pairs behind it.
-
-    A file whose name has a `?` stays as it is.
-    """
+    """The file that a text names, `?` in its name or not, and the `key=value` pairs behind it."""
     path, mark, query = text.partition("?")
     if not mark or os.path.lexists(text) or not os.path.lexists(path):
         return text, {}
     pairs = [item.partition("=") for item in filter(None, query.split("&"))]
     wrong = [key for key, equals, _ in pairs if not (key and equals)]
     if wrong:
-        raise UsageError(
-            f"topology {text!r}: {wrong[0]!r} is not KEY=VALUE",
-            cure="write for example FILE?nodes=2&latency=1us",
-        )
+        message = f"topology {text!r}: {wrong[0]!r} is not KEY=VALUE"
+        raise UsageError(message, cure="write for example FILE?nodes=2&latency=1us")
     if len({key for key, _, _ in pairs}) < len(pairs):
         raise UsageError(f"topology {text!r}: a key is stated twice", cure="state each option once")
     return path, {key: value for key, _, value in pairs}

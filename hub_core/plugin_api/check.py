@@ -1,7 +1,4 @@
-"""The offer `Check`: a subject is judged, and the judgement is a report.
-
-One shape for all subjects.
-"""
+"""The offer `Check`: a subject is judged by a report, one shape for all subjects."""
 
 from __future__ import annotations
 
@@ -38,10 +35,7 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """The subject of a check.
-
-    `name`: what messages call it. `environment`: of the process.
-    """
+    """The subject of a check; `name`: what messages call it, `environment`: of the process."""
 
     name: str = ""
     algorithm: Algorithm | None = None
@@ -62,10 +56,9 @@ class CheckLine:
 
 @dataclass(frozen=True, slots=True)
 class LoadableCall:
-    """Calls for which a runtime uses a file.
+    """Calls for which a runtime uses a file, with its name of the collective.
 
-    The collective as the runtime names it, the number of ranks, whether in place, sizes in bytes
-    with both ends included (None: no limit), and what else must hold.
+    Sizes are in bytes, both ends included (None: no limit). `conditions`: what else must hold.
     """
 
     collective: str
@@ -83,9 +76,8 @@ class CheckReport:
     `ok`: whether the subject passes. `verdict`: the judgement in a few words. `diagnostics`: what
     is wrong, first causes first, and what to beware of. `lines`: what was looked at, for subjects
     of several parts. `calls`: RUNTIME only. `facts`: what was computed on the way, by name, for
-    JSON;
-    `details`: the same for people. `is_applicable`: False where the subject is not of the kind that
-    the check knows, such as an algorithm without a certificate.
+    JSON; `details`: the same for people. `is_applicable`: False where the check does not know the
+    kind of subject, such as an algorithm without a certificate.
     """
 
     ok: bool
@@ -100,10 +92,7 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`run(request: CheckRequest, options) -> CheckReport`.
-
-    What is wrong is reported, not raised.
-    """
+    """`run(request: CheckRequest, options) -> CheckReport`; what is wrong is not raised."""
 
     name: str
     subject: Subject

@@ -114,7 +114,7 @@ class CommandContext(Protocol):
         losses: Sequence[Loss] = (),
         work: str = "conversion",
     ) -> WrittenFiles:
-        """Write all or nothing, and say every loss, those of the `work` before included.
+        """Write all or nothing, say every loss, those of the `work` before included.
 
         Under `request.strict`, losses are refused before anything is written.
         """
@@ -159,10 +159,7 @@ class CommandContext(Protocol):
         opened: OpenedInput | None = None,
         algorithm: Algorithm | None = None,
     ) -> None:
-        """Print findings on standard error.
-
-        Those on the file of `algorithm` name it as the user named it: `opened`.
-        """
+        """Print findings; those on the file of `algorithm` name it as the user did: `opened`."""
 
     def progress(self, what: str) -> AbstractContextManager[None]:
         """Show `what` and the seconds it takes while the body runs, on a terminal."""

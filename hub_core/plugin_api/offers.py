@@ -1,6 +1,4 @@
-"""The table of all kinds of offer.
-
-What they are called, which hook returns them, where their code is.
+"""The table of all kinds of offer: their names, the hooks that return them, where their code is.
 
 To add a kind: one file that defines the offer, its request and its result, and one line here.
 """

@@ -1,7 +1,4 @@
-"""Options of an offer.
-
-The fields of a frozen record, from which command line, help and errors are made.
-"""
+"""Options of an offer: a frozen record, from which command line, help and errors are made."""
 
 from __future__ import annotations
 
@@ -75,7 +72,9 @@ def option(
     `environment` names a variable that the program reads where the option is not given; plugins
     themselves never read the environment.
     """
-    declared = Option("", type, _plain(default), help, choices, minimum, maximum, environment)
+    # A default that is no option's value is kept, so that the border can refuse it.
+    value: OptionValue = default  # type: ignore[assignment]
+    declared = Option("", type, value, help, choices, minimum, maximum, environment)
     field: T = dataclasses.field(default=default, metadata={_METADATA_KEY: declared})
     return field
 
@@ -94,9 +93,3 @@ def declared_options(record: type) -> tuple[Option, ...]:
             raise TypeError(f"field {field.name} of {record.__name__} is not made by option(...)")
         found.append(dataclasses.replace(declared, name=field.name))
     return tuple(found)
-
-
-def _plain(default: object) -> OptionValue:
-    """The default as an option's value; what is none is kept, so that the border can refuse it."""
-    value: OptionValue = default  # type: ignore[assignment]
-    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeGuard
 
 from hub_core.model.diagnostics import Diagnostic, HubError, UsageError
 from hub_core.plugin_api.options import Option, OptionType, OptionValue, declared_options
@@ -16,9 +17,7 @@ _LONGEST_NUMBER = 40
 def bind_options(
     record: type, given: OptionText, environment: Mapping[str, str], owner: str
 ) -> object:
-    """The record with every declared option.
-
-    Given, else from its environment variable, else default.
+    """The record with every option: as given, else from its environment variable, else default.
 
     `owner` is named in messages (`writer chakra`). `-` in a given name stands for `_`. Raises
     `UsageError` with a finding for every unknown name and every value that does not fit.
@@ -44,9 +43,9 @@ def converted(option: Option, raw: str | int | float | bool) -> OptionValue:
     """The value as the option's type has it. Raises `ValueError` with the reason."""
     value = _CONVERTERS[option.type](raw)
     if option.choices and value not in option.choices:
+        known = f"is not one of {', '.join(option.choices)}"
         close = closest(str(value), option.choices)
-        known = ", ".join(option.choices)
-        raise ValueError(f"is not one of {known}; {close}" if close else f"is not one of {known}")
+        raise ValueError(f"{known}; {close}" if close else known)
     if isinstance(value, int | float) and not _is_within(option, value):
         raise ValueError(f"is not {_range_text(option)}")
     return value
@@ -74,9 +73,8 @@ def _raw_value(
     if option.name in given:
         return given[option.name], f"option {option.name}"
     if option.environment and environment.get(option.environment):
-        return environment[
-            option.environment
-        ], f"option {option.name}, from the environment variable {option.environment},"
+        origin = f"option {option.name}, from the environment variable {option.environment},"
+        return environment[option.environment], origin
     return option.default, f"default of option {option.name}"
 
 
@@ -102,11 +100,7 @@ def _whole_number(raw: object) -> int:
 
 def _number(raw: object) -> float:
     try:
-        number = (
-            float(raw)
-            if isinstance(raw, int | float) and not isinstance(raw, bool)
-            else float(_number_text(raw))
-        )
+        number = float(raw if _is_number(raw) else _number_text(raw))
     except (ValueError, OverflowError):
         raise ValueError("is not a number") from None
     if not math.isfinite(number):
@@ -115,8 +109,7 @@ def _number(raw: object) -> float:
 
 
 def _number_text(raw: object) -> str:
-    # `_` between digits is Python's, not the user's; long digit strings take quadratic time to
-    # convert.
+    # `_` between digits is Python's, not the user's; long texts take quadratic time to convert.
     if not isinstance(raw, str) or "_" in raw or len(raw) > _LONGEST_NUMBER:
         raise ValueError
     return raw
@@ -131,38 +124,33 @@ def _truth(raw: object) -> bool:
     return truth
 
 
-# The three import their parser where a text is given, as few starts of the program see one.
 def _size(raw: object) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool) and raw > 0:
         return raw
-    from hub_core.model.quantities import parse_size
-
-    try:
-        return parse_size(_text(raw))
-    except (HubError, ValueError):
-        raise ValueError("is not a size with a unit, such as 1MiB") from None
+    return int(_parsed(raw, "size", "1MiB"))
 
 
 def _time(raw: object) -> float:
-    if isinstance(raw, int | float) and not isinstance(raw, bool):
-        return _number(raw)
-    from hub_core.model.quantities import parse_time
-
-    try:
-        return parse_time(_text(raw))
-    except (HubError, ValueError):
-        raise ValueError("is not a time with a unit, such as 500ns") from None
+    return _number(raw) if _is_number(raw) else _parsed(raw, "time", "500ns")
 
 
 def _bandwidth(raw: object) -> float:
-    if isinstance(raw, int | float) and not isinstance(raw, bool):
-        return _number(raw)
-    from hub_core.model.quantities import parse_bandwidth
+    return _number(raw) if _is_number(raw) else _parsed(raw, "bandwidth", "50GB/s")
+
+
+def _is_number(raw: object) -> TypeGuard[float]:
+    return isinstance(raw, int | float) and not isinstance(raw, bool)
+
+
+def _parsed(raw: object, quantity: str, example: str) -> float:
+    # Imported here: few starts of the program see a quantity as text.
+    from hub_core.model import quantities
 
     try:
-        return parse_bandwidth(_text(raw))
+        value: float = getattr(quantities, f"parse_{quantity}")(_text(raw))
     except (HubError, ValueError):
-        raise ValueError("is not a bandwidth with a unit, such as 50GB/s") from None
+        raise ValueError(f"is not a {quantity} with a unit, such as {example}") from None
+    return value
 
 
 _CONVERTERS: dict[OptionType, Callable[[object], str | int | float | bool]] = {

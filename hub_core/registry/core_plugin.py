@@ -22,22 +22,26 @@ _JSON = Format(
 _TOPOLOGY_JSON = Format(
     "topology-json", "JSON document of a topology", (".json",), rb'"collhub/topology-\d+"'
 )
-_REGULAR = "hub_core.network.regular"
+# By name: what it is, and an example.
+_REGULAR = {
+    "line": ("NPUs in a row", "line:8"),
+    "ring": ("NPUs in a ring", "ring:8"),
+    "mesh": ("a product of lines", "mesh:4x4"),
+    "torus": ("a product of rings", "torus:4x4x4"),
+    "fully-connected": ("a link each way between any two NPUs", "fully-connected:8"),
+    "fc": ("short for fully-connected", "fc:8"),
+    "switch": ("NPUs at one switch", "switch:8"),
+}
 _BUILDERS = (
-    TopologyBuilder("line", "NPUs in a row", f"{_REGULAR}:line", "line:8"),
-    TopologyBuilder("ring", "NPUs in a ring", f"{_REGULAR}:ring", "ring:8"),
-    TopologyBuilder("mesh", "a product of lines", f"{_REGULAR}:mesh", "mesh:4x4"),
-    TopologyBuilder("torus", "a product of rings", f"{_REGULAR}:torus", "torus:4x4x4"),
-    TopologyBuilder(
-        "fully-connected",
-        "a link each way between any two NPUs",
-        f"{_REGULAR}:fully_connected",
-        "fully-connected:8",
+    *(
+        TopologyBuilder(name, description, "hub_core.network.regular:regular", example)
+        for name, (description, example) in _REGULAR.items()
     ),
-    TopologyBuilder("fc", "short for fully-connected", f"{_REGULAR}:fully_connected", "fc:8"),
-    TopologyBuilder("switch", "NPUs at one switch", f"{_REGULAR}:switch", "switch:8"),
     TopologyBuilder(
-        "hypercube", "2^n NPUs in n dimensions", f"{_REGULAR}:hypercube", "hypercube:3"
+        "hypercube",
+        "2^n NPUs in n dimensions",
+        "hub_core.network.regular:hypercube",
+        "hypercube:3",
     ),
 )
 
@@ -93,12 +97,11 @@ def topology_samples() -> Sequence[Source]:
     """Topology files for the conformance kit."""
     # Imported here: listing formats needs no numpy.
     from hub_core.documents.topologies import topology_to_json
-    from hub_core.network.regular import ring, switch
+    from hub_core.network.regular import regular
     from hub_core.network.texts import build_topology
 
-    builders = {"ring": ring, "switch": switch}
     found = []
     for text in ("ring:4", "switch:3", "ring:2*switch:2"):
-        content = topology_to_json(build_topology(text, builders.__getitem__))
+        content = topology_to_json(build_topology(text, lambda name: regular))
         found.append(Source.of_bytes(f"{text}.json", content))
     return found

@@ -1,7 +1,4 @@
-"""Check what hooks return.
-
-The right kinds of descriptions, with values that the hub can rely on.
-"""
+"""Check that hooks return the right kinds of offers, with values that the hub can rely on."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from hub_core.registry.bind_options import converted
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 _NAME_RULE = "(lower-case letters, digits, '.', '_', '-')"
+_SUFFIX = re.compile(r"\.\w")
 _OPTION_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
@@ -70,18 +68,16 @@ def _format_defect(given: object) -> str | None:
         return f"format is {type(given).__name__}, expected Format"
     if not _is_text(given.name, _NAME):
         return f"format name {given.name!r:.60} is not a name {_NAME_RULE}"
-    if not isinstance(given.suffixes, tuple) or not all(
-        isinstance(s, str) and re.match(r"\.\w", s) for s in given.suffixes
-    ):
-        wrong = f"suffixes {given.suffixes!r:.80} are not a tuple of endings such as '.xml'"
-        return f"format {given.name}: {wrong}"
+    title, suffixes = f"format {given.name}", given.suffixes
+    if not isinstance(suffixes, tuple) or not all(_is_text(one, _SUFFIX) for one in suffixes):
+        return f"{title}: suffixes {suffixes!r:.80} are not a tuple of endings such as '.xml'"
     if not isinstance(given.layout, Layout):
-        return f"format {given.name}: layout {given.layout!r:.60} is not a Layout"
+        return f"{title}: layout {given.layout!r:.60} is not a Layout"
     try:
         re.compile(given.signature + b"")
     except (re.error, TypeError) as error:
-        wrong = f"signature {given.signature!r:.80} is not a regular expression of bytes ({error})"
-        return f"format {given.name}: {wrong}"
+        wrong = f"is not a regular expression of bytes ({error})"
+        return f"{title}: signature {given.signature!r:.80} {wrong}"
     return None
 
 
@@ -94,23 +90,22 @@ def _options_defect(offer: Offer) -> str | None:
 
 
 def _option_defect(option: Option) -> str | None:
-    if not _is_text(option.name, _OPTION_NAME):
-        return f"option name {option.name!r:.60} is not lower-case letters, digits and '_'"
+    name, choices = option.name, option.choices
+    if not _is_text(name, _OPTION_NAME):
+        return f"option name {name!r:.60} is not lower-case letters, digits and '_'"
     if not isinstance(option.type, OptionType):
-        return f"option {option.name}: type {option.type!r:.60} is not an OptionType"
+        return f"option {name}: type {option.type!r:.60} is not an OptionType"
     if not isinstance(option.help, str) or not option.help:
-        return f"option {option.name} has no help"
-    if not isinstance(option.choices, tuple) or not all(
-        isinstance(choice, str) for choice in option.choices
-    ):
-        return f"option {option.name}: choices are not a tuple of texts"
+        return f"option {name} has no help"
+    if not isinstance(choices, tuple) or not all(isinstance(one, str) for one in choices):
+        return f"option {name}: choices are not a tuple of texts"
     if not isinstance(option.environment, str):
-        return f"option {option.name}: environment is not the name of a variable"
+        return f"option {name}: environment is not the name of a variable"
     try:
         if option.default is not None:
             converted(option, option.default)
     except ValueError as error:
-        return f"option {option.name}: the default {option.default!r:.60} {error}"
+        return f"option {name}: the default {option.default!r:.60} {error}"
     return None
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hub_core.verification.expectations import parse_expectation
     from hub_core.verification.fifo import FifoSafety, fifo_safety
     from hub_core.verification.order_graph import OrderGraph
-    from hub_core.verification.reachability import unordered_in, unordered_pairs
+    from hub_core.verification.reachability import unordered_in
     from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
     from hub_core.verification.report import ModeReport, VerifyReport
     from hub_core.verification.step_order import (
@@ -31,7 +31,7 @@ __all__ = [
     "VerifyReport", "adjacent_conflicts", "check_regions", "common_unit", "describe_cycle",
     "fifo_safety", "find_cycle", "find_regions", "happens_before", "order_with",
     "parse_expectation", "report_deadlock", "sequential_positions", "unordered_in",
-    "unordered_pairs", "verify", "verify_input",
+    "verify", "verify_input",
 ]  # fmt: skip
 
 _HOMES = {
@@ -43,7 +43,7 @@ _HOMES = {
         "sequential_positions"
     ),
     "hub_core.verification.order_graph": "OrderGraph",
-    "hub_core.verification.reachability": "unordered_in unordered_pairs",
+    "hub_core.verification.reachability": "unordered_in",
     "hub_core.verification.regions": "Regions check_regions common_unit find_regions",
     "hub_core.verification.report": "ModeReport VerifyReport",
     "hub_core.verification.verification_input": "VerificationInput",

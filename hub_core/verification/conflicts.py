@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from hub_core.model.columns import BoolArray, Int64Array, distinct, expanded_ranges, run_mask
@@ -12,15 +10,6 @@ from hub_core.verification.regions import Regions
 
 # Some gigabytes of keys; beyond, the refusal is a finding.
 MAX_ACCESSES = 1 << 28
-
-
-class _Accesses(NamedTuple):
-    """Accesses to `blocks` blocks from `start` on, by step `row`; columns of equal length."""
-
-    row: Int64Array
-    start: Int64Array
-    blocks: Int64Array
-    is_write: BoolArray
 
 
 def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -34,26 +23,25 @@ def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Arr
     neighbouring pair that is not ordered is a race itself. A step that reads and writes one block
     counts as a writer of it, and never conflicts with itself. Cost: one sort of the accesses.
     """
-    accesses = _accesses(regions, position)
-    atoms, owner = _atoms(accesses.start, accesses.blocks)
+    row, start, is_write = _accesses(regions, position)
+    atoms, owner = _atoms(start, regions.count[row])
     runs = np.flatnonzero(position >= 0)
     nodes = len(runs)
     # Keys hold places instead of rows, so that sorting them sorts by time.
     row_at = np.empty(nodes, np.int64)
     row_at[position[runs]] = runs
-    places = position[accesses.row[owner]]
-    keys = _sorted_keys(atoms, places, accesses.is_write[owner], nodes)
+    keys = _sorted_keys(atoms, position[row[owner]], is_write[owner], nodes)
     block, place = np.divmod(keys >> 1, max(nodes, 1))
     earlier, later = _neighbours(block, (keys & 1).astype(np.bool_))
     earlier, later = place[earlier], place[later]
     # Where accesses were split, two steps can meet in several atoms.
-    if len(atoms) > len(accesses.start):
+    if len(atoms) > len(start):
         earlier, later = np.divmod(distinct(earlier * nodes + later), nodes)
     return row_at[earlier], row_at[later]
 
 
-def _accesses(regions: Regions, position: Int64Array) -> _Accesses:
-    """All accesses of steps that run, reads first."""
+def _accesses(regions: Regions, position: Int64Array) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """(row, first block, whether it writes) of all accesses of steps that run, reads first."""
     runs = position >= 0
     # A read of exactly what the same step writes adds nothing.
     is_other = regions.source != regions.destination
@@ -61,7 +49,7 @@ def _accesses(regions: Regions, position: Int64Array) -> _Accesses:
     writes = np.flatnonzero(runs & (regions.destination >= 0))
     rows = np.concatenate([reads, writes])
     starts = np.concatenate([regions.source[reads], regions.destination[writes]])
-    return _Accesses(rows, starts, regions.count[rows], np.arange(len(rows)) >= len(reads))
+    return rows, starts, np.arange(len(rows)) >= len(reads)
 
 
 def _atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -82,8 +70,7 @@ def _atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Arr
     total = int(length.sum())
     if total > MAX_ACCESSES:
         counted = f"{total} overlapping accesses are too many to check for races"
-        message = f"{counted} (limit {MAX_ACCESSES})"
-        raise InputError(message, code="too-large")
+        raise InputError(f"{counted} (limit {MAX_ACCESSES})", code="too-large")
     return expanded_ranges(first, length), np.repeat(owner, length)
 
 
@@ -99,8 +86,7 @@ def _sorted_keys(
     if largest * max(nodes, 1) >= 1 << 61:
         # Dense numbers make room for the place and the flag in 64 bits.
         _, atoms = np.unique(atoms, return_inverse=True)
-    cells = atoms * nodes + places
-    keys = np.sort(cells * 2 + is_write)
+    keys = np.sort((atoms * nodes + places) * 2 + is_write)
     # Without the flag, the keys of the two accesses are the same.
     is_last_of_step = np.ones(len(keys), np.bool_)
     np.not_equal(keys[1:] >> 1, keys[:-1] >> 1, out=is_last_of_step[:-1])
@@ -134,9 +120,5 @@ def _neighbours(block: Int64Array, is_write: BoolArray) -> tuple[Int64Array, Int
 
 
 def _running_minimum_from_end(values: Int64Array) -> Int64Array:
-    """The least of each value and all behind it.
-
-    int64, as long as `values`.
-    """
-    backwards = values[::-1]
-    return np.minimum.accumulate(backwards)[::-1]
+    """The least of each value and all behind it: int64, as long as `values`."""
+    return np.minimum.accumulate(values[::-1])[::-1]

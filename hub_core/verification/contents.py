@@ -54,7 +54,10 @@ def check_contents(
     `expected` is in blocks of `stage.unit` units; None: the final contents are not judged. Raises
     `InputError` beyond the documented limits.
     """
-    _refuse_too_large(program)
+    if program.cells > MAX_CELLS or program.work > MAX_WORK:
+        sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"
+        message = f"too large to check contents: {sizes} (limits {MAX_CELLS} and {MAX_WORK})"
+        raise InputError(message, code="too-large")
     index = InputIndex.of(stage.collective)
     values = choose_values(index, program.cells, program.work)
     memory = values.initial(program.cells, *_initial(stage, index))
@@ -75,15 +78,6 @@ def check_contents(
             explanation.report(int(cell_address[which]), rows.where(cell == which), found)
     findings.count("wrong-output", len(wrong) - len(named))
     return ContentsComparison(values.name, values.error_probability(wanted))
-
-
-def _refuse_too_large(program: StepProgram) -> None:
-    """Raise `InputError` for what would fill the memory or take minutes."""
-    if program.cells > MAX_CELLS or program.work > MAX_WORK:
-        sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"
-        limits = f"(limits {MAX_CELLS} and {MAX_WORK})"
-        message = f"too large to check contents: {sizes} {limits}"
-        raise InputError(message, code="too-large")
 
 
 def _initial(stage: Stage, index: InputIndex) -> tuple[Int64Array, Int64Array]:
@@ -110,7 +104,10 @@ def _output_cells(
     for row in np.flatnonzero(~is_inside)[:CAP].tolist():
         rank, offset = int(expected.rank[row]), int(expected.offset[row])
         size = int(sizes[row]) if 0 <= rank <= last_rank else 0
-        _report_no_cell(rank, offset, size, findings)
+        # Expectations are in single units, whatever the blocks of the run.
+        unit = region(Buffer.OUTPUT, offset, 1)
+        message = f"{unit} must hold a result, but OUTPUT has {size} units"
+        findings.add("output-too-small", message, Location(findings.file, rank=rank))
     rows = np.flatnonzero(is_inside)
     address = layout.base[expected.rank[rows], Buffer.OUTPUT] + expected.offset[rows]
     cell = np.full(len(expected), -1, np.int64)
@@ -121,16 +118,6 @@ def _output_cells(
     # Several rows of one unit are contributions that are reduced together.
     addresses, cell[rows] = np.unique(address, return_inverse=True)
     return addresses, cell
-
-
-def _report_no_cell(rank: int, offset: int, size: int, findings: Findings) -> None:
-    """Report a required unit that OUTPUT of its rank does not have."""
-    file = findings.file
-    place = Location(file, rank=rank)
-    # Expectations are in single units, whatever the blocks of the run.
-    unit = region(Buffer.OUTPUT, offset, 1)
-    message = f"{unit} must hold a result, but OUTPUT has {size} units"
-    findings.add("output-too-small", message, place)
 
 
 def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -> None:
@@ -173,16 +160,13 @@ class _Explanation:
         """
         # Exact values are the answer; the last column only tells whether there is one.
         if isinstance(values, ExactValues):
-            contributors = memory[addresses, :-1]
-            held = contributors.astype(np.float64)
+            held = memory[addresses, :-1].astype(np.float64)
         else:
             held = np.zeros((len(addresses), self.index.total))
             start, contribution = _initial(self.stage, self.index)
-            shares = origins(self.program, addresses)
-            held[:, contribution] = shares[start].T
+            held[:, contribution] = origins(self.program, addresses)[start].T
         # An undefined operand spoils the whole unit, whatever else went in.
-        is_undefined = memory[addresses, -1] == 0
-        held[is_undefined] = np.nan
+        held[memory[addresses, -1] == 0] = np.nan
         return held
 
     def report(self, address: int, wanted: Contributions, held: Float64Array) -> None:
@@ -214,13 +198,11 @@ class _Explanation:
             ("holds more than once", (held > wanted) & (wanted > 0)),
             ("holds as foreign", (held > 0) & (wanted == 0)),
         )
-        parts = []
-        for verb, mask in found:
-            if mask.any():
-                parts.append(f"{verb} {self._listing(np.flatnonzero(mask))}")
+        parts = [
+            f"{verb} {self._listing(np.flatnonzero(mask))}" for verb, mask in found if mask.any()
+        ]
         # An expectation from a text can name units that the collective does not have.
-        absent = len(contributions) - len(exists)
-        if absent:
+        if absent := len(contributions) - len(exists):
             parts.append(f"should hold {absent} contributions that no INPUT has")
         return " and ".join(parts)
 

@@ -61,9 +61,9 @@ def _assignments(text: str, collective: Collective) -> Contributions:
         pairs += _pairs(assignment, collective.num_ranks)
     units = collective.unit_count
     offset = np.tile(np.arange(units, dtype=np.int64), len(pairs))
-    destinations = np.asarray([destination for destination, _ in pairs], np.int64)
-    sources = np.asarray([source for _, source in pairs], np.int64)
-    return Contributions(np.repeat(destinations, units), offset, np.repeat(sources, units), offset)
+    ends = np.asarray(pairs, np.int64).reshape(-1, 2)
+    destination, source = np.repeat(ends, units, axis=0).T
+    return Contributions(destination, offset, source, offset)
 
 
 def _pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
@@ -76,10 +76,10 @@ def _pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
         raise UsageError(message, cure=_CURE)
     pairs: list[tuple[int, int]] = []
     for target in known:
-        is_for_all = "r" in (target["rank"], source["rank"])
         # Without r the assignment holds once, not once a rank.
-        for r in range(num_ranks) if is_for_all else range(1):
-            pairs.append((_rank(target, r), _rank(source, r)))
+        is_for_all = "r" in (target["rank"], source["rank"])
+        ranks = range(num_ranks if is_for_all else 1)
+        pairs += [(_rank(target, r), _rank(source, r)) for r in ranks]
     return [pair for pair in pairs if min(pair) >= 0 and max(pair) < num_ranks]
 
 

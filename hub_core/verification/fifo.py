@@ -14,12 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.columns import (
-    Int64Array,
-    expanded_ranges,
-    first_positions,
-    run_mask,
-)
+from hub_core.model.columns import Int64Array, expanded_ranges, first_positions, run_mask
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.findings import Findings
 from hub_core.model.levels import Order, topological_levels
@@ -164,8 +159,7 @@ def _fused_edges(
     connections: _Connections, pieces: Int64Array, first: Int64Array, row: Int64Array
 ) -> list[_Edges]:
     """An instruction forwards each transfer as it comes, and before it takes the next one."""
-    ends = (connections.fused_receive, connections.fused_send)
-    receives, sends = _aligned(*ends, pieces, first)
+    receives, sends = _aligned(connections.fused_receive, connections.fused_send, pieces, first)
     same = np.flatnonzero(row[sends[1:]] == row[sends[:-1]])
     return [(receives, sends), (sends[same], receives[same + 1])]
 
@@ -209,11 +203,8 @@ def _connections(steps: StepTable, messages: Messages) -> _Connections:
 
 
 def _fused(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
-    """(receive, send) rows of one instruction.
-
-    Neighbours in a lane, from one source line, of equal count.
-    """
-    by_lane = np.lexsort((np.arange(len(steps)), steps.lane, steps.rank))
+    """(receive, send) rows of one instruction: neighbours in a lane, of one line and count."""
+    by_lane = np.lexsort((steps.lane, steps.rank))
     receive, send = by_lane[:-1], by_lane[1:]
     is_matched = np.zeros(len(steps), np.bool_)
     is_matched[messages.send] = True
@@ -229,10 +220,7 @@ def _fused(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array
 def _aligned(
     one: Int64Array, other: Int64Array, pieces: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Nodes of the k-th pieces of two equally long lists of rows.
-
-    Pair by pair; what one row has more than the other has no partner.
-    """
+    """Nodes of the k-th pieces of paired rows; what one has more than the other has no partner."""
     count = np.minimum(pieces[one], pieces[other])
     return expanded_ranges(first[one], count), expanded_ranges(first[other], count)
 
@@ -261,10 +249,7 @@ def _splits(count: int) -> Iterator[int]:
 
 
 def _check_capacity(capacity: int, units: int | None) -> None:
-    """Refuse what no FIFO is.
-
-    Raises `UsageError` for numbers below 1.
-    """
+    """Raise `UsageError` for numbers below 1."""
     if capacity < 1 or (units is not None and units < 1):
         message = f"a FIFO of {capacity} transfers of {units} units: expected 1 or more of each"
         raise UsageError(message)

@@ -37,10 +37,7 @@ class OrderGraph:
         return len(self.rank)
 
     def edges(self, *, within_rank: bool) -> tuple[Int64Array, Int64Array]:
-        """The parents of every node: (indptr, indices).
-
-        `within_rank`: over dependencies alone, without messages.
-        """
+        """The parents of every node, `within_rank` without messages: (indptr, indices)."""
         if not within_rank:
             return self.indptr, self.indices
         last = self.num_dependencies
@@ -119,10 +116,7 @@ def _chains(
 
 
 def _only(nodes: int, keys: Int64Array, values: Int64Array) -> Int64Array:
-    """The value of every key that occurs once.
-
-    int64[nodes], -1 for the others.
-    """
+    """The value of every key that occurs once: int64[nodes], -1 for the others."""
     only = np.full(nodes, -1, np.int64)
     # Whatever is written last; keys that occur twice are taken back.
     only[keys] = values

@@ -18,9 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.model.columns import BoolArray, Int64Array, ordinals
-from hub_core.model.steps import StepTable
 from hub_core.verification.order_graph import OrderGraph
-from hub_core.verification.step_order import HappensBefore
 
 _PROBED_PARENTS = 8
 _CONTRACTIONS = 16
@@ -30,22 +28,14 @@ _PARENTS_AT_ONCE = 16
 _Array = npt.NDArray[Any]
 
 
-def unordered_pairs(
-    steps: StepTable, relation: HappensBefore, earlier: Int64Array, later: Int64Array
-) -> Int64Array:
-    """Indices of the pairs of rows without a path from `earlier` to `later`, ascending."""
-    return unordered_in(OrderGraph(steps, relation), earlier, later)
-
-
 def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64Array:
-    """As `unordered_pairs`, on a graph that is there already. `earlier`, `later`: rows."""
+    """Indices of the pairs of rows without a path from `earlier` to `later`, ascending."""
     open_pairs = np.arange(len(earlier))
     earlier, later = graph.position[earlier], graph.position[later]
     open_pairs = open_pairs[~_are_linked(graph, earlier, later)]
     if not len(open_pairs):
         return open_pairs
-    still_open = _search(graph, earlier[open_pairs], later[open_pairs])
-    return open_pairs[still_open]
+    return open_pairs[_search(graph, earlier[open_pairs], later[open_pairs])]
 
 
 def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
@@ -79,10 +69,7 @@ def _search(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64A
 
 
 def _are_ordered_cheaply(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether a pair is ordered at sight: bool[pairs].
-
-    Both are one node, or in order on one chain.
-    """
+    """Whether a pair is one node, or in order on one chain: bool[pairs]."""
     same_program = graph.program_chain[earlier] == graph.program_chain[later]
     # Within a chain a later node is reached from an earlier one; that of one chain suffices.
     same_flow = graph.flow_chain[earlier] == graph.flow_chain[later]
@@ -94,10 +81,7 @@ def _are_ordered_cheaply(graph: OrderGraph, earlier: Int64Array, later: Int64Arr
 def _contract(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Move `earlier` along only successors and `later` back along only predecessors.
-
-    The answer stays the same.
-    """
+    """Move `earlier` along only successors, `later` along only predecessors: the answer stays."""
     earlier, later = earlier.copy(), later.copy()
     for _ in range(_CONTRACTIONS):
         undecided = ~_are_ordered_cheaply(graph, earlier, later) & (earlier < later)
@@ -131,10 +115,7 @@ class _Marks:
         return int(self.column.max()) + 1
 
     def has(self, found: _Array, starts: Int64Array) -> BoolArray:
-        """Whether a start reached there.
-
-        `found`: the marks there, in the column of each of `starts`.
-        """
+        """Whether a start reached there; `found`: the marks there, in the column of the start."""
         value = self.value[starts]
         is_bit = self.join is np.bitwise_or
         reached: BoolArray = (found & value) != 0 if is_bit else found >= value
@@ -192,10 +173,7 @@ def _bits(graph: OrderGraph, starts: Int64Array, within_rank: bool) -> _Marks:
 
 
 def _columns(graph: OrderGraph, nodes: Int64Array, within_rank: bool) -> Int64Array:
-    """A number for every node.
-
-    Its own, or, where ranks share the numbers, its own in its rank.
-    """
+    """A number for every node: its own or, where ranks share the numbers, its own in its rank."""
     return ordinals(graph.rank[nodes]) if within_rank else np.arange(len(nodes))
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import MemoryLayout
@@ -15,6 +13,9 @@ from hub_core.model.findings import Findings
 from hub_core.model.kinds import READING, WRITING, Buffer, StepKind
 from hub_core.model.steps import StepTable
 from hub_core.model.wording import action, region
+
+# By side of a step: the kinds that have it, and what they do there.
+_SIDES = {"src": (READING, "reads"), "dst": (WRITING, "writes")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,54 +35,42 @@ class Regions:
 
 
 def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
-    """Mask of the rows that have a positive count and stay in their buffers: bool[rows].
-
-    The others become findings.
-    """
+    """Rows of positive count that stay in their buffers: bool[rows]; others become findings."""
     steps = algorithm.steps
     is_empty = ~steps.is_kind(StepKind.COMPUTE) & (steps.count < 1)
-    say_empty = _empty_sayer(steps)
-    findings.add_rows("empty-step", steps, np.flatnonzero(is_empty), say_empty)
+
+    def say(row: int) -> str:
+        count = int(steps.count[row])
+        return f"a count of {count} units, expected 1 or more: {action(steps, row)}"
+
+    findings.add_rows("empty-step", steps, np.flatnonzero(is_empty), say)
     is_good = ~is_empty
     sizes = _sizes(algorithm)
-    for kinds, buffer, offset, verb in (
-        (READING, steps.src_buffer, steps.src_offset, "reads"),
-        (WRITING, steps.dst_buffer, steps.dst_offset, "writes"),
-    ):
-        # UNKNOWN has no size; it is masked out below.
-        known = np.minimum(buffer, Buffer.SCRATCH)
-        size = np.where(buffer <= Buffer.SCRATCH, sizes[steps.rank, known], 0)
-        # Without the sum of offset and count, which can wrap around.
-        is_outside = (offset < 0) | (steps.count > size) | (offset > size - steps.count)
-        is_outside &= steps.is_kind(*kinds) & ~is_empty & (buffer != Buffer.UNKNOWN)
-        is_good &= ~is_outside
-        say = _outside_sayer(steps, buffer, offset, size, verb)
-        findings.add_rows("out-of-bounds", steps, np.flatnonzero(is_outside), say)
+    is_good &= ~_outside(steps, "src", sizes, is_empty, findings)
+    is_good &= ~_outside(steps, "dst", sizes, is_empty, findings)
     return is_good
 
 
-def _empty_sayer(steps: StepTable) -> Callable[[int], str]:
+def _outside(
+    steps: StepTable, side: str, sizes: Int64Array, is_empty: BoolArray, findings: Findings
+) -> BoolArray:
+    """Rows that read ("src") or write ("dst") beyond a buffer; they become findings."""
+    kinds, verb = _SIDES[side]
+    buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
+    # UNKNOWN has no size; it is masked out below.
+    known = np.minimum(buffer, Buffer.SCRATCH)
+    size = np.where(buffer <= Buffer.SCRATCH, sizes[steps.rank, known], 0)
+    # Without the sum of offset and count, which can wrap around.
+    is_outside: BoolArray = (offset < 0) | (steps.count > size) | (offset > size - steps.count)
+    is_outside &= steps.is_kind(*kinds) & ~is_empty & (buffer != Buffer.UNKNOWN)
+
     def say(row: int) -> str:
-        count = int(steps.count[row])
-        doing = action(steps, row)
-        return f"a count of {count} units, expected 1 or more: {doing}"
+        place = region(int(buffer[row]), int(offset[row]), int(steps.count[row]))
+        claim = f"{verb} {place}, but that buffer has {int(size[row])} units"
+        return f"{claim}: {action(steps, row)}"
 
-    return say
-
-
-def _outside_sayer(
-    steps: StepTable, buffer: npt.NDArray[np.uint8], offset: Int64Array, size: Int64Array, verb: str
-) -> Callable[[int], str]:
-    def say(row: int) -> str:
-        count = int(steps.count[row])
-        start = int(offset[row])
-        place = region(int(buffer[row]), start, count)
-        units = int(size[row])
-        doing = action(steps, row)
-        claim = f"{verb} {place}, but that buffer has {units} units"
-        return f"{claim}: {doing}"
-
-    return say
+    findings.add_rows("out-of-bounds", steps, np.flatnonzero(is_outside), say)
+    return is_outside
 
 
 def find_regions(
@@ -92,15 +81,12 @@ def find_regions(
     Regions outside their buffers (not `is_valid`) get no address.
     """
     steps = algorithm.steps
-
-    def addresses(
-        kinds: tuple[StepKind, ...], buffer: npt.NDArray[np.uint8], offset: Int64Array
-    ) -> Int64Array:
+    addresses = []
+    for side, (kinds, _) in _SIDES.items():
+        buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
         base = layout.base[steps.rank, np.minimum(buffer, Buffer.SCRATCH)]
-        return np.where(steps.is_kind(*kinds) & is_valid, base + offset // unit, -1)
-
-    source = addresses(READING, steps.src_buffer, steps.src_offset)
-    destination = addresses(WRITING, steps.dst_buffer, steps.dst_offset)
+        addresses.append(np.where(steps.is_kind(*kinds) & is_valid, base + offset // unit, -1))
+    source, destination = addresses
     count = np.where(is_valid, steps.count // unit, 0)
     return Regions(source, destination, count, is_valid, layout.total)
 
@@ -117,10 +103,7 @@ def common_unit(algorithm: Algorithm) -> int:
 
 
 def _sizes(algorithm: Algorithm) -> Int64Array:
-    """Sizes of all buffers in units.
-
-    int64[ranks, 3]: INPUT, OUTPUT and SCRATCH.
-    """
+    """Sizes of INPUT, OUTPUT and SCRATCH in units: int64[ranks, 3]."""
     collective = algorithm.collective
     columns = [collective.input_units(), collective.output_units(), algorithm.scratch_units]
     return np.stack(columns, axis=1)

@@ -1,7 +1,4 @@
-"""The order that every run obeys: dependencies, and a send before its receive.
-
-Cycles in it are deadlocks.
-"""
+"""The order that every run obeys: dependencies, sends before receives; cycles are deadlocks."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ class HappensBefore:
 
 
 def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
-    """Build the order of the steps. A receive without a send holds nothing up.
-
-    It is reported where messages are matched.
-    """
+    """Build the order of the steps; a receive without a send, a finding already, waits for none."""
     parents, children = steps.edges()
     num_dependencies = len(parents)
     parents = np.concatenate([parents, messages.send])
@@ -71,21 +65,17 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
-    """The order with further edges.
-
-    They must agree with one of its linear extensions.
-    """
-    rows = len(relation.order.position)
-    all_parents = np.concatenate([relation.parents, parents])
-    all_children = np.concatenate([relation.children, children])
-    return topological_levels(rows, all_parents, all_children)
+    """The order with further edges, which must agree with one of its linear extensions."""
+    parents = np.concatenate([relation.parents, parents])
+    children = np.concatenate([relation.children, children])
+    return topological_levels(len(relation.order.position), parents, children)
 
 
 def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> None:
     """Name the steps of one cycle, and count what never runs because of it."""
-    if relation.order.is_complete:
-        return
     order = relation.order
+    if order.is_complete:
+        return
     cycle = find_cycle(relation.parents, relation.children, order)
     stuck = np.flatnonzero(order.position < 0)
     # Far more steps than those of the cycle can wait for it.
@@ -125,10 +115,7 @@ def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[
 
 
 def describe_cycle(steps: StepTable, cycle: Sequence[int]) -> str:
-    """The rows of a cycle in words, joined by arrows.
-
-    The first ones, and the way back.
-    """
+    """The rows of a cycle in words, joined by arrows: the first ones, and the way back."""
     parts = [describe(steps, row) for row in cycle[:_NAMED_STEPS]]
     if len(cycle) > _NAMED_STEPS:
         parts.append(f"... ({len(cycle) - _NAMED_STEPS} more)")
@@ -151,7 +138,6 @@ def _report_waiting(
             continue
         # Waiting for a stuck step alone is a reason; other parents have run.
         is_cause = (relation.children == row) & never_runs[relation.parents]
-        cause = int(relation.parents[is_cause][0])
-        waits = f"waits for {describe(steps, cause)}, which never runs"
-        message = f"this {action(steps, row)} {waits}"
+        cause = describe(steps, int(relation.parents[is_cause][0]))
+        message = f"this {action(steps, row)} waits for {cause}, which never runs"
         findings.add("blocked", message, steps.location(row, findings.file))

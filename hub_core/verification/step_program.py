@@ -24,6 +24,7 @@ from hub_core.model.columns import (
     distinct,
     first_positions,
     row_pointer,
+    run_starts,
 )
 from hub_core.model.kinds import StepKind
 from hub_core.model.levels import Order
@@ -41,9 +42,9 @@ _LISTED = 64
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """The steps that run, in order: entry i does target[i] := first[i] (+) second[i].
+    """The steps that run, in order: target[i] := first[i] (+) second[i] on `count[i]` cells.
 
-    On `count[i]` cells. Cells 0..`memory`-1 are the memory of the collective, the cells behind it
+    Cells 0..`memory`-1 are the memory of the collective, the cells behind it
     hold messages in flight: a SEND copies into the message, a RECV copies out of it. `second` is -1
     where nothing is added. `row`: the step. Entries `batches[k]:batches[k + 1]` are independent:
     all read before one writes. All columns are int64.
@@ -108,10 +109,9 @@ def compile_steps(
 def _message_slots(
     messages: Messages, is_message: BoolArray, regions: Regions
 ) -> tuple[Int64Array, int]:
-    """Where messages lie while they are under way.
+    """First cell of the message of every row while it is under way, and the number of all cells.
 
-    First cell of the message of every row, and the number of all cells. Both ends share a message;
-    it has room for the longer of them. A row without partner has one of its own.
+    Both ends share a message; it has room for the longer one. A row without partner has its own.
     """
     length = np.where(is_message, regions.count, 0)
     sent, received = regions.count[messages.send], regions.count[messages.receive]
@@ -121,8 +121,7 @@ def _message_slots(
     # Behind the memory of the collective.
     slot = regions.total + first_positions(length)
     slot[messages.receive] = slot[messages.send]
-    cells = regions.total + int(length.sum())
-    return slot, cells
+    return slot, regions.total + int(length.sum())
 
 
 def run_steps(program: StepProgram, values: Values, memory: _Array) -> UndefinedReads:
@@ -178,13 +177,12 @@ def _operations(program: StepProgram, backwards: bool = False) -> Iterator[_Unit
     ends = row_pointer(program.count)
     if not len(program.batches):
         return
-    part_of_batch = ends[program.batches[:-1]] // _OPERATIONS_AT_ONCE
     # A batch is never cut, since all of it reads before one writes.
-    cuts = np.flatnonzero(np.diff(part_of_batch)) + 1
-    batches = np.split(np.arange(len(part_of_batch)), cuts)
-    parts = [part for part in batches if len(part)]
-    for part in reversed(parts) if backwards else parts:
-        yield _expanded(program, ends, program.batches[part[0] : part[-1] + 2])
+    starts = run_starts(ends[program.batches[:-1]] // _OPERATIONS_AT_ONCE)
+    cuts = [*starts.tolist(), len(program.batches) - 1]
+    parts = list(pairwise(cuts))
+    for first, after in reversed(parts) if backwards else parts:
+        yield _expanded(program, ends, program.batches[first : after + 1])
 
 
 def _expanded(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _UnitOperations:
@@ -194,7 +192,7 @@ def _expanded(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _U
     entry = np.arange(low, high)
     columns = (program.first, program.second, program.target)
     first, second, target = (column[low:high] for column in columns)
-    if len(count) and int(count.max()) > 1:
+    if int(count.max(initial=0)) > 1:
         within = counted_positions(count)
         entry = np.repeat(entry, count)
         first, target = np.repeat(first, count) + within, np.repeat(target, count) + within

@@ -1,12 +1,9 @@
-"""What a unit of memory holds, in two forms.
-
-Exact multisets of contributions, or 64-bit fingerprints of them.
-"""
+"""What a unit of memory holds: exact multisets of contributions, or 64-bit fingerprints."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,10 +36,7 @@ class InputIndex:
 
     @classmethod
     def of(cls, collective: Collective) -> InputIndex:
-        """Number the inputs of `collective`.
-
-        Rank by rank, unit by unit.
-        """
+        """Number the inputs of `collective`, rank by rank, unit by unit."""
         sizes = collective.input_units()
         borders = row_pointer(sizes)
         total = int(borders[-1])
@@ -54,10 +48,7 @@ class InputIndex:
         return rank, number - int(self.first[rank])
 
     def expand(self, rows: Contributions) -> tuple[Int64Array, Int64Array]:
-        """(row, contribution) pairs, `source_rank` -1 meaning every rank.
-
-        The contribution is -1 where no INPUT holds it.
-        """
+        """(row, contribution) pairs, -1 where no INPUT holds it; `source_rank` -1: every rank."""
         num_ranks = len(self.sizes)
         everyone = np.flatnonzero(rows.source_rank < 0)
         single = np.flatnonzero(rows.source_rank >= 0)
@@ -71,40 +62,19 @@ class InputIndex:
         return row, np.where(exists, self.first[known] + unit, -1)
 
 
-class Values(Protocol):
-    """A memory of values: rows of equal width.
-
-    The last column is zero exactly where the unit is undefined.
-    """
-
-    @property
-    def name(self) -> str:
-        """How contents are compared, in one word."""
-
-    def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
-        """A memory in which each of `addresses` holds one contribution, all else is undefined."""
-
-    def combine(self, one: _Array, other: _Array) -> _Array:
-        """Reduce two blocks of values; undefined where one side is."""
-
-    def expected(
-        self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
-    ) -> _Array:
-        """The value of each of `cells` output units; row i of `rows` belongs to unit `cell[i]`."""
-
-    def error_probability(self, expected: _Array) -> float:
-        """Upper bound on the probability that a wrong unit looks like the one of `expected`."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExactValues:
-    """One uint8 column a contribution, its multiplicity (255 stands for more), and the total."""
+    """A memory of values: rows whose last column is zero exactly where the unit is undefined.
+
+    One uint8 column a contribution, its multiplicity (255 stands for more), and the total. `name`:
+    how contents are compared, in one word.
+    """
 
     num_contributions: int
     name: str = "exact"
 
     def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
-        """See `Values`."""
+        """A memory in which each of `addresses` holds one contribution, all else is undefined."""
         width = self.num_contributions + 1
         memory = np.zeros((cells, width), np.uint8)
         # A contribution once, and so a total of one; all else stays zero, which is undefined.
@@ -113,7 +83,7 @@ class ExactValues:
         return memory
 
     def combine(self, one: _Array, other: _Array) -> _Array:
-        """See `Values`."""
+        """Reduce two blocks of values; undefined where one side is."""
         total = one + other
         # Both are uint8: where the sum is less than a summand, it wrapped around, and stands for
         # more than can be counted.
@@ -125,7 +95,7 @@ class ExactValues:
     def expected(
         self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
     ) -> _Array:
-        """See `Values`."""
+        """The value of each of `cells` output units; row i of `rows` belongs to unit `cell[i]`."""
         values = np.zeros((cells, self.num_contributions + 1), np.uint8)
         row, contribution = index.expand(rows)
         exists = contribution >= 0
@@ -135,10 +105,7 @@ class ExactValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """See `Values`.
-
-        Nothing is left to chance.
-        """
+        """Upper bound on the probability that a wrong unit looks like the one of `expected`."""
         return 0.0
 
 
@@ -157,28 +124,20 @@ class FingerprintValues:
 
     @classmethod
     def of(cls, index: InputIndex) -> FingerprintValues:
-        """Draw the random numbers.
-
-        The same ones for the same number of contributions.
-        """
+        """Draw the random numbers, the same ones for the same number of contributions."""
         generator = np.random.Generator(np.random.PCG64(_SEED))
-        end = 1 << 64
-        weights = generator.integers(0, end, index.total, np.uint64, endpoint=False)
-        return cls(weights)
+        return cls(generator.integers(0, 1 << 64, index.total, np.uint64, endpoint=False))
 
     def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
-        """See `Values`."""
-        # Zero everywhere else: a count of zero is an undefined unit, whatever the sum of its
-        # weights happens to be.
+        """As of `ExactValues`."""
+        # A count of zero is an undefined unit, whatever the sum of its weights happens to be.
         memory = np.zeros((cells, 2), np.uint64)
-        weights = self.weights[contributions]
-        memory[addresses, 0] = weights
-        # One contribution each.
+        memory[addresses, 0] = self.weights[contributions]
         memory[addresses, 1] = 1
         return memory
 
     def combine(self, one: _Array, other: _Array) -> _Array:
-        """See `Values`."""
+        """As of `ExactValues`."""
         total: _Array = one + other
         # The count saturates, so that it never wraps around to a small one. The sums may wrap: they
         # are taken mod 2^64.
@@ -191,7 +150,7 @@ class FingerprintValues:
     def expected(
         self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
     ) -> _Array:
-        """See `Values`."""
+        """As of `ExactValues`."""
         values = np.zeros((cells, 2), np.uint64)
         # Rows for all ranks are not expanded: they would be as many as cells times ranks.
         is_everyone = rows.source_rank < 0
@@ -208,18 +167,12 @@ class FingerprintValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """See `Values`.
-
-        The sum of the bounds of all units.
-        """
+        """As of `ExactValues`."""
         counts = expected[:, 1].astype(np.float64)
         return float(counts.sum()) * 2.0**-64
 
     def _unit_sums(self, index: InputIndex) -> _UintArray:
-        """Sum over all ranks of the weight of unit k, for every k.
-
-        uint64, mod 2^64.
-        """
+        """Sum over all ranks of the weight of unit k, mod 2^64, for every k: uint64."""
         longest = int(index.sizes.max(initial=0))
         if bool(np.all(index.sizes == longest)):
             # All INPUTs of one size, as in every named collective but scatter: one sum.
@@ -231,11 +184,12 @@ class FingerprintValues:
         return sums
 
 
+Values = ExactValues | FingerprintValues
+
+
 def choose_values(index: InputIndex, cells: int, work: int) -> Values:
     """Exact values where cells and unit operations are few, else fingerprints."""
     width = index.total + 1
-    fits = cells * width <= MAX_EXACT_CELLS
-    is_quick = work * width <= MAX_EXACT_WORK
-    if fits and is_quick:
+    if cells * width <= MAX_EXACT_CELLS and work * width <= MAX_EXACT_WORK:
         return ExactValues(index.total)
     return FingerprintValues.of(index)

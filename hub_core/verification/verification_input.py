@@ -23,16 +23,12 @@ class VerificationInput:
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
-        """Match the messages and check the regions.
-
-        `algorithm` is kept, and never changed.
-        """
+        """Match the messages and check the regions; `algorithm` is kept, and never changed."""
         self.algorithm = algorithm
         self._findings = Findings(algorithm.provenance.source_name or None)
         self.messages: Messages = match_messages(algorithm.steps, self._findings)
         self.has_contents = algorithm.has_contents
-        # bool[rows]: the regions of the row are known and lie in their buffers.
-        # Where the source names no regions there are none to be wrong.
+        # bool[rows]: the regions of the row lie in their buffers, where the source names any.
         self.is_valid: BoolArray = np.ones(len(algorithm.steps), np.bool_)
         if self.has_contents:
             self.is_valid = check_regions(algorithm, self._findings)

@@ -26,18 +26,14 @@ from hub_core.verification.contents import (
 from hub_core.verification.fifo import report_fifo_deadlock
 from hub_core.verification.reachability import unordered_in
 from hub_core.verification.regions import Regions, common_unit, find_regions
-from hub_core.verification.report import ModeReport, VerifyReport, verdict
-from hub_core.verification.step_order import (
-    order_with,
-    report_deadlock,
-    sequential_positions,
-)
+from hub_core.verification.report import ModeReport, VerifyReport
+from hub_core.verification.step_order import order_with, report_deadlock, sequential_positions
 from hub_core.verification.step_program import compile_steps
 from hub_core.verification.verification_input import VerificationInput
 
 # Addresses and their sums stay within int64.
 _MAX_ADDRESSES = 2.0**61
-_MODES = {"in_place": True, "out_of_place": False}
+_Outcome = tuple[Findings, ContentsComparison]
 
 
 def verify(
@@ -81,18 +77,11 @@ def verify_input(
             report_fifo_deadlock(steps, given.messages, fifo_capacity, fifo_units, findings)
     task = _task(given, expected)
     _note_what_is_not_judged(task, findings)
-    claims = _claims(given.algorithm.collective)
-    judged = [mode for mode in _MODES if claims[mode] or not claimed_only]
-    outcomes = {mode: _check_mode(task, mode, findings.file) for mode in judged}
+    collective = given.algorithm.collective
+    claims = {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
+    judged = [mode for mode in claims if claims[mode] or not claimed_only]
+    outcomes = {mode: _check_mode(task, mode == "in_place", findings.file) for mode in judged}
     return _report(claims, findings, outcomes)
-
-
-def _claims(collective: Collective) -> dict[str, bool]:
-    """Whether the algorithm claims each mode.
-
-    Under the names of `VerifyReport.modes`.
-    """
-    return {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +100,7 @@ class _Task:
 
     @property
     def memory_units(self) -> float:
-        """Blocks of all memories.
-
-        A float, as sizes near 2^62 must not wrap around.
-        """
+        """Blocks of all memories: a float, as sizes near 2^62 must not wrap around."""
         collective = self.collective
         sizes = (collective.input_units(), collective.output_units(), self.scratch_units)
         return sum(float(size.astype(np.float64).sum()) for size in sizes)
@@ -166,22 +152,13 @@ def _too_large_is_a_finding(findings: Findings) -> Iterator[None]:
         findings.add(reason.code, reason.message, place, cure=cure)
 
 
-@dataclass(frozen=True, slots=True)
-class _ModeOutcome:
+def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
     """Races and contents in one mode."""
-
-    findings: Findings
-    comparison: ContentsComparison
-
-
-def _check_mode(task: _Task, mode: str, file: str | None) -> _ModeOutcome:
-    """Races and contents in one mode."""
-    findings = Findings(file)
-    comparison = NOT_COMPARED
+    findings, comparison = Findings(file), NOT_COMPARED
     if task.given.has_contents:
         with _too_large_is_a_finding(findings):
-            comparison = _judge_mode(task, _MODES[mode], findings)
-    return _ModeOutcome(findings, comparison)
+            comparison = _judge_mode(task, in_place, findings)
+    return findings, comparison
 
 
 def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
@@ -242,31 +219,24 @@ def _report_races(
 
 
 def _report(
-    claims: Mapping[str, bool], findings: Findings, outcomes: Mapping[str, _ModeOutcome]
+    claims: Mapping[str, bool], findings: Findings, outcomes: Mapping[str, _Outcome]
 ) -> VerifyReport:
     """Put common findings and those of the modes together."""
     modes = {}
-    for name, outcome in outcomes.items():
+    for name, (found, _) in outcomes.items():
         # A race is a verdict of its own: the contents may be right in one order.
-        is_wrong = findings.has_errors() or outcome.findings.has_errors(besides="race")
-        said = verdict(is_wrong, outcome.findings.has("race"))
-        modes[name] = ModeReport(claims[name], said, tuple(outcome.findings))
+        is_wrong = findings.has_errors() or found.has_errors(besides="race")
+        said = ["wrong"] * is_wrong + ["race"] * found.has("race")
+        modes[name] = ModeReport(claims[name], "+".join(said) or "ok", tuple(found))
     listed = list(findings)
     for name, mode in modes.items():
         if mode.is_claimed:
             # Where one mode alone is claimed there is no doubt which one is meant.
             prefix = f"{name.replace('_', ' ')}: " if all(claims.values()) else ""
             listed += [replace(item, message=prefix + item.message) for item in mode.diagnostics]
-    comparisons = [outcome.comparison for outcome in outcomes.values()]
-    return VerifyReport(modes, tuple(listed), *_method(comparisons))
-
-
-def _method(comparisons: list[ContentsComparison]) -> tuple[str, float]:
-    """How the modes were compared.
-
-    The weakest comparison, and the sum of the error probabilities.
-    """
+    comparisons = [comparison for _, comparison in outcomes.values()]
     methods = {comparison.method for comparison in comparisons}
-    # The report states the weaker of the two, since it vouches for both.
-    weakest = next(name for name in ("none", "fingerprint", "exact") if name in methods)
-    return weakest, sum(comparison.error_probability for comparison in comparisons)
+    # The weakest of the two, since the report vouches for both.
+    method = next(name for name in ("none", "fingerprint", "exact") if name in methods)
+    error_probability = sum(comparison.error_probability for comparison in comparisons)
+    return VerifyReport(modes, tuple(listed), method, error_probability)

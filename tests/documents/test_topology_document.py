@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core import parse_topology
-from hub_core.documents.topologies import read, topology_from_json, topology_to_json
+from hub_core.documents.topologies import read, topology_to_json
 from hub_core.model.diagnostics import InputError
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
@@ -77,7 +77,7 @@ def topologies(draw):
 
 
 def document(value):
-    return topology_from_json(Source.of_bytes("net.json", json.dumps(value).encode()))
+    return read(Source.of_bytes("net.json", json.dumps(value).encode()), NoOptions())
 
 
 def check_equal(one: Topology, other: Topology):
@@ -91,7 +91,7 @@ def check_equal(one: Topology, other: Topology):
 @given(topologies())
 def test_topology_comes_back_and_gives_the_same_bytes(topology):
     content = topology_to_json(topology)
-    again = topology_from_json(Source.of_bytes("net.json", content))
+    again = read(Source.of_bytes("net.json", content), NoOptions())
     check_equal(topology, again)
     assert topology_to_json(again) == content
 
@@ -269,8 +269,9 @@ def test_document_without_npus_is_refused():
 
 def test_key_that_stands_twice_is_refused():
     with pytest.raises(InputError, match="'npus' stands twice"):
-        topology_from_json(
-            Source.of_bytes("net.json", b'{"schema": "collhub/topology-1", "npus": 2, "npus": 3}')
+        read(
+            Source.of_bytes("net.json", b'{"schema": "collhub/topology-1", "npus": 2, "npus": 3}'),
+            NoOptions(),
         )
 
 
@@ -282,7 +283,7 @@ def test_key_that_stands_twice_is_refused():
 )
 def test_any_bytes_give_a_topology_or_an_input_error(content):
     with contextlib.suppress(InputError):
-        assert topology_from_json(Source.of_bytes("net.json", content)).num_npus
+        assert read(Source.of_bytes("net.json", content), NoOptions()).num_npus
 
 
 JSON_VALUES = st.recursive(
@@ -313,5 +314,5 @@ def test_any_value_anywhere_gives_a_topology_or_an_input_error(path, value):
 def test_many_links_are_read_in_linear_time():
     content = topology_to_json(parse_topology("fc:150"))
     started = time.process_time()
-    assert topology_from_json(Source.of_bytes("net.json", content)).num_links == 150 * 149
+    assert read(Source.of_bytes("net.json", content), NoOptions()).num_links == 150 * 149
     assert time.process_time() - started < 5

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core import parse_topology
-from hub_core.documents.topologies import topology_from_json
+from hub_core.documents.topologies import read
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.network.grids import grid
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
-from hub_core.plugin_api import Source, TopologyBuilder
+from hub_core.plugin_api import NoOptions, Source, TopologyBuilder
 from hub_core.registry.discovery import core_alone
 from hub_core.testing import check_routes, check_subset, some_npus
 from hub_core.testing.networks import distances
@@ -141,7 +141,7 @@ def test_counts_of_large_builders(text, npus, switches, count):
 
 def test_file_of_the_guide_is_read():
     (text,) = re.findall(r"```json\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    assert topology_from_json(Source.of_bytes("guide.json", text.encode())).num_links == 8
+    assert read(Source.of_bytes("guide.json", text.encode()), NoOptions()).num_links == 8
 
 
 def test_product_text_has_two_spellings():

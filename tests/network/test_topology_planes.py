@@ -9,14 +9,14 @@ import pytest
 
 import hub_core
 from hub_core import parse_topology
-from hub_core.documents.topologies import topology_from_json, topology_to_json
+from hub_core.documents.topologies import read, topology_to_json
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.kinds import CollectiveKind, StepKind
 from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.topology import Topology
-from hub_core.plugin_api import Source
+from hub_core.plugin_api import NoOptions, Source
 from hub_core.registry.discovery import core_alone
 
 BOTH = "hypercube:3+ring:4*switch:2"
@@ -77,7 +77,7 @@ def test_a_subset_keeps_planes_and_closes_up_where_one_is_gone() -> None:
 def test_the_document_states_planes_only_where_there_are_several() -> None:
     both = parse_topology(BOTH)
     content = topology_to_json(both)
-    assert same(topology_from_json(Source.of_bytes("t.json", content)), both)
+    assert same(read(Source.of_bytes("t.json", content), NoOptions()), both)
     assert b"plane" not in topology_to_json(parse_topology("hypercube:3"))
 
 
@@ -92,7 +92,7 @@ def test_wrong_planes_of_a_document_are_refused(plane: object, message: str) -> 
     ]
     content = json.dumps({"schema": "collhub/topology-1", "npus": 2, "links": links}).encode()
     with pytest.raises(InputError, match=message):
-        topology_from_json(Source.of_bytes("t.json", content))
+        read(Source.of_bytes("t.json", content), NoOptions())
 
 
 @pytest.mark.parametrize("text", ["fc:4+fc:5", "fc:4+fc:4?npus=0,1", "fc:4+nonsense:3"])

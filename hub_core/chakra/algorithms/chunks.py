@@ -21,10 +21,11 @@ from hub_core.model import (
     InputError,
     Int64Array,
     JsonValue,
+    Location,
     StepTable,
+    first_positions,
     inverse,
-    positions_in,
-    row_pointer,
+    run_mask,
     run_starts,
 )
 
@@ -80,30 +81,16 @@ class Joined:
         # What is plain is not remembered: most algorithms have no extension at all.
         found: dict[str, JsonValue] = {}
         tags = self.columns["tag"][self.row].astype(np.int32)
-        if remembered := tags_are_channels(self.steps, tags, file):
+        if remembered := _remembered_tags(self.steps, tags, file):
             found["tags"] = remembered
         ranks: dict[str, JsonValue] = {}
         for rank, nodes in sorted(self.irregular.items()):
-            if entry := describe_rank(nodes, self._positions(rank)):
+            start, stop = self.steps.rank_indptr[rank : rank + 2].tolist()
+            # Counted within the rank, on both sides; the stand-in of a rank without steps is row 0.
+            rows = self.row[start:stop] - start if stop > start else np.zeros(1, np.int64)
+            if entry := _rank_entry(nodes, inverse(rows)):
                 ranks[str(rank)] = entry
         return found | {"ranks": ranks} if ranks else found
-
-    def _positions(self, rank: int) -> Int64Array:
-        """Where each row of a rank stands in the table; one entry for a rank without steps."""
-        start, stop = self.steps.rank_indptr[rank : rank + 2].tolist()
-        if start == stop:
-            return np.zeros(1, np.int64)
-        # Counted within the rank, on both sides.
-        rows = self.row[start:stop] - start
-        return positions_in(rows, stop - start)
-
-
-def irregular_nodes(chunks: Sequence[Chunk]) -> dict[int, RankNodes]:
-    """By rank, the nodes that must be remembered."""
-    found: dict[int, RankNodes] = {}
-    for chunk in chunks:
-        found |= chunk.irregular
-    return found
 
 
 def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
@@ -115,25 +102,39 @@ def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
     for column in columns.values():
         # Read-only columns are not copied when the table is built.
         column.flags.writeable = False
-    data = _joined_edges(chunks, "data")
-    control = _joined_edges(chunks, "control")
+    irregular = {rank: nodes for chunk in chunks for rank, nodes in chunk.irregular.items()}
     # Rows may change places: each carries its own in the column that no one reads meanwhile.
     places = np.arange(len(columns["tag"]), dtype=np.int32)
     carried = {**columns, "source_line": places}
-    steps = StepTable.from_columns(num_ranks, carried, data, control, file)
+    edges = _joined_edges(chunks, "data"), _joined_edges(chunks, "control")
+    try:
+        steps = StepTable.from_columns(num_ranks, carried, *edges, file)
+    except InputError as error:
+        raise _of_node(error, irregular) from None
     row = steps.source_line.astype(np.int64)
     lines = columns["source_line"][row].astype(np.int32)
-    steps = dataclasses.replace(steps, source_line=lines)
-    return Joined(steps, columns, row, irregular_nodes(chunks))
+    return Joined(dataclasses.replace(steps, source_line=lines), columns, row, irregular)
+
+
+def _of_node(error: InputError, irregular: Mapping[int, RankNodes]) -> InputError:
+    """The complaint about a step that can never run as one about its node."""
+    found = error.diagnostics[0]
+    place = found.location
+    if found.code != "cyclic-dependencies" or place.rank is None or place.step is None:
+        return error
+    nodes = irregular[place.rank]
+    node = int(np.argmax(nodes.row == place.step))
+    where = Location(nodes.file, byte=int(nodes.byte[node]), rank=place.rank)
+    message = f"node {nodes.ids[node]} can never run: the dependencies form a cycle"
+    return InputError(message, location=where, code=found.code, cure=found.cure)
 
 
 def _joined_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64Array]:
     """(parents, children) by row of all chunks together."""
-    # The last entry is the number of all rows; no chunk begins there.
-    shifts = row_pointer([len(chunk) for chunk in chunks])
+    shifts = first_positions([len(chunk) for chunk in chunks])
     edges: list[Edges] = [getattr(chunk, name) for chunk in chunks]
-    parents = [part.parents + shift for part, shift in zip(edges, shifts, strict=False)]
-    children = [part.children + shift for part, shift in zip(edges, shifts, strict=False)]
+    shifted = [(part.parents + s, part.children + s) for part, s in zip(edges, shifts, strict=True)]
+    parents, children = zip(*shifted, strict=True)
     return np.concatenate(parents), np.concatenate(children)
 
 
@@ -149,8 +150,8 @@ def irregular_ranks(
         data = _within(links.data, start, stop)
         control = _within(links.control, start, stop)
         place = nodes.batch.bytes_of(file)
-        rank = nodes.batch.ranks[file]
-        found[rank] = RankNodes(nodes.id[start:stop], rows, data, control, *place)
+        ids = nodes.id[start:stop]
+        found[nodes.batch.ranks[file]] = RankNodes(ids, rows, data, control, *place)
     return found
 
 
@@ -160,11 +161,8 @@ def _within(edges: Edges, start: int, stop: int) -> Edges:
     return Edges(edges.parents[low:high] - start, edges.children[low:high] - start)
 
 
-def describe_rank(nodes: RankNodes, position_of_row: Int64Array) -> dict[str, JsonValue]:
-    """The entry of one rank; empty for a rank in the plain form.
-
-    `position_of_row`: where each of its rows came to stand in the step table.
-    """
+def _rank_entry(nodes: RankNodes, position_of_row: Int64Array) -> dict[str, JsonValue]:
+    """The entry of one rank, empty in the plain form; `position_of_row`: in the step table."""
     file_order = np.arange(len(nodes.ids))
     # Both nodes of a receive-reduce have one row, and keep their order.
     plain = inverse(np.argsort(position_of_row[nodes.row], kind="stable"))
@@ -192,15 +190,15 @@ def _unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
     return unusual
 
 
-def tags_are_channels(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -> str | None:
+def _remembered_tags(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -> str | None:
     """How the tags of a trace are remembered; None for those that `lower` gives by itself.
 
     Raises `InputError` where they pair other messages than channels and order do.
     """
     expected = message_tags(steps)
-    is_message = expected >= 0
     if np.array_equal(expected, tags):
         return None
+    is_message = expected >= 0
     if np.array_equal(tags[is_message], steps.channel[is_message]):
         return CHANNEL_TAGS
     _check_pairs(steps, expected, tags, file)
@@ -216,19 +214,14 @@ def _check_pairs(
     """
     rows = np.flatnonzero(expected >= 0)
     is_send = steps.sends[rows]
-    here, peer = steps.rank[rows], steps.peer[rows]
-    source, target = np.where(is_send, here, peer), np.where(is_send, peer, here)
+    source, target = steps.ends(rows)
     # First as channels and order pair, then as the tags do.
     for key, other in ((expected[rows], tags[rows]), (tags[rows], expected[rows])):
         order = np.lexsort((is_send, key, target, source))
-        same = np.ones(len(rows) - 1, np.bool_)
-        for column in (source[order], target[order], key[order]):
-            same &= column[1:] == column[:-1]
-        wrong = np.flatnonzero(same & (other[order][1:] != other[order][:-1]))
+        starts_group = run_mask(source[order], target[order], key[order])
+        wrong = np.flatnonzero(run_mask(other[order]) & ~starts_group)
         if len(wrong):
-            row = int(rows[order[wrong[0] + 1]])
-            message = (
-                f"the tag {tags[row]} pairs this message with another one "
-                "than its channel and order do"
-            )
+            row = int(rows[order[wrong[0]]])
+            others = "with another one than its channel and order do"
+            message = f"the tag {tags[row]} pairs this message {others}"
             raise InputError(message, location=steps.location(row, file), code="tag-mismatch")

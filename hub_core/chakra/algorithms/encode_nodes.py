@@ -1,4 +1,4 @@
-"""The byte pieces of trace nodes: what every reader of messages needs, and what profile v1 adds.
+"""The records of trace nodes in profile v1, made of byte pieces for many nodes at once.
 
 Source of the attributes: docs/profile-v1.md.
 """
@@ -22,7 +22,7 @@ from hub_core.chakra.codec.encode import (
     packed_field,
 )
 from hub_core.chakra.codec.nodes import NodeTable, NodeType
-from hub_core.chakra.codec.wire import Column, UInt64Array
+from hub_core.chakra.codec.wire import UInt64Array
 from hub_core.model import (
     Algorithm,
     Buffer,
@@ -51,6 +51,7 @@ _LOOKS = (
 _COMP_KINDS = np.asarray([comp_kind for _, _, comp_kind in _LOOKS], np.int64)
 _ID_TAG, _NAME_TAG, _TYPE_TAG, _MICROS_TAG = 0x08, 0x12, 0x18, 0x38
 _CONTROL_TAG, _DATA_TAG = 0x22, 0x2A
+_Lists = tuple[Int64Array, UInt64Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,164 +70,112 @@ class Plan:
     is_stated: bool
 
 
-def encode_plain(nodes: NodeTable, ranks: range) -> list[bytes]:
-    """The node records of consecutive ranks without a profile.
-
-    They have types, dependencies, durations and the attributes of messages only.
-    """
-    span = _Span(nodes, ranks)
-    # Without names: readers look at the types alone.
-    types = [_name_and_type("", node_type) for node_type in NodeType]
-    start = [span.ids(), *_chosen(types, span.type)]
-    rest = [span.micros(), *span.message(with_size=True)]
-    return span.split(*encode_records(start, span.dependencies(is_flat=False), rest))
-
-
-def encode_profile(plan: Plan, ranks: range) -> list[bytes]:
-    """The node records of consecutive ranks in profile v1."""
-    span = _Span(plan.nodes, ranks)
-    steps = _StepsOfNodes(plan, span)
-    looks = [_name_and_type(name, node_type) for name, node_type, _ in _LOOKS]
-    start = [span.ids(), *_chosen(looks, steps.code)]
+def encode_nodes(plan: Plan, ranks: range) -> list[bytes]:
+    """The node records of each of some consecutive ranks."""
+    nodes = _ProfileNodes(plan, ranks)
+    start = [nodes.ids(), *nodes.looks()]
+    # The order of attributes is part of the profile: equal algorithms give equal bytes.
     rest = [
-        span.micros(),
-        *span.message(with_size=plan.dialect != "symbolic"),
-        # The order of attributes is part of the profile: equal algorithms give equal bytes.
-        *steps.triple(),
-        *steps.placement(),
-        *steps.computation(),
-        *steps.origin(),
+        nodes.micros(),
+        *nodes.message(),
+        *nodes.triple(),
+        *nodes.placement(),
+        *nodes.computation(),
+        *nodes.origin(),
     ]
-    return span.split(*encode_records(start, span.dependencies(plan.is_flat), rest))
+    content, sizes = encode_records(start, nodes.dependencies(), rest)
+    indptr = plan.nodes.rank_indptr[ranks.start : ranks.stop + 1]
+    cuts = row_pointer(sizes)[indptr - indptr[0]].tolist()
+    return [content[low:high] for low, high in pairwise(cuts)]
 
 
-def _name_and_type(name: str, node_type: int) -> bytes:
-    """Both fields; proto3 leaves out what is empty or 0."""
-    text = b""
-    if name:
-        text += bytes([_NAME_TAG, len(name)]) + name.encode()
-    if node_type:
-        text += bytes([_TYPE_TAG, node_type])
-    return text
+class _ProfileNodes:
+    """The nodes of consecutive ranks, and columns of the steps that they belong to, by node."""
 
-
-def _chosen(texts: list[bytes], codes: Column) -> list[Piece]:
-    """One of a few byte strings a record: `texts[codes[i]]`."""
-    return [Piece(text, present=codes == code) for code, text in enumerate(texts)]
-
-
-class _Span:
-    """The nodes of consecutive ranks; columns by node."""
-
-    def __init__(self, nodes: NodeTable, ranks: range) -> None:
-        self._nodes = nodes
-        self.ranks = ranks
-        self._indptr = nodes.rank_indptr[ranks.start : ranks.stop + 1]
-        self.rows = slice(int(self._indptr[0]), int(self._indptr[-1]))
-        self._rank = group_of_entry(self._indptr) + ranks.start
-        self.type = nodes.type[self.rows]
-        self.is_send = self.type == NodeType.COMM_SEND
-        self.is_message = self.is_send | (self.type == NodeType.COMM_RECV)
-        self.duration_ns = nodes.duration_ns[self.rows]
-
-    def split(self, content: bytes, sizes: Int64Array) -> list[bytes]:
-        """Cut the records of all ranks into those of each."""
-        cuts = row_pointer(sizes)[self._indptr - self._indptr[0]].tolist()
-        return [content[low:high] for low, high in pairwise(cuts)]
-
-    def ids(self) -> Piece:
-        """The id of the node; 0 is left out."""
-        ids = self._nodes.node_id[self.rows]
-        return number_field(_ID_TAG, ids, ids != 0)
-
-    def micros(self) -> Piece:
-        """The duration, rounded to microseconds: the only unit of the field."""
-        rounds_up = self.duration_ns % 1000 >= 500
-        micros = self.duration_ns // 1000 + rounds_up
-        # -1, for a duration that is not stated, becomes 0, which is left out.
-        micros = np.maximum(micros, 0)
-        return number_field(_MICROS_TAG, micros, micros > 0)
-
-    def message(self, with_size: bool) -> list[Piece]:
-        """The attributes that every reader of messages needs."""
-        nodes, is_message = self._nodes, self.is_message
-        peer = nodes.peer[self.rows]
-        source = np.where(self.is_send, self._rank, peer)
-        target = np.where(self.is_send, peer, self._rank)
-        size = number_attribute("comm_size", Kind.INT64, nodes.size[self.rows], is_message)
-        return [
-            number_attribute("is_cpu_op", Kind.BOOL, np.zeros(len(peer), np.int64)),
-            *([size] if with_size else []),
-            number_attribute("comm_src", Kind.INT32, source, is_message),
-            number_attribute("comm_dst", Kind.INT32, target, is_message),
-            number_attribute("comm_tag", Kind.INT32, nodes.tag[self.rows], is_message),
-        ]
-
-    def dependencies(self, is_flat: bool) -> list[Ragged]:
-        """Control and data dependencies; flat: one list of both."""
-        nodes = self._nodes
-        control = self._ids(nodes.control_indptr, nodes.control_indices)
-        data = self._ids(nodes.data_indptr, nodes.data_indices)
-        if is_flat:
-            return packed_field(_DATA_TAG, *_union(data, control))
-        return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
-
-    def _ids(self, indptr: Int64Array, indices: Int64Array) -> tuple[Int64Array, UInt64Array]:
-        """Row pointer and ids of the parents of these nodes."""
-        # Parents are rows of the whole table, the file wants their ids.
-        bounds = indptr[self.rows.start : self.rows.stop + 1]
-        return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
-
-
-def _union(
-    data: tuple[Int64Array, UInt64Array], control: tuple[Int64Array, UInt64Array]
-) -> tuple[Int64Array, UInt64Array]:
-    """Data dependencies, then those control dependencies that are not among them."""
-    owner = np.concatenate([group_of_entry(data[0]), group_of_entry(control[0])])
-    ids = np.concatenate([data[1], control[1]])
-    both = np.stack([owner.astype(np.uint64), ids])
-    _, first = np.unique(both, axis=1, return_index=True)
-    # The first of equal entries is the data dependency: those were put first.
-    kept = np.sort(first)
-    indptr, order = csr(owner[kept], kept, len(data[0]) - 1)
-    return indptr, ids[order]
-
-
-class _StepsOfNodes:
-    """What profile v1 says of nodes: columns of the steps that they belong to, one value a node.
-
-    `code`: the kind of step, `_COMBINE` or `_IDLE`.
-    """
-
-    def __init__(self, plan: Plan, span: _Span) -> None:
-        self._plan, self._span = plan, span
-        step = plan.nodes.step[span.rows]
-        self._owned = step >= 0
+    def __init__(self, plan: Plan, ranks: range) -> None:
+        self._plan, self._nodes = plan, plan.nodes
+        indptr = plan.nodes.rank_indptr[ranks.start : ranks.stop + 1]
+        self._rows = slice(int(indptr[0]), int(indptr[-1]))
+        self._rank = group_of_entry(indptr) + ranks.start
+        types = plan.nodes.type[self._rows]
+        self._is_send = types == NodeType.COMM_SEND
+        self._is_message = self._is_send | (types == NodeType.COMM_RECV)
         # Of the step table only the rows of these ranks are looked at.
-        indptr = plan.algorithm.steps.rank_indptr
-        self._rows = slice(int(indptr[span.ranks.start]), int(indptr[span.ranks.stop]))
-        self._step = np.where(self._owned, step - self._rows.start, -1)
+        first, after = plan.algorithm.steps.rank_indptr[[ranks.start, ranks.stop]].tolist()
+        self._step_rows = slice(first, after)
+        step = plan.nodes.step[self._rows]
+        self._owned = step >= 0
+        self._step = np.where(self._owned, step - first, -1)
         kind = self._column("kind", _IDLE)
         is_pair = kind == StepKind.RECV_REDUCE
-        self._is_half = is_pair & span.is_message
-        is_combine = is_pair & ~span.is_message
+        self._is_half = is_pair & self._is_message
+        is_combine = is_pair & ~self._is_message
         self._is_first = self._owned & ~is_combine
-        self.code = np.where(is_combine, _COMBINE, kind)
+        self._look = np.where(is_combine, _COMBINE, kind)
         self._count = self._column("count", 0)
 
     def _column(self, name: str, default: int) -> Int64Array:
         """A column of the step table; the stand-ins of idle ranks belong to step -1."""
-        column = getattr(self._plan.algorithm.steps, name)[self._rows]
+        column = getattr(self._plan.algorithm.steps, name)[self._step_rows]
         values = np.append(column.astype(np.int64), default)
         return values[self._step]
 
     def _of_message(self, name: str) -> Int64Array:
         """The side of a step that a message carries: what SEND reads, what RECV writes."""
         # Of a receive-reduce this is the place of the sum; see `placement`.
-        sent = self._column(f"src_{name}", 0)
-        received = self._column(f"dst_{name}", 0)
-        is_send = self._span.is_send
-        return np.where(is_send, sent, received)
+        sent, received = self._column(f"src_{name}", 0), self._column(f"dst_{name}", 0)
+        return np.where(self._is_send, sent, received)
+
+    def ids(self) -> Piece:
+        """The id of the node; 0 is left out, as proto3 has it."""
+        ids = self._nodes.node_id[self._rows]
+        return number_field(_ID_TAG, ids, ids != 0)
+
+    def looks(self) -> list[Piece]:
+        """Name and type, one of a few byte strings."""
+        texts = [
+            bytes([_NAME_TAG, len(name)]) + name.encode() + bytes([_TYPE_TAG, node_type])
+            for name, node_type, _ in _LOOKS
+        ]
+        return [Piece(text, present=self._look == look) for look, text in enumerate(texts)]
+
+    def micros(self) -> Piece:
+        """The duration, rounded to microseconds: the only unit of the field."""
+        duration = self._nodes.duration_ns[self._rows]
+        rounds_up = duration % 1000 >= 500
+        # -1, for a duration that is not stated, becomes 0, which is left out.
+        micros = np.maximum(duration // 1000 + rounds_up, 0)
+        return number_field(_MICROS_TAG, micros, micros > 0)
+
+    def message(self) -> list[Piece]:
+        """The attributes that every reader of messages needs."""
+        nodes, is_message = self._nodes, self._is_message
+        peer = nodes.peer[self._rows]
+        source = np.where(self._is_send, self._rank, peer)
+        target = np.where(self._is_send, peer, self._rank)
+        size = number_attribute("comm_size", Kind.INT64, nodes.size[self._rows], is_message)
+        return [
+            number_attribute("is_cpu_op", Kind.BOOL, np.zeros(len(peer), np.int64)),
+            *([] if self._plan.dialect == "symbolic" else [size]),
+            number_attribute("comm_src", Kind.INT32, source, is_message),
+            number_attribute("comm_dst", Kind.INT32, target, is_message),
+            number_attribute("comm_tag", Kind.INT32, nodes.tag[self._rows], is_message),
+        ]
+
+    def dependencies(self) -> list[Ragged]:
+        """Control and data dependencies; flat: one list of both."""
+        nodes = self._nodes
+        control = self._ids(nodes.control_indptr, nodes.control_indices)
+        data = self._ids(nodes.data_indptr, nodes.data_indices)
+        if self._plan.is_flat:
+            return packed_field(_DATA_TAG, *_union(data, control))
+        return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
+
+    def _ids(self, indptr: Int64Array, indices: Int64Array) -> _Lists:
+        """Row pointer and ids of the parents of these nodes."""
+        # Parents are rows of the whole table, the file wants their ids.
+        bounds = indptr[self._rows.start : self._rows.stop + 1]
+        return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
 
     def triple(self) -> list[Piece]:
         """Sizes in chunks, as a branch of ASTRA-sim reads them; -1 where they mean nothing."""
@@ -241,13 +190,13 @@ class _StepsOfNodes:
         if not self._plan.has_triple:
             columns = dict.fromkeys(columns, np.full(len(units), -1))
         return [
-            number_attribute(name, Kind.INT32, column, self._span.is_message)
+            number_attribute(name, Kind.INT32, column, self._is_message)
             for name, column in columns.items()
         ]
 
     def placement(self) -> list[Piece]:
         """Where a step runs, and which units a message carries."""
-        is_message = self._span.is_message
+        is_message = self._is_message
         lane, channel = self._column("lane", -1), self._column("channel", 0)
         has_lane = self._is_first & (lane != -1)
         has_channel = is_message | (self._is_first & (channel != 0))
@@ -265,8 +214,8 @@ class _StepsOfNodes:
 
     def computation(self) -> list[Piece]:
         """What a COMP node does, to which units, at which cost."""
-        is_comp = ~self._span.is_message
-        comp_kind = _COMP_KINDS[self.code]
+        is_comp = ~self._is_message
+        comp_kind = _COMP_KINDS[self._look]
         pieces = [number_attribute("comp_kind", Kind.INT32, comp_kind, is_comp)]
         if self._plan.dialect != "symbolic":
             unit_count = self._plan.algorithm.collective.unit_count
@@ -283,16 +232,28 @@ class _StepsOfNodes:
         offset = self._column(f"{side}_offset", 0)
         # A side that the model leaves unknown is left out.
         is_known = (buffer != Buffer.UNKNOWN) | (offset != 0) | (self._count != 0)
-        present = ~self._span.is_message & self._owned & is_known
+        present = ~self._is_message & self._owned & is_known
         region = (buffer, offset, self._count)
         return list_attribute(f"{side}_region", Kind.INT64_LIST, region, present)
 
     def origin(self) -> list[Piece]:
         """Exact durations and places in the source, where they are stated."""
-        duration = self._span.duration_ns
+        duration = self._nodes.duration_ns[self._rows]
         line = self._column("source_line", -1)
         has_line = self._is_first & (line != -1)
         return [
             number_attribute("duration_ns", Kind.INT64, duration, duration >= 0),
             number_attribute("source_line", Kind.INT32, line, has_line),
         ]
+
+
+def _union(data: _Lists, control: _Lists) -> _Lists:
+    """Data dependencies, then those control dependencies that are not among them."""
+    owner = np.concatenate([group_of_entry(data[0]), group_of_entry(control[0])])
+    ids = np.concatenate([data[1], control[1]])
+    both = np.stack([owner.astype(np.uint64), ids])
+    _, first = np.unique(both, axis=1, return_index=True)
+    # The first of equal entries is the data dependency: those were put first.
+    kept = np.sort(first)
+    indptr, order = csr(owner[kept], kept, len(data[0]) - 1)
+    return indptr, ids[order]

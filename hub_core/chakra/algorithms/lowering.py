@@ -60,9 +60,12 @@ def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     # The same node, where a step is not a pair.
     last = first + is_pair
     nodes = int(rank_indptr[-1])
-    moved = _moved_dependencies(steps, first, last)
-    data_indptr, data_indices = csr(*moved["data"], nodes)
-    control_indptr, control_indices = csr(*moved["control"], nodes)
+    # Both nodes of a step are joined by a data dependency.
+    children = np.concatenate([first[group_of_entry(steps.data_indptr)], last[is_pair]])
+    parents = np.concatenate([last[steps.data_indices], first[is_pair]])
+    data_indptr, data_indices = csr(children, parents, nodes)
+    children, parents = first[group_of_entry(steps.control_indptr)], last[steps.control_indices]
+    control_indptr, control_indices = csr(children, parents, nodes)
     return NodeTable(
         rank_indptr,
         counted_positions(nodes_of_rank).astype(np.uint64),
@@ -74,43 +77,29 @@ def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     )
 
 
-def _moved_dependencies(
-    steps: StepTable, first: Int64Array, last: Int64Array
-) -> dict[str, tuple[Int64Array, Int64Array]]:
-    """(children, parents) as nodes; both nodes of a step are joined by a data dependency."""
-    data_children = first[group_of_entry(steps.data_indptr)]
-    control_children = first[group_of_entry(steps.control_indptr)]
-    is_pair = first != last
-    return {
-        "data": (
-            np.concatenate([data_children, last[is_pair]]),
-            np.concatenate([last[steps.data_indices], first[is_pair]]),
-        ),
-        "control": (control_children, last[steps.control_indices]),
-    }
-
-
 def _columns(
     algorithm: Algorithm, first: Int64Array, last: Int64Array, nodes: int, collective_bytes: int
 ) -> dict[str, Any]:
     """The columns of `NodeTable` that say something of single nodes."""
-    steps = algorithm.steps
+    steps, unit_count = algorithm.steps, algorithm.collective.unit_count
+    columns: dict[str, Any] = {
+        "type": np.full(nodes, NodeType.COMP, np.uint8),
+        "peer": np.full(nodes, -1, np.int32),
+        "tag": np.zeros(nodes, np.int32),
+        "size": np.zeros(nodes, np.int64),
+        "duration_ns": np.full(nodes, -1, np.int64),
+        "step": np.full(nodes, -1, np.int64),
+    }
+    columns["type"][first] = _TYPE_OF_KIND[steps.kind]
     messages = steps.sends | steps.receives
     at = first[messages]
-    types = np.full(nodes, NodeType.COMP, np.uint8)
-    types[first] = _TYPE_OF_KIND[steps.kind]
-    peer, tag = np.full(nodes, -1, np.int32), np.zeros(nodes, np.int32)
-    peer[at] = steps.peer[messages]
-    tag[at] = message_tags(steps)[messages]
-    size = np.zeros(nodes, np.int64)
-    unit_count = algorithm.collective.unit_count
-    size[at] = message_bytes(collective_bytes, unit_count, steps.count[messages])
-    duration, step = np.full(nodes, -1, np.int64), np.full(nodes, -1, np.int64)
+    columns["peer"][at] = steps.peer[messages]
+    columns["tag"][at] = message_tags(steps)[messages]
+    columns["size"][at] = message_bytes(collective_bytes, unit_count, steps.count[messages])
     # A receive-reduce takes its time when both operands are there.
-    duration[last] = steps.duration_ns
-    step[first] = step[last] = np.arange(len(steps))
-    messages_of = {"type": types, "peer": peer, "tag": tag, "size": size}
-    return {**messages_of, "duration_ns": duration, "step": step}
+    columns["duration_ns"][last] = steps.duration_ns
+    columns["step"][first] = columns["step"][last] = np.arange(len(steps))
+    return columns
 
 
 def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
@@ -123,8 +112,8 @@ def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
     tags = np.full(len(steps), -1, np.int32)
     rows = np.flatnonzero(steps.sends | steps.receives)
     is_send = steps.sends[rows]
-    here, peer = steps.rank[rows].astype(np.int64), steps.peer[rows].astype(np.int64)
-    pair = np.where(is_send, here, peer) * (1 << 31) + np.where(is_send, peer, here)
+    source, destination = steps.ends(rows)
+    pair = source.astype(np.int64) * (1 << 31) + destination
     channel = steps.channel[rows]
     # The sort is stable: within a side messages keep the order of the program.
     order = np.lexsort((is_send, channel, pair))

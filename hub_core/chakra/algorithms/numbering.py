@@ -92,10 +92,8 @@ class _RankEntry:
         plain = np.arange(self._count)
         if self._entry.get("order") is None:
             return plain
-        stated = _integers(self._entry["order"], self._count, "order")
-        order = stated.astype(np.int64)
-        is_permutation = np.array_equal(np.sort(order), plain)
-        if not is_permutation:
+        order = _integers(self._entry["order"], self._count, "order").astype(np.int64)
+        if not np.array_equal(np.sort(order), plain):
             raise _misfit("order is not a permutation")
         return order
 
@@ -104,10 +102,8 @@ class _RankEntry:
         if self._entry.get("ids") is None:
             # Ids that count from 0 are not remembered.
             return np.arange(self._count).astype(np.uint64)
-        stated = self._entry["ids"]
-        ids = _integers(stated, self._count, "ids")
-        distinct = np.unique(ids)
-        if len(distinct) != self._count:
+        ids = _integers(self._entry["ids"], self._count, "ids")
+        if len(np.unique(ids)) != self._count:
             raise _misfit("ids are not unique")
         return ids
 

@@ -30,7 +30,7 @@ class CompKind(IntEnum):
 
 
 def default_bytes(algorithm: Algorithm) -> int:
-    """The size that comm_size is written for unless another one is asked for.
+    """The size of the collective, in bytes, that traces are written for unless told otherwise.
 
     The algorithm's own, else 1 MiB a unit (a byte a unit above 2^20 units).
     """

@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
+from hub_core.chakra.algorithms.numbering import EXTENSION
 from hub_core.chakra.algorithms.profile import (
     CONTRACT_COLUMNS,
     KINDS,
@@ -19,6 +20,7 @@ from hub_core.chakra.algorithms.profile import (
 from hub_core.chakra.codec.attributes import INTEGER_KINDS, LARGEST
 from hub_core.chakra.codec.metadata import AttributeValue, Metadata
 from hub_core.model import (
+    Algorithm,
     Collective,
     CollectiveKind,
     Contributions,
@@ -29,10 +31,11 @@ from hub_core.model import (
     Location,
     Provenance,
     ReduceOp,
+    StepTable,
 )
 
 _Name = TypeVar("_Name", bound=StrEnum)
-_SAME_SET = "give the rank files of one algorithm"
+SAME_SET = "give the rank files of one algorithm"
 
 
 class RankProfile:
@@ -79,15 +82,13 @@ class RankProfile:
         value = self.string(name)
         if value not in list(names):
             # An enumeration of texts: its members are equal to their names.
-            known = ", ".join(names)
-            message = f"metadata attribute {name} is {value!r}, expected one of {known}"
-            raise self.fail(message)
+            expected = f"expected one of {', '.join(names)}"
+            raise self.fail(f"metadata attribute {name} is {value!r}, {expected}")
         return names(value)
 
     def integers(self, name: str) -> Int64Array:
         """An attribute of kind int64_list."""
-        values = self._get(name, "an int64_list")
-        return np.asarray(values, np.int64)
+        return np.asarray(self._get(name, "an int64_list"), np.int64)
 
     def json_object(self, name: str) -> dict[str, JsonValue]:
         """An attribute that holds a JSON object as text; empty where it is absent."""
@@ -117,22 +118,23 @@ class RankProfile:
         return self._metadata.attributes[name]
 
 
-class Profile:
-    """What the metadata of ranks 0, 1, ... say together. Raises `InputError`."""
-
-    def __init__(self, ranks: Sequence[RankProfile]) -> None:
-        first = ranks[0]
-        self.collective = _collective(ranks)
-        scratch = [rank.integer("scratch_units") for rank in ranks]
-        self.scratch_units: Int64Array = np.asarray(scratch, np.int64)
-        # A default is what was written for want of a size; it is none of the algorithm.
-        self.collective_bytes = None if first.has("collective_bytes_is_default") else first.size()
-        self.extensions = first.json_object("extensions")
-        options = cast(Mapping[str, str], first.json_object("options"))
-        if not all(isinstance(value, str) for value in options.values()):
-            raise first.fail("metadata attribute options holds a value that is not text")
-        origin = {name: first.string(name) for name in ORIGIN_FIELDS}
-        self.provenance = Provenance(options=options, **origin)
+def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorithm:
+    """The algorithm of which the metadata of all files state a part. Raises `InputError`."""
+    first = ranks[0]
+    collective = _collective(ranks)
+    scratch = [rank.integer("scratch_units") for rank in ranks]
+    # A default is what was written for want of a size; it is none of the algorithm.
+    size = None if first.has("collective_bytes_is_default") else first.size()
+    extensions = first.json_object("extensions")
+    options = cast(Mapping[str, str], first.json_object("options"))
+    if not all(isinstance(value, str) for value in options.values()):
+        raise first.fail("metadata attribute options holds a value that is not text")
+    origin = {name: first.string(name) for name in ORIGIN_FIELDS}
+    provenance = Provenance(options=options, **origin)
+    if EXTENSION in extensions:
+        raise first.fail(f"extensions holds the reserved name {EXTENSION!r}")
+    scratch_units = np.asarray(scratch, np.int64)
+    return Algorithm(collective, steps, scratch_units, provenance, size, extensions)
 
 
 def check_rank(other: RankProfile, first: RankProfile, rank: int, files: int) -> None:
@@ -148,7 +150,7 @@ def check_rank(other: RankProfile, first: RankProfile, rank: int, files: int) ->
         found, expected = other.value(name), first.value(name)
         if found != expected:
             message = f"{name} is {found!r}, but {expected!r} in the file of rank 0"
-            raise other.fail(message, "rank-files", _SAME_SET)
+            raise other.fail(message, "rank-files", SAME_SET)
     if (stated := other.integer("rank")) != rank:
         message = f"the metadata says rank {stated}, the file name rank {rank}"
         raise other.fail(message, "rank-files")

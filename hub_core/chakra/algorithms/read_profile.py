@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from hub_core.chakra.algorithms.chunks import Chunk, irregular_ranks
@@ -10,13 +12,7 @@ from hub_core.chakra.codec.attributes import LARGEST
 from hub_core.chakra.codec.fields import NodeFields
 from hub_core.chakra.codec.links import Edges, ResolvedLinks
 from hub_core.chakra.codec.wire import Column
-from hub_core.model import (
-    COLUMN_DTYPES,
-    BoolArray,
-    Int64Array,
-    StepKind,
-    message_bytes,
-)
+from hub_core.model import COLUMN_DTYPES, BoolArray, Int64Array, StepKind, message_bytes
 
 _INT32 = (1 << 31) - 1
 _LEAST_INT32 = -_INT32 - 1
@@ -26,97 +22,100 @@ _KIND_OF_COMP[CompKind.COPY] = StepKind.COPY
 _KIND_OF_COMP[CompKind.OTHER] = StepKind.COMPUTE
 
 
-class ProfileReader:
-    """Turns batches of nodes into steps, held against what the metadata of rank 0 states."""
+class StatedSizes(NamedTuple):
+    """What the metadata of rank 0 state; `size`: what comm_size is for, None without sizes."""
 
-    def __init__(self, num_ranks: int, unit_count: int, size: int | None) -> None:
-        """`size`: what comm_size is for, None where the metadata states no size."""
-        self._num_ranks = num_ranks
-        self._unit_count = unit_count
-        self._size = size
+    num_ranks: int
+    unit_count: int
+    size: int | None
 
-    def chunk(self, fields: NodeFields, links: ResolvedLinks, step_counts: Int64Array) -> Chunk:
-        """The steps of a batch. `step_counts`: per file, as its metadata states."""
-        is_other = ~(fields.is_message | fields.is_comp)
-        fields.refuse(is_other, "an algorithm has no such node", "node-type")
-        is_half, is_combine = _receive_reduce(fields, links)
-        is_idle = _idle(fields, step_counts)
-        columns = self._columns(fields, is_half, is_combine)
-        self._check_bytes(fields, columns["count"])
-        self._check_chunks(fields, columns["count"])
-        is_first = ~(is_combine | is_idle)
-        _check_step_counts(fields, is_first, step_counts)
-        row_of_node = np.cumsum(is_first) - 1
-        # A stand-in is no step; that nothing depends on it is checked with the edges.
-        row_of_node[is_idle] = -1
-        return Chunk(
-            {name: column[is_first] for name, column in columns.items()},
-            _rows(links.data, row_of_node, is_combine, fields),
-            _rows(links.control, row_of_node, is_combine, fields),
-            irregular_ranks(fields.nodes, links, row_of_node),
-        )
 
-    def _columns(
-        self, fields: NodeFields, is_half: BoolArray, is_combine: BoolArray
-    ) -> dict[str, Column]:
-        """The columns of `StepTable` and `tag`, one entry a node."""
-        columns: dict[str, Column] = {"rank": fields.rank}
-        columns |= _regions(fields, is_half, is_combine)
-        duration = _durations(fields)
-        duration[is_half] = duration[is_combine]
-        columns |= {"duration_ns": duration, "kind": _kinds(fields, is_half)}
-        columns["peer"] = self._peers(fields)
-        for name, default in (("channel", 0), ("lane", -1), ("source_line", -1)):
-            columns[name] = fields.numbers(name, fields.everywhere, _LEAST_INT32, _INT32, default)
-        columns["tag"] = fields.numbers("comm_tag", fields.is_message, 0, _INT32, -1)
-        # Everything was held within the dtypes of the model.
-        return {
-            name: column.astype(COLUMN_DTYPES.get(name, np.int32))
-            for name, column in columns.items()
-        }
+def profile_chunk(
+    fields: NodeFields, links: ResolvedLinks, step_counts: Int64Array, stated: StatedSizes
+) -> Chunk:
+    """The steps of a batch of nodes. `step_counts`: per file, as its metadata states."""
+    is_other = ~(fields.is_message | fields.is_comp)
+    fields.refuse(is_other, "an algorithm has no such node", "node-type")
+    is_half, is_combine = _receive_reduce(fields, links)
+    is_idle = _idle(fields, step_counts)
+    columns = _columns(fields, is_half, is_combine, stated.num_ranks)
+    _check_bytes(fields, columns["count"], stated)
+    _check_chunks(fields, columns["count"], stated.unit_count)
+    is_first = ~(is_combine | is_idle)
+    _check_step_counts(fields, is_first, step_counts)
+    row_of_node = np.cumsum(is_first) - 1
+    # A stand-in is no step; that nothing depends on it is checked with the edges.
+    row_of_node[is_idle] = -1
+    return Chunk(
+        {name: column[is_first] for name, column in columns.items()},
+        _rows(links.data, row_of_node, is_combine, fields),
+        _rows(links.control, row_of_node, is_combine, fields),
+        irregular_ranks(fields.nodes, links, row_of_node),
+    )
 
-    def _peers(self, fields: NodeFields) -> Int64Array:
-        """The other end of every message; the own end, where it is stated, must be this rank."""
-        fields.require("region", fields.is_message)
-        fields.require("comm_tag", fields.is_message)
-        fields.require("comm_dst", fields.is_send)
-        fields.require("comm_src", fields.is_receive)
-        # A message states both ends; only the other one must be there.
-        last = self._num_ranks - 1
-        source = fields.numbers("comm_src", fields.is_message, 0, last, -1)
-        target = fields.numbers("comm_dst", fields.is_message, 0, last, -1)
-        own = np.where(fields.is_send, source, target)
-        wrong = fields.is_message & (own >= 0) & (own != fields.rank)
-        fields.refuse(wrong, "its own end of the message is another rank", "rank-files")
-        return np.where(fields.is_send, target, source)
 
-    def _check_bytes(self, fields: NodeFields, count: Column) -> None:
-        """The size in bytes must say what the region says: readers of either see one algorithm."""
-        has_size = fields.is_message & fields.has("comm_size")
-        sizes = fields.numbers("comm_size", has_size, 0, LARGEST, -1)
-        if not has_size.any():
-            return
-        if self._size is None:
-            message = "comm_size without collective_bytes in the metadata"
-            raise fields.fail(int(has_size.argmax()), message, "missing-metadata")
-        largest = int(count.max())
-        # In Python's integers: the product may not fit 64 bits.
-        if largest * self._size // self._unit_count > LARGEST:
-            is_largest = count == largest
-            fields.refuse(is_largest, "its size is more than 2^62 bytes", "attribute-range")
-        expected = message_bytes(self._size, self._unit_count, count.astype(np.int64))
-        wrong = has_size & (sizes != expected)
-        message = "comm_size is not what the count in region comes to"
-        fields.refuse(wrong, message, "size-mismatch")
+def _columns(
+    fields: NodeFields, is_half: BoolArray, is_combine: BoolArray, num_ranks: int
+) -> dict[str, Column]:
+    """The columns of `StepTable` and `tag`, one entry a node."""
+    duration = _durations(fields)
+    duration[is_half] = duration[is_combine]
+    columns: dict[str, Column] = {
+        "rank": fields.rank,
+        **_regions(fields, is_half, is_combine),
+        "duration_ns": duration,
+        "kind": _kinds(fields, is_half),
+        "peer": _peers(fields, num_ranks - 1),
+    }
+    for name, default in (("channel", 0), ("lane", -1), ("source_line", -1)):
+        columns[name] = fields.numbers(name, fields.everywhere, _LEAST_INT32, _INT32, default)
+    columns["tag"] = fields.numbers("comm_tag", fields.is_message, 0, _INT32, -1)
+    # Everything was held within the dtypes of the model.
+    return {
+        name: column.astype(COLUMN_DTYPES.get(name, np.int32)) for name, column in columns.items()
+    }
 
-    def _check_chunks(self, fields: NodeFields, count: Column) -> None:
-        """The same of sizes in chunks; -1 says nothing."""
-        # Chunks are units: the profile knows no other size of a chunk.
-        units = np.full(len(count), self._unit_count)
-        for name, expected in (("total_chunk_cnt", units), ("msg_chunk_cnt", count)):
-            stated = fields.numbers(name, fields.is_message, -1, _INT32, -1)
-            wrong = (stated != -1) & (stated != expected)
-            fields.refuse(wrong, f"{name} contradicts unit_count or region", "size-mismatch")
+
+def _peers(fields: NodeFields, last: int) -> Int64Array:
+    """The other end of every message; the own end, where it is stated, must be this rank."""
+    fields.require("region", fields.is_message)
+    fields.require("comm_tag", fields.is_message)
+    fields.require("comm_dst", fields.is_send)
+    fields.require("comm_src", fields.is_receive)
+    # A message states both ends; only the other one must be there.
+    source = fields.numbers("comm_src", fields.is_message, 0, last, -1)
+    target = fields.numbers("comm_dst", fields.is_message, 0, last, -1)
+    own = np.where(fields.is_send, source, target)
+    wrong = fields.is_message & (own >= 0) & (own != fields.rank)
+    fields.refuse(wrong, "its own end of the message is another rank", "rank-files")
+    return np.where(fields.is_send, target, source)
+
+
+def _check_bytes(fields: NodeFields, count: Column, stated: StatedSizes) -> None:
+    """The size in bytes must say what the region says: readers of either see one algorithm."""
+    has_size = fields.is_message & fields.has("comm_size")
+    sizes = fields.numbers("comm_size", has_size, 0, LARGEST, -1)
+    if not has_size.any():
+        return
+    if stated.size is None:
+        message = "comm_size without collective_bytes in the metadata"
+        raise fields.fail(int(has_size.argmax()), message, "missing-metadata")
+    largest = int(count.max())
+    # In Python's integers: the product may not fit 64 bits.
+    if largest * stated.size // stated.unit_count > LARGEST:
+        fields.refuse(count == largest, "its size is more than 2^62 bytes", "attribute-range")
+    expected = message_bytes(stated.size, stated.unit_count, count.astype(np.int64))
+    message = "comm_size is not what the count in region comes to"
+    fields.refuse(has_size & (sizes != expected), message, "size-mismatch")
+
+
+def _check_chunks(fields: NodeFields, count: Column, unit_count: int) -> None:
+    """The same of sizes in chunks; -1 says nothing."""
+    # Chunks are units: the profile knows no other size of a chunk.
+    for name, expected in (("total_chunk_cnt", unit_count), ("msg_chunk_cnt", count)):
+        stated = fields.numbers(name, fields.is_message, -1, _INT32, -1)
+        wrong = (stated != -1) & (stated != expected)
+        fields.refuse(wrong, f"{name} contradicts unit_count or region", "size-mismatch")
 
 
 def _regions(
@@ -193,8 +192,7 @@ def _idle(fields: NodeFields, step_counts: Int64Array) -> BoolArray:
     """The COMP nodes that stand in for the steps of ranks that have none."""
     # A rank that states steps and holds one COMP is complete, or is refused for its count.
     batch = fields.nodes.batch
-    nodes_of_file = np.diff(batch.file_indptr)
-    is_idle_file = (step_counts == 0) & (nodes_of_file == 1)
+    is_idle_file = (step_counts == 0) & (np.diff(batch.file_indptr) == 1)
     is_idle: BoolArray = is_idle_file[batch.file_of_node] & fields.is_comp
     return is_idle
 
@@ -207,8 +205,8 @@ def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int
     wrong = np.flatnonzero(found != step_counts)
     if len(wrong):
         file = int(wrong[0])
-        stated = f"its metadata states {step_counts[file]}"
-        message = f"the file ends here with {found[file]} steps, {stated}"
+        counts = f"{found[file]} steps, its metadata states {step_counts[file]}"
+        message = f"the file ends here with {counts}"
         cure = "the file is cut off or was changed: get it again"
         raise fields.fail(int(indptr[file + 1]) - 1, message, "step-count", cure)
 
@@ -229,8 +227,7 @@ def _durations(fields: NodeFields) -> Int64Array:
     rounded = np.where(micros > 0, micros * 1000, -1)
     # Whoever reads the attribute loses nothing to rounding.
     exact = fields.numbers("duration_ns", fields.everywhere, 0, LARGEST, -1)
-    is_exact = exact >= 0
-    return np.where(is_exact, exact, rounded)
+    return np.where(exact >= 0, exact, rounded)
 
 
 def _rows(
@@ -240,8 +237,7 @@ def _rows(
     kept = edges.only(~is_combine[edges.children])
     rows = Edges(row_of_node[kept.parents], row_of_node[kept.children])
     # The stand-in of a rank without steps has no row.
-    stand_ins = kept.children[rows.children < 0]
-    alone = _mask(stand_ins, len(row_of_node))
+    alone = _mask(kept.children[rows.children < 0], len(row_of_node))
     message = "the stand-in node of a rank without steps depends on something"
     fields.refuse(alone, message, "dangling-dependency")
     return rows

@@ -1,4 +1,4 @@
-"""Write algorithms as traces of collective profile v1, and node tables as plain traces."""
+"""Write algorithms as traces of collective profile v1."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from hub_core.chakra.algorithms.encode_nodes import Plan, encode_plain, encode_profile
+from hub_core.chakra.algorithms.encode_nodes import Plan, encode_nodes
 from hub_core.chakra.algorithms.lowering import lower
-from hub_core.chakra.algorithms.profile import (
-    VERSION,
-    default_bytes,
-    metadata_entries,
-)
+from hub_core.chakra.algorithms.profile import VERSION, default_bytes, metadata_entries
 from hub_core.chakra.codec.attributes import LARGEST
 from hub_core.chakra.codec.metadata import encode_metadata
-from hub_core.chakra.codec.nodes import NodeTable
 from hub_core.chakra.formats import ChakraWriteOptions
 from hub_core.model import (
     Algorithm,
@@ -43,9 +38,8 @@ _LEFT_OUT = "a buffer side or a peer that the step does not use is not written"
 def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
     """Write one trace a rank, encoded when its artifact's content is asked for.
 
-    Raises `UsageError` for the symbolic dialect of an
-    algorithm whose sizes are bytes or whose unit_count exceeds int32, and for ranks that the
-    algorithm has not.
+    Raises `UsageError` for the symbolic dialect of an algorithm whose sizes are bytes or whose
+    unit_count exceeds int32, and for ranks that the algorithm has not.
     """
     plan = _plan(algorithm, options)
     files = _Files(plan)
@@ -56,15 +50,12 @@ def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
 
 def _plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
     """What the options ask for; refuses what cannot be written."""
-    dialect = options.dialect
     stated = algorithm.collective_bytes if options.size is None else options.size
     has_triple = _has_triple(algorithm)
-    if dialect == "symbolic" and not has_triple:
-        raise UsageError(
-            "the symbolic dialect states sizes in chunks, "
-            "but this algorithm's sizes are bytes or exceed 2^31 - 1 chunks",
-            cure="choose the dialect absolute or both",
-        )
+    if options.dialect == "symbolic" and not has_triple:
+        wrong = "but this algorithm's sizes are bytes or exceed 2^31 - 1 chunks"
+        message = f"the symbolic dialect states sizes in chunks, {wrong}"
+        raise UsageError(message, cure="choose the dialect absolute or both")
     bound = stated if stated is not None else default_bytes(algorithm)
     largest = int(algorithm.steps.count.max(initial=0))
     # In Python's integers: the product may not fit 64 bits.
@@ -74,7 +65,7 @@ def _plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
     return Plan(
         algorithm,
         lower(algorithm, bound),
-        dialect,
+        options.dialect,
         is_flat=options.flatten,
         has_triple=has_triple,
         bound_bytes=bound,
@@ -94,15 +85,6 @@ def _chosen_ranks(text: str | None, num_ranks: int) -> Sequence[int]:
     return ranks
 
 
-def write_nodes(nodes: NodeTable, *, version: str = VERSION) -> list[bytes]:
-    """Write a table of nodes as plain traces, one a rank: its own ids, order, tags, no profile.
-
-    Durations are rounded to microseconds, the only unit that a plain trace has.
-    """
-    start = encode_metadata(version, ())
-    return [start + records for records in encode_plain(nodes, range(nodes.num_ranks))]
-
-
 def _has_triple(algorithm: Algorithm) -> bool:
     """Whether chunk counts mean something: not in a timing-only trace, where a unit is a byte."""
     steps = algorithm.steps
@@ -110,13 +92,9 @@ def _has_triple(algorithm: Algorithm) -> bool:
     # The reader of plain traces makes one unit of every byte.
     if algorithm.collective_bytes == units and not algorithm.has_contents:
         return False
-    numbers = (
-        steps.src_offset[steps.sends],
-        steps.dst_offset[steps.receives],
-        steps.count[steps.sends | steps.receives],
-    )
-    largest = max(int(column.max(initial=0)) for column in numbers)
-    return max(units, largest) <= _LARGEST_TRIPLE
+    sends, receives = steps.sends, steps.receives
+    numbers = (steps.src_offset[sends], steps.dst_offset[receives], steps.count[sends | receives])
+    return max(units, *(int(column.max(initial=0)) for column in numbers)) <= _LARGEST_TRIPLE
 
 
 def _losses(plan: Plan) -> list[Loss]:
@@ -161,14 +139,10 @@ class _Files:
             group = int(self._group_of_rank[rank])
             first, after = np.searchsorted(self._group_of_rank, [group, group + 1]).tolist()
             self._ranks = range(first, after)
-            self._records = encode_profile(self._plan, self._ranks)
-        return self._metadata(rank) + self._records[rank - self._ranks.start]
-
-    def _metadata(self, rank: int) -> bytes:
-        """Record 0 of one rank."""
+            self._records = encode_nodes(self._plan, self._ranks)
         plan = self._plan
         # A default size would claim bytes where the file states chunks only.
         has_size = plan.dialect != "symbolic" or plan.is_stated
         size = plan.bound_bytes if has_size else None
         entries = metadata_entries(plan.algorithm, rank, size, plan.is_stated)
-        return encode_metadata(VERSION, entries)
+        return encode_metadata(VERSION, entries) + self._records[rank - self._ranks.start]

@@ -92,22 +92,17 @@ def _with_numbers(head: bytes, values: Sequence[int], lengths: Sequence[tuple[in
 def number_field(tag: int, values: Column, present: BoolArray | None = None) -> Piece:
     """A varint field of the node itself; `tag` is its tag byte."""
     # Field numbers below 16: the tag is one byte.
-    head = bytes([tag])
-    numbers = [_unsigned(values)]
-    return Piece(head, numbers, present)
+    return Piece(bytes([tag]), [_unsigned(values)], present)
 
 
 def number_attribute(
     name: str, kind: Kind, values: Column, present: BoolArray | None = None
 ) -> Piece:
     """An attribute with one varint value."""
-    value_tag = varint(kind << 3)
-    inner = _name(name) + value_tag
-    head = bytes([_ATTRIBUTE_TAG, 0]) + inner
+    inner = _name(name) + varint(kind << 3)
     # The length of the attribute stands behind its tag.
-    lengths = [(1, len(inner))]
-    numbers = [_unsigned(values)]
-    return Piece(head, numbers, present, lengths)
+    head = bytes([_ATTRIBUTE_TAG, 0]) + inner
+    return Piece(head, [_unsigned(values)], present, [(1, len(inner))])
 
 
 def list_attribute(name: str, kind: Kind, columns: Sequence[Column], present: BoolArray) -> Piece:
@@ -141,9 +136,10 @@ def encode_records(
     Returns all bytes, and the bytes of each record.
     """
     records = len(inserted[0][1])
-    start_sizes = _total([piece.sizes for piece in start], records)
-    ragged_sizes = _total([lengths for _, lengths in inserted], records)
-    body_sizes = start_sizes + ragged_sizes + _total([piece.sizes for piece in rest], records)
+    none = np.zeros(records, np.int64)
+    start_sizes = sum((piece.sizes for piece in start), start=none)
+    ragged_sizes = sum((lengths for _, lengths in inserted), start=none)
+    body_sizes = start_sizes + ragged_sizes + sum((piece.sizes for piece in rest), start=none)
     # The length before a record is a piece like the others.
     frame = Piece(b"", [body_sizes.astype(np.uint64)])
     pieces = [piece for piece in (frame, *start, *rest) if piece.sizes.any()]
@@ -155,13 +151,6 @@ def encode_records(
     return _merged(content, inserted, at).tobytes(), record_sizes
 
 
-def _total(sizes: Sequence[Int64Array], records: int) -> Int64Array:
-    total = np.zeros(records, np.int64)
-    for size in sizes:
-        total += size
-    return total
-
-
 def _compressed(pieces: Sequence[Piece], records: int) -> Bytes:
     """The bytes of all records without what is inserted."""
     widths = [len(piece.template) for piece in pieces]
@@ -170,8 +159,8 @@ def _compressed(pieces: Sequence[Piece], records: int) -> Bytes:
     matrix[:] = np.concatenate([piece.template for piece in pieces])
     mask = _presence(pieces, widths, records)
     for piece, first, width in zip(pieces, first_positions(widths), widths, strict=True):
-        after = first + width
-        piece.fill(matrix[:, first:after], mask[:, first:after])
+        part = slice(first, first + width)
+        piece.fill(matrix[:, part], mask[:, part])
     compressed: Bytes = matrix[mask]
     return compressed
 
@@ -212,7 +201,5 @@ def _name(name: str) -> bytes:
 
 def _unsigned(values: Column) -> UInt64Array:
     """Negative numbers become their two's complement of 64 bits, as protobuf writes them."""
-    if values.dtype == np.uint64:
-        return values.view(np.uint64)
-    signed = values.astype(np.int64)
-    return signed.view(np.uint64)
+    same = values if values.dtype == np.uint64 else values.astype(np.int64)
+    return same.view(np.uint64)

@@ -36,16 +36,14 @@ class NodeFields:
 
     def fail(self, node: int, message: str, code: str, cure: str = "") -> InputError:
         """An error about one node."""
-        node_type = type_name(int(self.nodes.type[node]))
-        subject = f"{node_type} {self.nodes.id[node]}"
+        subject = f"{type_name(int(self.nodes.type[node]))} {self.nodes.id[node]}"
         place = self.nodes.batch.place(node)
         return InputError(f"{subject}: {message}", location=place, code=code, cure=cure)
 
     def refuse(self, bad: BoolArray, message: str, code: str) -> None:
         """Raise an error about the first node where `bad` holds, if there is one."""
         if bad.any():
-            first = int(bad.argmax())
-            raise self.fail(first, message, code)
+            raise self.fail(int(bad.argmax()), message, code)
 
     def has(self, name: str) -> BoolArray:
         """Where the attribute stands, whatever its kind."""
@@ -55,9 +53,8 @@ class NodeFields:
     def require(self, name: str, where: BoolArray) -> None:
         """Refuse the first node of `where` without the attribute."""
         # Of any kind: the kind is checked where the value is read.
-        lacks = where & ~self.has(name)
         message = f"the attribute {name} is missing"
-        self.refuse(lacks, message, "missing-attribute")
+        self.refuse(where & ~self.has(name), message, "missing-attribute")
 
     def numbers(self, name: str, where: BoolArray, low: int, high: int, default: int) -> Int64Array:
         """An integer attribute, checked in the nodes of `where`.
@@ -97,8 +94,7 @@ class NodeFields:
         """Refuse the first value of a kind that is not accepted."""
         kind = self.nodes.attributes.kind[name]
         # Absent attributes are of kind 0, which is in no table, but they are not asked.
-        is_accepted = accepted[kind]
-        wrong = present & ~is_accepted
+        wrong = present & ~accepted[kind]
         if wrong.any():
             node = int(wrong.argmax())
             found = Kind(kind[node]).field
@@ -109,10 +105,8 @@ class NodeFields:
         self, name: str, present: BoolArray, values: Int64Array, low: int, high: int
     ) -> None:
         """Refuse the first value outside `low..high`."""
-        is_low = values < low
-        is_outside = is_low | (values > high)
         # Numbers of absent attributes are defaults, which may lie outside.
-        wrong = present & is_outside
+        wrong = present & ((values < low) | (values > high))
         if wrong.any():
             node = int(wrong.argmax())
             message = f"{name} is {values[node]}, expected {low}..{high}"

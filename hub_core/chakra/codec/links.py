@@ -8,7 +8,7 @@ import numpy as np
 
 from hub_core.chakra.codec.records import Batch, Dependencies, NodeColumns
 from hub_core.chakra.codec.wire import UInt64Array
-from hub_core.model import BoolArray, InputError, Int64Array, group_of_entry
+from hub_core.model import BoolArray, InputError, Int64Array, group_of_entry, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,7 @@ class Edges:
 
     def only(self, kept: BoolArray) -> Edges:
         """The edges where `kept` holds."""
-        if bool(kept.all()):
-            return self
-        return Edges(self.parents[kept], self.children[kept])
+        return self if kept.all() else Edges(self.parents[kept], self.children[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +83,8 @@ class _Index:
 
     def _keys(self, file: Int64Array, ids: UInt64Array) -> Int64Array:
         """(file, id) as one number; -1 for an id that no node has."""
-        number = np.searchsorted(self._distinct, ids)
-        # Beyond the last id there is none to compare with.
-        count = len(self._distinct)
-        number = np.minimum(number, count - 1)
-        is_known = self._distinct[number] == ids
-        keys = file * count + number
-        return np.where(is_known, keys, -1)
+        number = rows_of(ids, self._distinct)
+        return np.where(number >= 0, file * len(self._distinct) + number, -1)
 
     def resolve(self, dependencies: Dependencies, drop_dangling: bool) -> tuple[Edges, int]:
         """Edges of one kind, and how many were dropped."""
@@ -110,9 +103,8 @@ class _Index:
             # The common case needs no search: the id is the position in the file.
             is_there: BoolArray = wanted < self._sizes[file].astype(np.uint64)
             return self._first[file] + np.where(is_there, wanted, 0).astype(np.int64), is_there
-        keys = self._keys(file, wanted)
-        at = np.minimum(np.searchsorted(self._sorted_keys, keys), len(self._order) - 1)
-        return self._order[at], self._sorted_keys[at] == keys
+        place = rows_of(self._keys(file, wanted), self._sorted_keys)
+        return self._order[place], place >= 0
 
     def _refuse(self, child: int, parent_id: int, count: int) -> None:
         others = f" ({count} such dependencies here)" if count > 1 else ""

@@ -42,20 +42,16 @@ class MetadataEntry:
 
 def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
     """The framed record in protobuf's own bytes; by hand, so that writers need no protobuf."""
-    fields = [_field(_VERSION, version.encode()) if version else b""]
+    body = _field(_VERSION, version.encode()) if version else b""
     for entry in entries:
-        attribute = _field(_NAME, entry.name.encode()) + _value(entry)
-        fields.append(_field(_ATTR, attribute))
-    body = b"".join(fields)
+        body += _field(_ATTR, _field(_NAME, entry.name.encode()) + _value(entry))
     return varint(len(body)) + body
 
 
 def _field(number: int, content: bytes) -> bytes:
     """A field of bytes: tag, length, content."""
     # Kinds of lists and texts have numbers above 15, whose tags are two bytes.
-    tag = varint(number << 3 | WireType.BYTES)
-    length = varint(len(content))
-    return tag + length + content
+    return varint(number << 3 | WireType.BYTES) + varint(len(content)) + content
 
 
 def _value(entry: MetadataEntry) -> bytes:

@@ -13,13 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hub_core.chakra.codec.shapes import AttributeColumns, ShapeBook
-from hub_core.chakra.codec.wire import (
-    Bytes,
-    UInt64Array,
-    WireError,
-    decode_varints,
-    varints_at,
-)
+from hub_core.chakra.codec.wire import Bytes, UInt64Array, WireError, decode_varints, varints_at
 from hub_core.model import (
     InputError,
     Int64Array,
@@ -63,8 +57,7 @@ class RankFile:
 
 def located(error: WireError, file: str, offset: int = 0) -> InputError:
     """The error of a file; `offset`: where the buffer that it speaks of starts in the file."""
-    byte = error.position + offset
-    place = Location(file, byte=byte)
+    place = Location(file, byte=error.position + offset)
     return InputError(error.reason, location=place, code=error.code)
 
 
@@ -87,11 +80,8 @@ class Batch:
         # Everything per node is in the order of the files.
         self.file_of_node = group_of_entry(self.file_indptr)
         base = self._bases[self.file_of_node]
-        # Of the file, then of the buffer.
-        starts = np.concatenate([file.starts for file in files])
-        stops = np.concatenate([file.stops for file in files])
-        self.starts = starts + base
-        self.stops = stops + base
+        self.starts = np.concatenate([file.starts for file in files]) + base
+        self.stops = np.concatenate([file.stops for file in files]) + base
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -173,8 +163,7 @@ class _Header:
 
     def _read_field(self, nodes: Int64Array) -> Int64Array:
         """Read the next field of these nodes; return those that may have another one."""
-        is_open = self.rest[nodes] < self._batch.stops[nodes]
-        nodes = nodes[is_open]
+        nodes = nodes[self.rest[nodes] < self._batch.stops[nodes]]
         tags = self._batch.data[self.rest[nodes]]
         # By ascending tag; nodes need not stay in order.
         going_on = [nodes[:0]]

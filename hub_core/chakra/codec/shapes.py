@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from hub_core.chakra.codec.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, Kind
 from hub_core.chakra.codec.wire import Bytes, Field, UInt64Array, WireError, WireType, walk
-from hub_core.model import Int64Array
+from hub_core.model import Int64Array, run_starts
 
 NO_KIND = 0
 """The attribute is absent."""
@@ -108,28 +108,19 @@ class ShapeBook:
         self._known: dict[int, list[Shape]] = {}
 
     def decode(self, data: Bytes, starts: Int64Array, stops: Int64Array) -> AttributeColumns:
-        """Decode the fields in `data[starts[i]:stops[i]]` of every node; `data` has 8 spare bytes.
-
-        Raises `WireError` for malformed fields.
-        """
-        columns = self._empty(len(starts))
+        """Decode `data[starts[i]:stops[i]]`, with 8 spare bytes behind. Raises `WireError`."""
+        names = {*self._scalars, *_HEADER_SCALARS.values()}
+        entries = {f"{name}.{entry}" for name in self._triples for entry in range(3)}
+        values = {name: np.zeros(len(starts), np.int64) for name in names | entries}
+        kinds = {name: np.zeros(len(starts), np.uint8) for name in names | self._triples}
+        columns = AttributeColumns(values, kinds, [])
         lengths = stops - starts
         # Records of one shape are of one length, so that only these are compared.
         order = np.argsort(lengths, kind="stable")
-        cuts = np.flatnonzero(np.diff(lengths[order])) + 1
-        for rows in np.split(order, cuts):
-            length = int(lengths[rows[0]]) if len(rows) else 0
-            if length:
-                self._decode_length(columns, data, starts, rows, length)
+        for rows in np.split(order, run_starts(lengths[order])[1:]):
+            if len(rows) and lengths[rows[0]]:
+                self._decode_length(columns, data, starts, rows, int(lengths[rows[0]]))
         return columns
-
-    def _empty(self, count: int) -> AttributeColumns:
-        """Columns for so many nodes, all absent."""
-        names = {*self._scalars, *_HEADER_SCALARS.values()}
-        entries = {f"{name}.{entry}" for name in self._triples for entry in range(3)}
-        values = {name: np.zeros(count, np.int64) for name in names | entries}
-        kinds = {name: np.zeros(count, np.uint8) for name in names | self._triples}
-        return AttributeColumns(values, kinds, [])
 
     def _decode_length(
         self,
@@ -173,10 +164,8 @@ class _Lesson:
 
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
         """`content`: one record without its header."""
-        self._shape = Shape()
-        self._content = content
-        self._scalars = scalars
-        self._triples = triples
+        self._shape, self._content = Shape(), content
+        self._scalars, self._triples = scalars, triples
         # Bits that all records of the shape have in common.
         self._mask = np.full(len(content), 0xFF, np.uint8)
 
@@ -221,8 +210,7 @@ class _Lesson:
             reason = f"the value of attribute {name} is not encoded as {kind.field}"
             raise WireError(reason, value.start)
         self._open(value)
-        slot = Slot(column, value.start, value.stop - value.start, kind)
-        self._shape.slots.append(slot)
+        self._shape.slots.append(Slot(column, value.start, value.stop - value.start, kind))
 
     def _attribute(self, item: Field) -> None:
         """Learn an attribute; only the wanted ones get slots."""
@@ -249,7 +237,11 @@ class _Lesson:
         # Unknown fields of an attribute are skipped, as parsers do.
         for part in walk(self._content, item.start, item.stop):
             if part.number == 1 and part.wire is WireType.BYTES:
-                name = _utf8(self._content, part)
+                try:
+                    name = self._content[part.start : part.stop].decode()
+                except UnicodeDecodeError:
+                    reason = "an attribute name that is not UTF-8"
+                    raise WireError(reason, part.start) from None
             elif part.number in _KIND_NUMBERS:
                 # Of several values the last one counts, as in every oneof.
                 value = part
@@ -272,21 +264,14 @@ _KIND_NUMBERS = frozenset(Kind)
 
 def _refuse_foreign_field(item: Field) -> None:
     # Field numbers of the schema's history: release notes of mlcommons/chakra, 2023.
+    node = f"a node with field {item.number}"
     if item.number == 11:
-        reason = "a node with field 11: schema 0.0.2 or 0.0.3 of 2023, which is not supported"
+        reason = f"{node}: schema 0.0.2 or 0.0.3 of 2023, which is not supported"
         raise WireError(reason, item.start, "old-schema")
     if item.number <= 20:
-        reason = f"a node with field {item.number}: an execution graph (.eg) of before June 2023"
+        reason = f"{node}: an execution graph (.eg) of before June 2023"
         raise WireError(reason, item.start, "legacy-eg")
-    raise WireError(f"a node with field {item.number}, which no schema has", item.start)
-
-
-def _utf8(content: bytes, part: Field) -> str:
-    """The text of a field."""
-    try:
-        return content[part.start : part.stop].decode()
-    except UnicodeDecodeError:
-        raise WireError("an attribute name that is not UTF-8", part.start) from None
+    raise WireError(f"{node}, which no schema has", item.start)
 
 
 def _list_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
@@ -294,8 +279,7 @@ def _list_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
     wire = _WIRE_OF_FIXED.get(kind, WireType.VARINT)
     for part in walk(content, value.start, value.stop):
         # Anything but bytes is one entry; a wrong wire type is refused where it is read.
-        is_packed = part.number == 1 and part.wire is WireType.BYTES
-        if not is_packed:
+        if part.number != 1 or part.wire is not WireType.BYTES:
             yield part
             continue
         # Packed: one field holds all entries, without tags between them.
@@ -352,5 +336,4 @@ def _numbers(records: Bytes, slot: Slot) -> Int64Array:
     if slot.kind in (Kind.SINT32, Kind.SINT64):
         # Zigzag: the sign is in the lowest bit.
         value = (value >> np.uint64(1)) ^ (np.uint64(0) - (value & np.uint64(1)))
-    signed: Int64Array = value.view(np.int64)
-    return signed
+    return value.view(np.int64)

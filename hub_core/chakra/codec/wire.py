@@ -144,10 +144,8 @@ def varint_widths(values: UInt64Array) -> Int64Array:
 
 def varint_byte(values: UInt64Array, index: int, has_more: BoolArray) -> Bytes:
     """Byte number `index` of every value as a varint; `has_more`: whether another one follows."""
-    shifted = values >> np.uint64(7 * index)
-    digits = shifted.astype(np.uint8) & np.uint8(127)
-    continuation = has_more.astype(np.uint8) << np.uint8(7)
-    return digits | continuation
+    digits = (values >> np.uint64(7 * index)).astype(np.uint8) & np.uint8(127)
+    return digits | has_more.astype(np.uint8) << np.uint8(7)
 
 
 def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
@@ -169,12 +167,9 @@ def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
     The last byte must end a varint. Raises `WireError` for a varint of more than 10 bytes.
     """
     # Bytes without bit 7 end a number, so that all places are known at once.
-    is_last = encoded < 128
-    ends = np.flatnonzero(is_last)
-    starts = np.zeros(len(ends), np.int64)
-    starts[1:] = ends[:-1] + 1
-    stops = np.full(len(ends), len(encoded))
-    values, _ = varints_at(encoded, starts, stops)
+    ends = np.flatnonzero(encoded < 128) + 1
+    starts = np.append(0, ends)[:-1]
+    values, _ = varints_at(encoded, starts, np.full(len(ends), len(encoded)))
     return values, starts
 
 

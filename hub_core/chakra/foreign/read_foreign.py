@@ -51,11 +51,13 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
     channel = np.where(fields.is_message, tag % TAG_MODULUS, 0)
     sizes = _sizes(fields)
     index = sizes["msg_chunk_idx"]
+    source = fields.numbers("comm_src", fields.is_receive, 0, num_ranks - 1, -1)
+    target = fields.numbers("comm_dst", fields.is_send, 0, num_ranks - 1, -1)
     kinds = [StepKind.SEND, StepKind.RECV]
     found: dict[str, Column] = {
         "rank": fields.rank,
         "kind": np.select([fields.is_send, fields.is_receive], kinds, StepKind.COMPUTE),
-        "peer": _peers(fields, num_ranks),
+        "peer": np.where(fields.is_send, target, source),
         "channel": channel,
         "src_offset": np.where(fields.is_send, index, 0),
         "dst_offset": np.where(fields.is_receive, index, 0),
@@ -74,8 +76,7 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
 
 def refuse_workload(fields: NodeFields) -> None:
     """Refuse traces with collective, memory or metadata nodes, or messages that name no peer."""
-    is_ours = fields.is_message | fields.is_comp
-    other = ~is_ours
+    other = ~(fields.is_message | fields.is_comp)
     if other.any():
         node = int(other.argmax())
         if int(fields.nodes.type[node]) in _WORKLOAD_TYPES:
@@ -97,9 +98,8 @@ def refuse_workload(fields: NodeFields) -> None:
 
 def _subject(fields: NodeFields, node: int) -> str:
     """How complaints name a node."""
-    node_type = int(fields.nodes.type[node])
-    name, number = type_name(node_type), fields.nodes.id[node]
-    return f"rank {fields.rank[node]} has {name} {number}"
+    name = type_name(int(fields.nodes.type[node]))
+    return f"rank {fields.rank[node]} has {name} {fields.nodes.id[node]}"
 
 
 def _workload(fields: NodeFields, node: int, lack: str = "") -> InputError:
@@ -111,14 +111,6 @@ def _workload(fields: NodeFields, node: int, lack: str = "") -> InputError:
     )
 
 
-def _peers(fields: NodeFields, num_ranks: int) -> Int64Array:
-    """The other end of every message."""
-    last = num_ranks - 1
-    source = fields.numbers("comm_src", fields.is_receive, 0, last, -1)
-    target = fields.numbers("comm_dst", fields.is_send, 0, last, -1)
-    return np.where(fields.is_send, target, source)
-
-
 def _sizes(fields: NodeFields) -> dict[str, Int64Array]:
     """Sizes as stated, 0 where they are not; bytes go before chunks, and -1 chunks say nothing."""
     size = fields.numbers("comm_size", fields.is_message, 1, LARGEST_MESSAGE, 0)
@@ -126,10 +118,8 @@ def _sizes(fields: NodeFields) -> dict[str, Int64Array]:
     index, count, total = chunks.values()
     has_chunks = (total > 0) & (count > 0) & (index >= 0)
     lacks = fields.is_message & (size == 0) & ~has_chunks
-    message = (
-        "neither comm_size nor msg_chunk_idx, msg_chunk_cnt and total_chunk_cnt "
-        "state the size of the message"
-    )
+    names = "comm_size nor msg_chunk_idx, msg_chunk_cnt and total_chunk_cnt"
+    message = f"neither {names} state the size of the message"
     fields.refuse(lacks, message, "missing-attribute")
     # A trace may state both; its bytes are exact, its chunks depend on the reader.
     use_chunks = has_chunks & (size == 0)
@@ -171,8 +161,7 @@ def foreign_sizes(
         message = "the messages carry more than 2^62 bytes"
         raise InputError(message, location=Location(name), code="attribute-range")
     kind = _kind(metadata, num_ranks, units) if size else CollectiveKind.CUSTOM
-    collective = _collective(kind, num_ranks, units)
-    return ForeignSizes(collective, sizes, np.ones_like(total), units)
+    return ForeignSizes(_collective(kind, num_ranks, units), sizes, np.ones_like(total), units)
 
 
 def _symbolic(joined: Joined, num_ranks: int, metadata: Metadata, name: str) -> ForeignSizes:
@@ -186,8 +175,7 @@ def _symbolic(joined: Joined, num_ranks: int, metadata: Metadata, name: str) -> 
     highest = int(((index + count) * scale).max())
     kind = _kind(metadata, num_ranks, units * num_ranks)
     if highest > units and kind is CollectiveKind.ALL_GATHER:
-        # The published converter counts the chunks of one rank's input for an all-gather that is
-        # not in place.
+        # For an all-gather out of place, the published converter counts chunks of a rank's input.
         units *= num_ranks
     collective = _collective(_kind(metadata, num_ranks, units), num_ranks, units)
     return ForeignSizes(collective, count * scale, scale, None)
@@ -197,15 +185,10 @@ def _traffic(joined: Joined, sizes: Int64Array) -> int:
     """The most bytes that one rank sends or receives, at least 1."""
     rank = joined.columns["rank"]
     is_send = joined.columns["kind"] == StepKind.SEND
-    most = 1.0
-    # What a rank reduces or computes in between carries no bytes.
-    for side in (is_send, ~is_send):
-        # In doubles: a sum of many hostile sizes must not wrap around.
-        weights = sizes[side].astype(np.float64)
-        sums = np.bincount(rank[side], weights)
-        largest = float(sums.max(initial=1))
-        most = max(most, largest)
-    return int(most)
+    # What a rank reduces or computes in between carries no bytes. In doubles: a sum of many hostile
+    # sizes must not wrap around.
+    sums = [np.bincount(rank[side], sizes[side].astype(float)) for side in (is_send, ~is_send)]
+    return int(max(side.max(initial=1) for side in sums))
 
 
 def _kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind:
@@ -217,11 +200,9 @@ def _kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind:
 
 
 def _collective(kind: CollectiveKind, num_ranks: int, units: int) -> Collective:
-    """A custom collective of which only the size is known."""
+    """A collective; of a custom one only the size is known, so that it promises nothing."""
     if kind is not CollectiveKind.CUSTOM:
         return Collective(kind, num_ranks, units)
     whole = np.full(num_ranks, units, np.int64)
-    # What comes out where is not known, so that nothing is promised.
-    defined = np.ones(num_ranks, np.bool_)
-    contract = CustomContract(whole, whole, defined)
+    contract = CustomContract(whole, whole, np.ones(num_ranks, np.bool_))
     return Collective(kind, num_ranks, units, contract=contract)

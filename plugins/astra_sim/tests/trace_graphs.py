@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hub_core import NodeTable, NodeType
+from hub_core import NodeTable, NodeType, chakra_record
 
 SEND, RECV, COMP = NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP
 
@@ -104,6 +104,33 @@ class Graph:
             **columns,
             **edges,
         )
+
+    def files(self) -> list[bytes]:
+        """Plain traces, one a rank: types, dependencies, durations, attributes of messages."""
+        start = chakra_record("GlobalMetadata", version="0.0.4")
+        return [
+            start + b"".join(_record(rank, node) for node in nodes)
+            for rank, nodes in enumerate(self.complete().ranks)
+        ]
+
+
+def _record(rank: int, node: GraphNode) -> bytes:
+    attributes = [{"name": "is_cpu_op", "bool_val": False}]
+    if node.type != COMP:
+        source, target = (rank, node.peer) if node.type == SEND else (node.peer, rank)
+        attributes.append({"name": "comm_size", "int64_val": node.size})
+        attributes.append({"name": "comm_src", "int32_val": source})
+        attributes.append({"name": "comm_dst", "int32_val": target})
+        attributes.append({"name": "comm_tag", "int32_val": node.tag})
+    return chakra_record(
+        "Node",
+        id=node.identity,
+        type=int(node.type),
+        duration_micros=node.duration_ns // 1000,
+        data_deps=node.data,
+        ctrl_deps=node.control,
+        attr=attributes,
+    )
 
 
 def graph_of_golden(case: Mapping[str, Any]) -> Graph:

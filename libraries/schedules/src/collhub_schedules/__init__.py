@@ -18,6 +18,7 @@ from collhub_schedules.certificates.records import (
 )
 from collhub_schedules.chunks import Chunks
 from collhub_schedules.fastest import Searched, fastest_of
+from collhub_schedules.membership import collective_among
 from collhub_schedules.transfers import Transfers, link_channels
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Transfers",
     "TreeCount",
     "algorithm_of",
+    "collective_among",
     "fastest_of",
     "find_certificate",
     "link_channels",

@@ -11,6 +11,7 @@ from collhub_schedules.chunks import Chunks
 from collhub_schedules.lowering.holders import ChunkHolders
 from collhub_schedules.lowering.message_ends import MessageEnds
 from collhub_schedules.lowering.steps import steps_of
+from collhub_schedules.membership import collective_among
 from collhub_schedules.transfers import Transfers
 from hub_core.model import (
     Algorithm,
@@ -19,7 +20,6 @@ from hub_core.model import (
     Int64Array,
     JsonValue,
     Provenance,
-    collective_among,
 )
 
 

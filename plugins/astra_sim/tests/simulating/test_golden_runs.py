@@ -18,7 +18,6 @@ from spec_simulator import SpecSimulator
 from trace_graphs import graph_of_golden
 
 from hub_core import parse_topology
-from hub_core.chakra.algorithms.write import write_nodes
 from hub_core.chakra.formats import CHAKRA_READER
 from hub_core.chakra.read import read as read_traces
 from hub_core.network import Topology
@@ -58,7 +57,7 @@ def test_every_rank_finishes_in_the_cycle_that_astra_sim_printed(
 def test_the_golden_runs_come_out_equal_through_trace_files(golden: list[dict[str, Any]]) -> None:
     """Nodes to files to an algorithm, which is simulated: ids, order and tags survive."""
     for case in golden:
-        files = write_nodes(graph_of_golden(case).table())
+        files = graph_of_golden(case).files()
         parts = tuple(map(_part, range(len(files)), files))
         algorithm = read_traces(Source("golden", parts), READ_OPTIONS)
         assert algorithm.collective_bytes is not None

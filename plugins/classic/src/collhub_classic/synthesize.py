@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from math import floor
 
 import numpy as np
+from collhub_schedules import collective_among
 
 from collhub_classic.catalogue import ALGORITHMS
 from collhub_classic.estimate import estimated_ns, link_of_message
@@ -27,7 +28,6 @@ from hub_core.model import (
     Provenance,
     StepTable,
     UsageError,
-    collective_among,
     parse_ranks,
 )
 from hub_core.network import lower_bound_ns

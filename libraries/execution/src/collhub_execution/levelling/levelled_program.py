@@ -26,6 +26,7 @@ from hub_core.model import (
 )
 from hub_core.verification import (
     HappensBefore,
+    OrderGraph,
     Regions,
     adjacent_conflicts,
     check_regions,
@@ -33,7 +34,7 @@ from hub_core.verification import (
     happens_before,
     report_deadlock,
     sequential_positions,
-    unordered_pairs,
+    unordered_in,
 )
 
 # So that addresses times the bytes of an element fit 64 bits.
@@ -131,7 +132,7 @@ def _conflicts(
     """
     # Neighbours in one linear extension suffice: what they order, orders the others too.
     earlier, later = adjacent_conflicts(regions, relation.order.position)
-    racing = unordered_pairs(steps, relation, earlier, later)
+    racing = unordered_in(OrderGraph(steps, relation), earlier, later)
     if not len(racing):
         return earlier, later
     if allow_races:

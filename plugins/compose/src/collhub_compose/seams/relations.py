@@ -11,7 +11,6 @@ from hub_core.model import (
     InputError,
     Int64Array,
     expanded_ranges,
-    with_ranks_named,
 )
 
 # Four columns of eight bytes a row, and as many again while they are sorted: half a gigabyte each.
@@ -52,7 +51,7 @@ def named(rows: Contributions, num_ranks: int) -> Contributions:
     """
     abbreviated = int(np.count_nonzero(rows.source_rank == ALL_RANKS))
     _refuse_too_many(abbreviated * num_ranks)
-    return with_ranks_named(rows, num_ranks)
+    return rows.with_ranks_named(num_ranks)
 
 
 def are_equal(one: Contributions, other: Contributions) -> bool:

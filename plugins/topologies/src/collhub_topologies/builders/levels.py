@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hub_core.model import Int64Array
-from hub_core.network import Links, Topology
+from hub_core.network import MAX_NODES, Links, Topology, TopologyText
+
+
+def check_npus(text: TopologyText, npus: int) -> None:
+    """Raise `UsageError` for more NPUs than a network with switches can have."""
+    if npus > MAX_NODES // 2:
+        raise text.error("too large", f"stay below {MAX_NODES // 2} NPUs")
 
 
 def span(index: int, size: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from collhub_topologies.builders.levels import joined_levels, span
+from collhub_topologies.builders.levels import check_npus, joined_levels, span
 from hub_core.model import Int64Array
 from hub_core.network import Dimension, DimensionKind, Links, Topology, TopologyText, grid
 
@@ -85,7 +85,7 @@ def dgx_a100(text: TopologyText) -> Topology:
     Even NICs meet at one network switch, odd ones at another. Switch ids: NVSwitches, NICs,
     network. Classes of links: NVSwitch; GPU to NIC to network.
     """
-    machines = text.machines(_GPUS_PER_DGX)
+    machines = _machines(text, _GPUS_PER_DGX)
     if machines == 1:
         return _nvswitch_machine(text, _GPUS_PER_DGX, 300e9)
     nvlink, ethernet = text.per_dimension(2, (300e9, 25e9), _CLASSES)
@@ -106,7 +106,7 @@ def dgx_h100(text: TopologyText) -> Topology:
 
     Every GPU has a link to both. Classes of links: NVSwitch, NIC.
     """
-    machines = text.machines(_GPUS_PER_DGX)
+    machines = _machines(text, _GPUS_PER_DGX)
     if machines == 1:
         return _nvswitch_machine(text, _GPUS_PER_DGX, 450e9)
     constants = text.per_dimension(2, (450e9, 50e9), _CLASSES)
@@ -126,7 +126,7 @@ def mi250(text: TopologyText) -> Topology:
     Classes of links: lane of xGMI, network.
     """
     # Without number one machine, which needs no switch.
-    machines = text.machines(_DIES)
+    machines = _machines(text, _DIES)
     if machines == 1:
         (lane,) = text.per_dimension(1, (50e9,), _CLASSES)
         links = _lane_links(_MI250, 1, _DIES, lane)
@@ -140,6 +140,15 @@ def mi250(text: TopologyText) -> Topology:
     links = Links.joined([within, between]).by_source()
     groups = _groups(machines, _DIES)
     return links.topology(text.text, npus, npus + 1, node_names=names, groups=groups)
+
+
+def _machines(text: TopologyText, gpus: int) -> int:
+    """How many machines of `gpus` GPUs are joined; one where no number is stated."""
+    if not text.argument:
+        return 1
+    (count,) = text.parameters(1, "x", f"{text.name}:2 for two machines")
+    check_npus(text, count * gpus)
+    return count
 
 
 def _direct_machine(text: TopologyText, lanes: Lanes, lane_bandwidth: float) -> Topology:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_topologies.builders.levels import joined_levels, span
+from collhub_topologies.builders.levels import check_npus, joined_levels, span
 from hub_core.model import Int64Array
 from hub_core.network import MAX_NODES, Topology, TopologyText
 
@@ -127,7 +127,7 @@ def rail(text: TopologyText) -> Topology:
     """
     nodes, gpus = text.parameters(2, "x", "rail:4x8 for 32 NPUs")
     npus = nodes * gpus
-    text.limit(npus)
+    check_npus(text, npus)
     # Nominal bandwidths of an H100 system: NVLink per GPU, 400 Gbit/s per NIC.
     constants = text.per_dimension(2, (450e9, 50e9), "classes of links")
     npu = np.arange(npus, dtype=np.int64)

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hub_core.model import BoolArray, Diagnostic, Int64Array, Severity, format_ranks
+from hub_core.model import (
+    BoolArray,
+    Diagnostic,
+    Int64Array,
+    Severity,
+    csr,
+    format_ranks,
+    gather,
+)
 from hub_core.network import NodePairs, Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
@@ -41,10 +49,17 @@ def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
 def reached(topology: Topology, start: int, backwards: bool = False) -> BoolArray:
     """Which nodes a node reaches over links, itself included; `backwards`: which reach it.
 
-    bool[nodes].
+    bool[nodes], breadth first along the links of the nodes found last: linear in nodes and links.
     """
     arcs = topology.arcs(backwards=backwards)
-    return arcs.hops_from(np.asarray([start])) >= 0
+    indptr, heads = csr(arcs.tail, arcs.head, topology.num_nodes)
+    found = np.zeros(topology.num_nodes, np.bool_)
+    frontier = np.asarray([start])
+    while len(frontier):
+        found[frontier] = True
+        near = gather(indptr, heads, frontier)
+        frontier = np.unique(near[~found[near]])
+    return found
 
 
 def _lonely(topology: Topology) -> Iterator[Diagnostic]:

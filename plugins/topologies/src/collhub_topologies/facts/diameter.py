@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from collhub_topologies.facts.farthest import farthest
 from hub_core.model import Int64Array, ordinals, run_mask
 from hub_core.network import DimensionKind, Topology
 
@@ -41,7 +42,7 @@ def diameter(topology: Topology) -> int | None:
     batch = 8 * max(1, bytes_a_node)
     longest, work = 0, _MOST_WORK
     for first in range(0, len(starts), batch):
-        found = arcs.farthest(starts[first : first + batch], topology.num_npus, work)
+        found = farthest(arcs, starts[first : first + batch], topology.num_npus, work)
         # A batch that is not reached by all ends the search: there is no diameter.
         if found is None:
             return None

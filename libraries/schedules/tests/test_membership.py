@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_schedules.membership import collective_among
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model import ALL_RANKS, ROOTED, Collective, CollectiveKind, collective_among
+from hub_core.model import ALL_RANKS, ROOTED, Collective, CollectiveKind
 
 KINDS = tuple(kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM)
 

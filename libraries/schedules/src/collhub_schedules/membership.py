@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hub_core.model.collectives import ALL_RANKS, Collective, Contributions, CustomContract
-from hub_core.model.columns import Int64Array, counted_positions
-from hub_core.model.kinds import CollectiveKind
+from hub_core.model import Collective, CollectiveKind, Contributions, CustomContract, Int64Array
 
 
 def collective_among(collective: Collective, npus: Sequence[int], num_npus: int) -> Collective:
@@ -34,22 +32,11 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
     )
 
 
-def with_ranks_named(rows: Contributions, num_ranks: int) -> Contributions:
-    """The same relation with a row for every contributing rank in the place of `ALL_RANKS`."""
-    is_everyone = rows.source_rank == ALL_RANKS
-    if not is_everyone.any():
-        return rows
-    times = np.where(is_everyone, num_ranks, 1)
-    row = np.repeat(np.arange(len(rows)), times)
-    named = np.where(is_everyone[row], counted_positions(times), rows.source_rank[row])
-    return Contributions(rows.rank[row], rows.offset[row], named, rows.source_unit[row])
-
-
 def _contract_among(collective: Collective, place: Int64Array, num_npus: int) -> CustomContract:
     """The contract of a collective of the field, with rank r at `place[r]`."""
     stated = collective.postcondition()
     assert stated is not None
-    expected = with_ranks_named(stated, collective.num_ranks)
+    expected = stated.with_ranks_named(collective.num_ranks)
     inputs = np.zeros(num_npus, np.int64)
     outputs = np.zeros(num_npus, np.int64)
     defined = np.zeros(num_npus, np.bool_)

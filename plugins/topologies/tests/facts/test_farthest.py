@@ -1,0 +1,51 @@
+"""The search that follows all starts at once against a queue for each."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+from collhub_topologies.facts.farthest import farthest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hub_core.network import Arcs
+
+NODES = 7
+ARCS = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)), max_size=20)
+SOME_NODES = st.lists(st.integers(0, NODES - 1), min_size=1, max_size=4, unique=True)
+
+
+def _arcs(pairs: list[tuple[int, int]]) -> Arcs:
+    columns = np.asarray(pairs, np.int64).reshape(-1, 2)
+    return Arcs(NODES, columns[:, 0], columns[:, 1])
+
+
+def _plain_hops(pairs: list[tuple[int, int]], start: int) -> list[int]:
+    hops = [0 if node == start else -1 for node in range(NODES)]
+    waiting = deque([start])
+    while waiting:
+        node = waiting.popleft()
+        for tail, head in pairs:
+            if tail == node and hops[head] < 0:
+                hops[head] = hops[node] + 1
+                waiting.append(head)
+    return hops
+
+
+@given(ARCS, SOME_NODES, st.integers(1, NODES))
+def test_the_farthest_goal_is_the_longest_of_the_shortest_paths(pairs, starts, goals):
+    hops = [_plain_hops(pairs, start)[:goals] for start in starts]
+    found = farthest(_arcs(pairs), np.asarray(starts), goals, 1 << 30)
+    if min(map(min, hops)) < 0:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[0] == max(map(max, hops))
+
+
+def test_a_search_for_the_farthest_stops_at_the_limit_of_work():
+    ring = [(node, (node + 1) % NODES) for node in range(NODES)]
+    starts = np.arange(NODES)
+    assert farthest(_arcs(ring), starts, NODES, 1 << 20) is not None
+    assert farthest(_arcs(ring), starts, NODES, 10) is None
