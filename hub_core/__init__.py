@@ -8,8 +8,9 @@ from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
     from hub_core.chakra.codec.nodes import NodeTable, NodeType
-    from hub_core.chakra.formats import ChakraWriteOptions
+    from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
     from hub_core.chakra.traces import (
+        chakra_algorithm,
         chakra_bytes,
         chakra_messages,
         chakra_nodes,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Algorithm",
     "Buffer",
+    "ChakraReadOptions",
     "ChakraWriteOptions",
     "Collective",
     "CollectiveKind",
@@ -80,6 +82,7 @@ __all__ = [
     "VerifyReport",
     "Written",
     "__version__",
+    "chakra_algorithm",
     "chakra_bytes",
     "chakra_messages",
     "chakra_nodes",
@@ -103,9 +106,9 @@ __all__ = [
 
 _HOMES = {
     "hub_core.chakra.codec.nodes": "NodeTable NodeType",
-    "hub_core.chakra.formats": "ChakraWriteOptions",
+    "hub_core.chakra.formats": "ChakraReadOptions ChakraWriteOptions",
     "hub_core.chakra.traces": (
-        "chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"
+        "chakra_algorithm chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"
     ),
     "hub_core.documents.schema_check": "first_violation",
     "hub_core.documents.topologies": "topology_to_json",

@@ -1,4 +1,4 @@
-"""Execution traces for consumers outside the core: nodes of algorithms, files, single messages."""
+"""Execution traces for plugins: algorithms of traces, nodes of algorithms, files, messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.codec.nodes import NodeTable
 from hub_core.chakra.codec.records import located
 from hub_core.chakra.codec.wire import WireError, record_bounds, varint
-from hub_core.chakra.formats import ChakraWriteOptions
+from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
+from hub_core.chakra.read import read
 from hub_core.model import Algorithm
-from hub_core.plugin_api import WriteResult
+from hub_core.plugin_api import Source, WriteResult
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+
+
+def chakra_algorithm(source: Source, options: ChakraReadOptions) -> Algorithm:
+    """The algorithm of a set of traces, one part a rank, by the reader `chakra`.
+
+    Raises `InputError` for what is no algorithm.
+    """
+    return read(source, options)
 
 
 def chakra_bytes(algorithm: Algorithm) -> int:

@@ -146,6 +146,13 @@ class Session:
                 report=output.print_diagnostic,
             )
 
+    def own_topology(self, opened: OpenedAlgorithm) -> Topology | None:
+        """The network that IN states beside its algorithm, None where it states none."""
+        from hub_core.pipeline.topology_input import own_topology
+
+        with self.progress(f"reading the network of {opened.name}"):
+            return own_topology(opened, self.registry())
+
     def output_target(self, out: str, target_format: str | None, *, as_json: bool) -> ChosenOutput:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
         from hub_core.pipeline.outputs import chosen_writer
@@ -185,6 +192,8 @@ class Session:
             message = f"the {work} loses: {loss}"
             found = Diagnostic("lossy", message, Severity.WARNING, Location(target.out))
             output.print_diagnostic(found)
+        for note in whole.notes:
+            output.print_note(f"{target.out}: {note}")
         return whole
 
     def write_report(

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from hub_core.model.losses import Loss, LossPolicy, apply_policy, loss_object
     from hub_core.model.membership import collective_among, with_ranks_named
     from hub_core.model.messages import Messages, connection_keys, match_messages, pair_in_order
+    from hub_core.model.placement import PLACEMENT, placed, placement_of
     from hub_core.model.quantities import (
         format_bandwidth,
         format_bytes,
@@ -86,6 +87,7 @@ __all__ = [
     "COLUMN_DTYPES",
     "MAX_RANKS",
     "MAX_UNITS",
+    "PLACEMENT",
     "READING",
     "REDUCING",
     "ROOTED",
@@ -150,6 +152,8 @@ __all__ = [
     "parse_ranks",
     "parse_size",
     "parse_time",
+    "placed",
+    "placement_of",
     "positions_in",
     "region",
     "row_pointer",
@@ -183,6 +187,7 @@ _HOMES = {
     "hub_core.model.losses": "Loss LossPolicy apply_policy loss_object",
     "hub_core.model.membership": "collective_among with_ranks_named",
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
+    "hub_core.model.placement": "PLACEMENT placed placement_of",
     "hub_core.model.quantities": (
         "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"
     ),

@@ -11,6 +11,9 @@ CONGESTION_UNAWARE = "congestion-unaware"
 NETWORKS = (CONGESTION_AWARE, CONGESTION_UNAWARE)
 """ASTRA-sim's analytical network backends."""
 
+PUBLIC_RELEASE = "public"
+SYMBOLIC_BRANCH = "pull-request-343"
+
 BINARY_VARIABLE = "ASTRA_SIM_BIN"
 """The environment variable that names the simulator's binary."""
 
@@ -48,8 +51,9 @@ class AnalyticalOptions:
 class AstraFolderOptions:
     """Options of the writer `astra-sim`.
 
-    The last three are those of the writer `chakra`, which makes the traces, without `ranks`: a
-    folder runs as a whole, so all ranks are in it.
+    `simulator`: which ASTRA-sim will read the folder. The last three are those of the writer
+    `chakra`, which makes the traces, without `ranks`: a folder runs as a whole, so all ranks are in
+    it.
     """
 
     topology: str | None = option(
@@ -79,6 +83,13 @@ class AstraFolderOptions:
         None,
         "name of the algorithm's traces (default: the collective)",
     )
+    simulator: str = option(
+        OptionType.TEXT,
+        PUBLIC_RELEASE,
+        "which ASTRA-sim will run the folder: the public one reads sizes in bytes, "
+        "the branch of its pull request 343 sizes in chunks",
+        choices=(PUBLIC_RELEASE, SYMBOLIC_BRANCH),
+    )
     size: int | None = option(
         OptionType.SIZE,
         None,
@@ -95,6 +106,37 @@ class AstraFolderOptions:
         OptionType.BOOL,
         False,
         "write control dependencies as data dependencies, for readers that ignore them",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AstraFolderReadOptions:
+    """Options of the reader `astra-sim`; the last two are those of the reader `chakra`."""
+
+    algorithm: str | None = option(
+        OptionType.TEXT,
+        None,
+        "which algorithm, of a folder with several",
+    )
+    group: str | None = option(
+        OptionType.TEXT,
+        None,
+        "which communicator group runs it, where several do",
+    )
+    workload: str | None = option(
+        OptionType.TEXT,
+        None,
+        "prefix of the workload's traces in the folder, where it is not clear",
+    )
+    drop_dangling: bool = option(
+        OptionType.BOOL,
+        False,
+        "drop dependencies on nodes that are not in the file, and count them",
+    )
+    size: int | None = option(
+        OptionType.SIZE,
+        None,
+        "size of the collective that a foreign trace with sizes in bytes was made for",
     )
 
 

@@ -41,11 +41,14 @@ def world_of(
     topology: Topology,
     model: TimingModel,
     locate: Locate,
+    npu_of_rank: Int64Array,
     channel: Int64Array | None = None,
 ) -> SimulatedWorld:
     """The state before the start; `channel` (int64 per node) chooses the plane of a message.
 
-    Raises `InputError` for what cannot be simulated, at the place that `locate` gives.
+    Ranks start in the order of their numbers, which is that of their NPUs where these ascend, as
+    ASTRA-sim's groups have to. Raises `InputError` for what cannot be simulated, at the place that
+    `locate` gives.
     """
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)
@@ -53,7 +56,7 @@ def world_of(
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
     planes = _planes(topology, sends, channel)
     routed, route_of_send = _routed_pairs(nodes, rank, sends, planes)
-    network = _network(routed, nodes.num_ranks, topology, sizes, model)
+    network = _network(routed, npu_of_rank, topology, sizes, model)
     _check_rows(nodes, network)
     hops = np.diff(network.routes.indptr)[route_of_send]
     slowest_ns = network.arrival_ns.max(axis=1, initial=0)
@@ -83,12 +86,18 @@ def _routed_pairs(
 
 
 def _network(
-    routed: Int64Array, num_ranks: int, topology: Topology, sizes: Int64Array, model: TimingModel
+    routed: Int64Array,
+    npu_of_rank: Int64Array,
+    topology: Topology,
+    sizes: Int64Array,
+    model: TimingModel,
 ) -> SimulatedNetwork:
     """Routes and times for codes of `_routed_pairs`."""
-    planes, pair = np.divmod(routed, num_ranks**2)
-    sources, destinations = np.divmod(pair, num_ranks)
-    return network_between(topology, sources, destinations, sizes, model, planes)
+    ranks = len(npu_of_rank)
+    planes, pair = np.divmod(routed, ranks**2)
+    sources, destinations = np.divmod(pair, ranks)
+    ends = npu_of_rank[sources], npu_of_rank[destinations]
+    return network_between(topology, *ends, sizes, model, planes)
 
 
 def _check_rows(nodes: NodeTable, network: SimulatedNetwork) -> None:
