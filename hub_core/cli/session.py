@@ -100,8 +100,10 @@ class Session:
 
     def open_input(self, source: str, source_format: str | None = None) -> OpenedAlgorithm:
         """Open IN and find its reader; nothing but the first bytes is read yet."""
+        from hub_core.cli.memory import keep_freed_memory
         from hub_core.pipeline.inputs import open_algorithm
 
+        keep_freed_memory()
         return open_algorithm(
             source,
             format=source_format,

@@ -1,11 +1,11 @@
 """ASTRA-sim's event loop and the set orders that it follows, compiled by numba.
 
 The algorithm is a discrete-event simulation, one step of the model an event: events of one time
-stand in line in a bucket, buckets in a binary heap by (time, order of making). The model is that of the analytical backends of
-ASTRA-sim (public release of March 2026: `EventQueue`, `Link`, `Chunk` of astra-network-analytical,
-`CustomAlgorithm` and `CallbackTracker` of the simulator, `ETFeeder` version 3 of Chakra) with gcc's
-standard library. Messages are stored and forwarded whole; a link sends one at a time, first come,
-first served; the n-th receive of a key meets the n-th send of that key.
+stand in line in a bucket, buckets in a binary heap by (time, order of making). The model is that of
+the analytical backends of ASTRA-sim (public release of March 2026: `EventQueue`, `Link`, `Chunk` of
+astra-network-analytical, `CustomAlgorithm` and `CallbackTracker` of the simulator, `ETFeeder`
+version 3 of Chakra) with gcc's standard library. Messages are stored and forwarded whole; a link
+sends one at a time, first come, first served; the n-th receive of a key meets the n-th send of that key.
 
 Invariant: events come out in the order in which ASTRA-sim calls its callbacks, also within one
 nanosecond. That order decides who gets a link first, so the order of scheduling and the iteration
@@ -215,7 +215,7 @@ def run(world: SimulatedWorld, parents: NodeParents) -> bool:
         while world.bucket[place]["first"] >= 0:
             event = _next_event(place, world)
             ended = _happen(event & 3, event >> 2, now, world)
-            # A node that ends may issue others in the same instant: they queue behind what is there.
+            # A node that ends may issue others in the same instant, behind what is in line.
             for position in range(ended):
                 _finish(world.ended[position], now, world)
         _end_bucket(place, now, world)
@@ -472,7 +472,7 @@ def _next_event(place: Integer, world: SimulatedWorld) -> Integer:
     """Take the first event of a bucket that has one."""
     index = world.bucket[place]["first"]
     event = world.event[index]
-    item = event["item"]
+    item: Integer = event["item"]
     world.bucket[place]["first"] = event["next"]
     event["next"] = world.store[0]["returned"]
     world.store[0]["returned"] = index
@@ -494,24 +494,26 @@ def _end_bucket(place: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _taken_event(world: SimulatedWorld) -> Integer:
     """An event that is free."""
     store = world.store[0]
-    index = store["returned"]
+    index: Integer = store["returned"]
     if index >= 0:
         store["returned"] = world.event[index]["next"]
         return index
-    store["fresh"] += 1
-    return store["fresh"] - 1
+    index = store["fresh"]
+    store["fresh"] = index + 1
+    return index
 
 
 @_compiled
 def _taken_bucket(world: SimulatedWorld) -> Integer:
     """A bucket that is free."""
     store = world.store[1]
-    index = store["returned"]
+    index: Integer = store["returned"]
     if index >= 0:
         store["returned"] = world.bucket[index]["first"]
         return index
-    store["fresh"] += 1
-    return store["fresh"] - 1
+    index = store["fresh"]
+    store["fresh"] = index + 1
+    return index
 
 
 # --- binary heaps by (time, order of making) ---

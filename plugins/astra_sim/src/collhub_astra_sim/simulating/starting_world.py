@@ -34,6 +34,7 @@ from hub_core.network import Topology
 
 # The kernel counts nodes and hops in 32 bits.
 _MOST_ROWS = 1 << 31
+_ROWS_AT_A_TIME = 1 << 12
 # Fields of a node in which nothing has happened yet.
 _UNSET = ("start", "end", "next_message")
 
@@ -205,6 +206,10 @@ def _records(
 ) -> Records:
     """Records with these columns, 0 elsewhere."""
     records = np.zeros(shape, dtype)
-    for name, column in columns.items():
-        records[name] = column
+    whole = {name: np.broadcast_to(column, shape) for name, column in columns.items()}
+    # Some rows at a time, so that they stay in the cache until they have all their columns.
+    for first in range(0, len(records), _ROWS_AT_A_TIME):
+        some = slice(first, first + _ROWS_AT_A_TIME)
+        for name, column in whole.items():
+            records[name][some] = column[some]
     return records
