@@ -5,7 +5,8 @@ stand in line in a bucket, buckets in a binary heap by (time, order of making). 
 the analytical backends of ASTRA-sim (public release of March 2026: `EventQueue`, `Link`, `Chunk` of
 astra-network-analytical, `CustomAlgorithm` and `CallbackTracker` of the simulator, `ETFeeder`
 version 3 of Chakra) with gcc's standard library. Messages are stored and forwarded whole; a link
-sends one at a time, first come, first served; the n-th receive of a key meets the n-th send of that key.
+sends one at a time, first come, first served; the n-th receive of a key meets the n-th send of that
+key.
 
 Invariant: events come out in the order in which ASTRA-sim calls its callbacks, also within one
 nanosecond. That order decides who gets a link first, so the order of scheduling and the iteration
