@@ -190,13 +190,32 @@ class Session:
                 registry=self.registry(),
             )
         whole = replace(written, losses=(*losses, *written.losses))
-        for loss in whole.losses:
-            message = f"the {work} loses: {loss}"
-            found = Diagnostic("lossy", message, Severity.WARNING, Location(target.out))
-            output.print_diagnostic(found)
-        for note in whole.notes:
-            output.print_note(f"{target.out}: {note}")
+        _say_losses(whole, target.out, work)
         return whole
+
+    def write_topology(
+        self,
+        topology: Topology,
+        out: str,
+        target_format: str | None = None,
+        options: Mapping[str, str] | None = None,
+        *,
+        strict: bool = False,
+    ) -> Written:
+        """Write a network with the topology writer of a format, and say every loss."""
+        from hub_core.pipeline.outputs import write_topology
+
+        with self.progress(f"writing {out}"):
+            written = write_topology(
+                topology,
+                out,
+                format=target_format,
+                options=options,
+                policy=LossPolicy.REFUSE if strict else LossPolicy.WARN,
+                registry=self.registry(),
+            )
+        _say_losses(written, out, "conversion")
+        return written
 
     def write_report(
         self, shown: Shown, request: ReportRequest, out: str, report_format: str | None = None
@@ -289,6 +308,15 @@ class Session:
             message = "arguments of the program are given twice: by -O arguments and behind IN"
             raise UsageError(message)
         return {**options, "arguments": shlex.join(self.source_arguments)}
+
+
+def _say_losses(written: Written, out: str, work: str) -> None:
+    for loss in written.losses:
+        message = f"the {work} loses: {loss}"
+        found = Diagnostic("lossy", message, Severity.WARNING, Location(out))
+        output.print_diagnostic(found)
+    for note in written.notes:
+        output.print_note(f"{out}: {note}")
 
 
 def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) -> list[Diagnostic]:

@@ -19,7 +19,7 @@ from hub_core.model import InputError, Location, UsageError, parse_bandwidth, pa
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
-from hub_core.plugin_api import NoOptions, Source
+from hub_core.plugin_api import Artifact, NoOptions, Source, WriteResult
 
 SCHEMA = "collhub/topology-1"
 _SCHEMA_FILE = "topology-1.json"
@@ -66,6 +66,12 @@ def topology_from_json(source: Source) -> Topology:
         return _topology(source.name, root, links)
     except _DefectError as error:
         _fail(source.name, error.path, error.message, error.cure)
+
+
+def write(topology: Topology, options: NoOptions) -> WriteResult:
+    """Writer of the format `topology-json`; see `topology_to_json`."""
+    del options
+    return WriteResult([Artifact("", partial(topology_to_json, topology))])
 
 
 def topology_to_json(topology: Topology) -> bytes:

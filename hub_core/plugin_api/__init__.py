@@ -59,6 +59,7 @@ from hub_core.plugin_api.sources import Source, SourcePart, log_diagnostic
 from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
@@ -107,6 +108,7 @@ __all__ = [
     "Synthesizer",
     "TopologyBuilder",
     "TopologyReader",
+    "TopologyWriter",
     "WriteResult",
     "WrittenFiles",
     "assign",

@@ -336,7 +336,8 @@ def _take(
     for name, kind in shape.kinds.items():
         columns.kind[name][hits] = kind
     columns.groups.append((shape, hits))
-    return left[~is_same]
+    others: Int64Array = left[~is_same]
+    return others
 
 
 def _numbers(records: Bytes, slot: Slot) -> Int64Array:

@@ -20,6 +20,7 @@ from hub_core.plugin_api import (
     Simulator,
     Subject,
     TopologyReader,
+    TopologyWriter,
     hookimpl,
 )
 
@@ -71,6 +72,19 @@ NETWORK_YAML = TopologyReader(
     samples="collhub_astra_sim.networks.network_yaml:samples",
 )
 
+_NS3 = Format(
+    "ns3", "topology of ASTRA-sim's ns-3 backend, also SimAI's", (".txt",), signatures.NS3
+)
+_HTSIM = Format("htsim", "fat tree for htsim, also ASTRA-sim's", (".topo",), signatures.HTSIM)
+_NETWORKS = "collhub_astra_sim.networks"
+
+CABLES: Sequence[TopologyReader | TopologyWriter] = (
+    TopologyReader(_NS3, f"{_NETWORKS}.ns3_read:read", samples=f"{_NETWORKS}.samples:ns3"),
+    TopologyWriter(_NS3, f"{_NETWORKS}.ns3_write:write"),
+    TopologyReader(_HTSIM, f"{_NETWORKS}.htsim_read:read", samples=f"{_NETWORKS}.samples:htsim"),
+    TopologyWriter(_HTSIM, f"{_NETWORKS}.htsim_write:write"),
+)
+
 BINARY = Check(
     "astra-sim",
     Subject.INSTALLATION,
@@ -92,9 +106,9 @@ def collhub_consumers() -> Sequence[FormatWriter | Simulator]:
 
 
 @hookimpl
-def collhub_topologies() -> Sequence[TopologyReader]:
-    """Describe the readers of networks: files, and those in folders."""
-    return [NETWORK_YAML, FOLDER_NETWORK]
+def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
+    """Describe the readers of networks, files and those in folders, and the writers."""
+    return [NETWORK_YAML, FOLDER_NETWORK, *CABLES]
 
 
 @hookimpl
