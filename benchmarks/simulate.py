@@ -1,20 +1,24 @@
 """Measure the simulator `analytical` on ring all-reduces, beside plain Python and ASTRA-sim.
 
-    python benchmarks/simulate.py [--ranks 128 256] [--plain-ranks 32] [--runs 3]
+    python benchmarks/simulate.py [--ranks 128 256] [--plain-ranks 32] [--whole 256] [--runs 3]
 
-A line is a measurement: what, ranks, nodes, median CPU seconds, microseconds a node, the simulated
-time. Where ASTRA_SIM_BIN names the real simulator, it is run on the fewest ranks.
+The last lines are whole processes, `collhub simulate` on traces on disk: start, reading, verifying,
+simulating. A line is a measurement: what, ranks, nodes, median CPU seconds, microseconds a node,
+the simulated time. Where ASTRA_SIM_BIN names the real simulator, it is run on the fewest ranks.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import platform
 import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +51,9 @@ def main() -> None:
     parser.add_argument(
         "--plain-ranks", type=int, default=32, help="ranks of the comparison with plain Python"
     )
+    parser.add_argument(
+        "--whole", type=int, nargs="*", default=[256, 1024], help="ranks of whole processes"
+    )
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     libraries = f"numba {numba.__version__}, numpy {np.__version__}"
@@ -64,6 +71,8 @@ def main() -> None:
     for ranks in arguments.ranks:
         _measure_ring(ranks, arguments.runs)
     _run_binary(min(arguments.ranks))
+    for ranks in arguments.whole:
+        _measure_process(ranks, arguments.runs)
 
 
 def _row(
@@ -100,6 +109,33 @@ def _measure_ring(ranks: int, runs: int) -> None:
     if seconds is not None:
         ratio = f"{seconds} CPU s ({seconds / median:.0f} times ours)"
         print(f"  equal to ASTRA-sim, measured elsewhere at {ratio}; peak {peak:.2f} GB so far")
+
+
+def _measure_process(ranks: int, runs: int) -> None:
+    """`collhub simulate` on traces on disk: CPU seconds in all and in the system, peak memory."""
+    topology = f"ring:{ranks}?{CONSTANTS}"
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = Path(folder, "ring")
+        hub_core.write(ring_all_reduce(ranks), prefix, options={"size": f"{BYTES}B"})
+        command = [sys.executable, "-P", "-m", "hub_core.cli.main", "simulate", str(prefix)]
+        command += ["--topology", topology, "--json"]
+        used = [_process_seconds(command, ranks) for _ in range(runs)]
+    user = statistics.median(each[0] for each in used)
+    system = statistics.median(each[1] for each in used)
+    _print_row("collhub simulate, process", ranks, user + system, used[0][2])
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+    print(f"  {user:.2f} s user, {system:.2f} s system; peak {peak:.2f} GB so far")
+
+
+def _process_seconds(command: list[str], ranks: int) -> tuple[float, float, int]:
+    """(user seconds, system seconds, simulated time) of one process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    time_ns = json.loads(done.stdout)["time_ns"]
+    if ranks in MEASURED and time_ns != MEASURED[ranks][0]:
+        raise SystemExit(f"ASTRA-sim printed {MEASURED[ranks][0]} for {ranks} ranks")
+    return after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime, time_ns
 
 
 def _compare_with_plain(ranks: int, runs: int) -> None:

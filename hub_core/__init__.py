@@ -8,8 +8,9 @@ from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
     from hub_core.chakra.codec.nodes import NodeTable, NodeType
-    from hub_core.chakra.formats import TraceOptions
+    from hub_core.chakra.formats import ChakraReadOptions, TraceOptions
     from hub_core.chakra.traces import (
+        chakra_algorithm,
         chakra_bytes,
         chakra_messages,
         chakra_nodes,
@@ -50,21 +51,22 @@ if TYPE_CHECKING:
     from hub_core.version import __version__
 
 __all__ = [
-    "Algorithm", "Buffer", "Collective", "CollectiveKind", "Contributions", "CustomContract",
-    "Diagnostic", "HubError", "InputError", "Location", "Loss", "LossPolicy", "LossyError",
-    "NodeTable", "NodeType", "PluginError", "Provenance", "ReduceOp", "Registry", "Severity",
-    "SimulationResult", "StepKind", "StepTable", "StepTableBuilder", "Topology", "TraceOptions",
-    "UsageError", "VerifyReport", "Written", "__version__", "chakra_bytes", "chakra_messages",
-    "chakra_nodes", "chakra_record", "chakra_traces", "discover", "execute", "first_violation",
-    "installed_version", "names_from", "parse_topology", "read", "read_topology", "simulate",
-    "synthesize", "topology_to_json", "transform", "verify", "write",
+    "Algorithm", "Buffer", "ChakraReadOptions", "Collective", "CollectiveKind", "Contributions",
+    "CustomContract", "Diagnostic", "HubError", "InputError", "Location", "Loss", "LossPolicy",
+    "LossyError", "NodeTable", "NodeType", "PluginError", "Provenance", "ReduceOp", "Registry",
+    "Severity", "SimulationResult", "StepKind", "StepTable", "StepTableBuilder", "Topology",
+    "TraceOptions", "UsageError", "VerifyReport", "Written", "__version__", "chakra_algorithm",
+    "chakra_bytes", "chakra_messages", "chakra_nodes", "chakra_record", "chakra_traces",
+    "discover", "execute", "first_violation", "installed_version", "names_from",
+    "parse_topology", "read", "read_topology", "simulate", "synthesize", "topology_to_json",
+    "transform", "verify", "write",
 ]  # fmt: skip
 
 _HOMES = {
     "hub_core.chakra.codec.nodes": "NodeTable NodeType",
-    "hub_core.chakra.formats": "TraceOptions",
+    "hub_core.chakra.formats": "ChakraReadOptions TraceOptions",
     "hub_core.chakra.traces": (
-        "chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"
+        "chakra_algorithm chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"
     ),
     "hub_core.documents.schema_check": "first_violation",
     "hub_core.documents.topologies": "topology_to_json",

@@ -1,4 +1,4 @@
-"""Execution traces for consumers outside the core: nodes of algorithms, files, single messages."""
+"""Execution traces for plugins: algorithms of traces, nodes of algorithms, files, messages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.codec.records import located
 from hub_core.chakra.codec.wire import WireError, record_bounds, varint
 from hub_core.chakra.formats import ChakraWriteOptions, TraceOptions
+from hub_core.chakra.read import read as chakra_algorithm
 from hub_core.model import Algorithm
 from hub_core.plugin_api import WriteResult
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["chakra_bytes", "chakra_messages", "chakra_nodes", "chakra_record", "chakra_traces"]
+__all__ = [
+    "chakra_algorithm", "chakra_bytes", "chakra_messages", "chakra_nodes", "chakra_record",
+    "chakra_traces",
+]  # fmt: skip
 
 
 def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:

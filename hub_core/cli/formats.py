@@ -23,6 +23,7 @@ from hub_core.plugin_api.report_writer import ReportWriter, Shown
 from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.plugins import Provided, Registry
@@ -36,6 +37,7 @@ _DOES: dict[type[Offer], str] = {
     FormatReader: "read",
     FormatWriter: "write",
     TopologyReader: "read topology",
+    TopologyWriter: "write topology",
     ReportWriter: "draw",
     Synthesizer: "synthesize",
     AlgorithmPass: "transform",

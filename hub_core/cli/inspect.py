@@ -13,7 +13,10 @@ from hub_core.cli.session import Session
 from hub_core.cli.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
 from hub_core.cli.workload_survey import survey
 from hub_core.model.diagnostics import InputError
+from hub_core.model.placement import placement_of
 from hub_core.model.quantities import format_bytes, parse_size
+from hub_core.model.rank_lists import format_ranks
+from hub_core.pipeline.detection import CANONICAL_FORMAT
 from hub_core.plugin_api.command_line import (
     Assignments,
     assign,
@@ -25,6 +28,7 @@ from hub_core.plugin_api.command_line import (
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.pipeline.inputs import OpenedAlgorithm
 
 
 LISTED_LINKS = 10
@@ -64,21 +68,35 @@ def inspect(
     except InputError as error:
         if error.diagnostics[0].code != WORKLOAD_CODE:
             raise
-        print_survey(survey(opened.source), as_json)
+        # Without what may stand beside the traces.
+        traces = session.open_input(source, CANONICAL_FORMAT)
+        print_survey(survey(traces.source), as_json)
         return
     size = algorithm.collective_bytes if size is None else size
     with progress("inspecting"):
         sent, longest = traffic(algorithm, size), critical_path(algorithm.steps)
+    network = _network(session, opened)
     if as_json:
-        print_json(_object(opened.name, opened.format_name, algorithm, sent, longest))
+        print_json(_object(opened.name, opened.format_name, algorithm, network, sent, longest))
     else:
-        _print(opened.name, opened.format_name, algorithm, sent, longest)
+        _print(opened.name, opened.format_name, algorithm, network, sent, longest)
+
+
+def _network(session: Session, opened: OpenedAlgorithm) -> str | None:
+    """The network that IN states, by name; one that cannot be read is said, and no obstacle."""
+    try:
+        topology = session.own_topology(opened)
+    except InputError as error:
+        session.report(error.diagnostics)
+        return None
+    return None if topology is None else topology.name
 
 
 def _object(
     source: str,
     source_format: str,
     algorithm: Algorithm,
+    network: str | None,
     sent: Traffic,
     longest: CriticalPath | None,
 ) -> JsonValue:
@@ -93,6 +111,8 @@ def _object(
         "claims": {"in_place": collective.in_place, "out_of_place": collective.out_of_place},
         "has_contents": algorithm.has_contents,
         "num_ranks": collective.num_ranks,
+        "npus": list(placement_of(algorithm) or range(collective.num_ranks)),
+        "topology": network,
         "unit_count": collective.unit_count,
         "scratch_units": algorithm.scratch_units.tolist(),
         "collective_bytes": algorithm.collective_bytes,
@@ -135,6 +155,7 @@ def _print(
     source: str,
     source_format: str,
     algorithm: Algorithm,
+    network: str | None,
     sent: Traffic,
     longest: CriticalPath | None,
 ) -> None:
@@ -146,11 +167,12 @@ def _print(
         {
             "file": f"{source} ({source_format})",
             "collective": _said_collective(algorithm),
-            "ranks": str(collective.num_ranks),
+            "ranks": _said_ranks(algorithm),
             "units": f"{collective.unit_count}, scratch {scratch} at most",
             "size": "not stated"
             if algorithm.collective_bytes is None
             else format_bytes(algorithm.collective_bytes),
+            **({} if network is None else {"network": network}),
             "steps": f"{len(steps)}: {kinds}" if kinds else "0",
             "dependencies": f"{len(steps.data_indices)} data, {len(steps.control_indices)} control",
             "channels": str(_channels(algorithm)),
@@ -179,6 +201,11 @@ def _said_collective(algorithm: Algorithm) -> str:
     )
     root = "" if collective.root is None else f", root {collective.root}"
     return f"{collective.kind}{root}, {modes}"
+
+
+def _said_ranks(algorithm: Algorithm) -> str:
+    npus = placement_of(algorithm)
+    return f"{algorithm.num_ranks}" + ("" if npus is None else f", on NPUs {format_ranks(npus)}")
 
 
 def _said_path(longest: CriticalPath | None) -> str:

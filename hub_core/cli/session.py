@@ -102,8 +102,10 @@ class Session:
 
     def open_input(self, source: str, source_format: str | None = None) -> OpenedAlgorithm:
         """Open IN and find its reader; nothing but the first bytes is read yet."""
+        from hub_core.cli.memory import keep_freed_memory
         from hub_core.pipeline.inputs import open_algorithm
 
+        keep_freed_memory()
         return open_algorithm(
             source,
             format=source_format,
@@ -148,6 +150,13 @@ class Session:
                 report=output.print_diagnostic,
             )
 
+    def own_topology(self, opened: OpenedAlgorithm) -> Topology | None:
+        """The network that IN states beside its algorithm, None where it states none."""
+        from hub_core.pipeline.topology_input import own_topology
+
+        with self.progress(f"reading the network of {opened.name}"):
+            return own_topology(opened, self.registry())
+
     def output_target(self, out: str, request: OutputRequest) -> ChosenOutput:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
         from hub_core.pipeline.outputs import chosen_writer
@@ -181,11 +190,32 @@ class Session:
                 registry=self.registry(),
             )
         whole = replace(written, losses=(*losses, *written.losses))
-        for loss in whole.losses:
-            message = f"the {work} loses: {loss}"
-            found = Diagnostic("lossy", message, Severity.WARNING, Location(target.out))
-            output.print_diagnostic(found)
+        _say_losses(whole, target.out, work)
         return whole
+
+    def write_topology(
+        self,
+        topology: Topology,
+        out: str,
+        target_format: str | None = None,
+        options: Mapping[str, str] | None = None,
+        *,
+        strict: bool = False,
+    ) -> Written:
+        """Write a network with the topology writer of a format, and say every loss."""
+        from hub_core.pipeline.outputs import write_topology
+
+        with self.progress(f"writing {out}"):
+            written = write_topology(
+                topology,
+                out,
+                format=target_format,
+                options=options,
+                policy=LossPolicy.REFUSE if strict else LossPolicy.WARN,
+                registry=self.registry(),
+            )
+        _say_losses(written, out, "conversion")
+        return written
 
     def write_report(
         self, shown: Shown, request: ReportRequest, out: str, report_format: str | None = None
@@ -278,6 +308,15 @@ class Session:
             message = "arguments of the program are given twice: by -O arguments and behind IN"
             raise UsageError(message)
         return {**options, "arguments": shlex.join(self.source_arguments)}
+
+
+def _say_losses(written: Written, out: str, work: str) -> None:
+    for loss in written.losses:
+        message = f"the {work} loses: {loss}"
+        found = Diagnostic("lossy", message, Severity.WARNING, Location(out))
+        output.print_diagnostic(found)
+    for note in written.notes:
+        output.print_note(f"{out}: {note}")
 
 
 def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) -> list[Diagnostic]:

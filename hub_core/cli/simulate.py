@@ -13,7 +13,7 @@ from hub_core.cli.output import print_fields, print_json, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
 from hub_core.cli.step_times import write_step_times
-from hub_core.model import ExitCode, UsageError, format_bytes, format_time
+from hub_core.model import ExitCode, UsageError, format_bytes, format_ranks, format_time
 from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import (
     Assignments,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hub_core.cli.timing import Timing
     from hub_core.model import Algorithm, JsonValue
     from hub_core.network import Topology
+    from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.plugin_api import LinkLoad
 
 
@@ -44,8 +45,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     "--topology",
     "topology_text",
     metavar="T",
-    required=True,
-    help="For example ring:8, 'mesh:4x4?bandwidth=50GB/s', a file.",
+    help="For example ring:8, 'mesh:4x4?bandwidth=50GB/s', a file (default: that which IN states).",
 )
 @click.option(
     "--size",
@@ -73,7 +73,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
 def simulate(
     session: Session,
     source: str,
-    topology_text: str,
+    topology_text: str | None,
     size_text: str | None,
     backend: str,
     steps_out: str | None,
@@ -82,7 +82,7 @@ def simulate(
     assignments: Assignments,
     as_json: bool,
 ) -> int:
-    """Simulate the algorithm in IN on a topology.
+    """Simulate the algorithm in IN on a topology, by default on that which IN states.
 
     Exit 0 where every rank finishes, else 1 with the reasons.
     """
@@ -92,9 +92,10 @@ def simulate(
     if sizes is not None and len(sizes) > 1:
         _refuse_files({"--steps": steps_out, "--timeline": timeline_out})
     simulator_options = session.options_of(Simulator, backend)
-    topology = session.read_topology(topology_text)
+    stated = None if topology_text is None else session.read_topology(topology_text)
     opened = session.open_input(source, source_format)
     given = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
+    topology = stated or _own_topology(session, opened)
     algorithm = session.read_input(opened, given["reader"])
     timings = [
         _timing(session, algorithm, topology, size, backend, given["simulator"])
@@ -120,7 +121,7 @@ def _print(
     as_json: bool,
 ) -> None:
     if as_json:
-        print_json(_document(name, topology, backend, timings))
+        print_json(_document(name, algorithm, topology, backend, timings))
     elif len(timings) == 1:
         _print_one(algorithm, topology, timings[0])
     else:
@@ -178,6 +179,19 @@ def _refuse_files(given: Mapping[str, str | None]) -> None:
         raise UsageError(f"{named[0]} wants one size", cure="give for example --size 1MiB")
 
 
+def _own_topology(session: Session, opened: OpenedAlgorithm) -> Topology:
+    """The network of IN, which is said: the user did not name it."""
+    topology = session.own_topology(opened)
+    if topology is None:
+        raise UsageError(
+            f"{opened.name} states no network",
+            cure="give one, for example --topology ring:8",
+            code="no-topology",
+        )
+    session.say(f"on the network that {opened.name} states: {topology.name}")
+    return topology
+
+
 def _stated_size(name: str, algorithm: Algorithm) -> tuple[int, ...]:
     if algorithm.collective_bytes is None:
         raise UsageError(
@@ -187,13 +201,16 @@ def _stated_size(name: str, algorithm: Algorithm) -> tuple[int, ...]:
 
 
 def _document(
-    source: str, topology: Topology, backend: str, timings: Sequence[Timing]
+    source: str, algorithm: Algorithm, topology: Topology, backend: str, timings: Sequence[Timing]
 ) -> dict[str, JsonValue]:
     """One result as itself, several under `results`."""
+    from hub_core.model import placement_of
+
     head: dict[str, JsonValue] = {
         "schema": "collhub/report-simulate-1",
         "source": source,
         "topology": topology.name,
+        "npus": list(placement_of(algorithm) or range(algorithm.num_ranks)),
         "backend": backend,
     }
     if len(timings) == 1:
@@ -229,6 +246,9 @@ def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
 
 
 def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None:
+    from hub_core.model import placement_of
+
+    npus = placement_of(algorithm)
     size, time, bandwidth, bound, ratio = timing_cells(timing)
     exact = "" if timing.time_ns is None else f" ({timing.time_ns} ns)"
     ranks = f"{algorithm.num_ranks} ranks"
@@ -236,6 +256,7 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
         {
             "algorithm": f"{algorithm.collective.kind}, {ranks}, {len(algorithm.steps)} steps",
             "topology": f"{topology.name}: {topology.num_npus} NPUs, {topology.num_links} links",
+            **({} if npus is None else {"ranks on NPUs": format_ranks(npus)}),
             "size": size,
             "time": f"{time}{exact}",
             "bandwidth": bandwidth,

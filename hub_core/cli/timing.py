@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hub_core.model import Algorithm
+from hub_core.model import Algorithm, placement_of
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network import Topology, lower_bound_ns
 from hub_core.plugin_api import SimulationResult
@@ -56,7 +56,10 @@ def judged(
     algorithm: Algorithm, topology: Topology, collective_bytes: int, result: SimulationResult
 ) -> Timing:
     """Put a result beside the lower bound of the algorithm's collective on the topology."""
-    bound = lower_bound_ns(algorithm.collective, topology, collective_bytes)
+    # The bound is one of ranks on NPUs 0..n-1.
+    is_placed = placement_of(algorithm) is not None
+    collective = algorithm.collective
+    bound = None if is_placed else lower_bound_ns(collective, topology, collective_bytes)
     is_known = algorithm.collective.kind is not CollectiveKind.CUSTOM or algorithm.has_contents
     return Timing(
         collective_bytes,

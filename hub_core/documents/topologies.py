@@ -19,7 +19,7 @@ from hub_core.model import HubError, InputError, Location, parse_bandwidth, pars
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Link, Topology
-from hub_core.plugin_api import NoOptions, Source
+from hub_core.plugin_api import Artifact, NoOptions, Source, WriteResult
 
 SCHEMA = "collhub/topology-1"
 _SCHEMA_FILE = "topology-1.json"
@@ -46,6 +46,12 @@ def read(source: Source, options: NoOptions) -> Topology:
     if violation := first_violation(root, _SCHEMA_FILE):
         _fail(source.name, *violation)
     return _topology(source.name, root, links)
+
+
+def write(topology: Topology, options: NoOptions) -> WriteResult:
+    """Writer of the format `topology-json`; see `topology_to_json`."""
+    del options
+    return WriteResult([Artifact("", partial(topology_to_json, topology))])
 
 
 def topology_to_json(topology: Topology) -> bytes:

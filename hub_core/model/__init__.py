@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from hub_core.model.levels import Order, topological_levels
     from hub_core.model.losses import Loss, LossPolicy, apply_policy, loss_object
     from hub_core.model.messages import Messages, connection_keys, match_messages, pair_in_order
+    from hub_core.model.placement import PLACEMENT, placed, placement_of
     from hub_core.model.quantities import (
         format_bandwidth,
         format_bytes,
@@ -80,19 +81,20 @@ if TYPE_CHECKING:
     from hub_core.model.wording import action, describe, region
 
 __all__ = [
-    "ALL_RANKS", "CAP", "COLUMN_DEFAULTS", "COLUMN_DTYPES", "MAX_RANKS", "MAX_UNITS", "READING",
-    "REDUCING", "ROOTED", "WRITING", "Algorithm", "BoolArray", "Buffer", "Collective",
-    "CollectiveKind", "CollectiveTraits", "Contributions", "CustomContract", "Diagnostic",
-    "ExitCode", "Findings", "Float64Array", "HubError", "InputError", "Int64Array", "IntArray",
-    "JsonValue", "Location", "Loss", "LossPolicy", "LossyError", "MemoryLayout", "Messages",
-    "Order", "PluginError", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
-    "StepTableBuilder", "UsageError", "action", "apply_policy", "connection_keys",
-    "counted_positions", "csr", "describe", "diagnostic_object", "expanded_ranges",
-    "first_positions", "format_bandwidth", "format_bytes", "format_ranks", "format_time", "gather",
-    "group_of_entry", "group_pointer", "inverse", "is_sorted", "loss_object", "match_messages",
-    "message_bytes", "ordinals", "pair_in_order", "parse_bandwidth", "parse_ranks", "parse_size",
-    "parse_time", "positions_in", "region", "row_pointer", "rows_of", "run_lengths", "run_mask",
-    "run_starts", "sorted_ordinals", "topological_levels",
+    "ALL_RANKS", "CAP", "COLUMN_DEFAULTS", "COLUMN_DTYPES", "MAX_RANKS", "MAX_UNITS",
+    "PLACEMENT", "READING", "REDUCING", "ROOTED", "WRITING", "Algorithm", "BoolArray", "Buffer",
+    "Collective", "CollectiveKind", "CollectiveTraits", "Contributions", "CustomContract",
+    "Diagnostic", "ExitCode", "Findings", "Float64Array", "HubError", "InputError",
+    "Int64Array", "IntArray", "JsonValue", "Location", "Loss", "LossPolicy", "LossyError",
+    "MemoryLayout", "Messages", "Order", "PluginError", "Provenance", "ReduceOp", "Severity",
+    "StepKind", "StepTable", "StepTableBuilder", "UsageError", "action", "apply_policy",
+    "connection_keys", "counted_positions", "csr", "describe", "diagnostic_object",
+    "expanded_ranges", "first_positions", "format_bandwidth", "format_bytes", "format_ranks",
+    "format_time", "gather", "group_of_entry", "group_pointer", "inverse", "is_sorted",
+    "loss_object", "match_messages", "message_bytes", "ordinals", "pair_in_order",
+    "parse_bandwidth", "parse_ranks", "parse_size", "parse_time", "placed", "placement_of",
+    "positions_in", "region", "row_pointer", "rows_of", "run_lengths", "run_mask", "run_starts",
+    "sorted_ordinals", "topological_levels",
 ]  # fmt: skip
 
 _HOMES = {
@@ -116,6 +118,7 @@ _HOMES = {
     "hub_core.model.levels": "Order topological_levels",
     "hub_core.model.losses": "Loss LossPolicy apply_policy loss_object",
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
+    "hub_core.model.placement": "PLACEMENT placed placement_of",
     "hub_core.model.quantities": (
         "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"
     ),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
-from hub_core.pipeline.sources import Input, may_read
-from hub_core.plugin_api.formats import Format
+from hub_core.pipeline.sources import Input, has_signature, may_read
+from hub_core.plugin_api.formats import Format, Layout
 from hub_core.plugin_api.offers import Offer, noun_of
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.topology_reader import TopologyReader
@@ -32,7 +31,7 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
     if len(named) == 1:
         return named[0]
-    fitting = [found for found in named or able if _has_signature(opened.head, found.offer.format)]
+    fitting = [found for found in named or able if has_signature(opened.head, found.offer.format)]
     if len(fitting) == 1:
         return fitting[0]
     raise _undecided(opened, fitting or named, noun_of(kind), registry)
@@ -61,11 +60,9 @@ def may_be_topology_file(text: str, registry: Registry) -> bool:
 
 
 def _has_suffix(name: str, format: Format) -> bool:
-    return name.lower().endswith(tuple(suffix.lower() for suffix in format.suffixes))
-
-
-def _has_signature(head: bytes, format: Format) -> bool:
-    return bool(format.signature) and re.search(format.signature, head) is not None
+    # The suffixes of a folder are those of a file in it, which tells nothing of its own name.
+    suffixes = () if format.layout is Layout.FOLDER else format.suffixes
+    return name.lower().endswith(tuple(suffix.lower() for suffix in suffixes))
 
 
 def _undecided(

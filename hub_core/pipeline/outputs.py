@@ -9,6 +9,7 @@ from pathlib import Path
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import PluginError, UsageError
 from hub_core.model.losses import Loss, LossPolicy, apply_policy
+from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import Content, destination, name_defect
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.detection import writer_for
@@ -16,12 +17,14 @@ from hub_core.pipeline.inputs import PathText
 from hub_core.plugin_api.artifacts import WriteResult
 from hub_core.plugin_api.formats import Layout
 from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
+from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Provided, Registry
 
-_AnyWriter = Provided[FormatWriter] | Provided[ReportWriter]
+CANONICAL_TOPOLOGY = "topology-json"
+AnyWriter = Provided[FormatWriter] | Provided[ReportWriter] | Provided[TopologyWriter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,43 @@ def write(
     """
     registry = registry or discover()
     writer = chosen_writer(registry, str(out), format)
-    place = destination(str(out), writer.offer.format, force=force)
-    result = call(writer, WriteResult, algorithm, bound_options(writer, options))
+    return _written(writer, algorithm, str(out), options, policy, force=force)
+
+
+def write_topology(
+    topology: Topology,
+    out: str,
+    *,
+    format: str | None = None,
+    options: OptionText | None = None,
+    policy: LossPolicy = LossPolicy.WARN,
+    registry: Registry,
+) -> Written:
+    """Write a network to a file, or to standard output (`-`), as `write` does an algorithm.
+
+    A suffix that no format alone has means the hub's own document.
+    """
+    named = [
+        found.name
+        for found in registry.all(TopologyWriter)
+        if out.endswith(found.offer.format.suffixes)
+    ]
+    name = format or (named[0] if len(named) == 1 else CANONICAL_TOPOLOGY)
+    writer = registry.find(TopologyWriter, name)
+    return _written(writer, topology, out, options, policy, force=True)
+
+
+def _written(
+    writer: AnyWriter,
+    model: Algorithm | Topology,
+    out: str,
+    options: OptionText | None,
+    policy: LossPolicy,
+    *,
+    force: bool,
+) -> Written:
+    place = destination(out, writer.offer.format, force=force)
+    result = call(writer, WriteResult, model, bound_options(writer, options))
     losses = _losses(writer, result)
     apply_policy(losses, policy)
     return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))
@@ -104,7 +142,7 @@ def _report_writer(
     raise UsageError(f"{out!r} may be {names}", cure="name the file with the suffix of one")
 
 
-def _losses(writer: _AnyWriter, result: WriteResult) -> tuple[Loss, ...]:
+def _losses(writer: AnyWriter, result: WriteResult) -> tuple[Loss, ...]:
     with blame(writer):
         losses = tuple(result.losses)
     if not all(isinstance(loss, Loss) for loss in losses):
@@ -112,7 +150,7 @@ def _losses(writer: _AnyWriter, result: WriteResult) -> tuple[Loss, ...]:
     return losses
 
 
-def _contents(writer: _AnyWriter, result: WriteResult) -> Iterator[Content]:
+def _contents(writer: AnyWriter, result: WriteResult) -> Iterator[Content]:
     """The artifacts one by one, each checked: no name leads out of its place, none comes twice."""
     is_single = writer.offer.format.layout is Layout.FILE
     seen: set[str] = set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import PluginError, UsageError
+from hub_core.model.placement import placement_of
+from hub_core.model.rank_lists import format_ranks
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.plugin_api.simulator import SimulationRequest, SimulationResult, Simulator
@@ -23,22 +25,41 @@ def simulate(
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> SimulationResult:
-    """Time an algorithm with the simulator `backend`; rank r runs on NPU r. Raises `HubError`."""
+    """Time an algorithm for a collective of `collective_bytes` with the simulator `backend`.
+
+    Rank r runs on NPU r, unless the algorithm says otherwise (`placement_of`). Raises `HubError`.
+    """
     check_size(collective_bytes)
-    ranks, npus = algorithm.num_ranks, topology.num_npus
-    if npus < ranks:
-        raise UsageError(
-            f"topology {topology.name} has {npus} NPUs, the algorithm {ranks} ranks",
-            cure="choose a topology with at least one NPU a rank",
-            code="topology-too-small",
-        )
+    ranks, npus = algorithm.num_ranks, placement_of(algorithm)
+    _check_npus(topology, ranks, npus)
     simulator = (registry or discover()).find(Simulator, backend)
-    request = SimulationRequest(algorithm, topology, collective_bytes)
+    if npus is not None and not simulator.offer.places_ranks:
+        raise UsageError(
+            f"the algorithm runs on NPUs {format_ranks(npus)}, "
+            f"and {backend} simulates on NPUs 0 to n-1 alone",
+            cure=f"use the simulator {DEFAULT_SIMULATOR}",
+            code="placed",
+        )
+    request = SimulationRequest(algorithm, topology, collective_bytes, npus)
     result = call(simulator, SimulationResult, request, bound_options(simulator, options))
     if (times := len(result.rank_finish_ns)) != ranks:
         message = f"{simulator.plugin}: {backend} returned {times} times for {ranks} ranks"
         raise PluginError(message)
     return result
+
+
+def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) -> None:
+    """Refuse a topology without an NPU for every rank."""
+    count, needed = topology.num_npus, 1 + max(npus or (ranks - 1,))
+    if count < needed:
+        what = f"{ranks} ranks" if npus is None else f"ranks on NPUs {format_ranks(npus)}"
+        raise UsageError(
+            f"topology {topology.name} has {count} NPUs, the algorithm {what}",
+            cure="choose a topology with at least one NPU a rank"
+            if npus is None
+            else f"choose a topology of at least {needed} NPUs",
+            code="topology-too-small",
+        )
 
 
 def check_size(collective_bytes: int) -> None:

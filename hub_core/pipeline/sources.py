@@ -23,6 +23,7 @@ HEAD_BYTES = 4096
 MAX_FILE_BYTES = 4 << 30
 MAX_STREAM_BYTES = 1 << 30
 MAX_FOLDER_FILES = 1 << 16
+MAX_MARKERS = 64
 _CHUNK_BYTES = 1 << 20
 _READABLE_LAYOUTS = {
     Layout.FILE: (Layout.FILE, Layout.PREFIX),
@@ -35,7 +36,10 @@ Report = Callable[[Diagnostic], None]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An opened input: its source, the head (4096 bytes) of its first part, its layout."""
+    """An opened input: its source, the head (4096 bytes) of its first part, its layout.
+
+    Of a folder, the head of the file that tells its format.
+    """
 
     source: Source
     head: bytes
@@ -55,20 +59,30 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
     """Open a file, standard input (`-`), or a set of files; `formats`: which suffixes make sets.
 
     A set `PREFIX.<rank><suffix>` is named by its prefix, by one member, or by a folder that holds
-    no other set. Other folders are opened only for formats that are folders. Reads the head of the
-    first part; the rest is bounded and read on demand. Raises `InputError` for what is missing,
-    empty, unreadable or too large.
+    no other set. Other folders are opened only for formats that are folders. A set in a folder that
+    such a format tells, or in a folder of it, is opened as that folder under its own name: what
+    stands beside it may say what the set means. Reads the head of the first part; the rest is
+    bounded and read on demand. Raises `InputError` for what is missing, empty, unreadable or too
+    large.
     """
     text = os.fspath(path)
     if text == STANDARD_STREAM:
         return _stream(sys.stdin.buffer, "<stdin>", report)
     place = Path(text)
+    marker = _marker(place, formats) if place.is_dir() else None
+    if marker is not None:
+        return _folder(place, str(place), marker, report)
     if members := _find_set(place, formats):
+        prefix = members[0].file.parent / members[0].prefix
+        for around in (prefix.parent, prefix.parent.parent):
+            if (marker := _marker(around, formats)) is not None:
+                return _folder(around, str(prefix), marker, report)
         parts = tuple(_part(member.file, member.rank) for member in members)
-        prefix = str(members[0].file.parent / members[0].prefix)
-        return Input(Source(prefix, parts, report), _head(members[0].file), Layout.PREFIX)
+        return Input(Source(str(prefix), parts, report), _head(members[0].file), Layout.PREFIX)
     if place.is_dir():
-        return _folder(place, formats, report)
+        if not any(format.layout is Layout.FOLDER for format in formats):
+            raise _no_files(place, "rank files")
+        return _folder(place, str(place), b"", report)
     return _single(place, report)
 
 
@@ -141,18 +155,50 @@ def _single(place: Path, report: Report) -> Input:
     return Input(Source(str(place), (_part(place),), report), _head(place), Layout.FILE)
 
 
-def _folder(place: Path, formats: Sequence[Format], report: Report) -> Input:
-    name, one_or_set = str(place), "name one file, or a set of rank files by its prefix"
-    if not any(format.layout is Layout.FOLDER for format in formats):
-        raise _fault(name, "is a folder without rank files", one_or_set)
-    found = (file for file in place.rglob("*") if file.is_file())
-    files = sorted(itertools.islice(found, MAX_FOLDER_FILES + 1))
+def _marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
+    """The head of the file in a folder that tells which format the folder is, None without one."""
+    tellers = [f for f in formats if f.layout is Layout.FOLDER and f.signature]
+    suffixes = tuple({suffix for format in tellers for suffix in format.suffixes})
+    if not suffixes:
+        return None
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
+        for file in filter(Path.is_file, (folder / name for name in names[:MAX_MARKERS])):
+            with open(file, "rb") as opened:
+                head = opened.read(HEAD_BYTES)
+            if any(has_signature(head, format) for format in tellers):
+                return head
+    # Whatever cannot be looked at tells nothing; if it is the input itself, opening it says why.
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def has_signature(head: bytes, format: Format) -> bool:
+    """Whether the first bytes of a file are those of a format."""
+    return bool(format.signature) and re.search(format.signature, head) is not None
+
+
+def _folder(place: Path, name: str, head: bytes, report: Report) -> Input:
+    """All files of a folder, under the name that the user gave; `head`: of the file that tells."""
+    found = itertools.islice(
+        (file for file in place.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1
+    )
+    files = sorted(found)
     if len(files) > MAX_FOLDER_FILES:
-        message = f"holds more than {MAX_FOLDER_FILES} files"
-        raise _fault(name, message, "name a folder with fewer files")
+        raise _fault(
+            str(place),
+            f"holds more than {MAX_FOLDER_FILES} files",
+            "name a folder with fewer files, or the format with --from",
+        )
     if not files:
-        raise _fault(name, "is a folder without files", one_or_set)
-    return Input(Source(name, tuple(map(_part, files)), report), b"", Layout.FOLDER)
+        raise _no_files(place, "files")
+    return Input(Source(name, tuple(map(_part, files)), report), head, Layout.FOLDER)
+
+
+def _no_files(place: Path, what: str) -> InputError:
+    cure = "name one file, or a set of rank files by its prefix"
+    return _fault(str(place), f"is a folder without {what}", cure)
 
 
 def _part(file: Path, rank: int | None = None) -> SourcePart:

@@ -13,7 +13,7 @@ from hub_core.network.texts import TopologyFunction, build_topology
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import may_be_topology_file
-from hub_core.pipeline.inputs import PathText, Report, open_source
+from hub_core.pipeline.inputs import OpenedAlgorithm, PathText, Report, open_source
 from hub_core.pipeline.sources import STANDARD_STREAM
 from hub_core.plugin_api.sources import log_diagnostic
 from hub_core.plugin_api.topology_builder import TopologyBuilder
@@ -59,6 +59,18 @@ def read_topology(
     if npus is not None:
         topology = topology.subset(parse_ranks(npus))
     return topology if path == text else replace(topology, name=text)
+
+
+def own_topology(opened: OpenedAlgorithm, registry: Registry) -> Topology | None:
+    """The network that an input states beside its algorithm.
+
+    A topology reader of the same format reads it from the same source; None where there is none.
+    """
+    name = opened.format_name
+    if name not in {provided.name for provided in registry.all(TopologyReader)}:
+        return None
+    reader = registry.find(TopologyReader, name)
+    return call(reader, Topology, opened.source, bound_options(reader, None))
 
 
 @dataclass(slots=True)

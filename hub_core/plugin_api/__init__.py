@@ -31,6 +31,7 @@ from hub_core.plugin_api.command_line import (
     output_option,
     output_options,
     source_argument,
+    strict_flag,
     verify_option,
 )
 from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
@@ -59,6 +60,7 @@ from hub_core.plugin_api.sources import Source, SourcePart, log_diagnostic
 from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
@@ -69,8 +71,8 @@ __all__ = [
     "OpenedInput", "Option", "OptionType", "OptionValue", "OutputRequest", "OutputTarget",
     "PassReport", "Reference", "ReportRequest", "ReportWriter", "Shown", "SimulationRequest",
     "SimulationResult", "Simulator", "Source", "SourcePart", "Subject", "SynthesisRequest",
-    "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader", "WriteResult",
-    "WrittenFiles", "assign", "check_stdout", "declared_options", "from_option", "hookimpl",
-    "json_flag", "log_diagnostic", "option", "option_pairs", "output_option", "output_options",
-    "resolve", "source_argument", "verify_option",
+    "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader", "TopologyWriter",
+    "WriteResult", "WrittenFiles", "assign", "check_stdout", "declared_options", "from_option",
+    "hookimpl", "json_flag", "log_diagnostic", "option", "option_pairs", "output_option",
+    "output_options", "resolve", "source_argument", "strict_flag", "verify_option",
 ]  # fmt: skip

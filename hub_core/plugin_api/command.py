@@ -119,6 +119,20 @@ class CommandContext(Protocol):
         Under `request.strict`, losses are refused before anything is written.
         """
 
+    def write_topology(
+        self,
+        topology: Topology,
+        out: str,
+        target_format: str | None = None,
+        options: Mapping[str, str] | None = None,
+        *,
+        strict: bool = False,
+    ) -> WrittenFiles:
+        """Write a network with the topology writer of a format, by default by suffix.
+
+        Without either, as the hub's document. Losses are said; under `strict` they are refused.
+        """
+
     def write_report(
         self, shown: Shown, request: ReportRequest, out: str, report_format: str | None = None
     ) -> WrittenFiles:

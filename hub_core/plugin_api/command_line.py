@@ -26,9 +26,6 @@ _TO = click.option(
     metavar="FORMAT",
     help="Format of OUT (default: by suffix; none: Chakra traces).",
 )
-_STRICT = click.option(
-    "--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost."
-)
 _FORCE = click.option(
     "--force",
     is_flag=True,
@@ -72,7 +69,7 @@ def output_options(function: Function) -> Function:
 
     decorated: Any = gathering
     # The last decorator stands first in the help.
-    for decorate in (json_flag, _FORCE, _STRICT, verify_option, option_pairs, _TO):
+    for decorate in (json_flag, _FORCE, strict_flag, verify_option, option_pairs, _TO):
         decorated = decorate(decorated)
     result: Function = decorated
     return result
@@ -119,6 +116,13 @@ def verify_option(function: Function) -> Function:
         expose_value=False,
         callback=_kept_for_inputs,
         help="What to do with a wrong algorithm: exit 1, go on with warnings, or do not look.",
+    )(function)
+
+
+def strict_flag(function: Function) -> Function:
+    """`--strict`."""
+    return click.option(
+        "--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost."
     )(function)
 
 

@@ -20,7 +20,8 @@ class Format:
 
     `suffixes`: file name endings with the dot (`.xml`). `signature`: a regular expression (bytes)
     searched in the first 4096 bytes, empty for none. PREFIX: part files are
-    `PREFIX.<rank><suffix>`.
+    `PREFIX.<rank><suffix>`. FOLDER: both are those of a file directly in the folder that tells what
+    the folder is.
     """
 
     name: str

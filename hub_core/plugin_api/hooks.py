@@ -19,6 +19,7 @@ from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 API_VERSION = (1, 0)
@@ -43,8 +44,8 @@ def collhub_consumers() -> Sequence[FormatWriter | Simulator | Executor | Report
 
 
 @hookspec
-def collhub_topologies() -> Sequence[TopologyReader | TopologyBuilder]:
-    """Offer networks: readers of files, and builders for texts such as `ring:8`."""
+def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter | TopologyBuilder]:
+    """Offer networks: readers and writers of files, and builders for texts such as `ring:8`."""
     raise AssertionError("a specification is not called")
 
 

@@ -18,6 +18,7 @@ from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 Offer = (
@@ -28,6 +29,7 @@ Offer = (
     | Executor
     | ReportWriter
     | TopologyReader
+    | TopologyWriter
     | TopologyBuilder
     | AlgorithmPass
     | Check
@@ -54,6 +56,7 @@ OFFER_KINDS = (
     OfferKind(Executor, "executor", "collhub_consumers", "execute"),
     OfferKind(ReportWriter, "report writer", "collhub_consumers", "write"),
     OfferKind(TopologyReader, "topology reader", "collhub_topologies", "read"),
+    OfferKind(TopologyWriter, "topology writer", "collhub_topologies", "write"),
     OfferKind(TopologyBuilder, "topology builder", "collhub_topologies", "build"),
     OfferKind(AlgorithmPass, "pass", "collhub_passes", "run"),
     OfferKind(Check, "check", "collhub_checks", "run"),

@@ -32,11 +32,15 @@ class LocalWorkOptions:
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
-    """An algorithm for a collective of `collective_bytes` on a topology; rank r runs on NPU r."""
+    """An algorithm for a collective of `collective_bytes` on a topology.
+
+    `npus`: the NPU that every rank runs on, by default NPU r for rank r.
+    """
 
     algorithm: Algorithm
     topology: Topology
     collective_bytes: int
+    npus: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,11 @@ class Simulator:
     """Consumer: `simulate(request: SimulationRequest, options) -> SimulationResult`.
 
     An option `occupancy` with the choices of `Occupancy` says that it knows both link models.
+    `places_ranks`: it minds `SimulationRequest.npus`; others are not asked for placed algorithms.
     """
 
     name: str
     description: str
     simulate: Reference
     options: type = NoOptions
+    places_ranks: bool = False

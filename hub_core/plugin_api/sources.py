@@ -30,6 +30,8 @@ def log_diagnostic(diagnostic: Diagnostic) -> None:
 class Source:
     """What a reader gets: the name that the user gave, and the parts (one for FILE formats).
 
+    FOLDER: the parts are all files of the folder; the name is the folder or, where the user named a
+    set of rank files in it, the prefix of that set.
     `report`: where a reader says what it accepted but the user should know (warnings, notes);
     errors are raised.
     """

@@ -12,6 +12,7 @@ from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.sources import Source
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 COLLHUB_PLUGIN_API = API_VERSION
@@ -77,14 +78,15 @@ def collhub_consumers() -> Sequence[FormatWriter]:
 
 
 @hookimpl
-def collhub_topologies() -> Sequence[TopologyReader | TopologyBuilder]:
+def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter | TopologyBuilder]:
     """The topology document, and the builders behind texts such as `ring:8`."""
     reader = TopologyReader(
         _TOPOLOGY_JSON,
         "hub_core.documents.topologies:read",
         samples=f"{__name__}:topology_samples",
     )
-    return [reader, *_BUILDERS]
+    writer = TopologyWriter(_TOPOLOGY_JSON, "hub_core.documents.topologies:write")
+    return [reader, writer, *_BUILDERS]
 
 
 @hookimpl

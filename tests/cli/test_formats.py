@@ -12,6 +12,7 @@ def test_the_core_alone_reads_and_writes_its_canonical_forms(collhub) -> None:
         ("json", "read"),
         ("json", "write"),
         ("topology-json", "read topology"),
+        ("topology-json", "write topology"),
     }
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import hub_core
 from hub_core.cli.sizes import parse_sizes
 from hub_core.model.diagnostics import UsageError
+from hub_core.model.placement import placed
 
 pytestmark = pytest.mark.usefixtures("simulator")
 RING = "ring:4?bandwidth=50GB/s&latency=500ns"
@@ -187,3 +189,20 @@ def test_a_timeline_wants_one_size(collhub, ring: Path, tmp_path: Path) -> None:
         tmp_path / "trace.json",
     )
     assert (run.code, "--timeline wants one size" in run.error_lines[0]) == (2, True)
+
+
+def test_a_topology_is_needed_where_the_source_states_none(collhub, ring: Path) -> None:
+    run = collhub("simulate", ring, "--size", "1MiB")
+    assert (run.code, run.error_lines) == (
+        2,
+        [f"error: {ring} states no network; give one, for example --topology ring:8"],
+    )
+
+
+def test_placed_ranks_are_told_and_have_no_bound(collhub, ring: Path, tmp_path: Path) -> None:
+    out = tmp_path / "placed.json"
+    hub_core.write(placed(hub_core.read(ring), (0, 2, 4, 6)), out)
+    arguments = ("simulate", out, "--topology", "ring:8", "--size", "1MiB")
+    assert "ranks on NPUs  0,2,4,6" in collhub(*arguments).out
+    report = collhub(*arguments, "--json").report()
+    assert (report["npus"], report["bound_ns"]) == ([0, 2, 4, 6], None)

@@ -13,10 +13,13 @@ import pytest
 import hub_core
 from hub_core.model.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
 from hub_core.model.losses import Loss, LossPolicy
+from hub_core.model.placement import placed
 from hub_core.network.links import Occupancy
 from hub_core.pipeline.checks import check_installation
 from hub_core.pipeline.execution import execute
+from hub_core.pipeline.inputs import open_algorithm
 from hub_core.pipeline.synthesis import synthesize
+from hub_core.pipeline.topology_input import own_topology
 from hub_core.plugin_api import (
     Artifact,
     Check,
@@ -39,6 +42,7 @@ from hub_core.plugin_api import (
     SynthesisRequest,
     SynthesisResult,
     Synthesizer,
+    TopologyReader,
     WriteResult,
     option,
     resolve,
@@ -310,6 +314,39 @@ def test_simulation_needs_bytes_and_npus(offering: Offering) -> None:
         hub_core.simulate(
             RING, hub_core.parse_topology("ring:3"), 8, backend="s", registry=registry
         )
+
+
+def test_placed_ranks_reach_only_simulators_that_place_them(offering: Offering) -> None:
+    seen: list[object] = []
+
+    def work(request: Any, options: object) -> SimulationResult:
+        seen.append(request.npus)
+        return SimulationResult((1,) * 4)
+
+    on_others = placed(RING, (0, 2, 4, 6))
+    ring = hub_core.parse_topology("ring:8")
+    able = offering(Simulator("s", "d", "m:f", places_ranks=True), work=work)
+    hub_core.simulate(on_others, ring, 8, backend="s", registry=able)
+    hub_core.simulate(RING, ring, 8, backend="s", registry=able)
+    assert seen == [(0, 2, 4, 6), None]
+    unable = offering(Simulator("s", "d", "m:f"), work=work)
+    with pytest.raises(UsageError, match=r"NPUs 0,2,4,6, and s simulates on NPUs 0 to n-1 alone"):
+        hub_core.simulate(on_others, ring, 8, backend="s", registry=unable)
+    small = hub_core.parse_topology("ring:6")
+    with pytest.raises(UsageError, match=r"ring:6 has 6 NPUs, .*at least 7 NPUs"):
+        hub_core.simulate(on_others, small, 8, backend="s", registry=able)
+
+
+def test_network_of_an_input_is_read_by_the_topology_reader_of_its_format(
+    tmp_path: Path, offering: Offering
+) -> None:
+    (tmp_path / "x.note").write_bytes(b"x")
+    reader = FormatReader(NOTES, "m:f")
+    alone = offering(reader)
+    opened = open_algorithm(tmp_path / "x.note", registry=alone)
+    assert own_topology(opened, alone) is None
+    beside = offering(reader, TopologyReader(NOTES, "m:f"), work=lambda *arguments: RING_NET)
+    assert own_topology(opened, beside) is RING_NET
 
 
 def test_synthesizer_gets_its_declared_options(offering: Offering) -> None:

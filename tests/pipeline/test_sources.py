@@ -166,3 +166,47 @@ def test_hash_covers_all_parts(ring: Path) -> None:
     before = _open(ring).source.sha256()
     ring.with_name("ring.10.et").write_bytes(b"changed")
     assert _open(ring).source.sha256() != before
+
+
+TOLD = Format("bundle", "d", (".json",), rb'"bundle"', layout=Layout.FOLDER)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A folder that a file tells, with one set beside that file and another one deeper."""
+    folder = tmp_path / "bundle"
+    (folder / "deep").mkdir(parents=True)
+    for prefix in ("ring", "deep/tree"):
+        for rank in range(2):
+            (folder / f"{prefix}.{rank}.et").write_bytes(b"rank")
+    (folder / "a.json").write_bytes(b"{}")
+    (folder / "what.json").write_bytes(b'{"bundle": 1}')
+    return folder
+
+
+@pytest.mark.parametrize("named", ["", "ring", "ring.1.et", "deep", "deep/tree", "deep/tree.0.et"])
+def test_set_in_a_folder_that_a_file_tells_is_opened_as_the_folder(
+    bundle: Path, named: str
+) -> None:
+    opened = _open(bundle / named, SETS, TOLD)
+    assert (opened.layout, opened.head) == (Layout.FOLDER, b'{"bundle": 1}')
+    assert len(opened.source.parts) == 6
+    prefixes = {"": "", "deep": "deep/tree"}
+    prefix = prefixes.get(named, named.removesuffix(".1.et").removesuffix(".0.et"))
+    assert opened.source.name == str(bundle / prefix)
+
+
+def test_set_is_a_set_where_no_file_tells_a_folder(bundle: Path) -> None:
+    (bundle / "what.json").unlink()
+    assert _open(bundle / "ring", SETS, TOLD).layout is Layout.PREFIX
+
+
+def test_set_is_a_set_where_no_format_is_such_a_folder(bundle: Path) -> None:
+    assert _open(bundle / "ring", SETS, FOLDERS).layout is Layout.PREFIX
+
+
+def test_file_that_cannot_be_opened_tells_no_folder(bundle: Path) -> None:
+    (bundle / "a.json").unlink()
+    (bundle / "a.json").symlink_to("nowhere")
+    os.mkfifo(bundle / "b.json")
+    assert _open(bundle, SETS, TOLD).layout is Layout.FOLDER

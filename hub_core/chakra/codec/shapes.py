@@ -176,8 +176,8 @@ class _Lesson:
         # Beyond the record the mask is 0: the bytes there belong to the next one.
         spare = -len(self._content) % _LANE
         content = np.frombuffer(self._content, np.uint8)
-        self._shape.template = np.pad(content, (0, spare)).view(np.uint64)
         self._shape.mask = np.pad(self._mask, (0, spare)).view(np.uint64)
+        self._shape.template = np.pad(content & self._mask, (0, spare)).view(np.uint64)
         return self._shape
 
     def _field(self, item: Field) -> None:
@@ -309,8 +309,8 @@ def _take(
     """Decode those of the `left` records that have this shape; return the others."""
     chosen = window if len(left) == len(window) else window[left]
     # The bits that the shape fixes: tags, names, lengths, continuation bits.
-    differs = (chosen.view(np.uint64) ^ shape.template) & shape.mask
-    is_same = ~differs.any(axis=1)
+    fixed = chosen.view(np.uint64) & shape.mask
+    is_same = np.all(fixed == shape.template, axis=1)
     hits = rows[left[is_same]]
     if not len(hits):
         return left
@@ -320,7 +320,8 @@ def _take(
     for name, kind in shape.kinds.items():
         columns.kind[name][hits] = kind
     columns.groups.append((shape, hits))
-    return left[~is_same]
+    others: Int64Array = left[~is_same]
+    return others
 
 
 def _numbers(records: Bytes, slot: Slot) -> Int64Array:

@@ -6,7 +6,6 @@ holds 7 bits a byte, the lowest first; bit 7 says that another byte follows.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
@@ -71,14 +70,21 @@ def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
     Raises `WireError` for a file that ends inside a record, a length of more than 5 bytes, and an
     empty record other than the first one.
     """
-    starts, ends = array("q"), array("q")
+    starts: list[int] = []
+    ends: list[int] = []
     position, size = 0, len(content)
     while position < size:
         length_at = position
         length = content[position]
         position += 1
         if length >= 128:
-            length, position = _read_varint(content, length_at, size, _MAX_SHORT_VARINT)
+            following = content[position] if position < size else 128
+            # Nearly all lengths have two bytes at most, and a call takes as long as all the rest.
+            if following < 128:
+                length += (following << 7) - 128
+                position += 1
+            else:
+                length, position = _read_varint(content, length_at, size, _MAX_SHORT_VARINT)
         elif not length and starts:
             raise WireError("a node record of length 0", length_at, "empty-record")
         starts.append(position)
@@ -87,7 +93,7 @@ def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
     if position > size:
         reason = f"the file is truncated: {position - size} bytes of its last record are missing"
         raise WireError(reason, starts[-1], "truncated")
-    return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
+    return np.asarray(starts, np.int64), np.asarray(ends, np.int64)
 
 
 def walk(content: bytes, start: int, stop: int) -> Iterator[Field]:

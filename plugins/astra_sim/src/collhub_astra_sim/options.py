@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core import TraceOptions
+from hub_core import ChakraReadOptions, TraceOptions
 from hub_core.plugin_api import LocalWorkOptions, OptionType, option
 
 CONGESTION_AWARE = "congestion-aware"
 CONGESTION_UNAWARE = "congestion-unaware"
 NETWORKS = (CONGESTION_AWARE, CONGESTION_UNAWARE)
 """ASTRA-sim's analytical network backends."""
+
+PUBLIC_RELEASE = "public"
+SYMBOLIC_BRANCH = "pull-request-343"
 
 BINARY_VARIABLE = "ASTRA_SIM_BIN"
 """The environment variable that names the simulator's binary."""
@@ -37,7 +40,10 @@ class AnalyticalOptions(LocalWorkOptions):
 
 @dataclass(frozen=True, slots=True)
 class AstraFolderOptions(TraceOptions):
-    """Options of the writer `astra-sim`: those of its traces, and those of its network."""
+    """Options of the writer `astra-sim`: those of its traces, and those of its network.
+
+    `simulator`: which ASTRA-sim will read the folder.
+    """
 
     topology: str | None = option(
         OptionType.TEXT,
@@ -65,6 +71,34 @@ class AstraFolderOptions(TraceOptions):
         OptionType.TEXT,
         None,
         "name of the algorithm's traces (default: the collective)",
+    )
+    simulator: str = option(
+        OptionType.TEXT,
+        PUBLIC_RELEASE,
+        "which ASTRA-sim will run the folder: the public one reads sizes in bytes, "
+        "the branch of its pull request 343 sizes in chunks",
+        choices=(PUBLIC_RELEASE, SYMBOLIC_BRANCH),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AstraFolderReadOptions(ChakraReadOptions):
+    """Options of the reader `astra-sim`: those of its traces, and what to take of a folder."""
+
+    algorithm: str | None = option(
+        OptionType.TEXT,
+        None,
+        "which algorithm, of a folder with several",
+    )
+    group: str | None = option(
+        OptionType.TEXT,
+        None,
+        "which communicator group runs it, where several do",
+    )
+    workload: str | None = option(
+        OptionType.TEXT,
+        None,
+        "prefix of the workload's traces in the folder, where it is not clear",
     )
 
 

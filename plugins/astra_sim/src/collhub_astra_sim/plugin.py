@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_astra_sim.options import AnalyticalOptions, AstraBinaryOptions, AstraFolderOptions
+from collhub_astra_sim.networks import signatures
+from collhub_astra_sim.options import (
+    AnalyticalOptions,
+    AstraBinaryOptions,
+    AstraFolderOptions,
+    AstraFolderReadOptions,
+)
 from hub_core.plugin_api import (
     Check,
     Format,
+    FormatReader,
     FormatWriter,
     Layout,
     Simulator,
     Subject,
     TopologyReader,
+    TopologyWriter,
     hookimpl,
 )
 
@@ -23,6 +31,7 @@ ANALYTICAL = Simulator(
     "ASTRA-sim's analytical timing model, exact to the cycle, on any topology",
     "collhub_astra_sim.simulating.analytical:simulate",
     AnalyticalOptions,
+    places_ranks=True,
 )
 
 ASTRA_SIM = Simulator(
@@ -30,17 +39,26 @@ ASTRA_SIM = Simulator(
     "the real ASTRA-sim (analytical backends), run as a program that the user names",
     "collhub_astra_sim.running.binary_simulator:simulate",
     AstraBinaryOptions,
+    places_ranks=True,
 )
 
-FOLDER = FormatWriter(
-    Format(
-        "astra-sim",
-        "a folder that ASTRA-sim runs as it is: traces, configurations and run.sh",
-        (),
-        layout=Layout.FOLDER,
-    ),
-    "collhub_astra_sim.folders.write:write",
-    AstraFolderOptions,
+_FOLDER = Format(
+    "astra-sim",
+    "a folder that ASTRA-sim runs as it is: traces, configurations and run.sh",
+    # The system configuration tells such a folder: it names custom algorithms.
+    (".json",),
+    rb'"([a-z-]+-implementation-custom|per-node-custom-implementation)"',
+    layout=Layout.FOLDER,
+)
+
+FOLDER = FormatWriter(_FOLDER, "collhub_astra_sim.folders.write:write", AstraFolderOptions)
+
+FOLDER_READER = FormatReader(_FOLDER, "collhub_astra_sim.folders.read:read", AstraFolderReadOptions)
+
+FOLDER_NETWORK = TopologyReader(
+    _FOLDER,
+    "collhub_astra_sim.folders.read:read_network",
+    samples="collhub_astra_sim.folders.samples:samples",
 )
 
 NETWORK_YAML = TopologyReader(
@@ -48,10 +66,23 @@ NETWORK_YAML = TopologyReader(
         "astra-sim-network",
         "network YAML of ASTRA-sim",
         (".yml", ".yaml"),
-        rb"(?m)^(topology|npus_count)[ \t]*:",
+        signatures.NETWORK_YAML,
     ),
     "collhub_astra_sim.networks.network_yaml:read",
     samples="collhub_astra_sim.networks.network_yaml:samples",
+)
+
+_NS3 = Format(
+    "ns3", "topology of ASTRA-sim's ns-3 backend, also SimAI's", (".txt",), signatures.NS3
+)
+_HTSIM = Format("htsim", "fat tree for htsim, also ASTRA-sim's", (".topo",), signatures.HTSIM)
+_NETWORKS = "collhub_astra_sim.networks"
+
+CABLES: Sequence[TopologyReader | TopologyWriter] = (
+    TopologyReader(_NS3, f"{_NETWORKS}.ns3_read:read", samples=f"{_NETWORKS}.samples:ns3"),
+    TopologyWriter(_NS3, f"{_NETWORKS}.ns3_write:write"),
+    TopologyReader(_HTSIM, f"{_NETWORKS}.htsim_read:read", samples=f"{_NETWORKS}.samples:htsim"),
+    TopologyWriter(_HTSIM, f"{_NETWORKS}.htsim_write:write"),
 )
 
 BINARY = Check(
@@ -63,15 +94,21 @@ BINARY = Check(
 
 
 @hookimpl
+def collhub_producers() -> Sequence[FormatReader]:
+    """Describe the reader of folders."""
+    return [FOLDER_READER]
+
+
+@hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | Simulator]:
     """Describe the writer of folders and the simulators."""
     return [FOLDER, ANALYTICAL, ASTRA_SIM]
 
 
 @hookimpl
-def collhub_topologies() -> Sequence[TopologyReader]:
-    """Describe the reader of network files."""
-    return [NETWORK_YAML]
+def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
+    """Describe the readers of networks, files and those in folders, and the writers."""
+    return [NETWORK_YAML, FOLDER_NETWORK, *CABLES]
 
 
 @hookimpl

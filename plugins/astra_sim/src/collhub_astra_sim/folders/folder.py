@@ -36,11 +36,13 @@ from hub_core.plugin_api import Artifact, WriteResult
 class AstraFolder:
     """Contents of a folder.
 
-    `run_as`: the collective under which ASTRA-sim knows the algorithm. `comm_size`: bytes in its
-    workload node. `traces`: of the algorithm. `losses`: of traces and folder together.
+    `collective_bytes`: the size that the traces are written for. `run_as`: the collective under
+    which ASTRA-sim knows the algorithm. `comm_size`: bytes in its workload node. `traces`: of the
+    algorithm. `losses`: of traces and folder together.
     """
 
     name: str
+    collective_bytes: int
     run_as: CollectiveKind
     comm_size: int
     placement: WorldPlacement
@@ -95,10 +97,13 @@ class AstraFolder:
         }
 
     def _script(self) -> str:
+        ranks = len(self.placement.members)
+        what = f"{self.name}: {self.run_as} of {self.collective_bytes} bytes on {ranks} ranks"
         return script(
             self.placement.npus,
             self._trace_prefix,
-            len(self.placement.members),
+            ranks,
+            what,
             is_congestion_aware=self.is_congestion_aware,
             has_groups=self.placement.is_part,
         )

@@ -6,17 +6,25 @@ import numpy as np
 
 from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
 from collhub_astra_sim.networks.expressible import AstraNetwork
+from collhub_astra_sim.options import (
+    CONGESTION_AWARE,
+    PUBLIC_RELEASE,
+    SYMBOLIC_BRANCH,
+    AstraFolderOptions,
+)
 from hub_core import NodeTable, NodeType
 from hub_core.model import Algorithm, Int64Array, Location, Loss
 from hub_core.network import link_times_ns
 
 
 def own_losses(
-    algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool
+    algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, options: AstraFolderOptions
 ) -> tuple[Loss, ...]:
     """All losses that the folder adds to those of its traces."""
+    is_congestion_aware = options.network == CONGESTION_AWARE
     found = (
         _collective_loss(algorithm),
+        _unread_sizes(options),
         _instant_messages(algorithm, nodes, network, is_congestion_aware),
     )
     return tuple(loss for loss in found if loss is not None)
@@ -36,6 +44,24 @@ def _collective_loss(algorithm: Algorithm) -> Loss | None:
         "system.json, workload traces",
         "ASTRA-sim has no custom algorithms for it; "
         "it runs under the name all-reduce, with the same times",
+    )
+
+
+def _unread_sizes(options: AstraFolderOptions) -> Loss | None:
+    """Sizes that the simulator for which the folder is written does not read."""
+    unread = {PUBLIC_RELEASE: "symbolic", SYMBOLIC_BRANCH: "absolute"}[options.simulator]
+    if options.dialect != unread:
+        return None
+    units = {"symbolic": "chunks", "absolute": "bytes"}[unread]
+    known = {"symbolic": "the public ASTRA-sim", "absolute": "the branch of pull request 343"}
+    cures = {
+        "symbolic": f"write -O dialect=both, or ask for its reader, -O simulator={SYMBOLIC_BRANCH}",
+        "absolute": "write -O dialect=both",
+    }
+    return Loss(
+        f"sizes in {units} alone (dialect={unread})",
+        "traces",
+        f"{known[unread]} does not read them and aborts; {cures[unread]}",
     )
 
 

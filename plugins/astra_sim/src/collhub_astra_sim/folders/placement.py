@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from collhub_astra_sim.options import AstraFolderOptions
-from hub_core.model import UsageError
+from hub_core.model import Algorithm, UsageError, placement_of
 from hub_core.network import Topology
 
 _MOST_NPUS = 1 << 20
@@ -25,11 +25,16 @@ class WorldPlacement:
         return len(self.members) < self.npus
 
 
-def placement_of(
-    num_ranks: int, topology: Topology | None, options: AstraFolderOptions
+def world_placement(
+    algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
 ) -> WorldPlacement:
-    """The placement by the options `group` and `npus`. Raises `UsageError`."""
-    members = _members(options.group, num_ranks)
+    """The placement by the options `group` and `npus`, or else by the algorithm's own.
+
+    Raises `UsageError`.
+    """
+    own = placement_of(algorithm)
+    stated = options.group or (",".join(map(str, own)) if own is not None else None)
+    members = _members(stated, algorithm.num_ranks)
     npus = _npus(topology, options, members)
     if npus > _MOST_NPUS:
         raise UsageError(

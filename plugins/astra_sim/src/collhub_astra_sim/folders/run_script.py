@@ -42,13 +42,20 @@ def handles_needed(npus: int) -> int:
 
 
 def script(
-    npus: int, trace_prefix: str, num_ranks: int, *, is_congestion_aware: bool, has_groups: bool
+    npus: int,
+    trace_prefix: str,
+    num_ranks: int,
+    what: str,
+    *,
+    is_congestion_aware: bool,
+    has_groups: bool,
 ) -> str:
-    """The POSIX shell script.
+    """The POSIX shell script; `what` says what is simulated.
 
     It ends with 0 only where all ranks finished: the simulator ends with 0 when ranks hang.
     """
     values = {
+        "@WHAT@": what,
         "@NAME@": BINARY_NAMES[is_congestion_aware],
         "@NPUS@": str(npus),
         "@RANKS@": str(num_ranks),
@@ -64,6 +71,7 @@ def script(
 
 # A backslash at the end of a line joins it with the next one, a doubled one stays in the script.
 _SCRIPT = """#!/bin/sh
+# @WHAT@.
 # Run ASTRA-sim on this folder:  ASTRA_SIM_BIN=.../@NAME@ ./run.sh [more options]
 # The exit status is 0 only if every rank finished; \
 the simulator itself ends with 0 when ranks hang.

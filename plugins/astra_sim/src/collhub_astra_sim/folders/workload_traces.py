@@ -11,23 +11,30 @@ from hub_core.model import CollectiveKind
 GROUP = "1"
 """The communicator group of the algorithm; 0 means all ranks."""
 
+ALL_RANKS_GROUPS = ("", "0")
+"""What workload nodes of all ranks state as their group, where they state one."""
+
 _VERSION = "0.0.4"
-# `CollectiveCommType` of the Chakra schema; ASTRA-sim takes no custom algorithm for others.
-_COMM_TYPES = {
+COMM_TYPES = {
     CollectiveKind.ALL_REDUCE: 0,
     CollectiveKind.ALL_GATHER: 2,
     CollectiveKind.ALL_TO_ALL: 6,
     CollectiveKind.REDUCE_SCATTER: 7,
 }
-COLLECTIVE_KEYS = {kind: f"{kind}-implementation-custom" for kind in _COMM_TYPES}
+"""`CollectiveCommType` of the Chakra schema; ASTRA-sim takes no custom algorithm for others."""
+
+COLLECTIVE_KEYS = {kind: f"{kind}-implementation-custom" for kind in COMM_TYPES}
 """Keys of the system JSON that name the algorithm of a collective; others have none."""
+
+PER_NODE_KEY = "per-node-custom-implementation"
+"""Key of the system JSON that names a YAML map of workload nodes to algorithms; it goes first."""
 
 
 def collective_workload(kind: CollectiveKind, comm_size: int, *, in_group: bool) -> bytes:
     """The trace of a rank that takes part: one COMM_COLL_NODE of a `kind` in `COLLECTIVE_KEYS`."""
     attributes: list[dict[str, object]] = [
         {"name": "is_cpu_op", "bool_val": False},
-        {"name": "comm_type", "int64_val": _COMM_TYPES[kind]},
+        {"name": "comm_type", "int64_val": COMM_TYPES[kind]},
         {"name": "comm_size", "int64_val": comm_size},
     ]
     # Without a group's name the node is one of all ranks.

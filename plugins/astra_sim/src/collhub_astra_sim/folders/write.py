@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.folders.folder import AstraFolder
 from collhub_astra_sim.folders.losses import location_of, own_losses
-from collhub_astra_sim.folders.placement import WorldPlacement, placement_of
+from collhub_astra_sim.folders.placement import WorldPlacement, world_placement
 from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
 from collhub_astra_sim.networks.expressible import AstraNetwork, expressed, fully_connected
 from collhub_astra_sim.options import CONGESTION_AWARE, AstraFolderOptions
@@ -28,7 +29,9 @@ from hub_core.model import (
     InputError,
     Int64Array,
     UsageError,
+    format_bytes,
     group_of_entry,
+    placed,
 )
 from hub_core.network import Topology
 from hub_core.plugin_api import WriteResult
@@ -47,7 +50,12 @@ def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
     """
     topology = parse_topology(options.topology) if options.topology else None
     folder = folder_of(algorithm, topology, options)
-    return WriteResult(folder.artifacts(), folder.losses)
+    if options.size is not None or algorithm.collective_bytes is not None:
+        return WriteResult(folder.artifacts(), folder.losses)
+    # A folder is of one size, as nobody would guess: it and its traces state the default.
+    size = format_bytes(folder.collective_bytes)
+    note = f"written for {size}, as no size was stated; -O size=... states one"
+    return WriteResult(folder.artifacts(), folder.losses, ("collective_bytes",), (note,))
 
 
 def folder_of(
@@ -62,14 +70,15 @@ def folder_of(
     kind = algorithm.collective.kind
     name = _name(options, kind)
     is_congestion_aware = options.network == CONGESTION_AWARE
-    placement = placement_of(algorithm.num_ranks, topology, options)
+    placement = world_placement(algorithm, topology, options)
     nodes = chakra_nodes(algorithm, size)
     _check_messages(nodes, algorithm)
     network = _network(topology, placement, nodes, is_congestion_aware)
-    traces = chakra_traces(algorithm, options)
-    losses = own_losses(algorithm, nodes, network, is_congestion_aware)
+    traces = chakra_traces(placed(algorithm, placement.members), replace(options, size=size))
+    losses = own_losses(algorithm, nodes, network, options)
     return AstraFolder(
         name,
+        size,
         kind if kind in COLLECTIVE_KEYS else CollectiveKind.ALL_REDUCE,
         _comm_size(algorithm, size, options),
         placement,

@@ -43,6 +43,7 @@ def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> Simulat
         network=options.network or _network_by_name(binary),
         size=request.collective_bytes,
         dialect="absolute",
+        group=None if request.npus is None else ",".join(map(str, request.npus)),
     )
     folder = folder_of(request.algorithm, request.topology, folder_options)
     status, printed = _run_on(folder, binary, options.time_limit_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -56,6 +56,7 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
         durations,
         partial(_step_location, algorithm, nodes),
         _channels(algorithm, nodes),
+        request.npus,
     )
     start, end = _step_times(nodes, times, len(algorithm.steps))
     return SimulationResult(times.rank_finish_ns, start, end, times.link_loads, times.diagnostics)
@@ -68,13 +69,14 @@ def simulate_nodes(
     duration_ns: Int64Array | None = None,
     locate: Callable[[int], Location] | None = None,
     channel: Int64Array | None = None,
+    npus: Sequence[int] | None = None,
 ) -> NodeTimes:
     """Simulate the nodes of a set of traces as they stand.
 
     `duration_ns`: int64 per node, at least 1 at COMP nodes; by default as stated. `locate` tells
     where a node stands, for messages; by default its rank and its position there. `channel`: int64
-    per node, by default 0; it matters on topologies of several planes alone. Raises `InputError` as
-    `simulate`.
+    per node, by default 0; it matters on topologies of several planes alone. `npus`: the NPU of
+    every rank, by default NPU r for rank r. Raises `InputError` as `simulate`.
     """
     # The modules that import numba take a second to import.
     from collhub_astra_sim.simulating.findings import findings
@@ -85,7 +87,8 @@ def simulate_nodes(
     place = locate or partial(_node_location, nodes)
     if duration_ns is None:
         duration_ns = stated_durations_ns(nodes)
-    world = world_of(nodes, duration_ns, topology, model, place, channel)
+    npu_of_rank = np.arange(nodes.num_ranks) if npus is None else np.asarray(npus, np.int64)
+    world = world_of(nodes, duration_ns, topology, model, place, npu_of_rank, channel)
     has_event_at_zero = run(world, parents_of(nodes))
     found = findings(nodes, world, has_event_at_zero, topology, model, place)
     loads = _link_loads(topology, world) if model.is_congestion_aware else ()

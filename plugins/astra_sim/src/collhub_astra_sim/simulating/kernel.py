@@ -1,18 +1,20 @@
 """ASTRA-sim's event loop and the set orders that it follows, compiled by numba.
 
-The algorithm is a discrete-event simulation: a binary heap of events by (time, order of
-scheduling), one step of the model an event. The model is that of the analytical backends of
-ASTRA-sim (public release of March 2026: `EventQueue`, `Link`, `Chunk` of astra-network-analytical,
-`CustomAlgorithm` and `CallbackTracker` of the simulator, `ETFeeder` version 3 of Chakra) with gcc's
-standard library. Messages are stored and forwarded whole; a link sends one at a time, first come,
-first served; the n-th receive of a key meets the n-th send of that key.
+The algorithm is a discrete-event simulation, one step of the model an event: events of one time
+stand in line in a bucket, buckets in a binary heap by (time, order of making). The model is that of
+the analytical backends of ASTRA-sim (public release of March 2026: `EventQueue`, `Link`, `Chunk` of
+astra-network-analytical, `CustomAlgorithm` and `CallbackTracker` of the simulator, `ETFeeder`
+version 3 of Chakra) with gcc's standard library. Messages are stored and forwarded whole; a link
+sends one at a time, first come, first served; the n-th receive of a key meets the n-th send of that
+key.
 
 Invariant: events come out in the order in which ASTRA-sim calls its callbacks, also within one
 nanosecond. That order decides who gets a link first, so the order of scheduling and the iteration
 order of `std::unordered_set` are part of the model, not an accident of it.
 
-Cost: O(log n) an event; a message has two events a link (one without congestion), local work one,
-so the whole is O(h log h) for h hops of messages. The graph and its sets cost O(nodes + edges).
+Cost: O(1) for an event whose time has a bucket, as in symmetric algorithms nearly all have, else
+O(log n); a message has two events a link (one without congestion), local work one, so the whole is
+at most O(h log h) for h hops of messages. The graph and its sets cost O(nodes + edges).
 
 All in one file, because numba's cache notices changes only in the file of the function that it
 compiles. Import it late: importing numba takes a second.
@@ -28,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core import NodeTable, NodeType
-from hub_core.model import BoolArray, Int64Array
+from hub_core.model import BoolArray, Int64Array, IntArray
 
 Records = npt.NDArray[np.void]
 Integer = int | np.int64
@@ -36,36 +38,43 @@ Integer = int | np.int64
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
+# Compiled code counts the references to every array that it takes out of the state: nine tenths of
+# the time of a run went there. Nothing here makes or keeps an array, so nothing need be counted.
+_UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
 # What only compiled code calls needs no way in from Python; half of the time to compile would go
-# there.
-_WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# there. The state is a hundred words, which every call that is not inlined would copy.
+_INNER: dict[str, Any] = {
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "forceinline": True,
+}
 
 
 def _compiled(function: _Function) -> _Function:
     """Compile when the first caller is compiled; the typed form of numba's decorator."""
-    return cast(_Function, numba.njit(nogil=True, **_WITHOUT_WRAPPERS)(function))
+    return cast(_Function, numba.njit(**_UNCOUNTED, **_INNER)(function))
 
 
 def _entry(function: _Function) -> _Function:
     """Compile on the first call and keep the machine code on disk."""
     try:
-        return cast(_Function, numba.njit(nogil=True, cache=True)(function))
+        return cast(_Function, numba.njit(cache=True, **_UNCOUNTED)(function))
     except RuntimeError:
         # No folder for the cache can be written to.
-        return cast(_Function, numba.njit(nogil=True)(function))
+        return cast(_Function, numba.njit(**_UNCOUNTED)(function))
 
 
 # Records keep together what one event touches, and are small, because memory sets the pace: the
 # nodes of a large simulation exceed every cache. Times in ns, -1: never.
 NODE = np.dtype(
     [
-        ("identity", np.uint64),
-        ("duration_ns", np.int64),
         ("start", np.int64),
         ("end", np.int64),
-        ("slot", np.int32),  # where a begun message meets its other side
-        ("hop", np.int32),  # a SEND's next link: an index of `path_link`
-        ("last_hop", np.int32),
+        # Of a COMP its duration in ns, of a SEND its next and its last link, both indices of
+        # `path_link`: the last one times 2^32, and the next one.
+        ("work", np.int64),
+        # Where a message meets its other side; -1 before it begins, if its key has several places.
+        ("slot", np.int32),
         ("next_message", np.int32),  # the next one in the line for a link, -1 for none
         ("first_child", np.int32),
         ("children", np.int32),
@@ -73,7 +82,6 @@ NODE = np.dtype(
         ("rank", np.int32),
         ("key", np.int32),  # equal for messages that match, -1 for local nodes
         ("size_class", np.int32),
-        ("latest_child", np.int32),  # used while the graph is built
         ("kind", np.uint8),
     ],
     align=True,
@@ -82,7 +90,6 @@ RANK = np.dtype(
     [("first", np.int64), ("finish", np.int64), ("ongoing", np.int64), ("buckets", np.int64)],
     align=True,
 )
-KEY = np.dtype([("first_slot", np.int64), ("sends", np.int64), ("receives", np.int64)], align=True)
 LINK = np.dtype(
     [
         ("bytes", np.int64),
@@ -95,8 +102,15 @@ LINK = np.dtype(
     align=True,
 )
 TIME = np.dtype([("size", np.int64), ("busy_ns", np.int64), ("arrival_ns", np.int64)], align=True)
-QUEUE = np.dtype([("first", np.int64), ("size", np.int64)], align=True)
-EVENT = np.dtype([("time", np.int64), ("sequence", np.int64), ("item", np.int64)], align=True)
+HEAP = np.dtype([("first", np.int64), ("size", np.int64)], align=True)
+# An entry of a heap.
+ENTRY = np.dtype([("time", np.int64), ("sequence", np.int64), ("item", np.int64)], align=True)
+# Events of one time, first come, first served: indices of events.
+BUCKET = np.dtype([("time", np.int64), ("first", np.int64), ("last", np.int64)], align=True)
+EVENT = np.dtype([("item", np.int64), ("next", np.int64)], align=True)
+# What is free of events and buckets: the last one given back, and the first one never used. Both
+# are used again last in, first out, so that few of them stay in the cache.
+STORE = np.dtype([("returned", np.int64), ("fresh", np.int64)], align=True)
 # One element of the hash set in work.
 ELEMENT = np.dtype(
     [("row", np.int64), ("identity", np.uint64), ("bucket", np.int64), ("after", np.int64)],
@@ -107,28 +121,41 @@ ELEMENT = np.dtype(
 class SimulatedWorld(NamedTuple):
     """The state of a simulation.
 
-    `rank` has one record more than ranks, for the end of the last one's nodes; `key` likewise.
-    `time`: by size class and link class. `slot`: what a meeting place holds: the posted RECV,
-    `NOBODY` or _ARRIVED. `is_shared`: messages wait for one another on links. Queue 0 holds the
-    events, queue 1 + r the running COMPs of rank r; `counter`: the number of events so far.
-    `ended`, `freed`, `parents` (as long as the largest rank, at least 2), `element` (one longer)
-    and `before` (a bucket count that holds the largest rank, all -1) are room to work in.
+    `identity`: the id of every node in its file. `rank` has one record more than ranks, for the end
+    of the last one's nodes; `first_slot`, by key, likewise. `sends`, `receives`: how many of a key
+    have begun. `time`: by size class and link class. `slot`: what a meeting place holds: the posted
+    RECV, `NOBODY` or _ARRIVED. `is_shared`: messages wait for one another on links. Heap 0 holds
+    the buckets, heap 1 + r the running COMPs of rank r; `heap` says where each stands in `entry`.
+    `recent`: buckets by the lowest bits of their time, -1 for none. `store`: of events, of buckets.
+    `counter`: the number of entries so far. `ended`, `freed`, `parents`, `is_touched` (as long
+    as the largest rank, at least 2), `latest_child` (by node, all -1), `element` (one longer than
+    the largest rank) and `before` (a bucket count that holds the largest rank, all -1) are room to
+    work in.
     """
 
     node: Records
+    identity: npt.NDArray[np.uint64]
     rank: Records
-    key: Records
+    first_slot: Int64Array
+    sends: npt.NDArray[np.int32]
+    receives: npt.NDArray[np.int32]
     link: Records
     time: Records
-    slot: Int64Array
+    slot: npt.NDArray[np.int32]
     path_link: Int64Array
-    child: Int64Array
-    queue: Records
+    child: npt.NDArray[np.int32]
+    heap: Records
+    entry: Records
+    bucket: Records
     event: Records
+    recent: Int64Array
+    store: Records
     counter: Int64Array
     ended: Int64Array
     freed: Int64Array
     parents: Int64Array
+    is_touched: BoolArray
+    latest_child: npt.NDArray[np.int32]
     element: Records
     before: Int64Array
     is_shared: bool
@@ -162,10 +189,12 @@ BUCKET_COUNTS = (
 NOBODY, _ARRIVED = -1, -2
 # Typed, since numba compiles a function once more for a literal argument.
 _EMPTY_SET = np.int64(1)
-_EVENTS = np.int64(0)
+_BUCKETS = np.int64(0)
+RECENT_TIMES = 1 << 10
 _START_NS = np.int64(0)
 # Kinds of events, in the lowest two bits of an event's item; the others say what it happens to.
 _DELIVERY, _LINK_FREE, _COMPUTED, _RECEIVED = 0, 1, 2, 3
+_LOW_BITS = (1 << 32) - 1
 _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)
 
 
@@ -178,14 +207,19 @@ def run(world: SimulatedWorld, parents: NodeParents) -> bool:
     _link_children(world, parents)
     for rank in range(len(world.rank) - 1):
         _start(rank, world, parents)
-    events = world.queue[0]
-    has_event_at_zero = bool(events["size"] > 0 and world.event[0]["time"] == 0)
-    while events["size"] > 0:
-        now, event = _pop(world.event, world.queue, _EVENTS)
-        ended = _happen(event & 3, event >> 2, now, world)
-        # A node that ends may issue others in the same instant: they queue behind what is there.
-        for position in range(ended):
-            _finish(world.ended[position], now, world)
+    buckets = world.heap[_BUCKETS]
+    has_event_at_zero = bool(buckets["size"] > 0 and world.entry[0]["time"] == 0)
+    while buckets["size"] > 0:
+        # A bucket stays on top while its events happen: what they cause comes later, and a new
+        # bucket of the same time stands behind it.
+        now, place = world.entry[0]["time"], world.entry[0]["item"]
+        while world.bucket[place]["first"] >= 0:
+            event = _next_event(place, world)
+            ended = _happen(event & 3, event >> 2, now, world)
+            # A node that ends may issue others in the same instant, behind what is in line.
+            for position in range(ended):
+                _finish(world.ended[position], now, world)
+        _end_bucket(place, now, world)
     return has_event_at_zero
 
 
@@ -250,9 +284,10 @@ def _issue(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Give a message the next slot of its key, and put it on its way."""
     node = world.node[row]
-    key = world.key[node["key"]]
-    node["slot"] = key["first_slot"] + key["sends"]
-    key["sends"] += 1
+    if node["slot"] < 0:
+        key = node["key"]
+        node["slot"] = world.first_slot[key] + world.sends[key]
+        world.sends[key] += 1
     _put(row, now, world)
 
 
@@ -260,11 +295,11 @@ def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _compute(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Run a COMP, which keeps nothing busy: COMPs of one rank run side by side."""
     node = world.node[row]
-    end = now + node["duration_ns"]
+    end = now + node["work"]
     # In 64 bits, as the shift below would leave the 32 of the record.
     rank = np.int64(node["rank"])
-    _push(world, 1 + rank, end, row)
-    _push(world, _EVENTS, end, (rank << 2) | _COMPUTED)
+    _insert(world, 1 + rank, end, row)
+    _push(world, end, (rank << 2) | _COMPUTED)
 
 
 @_compiled
@@ -274,12 +309,13 @@ def _post(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     If its message is there, it finishes in the same instant, but through the event queue.
     """
     node = world.node[row]
-    key = world.key[node["key"]]
-    slot = key["first_slot"] + key["receives"]
-    key["receives"] += 1
-    node["slot"] = slot
+    if node["slot"] < 0:
+        key = node["key"]
+        node["slot"] = world.first_slot[key] + world.receives[key]
+        world.receives[key] += 1
+    slot = node["slot"]
     if world.slot[slot] == _ARRIVED:
-        _push(world, _EVENTS, now, (row << 2) | _RECEIVED)
+        _push(world, now, (row << 2) | _RECEIVED)
     else:
         world.slot[slot] = row
 
@@ -291,11 +327,12 @@ def _end_batch(rank: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     They end in the order in which they began. The events of the others then find nothing left to
     do: ASTRA-sim has one callback for each instant of a rank.
     """
-    queue = world.queue[1 + rank]
-    first = queue["first"]
+    running = world.heap[1 + rank]
+    first = running["first"]
     count = 0
-    while queue["size"] > 0 and world.event[first]["time"] == now:
-        _, world.ended[count] = _pop(world.event, world.queue, 1 + rank)
+    while running["size"] > 0 and world.entry[first]["time"] == now:
+        world.ended[count] = world.entry[first]["item"]
+        _pop(world.entry, world.heap, 1 + rank)
         count += 1
     return count
 
@@ -339,8 +376,7 @@ def _free_children(row: Integer, world: SimulatedWorld) -> Integer:
 @_compiled
 def _put(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Put a message on the next link of its route, or in the line of those that wait for it."""
-    hop = world.node[row]["hop"]
-    index = world.path_link[hop]
+    index = world.path_link[world.node[row]["work"] & _LOW_BITS]
     link = world.link[index]
     if not link["is_busy"]:
         _transmit(index, row, now, world)
@@ -361,14 +397,14 @@ def _transmit(index: Integer, row: Integer, now: Integer, world: SimulatedWorld)
     link = world.link[index]
     time = world.time[size_class, link["link_class"]]
     arrival = now + time["arrival_ns"]
-    _push(world, _EVENTS, arrival, (row << 2) | _DELIVERY)
+    _push(world, arrival, (row << 2) | _DELIVERY)
     # Without congestion a link serves any number of messages at once.
     if world.is_shared:
         link["is_busy"] = True
         link["bytes"] += time["size"]
         link["busy_ns"] += time["busy_ns"]
         release = now + time["busy_ns"]
-        _push(world, _EVENTS, release, (index << 2) | _LINK_FREE)
+        _push(world, release, (index << 2) | _LINK_FREE)
 
 
 @_compiled
@@ -388,8 +424,8 @@ def _free_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     """Pass a whole message on, or deliver it: the SEND ends, after it the RECV if it is posted."""
     node = world.node[row]
-    if node["hop"] < node["last_hop"]:
-        node["hop"] += 1
+    if node["work"] & _LOW_BITS < node["work"] >> 32:
+        node["work"] += 1
         _put(row, now, world)
         return 0
     # A send ends by arrival, whether or not anybody waits for it: buffers are without limit.
@@ -403,72 +439,140 @@ def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     return 2
 
 
-# --- binary heaps by (time, order of scheduling) ---
+# --- events ---
 
 
 @_compiled
-def _push(world: SimulatedWorld, queue: Integer, time: Integer, item: Integer) -> None:
-    """Put an item in a queue, behind all others of the same time."""
+def _push(world: SimulatedWorld, time: Integer, item: Integer) -> None:
+    """Put an event behind all others of the same time."""
+    event = _taken_event(world)
+    world.event[event]["item"] = item
+    world.event[event]["next"] = -1
+    kept = time & (RECENT_TIMES - 1)
+    place = world.recent[kept]
+    if place < 0 or world.bucket[place]["time"] != time:
+        # There may be a bucket of this time that another time has driven out. Whatever goes into
+        # the new one comes after all that is in the old one, into which nothing goes any more.
+        place = _taken_bucket(world)
+        world.recent[kept] = place
+        bucket = world.bucket[place]
+        bucket["time"], bucket["first"], bucket["last"] = time, event, event
+        _insert(world, _BUCKETS, time, place)
+        return
+    bucket = world.bucket[place]
+    # A bucket may have run empty while its own events happen.
+    if bucket["first"] < 0:
+        bucket["first"] = event
+    else:
+        world.event[bucket["last"]]["next"] = event
+    bucket["last"] = event
+
+
+@_compiled
+def _next_event(place: Integer, world: SimulatedWorld) -> Integer:
+    """Take the first event of a bucket that has one."""
+    index = world.bucket[place]["first"]
+    event = world.event[index]
+    item: Integer = event["item"]
+    world.bucket[place]["first"] = event["next"]
+    event["next"] = world.store[0]["returned"]
+    world.store[0]["returned"] = index
+    return item
+
+
+@_compiled
+def _end_bucket(place: Integer, now: Integer, world: SimulatedWorld) -> None:
+    """Take the bucket on top of the heap, which is empty, away."""
+    _pop(world.entry, world.heap, _BUCKETS)
+    kept = now & (RECENT_TIMES - 1)
+    if world.recent[kept] == place:
+        world.recent[kept] = -1
+    world.bucket[place]["first"] = world.store[1]["returned"]
+    world.store[1]["returned"] = place
+
+
+@_compiled
+def _taken_event(world: SimulatedWorld) -> Integer:
+    """An event that is free."""
+    store = world.store[0]
+    index: Integer = store["returned"]
+    if index >= 0:
+        store["returned"] = world.event[index]["next"]
+        return index
+    index = store["fresh"]
+    store["fresh"] = index + 1
+    return index
+
+
+@_compiled
+def _taken_bucket(world: SimulatedWorld) -> Integer:
+    """A bucket that is free."""
+    store = world.store[1]
+    index: Integer = store["returned"]
+    if index >= 0:
+        store["returned"] = world.bucket[index]["first"]
+        return index
+    index = store["fresh"]
+    store["fresh"] = index + 1
+    return index
+
+
+# --- binary heaps by (time, order of making) ---
+
+
+@_compiled
+def _insert(world: SimulatedWorld, heap: Integer, time: Integer, item: Integer) -> None:
+    """Put an item in a heap: sift it up from the end, moving parents down into the hole."""
     sequence = world.counter[0]
     world.counter[0] = sequence + 1
-    _insert(world.event, world.queue, queue, time, sequence, item)
-
-
-@_compiled
-def _insert(
-    event: Records, queues: Records, queue: Integer, time: Integer, sequence: Integer, item: Integer
-) -> None:
-    """Sift a new entry up from the end of a heap, moving parents down into the hole."""
-    first = queues[queue]["first"]
-    hole = queues[queue]["size"]
-    queues[queue]["size"] = hole + 1
+    entries, heaps = world.entry, world.heap
+    first = heaps[heap]["first"]
+    hole = heaps[heap]["size"]
+    heaps[heap]["size"] = hole + 1
     # A new entry has the largest sequence number, so among equal times it stays below.
     while hole > 0:
         parent = (hole - 1) >> 1
-        if event[first + parent]["time"] <= time:
+        if entries[first + parent]["time"] <= time:
             break
-        _copy(event, first + parent, first + hole)
+        _copy(entries, first + parent, first + hole)
         hole = parent
-    entry = event[first + hole]
+    entry = entries[first + hole]
     entry["time"] = time
     entry["sequence"] = sequence
     entry["item"] = item
 
 
 @_compiled
-def _pop(event: Records, queues: Records, queue: Integer) -> tuple[Integer, Integer]:
-    """Take the first entry of a heap: (time, item). The last entry sifts down from the top."""
-    first = queues[queue]["first"]
-    top_time = event[first]["time"]
-    top_item = event[first]["item"]
-    size = queues[queue]["size"] - 1
-    queues[queue]["size"] = size
+def _pop(entries: Records, heaps: Records, heap: Integer) -> None:
+    """Take the first entry of a heap away. The last entry sifts down from the top."""
+    first = heaps[heap]["first"]
+    size = heaps[heap]["size"] - 1
+    heaps[heap]["size"] = size
     hole, child = 0, 1
     while child < size:
-        if child + 1 < size and _is_before(event, first + child + 1, first + child):
+        if child + 1 < size and _is_before(entries, first + child + 1, first + child):
             child += 1
-        if _is_before(event, first + size, first + child):
+        if _is_before(entries, first + size, first + child):
             break
-        _copy(event, first + child, first + hole)
+        _copy(entries, first + child, first + hole)
         hole = child
         child = 2 * child + 1
-    _copy(event, first + size, first + hole)
-    return top_time, top_item
+    _copy(entries, first + size, first + hole)
 
 
 @_compiled
-def _is_before(event: Records, one: Integer, other: Integer) -> bool:
+def _is_before(entries: Records, one: Integer, other: Integer) -> bool:
     """Whether an entry comes out before another: the earlier one, then the one scheduled first."""
-    first, second = event[one], event[other]
+    first, second = entries[one], entries[other]
     if first["time"] != second["time"]:
         return bool(first["time"] < second["time"])
     return bool(first["sequence"] < second["sequence"])
 
 
 @_compiled
-def _copy(event: Records, origin: Integer, destination: Integer) -> None:
+def _copy(entries: Records, origin: Integer, destination: Integer) -> None:
     # Field by field, as numba has no assignment of records.
-    source, target = event[origin], event[destination]
+    source, target = entries[origin], entries[destination]
     target["time"] = source["time"]
     target["sequence"] = source["sequence"]
     target["item"] = source["item"]
@@ -510,7 +614,7 @@ def _reserve_children(world: SimulatedWorld) -> None:
         total += node["children"]
         # Both are counted anew while the children are placed.
         node["children"] = 0
-        node["latest_child"] = -1
+        world.latest_child[row] = -1
 
 
 @_compiled
@@ -519,7 +623,7 @@ def _order_children(world: SimulatedWorld) -> None:
     for row in range(len(world.node)):
         node = world.node[row]
         # Parents are asked for once more, when the roots are sought.
-        node["latest_child"] = -1
+        world.latest_child[row] = -1
         first = np.int64(node["first_child"])
         count = np.int64(node["children"])
         children = world.child[first : first + count]
@@ -554,10 +658,9 @@ def _distinct_parents(row: Integer, world: SimulatedWorld, parents: NodeParents)
 @_compiled
 def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedWorld) -> Integer:
     """Add a parent to the first `count` ones of `row`, if it is new; return their number."""
-    node = world.node[parent]
-    if node["latest_child"] == row:
+    if world.latest_child[parent] == row:
         return count
-    node["latest_child"] = row
+    world.latest_child[parent] = row
     world.parents[count] = parent
     return count + 1
 
@@ -570,7 +673,8 @@ def _touch_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> 
     one record in the order of the set that the feeder puts them in. Return the number of nodes.
     """
     first, end = world.rank[rank]["first"], world.rank[rank + 1]["first"]
-    is_touched = np.zeros(end - first, np.bool_)
+    is_touched = world.is_touched[: end - first]
+    is_touched[:] = False
     count: Integer = 0
     for row in range(first, end):
         count = _touch(row, first, is_touched, world.freed, count)
@@ -614,9 +718,7 @@ def _touch(
 
 
 @_compiled
-def _set_order(
-    rows: Int64Array, count: Integer, buckets: Integer, world: SimulatedWorld
-) -> Integer:
+def _set_order(rows: IntArray, count: Integer, buckets: Integer, world: SimulatedWorld) -> Integer:
     """Put the first `count` rows, given as inserted, in the order of libstdc++'s unordered_set.
 
     Keys are the ids of the nodes, hashed to themselves. The set is empty before and has `buckets`
@@ -628,12 +730,16 @@ def _set_order(
         if count == 2:
             rows[0], rows[1] = rows[1], rows[0]
         return buckets if count == 0 else max(buckets, BUCKET_COUNTS[0])
-    return _long_set_order(rows[:count], buckets, world.node, world.element, world.before)
+    return _long_set_order(rows[:count], buckets, world.identity, world.element, world.before)
 
 
 @_compiled
 def _long_set_order(
-    rows: Int64Array, buckets: Integer, node: Records, element: Records, before: Int64Array
+    rows: IntArray,
+    buckets: Integer,
+    identity: npt.NDArray[np.uint64],
+    element: Records,
+    before: Int64Array,
 ) -> Integer:
     """As `_set_order`, by a linked list of positions, as libstdc++ has one.
 
@@ -645,7 +751,7 @@ def _long_set_order(
     for position in range(head):
         entry = element[position]
         entry["row"] = rows[position]
-        entry["identity"] = node[rows[position]]["identity"]
+        entry["identity"] = identity[rows[position]]
         # libstdc++ grows before the element that would exceed one a bucket.
         if buckets == _EMPTY_SET or position == buckets:
             buckets = _grow(head, buckets, element, before)
@@ -655,7 +761,7 @@ def _long_set_order(
 
 
 @_compiled
-def _write_order(rows: Int64Array, element: Records, before: Int64Array) -> None:
+def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
     """Write the rows as the list has them, and leave `before` all -1 for the next set."""
     position = element[len(rows)]["after"]
     for index in range(len(rows)):

@@ -8,15 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_astra_sim.simulating.kernel import (
+    BUCKET,
     BUCKET_COUNTS,
     ELEMENT,
+    ENTRY,
     EVENT,
-    KEY,
+    HEAP,
     LINK,
     NOBODY,
     NODE,
-    QUEUE,
     RANK,
+    RECENT_TIMES,
+    STORE,
     TIME,
     Records,
     SimulatedWorld,
@@ -31,8 +34,9 @@ from hub_core.network import Topology
 
 # The kernel counts nodes and hops in 32 bits.
 _MOST_ROWS = 1 << 31
+_ROWS_AT_A_TIME = 1 << 12
 # Fields of a node in which nothing has happened yet.
-_UNSET = ("start", "end", "slot", "next_message", "latest_child")
+_UNSET = ("start", "end", "next_message")
 
 
 def world_of(
@@ -41,11 +45,14 @@ def world_of(
     topology: Topology,
     model: TimingModel,
     locate: Locate,
+    npu_of_rank: Int64Array,
     channel: Int64Array | None = None,
 ) -> SimulatedWorld:
     """The state before the start; `channel` (int64 per node) chooses the plane of a message.
 
-    Raises `InputError` for what cannot be simulated, at the place that `locate` gives.
+    Ranks start in the order of their numbers, which is that of their NPUs where these ascend, as
+    ASTRA-sim's groups have to. Raises `InputError` for what cannot be simulated, at the place that
+    `locate` gives.
     """
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)
@@ -53,16 +60,18 @@ def world_of(
     sends = np.flatnonzero(nodes.type == NodeType.COMM_SEND)
     planes = _planes(topology, sends, channel)
     routed, route_of_send = _routed_pairs(nodes, rank, sends, planes)
-    network = _network(routed, nodes.num_ranks, topology, sizes, model)
+    network = _network(routed, npu_of_rank, topology, sizes, model)
     _check_rows(nodes, network)
     hops = np.diff(network.routes.indptr)[route_of_send]
     slowest_ns = network.arrival_ns.max(axis=1, initial=0)
     check_longest_time(hops, slowest_ns[size_class[sends]], duration_ns)
     key, first_slot = message_keys(nodes, rank, size_class)
-    node = _node_records(nodes, duration_ns, rank, key, size_class)
+    work = duration_ns.copy()
     # The way of a message: a range of the links of all routes.
-    node["hop"][sends] = network.routes.indptr[route_of_send]
-    node["last_hop"][sends] = network.routes.indptr[route_of_send + 1] - 1
+    last = network.routes.indptr[route_of_send + 1] - 1
+    work[sends] = (last << 32) + network.routes.indptr[route_of_send]
+    node = _node_records(nodes, work, rank, key, size_class)
+    node["slot"] = _only_slots(key, first_slot)
     return _world(nodes, node, first_slot, network, model)
 
 
@@ -83,12 +92,18 @@ def _routed_pairs(
 
 
 def _network(
-    routed: Int64Array, num_ranks: int, topology: Topology, sizes: Int64Array, model: TimingModel
+    routed: Int64Array,
+    npu_of_rank: Int64Array,
+    topology: Topology,
+    sizes: Int64Array,
+    model: TimingModel,
 ) -> SimulatedNetwork:
     """Routes and times for codes of `_routed_pairs`."""
-    planes, pair = np.divmod(routed, num_ranks**2)
-    sources, destinations = np.divmod(pair, num_ranks)
-    return network_between(topology, sources, destinations, sizes, model, planes)
+    ranks = len(npu_of_rank)
+    planes, pair = np.divmod(routed, ranks**2)
+    sources, destinations = np.divmod(pair, ranks)
+    ends = npu_of_rank[sources], npu_of_rank[destinations]
+    return network_between(topology, *ends, sizes, model, planes)
 
 
 def _check_rows(nodes: NodeTable, network: SimulatedNetwork) -> None:
@@ -100,17 +115,24 @@ def _check_rows(nodes: NodeTable, network: SimulatedNetwork) -> None:
         )
 
 
+def _only_slots(key: npt.NDArray[np.int32], first_slot: Int64Array) -> Int64Array:
+    """The slot of messages whose key has one alone, -1 for all others."""
+    # The last entry is for nodes of no key, whose key is -1.
+    only = np.append(np.where(np.diff(first_slot) == 1, first_slot[:-1], -1), -1)
+    slots: Int64Array = only[key]
+    return slots
+
+
 def _node_records(
     nodes: NodeTable,
-    duration_ns: Int64Array,
+    work: Int64Array,
     rank: Int64Array,
     key: npt.NDArray[np.int32],
     size_class: IntArray,
 ) -> Records:
-    """Records of all nodes, but for the ways of their messages."""
+    """Records of all nodes, but for the slots of their messages."""
     columns: dict[str, npt.ArrayLike] = {
-        "identity": nodes.node_id,
-        "duration_ns": duration_ns,
+        "work": work,
         "rank": rank,
         "key": key,
         "size_class": size_class,
@@ -130,23 +152,34 @@ def _world(
     count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
     largest = int(np.diff(nodes.rank_indptr).max(initial=2))
     # At most one event is pending per node and per link, and at most one COMP is running per node.
-    queue_first = np.concatenate([[0], count + links + nodes.rank_indptr[:-1]])
+    pending = count + links
+    heap_first = np.concatenate([[0], pending + nodes.rank_indptr[:-1]])
     edges = len(nodes.data_indices) + len(nodes.control_indices)
+    keys = len(first_slot) - 1
     return SimulatedWorld(
         node=node,
+        identity=nodes.node_id,
         rank=_records(RANK, ranks + 1, {"first": nodes.rank_indptr, "finish": -1, "buckets": 1}),
-        key=_records(KEY, len(first_slot), {"first_slot": first_slot}),
+        first_slot=first_slot,
+        sends=np.zeros(keys, np.int32),
+        receives=np.zeros(keys, np.int32),
         link=_records(LINK, links, {"first": -1, "last": -1, "link_class": network.link_class}),
         time=_time_records(network),
-        slot=np.full(int(first_slot[-1]), NOBODY, np.int64),
+        slot=np.full(int(first_slot[-1]), NOBODY, np.int32),
         path_link=network.routes.links,
-        child=np.empty(edges, np.int64),
-        queue=_records(QUEUE, ranks + 1, {"first": queue_first}),
-        event=np.empty(2 * count + links, EVENT),
+        child=np.empty(edges, np.int32),
+        heap=_records(HEAP, ranks + 1, {"first": heap_first}),
+        entry=np.empty(pending + count, ENTRY),
+        bucket=np.empty(pending, BUCKET),
+        event=np.empty(pending, EVENT),
+        recent=np.full(RECENT_TIMES, -1, np.int64),
+        store=_records(STORE, 2, {"returned": -1}),
         counter=np.zeros(1, np.int64),
         ended=np.empty(largest, np.int64),
         freed=np.empty(largest, np.int64),
         parents=np.empty(largest, np.int64),
+        is_touched=np.zeros(largest, np.bool_),
+        latest_child=np.full(count, -1, np.int32),
         element=np.empty(largest + 1, ELEMENT),
         before=np.full(_buckets_for(largest), -1, np.int64),
         is_shared=model.is_congestion_aware,
@@ -173,6 +206,10 @@ def _records(
 ) -> Records:
     """Records with these columns, 0 elsewhere."""
     records = np.zeros(shape, dtype)
-    for name, column in columns.items():
-        records[name] = column
+    whole = {name: np.broadcast_to(column, shape) for name, column in columns.items()}
+    # Some rows at a time, so that they stay in the cache until they have all their columns.
+    for first in range(0, len(records), _ROWS_AT_A_TIME):
+        some = slice(first, first + _ROWS_AT_A_TIME)
+        for name, column in whole.items():
+            records[name][some] = column[some]
     return records

@@ -8,6 +8,7 @@ import click
 
 from hub_core.model import ExitCode, parse_size
 from hub_core.plugin_api import (
+    Assignments,
     CommandContext,
     CommandGroup,
     ReportRequest,
@@ -15,7 +16,9 @@ from hub_core.plugin_api import (
     check_stdout,
     from_option,
     json_flag,
+    option_pairs,
     output_option,
+    strict_flag,
 )
 
 if TYPE_CHECKING:
@@ -137,6 +140,14 @@ def draw(
 @topology.command()
 @_ARGUMENT
 @output_option
+@click.option(
+    "--to",
+    "target_format",
+    metavar="FORMAT",
+    help="Format of OUT (default: by suffix, else the hub's JSON document).",
+)
+@option_pairs
+@strict_flag
 @from_option
 @json_flag
 @click.pass_obj
@@ -144,17 +155,16 @@ def convert(
     context: CommandContext,
     text: str,
     out: str,
+    target_format: str | None,
+    assignments: Assignments,
+    strict: bool,
     source_format: str | None,
     as_json: bool,
 ) -> None:
-    """Write T as the hub's JSON document, to a file or - for stdout."""
-    from hub_core import topology_to_json
-
+    """Write T as the hub's JSON document or in another format, to a file or - for stdout."""
     check_stdout(out, as_json)
     network = context.read_topology(text, source_format)
-    with context.progress("converting"):
-        content = topology_to_json(network)
-    written = context.write_file(out, content)
+    written = context.write_topology(network, out, target_format, assignments, strict=strict)
     _say_written(context, network, written, as_json)
 
 

@@ -1,0 +1,212 @@
+"""What the configurations of a folder say: which algorithms it has, and which NPUs run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from collhub_astra_sim.folders.found_files import FolderFiles
+from collhub_astra_sim.folders.run_script import GROUPS, SYSTEM, WORKLOAD
+from collhub_astra_sim.folders.workload_traces import (
+    ALL_RANKS_GROUPS,
+    COLLECTIVE_KEYS,
+    COMM_TYPES,
+    PER_NODE_KEY,
+)
+from hub_core import NodeType, chakra_messages
+from hub_core.model import CollectiveKind
+
+
+@dataclass(slots=True)
+class FolderAlgorithm:
+    """An algorithm of a folder: the prefix of its traces, and how the workload uses it.
+
+    `groups`: names of the communicator groups that run it, the empty name for all ranks.
+    `comm_size`: bytes that the first workload node that runs it states.
+    """
+
+    prefix: str
+    groups: set[str] = field(default_factory=set)
+    comm_size: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of the prefix, by which people name it."""
+        return self.prefix.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderConfiguration:
+    """Algorithms by prefix, NPUs of the workload (0 where there is none), groups by name."""
+
+    algorithms: Mapping[str, FolderAlgorithm]
+    num_npus: int
+    groups: Mapping[str, tuple[int, ...]]
+
+
+class _Attribute(Protocol):
+    """An attribute of a node, as protobuf decodes it."""
+
+    name: str
+
+    def WhichOneof(self, group: str) -> str | None:  # noqa: N802
+        """Which of the values it has."""
+
+
+class _Node(Protocol):
+    """A node of a trace, as protobuf decodes it."""
+
+    id: int
+    type: int
+    attr: Sequence[_Attribute]
+
+
+class _Uses:
+    """Which algorithm a workload node runs."""
+
+    def __init__(self, files: FolderFiles) -> None:
+        """Read the system configuration of a folder. Raises `InputError` where there is none."""
+        self._files = files
+        self.by_kind: dict[CollectiveKind, str] = {}
+        self.by_node: dict[int, str] = {}
+        self._file, system = self._system()
+        for kind, key in COLLECTIVE_KEYS.items():
+            if key in system:
+                self.by_kind[kind] = self._prefix(key, system[key])
+        if PER_NODE_KEY in system:
+            self.by_node = self._per_node(system[PER_NODE_KEY])
+
+    def prefix_of(self, node: int, comm_type: object) -> str | None:
+        """The algorithm of a workload node: by its number, else by its collective."""
+        kinds = [kind for kind, number in COMM_TYPES.items() if number == comm_type]
+        by_kind = self.by_kind.get(kinds[0]) if kinds else None
+        return self.by_node.get(node, by_kind)
+
+    def _system(self) -> tuple[str, dict[str, object]]:
+        keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}
+        found = {name: value for name, value in self._files.objects() if keys & value.keys()}
+        if len(found) > 1 and SYSTEM in found:
+            found = {SYSTEM: found[SYSTEM]}
+        if len(found) == 1:
+            return next(iter(found.items()))
+        several = f"several system configurations name algorithms: {', '.join(sorted(found))}"
+        none = "no system configuration (JSON) names a custom algorithm"
+        cure = f"keep one, named {SYSTEM}" if found else "give the folder, or a set of its traces"
+        raise self._files.error(several if found else none, cure)
+
+    def _prefix(self, key: str, stated: object) -> str:
+        """The set of traces that the value of a key names."""
+        # ASTRA-sim aborts on anything else.
+        if not (isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], str)):
+            message = f"{key} is no list of exactly one prefix, on which ASTRA-sim aborts"
+            raise self._files.error(message, 'write for example ["traces/ring"]', self._file)
+        return self._set_at(stated[0])
+
+    def _per_node(self, stated: object) -> dict[int, str]:
+        part = self._files.part_at(stated) if isinstance(stated, str) else None
+        if part is None:
+            message = f"{PER_NODE_KEY} names no file of the folder"
+            raise self._files.error(message, file=self._file)
+        # Imported here, as most folders have none.
+        import yaml
+
+        try:
+            pairs = yaml.safe_load(part.load())
+        except (yaml.YAMLError, ValueError, RecursionError):
+            pairs = None
+        is_map = isinstance(pairs, dict) and all(
+            type(node) is int and isinstance(prefix, str) for node, prefix in pairs.items()
+        )
+        if not is_map:
+            message = f"{part.name} is no YAML map of workload nodes to prefixes"
+            raise self._files.error(message, "write for example 0: traces/ring", self._file)
+        return {node: self._set_at(prefix) for node, prefix in pairs.items()}
+
+    def _set_at(self, stated: str) -> str:
+        found = self._files.set_at(stated)
+        if found is None:
+            message = f"the traces {stated[:200]!r} that it names are not in the folder"
+            raise self._files.error(message, "name the folder that holds them, too", self._file)
+        return found
+
+
+def configuration_of(files: FolderFiles, workload: str | None = None) -> FolderConfiguration:
+    """Read what a folder says; `workload`: the prefix of its workload, where it is not clear.
+
+    Raises `InputError` for what is missing or contradicts itself.
+    """
+    uses = _Uses(files)
+    prefixes = sorted({*uses.by_kind.values(), *uses.by_node.values()})
+    algorithms = {prefix: FolderAlgorithm(prefix) for prefix in prefixes}
+    chosen = _workload(files, prefixes, workload)
+    parts = files.sets[chosen] if chosen is not None else ()
+    for part in parts:
+        _note_uses(part.load(), part.name, uses, algorithms)
+    return FolderConfiguration(algorithms, len(parts), _groups(files))
+
+
+def _workload(files: FolderFiles, algorithms: list[str], stated: str | None) -> str | None:
+    """The prefix of the workload: what is stated, else `workload`, else the only other set."""
+    others = [prefix for prefix in files.sets if prefix not in algorithms]
+    if stated is not None and stated not in files.sets:
+        raise files.error(f"there are no traces {stated[:200]!r}", f"name one of {others}")
+    if stated is not None or WORKLOAD in others:
+        return stated or WORKLOAD
+    if len(others) > 1:
+        listed = ", ".join(others[:8])
+        cure = "name it with -O workload=PREFIX"
+        raise files.error(f"several sets of traces may be the workload: {listed}", cure)
+    return others[0] if others else None
+
+
+def _note_uses(
+    content: bytes, file: str, uses: _Uses, algorithms: Mapping[str, FolderAlgorithm]
+) -> None:
+    """Note which algorithms the collectives in the trace of one NPU run, in which groups."""
+    messages = chakra_messages(content, file)
+    # The first one is metadata.
+    next(messages, None)
+    for node in cast("Iterator[_Node]", messages):
+        if node.type != NodeType.COMM_COLL:
+            continue
+        attributes = _attributes(node)
+        prefix = uses.prefix_of(node.id, attributes.get("comm_type"))
+        if prefix is None:
+            continue
+        used = algorithms[prefix]
+        group = attributes.get("pg_name", "")
+        used.groups.add("" if group in ALL_RANKS_GROUPS else str(group))
+        size = attributes.get("comm_size")
+        if used.comm_size is None and type(size) is int and size > 0:
+            used.comm_size = size
+
+
+def _attributes(node: _Node) -> dict[str, object]:
+    """Values of a node's attributes by name; of one that stands twice the first, as there."""
+    values: dict[str, object] = {}
+    for attribute in node.attr:
+        kind = attribute.WhichOneof("value")
+        if kind is not None:
+            values.setdefault(attribute.name, getattr(attribute, kind))
+    return values
+
+
+def _groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
+    """The communicator groups by name; none where no file states any."""
+    found = {}
+    for name, value in files.objects():
+        groups = {key: _npus(members) for key, members in value.items() if key.isdecimal()}
+        if value and len(groups) == len(value) and None not in groups.values():
+            found[name] = {key: npus for key, npus in groups.items() if npus is not None}
+    if GROUPS in found or len(found) == 1:
+        return found.get(GROUPS) or next(iter(found.values()))
+    if found:
+        listed = ", ".join(sorted(found))
+        raise files.error(f"several files state groups: {listed}", f"keep one, named {GROUPS}")
+    return {}
+
+
+def _npus(members: object) -> tuple[int, ...] | None:
+    is_list = isinstance(members, list) and all(type(npu) is int and npu >= 0 for npu in members)
+    return tuple(members) if is_list and isinstance(members, list) else None

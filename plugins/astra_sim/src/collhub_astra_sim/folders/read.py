@@ -1,0 +1,131 @@
+"""Read a folder for ASTRA-sim: one algorithm, the NPUs that run it, and the network."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from collhub_astra_sim.folders.configurations import (
+    FolderAlgorithm,
+    FolderConfiguration,
+    configuration_of,
+)
+from collhub_astra_sim.folders.found_files import FolderFiles
+from collhub_astra_sim.folders.run_script import BINARY_NAMES, NETWORK, SCRIPT
+from collhub_astra_sim.networks import network_yaml, signatures
+from collhub_astra_sim.options import AstraFolderReadOptions
+from hub_core import chakra_algorithm
+from hub_core.model import Algorithm, Diagnostic, Location, Severity, placed
+from hub_core.network import Topology
+from hub_core.plugin_api import NoOptions, Source
+
+
+def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
+    """Reader of the format `astra-sim`: the algorithm, with the NPUs of its group as placement.
+
+    Of traces that the user names and that no configuration does, the traces alone. Raises
+    `InputError` and `UsageError` for what the folder leaves open.
+    """
+    files = FolderFiles.of(source)
+    named = files.chosen_prefix
+    configuration = configuration_of(files, options.workload)
+    if named is not None and named not in configuration.algorithms:
+        return _traces(files, named, options)
+    used = _chosen(files, configuration, named, options.algorithm)
+    algorithm = _traces(files, used.prefix, options)
+    if algorithm.collective_bytes is None and used.comm_size is not None:
+        # Sizes in chunks: the workload's node is their measure.
+        algorithm = replace(algorithm, collective_bytes=used.comm_size)
+    _note_backend(files)
+    members = _members(files, configuration, used, options.group)
+    return _placed(files, algorithm, members, configuration.num_npus)
+
+
+def read_network(source: Source, options: NoOptions) -> Topology:
+    """The network of a folder: its only network YAML, or the one named `network.yml`."""
+    files = FolderFiles.of(source)
+    signature = re.compile(signatures.NETWORK_YAML)
+    found = [name for name, text in files.texts(".yml", ".yaml") if signature.search(text)]
+    if NETWORK in found:
+        found = [NETWORK]
+    if len(found) != 1:
+        several = f"several files describe networks: {', '.join(found[:8])}"
+        message = several if found else "the folder has no network YAML"
+        raise files.error(message, "name the network with --topology")
+    part = files.files[found[0]]
+    return network_yaml.read(Source(part.name, (part,), source.report), options)
+
+
+def _note_backend(files: FolderFiles) -> None:
+    """Say where a folder was written for the backend that other simulators are not like."""
+    script = files.files.get(SCRIPT)
+    if script is not None and BINARY_NAMES[False].encode("ascii") in script.load():
+        found = Diagnostic(
+            "congestion-unaware",
+            "the folder is for ASTRA-sim's congestion-unaware backend",
+            Severity.NOTE,
+            Location(script.name),
+            cure="-O network=congestion-unaware simulates as it does",
+        )
+        files.source.report(found)
+
+
+def _traces(files: FolderFiles, prefix: str, options: AstraFolderReadOptions) -> Algorithm:
+    """The algorithm of one set of traces."""
+    return chakra_algorithm(files.source_of(prefix), options)
+
+
+def _chosen(
+    files: FolderFiles, configuration: FolderConfiguration, named: str | None, stated: str | None
+) -> FolderAlgorithm:
+    """The algorithm that the user named, by its traces or by option, else the only one."""
+    algorithms = configuration.algorithms
+    if stated is not None:
+        fitting = [one for one in algorithms.values() if stated in (one.prefix, one.name)]
+    else:
+        fitting = [one for one in algorithms.values() if named in (None, one.prefix)]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = ", ".join(one.name for one in algorithms.values())
+    if stated is not None:
+        message, cure = f"there is no algorithm {stated[:80]!r} in it", f"name one of {names}"
+    else:
+        message = f"the folder holds {len(algorithms)} algorithms: {names}"
+        cure = "name one with -O algorithm=NAME"
+    raise files.error(message, cure)
+
+
+def _members(
+    files: FolderFiles,
+    configuration: FolderConfiguration,
+    used: FolderAlgorithm,
+    stated: str | None,
+) -> tuple[int, ...] | None:
+    """The NPUs of the group that runs an algorithm, None for all."""
+    groups = {stated} if stated is not None else used.groups
+    if not groups or groups == {""}:
+        return None
+    if len(groups) > 1:
+        listed = ", ".join(repr(name) for name in sorted(groups))
+        message = f"several groups run {used.name} at the same time: {listed} ('': all ranks)"
+        raise files.error(message, "name one with -O group=NAME; it is then alone on the network")
+    (name,) = groups
+    if name not in configuration.groups:
+        message = f"communicator group {name[:80]!r} is in no groups file of the folder"
+        raise files.error(message, "add it, or name another with -O group=NAME")
+    members = configuration.groups[name]
+    if list(members) != sorted(set(members)):
+        message = f"the NPUs of group {name!r} do not ascend; ASTRA-sim mixes up ranks and peers"
+        raise files.error(message, "sort them: rank i is the i-th")
+    return members
+
+
+def _placed(
+    files: FolderFiles, algorithm: Algorithm, members: tuple[int, ...] | None, num_npus: int
+) -> Algorithm:
+    """The algorithm on the NPUs that run it."""
+    count = len(members) if members is not None else num_npus or algorithm.num_ranks
+    if count != algorithm.num_ranks:
+        message = f"{algorithm.num_ranks} ranks have traces, {count} NPUs run them"
+        raise files.error(message, "give one trace for every NPU that takes part")
+    return placed(algorithm, members or range(count))

@@ -1,0 +1,113 @@
+"""Write the topology text of ASTRA-sim's ns-3 backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from collhub_astra_sim.networks.cables import Cable, cables_of
+from hub_core.model import BoolArray, Loss
+from hub_core.network import Topology
+from hub_core.plugin_api import Artifact, NoOptions, WriteResult
+
+_PREFIXES = (("G", 10**9), ("M", 10**6), ("K", 10**3), ("", 1))
+# Above, the table of all pairs of NPUs takes too much memory.
+_MOST_JUDGED = 1 << 13
+
+
+def write(topology: Topology, options: NoOptions) -> WriteResult:
+    """Writer of the format `ns3`. Raises `UsageError` for links that are no cables."""
+    del options
+    cables = cables_of(topology)
+    content = "".join(_lines(topology, cables)).encode("ascii")
+    losses = (*name_losses(topology), *_rounding_losses(cables), *_forwarding_losses(topology))
+    return WriteResult([Artifact("", lambda: content)], losses, ("dimensions",))
+
+
+def _lines(topology: Topology, cables: list[Cable]) -> Iterator[str]:
+    npus, nodes = topology.num_npus, topology.num_nodes
+    yield f"{nodes} {nodes - npus} {len(cables)}\n"
+    yield " ".join(map(str, range(npus, nodes))) + "\n"
+    for cable in cables:
+        rate, delay = _rate(cable.bandwidth_bytes_per_s), _delay(cable.latency_s)
+        yield f"{cable.source} {cable.destination} {rate} {delay} 0\n"
+
+
+def _rate(bandwidth_bytes_per_s: float) -> str:
+    """The rate in whole bits per second, as ns-3 keeps it, with the largest prefix that divides."""
+    bits = round(bandwidth_bytes_per_s * 8)
+    prefix, factor = next(pair for pair in _PREFIXES if bits % pair[1] == 0)
+    return f"{bits // factor}{prefix}bps"
+
+
+def _delay(latency_s: float) -> str:
+    return f"{round(latency_s * 1e9)}ns"
+
+
+def name_losses(topology: Topology) -> Iterator[Loss]:
+    """Names of nodes and groups, which files of numbers do not carry."""
+    if topology.node_names:
+        yield Loss("node_names", "all nodes", "nodes have numbers alone")
+    if topology.groups:
+        yield Loss("groups", ", ".join(topology.groups), "there are no groups of NPUs")
+
+
+def _rounding_losses(cables: list[Cable]) -> Iterator[Loss]:
+    """What ns-3 does not keep: it counts whole bits per second and, by default, whole ns."""
+    for cable in cables:
+        bits = cable.bandwidth_bytes_per_s * 8
+        if bits != round(bits):
+            message = f"written as {_rate(cable.bandwidth_bytes_per_s)}"
+            yield Loss("bandwidth_bytes_per_s", f"{cable.bandwidth_bytes_per_s} B/s", message)
+            break
+    for cable in cables:
+        latency_ns = round(cable.latency_s * 1e9, 6)
+        if latency_ns != round(latency_ns):
+            where = f"{latency_ns} ns"
+            yield Loss("latency_s", where, f"written as {_delay(cable.latency_s)}: whole ns")
+            break
+
+
+def _forwarding_losses(topology: Topology) -> Iterator[Loss]:
+    """NPUs that reach one another over NPUs alone, which do not forward in ns-3."""
+    if topology.num_npus > _MOST_JUDGED:
+        return
+    apart = np.argwhere(~_reached(topology))
+    if len(apart):
+        first, second = apart[0].tolist()
+        yield Loss(
+            f"{len(apart)} paths over NPUs",
+            f"from NPU {topology.node_name(first)} to NPU {topology.node_name(second)}, ...",
+            "NPUs do not forward in ns-3: run algorithms that send to neighbours only",
+        )
+
+
+def _reached(topology: Topology) -> BoolArray:
+    """Whether NPU i sends to NPU j without another NPU between, bool[NPUs, NPUs]."""
+    npus = topology.num_npus
+    reached = np.eye(npus, dtype=np.bool_)
+    is_direct = (topology.source < npus) & (topology.destination < npus)
+    reached[topology.source[is_direct], topology.destination[is_direct]] = True
+    island = _islands(topology)
+    goes_up = np.flatnonzero((topology.source < npus) & (topology.destination >= npus))
+    reaches = island[topology.destination[goes_up] - npus]
+    for number in np.unique(island).tolist():
+        members = np.unique(topology.source[goes_up[reaches == number]])
+        reached[np.ix_(members, members)] = True
+    return reached
+
+
+def _islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A number for every switch, equal for those that reach one another over switches."""
+    npus = topology.num_npus
+    island = np.arange(topology.num_nodes - npus)
+    between = (topology.source >= npus) & (topology.destination >= npus)
+    ends = topology.source[between] - npus, topology.destination[between] - npus
+    # The least number spreads over every link until nothing changes.
+    while len(ends[0]):
+        before = island.copy()
+        np.minimum.at(island, ends[1], before[ends[0]])
+        if np.array_equal(island, before):
+            break
+    return island

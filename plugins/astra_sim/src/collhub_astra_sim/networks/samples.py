@@ -1,0 +1,46 @@
+"""Small networks of cables for the conformance kit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugin_api import Source
+
+# As astra-network-ns3 and the generator of SimAI write them: NPUs at one switch, and a server with
+# an NVSwitch and a network switch.
+_NS3 = {
+    "one-switch.txt": "3 1 2\n2\n0 2 400Gbps 0.0005ms 0\n1 2 400Gbps 0.0005ms 0\n",
+    "simai": "4 2 1 1 4 H100\n2 3\n0 2 2880Gbps 0.000025ms 0\n1 2 2880Gbps 0.000025ms 0\n"
+    "0 3 400Gbps 0.0005ms 0\n1 3 400Gbps 0.0005ms 0\n",
+}
+_TIERS = """Nodes 16
+Tiers 3
+Podsize 4
+
+Tier 0
+Downlink_speed_Gbps 400
+Radix_Up 2
+Radix_Down 2
+Downlink_Latency_ns 1000
+
+Tier 1
+Downlink_speed_Gbps 400
+Radix_Up 2
+Radix_Down 2
+Downlink_Latency_ns 1000
+
+Tier 2
+Downlink_speed_Gbps 400
+Radix_Down 4
+Downlink_Latency_ns 1000
+"""
+
+
+def ns3() -> Sequence[Source]:
+    """Topologies for ns-3."""
+    return [Source.of_bytes(name, text.encode("ascii")) for name, text in _NS3.items()]
+
+
+def htsim() -> Sequence[Source]:
+    """A fat tree of switches of four ports."""
+    return [Source.of_bytes("fat-tree.topo", _TIERS.encode("ascii"))]
