@@ -60,8 +60,15 @@ def api_incompatibility(plugin: object) -> str | None:
 
 
 def unmet_requirements(distribution: Distribution) -> list[str]:
-    """Requirements of a distribution that the environment does not meet, one line each."""
-    found = []
+    """Requirements of a distribution that the environment does not meet, one line each.
+
+    A line that no tool can read is one of them.
+    """
+    found = [
+        f"{line!r:.80} (no tool can read it)"
+        for line in distribution.requires
+        if _requirement(line) is None
+    ]
     for requirement in active_requirements(distribution):
         installed = installed_version(requirement.name)
         if installed is None:
@@ -114,13 +121,17 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _parsed(line: str) -> Requirement | None:
     """A requirement that applies here, or None."""
+    requirement = _requirement(line)
+    marker = requirement.marker if requirement is not None else None
+    return requirement if marker is None or marker.evaluate({"extra": ""}) else None
+
+
+def _requirement(line: str) -> Requirement | None:
+    """A requirement line, or None where no tool can read it."""
     # Imported here: most starts of the program meet plain requirements only.
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
-        requirement = Requirement(line)
+        return Requirement(line)
     except InvalidRequirement:
         return None
-    if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-        return requirement
-    return None

@@ -51,7 +51,7 @@ _COMMANDS = {
     "transform": "Change an algorithm by passes.",
     "synthesize": "Make an algorithm for a collective on a topology.",
     "simulate": "Time an algorithm on a topology for a size.",
-    "plugins": "List, show, check, make and install plugins.",
+    "plugins": "List, show, check, enable, make and install plugins.",
     "doctor": "Report on the installation and its plugins.",
 }
 OWN_COMMANDS = tuple(

@@ -73,6 +73,7 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (loading_checks.offers_something, ()),
     (loading_checks.requirements_are_met, ()),
     (loading_checks.imports_lightly, ()),
+    (loading_checks.replaces_nothing, ()),
     (loading_checks.references_resolve, ()),
     (format_checks.readers_read_samples, _READERS),
     (format_checks.bad_input_is_refused, _READERS),

@@ -67,6 +67,14 @@ def imports_lightly(subject: CheckedPlugin) -> Iterator[str]:
         yield f"loading the plugin imports {', '.join(heavy)}; {cure}"
 
 
+def replaces_nothing(subject: CheckedPlugin) -> Iterator[str]:
+    """Loading the plugin, in a fresh process, replaces no function of Python or of the core."""
+    replaced = probe.replaced_names(subject.plugin.name)
+    if replaced:
+        cure = "wrap it where it is called"
+        yield f"loading the plugin replaces {', '.join(replaced)}; {cure}"
+
+
 def references_resolve(subject: CheckedPlugin) -> Iterator[str]:
     """Every `module:function` can be imported and called."""
     for offer in subject.plugin.offers:

@@ -58,6 +58,10 @@ FAULTS = {
         "writer copy has no description",
     ),
     "imports-lightly": ("import numpy", "imports numpy"),
+    "replaces-nothing": (
+        "import json; json.dump = lambda *a, **k: None",
+        "loading the plugin replaces json.dump; wrap it where it is called",
+    ),
     "references-resolve": ("del read", "has no attribute 'read'"),
     "readers-read-samples": (
         "def read(source, options): return 3",
@@ -99,7 +103,7 @@ def test_sound_plugin_passes(make_plugin: MakePlugin) -> None:
     make_plugin("subject", SOUND)
     results = check_plugin("subject", discover(environment={}))
     assert [(r.rule.name, r.details) for r in results if r.verdict is Verdict.FAILED] == []
-    assert sum(result.verdict is Verdict.PASSED for result in results) == 12
+    assert sum(result.verdict is Verdict.PASSED for result in results) == 13
 
 
 @pytest.mark.parametrize(
