@@ -6,6 +6,7 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import PluginError, UsageError
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
+from hub_core.pipeline.topology_input import as_topology
 from hub_core.plugin_api.simulator import SimulationRequest, SimulationResult, Simulator
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import discover
@@ -16,7 +17,7 @@ DEFAULT_SIMULATOR = "analytical"
 
 def simulate(
     algorithm: Algorithm,
-    topology: Topology,
+    topology: Topology | str,
     collective_bytes: int,
     *,
     backend: str = DEFAULT_SIMULATOR,
@@ -25,9 +26,12 @@ def simulate(
 ) -> SimulationResult:
     """Time an algorithm for a collective of `collective_bytes` with the simulator `backend`.
 
-    Rank r runs on NPU r. Raises `HubError`.
+    Rank r runs on NPU r. A text such as `ring:4`, or a file, is read as a topology. Raises
+    `HubError`.
     """
     check_size(collective_bytes)
+    registry = registry or discover()
+    topology = as_topology(topology, registry)
     ranks, npus = algorithm.num_ranks, topology.num_npus
     if npus < ranks:
         raise UsageError(
@@ -35,7 +39,7 @@ def simulate(
             cure="choose a topology with at least one NPU a rank",
             code="topology-too-small",
         )
-    simulator = (registry or discover()).find(Simulator, backend)
+    simulator = registry.find(Simulator, backend)
     request = SimulationRequest(algorithm, topology, collective_bytes)
     result = call(simulator, SimulationResult, request, bound_options(simulator, options))
     times = len(result.rank_finish_ns)

@@ -61,6 +61,11 @@ def read_topology(
     return topology if path == text else replace(topology, name=text)
 
 
+def as_topology(topology: Topology | str, registry: Registry) -> Topology:
+    """A topology as it is, a text or a file as `read_topology` reads it."""
+    return read_topology(topology, registry=registry) if isinstance(topology, str) else topology
+
+
 @dataclass(slots=True)
 class _Builders:
     """Builders by name; plugins are discovered once, for the first name that the core has not.

@@ -312,6 +312,17 @@ def test_synthesizer_is_held_to_the_request(make_plugin: MakePlugin) -> None:
     assert _result("subject", "passes-keep-the-promise").verdict is Verdict.PASSED
 
 
+def test_synthesizer_may_ask_for_the_time_of_an_algorithm(make_plugin: MakePlugin) -> None:
+    code = """
+def make(request, algorithm):
+    from hub_core.network import lower_bound_ns
+    bound = lower_bound_ns(request.collective, request.topology, request.collective_bytes)
+    return SynthesisResult(algorithm, request.simulate(algorithm), {"traffic": int(bound)})
+"""
+    make_plugin("subject", SYNTHESIZER + code)
+    assert _result("subject", "synthesizers-synthesize").details == ()
+
+
 def test_synthesizer_of_parts_that_fit_together_passes(make_plugin: MakePlugin) -> None:
     code = """
 def make(request, algorithm):
