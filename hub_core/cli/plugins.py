@@ -128,11 +128,23 @@ def enable(session: Session, name: str) -> int:
     type=click.Path(),
     help="Where to write it (default: collhub-NAME in the current folder).",
 )
-def new(name: str, directory: str | None) -> int:
-    """Write a distribution collhub-NAME that passes `collhub plugins check NAME` as it is."""
-    from hub_core.cli.new_plugin import write_plugin
+@click.option(
+    "--offers",
+    default="reader,writer",
+    show_default=True,
+    metavar="KIND,...",
+    help="What it offers: reader, synthesizer, writer, simulator, executor, report-writer, "
+    "topology-reader, topology-builder, pass, check, command.",
+)
+@click.pass_obj
+def new(session: Session, name: str, directory: str | None, offers: str) -> int:
+    """Write a distribution collhub-NAME that passes `collhub plugins check NAME` as it is.
 
-    folder, files = write_plugin(name, directory)
+    A name that an installed plugin, package or offer has is refused.
+    """
+    from hub_core.cli.new_plugin import offers_of, write_plugin
+
+    folder, files = write_plugin(name, directory, offers_of(offers), session.registry())
     for file in files:
         print(file)
     print_note(f"next: collhub plugins install {folder} && collhub plugins check {name}")
@@ -146,6 +158,8 @@ def new(name: str, directory: str | None) -> int:
 @click.pass_obj
 def install(session: Session, target: str, pip_options: Sequence[str], as_json: bool) -> int:
     """Install a plugin with pip into the Python that runs collhub, and report its status.
+
+    One that is there already is no error.
 
     What follows `--` is handed to pip: `collhub plugins install ./collhub-x -- --no-index`.
     """
