@@ -131,38 +131,36 @@ def _truth(raw: object) -> bool:
     return truth
 
 
-# The three import their parser where a text is given, as few starts of the program see one.
 def _size(raw: object) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool) and raw > 0:
         return raw
-    from hub_core.model.quantities import parse_size
-
-    try:
-        return parse_size(_text(raw))
-    except (HubError, ValueError):
-        raise ValueError("is not a size with a unit, such as 1MiB") from None
+    return int(_quantity(raw, "parse_size", "a size with a unit, such as 1MiB"))
 
 
 def _time(raw: object) -> float:
-    if isinstance(raw, int | float) and not isinstance(raw, bool):
-        return _number(raw)
-    from hub_core.model.quantities import parse_time
-
-    try:
-        return parse_time(_text(raw))
-    except (HubError, ValueError):
-        raise ValueError("is not a time with a unit, such as 500ns") from None
+    return _measure(raw, "parse_time", "a time with a unit, such as 500ns")
 
 
 def _bandwidth(raw: object) -> float:
+    return _measure(raw, "parse_bandwidth", "a bandwidth with a unit, such as 50GB/s")
+
+
+def _measure(raw: object, parser: str, what: str) -> float:
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return _number(raw)
-    from hub_core.model.quantities import parse_bandwidth
+    return _quantity(raw, parser, what)
+
+
+def _quantity(raw: object, parser: str, what: str) -> float:
+    """The number that a function of `model.quantities` makes of a text."""
+    # Imported here: few starts of the program see a quantity.
+    from hub_core.model import quantities
 
     try:
-        return parse_bandwidth(_text(raw))
+        number: float = getattr(quantities, parser)(_text(raw))
     except (HubError, ValueError):
-        raise ValueError("is not a bandwidth with a unit, such as 50GB/s") from None
+        raise ValueError(f"is not {what}") from None
+    return number
 
 
 _CONVERTERS: dict[OptionType, Callable[[object], str | int | float | bool]] = {

@@ -6,10 +6,9 @@ Its requirement on `collhub` before import, its API version after.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hub_core.installed import Distribution, canonical_name, installed_version
+from hub_core.installed import Distribution, canonical_name
 from hub_core.plugin_api.hooks import API_VERSION
 from hub_core.version import __version__
 
@@ -59,33 +58,6 @@ def api_incompatibility(plugin: object) -> str | None:
     return None
 
 
-def unmet_requirements(distribution: Distribution) -> list[str]:
-    """Requirements of a distribution that the environment does not meet, one line each.
-
-    A line that no tool can read is one of them.
-    """
-    found = [
-        f"{line!r:.80} (no tool can read it)"
-        for line in distribution.requires
-        if _requirement(line) is None
-    ]
-    for requirement in active_requirements(distribution):
-        installed = installed_version(requirement.name)
-        if installed is None:
-            found.append(f"{requirement} (not installed)")
-        elif not requirement.specifier.contains(installed, prereleases=True):
-            found.append(f"{requirement} (installed: {installed})")
-    return found
-
-
-def active_requirements(distribution: Distribution) -> Iterable[Requirement]:
-    """Requirements that apply here, extras left out; a line that no tool can read is none."""
-    for line in distribution.requires:
-        requirement = _parsed(line)
-        if requirement is not None:
-            yield requirement
-
-
 def _unmet_specifier(text: str, line: str) -> str:
     """The version specifier of a requirement on the core that this core does not meet, or ''."""
     clauses = [_PLAIN_CLAUSE.match(part) for part in text.split(",")]
@@ -121,17 +93,13 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _parsed(line: str) -> Requirement | None:
     """A requirement that applies here, or None."""
-    requirement = _requirement(line)
-    marker = requirement.marker if requirement is not None else None
-    return requirement if marker is None or marker.evaluate({"extra": ""}) else None
-
-
-def _requirement(line: str) -> Requirement | None:
-    """A requirement line, or None where no tool can read it."""
     # Imported here: most starts of the program meet plain requirements only.
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
-        return Requirement(line)
+        requirement = Requirement(line)
     except InvalidRequirement:
         return None
+    if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+        return requirement
+    return None

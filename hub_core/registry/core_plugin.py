@@ -9,7 +9,6 @@ from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.formats import Format
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
 from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.sources import Source
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.writer import FormatWriter
@@ -78,7 +77,7 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyBuilder]:
     reader = TopologyReader(
         _TOPOLOGY_JSON,
         "hub_core.documents.topologies:read",
-        samples=f"{__name__}:topology_samples",
+        samples="hub_core.testing.topology_samples:topology_samples",
     )
     return [reader, *_BUILDERS]
 
@@ -87,18 +86,3 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyBuilder]:
 def collhub_commands() -> Sequence[Command]:
     """The commands of the program itself."""
     return OWN_COMMANDS
-
-
-def topology_samples() -> Sequence[Source]:
-    """Topology files for the conformance kit."""
-    # Imported here: listing formats needs no numpy.
-    from hub_core.documents.topologies import topology_to_json
-    from hub_core.network.regular import ring, switch
-    from hub_core.network.texts import build_topology
-
-    builders = {"ring": ring, "switch": switch}
-    found = []
-    for text in ("ring:4", "switch:3", "ring:2*switch:2"):
-        content = topology_to_json(build_topology(text, builders.__getitem__))
-        found.append(Source.of_bytes(f"{text}.json", content))
-    return found

@@ -81,11 +81,8 @@ def discover(
         if reason:
             plugins.append(_with_status(candidate.plugin, PluginState.DISABLED, reason))
         elif occurrences[candidate.plugin.name] > 1 or candidate.plugin.name == CORE_NAME:
-            plugins.append(
-                _with_status(
-                    candidate.plugin, PluginState.BROKEN, _shared_name(candidate, candidates)
-                )
-            )
+            reason = _shared_name(candidate, candidates)
+            plugins.append(_with_status(candidate.plugin, PluginState.BROKEN, reason))
         else:
             plugins.append(_load(candidate, manager, admission))
     return Registry(tuple(plugins))

@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from hub_core.installed import canonical_name, find_distribution
 from hub_core.plugin_api.references import Reference, resolve
 from hub_core.registry.border import reason_of
-from hub_core.registry.compatibility import (
-    CORE_DISTRIBUTION,
-    active_requirements,
-    unmet_requirements,
-)
+from hub_core.registry.compatibility import CORE_DISTRIBUTION
 from hub_core.registry.descriptions import reference_of
 from hub_core.testing import probe
 from hub_core.testing.checked_plugin import CheckedPlugin, Skip, title
+from hub_core.testing.requirements import active_requirements, unmet_requirements
 
 # What takes longer to import than all plugins together.
 HEAVY_MODULES = frozenset(
