@@ -89,10 +89,11 @@ class Session:
     def registry(self) -> Registry:
         """The plugins of this run, discovered when first asked for."""
         if self._registry is None:
-            from hub_core.cli.start_record import recorded_start
+            from hub_core.cli.start_record import data_kept_apart, recorded_start
             from hub_core.registry.discovery import discover
 
-            with recorded_start(self.refused_plugins, output.print_diagnostic) as admission:
+            recorded = recorded_start(self.refused_plugins, output.print_diagnostic)
+            with data_kept_apart(), recorded as admission:
                 self._registry = discover(
                     use_plugins=self.use_plugins,
                     disabled=self.disabled_plugins,

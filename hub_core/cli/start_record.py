@@ -132,6 +132,28 @@ def recorded_start(refused: Mapping[str, str], report: Report) -> Iterator[Admis
     _close(record.mark, path)
 
 
+@contextlib.contextmanager
+def data_kept_apart() -> Iterator[None]:
+    """Send what the body writes to the file of standard output to that of standard error.
+
+    Native code and processes that a plugin starts write there past `sys.stdout`, between our data.
+    """
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:
+        # One of the two is closed: there is nothing to keep apart.
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def _folder() -> Path:
     """The folder of this environment's record in the user's state folder (XDG)."""
     stated = os.environ.get("XDG_STATE_HOME", "")

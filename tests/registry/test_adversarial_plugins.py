@@ -122,9 +122,18 @@ def test_start_goes_on_and_names_the_plugin(
     assert program.marks() == []
 
 
-def test_printing_plugin_leaves_the_output_alone(program: Program, make_plugin: MakePlugin) -> None:
-    make_plugin("subject", "print('not JSON')")
-    assert json.loads(program.run(*LIST, "--json")[1])["schema"] == "collhub/plugin-report-1"
+@pytest.mark.parametrize(
+    "code",
+    ["print('noise')", "import os; os.write(1, b'noise')", "import os; os.system('echo noise')"],
+    ids=["in-python", "natively", "by-a-process"],
+)
+def test_printing_plugin_leaves_the_output_alone(
+    program: Program, make_plugin: MakePlugin, code: str
+) -> None:
+    make_plugin("subject", code)
+    status, out, _ = program.run(*LIST, "--json")
+    assert status == 0
+    assert json.loads(out)["schema"] == "collhub/plugin-report-1"
 
 
 def test_hanging_plugin_is_named_at_ctrl_c_and_skipped_from_then_on(
