@@ -101,9 +101,9 @@ class Distribution:
 
 
 def _start_of(path: Path) -> bytes:
-    """A file's first MiB: no header and no list of entry points is longer, and some files lie."""
+    """A file's first 64 KiB, which hold headers and entry points; a file may be of any size."""
     with path.open("rb") as file:
-        return file.read(1 << 20)
+        return file.read(1 << 16)
 
 
 def canonical_name(name: str) -> str:

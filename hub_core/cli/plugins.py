@@ -115,7 +115,7 @@ def enable(session: Session, name: str) -> int:
 
     registry, _ = session.unloaded_registry()
     plugin = registry.plugin(name)
-    was_kept_out = read_record(print_diagnostic).enable(plugin)
+    was_kept_out = read_record(print_diagnostic, {}).enable(plugin)
     state = "is imported again from the next start on" if was_kept_out else "was not kept out"
     print_note(f"{plugin} {state}")
     return ExitCode.DONE

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
-from binascii import crc32
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hub_core.cli.output import print_note
@@ -28,10 +27,10 @@ _MARK = "start-"
 _SKIPPED = "skipped.json"
 # A mark is written over the one before, by a single call, and all are of one length.
 _LONGEST_KEY = 400
+_LONGEST_FOLDER = 100
 Report = Callable[[Diagnostic], None]
 
 
-@dataclass(slots=True)
 class StartRecord:
     """What earlier starts left in `folder`: plugins to skip, and those that are suspect.
 
@@ -39,13 +38,15 @@ class StartRecord:
     `refused`: reasons by name of plugins that this start itself has tried.
     """
 
-    folder: Path
-    report: Report
-    refused: Mapping[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    suspects: dict[str, list[Path]] = field(default_factory=dict)
-    imported: list[str] = field(default_factory=list)
-    mark: int | None = None
+    # No dataclass: making one takes longer than all that is done here at a start.
+    def __init__(self, folder: Path, report: Report, refused: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.report = report
+        self.refused = refused
+        self.skipped: dict[str, str] = {}
+        self.suspects: dict[str, list[Path]] = {}
+        self.imported: list[str] = []
+        self.mark: int | None = None
 
     def admission(self, plugin: Plugin) -> str | None:
         """Why a plugin is skipped; else None, and it is noted that the plugin is imported now."""
@@ -101,9 +102,9 @@ def key_of(plugin: Plugin) -> str:
     return " ".join(f"{plugin.name} {plugin.distribution} {plugin.version}".split())
 
 
-def read_record(report: Report) -> StartRecord:
+def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
     """What earlier starts left behind."""
-    record = StartRecord(_folder(), report)
+    record = StartRecord(_folder(), report, refused)
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(record.folder)):
             if name == _SKIPPED:
@@ -116,8 +117,7 @@ def read_record(report: Report) -> StartRecord:
 @contextlib.contextmanager
 def recorded_start(refused: Mapping[str, str], report: Report) -> Iterator[Admission]:
     """Yield the admission of plugins; the body imports them."""
-    record = read_record(report)
-    record.refused = refused
+    record = read_record(report, refused)
     path = record.folder / f"{_MARK}{os.getpid()}-{os.urandom(4).hex()}"
     record.mark = _locked_file(path)
     try:
@@ -158,7 +158,8 @@ def _folder() -> Path:
     """The folder of this environment's record in the user's state folder (XDG)."""
     stated = os.environ.get("XDG_STATE_HOME", "")
     home = stated if os.path.isabs(stated) else os.path.expanduser("~/.local/state")
-    return Path(home, "collhub", f"starts-{crc32(os.fsencode(sys.prefix)):08x}")
+    environment = re.sub(r"\W+", "-", sys.prefix)[-_LONGEST_FOLDER:]
+    return Path(home, "collhub", f"starts{environment}")
 
 
 def _locked_file(path: Path) -> int | None:
