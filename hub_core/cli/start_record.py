@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from hub_core.cli.output import print_note
@@ -58,11 +59,8 @@ class StartRecord:
         reason = self.skipped.get(key)
         if reason is not None:
             cure = f"'collhub plugins enable {plugin.name}' lets it in again"
-            self.report(
-                Diagnostic(
-                    "skipped-plugin", f"{plugin} is skipped: {reason}", Severity.WARNING, cure=cure
-                )
-            )
+            message = f"{plugin} is skipped: {reason}"
+            self.report(Diagnostic("skipped-plugin", message, Severity.WARNING, cure=cure))
             return f"skipped, since {reason}; {cure}"
         self.imported.append(plugin.name)
         self._note(key)
@@ -70,7 +68,9 @@ class StartRecord:
 
     def enable(self, plugin: Plugin) -> bool:
         """Forget what is held against a plugin, in any version; whether there was anything."""
-        keys = {key for key in (*self.skipped, *self.suspects) if key.split(" ")[0] == plugin.name}
+        of_any_version = key_of(replace(plugin, version=""))
+        known = {*self.skipped, *self.suspects}
+        keys = {key for key in known if f"{key} ".startswith(f"{of_any_version} ")}
         for key in keys:
             _remove(self.suspects.pop(key, []))
             self.skipped.pop(key, None)
@@ -94,12 +94,15 @@ class StartRecord:
     def _note(self, key: str) -> None:
         if self.mark is not None:
             with contextlib.suppress(OSError):
-                os.pwrite(self.mark, key.encode()[:_LONGEST_KEY].ljust(_LONGEST_KEY), 0)
+                os.pwrite(self.mark, key.encode().ljust(_LONGEST_KEY), 0)
 
 
 def key_of(plugin: Plugin) -> str:
     """Name, distribution and version on one line: another version is another plugin."""
-    return " ".join(f"{plugin.name} {plugin.distribution} {plugin.version}".split())
+    words = " ".join(f"{plugin.name} {plugin.distribution} {plugin.version}".split())
+    # Names come from files and folders, which hold any bytes.
+    kept = words.encode("utf-8", "backslashreplace")[:_LONGEST_KEY]
+    return kept.decode("utf-8", "ignore").strip()
 
 
 def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:

@@ -266,6 +266,38 @@ def test_folder_that_cannot_be_written_changes_nothing(
     assert re.search(r"^subject +dist-subject +0\.7 +loaded", out, re.MULTILINE)
 
 
+def test_plugin_with_a_long_or_odd_name_is_skipped_like_any_other(
+    program: Program, make_plugin: MakePlugin
+) -> None:
+    make_plugin("subject", CRASH)
+    info = program.site / "dist_subject-0.7.dist-info"
+    metadata = (info / "METADATA").read_text().replace("Version: 0.7", f"Version: 0.7 ä{'ü' * 500}")
+    (info / "METADATA").write_text(metadata)
+    (info / "entry_points.txt").write_text("[collhub.plugins]\nodd name = dist_subject\n")
+    program.run(*LIST)
+    assert "killed by SIGSEGV" in program.run(*LIST)[1]
+    assert "is imported again" in program.run("plugins", "enable", "odd name")[2]
+    assert program.run(*LIST)[0] == -signal.SIGSEGV
+
+
+def test_pytest_suite_of_the_kit_survives_the_plugin(
+    program: Program, make_plugin: MakePlugin
+) -> None:
+    make_plugin("subject", CRASH)
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "--collhub-plugin", "subject", "--pyargs", "hub_core.testing.suite"],
+        env={**os.environ, "PYTHONPATH": str(program.site)},
+        cwd=program.site,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "is broken: a process that imports it was killed by SIGSEGV" in done.stdout
+
+
 def test_folder_full_of_nonsense_changes_nothing(program: Program, make_plugin: MakePlugin) -> None:
     make_plugin("subject", "")
     program.run(*LIST)
