@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import shutil
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from hub_core.testing import Rule, Verdict, check_plugin, ring_all_gather
 Collhub = Callable[..., Any]
 MakePlugin = Callable[..., Path]
 ALL = ",".join(SCAFFOLDS)
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def _made(collhub: Collhub, folder: Path, name: str, offers: str) -> Path:
@@ -39,6 +42,18 @@ def _installed(folder: Path, site: Path, name: str) -> None:
         f"Metadata-Version: 2.1\nName: collhub-{name}\nVersion: 0.1.0\nRequires-Dist: collhub>=0.1\n"
     )
     (info / "entry_points.txt").write_text(f"[collhub.plugins]\n{name} = {package}.plugin\n")
+
+
+def test_scaffolds_import_promised_names_alone() -> None:
+    named = [
+        (node.module, alias.name)
+        for file in sorted((EXAMPLES / "offers").glob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hub_core")
+        for alias in node.names
+    ]
+    assert len(named) > 30
+    assert [name for name in named if name[1] not in importlib.import_module(name[0]).__all__] == []
 
 
 def test_every_kind_of_offer_has_a_scaffold() -> None:
