@@ -102,7 +102,7 @@ def _assembled(offers: Sequence[str]) -> Iterator[tuple[str, str]]:
     for module in dict.fromkeys(modules):
         path = f"{_PACKAGE}{module}"
         yield path, example.get(path) or root.joinpath(module).read_text("utf-8")
-    yield "tests/test_plugin.py", root.joinpath("conformance_test.py").read_text("utf-8")
+    yield "tests/test_plugin.py", root.joinpath("conformance.py").read_text("utf-8")
 
 
 def _files(folder: Traversable, lead: str) -> Iterator[tuple[str, Traversable]]:
