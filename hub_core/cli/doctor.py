@@ -112,7 +112,7 @@ def _requirement_lines(distribution: str) -> Iterator[CheckLine]:
         if installed_version(r.name)
     ]
     details = (
-        f"missing or too old: {', '.join(unmet)}"
+        f"not met: {', '.join(unmet)}"
         if unmet
         else ", ".join(sorted(versions)) or "none"
     )

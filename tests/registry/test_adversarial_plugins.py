@@ -376,7 +376,7 @@ def test_doctor_names_a_requirement_that_no_tool_can_read(
     make_plugin("subject", "", requires="collhub >< 3")
     status, out, _ = program.run("doctor")
     assert status == 3
-    text = "BAD  subject: dependencies: missing or too old: 'collhub >< 3' (no tool can read it)"
+    text = "BAD  subject: dependencies: not met: 'collhub >< 3' (no tool can read it)"
     assert text in out
 
 
