@@ -111,11 +111,7 @@ def _requirement_lines(distribution: str) -> Iterator[CheckLine]:
         for r in active_requirements(found)
         if installed_version(r.name)
     ]
-    details = (
-        f"not met: {', '.join(unmet)}"
-        if unmet
-        else ", ".join(sorted(versions)) or "none"
-    )
+    details = f"not met: {', '.join(unmet)}" if unmet else ", ".join(sorted(versions)) or "none"
     yield CheckLine(
         "dependencies",
         not unmet,

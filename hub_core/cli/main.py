@@ -165,18 +165,20 @@ def _tell_of_crashes() -> None:
 
 def _end_despite_threads(code: int) -> None:
     """See to it that the process ends, though the interpreter waits for threads of plugins."""
-    left = [thread for thread in threading.enumerate() if not thread.daemon]
-    left.remove(threading.main_thread())
-    if left:
-        threading.Thread(target=_end_late, args=(code, left), daemon=True).start()
+    others = [thread for thread in threading.enumerate() if not thread.daemon]
+    if len(others) > 1:
+        threading.Thread(target=_end_late, args=(code,), daemon=True).start()
 
 
-def _end_late(code: int, left: Sequence[threading.Thread]) -> None:
+def _end_late(code: int) -> None:
+    # Whoever calls the program from Python may go on for long.
+    threading.main_thread().join()
     time.sleep(_PATIENCE_WITH_THREADS_S)
-    names = ", ".join(sorted(thread.name for thread in left if thread.is_alive()))
+    left = [thread for thread in threading.enumerate() if thread.is_alive()]
+    names = sorted(thread.name for thread in left if not thread.daemon)
     if not names:
         return
-    print_note(f"not waited for: {names}, which a plugin left running")
+    print_note(f"not waited for: {', '.join(names)}, which a plugin left running")
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(code)
