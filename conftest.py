@@ -6,7 +6,7 @@ import importlib.resources
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,14 @@ hypothesis.settings.register_profile("collhub", deadline=None)
 hypothesis.settings.load_profile("collhub")
 
 CORPUS = Path(__file__).resolve().parent.parent / "shared" / "corpus"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what the program remembers of its starts apart from what the user's remembers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(scope="session")

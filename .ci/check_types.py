@@ -1,4 +1,4 @@
-"""Run `mypy --strict` on the installed packages of all distributions, and on the example plugin."""
+"""Run `mypy --strict` on the installed packages of all distributions, and on the examples."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def main() -> int:
     results = [
         subprocess.run([*mypy, *named], cwd=ROOT, check=False),
         subprocess.run([*mypy, str(example)], cwd=ROOT, check=False),
+        subprocess.run([*mypy, str(ROOT / "examples" / "offers")], cwd=ROOT, check=False),
     ]
     return max(result.returncode for result in results)
 

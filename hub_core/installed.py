@@ -76,7 +76,7 @@ class Distribution:
     def entry_point_text(self) -> str:
         """The text of `entry_points.txt`, empty where there is none."""
         try:
-            return (self.folder / "entry_points.txt").read_text("utf-8")
+            return _start_of(self.folder / "entry_points.txt").decode("utf-8")
         except FileNotFoundError:
             return ""
 
@@ -86,7 +86,7 @@ class Distribution:
             path = self.folder / name
             if path.is_file():
                 # The description behind the first empty line is not looked at.
-                text = path.read_text("utf-8", "replace").replace("\r\n", "\n")
+                text = _start_of(path).decode("utf-8", "replace").replace("\r\n", "\n")
                 return text.partition("\n\n")[0].split("\n")
         return []
 
@@ -98,6 +98,12 @@ class Distribution:
     def _of_folder(self, part: str) -> str:
         match = _INFO_FOLDER.match(self.folder.name)
         return (match[part] or "") if match else ""
+
+
+def _start_of(path: Path) -> bytes:
+    """A file's first 64 KiB, which hold headers and entry points; a file may be of any size."""
+    with path.open("rb") as file:
+        return file.read(1 << 16)
 
 
 def canonical_name(name: str) -> str:

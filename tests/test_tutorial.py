@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from hub_core.cli.offer_scaffolds import SCAFFOLDS
 from hub_core.installed import installed_version
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -97,7 +98,7 @@ def test_new_plugin_installs_and_passes(python: Path, tmp_path: Path, name: str)
     checked = _collhub(python, "plugins", "check", name, cwd=tmp_path)
     assert (checked.returncode, checked.stdout.splitlines()[-1]) == (
         0,
-        f"{name}: 12 passed, 8 skipped",
+        f"{name}: 13 passed, 8 skipped",
     ), checked.stdout
     suite = _run(
         python,
@@ -110,7 +111,7 @@ def test_new_plugin_installs_and_passes(python: Path, tmp_path: Path, name: str)
         "hub_core.testing.suite",
         cwd=tmp_path,
     )
-    assert "12 passed, 8 skipped" in suite.stdout, suite.stdout
+    assert "13 passed, 8 skipped" in suite.stdout, suite.stdout
     own = _run(
         python,
         "-m",
@@ -124,6 +125,50 @@ def test_new_plugin_installs_and_passes(python: Path, tmp_path: Path, name: str)
         cwd=tmp_path,
     )
     assert own.returncode == 0, own.stdout
+
+
+def test_new_plugin_of_all_kinds_installs_and_passes(python: Path, tmp_path: Path) -> None:
+    folder, offers = tmp_path / "plugin", ("--offers", ",".join(SCAFFOLDS))
+    made = _collhub(
+        python, "plugins", "new", "all-kinds", "--directory", folder, *offers, cwd=tmp_path
+    )
+    assert made.returncode == 0, made.stderr
+    installed = _collhub(python, "plugins", "install", folder, "--", *OFFLINE, cwd=tmp_path)
+    assert installed.returncode == 0, installed.stderr
+    checked = _collhub(python, "plugins", "check", "all-kinds", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout
+    own = _run(python, "-m", "pytest", "-q", "-c", "/dev/null", folder / "tests", cwd=tmp_path)
+    assert own.returncode == 0, own.stdout
+    shown = _collhub(python, "all-kinds", "all-kinds:4", cwd=tmp_path)
+    assert shown.stdout == "NPU  links\n0    3\n1    1\n2    1\n3    1\n"
+
+
+def test_plugin_that_is_installed_again_is_no_error(python: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    made = _collhub(python, "plugins", "new", "again", "--directory", folder, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    row = re.compile(r"^again +collhub-again +0\.1\.0 +loaded$", re.MULTILINE)
+    # A folder, the same folder, and the name of what is there.
+    for target in (folder, folder, "collhub-again"):
+        done = _collhub(python, "plugins", "install", target, "--", *OFFLINE, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert row.search(done.stdout), done.stdout
+
+
+def test_plugin_that_stops_every_start_is_named_when_it_is_installed(
+    python: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "collhub_fatal.py").write_text("import ctypes; ctypes.string_at(0)\n")
+    project = _blocks("toml")[0].replace("messages", "fatal")
+    (tmp_path / "pyproject.toml").write_text(project)
+    done = _collhub(python, "plugins", "install", tmp_path, "--", *OFFLINE, cwd=tmp_path)
+    assert done.returncode == 3
+    assert "its plugin fatal is broken: skipped, since a process that imports it was killed by" in (
+        done.stderr
+    )
+    # The environment is that of the other tests, too.
+    removed = _run(python, "-m", "pip", "uninstall", "-qy", "collhub-fatal", cwd=tmp_path)
+    assert removed.returncode == 0, removed.stderr
 
 
 def test_smallest_plugin_of_the_tutorial_installs_and_works(python: Path, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,13 +15,16 @@ from hub_core.cli.session import Session
 from hub_core.installed import find_distribution, installed_version
 from hub_core.model import ExitCode
 from hub_core.plugin_api import CheckLine, json_flag
-from hub_core.registry.compatibility import (
-    CORE_DISTRIBUTION,
-    active_requirements,
-    unmet_requirements,
-)
+from hub_core.registry.compatibility import CORE_DISTRIBUTION
 from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, Registry
+from hub_core.testing.requirements import active_requirements, unmet_requirements
 from hub_core.version import __version__
+
+if TYPE_CHECKING:
+    from hub_core.testing.probe import Trial
+
+# All plugins together shall be loaded in less than a command takes to be typed.
+_LONGEST_IMPORT_S = 2.0
 
 
 @click.command()
@@ -29,9 +33,14 @@ from hub_core.version import __version__
 def doctor(session: Session, as_json: bool) -> int:
     """Report on Python, the core, its dependencies and every plugin.
 
-    Exit 3 where something is not as it should be.
+    Each plugin is first imported in a process of its own, for 10 s at most. Exit 3 where something
+    is not as it should be.
     """
-    lines = list(_lines(session.registry()))
+    trials = _trials(session)
+    for name, trial in trials.items():
+        if trial.reason is not None:
+            session.refused_plugins[name] = trial.reason
+    lines = list(_lines(session.registry(), trials))
     is_ok = all(line.is_ok for _, line in lines)
     if as_json:
         print_json(
@@ -49,14 +58,25 @@ def doctor(session: Session, as_json: bool) -> int:
     return ExitCode.DONE if is_ok else ExitCode.PLUGIN
 
 
-def _lines(registry: Registry) -> Iterator[tuple[str, CheckLine]]:
+def _trials(session: Session) -> dict[str, Trial]:
+    """What became of a process that imported each plugin, by the plugin's name."""
+    # Imported here: the command's help does not need it.
+    from hub_core.testing.probe import trial
+
+    _, importable = session.unloaded_registry()
+    # One at a time, so that no import slows another one down.
+    with session.progress("importing each plugin in a process"):
+        return {plugin.name: trial(plugin.name) for plugin in importable}
+
+
+def _lines(registry: Registry, trials: Mapping[str, Trial]) -> Iterator[tuple[str, CheckLine]]:
     """Every line with the name of the plugin that it is about."""
     # Imported here: the pipeline needs numpy, the command's help does not.
     from hub_core.pipeline.checks import check_installation
 
     yield from ((CORE_NAME, line) for line in _core_lines())
     for plugin in registry.plugins[1:]:
-        yield plugin.name, _plugin_line(plugin)
+        yield plugin.name, _plugin_line(plugin, trials.get(plugin.name))
         yield from ((plugin.name, line) for line in _requirement_lines(plugin.distribution))
     yield from (
         (CORE_NAME, CheckLine("names", False, clash, "disable or uninstall one"))
@@ -91,11 +111,7 @@ def _requirement_lines(distribution: str) -> Iterator[CheckLine]:
         for r in active_requirements(found)
         if installed_version(r.name)
     ]
-    details = (
-        f"missing or too old: {', '.join(unmet)}"
-        if unmet
-        else ", ".join(sorted(versions)) or "none"
-    )
+    details = f"not met: {', '.join(unmet)}" if unmet else ", ".join(sorted(versions)) or "none"
     yield CheckLine(
         "dependencies",
         not unmet,
@@ -116,19 +132,22 @@ def _temporary_folder() -> CheckLine:
         )
 
 
-def _plugin_line(plugin: Plugin) -> CheckLine:
+def _plugin_line(plugin: Plugin, trial: Trial | None) -> CheckLine:
+    """The status of a plugin, and how long its import took, alone in a fresh process."""
     status = plugin.status
     reason = f": {status.reason}" if status.reason else ""
     details = f"{plugin.distribution} {plugin.version} is {status.state}{reason}"
-    is_healthy = status.state is PluginState.DISABLED or (
-        status.state is PluginState.LOADED and not status.reason
-    )
-    return CheckLine(
-        "plugin",
-        is_healthy,
-        details,
-        "" if is_healthy else f"install another version of {plugin.distribution}",
-    )
+    if status.state is PluginState.DISABLED:
+        return CheckLine("plugin", True, details)
+    if status.state is not PluginState.LOADED or trial is None:
+        cure = f"install another version of {plugin.distribution}"
+        return CheckLine("plugin", False, details, cure)
+    details += f", imported in {trial.import_s * 1e3:.0f} ms"
+    if trial.import_s > _LONGEST_IMPORT_S:
+        cure = "its authors shall import what is heavy in the functions that need it"
+        return CheckLine("plugin", False, details, cure)
+    cure = f"install another version of {plugin.distribution}" if reason else ""
+    return CheckLine("plugin", not reason, details, cure)
 
 
 def _object(owner: str, line: CheckLine) -> dict[str, object]:

@@ -6,15 +6,18 @@ Commands imported only when they run, and the one place where errors become line
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import one_line, print_diagnostic, print_error
+from hub_core.cli.output import one_line, print_diagnostic, print_error, print_note
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, HubError, UsageError
 from hub_core.version import __version__
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
+_PATIENCE_WITH_THREADS_S = 2.0
 
 
 class _OfferedCommands(click.Group):
@@ -137,15 +141,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_program = arguments is None
     if is_program:
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+        _tell_of_crashes()
     try:
-        return _run(given, session)
+        code = _run(given, session)
     except BrokenPipeError:
         _discard_stdout()
-        return CLOSED_PIPE
+        code = CLOSED_PIPE
     finally:
         if is_program:
             # The process ends: without this the interpreter looks through everything for cycles.
             gc.freeze()
+    if is_program:
+        _end_despite_threads(code)
+    return code
+
+
+def _tell_of_crashes() -> None:
+    """Let a crash of native code print which Python code it came from, such as an import."""
+    # No standard error, or one that is no file.
+    with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):
+        faulthandler.enable()
+
+
+def _end_despite_threads(code: int) -> None:
+    """See to it that the process ends, though the interpreter waits for threads of plugins."""
+    others = [thread for thread in threading.enumerate() if not thread.daemon]
+    if len(others) > 1:
+        threading.Thread(target=_end_late, args=(code,), daemon=True).start()
+
+
+def _end_late(code: int) -> None:
+    # Whoever calls the program from Python may go on for long.
+    threading.main_thread().join()
+    time.sleep(_PATIENCE_WITH_THREADS_S)
+    left = [thread for thread in threading.enumerate() if thread.is_alive()]
+    names = sorted(thread.name for thread in left if not thread.daemon)
+    if not names:
+        return
+    print_note(f"not waited for: {', '.join(names)}, which a plugin left running")
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)
 
 
 def _run(given: list[str], session: Session) -> int:
@@ -157,8 +193,9 @@ def _run(given: list[str], session: Session) -> int:
         return int(code or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        print_error("interrupted")
+    except (KeyboardInterrupt, click.Abort) as stop:
+        # Discovery says which plugin was being imported.
+        print_error(f"interrupted: {stop}" if str(stop) else "interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         raise

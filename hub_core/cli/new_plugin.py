@@ -1,41 +1,108 @@
-"""Write a new plugin distribution: the one of the tutorial, under another name."""
+"""Write a new plugin distribution: the one of the tutorial, or one of other kinds of offer."""
 
 from __future__ import annotations
 
 import importlib.resources
+import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from hub_core.cli.offer_scaffolds import SCAFFOLDS, kinds_of, noun_of, plugin_module, readme
+from hub_core.installed import canonical_name
 from hub_core.model import UsageError
 from hub_core.pipeline.artifacts import Content, destination
 from hub_core.plugin_api import Format, Layout
-from hub_core.registry.plugins import CORE_NAME
+from hub_core.registry.closest_match import closest
+from hub_core.registry.plugins import CORE_NAME, Registry
 
-TEMPLATE = "collhub-example"
+OF_THE_TUTORIAL = ("reader", "writer")
+_TEMPLATE = "collhub-example"
+_OFFERS = "offers"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")
 _TEMPLATE_FILES = (".md", ".py", ".toml", ".typed")
+_PACKAGE = "src/collhub_example/"
+# Of the tutorial's distribution, whatever is offered.
+_OF_EVERY_PLUGIN = ("pyproject.toml", f"{_PACKAGE}__init__.py", f"{_PACKAGE}py.typed")
 
 
-def write_plugin(name: str, directory: str | None) -> tuple[Path, tuple[Path, ...]]:
+def write_plugin(
+    name: str, directory: str | None, offers: Sequence[str], registry: Registry
+) -> tuple[Path, tuple[Path, ...]]:
     """Write the distribution `collhub-NAME` into a new or empty folder.
 
-    Return the folder and its files.
+    Return the folder and its files. Raises `UsageError` for a name that is taken, by a plugin, by a
+    package or by an offer of one of the kinds.
     """
     plain = name.removeprefix("collhub-").removeprefix("collhub_")
     if not _NAME.match(plain) or plain in (CORE_NAME, "hub"):
         cure = "use lower-case letters and digits, words joined by '-'"
         raise UsageError(f"{name!r} cannot be the name of a plugin", cure=cure, code="plugin-name")
+    if reason := _taken_by(plain, offers, registry):
+        message = f"the name {plain!r} is taken: {reason}"
+        raise UsageError(message, cure="choose another name", code="plugin-name")
     folder = Path(directory if directory is not None else f"collhub-{plain.replace('_', '-')}")
     place = destination(folder, Format("plugin", "", (), layout=Layout.FOLDER), force=False)
-    return folder, place.put(_contents(plain))
+    return folder, place.put(_contents(plain, offers))
 
 
-def _contents(name: str) -> Iterator[Content]:
-    root = importlib.resources.files("hub_core.examples").joinpath(TEMPLATE)
+def offers_of(text: str) -> tuple[str, ...]:
+    """The kinds that `--offers` names. Raises `UsageError` with the closest match."""
+    nouns = tuple(filter(None, (word.strip() for word in text.split(","))))
+    for noun in nouns or ("",):
+        if noun not in SCAFFOLDS:
+            cure = closest(noun, SCAFFOLDS) or f"use some of {', '.join(SCAFFOLDS)}"
+            raise UsageError(f"{noun!r} is no kind of offer", cure=cure, code="unknown-offer")
+    return nouns
+
+
+def _taken_by(name: str, offers: Sequence[str], registry: Registry) -> str | None:
+    """What has the name already, or None."""
+    own = canonical_name(name)
+    for plugin in registry.plugins:
+        names = canonical_name(plugin.name), canonical_name(plugin.distribution)
+        if own in names or f"collhub-{own}" in names:
+            return f"{plugin} is installed"
+    package = f"collhub_{name.replace('-', '_')}"
+    spec = importlib.util.find_spec(package)
+    if spec is not None:
+        place = spec.origin or ", ".join(spec.submodule_search_locations or ())
+        return f"the package {package} is installed, at {place}"
+    for kind in kinds_of(offers):
+        wanted = _renamed(SCAFFOLDS[noun_of(kind)].name, name)
+        for provided in registry.all(kind.type):
+            if provided.name == wanted:
+                return f"{provided.plugin} offers a {kind.noun} {wanted!r}"
+    return None
+
+
+def _contents(name: str, offers: Sequence[str]) -> Iterator[Content]:
+    chosen = _tutorial() if set(offers) == set(OF_THE_TUTORIAL) else _assembled(offers)
+    for path, text in chosen:
+        yield Content(_renamed(path, name), _renamed(text, name).encode("utf-8"))
+
+
+def _tutorial() -> Iterator[tuple[str, str]]:
+    """The files of the tutorial's distribution, with their texts."""
+    root = importlib.resources.files("hub_core.examples").joinpath(_TEMPLATE)
     for path, file in _files(root, ""):
-        yield Content(_renamed(path, name), _renamed(file.read_text("utf-8"), name).encode("utf-8"))
+        yield path, file.read_text("utf-8")
+
+
+def _assembled(offers: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The files of a distribution that makes these offers, with their texts."""
+    example = dict(_tutorial())
+    for path in _OF_EVERY_PLUGIN:
+        yield path, example[path].replace("he format example", "he plugin example")
+    yield "README.md", readme(offers)
+    yield f"{_PACKAGE}plugin.py", plugin_module(offers)
+    root = importlib.resources.files("hub_core.examples").joinpath(_OFFERS)
+    modules = [module for noun in offers for module in SCAFFOLDS[noun].modules]
+    for module in dict.fromkeys(modules):
+        path = f"{_PACKAGE}{module}"
+        yield path, example.get(path) or root.joinpath(module).read_text("utf-8")
+    yield "tests/test_plugin.py", root.joinpath("conformance.py").read_text("utf-8")
 
 
 def _files(folder: Traversable, lead: str) -> Iterator[tuple[str, Traversable]]:

@@ -1,4 +1,4 @@
-"""`collhub plugins`: list, show, check, make and install plugins."""
+"""`collhub plugins`: list, show, check, enable, make and install plugins."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import print_fields, print_json, print_note, print_table
+from hub_core.cli.output import (
+    print_diagnostic,
+    print_fields,
+    print_json,
+    print_note,
+    print_table,
+)
 from hub_core.cli.plugin_report import default_text, description_of, plugin_object, report
 from hub_core.cli.session import Session
+from hub_core.installed import canonical_name
 from hub_core.model import ExitCode, PluginError
 from hub_core.plugin_api import CommandGroup, Option, json_flag
 from hub_core.plugin_api.offers import kind_of
@@ -26,7 +33,7 @@ _INSTALLED = ("name", "distribution", "version", "status")
 
 @click.group(cls=CommandGroup)
 def plugins() -> None:
-    """List, show, check, make and install plugins."""
+    """List, show, check, enable, make and install plugins."""
 
 
 @plugins.command("list")
@@ -79,12 +86,17 @@ def show(session: Session, name: str, as_json: bool) -> int:
 def check(session: Session, name: str, as_json: bool) -> int:
     """Run the conformance checks on the plugin NAME.
 
-    Exit 3 where one fails or the plugin is not there.
+    It is first imported in a process of its own, for 10 s at most. Exit 3 where a check fails or
+    the plugin is not there.
     """
     # Imported here: the checks need numpy and verification, listing plugins does not.
     from hub_core.testing import Verdict, check_plugin
 
+    _refuse_what_does_not_survive(session, name)
     registry = session.registry()
+    if not as_json:
+        # One line says why there is nothing to check, and not one a rule.
+        _require_loaded(registry.plugin(name))
     results = check_plugin(name, registry)
     is_ok = all(result.verdict is not Verdict.FAILED for result in results)
     if as_json:
@@ -96,16 +108,43 @@ def check(session: Session, name: str, as_json: bool) -> int:
 
 @plugins.command()
 @click.argument("name")
+@click.pass_obj
+def enable(session: Session, name: str) -> int:
+    """Let the plugin NAME in again, which a start of the program did not survive."""
+    from hub_core.cli.start_record import read_record
+
+    registry, _ = session.unloaded_registry()
+    plugin = registry.plugin(name)
+    was_kept_out = read_record(print_diagnostic, {}).enable(plugin)
+    state = "is imported again from the next start on" if was_kept_out else "was not kept out"
+    print_note(f"{plugin} {state}")
+    return ExitCode.DONE
+
+
+@plugins.command()
+@click.argument("name")
 @click.option(
     "--directory",
     type=click.Path(),
     help="Where to write it (default: collhub-NAME in the current folder).",
 )
-def new(name: str, directory: str | None) -> int:
-    """Write a distribution collhub-NAME that passes `collhub plugins check NAME` as it is."""
-    from hub_core.cli.new_plugin import write_plugin
+@click.option(
+    "--offers",
+    default="reader,writer",
+    show_default=True,
+    metavar="KIND,...",
+    help="What it offers: reader, synthesizer, writer, simulator, executor, report-writer, "
+    "topology-reader, topology-builder, pass, check, command.",
+)
+@click.pass_obj
+def new(session: Session, name: str, directory: str | None, offers: str) -> int:
+    """Write a distribution collhub-NAME that passes `collhub plugins check NAME` as it is.
 
-    folder, files = write_plugin(name, directory)
+    A name that an installed plugin, package or offer has is refused.
+    """
+    from hub_core.cli.new_plugin import offers_of, write_plugin
+
+    folder, files = write_plugin(name, directory, offers_of(offers), session.registry())
     for file in files:
         print(file)
     print_note(f"next: collhub plugins install {folder} && collhub plugins check {name}")
@@ -119,6 +158,8 @@ def new(name: str, directory: str | None) -> int:
 @click.pass_obj
 def install(session: Session, target: str, pip_options: Sequence[str], as_json: bool) -> int:
     """Install a plugin with pip into the Python that runs collhub, and report its status.
+
+    One that is there already is no error.
 
     What follows `--` is handed to pip: `collhub plugins install ./collhub-x -- --no-index`.
     """
@@ -142,6 +183,23 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
             cure="see 'collhub plugins list'",
         )
     return ExitCode.DONE
+
+
+def _refuse_what_does_not_survive(session: Session, name: str) -> None:
+    """Keep the plugin out of this process where another one did not survive its import."""
+    from hub_core.testing.probe import trial
+
+    _, importable = session.unloaded_registry()
+    for plugin in importable:
+        if canonical_name(name) in map(canonical_name, (plugin.name, plugin.distribution)):
+            tried = trial(plugin.name)
+            if tried.reason is not None:
+                session.refused_plugins[plugin.name] = tried.reason
+
+
+def _require_loaded(plugin: Plugin) -> None:
+    if plugin.status.state is not PluginState.LOADED:
+        raise PluginError(f"{plugin} is {plugin.status.state}: {plugin.status.reason}")
 
 
 def _provided(plugin: Plugin) -> str:

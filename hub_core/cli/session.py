@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         Subject,
         WrittenFiles,
     )
-    from hub_core.registry.plugins import Provided, Registry
+    from hub_core.registry.plugins import Plugin, Provided, Registry
     from hub_core.verification import VerifyReport
 
 
@@ -74,6 +74,7 @@ class Session:
 
     `has_separator`: whether `--` stands on the command line; `source_arguments`: what follows IN
     behind it, for readers whose input is a program. `verify_policy`: the value of `--verify`.
+    `refused_plugins`: why plugins that were tried are not to be imported, by name.
 
     Modules are imported inside the methods: the help of a command needs no numpy.
     """
@@ -84,15 +85,38 @@ class Session:
     has_separator: bool = False
     source_arguments: tuple[str, ...] = ()
     verify_policy: str = "refuse"
+    refused_plugins: dict[str, str] = field(default_factory=dict)
     _registry: Registry | None = field(default=None, repr=False)
 
     def registry(self) -> Registry:
         """The plugins of this run, discovered when first asked for."""
         if self._registry is None:
+            from hub_core.cli.start_record import data_kept_apart, recorded_start
             from hub_core.registry.discovery import discover
 
-            self._registry = discover(use_plugins=self.use_plugins, disabled=self.disabled_plugins)
+            recorded = recorded_start(self.refused_plugins, output.print_diagnostic)
+            with data_kept_apart(), recorded as admission:
+                self._registry = discover(
+                    use_plugins=self.use_plugins,
+                    disabled=self.disabled_plugins,
+                    admission=admission,
+                )
         return self._registry
+
+    def unloaded_registry(self) -> tuple[Registry, list[Plugin]]:
+        """All plugins, of which none is imported, and those that `registry` would import."""
+        from hub_core.registry.discovery import discover
+
+        importable: list[Plugin] = []
+
+        def refuse(plugin: Plugin) -> str:
+            importable.append(plugin)
+            return "not imported"
+
+        found = discover(
+            use_plugins=self.use_plugins, disabled=self.disabled_plugins, admission=refuse
+        )
+        return found, importable
 
     def options_of(self, kind: type, name: str) -> tuple[Option, ...]:
         """The options of an offer. Raises `HubError` where there is none of the name."""

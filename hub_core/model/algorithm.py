@@ -63,6 +63,11 @@ class Algorithm:
         # Algorithms are shared, between plugins too.
         self.scratch_units.flags.writeable = False
 
+    def __repr__(self) -> str:
+        sizes = f"{self.num_ranks} ranks, {self.collective.unit_count} units"
+        maker = self.provenance.producer
+        return f"<Algorithm {self.collective.kind}: {sizes}, {len(self.steps)} steps, by {maker}>"
+
     @property
     def num_ranks(self) -> int:
         """Number of ranks of the collective."""

@@ -111,6 +111,9 @@ class StepTable:
     def __len__(self) -> int:
         return len(self.rank)
 
+    def __repr__(self) -> str:
+        return f"<StepTable: {len(self)} steps, {self.num_ranks} ranks>"
+
     @property
     def num_ranks(self) -> int:
         """Number of ranks, those without steps included."""
@@ -231,9 +234,18 @@ class StepTableBuilder:
         control: Iterable[int] = (),
         **values: int,
     ) -> int:
-        """Append a step; `values` are columns of `StepTable`, missing ones take their defaults."""
+        """Append a step; `values` are columns of `StepTable`, missing ones take their defaults.
+
+        Raises `InputError` for a rank or a peer that the table does not have.
+        """
         handle = len(self._columns["rank"])
         row = {**COLUMN_DEFAULTS, **values, "rank": rank, "kind": kind}
+        for name, least in (("rank", 0), ("peer", -1)):
+            if not least <= row[name] < self._num_ranks:
+                wrong = (
+                    f"step {handle}: {name} {row[name]} is not in {least}..{self._num_ranks - 1}"
+                )
+                raise InputError(wrong, code="rank-range")
         for name, column in self._columns.items():
             column.append(row.pop(name))
         if row:

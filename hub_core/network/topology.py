@@ -84,6 +84,11 @@ class Topology:
         for column in self._columns():
             column.flags.writeable = False
 
+    def __repr__(self) -> str:
+        switches = self.num_nodes - self.num_npus
+        nodes = f"{self.num_npus} NPUs, {switches} switches"
+        return f"<Topology {self.name}: {nodes}, {self.num_links} links>"
+
     def _columns(self) -> tuple[Int64Array | Float64Array, ...]:
         """The columns of the links, all of one length."""
         ends = (self.source, self.destination)

@@ -8,6 +8,7 @@ from hub_core.model.placement import placement_of
 from hub_core.model.rank_lists import format_ranks
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
+from hub_core.pipeline.topology_input import as_topology
 from hub_core.plugin_api.simulator import SimulationRequest, SimulationResult, Simulator
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import discover
@@ -18,7 +19,7 @@ DEFAULT_SIMULATOR = "analytical"
 
 def simulate(
     algorithm: Algorithm,
-    topology: Topology,
+    topology: Topology | str,
     collective_bytes: int,
     *,
     backend: str = DEFAULT_SIMULATOR,
@@ -27,12 +28,15 @@ def simulate(
 ) -> SimulationResult:
     """Time an algorithm for a collective of `collective_bytes` with the simulator `backend`.
 
-    Rank r runs on NPU r, unless the algorithm says otherwise (`placement_of`). Raises `HubError`.
+    Rank r runs on NPU r, unless the algorithm says otherwise (`placement_of`). A text such as
+    `ring:4`, or a file, is read as a topology. Raises `HubError`.
     """
     check_size(collective_bytes)
+    registry = registry or discover()
+    topology = as_topology(topology, registry)
     ranks, npus = algorithm.num_ranks, placement_of(algorithm)
     _check_npus(topology, ranks, npus)
-    simulator = (registry or discover()).find(Simulator, backend)
+    simulator = registry.find(Simulator, backend)
     if npus is not None and not simulator.offer.places_ranks:
         raise UsageError(
             f"the algorithm runs on NPUs {format_ranks(npus)}, "

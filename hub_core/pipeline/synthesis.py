@@ -12,6 +12,7 @@ from hub_core.network.links import Occupancy
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, check_size, simulate
+from hub_core.pipeline.topology_input import as_topology
 from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.registry.bind_options import OptionText
@@ -22,7 +23,7 @@ from hub_core.registry.plugins import Registry
 
 def synthesize(
     collective: Collective,
-    topology: Topology,
+    topology: Topology | str,
     collective_bytes: int,
     *,
     name: str,
@@ -38,9 +39,11 @@ def synthesize(
 
     `npus`: the NPU of each rank, default NPU r for rank r; all other NPUs may relay. `wanted`: the
     NPUs whose steps are needed (default: all). `backend`: the simulator by which a synthesizer may
-    judge; where it is not installed, it judges by its own account. Raises `HubError`.
+    judge; where it is not installed, it judges by its own account. A text such as `ring:4`, or a
+    file, is read as a topology. Raises `HubError`.
     """
     registry = registry or discover()
+    topology = as_topology(topology, registry)
     chosen = tuple(range(collective.num_ranks)) if npus is None else tuple(npus)
     check_size(collective_bytes)
     _check_npus(collective, topology, chosen, tuple(wanted or ()))

@@ -73,6 +73,11 @@ def own_topology(opened: OpenedAlgorithm, registry: Registry) -> Topology | None
     return call(reader, Topology, opened.source, bound_options(reader, None))
 
 
+def as_topology(topology: Topology | str, registry: Registry) -> Topology:
+    """A topology as it is, a text or a file as `read_topology` reads it."""
+    return read_topology(topology, registry=registry) if isinstance(topology, str) else topology
+
+
 @dataclass(slots=True)
 class _Builders:
     """Builders by name; plugins are discovered once, for the first name that the core has not.

@@ -59,6 +59,10 @@ class ExecutionResult:
     diagnostics: tuple[Diagnostic, ...] = ()
     statistics: Mapping[str, JsonValue] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        fastest = f", {min(self.repeat_times_s):g} s" if self.repeat_times_s else ""
+        return f"<ExecutionResult: {len(self.outputs)} ranks{fastest}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Executor:

@@ -69,6 +69,10 @@ class SimulationResult:
     link_loads: tuple[LinkLoad, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
 
+    def __repr__(self) -> str:
+        time = "not all finish" if self.time_ns is None else f"{self.time_ns} ns"
+        return f"<SimulationResult: {len(self.rank_finish_ns)} ranks, {time}>"
+
     @property
     def time_ns(self) -> int | None:
         """When the last rank finished; None when a rank never does."""

@@ -57,6 +57,10 @@ class SynthesisResult:
     is_partial: bool = False
     is_replayed: bool = False
 
+    def __repr__(self) -> str:
+        bound = "" if self.bound_ns is None else f", bound {self.bound_ns} ns"
+        return f"<SynthesisResult: {self.time_ns} ns{bound}, {self.algorithm!r}>"
+
     @property
     def bound_ns(self) -> int | None:
         """The largest of the lower bounds, None where there is none."""

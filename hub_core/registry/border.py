@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from hub_core.model.diagnostics import HubError, PluginError
 from hub_core.plugin_api.references import Reference
@@ -20,8 +21,8 @@ from hub_core.plugin_api.references import Reference
 T = TypeVar("T")
 
 # The standard streams belong to the process: two threads that load plugins must not swap them at
-# once.
-_STREAMS = threading.Lock()
+# once. A plugin that discovers plugins while it is loaded comes here twice.
+_STREAMS = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,11 @@ class Attempt(Generic[T]):
 
 
 def attempt(work: Callable[[], T]) -> Attempt[T]:
-    """Run `work`, catching all but Ctrl-C, `SystemExit` included.
+    """Run `work`, catching all but Ctrl-C, `SystemExit` and `os._exit` included.
 
     `except Exception` is not enough here.
     """
-    with _STREAMS, _swapped_streams() as stream:
+    with _STREAMS, _no_silent_end(), _swapped_streams() as stream:
         try:
             value, reason = work(), None
         except KeyboardInterrupt:
@@ -101,6 +102,27 @@ def _text_of(error: BaseException) -> str:
         return str(error)
     except Exception:
         return "an error without a readable message"
+
+
+@contextlib.contextmanager
+def _no_silent_end() -> Iterator[None]:
+    """Make `os._exit`, which would end the program with nothing said, a `SystemExit` in the body.
+
+    Processes that the body forks end by it as ever.
+    """
+    real_exit, owner = os._exit, os.getpid()
+
+    def refused(status: int) -> NoReturn:
+        # Who keeps this function may call it in a child, or when no plugin is being loaded.
+        if os._exit is real_exit or os.getpid() != owner:
+            real_exit(status)
+        raise SystemExit(status)
+
+    os._exit = refused
+    try:
+        yield
+    finally:
+        os._exit = real_exit
 
 
 @contextlib.contextmanager

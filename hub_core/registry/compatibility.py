@@ -6,10 +6,9 @@ Its requirement on `collhub` before import, its API version after.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hub_core.installed import Distribution, canonical_name, installed_version
+from hub_core.installed import Distribution, canonical_name
 from hub_core.plugin_api.hooks import API_VERSION
 from hub_core.version import __version__
 
@@ -57,26 +56,6 @@ def api_incompatibility(plugin: object) -> str | None:
     if major != API_VERSION[0] or minor > API_VERSION[1]:
         return f"needs plugin API {major}.{minor}; {ours}"
     return None
-
-
-def unmet_requirements(distribution: Distribution) -> list[str]:
-    """Requirements of a distribution that the environment does not meet, one line each."""
-    found = []
-    for requirement in active_requirements(distribution):
-        installed = installed_version(requirement.name)
-        if installed is None:
-            found.append(f"{requirement} (not installed)")
-        elif not requirement.specifier.contains(installed, prereleases=True):
-            found.append(f"{requirement} (installed: {installed})")
-    return found
-
-
-def active_requirements(distribution: Distribution) -> Iterable[Requirement]:
-    """Requirements that apply here, extras left out; a line that no tool can read is none."""
-    for line in distribution.requires:
-        requirement = _parsed(line)
-        if requirement is not None:
-            yield requirement
 
 
 def _unmet_specifier(text: str, line: str) -> str:

@@ -9,7 +9,6 @@ from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.formats import Format
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
 from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.sources import Source
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
@@ -56,7 +55,7 @@ _COMMANDS = {
     "transform": "Change an algorithm by passes.",
     "synthesize": "Make an algorithm for a collective on a topology.",
     "simulate": "Time an algorithm on a topology for a size.",
-    "plugins": "List, show, check, make and install plugins.",
+    "plugins": "List, show, check, enable, make and install plugins.",
     "doctor": "Report on the installation and its plugins.",
 }
 OWN_COMMANDS = tuple(
@@ -83,7 +82,7 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter | TopologyB
     reader = TopologyReader(
         _TOPOLOGY_JSON,
         "hub_core.documents.topologies:read",
-        samples=f"{__name__}:topology_samples",
+        samples="hub_core.testing.topology_samples:topology_samples",
     )
     writer = TopologyWriter(_TOPOLOGY_JSON, "hub_core.documents.topologies:write")
     return [reader, writer, *_BUILDERS]
@@ -93,17 +92,3 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter | TopologyB
 def collhub_commands() -> Sequence[Command]:
     """The commands of the program itself."""
     return OWN_COMMANDS
-
-
-def topology_samples() -> Sequence[Source]:
-    """Topology files for the conformance kit."""
-    # Imported here: listing formats needs no numpy.
-    from hub_core.documents.topologies import topology_to_json
-    from hub_core.network.regular import regular
-    from hub_core.network.texts import build_topology
-
-    found = []
-    for text in ("ring:4", "switch:3", "ring:2*switch:2"):
-        content = topology_to_json(build_topology(text, lambda name: regular))
-        found.append(Source.of_bytes(f"{text}.json", content))
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from hub_core.plugin_api.formats import Format, Layout
 from hub_core.plugin_api.offers import OFFER_KINDS, Offer, kind_of
@@ -39,9 +40,9 @@ def offers_defect(hook: str, returned: object) -> str | None:
             return f"{hook} returned a list with {type(item).__name__}, expected {expected}"
         if reason := _offer_defect(item):
             return f"{hook}: {reason}"
-    keys = [(kind_of(item).noun, item.name) for item in returned]
-    for noun, name in keys:
-        if keys.count((noun, name)) > 1:
+    counts = Counter((kind_of(item).noun, item.name) for item in returned)
+    for (noun, name), count in counts.items():
+        if count > 1:
             return f"{hook} returned two {noun}s named {name!r}"
     return None
 

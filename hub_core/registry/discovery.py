@@ -6,8 +6,9 @@ One broken plugin never stops the others.
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -36,6 +37,8 @@ from hub_core.registry.plugins import (
 from hub_core.version import __version__
 
 DISABLING_VARIABLE = "COLLHUB_DISABLE_PLUGINS"
+Admission = Callable[[Plugin], str | None]
+"""Told of a plugin right before it is imported; a reason that it returns keeps the plugin out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ def discover(
     use_plugins: bool = True,
     disabled: Collection[str] = (),
     environment: Mapping[str, str] | None = None,
+    admission: Admission = lambda plugin: None,
 ) -> Registry:
     """Load the core's formats and every installed plugin.
 
@@ -60,6 +64,7 @@ def discover(
     `disabled`: plugin or distribution names, to which the comma-separated names in
     `COLLHUB_DISABLE_PLUGINS` are added (`environment`, by default the process's). Raises
     `UsageError` for a name in `disabled` that no plugin has; a name in the variable may lack one.
+    A `KeyboardInterrupt` names the plugin that was being imported.
     """
     candidates = sorted(_candidates(), key=lambda c: (c.plugin.name, c.plugin.distribution))
     _check_names(disabled, candidates)
@@ -76,13 +81,10 @@ def discover(
         if reason:
             plugins.append(_with_status(candidate.plugin, PluginState.DISABLED, reason))
         elif occurrences[candidate.plugin.name] > 1 or candidate.plugin.name == CORE_NAME:
-            plugins.append(
-                _with_status(
-                    candidate.plugin, PluginState.BROKEN, _shared_name(candidate, candidates)
-                )
-            )
+            reason = _shared_name(candidate, candidates)
+            plugins.append(_with_status(candidate.plugin, PluginState.BROKEN, reason))
         else:
-            plugins.append(_load(candidate, manager))
+            plugins.append(_load(candidate, manager, admission))
     return Registry(tuple(plugins))
 
 
@@ -171,13 +173,24 @@ def _shared_name(candidate: _Candidate, candidates: Collection[_Candidate]) -> s
     return f"{' and '.join(owners)} both bring a plugin of this name; uninstall one"
 
 
-def _load(candidate: _Candidate, manager: pluggy.PluginManager) -> Plugin:
-    """Import a plugin that the core's version suits, and ask it what it offers."""
+def _load(candidate: _Candidate, manager: pluggy.PluginManager, admission: Admission) -> Plugin:
+    """Import a plugin that the core's version suits and that is admitted."""
     plugin, entry_point = candidate.plugin, candidate.entry_point
     if entry_point is None:
         return plugin
     if reason := attempt(lambda: requirement_incompatibility(candidate.distribution)).value:
         return _with_status(plugin, PluginState.INCOMPATIBLE, reason)
+    if reason := admission(plugin):
+        return _with_status(plugin, PluginState.BROKEN, reason)
+    try:
+        return _imported(plugin, entry_point, manager)
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(f"{plugin} was being imported") from stop
+
+
+def _imported(plugin: Plugin, entry_point: EntryPoint, manager: pluggy.PluginManager) -> Plugin:
+    """Import a plugin, and ask it what it offers."""
+    threads = set(threading.enumerate())
     imported = attempt(entry_point.load)
     if imported.reason is not None:
         return _with_status(
@@ -189,8 +202,12 @@ def _load(candidate: _Candidate, manager: pluggy.PluginManager) -> Plugin:
     if asked.value is None:
         return _with_status(plugin, PluginState.BROKEN, asked.reason or "")
     printed = (imported.printed + asked.printed).strip()
-    oddity = f"prints while it loads: {printed!r:.60}" if printed else ""
-    return replace(plugin, offers=asked.value, status=PluginStatus(PluginState.LOADED, oddity))
+    oddities = [f"prints while it loads: {printed!r:.60}"] if printed else []
+    for thread in set(threading.enumerate()) - threads:
+        # The interpreter ends only after these.
+        oddities += [] if thread.daemon else [f"leaves the thread {thread.name!r:.60} behind"]
+    status = PluginStatus(PluginState.LOADED, "; ".join(sorted(oddities)))
+    return replace(plugin, offers=asked.value, status=status)
 
 
 def _manager() -> pluggy.PluginManager:

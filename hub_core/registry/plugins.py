@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -108,9 +109,8 @@ class Registry:
         lines = []
         for kind in OFFER_KINDS:
             offers: tuple[Provided[Offer], ...] = self.all(kind.type)
-            for name in sorted(
-                {p.name for p in offers if sum(q.name == p.name for q in offers) > 1}
-            ):
+            counts = Counter(provided.name for provided in offers)
+            for name in sorted(name for name, count in counts.items() if count > 1):
                 lines.append(_clash_text([p for p in offers if p.name == name]))
         return lines
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hub_core.installed import canonical_name
 from hub_core.model.diagnostics import PluginError
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check
@@ -23,6 +24,7 @@ from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Plugin, PluginState, Registry
 from hub_core.testing import format_checks, loading_checks, synthesis_checks, work_checks
 from hub_core.testing.checked_plugin import CheckedPlugin, Skip
+from hub_core.testing.probe import trial
 
 # One fault often shows on every sample: the first lines tell it.
 _MOST_PROBLEMS = 8
@@ -73,6 +75,7 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (loading_checks.offers_something, ()),
     (loading_checks.requirements_are_met, ()),
     (loading_checks.imports_lightly, ()),
+    (loading_checks.replaces_nothing, ()),
     (loading_checks.references_resolve, ()),
     (format_checks.readers_read_samples, _READERS),
     (format_checks.bad_input_is_refused, _READERS),
@@ -108,8 +111,18 @@ def check_plugin(name: str, registry: Registry | None = None) -> tuple[RuleResul
 
     A plugin that is absent or not loaded fails every check.
     """
-    registry = registry or discover()
+    registry = registry or registry_for(name)
     return tuple(check_rule(rule, name, registry) for rule in RULES)
+
+
+def registry_for(name: str) -> Registry:
+    """All installed plugins; that of the name only where another process survives its import."""
+
+    def admission(plugin: Plugin) -> str | None:
+        names = canonical_name(plugin.name), canonical_name(plugin.distribution)
+        return trial(plugin.name).reason if canonical_name(name) in names else None
+
+    return discover(admission=admission)
 
 
 def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:

@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from hub_core.installed import canonical_name, find_distribution
 from hub_core.plugin_api.references import Reference, resolve
 from hub_core.registry.border import reason_of
-from hub_core.registry.compatibility import (
-    CORE_DISTRIBUTION,
-    active_requirements,
-    unmet_requirements,
-)
+from hub_core.registry.compatibility import CORE_DISTRIBUTION
 from hub_core.registry.descriptions import reference_of
 from hub_core.testing import probe
 from hub_core.testing.checked_plugin import CheckedPlugin, Skip, title
+from hub_core.testing.requirements import active_requirements, unmet_requirements
 
 # What takes longer to import than all plugins together.
 HEAVY_MODULES = frozenset(
@@ -65,6 +62,14 @@ def imports_lightly(subject: CheckedPlugin) -> Iterator[str]:
     if heavy:
         cure = "import it in the function that needs it"
         yield f"loading the plugin imports {', '.join(heavy)}; {cure}"
+
+
+def replaces_nothing(subject: CheckedPlugin) -> Iterator[str]:
+    """Loading the plugin, in a fresh process, replaces no function of Python or of the core."""
+    replaced = probe.replaced_names(subject.plugin.name)
+    if replaced:
+        cure = "wrap it where it is called"
+        yield f"loading the plugin replaces {', '.join(replaced)}; {cure}"
 
 
 def references_resolve(subject: CheckedPlugin) -> Iterator[str]:

@@ -22,6 +22,7 @@ from hub_core.network.links import Occupancy
 from hub_core.pipeline.topology_input import parse_topology
 from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.testing.checked_plugin import CheckedPlugin, call, title
+from hub_core.testing.message_times import time_of_messages
 from hub_core.verification import verify
 
 _RANKS = 4
@@ -82,12 +83,13 @@ def _requests() -> Iterator[SynthesisRequest]:
 def _request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
     root = 0 if kind in ROOTED else None
     collective = Collective(kind, len(npus), len(npus), root=root, in_place=True)
+    network, occupancy = parse_topology(topology), Occupancy.SERIALIZATION
+
+    def simulate(algorithm: Algorithm) -> int | None:
+        return time_of_messages(algorithm, network, _COLLECTIVE_BYTES, occupancy)
+
     return SynthesisRequest(
-        collective,
-        parse_topology(topology),
-        _COLLECTIVE_BYTES,
-        tuple(npus),
-        Occupancy.SERIALIZATION,
+        collective, network, _COLLECTIVE_BYTES, tuple(npus), occupancy, simulate=simulate
     )
 
 

@@ -38,6 +38,11 @@ class VerifyReport:
     method: str
     error_probability: float = 0.0
 
+    def __repr__(self) -> str:
+        claimed = {name: mode.verdict for name, mode in self.modes.items() if mode.is_claimed}
+        modes = ", ".join(f"{name} {verdict}" for name, verdict in claimed.items())
+        return f"<VerifyReport: {modes}, {len(self.diagnostics)} findings>"
+
     @property
     def ok(self) -> bool:
         """Whether every claimed mode is ok: races and wrong contents both count."""

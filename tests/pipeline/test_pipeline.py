@@ -35,6 +35,7 @@ from hub_core.plugin_api import (
     NoOptions,
     OptionType,
     Reference,
+    SimulationRequest,
     SimulationResult,
     Simulator,
     Source,
@@ -300,6 +301,41 @@ def test_simulation_gives_one_time_a_rank(offering: Offering) -> None:
         hub_core.simulate(
             RING, hub_core.parse_topology("ring:4"), 1024, backend="s", registry=registry
         )
+
+
+def test_simulation_and_synthesis_read_the_text_of_a_topology(offering: Offering) -> None:
+    seen: list[str] = []
+
+    def work(request: Any, options: object) -> object:
+        seen.append(request.topology.name)
+        is_simulation = isinstance(request, SimulationRequest)
+        return SimulationResult((1,) * 4) if is_simulation else SynthesisResult(RING, 1)
+
+    registry = offering(Simulator("s", "d", "m:f"), Synthesizer("y", "d", "m:f"), work=work)
+    hub_core.simulate(RING, "ring:4", 1024, backend="s", registry=registry)
+    hub_core.synthesize(RING.collective, "mesh:2x2", 1024, name="y", registry=registry)
+    assert seen == ["ring:4", "mesh:2x2"]
+    with pytest.raises(UsageError, match="unknown topology 'rnig'"):
+        hub_core.simulate(RING, "rnig:4", 1024, backend="s", registry=registry)
+
+
+def test_artifact_takes_bytes(tmp_path: Path, offering: Offering) -> None:
+    registry = offering(FormatWriter(NOTES, "m:f"), work=_writes(Artifact("", b"NOTE 1")))
+    hub_core.write(RING, tmp_path / "x.note", registry=registry)
+    assert (tmp_path / "x.note").read_bytes() == b"NOTE 1"
+
+
+def test_artifact_of_anything_but_bytes_is_refused_at_once_and_blamed(
+    tmp_path: Path, offering: Offering
+) -> None:
+    def work(algorithm: object, options: object) -> object:
+        artifact = Artifact("notes", "text")  # type: ignore[arg-type]
+        raise AssertionError(artifact)
+
+    registry = offering(FormatWriter(NOTES, "m:f"), work=work)
+    text = "the content of the artifact 'notes' is str, expected bytes or a function"
+    with pytest.raises(PluginError, match=f"plugin guest .*m:f failed: TypeError: {text}"):
+        hub_core.write(RING, tmp_path / "x.note", registry=registry)
 
 
 def test_simulation_needs_bytes_and_npus(offering: Offering) -> None:

@@ -59,6 +59,10 @@ FAULTS = {
         "writer copy has no description",
     ),
     "imports-lightly": ("import numpy", "imports numpy"),
+    "replaces-nothing": (
+        "import json; json.dump = lambda *a, **k: None",
+        "loading the plugin replaces json.dump; wrap it where it is called",
+    ),
     "references-resolve": ("del read", "has no attribute 'read'"),
     "readers-read-samples": (
         "def read(source, options): return 3",
@@ -100,7 +104,7 @@ def test_sound_plugin_passes(make_plugin: MakePlugin) -> None:
     make_plugin("subject", SOUND)
     results = check_plugin("subject", discover(environment={}))
     assert [(r.rule.name, r.details) for r in results if r.verdict is Verdict.FAILED] == []
-    assert sum(result.verdict is Verdict.PASSED for result in results) == 12
+    assert sum(result.verdict is Verdict.PASSED for result in results) == 13
 
 
 @pytest.mark.parametrize(
@@ -307,6 +311,17 @@ def test_synthesizer_is_held_to_the_request(make_plugin: MakePlugin) -> None:
     make_plugin("subject", SYNTHESIZER)
     assert _result("subject", "synthesizers-synthesize").details == ()
     assert _result("subject", "passes-keep-the-promise").verdict is Verdict.PASSED
+
+
+def test_synthesizer_may_ask_for_the_time_of_an_algorithm(make_plugin: MakePlugin) -> None:
+    code = """
+def make(request, algorithm):
+    from hub_core.network import lower_bound_ns
+    bound = lower_bound_ns(request.collective, request.topology, request.collective_bytes)
+    return SynthesisResult(algorithm, request.simulate(algorithm), {"traffic": int(bound)})
+"""
+    make_plugin("subject", SYNTHESIZER + code)
+    assert _result("subject", "synthesizers-synthesize").details == ()
 
 
 def test_synthesizer_of_parts_that_fit_together_passes(make_plugin: MakePlugin) -> None:

@@ -1,0 +1,223 @@
+"""What `collhub plugins new --offers` writes for each kind of offer.
+
+The work of a kind is a module of `examples/offers`, written for a plugin named `example`; here is
+how the plugin's own module names it. The format of the tutorial is `examples/collhub-example`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hub_core.plugin_api import OFFER_KINDS, OfferKind
+
+_FORMAT = 'FORMAT = Format("example", "one line of text a step", (".example",), rb"^example 1\\n")'
+_LINKS = 'LINKS = Format("example-links", "one link a line", (".example-links",))'
+_PAGE = 'PAGE = Format("example-report", "a network, a line a link", (".example-report",))'
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffold:
+    """How a kind of offer is written down.
+
+    `name`: the name of the offer. `modules`: files of work. `arguments`: of the offer, as source.
+    `imports`: what of the plugin API they name. `constant`: a line that they name. `about`: for the
+    README.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    arguments: tuple[str, ...]
+    about: str
+    imports: tuple[str, ...] = ()
+    constant: str = ""
+
+
+def _reference(function: str) -> str:
+    return f'"collhub_example.{function}"'
+
+
+SCAFFOLDS = {
+    "reader": Scaffold(
+        "example",
+        ("read.py", "samples.py"),
+        (
+            "FORMAT",
+            _reference("read:read"),
+            f"samples={_reference('samples:samples')}",
+        ),
+        "reads `.example`: one line of text a step",
+        ("Format",),
+        _FORMAT,
+    ),
+    "synthesizer": Scaffold(
+        "example",
+        ("synthesize.py",),
+        ('"example"', '"all-gathers around a ring"', _reference("synthesize:synthesize")),
+        "makes all-gathers that pass every part around a ring",
+    ),
+    "writer": Scaffold(
+        "example",
+        ("write.py", "options.py"),
+        ("FORMAT", _reference("write:write"), "WriteOptions"),
+        "writes `.example`; lost are lanes, durations, source lines, the stated size, extensions",
+        ("Format",),
+        _FORMAT,
+    ),
+    "simulator": Scaffold(
+        "example",
+        ("simulate.py",),
+        ('"example"', '"one message at a time"', _reference("simulate:simulate")),
+        "times algorithms as if the network carried one message at a time",
+    ),
+    "executor": Scaffold(
+        "example",
+        ("execute.py",),
+        ('"example"', '"one step after the other"', _reference("execute:execute")),
+        "runs algorithms on arrays, one step after the other",
+    ),
+    "report-writer": Scaffold(
+        "example-report",
+        ("report.py",),
+        ("PAGE", "Shown.TOPOLOGY", _reference("report:write")),
+        "writes networks as `.example-report`, a line a link",
+        ("Format", "Shown"),
+        _PAGE,
+    ),
+    "topology-reader": Scaffold(
+        "example-links",
+        ("read_topology.py",),
+        (
+            "LINKS",
+            _reference("read_topology:read"),
+            f"samples={_reference('read_topology:samples')}",
+        ),
+        "reads networks from `.example-links`, a line a link",
+        ("Format",),
+        _LINKS,
+    ),
+    "topology-writer": Scaffold(
+        "example-links",
+        ("write_topology.py",),
+        ("LINKS", _reference("write_topology:write")),
+        "writes networks without switches as `.example-links`, a line a link",
+        ("Format",),
+        _LINKS,
+    ),
+    "topology-builder": Scaffold(
+        "example",
+        ("build_topology.py",),
+        (
+            '"example"',
+            '"all NPUs joined to NPU 0"',
+            _reference("build_topology:build"),
+            '"example:4"',
+        ),
+        "builds networks from texts such as `example:4`",
+    ),
+    "pass": Scaffold(
+        "example",
+        ("transform.py",),
+        ('"example"', '"forgets the lanes of all steps"', _reference("transform:run")),
+        "forgets the lanes of all steps",
+    ),
+    "check": Scaffold(
+        "example",
+        ("check.py",),
+        ('"example"', "Subject.ALGORITHM", '"at most 32 channels"', _reference("check:run")),
+        "checks that an algorithm has at most 32 channels",
+        ("Subject",),
+    ),
+    "command": Scaffold(
+        "example",
+        ("command.py",),
+        (
+            '"example"',
+            '"Say how many links leave each NPU."',
+            _reference("command:command"),
+        ),
+        "the command `collhub example T`: how many links leave each NPU of a network",
+    ),
+}
+"""By the kind's noun, with `-` for a blank, in the order of `OFFER_KINDS`."""
+
+
+def kinds_of(nouns: Sequence[str]) -> list[OfferKind]:
+    """The kinds of these nouns, in the order of `OFFER_KINDS`."""
+    return [kind for kind in OFFER_KINDS if noun_of(kind) in nouns]
+
+
+def noun_of(kind: OfferKind) -> str:
+    """The noun of a kind as `--offers` takes it."""
+    return kind.noun.replace(" ", "-")
+
+
+def plugin_module(nouns: Sequence[str]) -> str:
+    """The module that offers these kinds."""
+    kinds = kinds_of(nouns)
+    scaffolds = [SCAFFOLDS[noun_of(kind)] for kind in kinds]
+    names = {kind.type.__name__ for kind in kinds}.union(*(made.imports for made in scaffolds))
+    constants = dict.fromkeys(made.constant for made in scaffolds if made.constant)
+    lines = [
+        '"""What this distribution offers to the hub; listing it imports none of the work."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from collections.abc import Sequence",
+        "",
+        *(["from collhub_example.options import WriteOptions"] if "writer" in nouns else []),
+        "from hub_core.plugin_api import (",
+        *(f"    {name}," for name in (*sorted(names), "hookimpl")),
+        ")",
+        "",
+        "COLLHUB_PLUGIN_API = (1, 0)",
+        *(line for constant in constants for line in ("", constant)),
+    ]
+    for hook in dict.fromkeys(kind.hook for kind in kinds):
+        lines += _hook(hook, [kind for kind in kinds if kind.hook == hook])
+    return "\n".join(lines) + "\n"
+
+
+def readme(nouns: Sequence[str]) -> str:
+    """What the distribution offers, for people."""
+    rows = []
+    for kind in kinds_of(nouns):
+        made = SCAFFOLDS[noun_of(kind)]
+        rows.append(f"| {kind.noun} | `{made.name}` | {made.about} |")
+    return _README.replace("ROWS", "\n".join(rows))
+
+
+def _hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
+    """The lines of one hook."""
+    types = " | ".join(kind.type.__name__ for kind in kinds)
+    offered = ", ".join(f"the {kind.noun}" for kind in kinds)
+    yield from ("", "", "@hookimpl", f"def {name}() -> Sequence[{types}]:")
+    yield f'    """Offer {offered}."""'
+    yield "    return ["
+    for kind in kinds:
+        yield f"        {kind.type.__name__}("
+        yield from (f"            {argument}," for argument in _arguments(kind))
+        yield "        ),"
+    yield "    ]"
+
+
+def _arguments(kind: OfferKind) -> tuple[str, ...]:
+    return SCAFFOLDS[noun_of(kind)].arguments
+
+
+_README = """# collhub-example
+
+What `example` offers to Collective Hub:
+
+| offer | name | what it does |
+|---|---|---|
+ROWS
+
+```
+python -m pip install .
+collhub plugins check example
+```
+
+Tests: `python -m pip install .[test] && pytest`. They run the conformance kit of the hub, which
+also runs as `pytest --collhub-plugin example --pyargs hub_core.testing.suite`.
+"""
