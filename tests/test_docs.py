@@ -53,6 +53,7 @@ PLUGINS = (
     "collhub_tacos",
     "collhub_topologies",
     "collhub_torch",
+    "collhub_tuning",
 )
 
 

@@ -11,9 +11,15 @@ import click
 
 from hub_core.cli.output import print_fields, print_json, print_table, progress
 from hub_core.cli.session import Session
-from hub_core.cli.sizes import parse_sizes
 from hub_core.cli.step_times import write_step_times
-from hub_core.model import ExitCode, UsageError, format_bytes, format_ranks, format_time
+from hub_core.model import (
+    ExitCode,
+    UsageError,
+    format_bytes,
+    format_ranks,
+    format_time,
+    parse_sizes,
+)
 from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import (
     Assignments,

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         format_time,
         parse_bandwidth,
         parse_size,
+        parse_sizes,
         parse_time,
     )
     from hub_core.model.rank_lists import format_ranks, parse_ranks
@@ -92,9 +93,9 @@ __all__ = [
     "expanded_ranges", "first_positions", "format_bandwidth", "format_bytes", "format_ranks",
     "format_time", "gather", "group_of_entry", "group_pointer", "inverse", "is_sorted",
     "loss_object", "match_messages", "message_bytes", "ordinals", "pair_in_order",
-    "parse_bandwidth", "parse_ranks", "parse_size", "parse_time", "placed", "placement_of",
-    "positions_in", "region", "row_pointer", "rows_of", "run_lengths", "run_mask", "run_starts",
-    "sorted_ordinals", "topological_levels",
+    "parse_bandwidth", "parse_ranks", "parse_size", "parse_sizes", "parse_time", "placed",
+    "placement_of", "positions_in", "region", "row_pointer", "rows_of", "run_lengths",
+    "run_mask", "run_starts", "sorted_ordinals", "topological_levels",
 ]  # fmt: skip
 
 _HOMES = {
@@ -120,7 +121,8 @@ _HOMES = {
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
     "hub_core.model.placement": "PLACEMENT placed placement_of",
     "hub_core.model.quantities": (
-        "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"
+        "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_sizes "
+        "parse_time"
     ),
     "hub_core.model.rank_lists": "format_ranks parse_ranks",
     "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepTable StepTableBuilder",

@@ -23,6 +23,7 @@ PLUGINS = (
     "pictures",
     "tacos",
     "topologies",
+    "tuning",
 )
 
 # A writer and a reader of canonical JSON under another name; each test spoils one of them.

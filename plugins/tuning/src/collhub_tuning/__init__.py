@@ -1,0 +1,1 @@
+"""Which algorithm is best on this topology, for this collective and size."""

@@ -1,0 +1,154 @@
+"""`collhub compare`: which algorithm is best here, by size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hub_core.model import ExitCode, UsageError, parse_sizes
+from hub_core.plugin_api import CommandContext, json_flag
+
+if TYPE_CHECKING:
+    from collhub_tuning.comparison_report import ComparisonOutcome
+    from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion
+    from hub_core import Registry
+    from hub_core.network import Topology
+
+_KINDS = (
+    *("all-gather", "reduce-scatter", "all-reduce", "broadcast"),
+    *("reduce", "gather", "scatter", "all-to-all"),
+)
+
+
+@click.command()
+@click.option("--collective", "kind", type=click.Choice(_KINDS), required=True)
+@click.option(
+    "--topology",
+    "topology_text",
+    metavar="T",
+    required=True,
+    help="For example mesh:8x8, dgx1v, a file.",
+)
+@click.option(
+    "--size",
+    "sizes_text",
+    metavar="S",
+    required=True,
+    help="Size of the full buffer, or a range such as 1KiB..1GiB, each twice the one before.",
+)
+@click.option(
+    "--with",
+    "names",
+    metavar="NAME|FILE",
+    multiple=True,
+    help="A synthesizer, or an algorithm in a file (repeatable; default: all synthesizers).",
+)
+@click.option(
+    "--root", type=click.IntRange(0), metavar="R", help="Root of a rooted collective (default: 0)."
+)
+@click.option("--backend", metavar="SIMULATOR", default="analytical", show_default=True)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Algorithms at once (default: one a core).",
+)
+@click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing.")
+@click.option("--csv", "csv_out", metavar="FILE", help="Also write all measurements as CSV.")
+@json_flag
+@click.pass_obj
+def compare(context: CommandContext, /, as_json: bool, csv_out: str | None, **asked: Any) -> int:
+    """Compare algorithms for a collective on a topology: the fastest for every size.
+
+    Every algorithm is made or read, verified, and timed by the simulator; what does not fit is
+    said and left out. Results are kept in the user's cache folder, so that the same question is
+    answered at once, and one that was interrupted goes on. Exit 1 where no algorithm fits.
+    """
+    from collhub_tuning import comparison_report as report
+
+    outcome = _outcome(context, asked)
+    if csv_out is not None:
+        context.write_file(csv_out, report.comparison_csv(outcome))
+    if as_json:
+        context.print_json(report.comparison_document(outcome))
+    elif csv_out != "-":
+        rows = report.comparison_rows(outcome)
+        context.print_table(report.HEADER, rows, report.RIGHT)
+    for line in report.comparison_failures(outcome):
+        context.say(line)
+    has_winner = any(one.time_ns is not None for one in outcome.measurements)
+    return ExitCode.DONE if has_winner else ExitCode.INVALID
+
+
+def _outcome(context: CommandContext, asked: dict[str, Any]) -> ComparisonOutcome:
+    """Answer the question, from the cache where that is known."""
+    # Imported here: the help of the command needs no numpy.
+    import hub_core
+    from collhub_tuning.comparison_report import ComparisonOutcome
+    from collhub_tuning.result_cache import ResultCache, cache_folder
+    from collhub_tuning.sweep import compared
+
+    registry = context.registry()
+    sizes = parse_sizes(asked["sizes_text"])
+    topology = context.read_topology(asked["topology_text"])
+    question = _question(asked, sizes, topology)
+    algorithms = _algorithms(asked["names"], registry)
+    folder = None if asked["no_cache"] else cache_folder(os.environ)
+    content = hub_core.topology_to_json(topology)
+    cache = ResultCache(folder, content, _versions(registry))
+    with context.progress_bar(f"comparing {len(algorithms)} algorithms") as progress:
+        jobs = asked["jobs"] or os.cpu_count() or 1
+        found = compared(algorithms, question, cache, jobs=jobs, progress=progress)
+    return ComparisonOutcome(question, topology, found)
+
+
+def _question(
+    asked: dict[str, Any], sizes: tuple[int, ...], topology: Topology
+) -> ComparisonQuestion:
+    from collhub_tuning.questions import ComparisonQuestion
+    from hub_core.model import CollectiveKind
+
+    kind, root = CollectiveKind(asked["kind"]), asked["root"]
+    if root is not None and not kind.traits.is_rooted:
+        raise UsageError(f"--root has no meaning for {kind}")
+    if root is not None and root >= topology.num_npus:
+        raise UsageError(f"the root {root} is no NPU of {topology.name}")
+    stated = (root or 0) if kind.traits.is_rooted else None
+    text = asked["topology_text"]
+    backend = asked["backend"]
+    return ComparisonQuestion(str(kind), stated, text, topology.num_npus, sizes, backend)
+
+
+def _algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
+    """What is named, else every synthesizer. Raises `HubError` for what is neither."""
+    from collhub_tuning.questions import ComparedAlgorithm
+    from hub_core.plugin_api import Synthesizer
+
+    known = [provided.name for provided in registry.all(Synthesizer)]
+    found = []
+    for name in dict.fromkeys(names or known):
+        is_file = name not in known and _may_be_a_file(name)
+        if name not in known and not is_file:
+            # Says what is closest, and which plugin is broken.
+            registry.find(Synthesizer, name)
+        found.append(ComparedAlgorithm(name, is_file))
+    if not found:
+        raise UsageError(
+            "there is no synthesizer to compare", cure="install one, or give files: --with FILE"
+        )
+    return found
+
+
+def _may_be_a_file(name: str) -> bool:
+    """Whether there is a file of the name, or a set of rank files with this prefix."""
+    place = Path(name)
+    return place.exists() or place.with_name(f"{place.name}.0.et").exists()
+
+
+def _versions(registry: Registry) -> dict[str, str]:
+    """Versions of all that may take part in a result."""
+    return {plugin.distribution: plugin.version for plugin in registry.plugins}

@@ -1,0 +1,147 @@
+"""The report of a comparison: JSON, CSV, and a table with the winner of every size."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collhub_tuning.questions import ComparisonQuestion, Measurement
+from hub_core.model import format_bandwidth, format_bytes, format_time
+from hub_core.network import lower_bound_ns
+
+if TYPE_CHECKING:
+    from hub_core.model import JsonValue
+    from hub_core.network import Topology
+
+HEADER = ("size", "winner", "time", "algorithm", "bus", "ratio to bound", "ahead of the next")
+RIGHT = ("size", "time", "algorithm", "bus", "ratio to bound", "ahead of the next")
+_CSV_COLUMNS = (
+    *("algorithm", "size", "time_ns", "algorithm_bandwidth_bytes_per_s"),
+    *("bus_bandwidth_bytes_per_s", "ratio_to_bound", "failure"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonOutcome:
+    """All measurements of a question on its network."""
+
+    question: ComparisonQuestion
+    topology: Topology
+    measurements: Sequence[Measurement]
+
+    def bound_ns(self, size: int) -> float | None:
+        """What no algorithm can beat at this size, None where nothing is known."""
+        return lower_bound_ns(self.question.collective, self.topology, size) or None
+
+    def ranking(self, size: int) -> list[Measurement]:
+        """Measurements with a time at a size, the fastest first, of equal ones in their order."""
+        timed = [one for one in self.measurements if one.size == size and one.time_ns is not None]
+        return sorted(timed, key=lambda one: one.time_ns or 0)
+
+
+def comparison_rows(outcome: ComparisonOutcome) -> list[list[str]]:
+    """A line a size: the fastest algorithm and how far it is ahead."""
+    return [_row(outcome, size) for size in outcome.question.sizes]
+
+
+def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
+    """One line for every algorithm and reason why it has no time, with the sizes it is for."""
+    sizes: dict[tuple[str, str], list[int]] = {}
+    for one in outcome.measurements:
+        if one.time_ns is None:
+            sizes.setdefault((one.algorithm, one.failure), []).append(one.size)
+    total = len(outcome.question.sizes)
+    lines = []
+    for (algorithm, failure), failed in sizes.items():
+        part = "" if len(failed) == total else f" at {', '.join(map(format_bytes, failed))}"
+        lines.append(f"{algorithm} does not take part{part}: {failure}")
+    return lines
+
+
+def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
+    """The report as `report-compare-1` describes it."""
+    question = outcome.question
+    results: list[JsonValue] = [dict(_fields(outcome, one)) for one in outcome.measurements]
+    winners: list[JsonValue] = []
+    for size in question.sizes:
+        ranking = outcome.ranking(size)
+        winners.append(ranking[0].algorithm if ranking else None)
+    return {
+        "schema": "collhub/report-compare-1",
+        "collective": question.kind,
+        "root": question.root,
+        "num_ranks": question.num_npus,
+        "topology": outcome.topology.name,
+        "backend": question.backend,
+        "sizes": list(question.sizes),
+        "bounds_ns": [outcome.bound_ns(size) for size in question.sizes],
+        "winners": winners,
+        "results": results,
+    }
+
+
+def comparison_csv(outcome: ComparisonOutcome) -> bytes:
+    """A header, then a line for every algorithm and size."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for one in outcome.measurements:
+        fields = _fields(outcome, one)
+        writer.writerow({name: "" if value is None else value for name, value in fields.items()})
+    return text.getvalue().encode("utf-8")
+
+
+def _row(outcome: ComparisonOutcome, size: int) -> list[str]:
+    ranking = outcome.ranking(size)
+    if not ranking:
+        return [format_bytes(size), "none", "", "", "", "", ""]
+    best = ranking[0]
+    fields = _fields(outcome, best)
+    ratio = fields["ratio_to_bound"]
+    return [
+        format_bytes(size),
+        best.algorithm,
+        format_time(float(best.time_ns or 0)),
+        _bandwidth(fields["algorithm_bandwidth_bytes_per_s"]),
+        _bandwidth(fields["bus_bandwidth_bytes_per_s"]),
+        f"{ratio:.3f}" if isinstance(ratio, float) else "",
+        _lead(ranking),
+    ]
+
+
+def _lead(ranking: Sequence[Measurement]) -> str:
+    """`12.3 % (ring)`: how much longer the second takes."""
+    if len(ranking) < 2:
+        return ""
+    first, second = ranking[0].time_ns or 1, ranking[1].time_ns or 1
+    return f"{100 * (second / first - 1):.1f} % ({ranking[1].algorithm})"
+
+
+def _bandwidth(value: object) -> str:
+    return format_bandwidth(value) if isinstance(value, float) else ""
+
+
+def _fields(outcome: ComparisonOutcome, one: Measurement) -> dict[str, str | int | float | None]:
+    """What reports say of a measurement; bandwidths as nccl-tests define them."""
+    # Imported here: the help of the command needs no numpy.
+    from collhub_execution import algorithm_bandwidth, bus_bandwidth
+
+    collective = outcome.question.collective
+    bound = outcome.bound_ns(one.size)
+    time_s = one.time_ns / 1e9 if one.time_ns else None
+    return {
+        "algorithm": one.algorithm,
+        "size": one.size,
+        "time_ns": one.time_ns,
+        "algorithm_bandwidth_bytes_per_s": (
+            algorithm_bandwidth(one.size, time_s) if time_s else None
+        ),
+        "bus_bandwidth_bytes_per_s": (
+            bus_bandwidth(collective, one.size, time_s) if time_s else None
+        ),
+        "ratio_to_bound": one.time_ns / bound if one.time_ns and bound else None,
+        "failure": one.failure or None,
+    }

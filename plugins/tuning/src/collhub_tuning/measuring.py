@@ -1,0 +1,95 @@
+"""Measure one algorithm at some sizes: made or read, verified, and timed by the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import hub_core
+from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from hub_core import Algorithm, HubError, Registry, Topology, UsageError
+
+_NO_REPORTS: Callable[[object], None] = lambda found: None  # noqa: E731
+
+
+def measured(compared: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurement]:
+    """The algorithm at every size of the question.
+
+    What cannot be made for a size, is wrong, or never ends is a failure of that size. Runs in a
+    process of its own: plugins are discovered once for all sizes.
+    """
+    registry = hub_core.discover()
+    topology = hub_core.read_topology(question.topology, registry=registry)
+    made = _of_file if compared.is_file else _of_synthesizer
+    try:
+        algorithm_at = made(compared.name, question, topology, registry)
+    except HubError as error:
+        return [_failure(compared, size, error) for size in question.sizes]
+    return list(_all_sizes(compared, question, topology, registry, algorithm_at))
+
+
+def _all_sizes(
+    compared: ComparedAlgorithm,
+    question: ComparisonQuestion,
+    topology: Topology,
+    registry: Registry,
+    algorithm_at: Callable[[int], Algorithm],
+) -> Iterator[Measurement]:
+    verified: Algorithm | None = None
+    for size in question.sizes:
+        try:
+            algorithm = algorithm_at(size)
+            # The same steps at another size are right as well.
+            if verified is None or algorithm.steps.differences(verified.steps):
+                _check(algorithm)
+            verified = algorithm
+            result = hub_core.simulate(
+                algorithm, topology, size, backend=question.backend, registry=registry
+            )
+        except HubError as error:
+            yield _failure(compared, size, error)
+            continue
+        if result.time_ns is None:
+            yield Measurement(compared.name, size, None, "a rank never finishes")
+        else:
+            yield Measurement(compared.name, size, result.time_ns)
+
+
+def _of_synthesizer(
+    name: str, question: ComparisonQuestion, topology: Topology, registry: Registry
+) -> Callable[[int], Algorithm]:
+    """Made anew for every size, since chunks depend on it."""
+
+    def made(size: int) -> Algorithm:
+        collective = question.collective
+        return hub_core.synthesize(
+            collective, topology, size, name=name, backend=question.backend, registry=registry
+        ).algorithm
+
+    return made
+
+
+def _of_file(
+    name: str, question: ComparisonQuestion, topology: Topology, registry: Registry
+) -> Callable[[int], Algorithm]:
+    """Read once. Raises `HubError` for another collective than is asked for."""
+    algorithm = hub_core.read(name, registry=registry, report=_NO_REPORTS)
+    wanted, found = question.collective, algorithm.collective
+    if (found.kind, found.num_ranks, found.root) != (wanted.kind, wanted.num_ranks, wanted.root):
+        raise UsageError(
+            f"{name} is {found.kind} of {found.num_ranks} ranks, not {wanted.kind} of "
+            f"{wanted.num_ranks}",
+            code="other-collective",
+        )
+    return lambda size: algorithm
+
+
+def _check(algorithm: Algorithm) -> None:
+    """Raise `UsageError` with the first cause for an algorithm that is wrong."""
+    report = hub_core.verify(algorithm)
+    if not report.ok:
+        raise UsageError(f"not correct as claimed: {report.diagnostics[0]}", code="not-verified")
+
+
+def _failure(compared: ComparedAlgorithm, size: int, error: HubError) -> Measurement:
+    reason = error.diagnostics[0].message if error.diagnostics else str(error)
+    return Measurement(compared.name, size, None, " ".join(reason.split()))

@@ -1,0 +1,55 @@
+"""What is compared, and what was found: plain records that travel between processes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from hub_core.model import Collective, CollectiveKind
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedAlgorithm:
+    """A synthesizer by name, or an algorithm in a file, at a path."""
+
+    name: str
+    is_file: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonQuestion:
+    """A collective on a topology for some sizes in bytes, timed by a simulator.
+
+    `kind`: the value of a `CollectiveKind`. `root`: of a rooted collective, else None. `topology`:
+    a text or a file. `num_npus`: its NPUs, all of which take part.
+    """
+
+    kind: str
+    root: int | None
+    topology: str
+    num_npus: int
+    sizes: tuple[int, ...]
+    backend: str
+
+    @property
+    def collective(self) -> Collective:
+        """The collective, as synthesizers are asked for it."""
+        kind = CollectiveKind(self.kind)
+        units = self.num_npus if kind.traits.is_split else 1
+        return Collective(kind, self.num_npus, units, root=self.root, in_place=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One algorithm at one size.
+
+    `time_ns`: simulated, None where there is no algorithm; `failure` then says why, in one line.
+    """
+
+    algorithm: str
+    size: int
+    time_ns: int | None
+    failure: str = ""
+
+    def as_object(self) -> dict[str, str | int | None]:
+        """As a JSON object, from which `of_object` makes it again."""
+        return asdict(self)

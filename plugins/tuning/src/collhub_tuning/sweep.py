@@ -1,0 +1,86 @@
+"""Run a comparison: an algorithm a task, several at once in processes, the known ones from a cache.
+
+A task whose process dies costs its algorithm alone. What was measured is kept at once, so that a
+comparison that Ctrl-C has ended goes on where it was.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+
+from collhub_tuning.measuring import measured
+from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.result_cache import ResultCache
+
+Progress = Callable[[float, str], None]
+_Done = tuple[ComparedAlgorithm, list[Measurement]]
+
+
+def compared(
+    algorithms: Sequence[ComparedAlgorithm],
+    question: ComparisonQuestion,
+    cache: ResultCache,
+    *,
+    jobs: int,
+    progress: Progress,
+) -> list[Measurement]:
+    """All measurements, in the order of the algorithms, then of the sizes.
+
+    `jobs`: processes at once; 1: in this one. The number changes nothing in the result.
+    """
+    found: dict[ComparedAlgorithm, list[Measurement]] = {}
+    for one in algorithms:
+        known = cache.find(one, question)
+        if known is not None:
+            found[one] = known
+    missing = [one for one in algorithms if one not in found]
+    for one, measurements in _measured(missing, question, min(jobs, len(missing))):
+        cache.keep(one, question, measurements)
+        found[one] = measurements
+        progress(len(found) / len(algorithms), one.name)
+    return [measurement for one in algorithms for measurement in found[one]]
+
+
+def _measured(
+    missing: Sequence[ComparedAlgorithm], question: ComparisonQuestion, jobs: int
+) -> Iterator[_Done]:
+    """Each algorithm when it is done."""
+    if jobs <= 1:
+        for one in missing:
+            yield one, measured(one, question)
+        return
+    died = []
+    with _pool(jobs) as pool:
+        tasks = {pool.submit(measured, one, question): one for one in missing}
+        for task in as_completed(tasks):
+            outcome = _outcome(task)
+            if outcome is None:
+                died.append(tasks[task])
+            else:
+                yield tasks[task], outcome
+    # The death of one process ends all that were under way: each gets a process of its own.
+    for one in died:
+        with _pool(1) as pool:
+            outcome = _outcome(pool.submit(measured, one, question))
+        yield one, outcome if outcome is not None else _lost(one, question)
+
+
+def _outcome(task: Future[list[Measurement]]) -> list[Measurement] | None:
+    """The result of a task, None where its process died."""
+    try:
+        return task.result()
+    except BrokenProcessPool:
+        return None
+
+
+def _lost(one: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurement]:
+    failure = "the process that measured it died"
+    return [Measurement(one.name, size, None, failure) for size in question.sizes]
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    # Spawned, as a fork would copy the threads of libraries in the state that they are in.
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))

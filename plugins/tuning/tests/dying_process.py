@@ -1,0 +1,14 @@
+"""A measurement that ends its process, in a module that other processes can import."""
+
+from __future__ import annotations
+
+import os
+
+from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+
+
+def dies_for_bruck(one: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurement]:
+    """7 ns for all algorithms but one."""
+    if one.name == "bruck":
+        os._exit(3)
+    return [Measurement(one.name, size, 7) for size in question.sizes]

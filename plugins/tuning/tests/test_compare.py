@@ -1,0 +1,201 @@
+"""`collhub compare`: winners, what does not fit, the cache, and processes that die."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from collhub_tuning import sweep
+from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.result_cache import ResultCache, cache_folder
+from dying_process import dies_for_bruck
+
+import hub_core
+from hub_core.plugin_api import Simulator, Synthesizer
+from hub_core.testing import ring_all_gather, ring_all_reduce
+
+Program = Callable[..., object]
+ASKED = ("compare", "--collective", "all-reduce", "--topology", "ring:4", "--jobs", "1")
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache of its own for every test."""
+    registry = hub_core.discover()
+    if not {"analytical"} <= {found.name for found in registry.all(Simulator)}:
+        pytest.skip("the simulator analytical (collhub-astra-sim) is not installed")
+    if not {"ring", "direct"} <= {found.name for found in registry.all(Synthesizer)}:
+        pytest.skip("the synthesizers of collhub-classic are not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return cache_folder(os.environ)
+
+
+def test_the_fastest_of_every_size_wins(collhub) -> None:
+    run = collhub(
+        *ASKED, "--size", "1KiB..2MiB", "--with", "direct", "--with", "bidirectional-ring", "--json"
+    )
+    report = run.report()
+    assert report["sizes"] == [1 << power for power in range(10, 22)]
+    times = {(one["algorithm"], one["size"]): one["time_ns"] for one in report["results"]}
+    for size, winner in zip(report["sizes"], report["winners"], strict=True):
+        assert times[winner, size] == min(
+            times[name, size] for name in ("direct", "bidirectional-ring")
+        )
+    # Few rounds win where latency counts, neighbours where bandwidth does.
+    assert (report["winners"][0], report["winners"][-1]) == ("direct", "bidirectional-ring")
+
+
+def test_times_are_those_of_the_simulator(collhub, tmp_path: Path) -> None:
+    file = tmp_path / "ring.json"
+    hub_core.write(ring_all_reduce(4), file)
+    report = collhub(*ASKED, "--size", "1MiB", "--with", str(file), "--json").report()
+    simulated = hub_core.simulate(ring_all_reduce(4), hub_core.parse_topology("ring:4"), 1 << 20)
+    assert report["results"][0]["time_ns"] == simulated.time_ns
+    assert report["results"][0]["bus_bandwidth_bytes_per_s"] == pytest.approx(
+        1.5 * (1 << 20) / simulated.time_ns * 1e9
+    )
+
+
+def test_what_does_not_fit_is_said_and_left_out(collhub, tmp_path: Path) -> None:
+    file = tmp_path / "gather.json"
+    hub_core.write(ring_all_gather(4), file)
+    run = collhub(
+        *ASKED, "--size", "1MiB", "--with", "ring", "--with", "pairwise", "--with", str(file)
+    )
+    assert run.code == 0
+    assert "1 MiB  ring" in run.out
+    assert "pairwise does not take part: pairwise defines no all-reduce" in run.err
+    assert f"{file} is all-gather of 4 ranks, not all-reduce of 4" in run.err
+
+
+def test_where_nothing_fits_the_exit_code_is_1(collhub) -> None:
+    run = collhub(*ASKED, "--size", "1MiB", "--with", "pairwise")
+    assert run.code == 1
+    assert "1 MiB  none" in run.out
+
+
+def test_a_wrong_algorithm_takes_no_part(collhub, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.json"
+    right = ring_all_reduce(4)
+    offsets = right.steps.src_offset.copy()
+    offsets[np.flatnonzero(right.steps.sends)[-1]] = 0
+    hub_core.write(replace(right, steps=replace(right.steps, src_offset=offsets)), file)
+    run = collhub(*ASKED, "--size", "1MiB", "--with", str(file))
+    assert run.code == 1
+    assert "does not take part: not correct as claimed" in run.err
+
+
+def test_csv_has_a_line_for_every_measurement(collhub) -> None:
+    run = collhub(*ASKED, "--size", "1KiB..4KiB", "--with", "ring", "--csv", "-")
+    rows = list(csv.DictReader(io.StringIO(run.out)))
+    assert [(row["algorithm"], row["size"]) for row in rows] == [
+        ("ring", "1024"),
+        ("ring", "2048"),
+        ("ring", "4096"),
+    ]
+
+
+def test_unknown_names_are_answered_with_the_closest_one(collhub) -> None:
+    run = collhub(*ASKED, "--size", "1MiB", "--with", "rnig")
+    assert run.code == 2
+    assert "did you mean 'ring'" in run.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--size", "2KiB..1KiB"), "ends below its start"),
+        (("--size", "1MiB", "--root", "1"), "--root has no meaning for all-reduce"),
+    ],
+)
+def test_wrong_questions_are_one_line(collhub, arguments: tuple[str, ...], says: str) -> None:
+    run = collhub(*ASKED, *arguments)
+    assert run.code == 2
+    assert [says in line for line in run.error_lines] == [True]
+
+
+def test_processes_give_the_same_as_one(collhub) -> None:
+    asked = (
+        *ASKED[:-1],
+        "2",
+        "--size",
+        "1KiB..4KiB",
+        "--with",
+        "ring",
+        "--with",
+        "bruck",
+        "--no-cache",
+    )
+    several = collhub(*asked, "--json").report()
+    assert several == collhub(*asked, "--json", "--jobs", "1").report()
+
+
+QUESTION = ComparisonQuestion("all-reduce", None, "ring:4", 4, (1024, 2048), "analytical")
+RING = ComparedAlgorithm("ring", False)
+FOUND = [Measurement("ring", 1024, 10), Measurement("ring", 2048, None, "why")]
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path, b"network", {"one": "1"})
+    cache.keep(RING, QUESTION, FOUND)
+    assert cache.find(RING, QUESTION) == FOUND
+    found = sweep.compared([RING], QUESTION, cache, jobs=1, progress=lambda fraction, what: None)
+    assert found == FOUND
+
+
+@pytest.mark.parametrize(
+    ("network", "versions"), [(b"other", {"one": "1"}), (b"network", {"one": "2"})]
+)
+def test_another_network_or_version_is_another_question(
+    tmp_path: Path, network: bytes, versions: dict[str, str]
+) -> None:
+    ResultCache(tmp_path, b"network", {"one": "1"}).keep(RING, QUESTION, FOUND)
+    assert ResultCache(tmp_path, network, versions).find(RING, QUESTION) is None
+
+
+def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    one = ComparedAlgorithm(str(file), True)
+    cache = ResultCache(tmp_path / "cache", b"network", {})
+    file.write_text("1")
+    cache.keep(one, QUESTION, [Measurement(str(file), size, 1) for size in QUESTION.sizes])
+    assert cache.find(one, QUESTION) is not None
+    file.write_text("2")
+    assert cache.find(one, QUESTION) is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"time_ns": "x", "failure": ""}', '{"time_ns": 1}'])
+def test_a_broken_cache_file_is_measured_again(tmp_path: Path, content: str) -> None:
+    cache = ResultCache(tmp_path, b"network", {})
+    cache.keep(RING, QUESTION, FOUND)
+    for file in tmp_path.rglob("*.json"):
+        file.write_text(content)
+    assert cache.find(RING, QUESTION) is None
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cache = ResultCache(tmp_path / "file" / "below", b"network", {})
+    cache.keep(RING, QUESTION, FOUND)
+    assert cache.find(RING, QUESTION) is None
+
+
+def test_a_process_that_dies_costs_its_algorithm_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "measured", dies_for_bruck)
+    algorithms = [ComparedAlgorithm(name, False) for name in ("ring", "bruck", "direct")]
+    found = sweep.compared(
+        algorithms,
+        QUESTION,
+        ResultCache(None, b"", {}),
+        jobs=2,
+        progress=lambda fraction, what: None,
+    )
+    lost = {one.algorithm for one in found if one.failure == "the process that measured it died"}
+    assert lost == {"bruck"}
+    assert [one.time_ns for one in found if one.algorithm != "bruck"] == [7] * 4
