@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import click
 
-from hub_core.cli.output import print_json
+from hub_core.cli.output import print_json, print_line
 from hub_core.cli.session import Session
 from hub_core.installed import find_distribution, installed_version
 from hub_core.model import ExitCode
@@ -45,7 +45,7 @@ def doctor(session: Session, as_json: bool) -> int:
         for owner, line in lines:
             subject = line.subject if owner == CORE_NAME else f"{owner}: {line.subject}"
             cure = f"; {line.cure}" if line.cure else ""
-            print(f"{'ok' if line.is_ok else 'BAD':5}{subject}: {line.details}{cure}")
+            print_line(f"{'ok' if line.is_ok else 'BAD':5}{subject}: {line.details}{cure}")
     return ExitCode.DONE if is_ok else ExitCode.PLUGIN
 
 

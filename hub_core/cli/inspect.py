@@ -8,7 +8,14 @@ import click
 import numpy as np
 
 from hub_core.cli.inspect_workload import print_survey
-from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
+from hub_core.cli.output import (
+    print_fields,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    progress,
+)
 from hub_core.cli.session import Session
 from hub_core.cli.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
 from hub_core.cli.workload_survey import survey
@@ -192,7 +199,7 @@ def _print_links(sent: Traffic) -> None:
     if not len(sent.source):
         return
     heaviest = np.lexsort((sent.destination, sent.source, -sent.units))[:LISTED_LINKS].tolist()
-    print(f"heaviest of {len(sent.source)} pairs of ranks:")
+    print_line(f"heaviest of {len(sent.source)} pairs of ranks:")
     rows = [
         (
             f"{sent.source[row]} -> {sent.destination[row]}",

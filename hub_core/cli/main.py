@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import one_line, print_diagnostic, print_error
+from hub_core.cli.output import print_diagnostic, print_error, print_line, print_traceback
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, HubError, UsageError
 from hub_core.version import __version__
@@ -129,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     session = Session(
         is_debug=os.environ.get("COLLHUB_TRACEBACK", "") not in ("", "0"),
-        has_separator="--" in given,
+        separated_arguments=len(given) - given.index("--") - 1 if "--" in given else 0,
     )
     # Reference counting frees what a command makes, which is columns; searches for cycles, over all
     # that the libraries made while they were imported, only cost time. Called from Python, this
@@ -137,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_program = arguments is None
     if is_program:
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+        _prepare_streams()
     try:
         return _run(given, session)
     except BrokenPipeError:
@@ -146,6 +148,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if is_program:
             # The process ends: without this the interpreter looks through everything for cycles.
             gc.freeze()
+
+
+def _prepare_streams() -> None:
+    """Open the streams that the caller closed (`>&-`), and print what an encoding has not escaped.
+
+    A closed stream is /dev/null: the next file to be opened would get its number, and be written to
+    by whoever writes to the stream.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Open until the process ends, as the stream would be.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _run(given: list[str], session: Session) -> int:
@@ -164,10 +180,7 @@ def _run(given: list[str], session: Session) -> int:
         raise
     except Exception as error:
         if session.is_debug:
-            # Imported here: it takes longer than most of the start.
-            import traceback
-
-            traceback.print_exception(error)
+            print_traceback(error)
         return _report(error)
 
 
@@ -200,10 +213,11 @@ def _report_usage(error: click.ClickException) -> int:
     if context is not None and isinstance(
         error, getattr(click.exceptions, "NoArgsIsHelpError", ())
     ):
-        print(context.get_help())
+        for line in context.get_help().splitlines():
+            print_line(line)
         return int(ExitCode.DONE)
     hint = f"; see '{context.command_path} --help'" if context is not None else ""
-    print_error(one_line(error.format_message()).rstrip(".") + hint)
+    print_error(error.format_message().rstrip(".") + hint)
     return int(ExitCode.USAGE)
 
 

@@ -70,8 +70,9 @@ class ChosenOutput:
 class Session:
     """State of one run of the program, and the `CommandContext` of its commands.
 
-    `has_separator`: whether `--` stands on the command line; `source_arguments`: what follows IN
-    behind it, for readers whose input is a program. `verify_policy`: the value of `--verify`.
+    `separated_arguments`: how many arguments stand behind `--` on the command line;
+    `source_arguments`: those of them that follow IN, for readers whose input is a program.
+    `verify_policy`: the value of `--verify`.
 
     Modules are imported inside the methods: the help of a command needs no numpy.
     """
@@ -79,7 +80,7 @@ class Session:
     use_plugins: bool = True
     disabled_plugins: tuple[str, ...] = ()
     is_debug: bool = False
-    has_separator: bool = False
+    separated_arguments: int = 0
     source_arguments: tuple[str, ...] = ()
     verify_policy: str = "refuse"
     _registry: Registry | None = field(default=None, repr=False)

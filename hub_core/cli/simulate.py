@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import print_fields, print_json, print_table, progress
+from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.sizes import parse_sizes
 from hub_core.cli.step_times import write_step_times
@@ -246,7 +246,7 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
     )
     busiest = timing.result.link_loads[:LISTED_LINKS]
     if busiest:
-        print(f"busiest of {len(timing.result.link_loads)} used links:")
+        print_line(f"busiest of {len(timing.result.link_loads)} used links:")
         rows = [
             (_ends(topology, load), format_bytes(load.bytes), _share(load.busy_ns, timing))
             for load in busiest

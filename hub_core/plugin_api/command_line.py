@@ -141,7 +141,7 @@ def assign(
 def _kept_for_reader(
     context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]
 ) -> None:
-    if arguments and not context.obj.has_separator:
+    if arguments and not context.obj.separated_arguments:
         raise click.UsageError(
             f"Got unexpected extra argument ({arguments[0]});"
             " arguments for a program stand after --",
