@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.placed_output import placed
 from hub_core.cli.session import Session, written_paths
 from hub_core.model import loss_object
 from hub_core.plugin_api import (
@@ -57,6 +58,7 @@ def convert(
     """
     target = session.output_target(out, target_format, as_json=as_json)
     opened = session.open_input(source, source_format)
+    target = placed(target, opened, force=force)
     given = assign(assignments, {"reader": opened.options, "writer": target.options})
     algorithm = session.read_input(opened, given["reader"])
     written = session.write_output(algorithm, target, given["writer"], strict=strict, force=force)

@@ -153,7 +153,9 @@ class Session:
         from hub_core.plugin_api import check_stdout
 
         check_stdout(out, as_json)
-        return ChosenOutput(out, chosen_writer(self.registry(), out, target_format))
+        # The name of a folder tells no format of what is written into it.
+        told = "" if out.endswith("/") else out
+        return ChosenOutput(out, chosen_writer(self.registry(), told, target_format))
 
     def write_output(
         self,

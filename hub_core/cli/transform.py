@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.placed_output import placed
 from hub_core.cli.session import Session, written_paths
 from hub_core.model import loss_object
 from hub_core.plugin_api import (
@@ -66,6 +67,7 @@ def transform(
     """
     target = session.output_target(out, target_format, as_json=as_json)
     opened = session.open_input(source, source_format)
+    target = placed(target, opened, force=force)
     sides = {"reader": opened.options, "writer": target.options, **_pass_options(session, passes)}
     given = assign(assignments, sides)
     algorithm = session.read_input(opened, given["reader"])

@@ -131,7 +131,7 @@ def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> 
         set_prefix(Path(text), format.suffixes) if format.layout is Layout.PREFIX else Path(text)
     )
     with _write_errors():
-        if format.layout is not Layout.FOLDER and place.is_dir():
+        if format.layout is not Layout.FOLDER and (text.endswith("/") or place.is_dir()):
             raise UsageError(
                 f"{place} is a folder",
                 cure=f"name a file or prefix in it, such as {place / 'algorithm'}",

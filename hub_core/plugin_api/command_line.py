@@ -80,7 +80,7 @@ def force_flag(function: Function) -> Function:
     return click.option(
         "--force",
         is_flag=True,
-        help="Overwrite a folder that is not empty, or a set with other ranks.",
+        help="Overwrite a folder that is not empty, a set with other ranks, or IN itself.",
     )(function)
 
 

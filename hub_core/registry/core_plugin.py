@@ -46,6 +46,7 @@ _COMMANDS = {
     "demo": "Verify, convert and simulate three shipped algorithms.",
     "formats": "List formats, synthesizers, simulators, executors and more.",
     "inspect": "Say what a file is: collective, steps, links, critical path.",
+    "diff": "Compare two algorithms: contents, steps, channels, traffic.",
     "verify": "Check matching, deadlock, races and contents.",
     "convert": "Read one format, write another, list what is lost.",
     "transform": "Change an algorithm by passes.",
