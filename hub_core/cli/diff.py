@@ -10,7 +10,7 @@ import click
 from hub_core.cli.output import print_json, print_line, print_table
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, UsageError
-from hub_core.plugin_api import Assignments, assign, json_flag, option_pairs
+from hub_core.plugin_api import FILE, Assignments, assign, json_flag, option_pairs
 
 if TYPE_CHECKING:
     from hub_core.cli.comparison import Comparison, PairDifference, PairTraffic
@@ -21,8 +21,8 @@ _NOTHING = "none"
 
 
 @click.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", type=FILE)
+@click.argument("b", metavar="B", type=FILE)
 @option_pairs
 @json_flag
 @click.pass_obj

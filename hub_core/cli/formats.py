@@ -19,7 +19,7 @@ from hub_core.cli.plugin_report import default_text, description_of, option_obje
 from hub_core.cli.session import Session
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check, Subject
-from hub_core.plugin_api.command_line import json_flag
+from hub_core.plugin_api.command_line import complete_offers, json_flag
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.formats import Format, Layout
 from hub_core.plugin_api.offers import Offer
@@ -67,7 +67,7 @@ class _Way:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_offers(*_DOES))
 @json_flag
 @click.pass_obj
 def formats(session: Session, name: str | None, as_json: bool) -> None:

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.completion import answer_shell, plugin_names
 from hub_core.cli.output import print_diagnostic, print_error, print_line, print_traceback
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, HubError, UsageError
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from hub_core.plugin_api import Command
 
 INTERRUPTED = 130
@@ -55,6 +58,17 @@ class _OfferedCommands(click.Group):
         if cmd_name in own:
             return _imported(own[cmd_name])
         return _plugin_command(ctx.obj, cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        # By their summaries, so that none is imported; then the options of the program.
+        commands = [
+            CompletionItem(command.name, help=command.description)
+            for command in _all_commands(ctx.obj)
+            if command.name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -110,6 +124,7 @@ def _imported(reference: str) -> click.Command:
     "disabled",
     metavar="NAME",
     multiple=True,
+    shell_complete=plugin_names,
     help="Do not load this plugin (repeatable).",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -140,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         _prepare_streams()
     try:
-        return _run(given, session)
+        answered = answer_shell(collhub, session) if is_program else None
+        return _run(given, session) if answered is None else answered
     except BrokenPipeError:
         _discard_stdout()
         return CLOSED_PIPE

@@ -16,8 +16,11 @@ from hub_core.cli.step_times import write_step_times
 from hub_core.model import ExitCode, UsageError, format_bytes, format_time
 from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import (
+    FILE,
     Assignments,
+    Simulator,
     assign,
+    complete_offers,
     from_option,
     json_flag,
     option_pairs,
@@ -44,6 +47,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     "--topology",
     "topology_text",
     metavar="T",
+    type=FILE,
     required=True,
     help="For example ring:8, 'mesh:4x4?bandwidth=50GB/s', a file.",
 )
@@ -54,15 +58,25 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     help="1MiB, or 1MiB..1GiB by doubling (default: the size that IN states).",
 )
 @click.option(
-    "--backend", metavar="NAME", default="analytical", show_default=True, help="The simulator."
+    "--backend",
+    metavar="NAME",
+    default="analytical",
+    show_default=True,
+    shell_complete=complete_offers(Simulator),
+    help="The simulator.",
 )
 @click.option(
-    "--steps", "steps_out", metavar="FILE", help="Also write start and end of every step as CSV."
+    "--steps",
+    "steps_out",
+    metavar="FILE",
+    type=FILE,
+    help="Also write start and end of every step as CSV.",
 )
 @click.option(
     "--timeline",
     "timeline_out",
     metavar="FILE",
+    type=FILE,
     help="Also write a Chrome trace, for ui.perfetto.dev.",
 )
 @from_option
@@ -86,8 +100,6 @@ def simulate(
 
     Exit 0 where every rank finishes, else 1 with the reasons.
     """
-    from hub_core.plugin_api import Simulator
-
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
         _refuse_files({"--steps": steps_out, "--timeline": timeline_out})

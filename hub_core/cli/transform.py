@@ -11,8 +11,10 @@ from hub_core.cli.placed_output import placed
 from hub_core.cli.session import Session, written_paths
 from hub_core.model import loss_object
 from hub_core.plugin_api import (
+    AlgorithmPass,
     Assignments,
     assign,
+    complete_offers,
     force_flag,
     from_option,
     json_flag,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     multiple=True,
     required=True,
+    shell_complete=complete_offers(AlgorithmPass),
     help="A pass; repeated, they run in this order. `collhub formats` lists them.",
 )
 @output_option
@@ -103,9 +106,6 @@ def _side(name: str) -> str:
 
 
 def _pass_options(session: Session, passes: Sequence[str]) -> dict[str, tuple[Option, ...]]:
-    # Imported here: the help of the command needs no plugins.
-    from hub_core.plugin_api import AlgorithmPass
-
     return {_side(name): session.options_of(AlgorithmPass, name) for name in passes}
 
 

@@ -5,7 +5,7 @@ Exit 1 and the first causes where one is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from hub_core.cli.session import Session, with_path
 from hub_core.model import InputError, PluginError, UsageError
 from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import (
+    FILE,
     Assignments,
     Subject,
     assign,
@@ -82,6 +83,20 @@ class _Verdict:
             print_check(name, other)
 
 
+def _names_of_checks(
+    subject: Subject,
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Complete the names of the checks of a subject in a shell."""
+
+    def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from hub_core.pipeline.checks import checks_of
+
+        found = [check.name for check in checks_of(subject, context.obj.registry())]
+        return [name for name in found if name.startswith(incomplete)]
+
+    return names
+
+
 def _with_arguments(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...]:
@@ -99,6 +114,7 @@ def _with_arguments(
     metavar="IN... [-- ARGUMENT...]",
     nargs=-1,
     required=True,
+    type=FILE,
     callback=_with_arguments,
 )
 @from_option
@@ -137,17 +153,20 @@ def _with_arguments(
     "check_names",
     metavar="NAME",
     multiple=True,
+    shell_complete=_names_of_checks(Subject.ALGORITHM),
     help="Also run this check of algorithms (repeatable; `collhub formats` lists them).",
 )
 @click.option(
     "--topology",
     "topology_text",
     metavar="T",
+    type=FILE,
     help="Network of the certificate (default: the links that it states).",
 )
 @click.option(
     "--runtime",
     metavar="NAME",
+    shell_complete=_names_of_checks(Subject.RUNTIME),
     help="Only tell whether this runtime will use the file, and for which calls.",
 )
 @json_flag

@@ -93,10 +93,7 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 
 
 def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Both columns in the order of the keys.
-
-    Ties stay as they stand.
-    """
+    """Both columns in the order of the keys; ties stay as they stand."""
     if is_sorted(keys):
         return rows, keys
     order = np.argsort(keys, kind="stable")

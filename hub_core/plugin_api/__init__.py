@@ -21,9 +21,11 @@ from hub_core.plugin_api.command import (
 )
 from hub_core.plugin_api.command_group import CommandGroup
 from hub_core.plugin_api.command_line import (
+    FILE,
     Assignments,
     assign,
     check_stdout,
+    complete_offers,
     force_flag,
     from_option,
     json_flag,
@@ -63,6 +65,7 @@ from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
     "API_VERSION",
+    "FILE",
     "OFFER_KINDS",
     "AlgorithmPass",
     "Artifact",
@@ -111,6 +114,7 @@ __all__ = [
     "WrittenFiles",
     "assign",
     "check_stdout",
+    "complete_offers",
     "declared_options",
     "force_flag",
     "from_option",

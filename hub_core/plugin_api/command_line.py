@@ -11,11 +11,28 @@ from typing import TypeVar
 import click
 
 from hub_core.model.diagnostics import UsageError
+from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.writer import FormatWriter
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Assignments = Mapping[str, str]
 """The `-O` options of one command line: `key` or `side.key` to the value's text."""
+# As text: what opens the file says what is wrong with it. Shells complete the names of files.
+FILE = click.Path(readable=False)
+
+
+def complete_offers(
+    *kinds: type[Offer],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Complete the names of offers in a shell: `shell_complete` of an argument or an option."""
+
+    def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        found = {offer.name for kind in kinds for offer in context.obj.registry().all(kind)}
+        return sorted(name for name in found if name.startswith(incomplete))
+
+    return names
 
 
 def source_argument(function: Function) -> Function:
@@ -27,7 +44,7 @@ def source_argument(function: Function) -> Function:
         expose_value=False,
         callback=_kept_for_reader,
     )
-    return click.argument("source", metavar="IN")(arguments(function))
+    return click.argument("source", metavar="IN", type=FILE)(arguments(function))
 
 
 def from_option(function: Function) -> Function:
@@ -36,22 +53,26 @@ def from_option(function: Function) -> Function:
         "--from",
         "source_format",
         metavar="FORMAT",
+        shell_complete=complete_offers(FormatReader),
         help="Format of IN (default: by suffix, then content).",
     )(function)
 
 
 def output_option(function: Function) -> Function:
     """`-o OUT`."""
-    help_text = "File, trace-set prefix, folder, or - for stdout."
-    return click.option("-o", "--output", "out", metavar="OUT", required=True, help=help_text)(
-        function
-    )
+    help_text = "File, trace-set prefix, folder, folder/ to write into, or - for stdout."
+    return click.option(
+        "-o", "--output", "out", metavar="OUT", type=FILE, required=True, help=help_text
+    )(function)
 
 
 def to_option(function: Function) -> Function:
     """`--to FORMAT`."""
     help_text = "Format of OUT (default: by suffix; none: Chakra traces)."
-    return click.option("--to", "target_format", metavar="FORMAT", help=help_text)(function)
+    names = complete_offers(FormatWriter)
+    return click.option(
+        "--to", "target_format", metavar="FORMAT", shell_complete=names, help=help_text
+    )(function)
 
 
 def verify_option(function: Function) -> Function:
@@ -113,13 +134,10 @@ def check_stdout(out: str, as_json: bool) -> None:
 def assign(
     assignments: Assignments, declared: Mapping[str, Sequence[Option]]
 ) -> dict[str, dict[str, str]]:
-    """Give every option to the sides that declare it; `declared` maps `reader`, `writer`, ...
-
-    To their options.
+    """Give every option to the sides that declare it, of `reader`, `writer` and so on.
 
     A bare key goes to every side that declares it, `side.key` to that side alone and before a bare
-    one. Raises
-    `UsageError` naming the closest option for a key that no side declares.
+    one. Raises `UsageError` naming the closest option for a key that no side declares.
     """
     given: dict[str, dict[str, str]] = {side: {} for side in declared}
     for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):

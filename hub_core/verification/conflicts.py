@@ -134,9 +134,6 @@ def _neighbours(block: Int64Array, is_write: BoolArray) -> tuple[Int64Array, Int
 
 
 def _running_minimum_from_end(values: Int64Array) -> Int64Array:
-    """The least of each value and all behind it.
-
-    int64, as long as `values`.
-    """
+    """The least of each value and all behind it: int64, as long as `values`."""
     backwards = values[::-1]
     return np.minimum.accumulate(backwards)[::-1]

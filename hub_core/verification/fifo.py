@@ -261,10 +261,7 @@ def _splits(count: int) -> Iterator[int]:
 
 
 def _check_capacity(capacity: int, units: int | None) -> None:
-    """Refuse what no FIFO is.
-
-    Raises `UsageError` for numbers below 1.
-    """
+    """Refuse what no FIFO is. Raises `UsageError` for numbers below 1."""
     if capacity < 1 or (units is not None and units < 1):
         message = f"a FIFO of {capacity} transfers of {units} units: expected 1 or more of each"
         raise UsageError(message)

@@ -119,10 +119,7 @@ def _chains(
 
 
 def _only(nodes: int, keys: Int64Array, values: Int64Array) -> Int64Array:
-    """The value of every key that occurs once.
-
-    int64[nodes], -1 for the others.
-    """
+    """The value of every key that occurs once: int64[nodes], -1 for the others."""
     only = np.full(nodes, -1, np.int64)
     # Whatever is written last; keys that occur twice are taken back.
     only[keys] = values

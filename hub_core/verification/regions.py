@@ -117,10 +117,7 @@ def common_unit(algorithm: Algorithm) -> int:
 
 
 def _sizes(algorithm: Algorithm) -> Int64Array:
-    """Sizes of all buffers in units.
-
-    int64[ranks, 3]: INPUT, OUTPUT and SCRATCH.
-    """
+    """Sizes of all buffers in units: int64[ranks, 3], for INPUT, OUTPUT and SCRATCH."""
     collective = algorithm.collective
     columns = [collective.input_units(), collective.output_units(), algorithm.scratch_units]
     return np.stack(columns, axis=1)

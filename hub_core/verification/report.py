@@ -40,10 +40,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every claimed mode is ok.
-
-        So that races and wrong contents both count.
-        """
+        """Whether every claimed mode is ok, so that races and wrong contents both count."""
         # What nobody claims may be wrong: it is in `modes` for those who ask.
         claimed = [mode for mode in self.modes.values() if mode.is_claimed]
         return all(mode.verdict == "ok" for mode in claimed)

@@ -71,10 +71,7 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
-    """The order with further edges.
-
-    They must agree with one of its linear extensions.
-    """
+    """The order with further edges, which must agree with one of its linear extensions."""
     rows = len(relation.order.position)
     all_parents = np.concatenate([relation.parents, parents])
     all_children = np.concatenate([relation.children, children])

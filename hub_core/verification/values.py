@@ -157,10 +157,7 @@ class FingerprintValues:
 
     @classmethod
     def of(cls, index: InputIndex) -> FingerprintValues:
-        """Draw the random numbers.
-
-        The same ones for the same number of contributions.
-        """
+        """Draw the random numbers, the same ones for the same number of contributions."""
         generator = np.random.Generator(np.random.PCG64(_SEED))
         end = 1 << 64
         weights = generator.integers(0, end, index.total, np.uint64, endpoint=False)

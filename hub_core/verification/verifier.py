@@ -88,10 +88,7 @@ def verify_input(
 
 
 def _claims(collective: Collective) -> dict[str, bool]:
-    """Whether the algorithm claims each mode.
-
-    Under the names of `VerifyReport.modes`.
-    """
+    """Whether the algorithm claims each mode, under the names of `VerifyReport.modes`."""
     return {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
 
 

@@ -10,12 +10,15 @@ import click
 
 from hub_core.model import Loss, UsageError, loss_object
 from hub_core.plugin_api import (
+    FILE,
     Assignments,
     CommandContext,
+    FormatReader,
     OpenedInput,
     OutputTarget,
     WrittenFiles,
     assign,
+    complete_offers,
     force_flag,
     json_flag,
     option_pairs,
@@ -62,7 +65,7 @@ def _parsed_ranks(
 
 
 @click.command()
-@click.argument("sources", metavar="IN [IN ...]", nargs=-1, required=True)
+@click.argument("sources", metavar="IN [IN ...]", type=FILE, nargs=-1, required=True)
 @output_option
 @click.option(
     "--instances",
@@ -92,6 +95,7 @@ def _parsed_ranks(
     "--from",
     "source_format",
     metavar="FORMAT",
+    shell_complete=complete_offers(FormatReader),
     help="Format of every IN (default: by suffix, then content).",
 )
 @to_option

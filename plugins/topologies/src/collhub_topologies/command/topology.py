@@ -8,6 +8,7 @@ import click
 
 from hub_core.model import ExitCode, parse_size
 from hub_core.plugin_api import (
+    FILE,
     CommandContext,
     CommandGroup,
     ReportRequest,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 # Modules that compute are imported inside the functions: the help of a command needs no numpy.
 
-_ARGUMENT = click.argument("text", metavar="T")
+_ARGUMENT = click.argument("text", metavar="T", type=FILE)
 
 
 @click.group(cls=CommandGroup)
