@@ -24,14 +24,21 @@ from hub_core.version import __version__
 
 
 @click.command()
+@click.option(
+    "--warm",
+    "is_warming",
+    is_flag=True,
+    help="Also let plugins do now what their first use would wait for, such as compiling.",
+)
 @json_flag
 @click.pass_obj
-def doctor(session: Session, as_json: bool) -> int:
+def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
     """Report on Python, the core, its dependencies and every plugin.
 
     Exit 3 where something is not as it should be.
     """
-    lines = list(_lines(session.registry()))
+    with session.progress("warming up" if is_warming else "looking at the installation"):
+        lines = list(_lines(session.registry(), is_warming))
     is_ok = all(line.is_ok for _, line in lines)
     if as_json:
         print_json(
@@ -49,7 +56,7 @@ def doctor(session: Session, as_json: bool) -> int:
     return ExitCode.DONE if is_ok else ExitCode.PLUGIN
 
 
-def _lines(registry: Registry) -> Iterator[tuple[str, CheckLine]]:
+def _lines(registry: Registry, is_warming: bool) -> Iterator[tuple[str, CheckLine]]:
     """Every line with the name of the plugin that it is about."""
     # Imported here: the pipeline needs numpy, the command's help does not.
     from hub_core.pipeline.checks import check_installation
@@ -62,7 +69,9 @@ def _lines(registry: Registry) -> Iterator[tuple[str, CheckLine]]:
         (CORE_NAME, CheckLine("names", False, clash, "disable or uninstall one"))
         for clash in registry.clashes()
     )
-    yield from ((plugin.name, line) for plugin, line in check_installation(registry))
+    yield from (
+        (plugin.name, line) for plugin, line in check_installation(registry, warm=is_warming)
+    )
 
 
 def _core_lines() -> Iterator[CheckLine]:

@@ -135,23 +135,26 @@ def progress(what: str) -> Iterator[None]:
 def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
     """Yield `show(fraction, detail)`, which tells how far the work is and how long it may take.
 
-    On a terminal, from 1 s on. While the fraction is 0 (a plugin compiles or reads), no time is
-    told, and none of it counts in what is told afterwards.
+    On a terminal, from 1 s on. A fraction of 0 says that the work proper waits, as for a compiler:
+    that is shown at once, without a time, and does not count in the times told afterwards.
     """
-    start = time.monotonic()
-    work_start = start
-    shown_at, shown_width = start, 0
+    shown_at, shown_width = time.monotonic(), 0
+    # Since when the work goes on without waiting, how far it was then, and how far it is.
+    work_start, work_done, done = shown_at, 0.0, 0.0
 
     def show(fraction: float, detail: str) -> None:
-        nonlocal work_start, shown_at, shown_width
+        nonlocal shown_at, shown_width, work_start, work_done, done
         now = time.monotonic()
-        if fraction <= 0:
-            work_start = now
-        if not sys.stderr.isatty() or now - shown_at < PROGRESS_DELAY_S:
+        is_waiting = fraction <= 0
+        if is_waiting:
+            work_start, work_done = now, done
+        done = max(done, fraction)
+        is_early = now - shown_at < PROGRESS_DELAY_S
+        if not sys.stderr.isatty() or (is_early and not is_waiting):
             return
         line = f"{what}, {detail}"
-        if fraction > 0:
-            left = (now - work_start) * (1 / fraction - 1)
+        if not is_waiting and done > work_done:
+            left = (now - work_start) * (1 - fraction) / (done - work_done)
             line = f"{what} {100 * fraction:.0f} %, {left:.0f} s left, {detail}"
         shown_at, shown_width = now, _show_over(line, shown_width)
 

@@ -140,3 +140,18 @@ def test_no_time_is_told_while_nothing_is_done_and_none_of_it_counts_later(
         "synthesizing, compiling",
         "synthesizing 50 %, 4 s left, searching",
     ]
+
+
+def test_a_wait_in_the_middle_does_not_count_in_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with output.progress_bar("synthesizing") as show:
+        for now[0], fraction in ((10.0, 0.5), (10.0, 0.0), (40.0, 0.0), (42.0, 0.75)):
+            show(fraction, "x")
+    lines = [line.strip() for line in terminal.getvalue().split("\r")]
+    # Half in 10 s; then a quarter in the 2 s behind the wait, so that the last quarter takes 2 s.
+    assert lines[1] == "synthesizing 50 %, 10 s left, x"
+    assert lines[4] == "synthesizing 75 %, 2 s left, x"

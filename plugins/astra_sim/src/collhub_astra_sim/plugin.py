@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_astra_sim.options import AnalyticalOptions, AstraBinaryOptions, AstraFolderOptions
+from collhub_astra_sim.options import (
+    AnalyticalOptions,
+    AstraBinaryOptions,
+    AstraFolderOptions,
+    WarmOptions,
+)
 from hub_core.plugin_api import (
     Check,
     Format,
@@ -61,6 +66,14 @@ BINARY = Check(
     "collhub_astra_sim.running.health:check",
 )
 
+KERNELS = Check(
+    "analytical-kernels",
+    Subject.INSTALLATION,
+    "compiles the kernels beforehand, for doctor --warm",
+    "collhub_astra_sim.simulating.warming:check",
+    WarmOptions,
+)
+
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | Simulator]:
@@ -76,5 +89,5 @@ def collhub_topologies() -> Sequence[TopologyReader]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check of the binary."""
-    return [BINARY]
+    """Describe the check of the binary, and what compiles the kernels beforehand."""
+    return [BINARY, KERNELS]
