@@ -5,6 +5,7 @@ The time of one algorithm on one topology, for one size or a range of sizes.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -236,6 +237,7 @@ def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
             }
             for load in result.link_loads[:LISTED_LINKS]
         ],
+        "link_loads": [asdict(load) for load in result.link_loads],
         "diagnostics": [diagnostic_object(found) for found in result.diagnostics],
     }
 
