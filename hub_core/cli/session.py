@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -153,6 +154,9 @@ class Session:
         from hub_core.plugin_api import check_stdout
 
         check_stdout(out, as_json)
+        # The null device in its place: see `main`. Words may be lost there, an output may not.
+        if out == "-" and getattr(sys.stdout, "name", "") == os.devnull:
+            raise UsageError("standard output is closed", cure="give -o a path")
         # The name of a folder tells no format of what is written into it.
         told = "" if out.endswith("/") else out
         return ChosenOutput(out, chosen_writer(self.registry(), told, target_format))

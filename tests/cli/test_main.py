@@ -257,6 +257,14 @@ def test_a_closed_stream_is_quiet_and_changes_no_exit_code(
     assert "error: " not in result.stdout
 
 
+def test_an_output_for_a_closed_stream_is_refused_and_not_lost(ring: Path) -> None:
+    command = f"{sys.executable} -P -m hub_core.cli.main convert {ring} --to json -o - >&-"
+    streams = {"stdin": subprocess.DEVNULL, "capture_output": True}
+    result = subprocess.run(command, shell=True, timeout=60, check=False, text=True, **streams)
+    assert result.returncode == 2
+    assert result.stderr == "error: standard output is closed; give -o a path\n"
+
+
 def test_a_file_does_not_get_the_number_of_a_closed_stream(ring: Path, tmp_path: Path) -> None:
     # Else the words for standard output would be written into the file.
     out = tmp_path / "out.json"

@@ -11,7 +11,7 @@ from numba.core import event
 
 __all__ = ["COMPILING", "CompiledKernel", "compilations"]
 
-COMPILING = "compiling kernels, once after installation ('collhub doctor --warm' does it before)"
+COMPILING = "compiling kernels, once after installation"
 """What a synthesizer reports while kernels are compiled."""
 
 _EVENT = "numba:compile"
