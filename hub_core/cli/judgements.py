@@ -61,21 +61,31 @@ def judge(
     if sources.count(_STDIN) > 1:
         raise UsageError("standard input can be read once alone", cure="give - once")
     is_alone = len(sources) == 1
-    judgements: list[Judgement] = []
+    passed = 0
+    documents: list[JsonValue] = []
+    # One at a time: many algorithms do not fit in memory together.
     for source in sources:
-        judgements.append(judged(source) if is_alone else _judged_or_not(source, judged))
-        if not as_json:
-            judgements[-1].show(is_alone=is_alone)
-    ok = all(judgement.ok for judgement in judgements)
-    documents = [judgement.document() for judgement in judgements] if as_json else []
-    if as_json and is_alone:
-        print_json({"schema": schema, **documents[0]})
-    elif as_json:
-        print_json({"schema": schema, "ok": ok, "results": documents})
+        judgement = judged(source) if is_alone else _judged_or_not(source, judged)
+        passed += judgement.ok
+        if as_json:
+            documents.append(judgement.document())
+        else:
+            judgement.show(is_alone=is_alone)
+    ok = passed == len(sources)
+    if as_json:
+        print_json(_report(schema, ok, documents))
     elif not is_alone:
-        passed = sum(judgement.ok for judgement in judgements)
         print_line(f"{passed} of {len(sources)} inputs pass")
     return ExitCode.DONE if ok else ExitCode.INVALID
+
+
+def _report(schema: str, ok: bool, documents: list[JsonValue]) -> dict[str, JsonValue]:
+    """One report as itself, several under `results`."""
+    match documents:
+        case [dict() as alone]:
+            return {"schema": schema, **alone}
+        case _:
+            return {"schema": schema, "ok": ok, "results": documents}
 
 
 def _judged_or_not(source: str, judged: Callable[[str], Judgement]) -> Judgement:
