@@ -19,6 +19,7 @@ from hub_core.verification import verify
 
 if TYPE_CHECKING:
     from hub_core.model import CustomContract, JsonValue
+    from hub_core.verification import VerifyReport
 
 _BOTH = 2
 # Where a step stood in the file that it was read from is no property of the algorithm.
@@ -117,8 +118,7 @@ def _facts(algorithm: Algorithm) -> dict[str, JsonValue]:
         "size in bytes": algorithm.collective_bytes,
         "claims in place": collective.in_place,
         "claims out of place": collective.out_of_place,
-        "contents": "judged" if report.method != "none" else "not judged",
-        **{f"verdict {name.replace('_', ' ')}": m.verdict for name, m in report.modes.items()},
+        **_verdicts(report),
         "steps": len(steps),
         **{f"steps {kind}": count for kind, count in kind_counts(steps).items()},
         "channels": channel_count(steps),
@@ -128,6 +128,17 @@ def _facts(algorithm: Algorithm) -> dict[str, JsonValue]:
         "control dependencies": len(steps.control_indices),
         "messages in a chain": None if longest is None else longest.messages,
         "steps in a chain": None if longest is None else longest.steps,
+    }
+
+
+def _verdicts(report: VerifyReport) -> dict[str, JsonValue]:
+    """By mode; where contents cannot be judged, nothing found does not mean that all is right."""
+    is_judged = report.method != "none"
+    return {
+        f"verdict {name.replace('_', ' ')}": mode.verdict
+        if is_judged or mode.verdict != "ok"
+        else "not judged"
+        for name, mode in report.modes.items()
     }
 
 

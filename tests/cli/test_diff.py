@@ -127,6 +127,8 @@ def test_other_contracts_of_custom_collectives_are_a_difference(
     b = save(replace(shift, collective=unstated), tmp_path / "b.json")
     facts = collhub("diff", a, b, "--json").report()["facts"]
     assert "contract" in [fact["what"] for fact in facts]
+    # Nothing found is no verdict where there is nothing to compare with.
+    assert {"what": "verdict out of place", "a": "ok", "b": "not judged"} in facts
 
 
 def test_an_input_that_is_missing_is_one_error(collhub, ring: Path) -> None:
