@@ -120,10 +120,7 @@ def inverse(permutation: IntArray) -> Int64Array:
 
 
 def positions_in(rows: IntArray, count: int) -> Int64Array:
-    """Where each of 0..count-1 stands in `rows`.
-
-    int64[count], -1 for what does not stand there.
-    """
+    """Where each of 0..count-1 stands in `rows`: int64[count], -1 for what does not."""
     position = np.full(count, -1, np.int64)
     position[rows] = np.arange(len(rows))
     return position

@@ -177,10 +177,7 @@ def regular_topology(text: TopologyText, kind: DimensionKind, most_dimensions: i
 
 
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """The topology of one plane.
-
-    With the NPUs that the text wants.
-    """
+    """The topology of one plane, with the NPUs that the text wants."""
     topology = _whole(text, find_builder)
     return topology if text.npus is None else topology.subset(text.npus)
 

@@ -94,10 +94,7 @@ class Topology:
             column.flags.writeable = False
 
     def _columns(self) -> tuple[Int64Array | Float64Array, ...]:
-        """The columns of the links.
-
-        All of one length.
-        """
+        """The columns of the links, all of one length."""
         ends = (self.source, self.destination)
         return *ends, self.bandwidth_bytes_per_s, self.latency_s, self.plane
 

@@ -6,7 +6,7 @@ And which reader, writer or simulator an `-O key=value` is meant for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -16,11 +16,31 @@ from hub_core.plugin_api.options import Option
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.writer import FormatWriter
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 Function = TypeVar("Function", bound=Callable[..., object])
 Assignments = Mapping[str, str]
 """The `-O` options of one command line: `key` or `side.key` to the value's text."""
-# As text: what opens the file says what is wrong with it. Shells complete the names of files.
-FILE = click.Path(readable=False)
+
+
+class _FileName(click.types.StringParamType):
+    """Text as it is, such as a path or `-`: what opens it says what is wrong with it."""
+
+    name = "file"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Let the shell complete the names of files."""
+        # Imported here: the program completes far less often than it runs.
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+FILE = _FileName()
+"""Type of an argument or option that names a file, among other things: shells complete it."""
 
 
 def complete_offers(

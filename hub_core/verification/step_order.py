@@ -122,10 +122,7 @@ def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[
 
 
 def describe_cycle(steps: StepTable, cycle: Sequence[int]) -> str:
-    """The rows of a cycle in words, joined by arrows.
-
-    The first ones, and the way back.
-    """
+    """The rows of a cycle in words, joined by arrows: the first ones, and the way back."""
     parts = [describe(steps, row) for row in cycle[:_NAMED_STEPS]]
     if len(cycle) > _NAMED_STEPS:
         parts.append(f"... ({len(cycle) - _NAMED_STEPS} more)")

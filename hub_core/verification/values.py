@@ -39,10 +39,7 @@ class InputIndex:
 
     @classmethod
     def of(cls, collective: Collective) -> InputIndex:
-        """Number the inputs of `collective`.
-
-        Rank by rank, unit by unit.
-        """
+        """Number the inputs of `collective`, rank by rank, unit by unit."""
         sizes = collective.input_units()
         borders = row_pointer(sizes)
         total = int(borders[-1])
@@ -213,10 +210,7 @@ class FingerprintValues:
         return float(counts.sum()) * 2.0**-64
 
     def _unit_sums(self, index: InputIndex) -> _UintArray:
-        """Sum over all ranks of the weight of unit k, for every k.
-
-        uint64, mod 2^64.
-        """
+        """Sum over all ranks of the weight of unit k, for every k: uint64, mod 2^64."""
         longest = int(index.sizes.max(initial=0))
         if bool(np.all(index.sizes == longest)):
             # All INPUTs of one size, as in every named collective but scatter: one sum.

@@ -23,10 +23,7 @@ class VerificationInput:
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
-        """Match the messages and check the regions.
-
-        `algorithm` is kept, and never changed.
-        """
+        """Match the messages and check the regions; `algorithm` is kept, and never changed."""
         self.algorithm = algorithm
         self._findings = Findings(algorithm.provenance.source_name or None)
         self.messages: Messages = match_messages(algorithm.steps, self._findings)
