@@ -27,11 +27,17 @@ class ProcessCost:
     peak_bytes: int
 
 
-def process_cost(command: Sequence[str]) -> ProcessCost:
-    """Run a command, its output thrown away. Ends the benchmark with its errors where it fails."""
+def process_cost(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> ProcessCost:
+    """Run a command, its output thrown away. Ends the benchmark with its errors where it fails.
+
+    `environment`: variables beside those of the benchmark.
+    """
+    variables = {**os.environ, **(environment or {})}
     with tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=variables)
         # Not `getrusage`: the peak that it tells is that of the largest child so far.
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - start
@@ -50,10 +56,11 @@ def median_costs(commands: Mapping[str, Sequence[str]], runs: int) -> dict[str, 
     for _ in range(runs):
         for name, command in commands.items():
             costs[name].append(process_cost(command))
-    return {name: _median(of_command) for name, of_command in costs.items()}
+    return {name: median_cost(of_command) for name, of_command in costs.items()}
 
 
-def _median(costs: Sequence[ProcessCost]) -> ProcessCost:
+def median_cost(costs: Sequence[ProcessCost]) -> ProcessCost:
+    """Median of each part of the costs."""
     return ProcessCost(
         median(cost.cpu_s for cost in costs),
         median(cost.wall_s for cost in costs),

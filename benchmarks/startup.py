@@ -1,9 +1,13 @@
 """Measure how long the program takes to start, as whole processes, beside the import of numpy.
 
-    python benchmarks/startup.py [--runs 15]
+    python benchmarks/startup.py [--runs 15] [--cold-runs 1]
 
-A line is a command: the medians of its CPU seconds and of its seconds on the clock, and both by
-those of numpy's import, all measured in turn in this run.
+A line of the first table is a command: the medians of its CPU seconds and of its seconds on the
+clock, and both by those of numpy's import, all measured in turn in this run.
+
+A line of the second table is a command after installation: cold, where neither bytecode nor
+compiled kernels are on disk; warm, where its own first run has left them there; and after
+`collhub doctor --warm` in their place, which stands in the table itself.
 """
 
 from __future__ import annotations
@@ -12,11 +16,13 @@ import argparse
 import os
 import platform
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from processes import PROGRAM, ProcessCost, median_costs
+from processes import PROGRAM, ProcessCost, median_cost, median_costs, process_cost
 
 from hub_core import __version__
 
@@ -30,6 +36,17 @@ COMMANDS = {
     VERSION: (*PROGRAM, "--version"),
     "collhub --help": (*PROGRAM, "--help"),
     VERIFY: (*PROGRAM, "verify", str(EXAMPLE)),
+}
+WARM = "collhub doctor --warm"
+_SIZE = ("--size", "1MiB")
+_ALL_GATHER = ("--collective", "all-gather", "--topology", "mesh:4x4", *_SIZE)
+AFTER_INSTALLATION = {
+    VERSION: COMMANDS[VERSION],
+    VERIFY: COMMANDS[VERIFY],
+    "collhub doctor": (*PROGRAM, "doctor"),
+    WARM: (*PROGRAM, "doctor", "--warm"),
+    "collhub simulate": (*PROGRAM, "simulate", str(EXAMPLE), "--topology", "ring:8", *_SIZE),
+    "collhub synthesize tacos": (*PROGRAM, "synthesize", "tacos", *_ALL_GATHER),
 }
 
 
@@ -48,13 +65,47 @@ def main() -> None:
     """Print a line a command, with its bar where there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=15)
-    runs = parser.parse_args().runs
+    parser.add_argument("--cold-runs", type=int, default=1)
+    arguments = parser.parse_args()
+    runs: int = arguments.runs
     versions = f"Python {platform.python_version()}, numpy {np.__version__}"
     print(f"collhub {__version__}, {versions}, load {os.getloadavg()[0]:.1f}, median of {runs}")
     print(f"{'command':<26}{'CPU s':>8}{'wall s':>8}{'CPU/numpy':>11}{'wall/numpy':>12}  bar")
     costs = median_costs(COMMANDS, runs)
     for name, cost in costs.items():
         print(_line(name, cost, costs[NUMPY]))
+    if arguments.cold_runs:
+        _print_cold_and_warm(arguments.cold_runs)
+
+
+def _print_cold_and_warm(runs: int) -> None:
+    """Print a line a command, medians of `runs`, each with an empty cache of its own."""
+    print(f"\nafter installation, CPU s and wall s, median of {runs}")
+    print(f"{'command':<26}{'cold':>16}{'warm':>16}{'after doctor --warm':>22}")
+    with tempfile.TemporaryDirectory() as folder:
+        warmed = _caches(folder)
+        process_cost(AFTER_INSTALLATION[WARM], warmed)
+        for name, command in AFTER_INSTALLATION.items():
+            columns = [_cold_and_warm(command, warmed) for _ in range(runs)]
+            medians = [median_cost(column) for column in zip(*columns, strict=True)]
+            cells = (f"{cost.cpu_s:.2f} {cost.wall_s:.2f}" for cost in medians)
+            print(f"{name:<26}" + "".join(map("{:>{}}".format, cells, (16, 16, 22))))
+
+
+def _cold_and_warm(command: Sequence[str], warmed: Mapping[str, str]) -> tuple[ProcessCost, ...]:
+    """Cost of a first run, of a second one, and of one with the caches `warmed`."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = _caches(folder)
+        return tuple(process_cost(command, caches) for caches in (own, own, warmed))
+
+
+def _caches(folder: str) -> dict[str, str]:
+    """Variables that let Python and numba keep what they compile in a folder."""
+    return {
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": f"{folder}/bytecode",
+        "NUMBA_CACHE_DIR": f"{folder}/kernels",
+    }
 
 
 def _line(name: str, cost: ProcessCost, numpy: ProcessCost) -> str:

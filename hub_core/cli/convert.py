@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.placed_output import placed
 from hub_core.cli.session import Session, written_paths
 from hub_core.model import loss_object
 from hub_core.plugin_api import (
@@ -39,6 +40,7 @@ def convert(
     """
     target = session.output_target(out, output)
     opened = session.open_input(source, source_format)
+    target = placed(target, opened, force=output.force)
     given = assign(output.assignments, {"reader": opened.options, "writer": target.options})
     algorithm = session.read_input(opened, given["reader"])
     written = session.write_output(algorithm, target, given["writer"], output)

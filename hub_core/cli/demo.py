@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import print_json, print_table, progress
+from hub_core.cli.output import print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.simulate import TIMING_COLUMNS, timing_cells
 from hub_core.model import InputError, PluginError
@@ -137,11 +137,12 @@ def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> 
     for example in examples:
         collective = example.algorithm.collective
         size = f"{collective.num_ranks} ranks, {len(example.algorithm.steps)} steps"
-        print(f"{example.name}: {collective.kind}, {size}: verified")
-    print()
+        print_line(f"{example.name}: {collective.kind}, {size}: verified")
+    print_line()
     rows = [(run.example.name, run.topology, *timing_cells(run.timing)) for run in runs]
     print_table(("algorithm", "topology", *TIMING_COLUMNS), rows, right=TIMING_COLUMNS)
-    print("\nbound: no algorithm is faster on that topology; ratio: time by bound.")
+    print_line()
+    print_line("bound: no algorithm is faster on that topology; ratio: time by bound.")
     first, last = examples[0], examples[-1]
     commands = (
         ("inspect", str(first.traces)),
@@ -155,9 +156,10 @@ def _print(examples: Sequence[_Example], runs: Sequence[_Run], folder: Path) -> 
         ),
         ("convert", str(first.traces), "-o", str(folder / f"{first.name}.json")),
     )
-    print("\nTry next:")
+    print_line()
+    print_line("Try next:")
     for command in commands:
-        print(f"  {shlex.join(('collhub', *command))}")
+        print_line(f"  {shlex.join(('collhub', *command))}")
 
 
 def _document(examples: Sequence[_Example], runs: Sequence[_Run]) -> dict[str, JsonValue]:

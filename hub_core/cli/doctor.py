@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import print_json
+from hub_core.cli.output import print_json, print_line
 from hub_core.cli.session import Session
 from hub_core.installed import find_distribution, installed_version
 from hub_core.model import ExitCode
@@ -28,9 +28,15 @@ _LONGEST_IMPORT_S = 2.0
 
 
 @click.command()
+@click.option(
+    "--warm",
+    "is_warming",
+    is_flag=True,
+    help="Also let plugins do now what their first use would wait for, such as compiling.",
+)
 @json_flag
 @click.pass_obj
-def doctor(session: Session, as_json: bool) -> int:
+def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
     """Report on Python, the core, its dependencies and every plugin.
 
     Each plugin is first imported in a process of its own, for 10 s at most. Exit 3 where something
@@ -40,7 +46,8 @@ def doctor(session: Session, as_json: bool) -> int:
     for name, trial in trials.items():
         if trial.reason is not None:
             session.refused_plugins[name] = trial.reason
-    lines = list(_lines(session.registry(), trials))
+    with session.progress("warming up" if is_warming else "looking at the installation"):
+        lines = list(_lines(session.registry(), trials, is_warming))
     is_ok = all(line.is_ok for _, line in lines)
     if as_json:
         print_json(
@@ -54,7 +61,7 @@ def doctor(session: Session, as_json: bool) -> int:
         for owner, line in lines:
             subject = line.subject if owner == CORE_NAME else f"{owner}: {line.subject}"
             cure = f"; {line.cure}" if line.cure else ""
-            print(f"{'ok' if line.is_ok else 'BAD':5}{subject}: {line.details}{cure}")
+            print_line(f"{'ok' if line.is_ok else 'BAD':5}{subject}: {line.details}{cure}")
     return ExitCode.DONE if is_ok else ExitCode.PLUGIN
 
 
@@ -69,7 +76,9 @@ def _trials(session: Session) -> dict[str, Trial]:
         return {plugin.name: trial(plugin.name) for plugin in importable}
 
 
-def _lines(registry: Registry, trials: Mapping[str, Trial]) -> Iterator[tuple[str, CheckLine]]:
+def _lines(
+    registry: Registry, trials: Mapping[str, Trial], is_warming: bool
+) -> Iterator[tuple[str, CheckLine]]:
     """Every line with the name of the plugin that it is about."""
     # Imported here: the pipeline needs numpy, the command's help does not.
     from hub_core.pipeline.checks import check_installation
@@ -82,7 +91,9 @@ def _lines(registry: Registry, trials: Mapping[str, Trial]) -> Iterator[tuple[st
         (CORE_NAME, CheckLine("names", False, clash, "disable or uninstall one"))
         for clash in registry.clashes()
     )
-    yield from ((plugin.name, line) for plugin, line in check_installation(registry))
+    yield from (
+        (plugin.name, line) for plugin, line in check_installation(registry, warm=is_warming)
+    )
 
 
 def _core_lines() -> Iterator[CheckLine]:

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import print_fields, print_json, print_note, print_table
+from hub_core.cli.output import (
+    print_fields,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
 from hub_core.cli.plugin_report import default_text, description_of, option_object
 from hub_core.cli.session import Session
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check, Subject
-from hub_core.plugin_api.command_line import json_flag
+from hub_core.plugin_api.command_line import complete_offers, json_flag
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.formats import Format, Layout
 from hub_core.plugin_api.offers import Offer
@@ -51,10 +57,7 @@ _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way into or out of the hub.
-
-    What it does, what does it, and the format, simulator or executor that it is.
-    """
+    """One row of the list: a name, what it does, and what is known of it."""
 
     name: str
     does: str
@@ -66,11 +69,14 @@ class _Way:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_offers(*_DOES))
 @json_flag
 @click.pass_obj
 def formats(session: Session, name: str | None, as_json: bool) -> None:
-    """List the formats, synthesizers, simulators and executors, or show NAME with its options."""
+    """List what there is to work with, or show NAME with its options.
+
+    Formats, pictures, synthesizers, passes, simulators, executors and checks, by their plugins.
+    """
     registry = session.registry()
     ways = sorted(_ways(registry), key=_position)
     if name is not None:
@@ -156,7 +162,7 @@ def _print_list(ways: list[_Way]) -> None:
 
 
 def _print_way(way: _Way) -> None:
-    print(f"{way.does} {way.name}")
+    print_line(f"{way.does} {way.name}")
     fields = {"  files": way.files, "  plugin": way.plugin, "  about": way.description}
     print_fields({name: value for name, value in fields.items() if value})
     for option in way.options:
@@ -164,7 +170,7 @@ def _print_way(way: _Way) -> None:
         if option.environment:
             default += f" (or from {option.environment})"
         values = "|".join(option.choices) or str(option.type).upper() + _range(option)
-        print(f"  -O {option.name}={values}  {option.help}{default}")
+        print_line(f"  -O {option.name}={values}  {option.help}{default}")
 
 
 def _range(option: Option) -> str:
@@ -178,5 +184,6 @@ def _range(option: Option) -> str:
 
 def _unknown(registry: Registry, name: str, ways: list[_Way]) -> list[_Way]:
     known = sorted({way.name for way in ways})
-    message = f"there is no format, synthesizer, simulator or executor {name!r}"
+    kinds = "format, picture, synthesizer, pass, simulator, executor or check"
+    message = f"there is no {kinds} {name!r}"
     raise registry.unknown_name(message, name, known, f"known: {', '.join(known)}")

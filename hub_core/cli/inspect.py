@@ -8,9 +8,24 @@ import click
 import numpy as np
 
 from hub_core.cli.inspect_workload import print_survey
-from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
+from hub_core.cli.output import (
+    print_fields,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    progress,
+)
 from hub_core.cli.session import Session
-from hub_core.cli.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
+from hub_core.cli.summary import (
+    CriticalPath,
+    Traffic,
+    channel_count,
+    critical_path,
+    kind_counts,
+    lane_count,
+    traffic,
+)
 from hub_core.cli.workload_survey import survey
 from hub_core.model.diagnostics import InputError
 from hub_core.model.placement import placement_of
@@ -118,8 +133,8 @@ def _object(
         "collective_bytes": algorithm.collective_bytes,
         "steps": len(steps),
         "steps_by_kind": dict(kind_counts(steps)),
-        "channels": _channels(algorithm),
-        "lanes": _lanes(algorithm),
+        "channels": channel_count(steps),
+        "lanes": lane_count(steps),
         "dependencies": {"data": len(steps.data_indices), "control": len(steps.control_indices)},
         "units_by_link": _by_link(sent, sent.units),
         "bytes_by_link": None if sent.bytes is None else _by_link(sent, sent.bytes),
@@ -136,19 +151,6 @@ def _by_link(
 ) -> dict[str, JsonValue]:
     ends = zip(sent.source.tolist(), sent.destination.tolist(), values.tolist(), strict=True)
     return {f"{source}->{destination}": value for source, destination, value in ends}
-
-
-def _channels(algorithm: Algorithm) -> int:
-    steps = algorithm.steps
-    return len(np.unique(steps.channel[steps.sends | steps.receives]))
-
-
-def _lanes(algorithm: Algorithm) -> int:
-    """Most lanes (thread blocks, streams) of a rank; 0 where the source has no opinion."""
-    steps = algorithm.steps
-    named = steps.lane >= 0
-    pairs = np.unique(np.stack([steps.rank[named], steps.lane[named]]), axis=1)
-    return int(np.bincount(pairs[0]).max(initial=0))
 
 
 def _print(
@@ -175,8 +177,8 @@ def _print(
             **({} if network is None else {"network": network}),
             "steps": f"{len(steps)}: {kinds}" if kinds else "0",
             "dependencies": f"{len(steps.data_indices)} data, {len(steps.control_indices)} control",
-            "channels": str(_channels(algorithm)),
-            "lanes": str(_lanes(algorithm) or "not stated"),
+            "channels": str(channel_count(steps)),
+            "lanes": str(lane_count(steps) or "not stated"),
             "critical path": _said_path(longest),
             "made by": f"{made.producer} {made.producer_version}".strip(),
             "made from": algorithm.provenance.source_name or "not stated",
@@ -219,7 +221,7 @@ def _print_links(sent: Traffic) -> None:
     if not len(sent.source):
         return
     heaviest = np.lexsort((sent.destination, sent.source, -sent.units))[:LISTED_LINKS].tolist()
-    print(f"heaviest of {len(sent.source)} pairs of ranks:")
+    print_line(f"heaviest of {len(sent.source)} pairs of ranks:")
     rows = [
         (
             f"{sent.source[row]} -> {sent.destination[row]}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import io
 import os
 import sys
 import threading
@@ -17,12 +18,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import one_line, print_diagnostic, print_error, print_note
+from hub_core.cli.completion import answer_shell, plugin_names
+from hub_core.cli.output import (
+    print_diagnostic,
+    print_error,
+    print_line,
+    print_note,
+    print_traceback,
+)
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, HubError, UsageError
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from hub_core.plugin_api import Command
 
 INTERRUPTED = 130
@@ -58,6 +68,17 @@ class _OfferedCommands(click.Group):
         if cmd_name in own:
             return _imported(own[cmd_name])
         return _plugin_command(ctx.obj, cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        # By their summaries, so that none is imported; then the options of the program.
+        commands = [
+            CompletionItem(command.name, help=command.description)
+            for command in _all_commands(ctx.obj)
+            if command.name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -113,6 +134,7 @@ def _imported(reference: str) -> click.Command:
     "disabled",
     metavar="NAME",
     multiple=True,
+    shell_complete=plugin_names,
     help="Do not load this plugin (repeatable).",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -133,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     session = Session(
         is_debug=os.environ.get("COLLHUB_TRACEBACK", "") not in ("", "0"),
-        has_separator="--" in given,
+        separated_arguments=len(given) - given.index("--") - 1 if "--" in given else 0,
     )
     # Reference counting frees what a command makes, which is columns; searches for cycles, over all
     # that the libraries made while they were imported, only cost time. Called from Python, this
@@ -141,9 +163,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_program = arguments is None
     if is_program:
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+        _prepare_streams()
         _tell_of_crashes()
     try:
-        code = _run(given, session)
+        answered = answer_shell(collhub, session) if is_program else None
+        code = _run(given, session) if answered is None else answered
     except BrokenPipeError:
         _discard_stdout()
         code = CLOSED_PIPE
@@ -184,6 +208,20 @@ def _end_late(code: int) -> None:
     os._exit(code)
 
 
+def _prepare_streams() -> None:
+    """Open the streams that the caller closed (`>&-`), and print what an encoding has not escaped.
+
+    A closed stream is /dev/null: the next file to be opened would get its number, and be written to
+    by whoever writes to the stream.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Open until the process ends, as the stream would be.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _run(given: list[str], session: Session) -> int:
     """Run one command; whatever it raises, a closed pipe excepted, becomes lines and a code."""
     try:
@@ -201,10 +239,7 @@ def _run(given: list[str], session: Session) -> int:
         raise
     except Exception as error:
         if session.is_debug:
-            # Imported here: it takes longer than most of the start.
-            import traceback
-
-            traceback.print_exception(error)
+            print_traceback(error)
         return _report(error)
 
 
@@ -237,10 +272,11 @@ def _report_usage(error: click.ClickException) -> int:
     if context is not None and isinstance(
         error, getattr(click.exceptions, "NoArgsIsHelpError", ())
     ):
-        print(context.get_help())
+        for line in context.get_help().splitlines():
+            print_line(line)
         return int(ExitCode.DONE)
     hint = f"; see '{context.command_path} --help'" if context is not None else ""
-    print_error(one_line(error.format_message()).rstrip(".") + hint)
+    print_error(error.format_message().rstrip(".") + hint)
     return int(ExitCode.USAGE)
 
 

@@ -1,4 +1,8 @@
-"""How commands print: data as JSON or aligned text on stdout; findings and progress on stderr."""
+"""How commands print: data as JSON or aligned text on stdout; findings and progress on stderr.
+
+Names and contents of files are not to be trusted: everything that is printed passes `one_line`, so
+that it can neither drive the terminal nor look like a line of its own. JSON escapes by itself.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TextIO
 
 from hub_core.model import Diagnostic, Severity
 
-if TYPE_CHECKING:
-    pass
-
-
 PROGRESS_DELAY_S = 1.0
+_GAP = "  "
+_NARROWEST_COLUMN = 12
 
 
-def print_line(line: str) -> None:
+def print_line(line: str = "") -> None:
     """Print one line of data."""
-    print(line)
+    print(one_line(line))
 
 
 def print_json(document: object) -> None:
@@ -34,46 +36,72 @@ def print_json(document: object) -> None:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> None:
-    """Print aligned columns, two spaces apart; the columns named in `right` are right-aligned."""
-    table = [header, *rows]
+    """Print aligned columns, two spaces apart; the columns named in `right` are right-aligned.
+
+    On a terminal, wide columns are wrapped into its width; nothing is cut.
+    """
+    table = [[one_line(cell) for cell in row] for row in (header, *rows)]
+    is_right = [name in right for name in header]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    if (most := _terminal_columns()) is not None:
+        widths = _narrowed(widths, is_right, most - len(_GAP) * (len(widths) - 1))
     for row in table:
-        cells = zip(row, widths, header, strict=True)
-        print(
-            "  ".join(
-                c.rjust(width) if name in right else c.ljust(width) for c, width, name in cells
-            ).rstrip()
-        )
+        for cells in _wrapped(row, widths):
+            aligned = (
+                cell.rjust(width) if to_right else cell.ljust(width)
+                for cell, width, to_right in zip(cells, widths, is_right, strict=True)
+            )
+            print(_GAP.join(aligned).rstrip())
 
 
 def print_fields(fields: Mapping[str, str]) -> None:
-    """Print one `name  value` line a field, values aligned."""
-    width = max(map(len, fields), default=0)
-    for name, value in fields.items():
-        print(f"{name.ljust(width)}  {value}".rstrip())
+    """Print one `name  value` line a field, values aligned, and wrapped on a terminal."""
+    escaped = {one_line(name): one_line(value) for name, value in fields.items()}
+    width = max(map(len, escaped), default=0)
+    most = _terminal_columns()
+    for name, value in escaped.items():
+        room = len(value) if most is None else most - width - len(_GAP)
+        for head, part in _wrapped((name, value), (width, max(room, _NARROWEST_COLUMN))):
+            print(f"{head.ljust(width)}{_GAP}{part}".rstrip())
 
 
 def print_diagnostic(diagnostic: Diagnostic) -> None:
     """Print a finding as one line on stderr: `error: FILE:LINE: what is wrong; what to do`."""
-    _print_line(diagnostic.severity, str(diagnostic))
+    print_note(f"{diagnostic.severity}: {diagnostic}")
 
 
 def print_error(message: str) -> None:
     """Print an error that has no diagnostic as one line on stderr."""
-    _print_line(Severity.ERROR, message)
+    print_note(f"{Severity.ERROR}: {message}")
 
 
 def print_note(message: str) -> None:
     """Print what the user may want to know, but not as data, as one plain line on stderr."""
+    # What is already on stdout goes first, so that a terminal shows both in order.
     sys.stdout.flush()
     print(one_line(message), file=sys.stderr)
 
 
-def one_line(text: str) -> str:
-    """Escape what would break a line or a terminal.
+def print_traceback(error: BaseException) -> None:
+    """Print where an error came from, on stderr."""
+    # Imported here: it takes longer than most of the start.
+    import traceback
 
-    Names and contents of files are not to be trusted.
+    for part in traceback.format_exception(error):
+        # A frame is several lines of ours; a message is one, whatever it holds.
+        lines = part.splitlines() if part.startswith("  ") else [part.rstrip("\n")]
+        for line in lines:
+            print_note(line)
+
+
+def one_line(text: str) -> str:
+    """Escape what would break a line or a terminal: control characters, escapes, overrides.
+
+    What is not printable (Unicode's categories "Other" and "Separator", a space excepted) becomes
+    its Python escape; line breaks and tabs become spaces.
     """
+    if text.isprintable():
+        return text
     return "".join(
         c
         if c.isprintable()
@@ -107,42 +135,98 @@ def progress(what: str) -> Iterator[None]:
 def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
     """Yield `show(fraction, detail)`, which tells how far the work is and how long it may take.
 
-    On a terminal, from 1 s on.
+    On a terminal, from 1 s on. A fraction of 0 says that the work proper waits, as for a compiler:
+    that is shown at once, without a time, and does not count in the times told afterwards.
     """
-    start = time.monotonic()
-    shown = [start, 0.0]
+    shown_at, shown_width = time.monotonic(), 0
+    # Since when the work goes on without waiting, how far it was then, and how far it is.
+    work_start, work_done, done = shown_at, 0.0, 0.0
 
     def show(fraction: float, detail: str) -> None:
+        nonlocal shown_at, shown_width, work_start, work_done, done
         now = time.monotonic()
-        if not sys.stderr.isatty() or now - shown[0] < PROGRESS_DELAY_S:
+        is_waiting = fraction <= 0
+        if is_waiting:
+            work_start, work_done = now, done
+        done = max(done, fraction)
+        is_early = now - shown_at < PROGRESS_DELAY_S
+        if not sys.stderr.isatty() or (is_early and not is_waiting):
             return
-        left = (now - start) * (1 / fraction - 1) if fraction > 0 else float("inf")
-        line = (
-            f"{what} {100 * fraction:.0f} %, {left:.0f} s left, {detail}"
-            if left < float("inf")
-            else f"{what}, {detail}"
-        )
-        print(f"\r{line.ljust(int(shown[1]))}", end="", file=sys.stderr, flush=True)
-        shown[:] = [now, len(line)]
+        line = f"{what}, {detail}"
+        if not is_waiting and done > work_done:
+            left = (now - work_start) * (1 - fraction) / (done - work_done)
+            line = f"{what} {100 * fraction:.0f} %, {left:.0f} s left, {detail}"
+        shown_at, shown_width = now, _show_over(line, shown_width)
 
     try:
         yield show
     finally:
-        if shown[1]:
-            print(f"\r{' ' * int(shown[1])}\r", end="", file=sys.stderr, flush=True)
+        _wipe(shown_width)
 
 
 def _tick(what: str, done: threading.Event) -> None:
     start = time.monotonic()
-    line = ""
+    width = 0
     while not done.wait(PROGRESS_DELAY_S):
-        line = f"{what} ... {time.monotonic() - start:.0f} s"
-        print(f"\r{line}", end="", file=sys.stderr, flush=True)
-    if line:
-        print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
+        width = _show_over(f"{what} ... {time.monotonic() - start:.0f} s", width)
+    _wipe(width)
 
 
-def _print_line(severity: Severity, message: str) -> None:
-    # What is already on stdout goes first, so that a terminal shows both in order.
-    sys.stdout.flush()
-    print(f"{severity}: {one_line(message)}", file=sys.stderr)
+def _show_over(line: str, width: int) -> int:
+    """Write a line over one of `width` characters that stands on stderr; return its own width.
+
+    A line wider than the terminal is cut, since the next could not be written over it.
+    """
+    most = (_terminal_columns(sys.stderr) or len(line) + 1) - 1
+    shown = one_line(line)[:most]
+    print(f"\r{shown.ljust(min(width, most))}", end="", file=sys.stderr, flush=True)
+    return len(shown)
+
+
+def _wipe(width: int) -> None:
+    if width:
+        print(f"\r{' ' * width}\r", end="", file=sys.stderr, flush=True)
+
+
+def _terminal_columns(stream: TextIO | None = None) -> int | None:
+    """Characters in a line of the terminal; None where the stream (default: stdout) is no terminal.
+
+    COLUMNS in the environment comes before what the terminal says.
+    """
+    if not (stream or sys.stdout).isatty():
+        return None
+    # Imported here: it brings libraries for compression, and pipes need none of it.
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def _narrowed(widths: Sequence[int], is_right: Sequence[bool], most: int) -> list[int]:
+    """Widths whose sum is at most `most`, taken from the widest columns of text.
+
+    Numbers stay whole, and no column gets narrower than `_NARROWEST_COLUMN`.
+    """
+    narrowed = list(widths)
+    texts = [column for column, to_right in enumerate(is_right) if not to_right]
+    while texts and sum(narrowed) > most:
+        widest = max(texts, key=narrowed.__getitem__)
+        if narrowed[widest] <= _NARROWEST_COLUMN:
+            break
+        narrowed[widest] -= 1
+    return narrowed
+
+
+def _wrapped(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """The lines that one row takes, each with a cell for every column."""
+    if all(len(cell) <= width for cell, width in zip(row, widths, strict=True)):
+        yield tuple(row)
+        return
+    # Imported here: most tables fit.
+    import itertools
+    import textwrap
+
+    columns = [
+        textwrap.wrap(cell, max(width, 1), break_on_hyphens=False)
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    yield from itertools.zip_longest(*columns, fillvalue="")

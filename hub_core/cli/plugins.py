@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.completion import plugin_names
 from hub_core.cli.output import (
     print_diagnostic,
     print_fields,
     print_json,
+    print_line,
     print_note,
     print_table,
 )
@@ -52,14 +54,14 @@ def list_plugins(session: Session, as_json: bool) -> int:
     print_table(("name", "distribution", "version", "status", "provides"), rows)
     for plugin in registry.plugins:
         if plugin.status.reason:
-            print(f"{plugin.name} is {plugin.status.state}: {plugin.status.reason}")
+            print_line(f"{plugin.name} is {plugin.status.state}: {plugin.status.reason}")
     for clash in registry.clashes():
-        print(clash)
+        print_line(clash)
     return ExitCode.DONE
 
 
 @plugins.command()
-@click.argument("name")
+@click.argument("name", shell_complete=plugin_names)
 @json_flag
 @click.pass_obj
 def show(session: Session, name: str, as_json: bool) -> int:
@@ -73,14 +75,15 @@ def show(session: Session, name: str, as_json: bool) -> int:
     for offer in plugin.offers:
         description = description_of(offer)
         about = f": {description}" if description else ""
-        print(f"\n{kind_of(offer).noun} {offer.name}{about}")
+        print_line("")
+        print_line(f"{kind_of(offer).noun} {offer.name}{about}")
         for option in options_of(offer):
-            print(f"  {_option_text(option)}")
+            print_line(f"  {_option_text(option)}")
     return ExitCode.DONE
 
 
 @plugins.command()
-@click.argument("name")
+@click.argument("name", shell_complete=plugin_names)
 @json_flag
 @click.pass_obj
 def check(session: Session, name: str, as_json: bool) -> int:
@@ -107,7 +110,7 @@ def check(session: Session, name: str, as_json: bool) -> int:
 
 
 @plugins.command()
-@click.argument("name")
+@click.argument("name", shell_complete=plugin_names)
 @click.pass_obj
 def enable(session: Session, name: str) -> int:
     """Let the plugin NAME in again, which a start of the program did not survive."""
@@ -146,7 +149,7 @@ def new(session: Session, name: str, directory: str | None, offers: str) -> int:
 
     folder, files = write_plugin(name, directory, offers_of(offers), session.registry())
     for file in files:
-        print(file)
+        print_line(str(file))
     print_note(f"next: collhub plugins install {folder} && collhub plugins check {name}")
     return ExitCode.DONE
 
@@ -228,14 +231,16 @@ def _option_text(option: Option) -> str:
 
 def _print_results(name: str, results: Sequence[RuleResult]) -> None:
     for result in results:
-        print(f"{result.verdict.upper():8}{result.rule.name}: {result.rule.text}")
+        print_line(f"{result.verdict.upper():8}{result.rule.name}: {result.rule.text}")
         for line in result.details:
-            print(f"{'':8}- {line}")
+            print_line(f"{'':8}- {line}")
     counts = {
         verdict: sum(result.verdict is verdict for result in results)
         for verdict in {r.verdict: None for r in results}
     }
-    print(f"{name}: {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}")
+    print_line(
+        f"{name}: {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}"
+    )
 
 
 def _checked_object(

@@ -5,11 +5,17 @@ Whether a runtime will use a file, for which calls and sizes, and if not, why.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hub_core.cli.output import print_diagnostic, print_json, print_table, progress
+from hub_core.cli.output import (
+    print_diagnostic,
+    print_line,
+    print_table,
+    progress,
+)
 from hub_core.cli.session import Session
-from hub_core.model import ExitCode
 from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import Assignments
 
@@ -18,12 +24,47 @@ if TYPE_CHECKING:
     from hub_core.plugin_api import CheckReport, LoadableCall
 
 
-def report_runtime(
-    session: Session, source: str, runtime: str, options: Assignments, as_json: bool
-) -> int:
-    """Check, print, and return the exit code: 0 where at least one kind of call uses the file."""
-    # Imported here: the help of a command needs no numpy.
+LOAD_SCHEMA = "collhub/report-load-1"
 
+
+@dataclass(frozen=True, slots=True)
+class RuntimeVerdict:
+    """The report of a runtime's rules on one file."""
+
+    source: str
+    runtime: str
+    report: CheckReport
+
+    @property
+    def ok(self) -> bool:
+        """Whether at least one kind of call uses the file."""
+        return self.report.ok
+
+    def document(self) -> dict[str, JsonValue]:
+        """As `collhub/report-load-1` states it."""
+        report = self.report
+        return {
+            "source": self.source,
+            "runtime": self.runtime,
+            "ok": report.ok,
+            "is_accepted": report.facts.get("is_accepted", report.ok),
+            "calls": [_call_object(call) for call in report.calls],
+            "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
+        }
+
+    def show(self, *, is_alone: bool) -> None:
+        """Print the outcome, the calls where the file is alone, and the findings."""
+        print_line(f"{self.source}: {_outcome(self.runtime, self.report, is_alone)}")
+        if is_alone and self.report.calls:
+            _print_calls(self.report.calls)
+        for found in self.report.diagnostics:
+            print_diagnostic(found)
+
+
+def runtime_verdict(
+    session: Session, source: str, runtime: str, options: Assignments
+) -> RuntimeVerdict:
+    """Ask the check of a runtime. Raises `HubError`."""
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime
 
@@ -35,23 +76,7 @@ def report_runtime(
             registry=session.registry(),
             report=print_diagnostic,
         )
-    if as_json:
-        print_json(_object(source, runtime, report))
-    else:
-        _print(source, runtime, report)
-    return ExitCode.DONE if report.ok else ExitCode.INVALID
-
-
-def _object(source: str, runtime: str, report: CheckReport) -> dict[str, JsonValue]:
-    return {
-        "schema": "collhub/report-load-1",
-        "source": source,
-        "runtime": runtime,
-        "ok": report.ok,
-        "is_accepted": report.facts.get("is_accepted", report.ok),
-        "calls": [_call_object(call) for call in report.calls],
-        "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
-    }
+    return RuntimeVerdict(source, runtime, report)
 
 
 def _call_object(call: LoadableCall) -> dict[str, JsonValue]:
@@ -65,32 +90,25 @@ def _call_object(call: LoadableCall) -> dict[str, JsonValue]:
     }
 
 
-def _print(source: str, runtime: str, report: CheckReport) -> None:
+def _outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
     if report.ok:
-        outcome = f"{runtime} uses it for these calls"
-    else:
-        outcome = (
-            f"{runtime} takes it, but uses it for no call"
-            if report.facts.get("is_accepted", report.ok)
-            else f"{runtime} refuses it"
+        return f"{runtime} uses it for these calls" if is_alone else f"{runtime} uses it"
+    if report.facts.get("is_accepted", report.ok):
+        return f"{runtime} takes it, but uses it for no call"
+    return f"{runtime} refuses it"
+
+
+def _print_calls(calls: Sequence[LoadableCall]) -> None:
+    rows = [
+        (
+            call.collective,
+            str(call.num_ranks),
+            "in place" if call.in_place else "out of place",
+            str(call.min_bytes),
+            "no limit" if call.max_bytes is None else str(call.max_bytes),
+            ", ".join(call.conditions),
         )
-    print(f"{source}: {outcome}")
-    if report.calls:
-        rows = [
-            (
-                call.collective,
-                str(call.num_ranks),
-                "in place" if call.in_place else "out of place",
-                str(call.min_bytes),
-                "no limit" if call.max_bytes is None else str(call.max_bytes),
-                ", ".join(call.conditions),
-            )
-            for call in report.calls
-        ]
-        print_table(
-            ("collective", "ranks", "mode", "from bytes", "to bytes", "if"),
-            rows,
-            ("ranks", "from bytes", "to bytes"),
-        )
-    for found in report.diagnostics:
-        print_diagnostic(found)
+        for call in calls
+    ]
+    header = ("collective", "ranks", "mode", "from bytes", "to bytes", "if")
+    print_table(header, rows, ("ranks", "from bytes", "to bytes"))

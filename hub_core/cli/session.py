@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -72,8 +73,9 @@ class ChosenOutput:
 class Session:
     """State of one run of the program, and the `CommandContext` of its commands.
 
-    `has_separator`: whether `--` stands on the command line; `source_arguments`: what follows IN
-    behind it, for readers whose input is a program. `verify_policy`: the value of `--verify`.
+    `separated_arguments`: how many arguments stand behind `--` on the command line;
+    `source_arguments`: those of them that follow IN, for readers whose input is a program.
+    `verify_policy`: the value of `--verify`.
     `refused_plugins`: why plugins that were tried are not to be imported, by name.
 
     Modules are imported inside the methods: the help of a command needs no numpy.
@@ -82,7 +84,7 @@ class Session:
     use_plugins: bool = True
     disabled_plugins: tuple[str, ...] = ()
     is_debug: bool = False
-    has_separator: bool = False
+    separated_arguments: int = 0
     source_arguments: tuple[str, ...] = ()
     verify_policy: str = "refuse"
     refused_plugins: dict[str, str] = field(default_factory=dict)
@@ -187,7 +189,12 @@ class Session:
         from hub_core.plugin_api import check_stdout
 
         check_stdout(out, request.as_json)
-        return ChosenOutput(out, chosen_writer(self.registry(), out, request.target_format))
+        # The null device in its place: see `main`. Words may be lost there, an output may not.
+        if out == "-" and getattr(sys.stdout, "name", "") == os.devnull:
+            raise UsageError("standard output is closed", cure="give -o a path")
+        # The name of a folder tells no format of what is written into it.
+        told = "" if out.endswith("/") else out
+        return ChosenOutput(out, chosen_writer(self.registry(), told, request.target_format))
 
     def write_output(
         self,

@@ -5,11 +5,12 @@ The time of one algorithm on one topology, for one size or a range of sizes.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.output import print_fields, print_json, print_table, progress
+from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.step_times import write_step_times
 from hub_core.model import (
@@ -22,8 +23,11 @@ from hub_core.model import (
 )
 from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import (
+    FILE,
     Assignments,
+    Simulator,
     assign,
+    complete_offers,
     from_option,
     json_flag,
     option_pairs,
@@ -51,6 +55,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     "--topology",
     "topology_text",
     metavar="T",
+    type=FILE,
     help="For example ring:8, 'mesh:4x4?bandwidth=50GB/s', a file (default: that which IN states).",
 )
 @click.option(
@@ -60,15 +65,25 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     help="1MiB, or 1MiB..1GiB by doubling (default: the size that IN states).",
 )
 @click.option(
-    "--backend", metavar="NAME", default="analytical", show_default=True, help="The simulator."
+    "--backend",
+    metavar="NAME",
+    default="analytical",
+    show_default=True,
+    shell_complete=complete_offers(Simulator),
+    help="The simulator.",
 )
 @click.option(
-    "--steps", "steps_out", metavar="FILE", help="Also write start and end of every step as CSV."
+    "--steps",
+    "steps_out",
+    metavar="FILE",
+    type=FILE,
+    help="Also write start and end of every step as CSV.",
 )
 @click.option(
     "--timeline",
     "timeline_out",
     metavar="FILE",
+    type=FILE,
     help="Also write a Chrome trace, for ui.perfetto.dev.",
 )
 @from_option
@@ -92,8 +107,6 @@ def simulate(
 
     Exit 0 where every rank finishes, else 1 with the reasons.
     """
-    from hub_core.plugin_api import Simulator
-
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
         _refuse_files({"--steps": steps_out, "--timeline": timeline_out})
@@ -247,6 +260,7 @@ def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
             }
             for load in result.link_loads[:LISTED_LINKS]
         ],
+        "link_loads": [asdict(load) for load in result.link_loads],
         "diagnostics": [diagnostic_object(found) for found in result.diagnostics],
     }
 
@@ -273,7 +287,7 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
     )
     busiest = timing.result.link_loads[:LISTED_LINKS]
     if busiest:
-        print(f"busiest of {len(timing.result.link_loads)} used links:")
+        print_line(f"busiest of {len(timing.result.link_loads)} used links:")
         rows = [
             (_ends(topology, load), format_bytes(load.bytes), _share(load.busy_ns, timing))
             for load in busiest

@@ -46,6 +46,18 @@ def kind_counts(steps: StepTable) -> dict[str, int]:
     return {kind.name.lower().replace("_", "-"): counts[kind] for kind in StepKind}
 
 
+def channel_count(steps: StepTable) -> int:
+    """Number of channels that messages use."""
+    return len(np.unique(steps.channel[steps.sends | steps.receives]))
+
+
+def lane_count(steps: StepTable) -> int:
+    """Most lanes (thread blocks, streams) of a rank; 0 where the source has no opinion."""
+    named = steps.lane >= 0
+    pairs = np.unique(np.stack([steps.rank[named], steps.lane[named]]), axis=1)
+    return int(np.bincount(pairs[0]).max(initial=0))
+
+
 def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
     """Sum what is sent from rank to rank.
 

@@ -23,7 +23,9 @@ from hub_core.model import (
 from hub_core.plugin_api import (
     Assignments,
     OutputRequest,
+    Synthesizer,
     assign,
+    complete_offers,
     output_options,
 )
 
@@ -54,7 +56,7 @@ def _ranks(
 
 
 @click.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=complete_offers(Synthesizer))
 @click.option(
     "--collective",
     "kind",
@@ -194,9 +196,6 @@ def _sides(
     session: Session, name: str, target: ChosenOutput | None
 ) -> dict[str, tuple[Option, ...]]:
     """The options of everybody who may be meant by -O."""
-    # Imported here: the help of a command needs no plugins.
-    from hub_core.plugin_api import Synthesizer
-
     sides = {"synthesizer": session.options_of(Synthesizer, name)}
     return sides if target is None else {**sides, "writer": target.options}
 

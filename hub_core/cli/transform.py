@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.placed_output import placed
 from hub_core.cli.session import Session, written_paths
 from hub_core.model import loss_object
 from hub_core.plugin_api import (
+    AlgorithmPass,
     Assignments,
     OutputRequest,
     assign,
+    complete_offers,
     from_option,
     output_option,
     output_options,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     multiple=True,
     required=True,
+    shell_complete=complete_offers(AlgorithmPass),
     help="A pass; repeated, they run in this order. `collhub formats` lists them.",
 )
 @output_option
@@ -53,6 +57,7 @@ def transform(
     """
     target = session.output_target(out, output)
     opened = session.open_input(source, source_format)
+    target = placed(target, opened, force=output.force)
     sides = {"reader": opened.options, "writer": target.options, **_pass_options(session, passes)}
     given = assign(output.assignments, sides)
     algorithm = session.read_input(opened, given["reader"])
@@ -88,9 +93,6 @@ def _side(name: str) -> str:
 
 
 def _pass_options(session: Session, passes: Sequence[str]) -> dict[str, tuple[Option, ...]]:
-    # Imported here: the help of the command needs no plugins.
-    from hub_core.plugin_api import AlgorithmPass
-
     return {_side(name): session.options_of(AlgorithmPass, name) for name in passes}
 
 

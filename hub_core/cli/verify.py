@@ -1,29 +1,31 @@
-"""`collhub verify`: matching, deadlock, races and contents of one algorithm.
+"""`collhub verify`: matching, deadlock, races and contents of one algorithm or of several.
 
-Exit 1 and the first causes where it is wrong.
+Exit 1 and the first causes where one is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
 from hub_core.cli.check_report import check_object, print_check
-from hub_core.cli.output import print_diagnostic, print_json, print_table, progress
-from hub_core.cli.runtime_check import report_runtime
+from hub_core.cli.judgements import judge
+from hub_core.cli.output import print_diagnostic, print_line, print_table, progress
+from hub_core.cli.runtime_check import LOAD_SCHEMA, RuntimeVerdict, runtime_verdict
 from hub_core.cli.session import Session, with_path
-from hub_core.model import ExitCode, InputError, PluginError, UsageError
+from hub_core.model import InputError, PluginError, UsageError
 from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import (
+    FILE,
     Assignments,
+    Subject,
     assign,
     from_option,
     json_flag,
     option_pairs,
-    source_argument,
 )
 
 if TYPE_CHECKING:
@@ -32,13 +34,89 @@ if TYPE_CHECKING:
     from hub_core.verification import VerifyReport
 
 
+VERIFY_SCHEMA = "collhub/report-verify-1"
 # By whether the contents were judged: a custom collective may state no outcome, a timing-only trace
 # no contents.
 _CORRECT = {True: "correct as claimed", False: "nothing wrong found, contents not judged"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """What is asked of every input, as parsed from the command line."""
+
+    source_format: str | None
+    assignments: Assignments
+    expect: str | None
+    fifo_capacity: int | None
+    fifo_units: int | None
+    is_certified: bool
+    check_names: tuple[str, ...]
+    topology_text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """The report on one input, and those of the checks that were asked for."""
+
+    source: str
+    algorithm: Algorithm
+    report: VerifyReport
+    checked: Mapping[str, CheckReport]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the input is correct as claimed and passes every check."""
+        return self.report.ok and all(other.ok for other in self.checked.values())
+
+    def document(self) -> dict[str, JsonValue]:
+        """As `collhub/report-verify-1` states it."""
+        return _object(self.source, self.report, self.checked)
+
+    def show(self, *, is_alone: bool) -> None:
+        """Print the verdict, the table of modes where the input is alone, and the findings."""
+        _print_outcome(self.source, self.algorithm, self.report)
+        if is_alone:
+            _print_modes(self.report)
+        for found in self.report.diagnostics:
+            print_diagnostic(found)
+        for name, other in self.checked.items():
+            print_check(name, other)
+
+
+def _names_of_checks(
+    subject: Subject,
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Complete the names of the checks of a subject in a shell."""
+
+    def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from hub_core.pipeline.checks import checks_of
+
+        found = [check.name for check in checks_of(subject, context.obj.registry())]
+        return [name for name in found if name.startswith(incomplete)]
+
+    return names
+
+
+def _with_arguments(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The inputs; what stands behind `--` are arguments for readers whose input is a program."""
+    session: Session = context.obj
+    behind = min(session.separated_arguments, max(len(given) - 1, 0))
+    inputs = len(given) - behind
+    session.source_arguments = given[inputs:]
+    return given[:inputs]
+
+
 @click.command()
-@source_argument
+@click.argument(
+    "sources",
+    metavar="IN... [-- ARGUMENT...]",
+    nargs=-1,
+    required=True,
+    type=FILE,
+    callback=_with_arguments,
+)
 @from_option
 @option_pairs
 @click.option(
@@ -75,24 +153,27 @@ _CORRECT = {True: "correct as claimed", False: "nothing wrong found, contents no
     "check_names",
     metavar="NAME",
     multiple=True,
+    shell_complete=_names_of_checks(Subject.ALGORITHM),
     help="Also run this check of algorithms (repeatable; `collhub formats` lists them).",
 )
 @click.option(
     "--topology",
     "topology_text",
     metavar="T",
+    type=FILE,
     help="Network of the certificate (default: the links that it states).",
 )
 @click.option(
     "--runtime",
     metavar="NAME",
+    shell_complete=_names_of_checks(Subject.RUNTIME),
     help="Only tell whether this runtime will use the file, and for which calls.",
 )
 @json_flag
 @click.pass_obj
 def verify(
     session: Session,
-    source: str,
+    sources: tuple[str, ...],
     source_format: str | None,
     assignments: Assignments,
     expect: str | None,
@@ -105,13 +186,13 @@ def verify(
     runtime: str | None,
     as_json: bool,
 ) -> int:
-    """Verify the algorithm in IN.
+    """Verify the algorithms in IN...
 
     Matching, deadlock, races and contents, in place and out of place.
 
-    Exit 0 where every mode that the algorithm claims is correct, else 1. With --runtime: 0 where
-    the runtime, whose own rules a plugin knows, will use the file for some call. With
-    --certificate: 1 also where the certificate is wrong.
+    Exit 0 where every mode that an algorithm claims is correct, else 1; of several inputs every one
+    gets its verdict. With --runtime: 0 where the runtime, whose own rules a plugin knows, will use
+    the file for some call. With --certificate: 1 also where the certificate is wrong.
     """
     if runtime is not None:
         others: dict[str, object] = {
@@ -122,7 +203,7 @@ def verify(
         }
         others |= {"--certificate": is_certified or None, "--topology": topology_text}
         _check_alone({**others, "--check": check_names or None})
-        return report_runtime(session, source, runtime, assignments, as_json)
+        return _judge_by_runtime(session, sources, runtime, assignments, as_json)
     if fifo_units is not None and fifo_capacity is None:
         raise UsageError("--fifo-units has no meaning without --fifo-capacity", cure="give both")
     if topology_text is not None and not is_certified:
@@ -131,23 +212,54 @@ def verify(
         assignments = {**assignments, "root": str(root)}
     elif root is not None and expect is not None:
         expect = f"{expect} root {root}"
-    opened = session.open_input(source, source_format)
-    given = assign(assignments, {"reader": opened.options})
+    questions = _Questions(
+        source_format,
+        assignments,
+        expect,
+        fifo_capacity,
+        fifo_units,
+        is_certified,
+        check_names,
+        topology_text,
+    )
+    _check_names_are_known(session, Subject.ALGORITHM, check_names)
+    return judge(
+        sources, lambda source: _judged(session, source, questions), VERIFY_SCHEMA, as_json=as_json
+    )
+
+
+def _judge_by_runtime(
+    session: Session, sources: tuple[str, ...], runtime: str, options: Assignments, as_json: bool
+) -> int:
+    _check_names_are_known(session, Subject.RUNTIME, (runtime,))
+
+    def judged(source: str) -> RuntimeVerdict:
+        return runtime_verdict(session, source, runtime, options)
+
+    return judge(sources, judged, LOAD_SCHEMA, as_json=as_json)
+
+
+def _judged(session: Session, source: str, questions: _Questions) -> _Verdict:
+    opened = session.open_input(source, questions.source_format)
+    given = assign(questions.assignments, {"reader": opened.options})
     algorithm = session.read_unverified(opened, given["reader"])
-    report = _verified(algorithm, expect, fifo_capacity, fifo_units)
+    report = _verified(algorithm, questions)
     found = with_path(report.diagnostics, algorithm, opened.name)
+    checked = _checked(session, algorithm, questions.check_names)
+    if questions.is_certified:
+        certified = _certified(session, algorithm, opened.name, questions.topology_text)
+        checked["certificate"] = certified
     report = replace(report, diagnostics=tuple(found))
-    checked = _checked(session, algorithm, check_names)
-    if is_certified:
-        checked["certificate"] = _certified(session, algorithm, opened.name, topology_text)
-    if as_json:
-        print_json(_object(opened.name, report, checked))
-    else:
-        _print(opened.name, algorithm, report)
-        for name, other in checked.items():
-            print_check(name, other)
-    is_ok = report.ok and all(other.ok for other in checked.values())
-    return ExitCode.DONE if is_ok else ExitCode.INVALID
+    return _Verdict(opened.name, algorithm, report, checked)
+
+
+def _check_names_are_known(session: Session, subject: Subject, names: tuple[str, ...]) -> None:
+    """Raise `HubError` for a check that is not there, once and before any input is opened."""
+    if names:
+        from hub_core.pipeline.checks import find_check
+
+        for name in names:
+            find_check(name, subject, session.registry())
 
 
 def _check_alone(others: Mapping[str, object]) -> None:
@@ -158,16 +270,19 @@ def _check_alone(others: Mapping[str, object]) -> None:
             )
 
 
-def _verified(
-    algorithm: Algorithm, expect: str | None, fifo_capacity: int | None, fifo_units: int | None
-) -> VerifyReport:
+def _verified(algorithm: Algorithm, questions: _Questions) -> VerifyReport:
     from hub_core import verification
     from hub_core.verification import parse_expectation
 
-    expected = None if expect is None else parse_expectation(expect, algorithm.collective)
+    expected = None
+    if questions.expect is not None:
+        expected = parse_expectation(questions.expect, algorithm.collective)
     with progress("verifying"):
         return verification.verify(
-            algorithm, expected=expected, fifo_capacity=fifo_capacity, fifo_units=fifo_units
+            algorithm,
+            expected=expected,
+            fifo_capacity=questions.fifo_capacity,
+            fifo_units=questions.fifo_units,
         )
 
 
@@ -176,7 +291,7 @@ def _checked(
 ) -> dict[str, CheckReport]:
     """The reports of the checks that were asked for by name."""
     from hub_core.pipeline.checks import find_check, run_check
-    from hub_core.plugin_api import CheckRequest, Subject
+    from hub_core.plugin_api import CheckRequest
 
     reports = {}
     for name in names:
@@ -191,7 +306,7 @@ def _certified(
 ) -> CheckReport:
     """What is left of the certificate; a missing one is an error, since the user asked for it."""
     from hub_core.pipeline.checks import checks_of, run_check
-    from hub_core.plugin_api import CheckRequest, Subject
+    from hub_core.plugin_api import CheckRequest
 
     checks = checks_of(Subject.CERTIFICATE, session.registry())
     if not checks:
@@ -212,7 +327,7 @@ def _certified(
 
 
 def _object(
-    source: str, report: VerifyReport, checked: dict[str, CheckReport]
+    source: str, report: VerifyReport, checked: Mapping[str, CheckReport]
 ) -> dict[str, JsonValue]:
     parts: dict[str, JsonValue] = {}
     others = {name: check_object(other) for name, other in checked.items()}
@@ -221,7 +336,6 @@ def _object(
     if others:
         parts["checks"] = dict(others)
     return {
-        "schema": "collhub/report-verify-1",
         "source": source,
         "ok": report.ok,
         "modes": {name: mode.verdict == "ok" for name, mode in report.modes.items()},
@@ -234,19 +348,20 @@ def _object(
     }
 
 
-def _print(source: str, algorithm: Algorithm, report: VerifyReport) -> None:
+def _print_outcome(source: str, algorithm: Algorithm, report: VerifyReport) -> None:
     collective = algorithm.collective
     outcome = "not correct as claimed" if not report.ok else _CORRECT[report.method != "none"]
     size = f"{collective.num_ranks} ranks, {len(algorithm.steps)} steps"
-    print(f"{source}: {collective.kind}, {size}: {outcome}")
+    print_line(f"{source}: {collective.kind}, {size}: {outcome}")
+
+
+def _print_modes(report: VerifyReport) -> None:
     rows = [
         (name.replace("_", " "), "claimed" if mode.is_claimed else "not claimed", mode.verdict)
         for name, mode in report.modes.items()
     ]
     print_table(("mode", "claim", "verdict"), rows)
-    print(f"contents compared by: {report.method}" + _probability(report))
-    for found in report.diagnostics:
-        print_diagnostic(found)
+    print_line(f"contents compared by: {report.method}" + _probability(report))
 
 
 def _probability(report: VerifyReport) -> str:

@@ -121,9 +121,11 @@ def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> 
     if format.layout is Layout.PREFIX:
         place = set_prefix(place, format.suffixes)
     with _write_errors():
-        if format.layout is not Layout.FOLDER and place.is_dir():
-            cure = f"name a file or prefix in it, such as {place / 'algorithm'}"
-            raise UsageError(f"{place} is a folder", cure=cure)
+        if format.layout is not Layout.FOLDER and (text.endswith("/") or place.is_dir()):
+            raise UsageError(
+                f"{place} is a folder",
+                cure=f"name a file or prefix in it, such as {place / 'algorithm'}",
+            )
         if format.layout is Layout.FOLDER and place.is_dir() and any(place.iterdir()) and not force:
             raise _refusal(f"the folder {place} is not empty")
     return Destination(place, format.layout, format.suffixes, force)

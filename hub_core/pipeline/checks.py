@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from hub_core.model.diagnostics import HubError, UsageError
 from hub_core.pipeline.calls import bound_options, call
@@ -12,6 +13,7 @@ from hub_core.plugin_api.check import Check, CheckLine, CheckReport, CheckReques
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.sources import log_diagnostic
 from hub_core.registry.bind_options import OptionText
+from hub_core.registry.descriptions import options_of
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Plugin, Provided, Registry
 
@@ -58,14 +60,19 @@ def check_runtime(
     return run_check(found, CheckRequest(source=opened.source), options)
 
 
-def check_installation(registry: Registry) -> list[tuple[Plugin, CheckLine]]:
-    """Run every check of the installation; one that fails becomes a line that is not ok."""
+def check_installation(
+    registry: Registry, *, warm: bool = False
+) -> Iterator[tuple[Plugin, CheckLine]]:
+    """Run every check of the installation; one that fails becomes a line that is not ok.
+
+    `warm`: the value of the option `warm` for those that declare it.
+    """
     request = CheckRequest(environment=dict(os.environ))
-    found = []
     for provided in checks_of(Subject.INSTALLATION, registry):
+        declared = [option.name for option in options_of(provided.offer)]
+        options = {"warm": "true"} if warm and "warm" in declared else None
         try:
-            lines = run_check(provided, request).lines
+            lines = run_check(provided, request, options).lines
         except HubError as error:
             lines = (CheckLine(provided.name, False, str(error)),)
-        found += [(provided.plugin, line) for line in lines]
-    return found
+        yield from ((provided.plugin, line) for line in lines)

@@ -21,10 +21,12 @@ from hub_core.plugin_api.command import (
 )
 from hub_core.plugin_api.command_group import CommandGroup
 from hub_core.plugin_api.command_line import (
+    FILE,
     Assignments,
     OutputRequest,
     assign,
     check_stdout,
+    complete_offers,
     from_option,
     json_flag,
     option_pairs,
@@ -64,7 +66,7 @@ from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
-    "API_VERSION", "OFFER_KINDS", "AlgorithmPass", "Artifact", "Assignments", "Check",
+    "API_VERSION", "FILE", "OFFER_KINDS", "AlgorithmPass", "Artifact", "Assignments", "Check",
     "CheckLine", "CheckReport", "CheckRequest", "Command", "CommandContext", "CommandGroup",
     "ExecutionRequest", "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter",
     "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
@@ -72,7 +74,8 @@ __all__ = [
     "PassReport", "Reference", "ReportRequest", "ReportWriter", "Shown", "SimulationRequest",
     "SimulationResult", "Simulator", "Source", "SourcePart", "Subject", "SynthesisRequest",
     "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader", "TopologyWriter",
-    "WriteResult", "WrittenFiles", "assign", "check_stdout", "declared_options", "from_option",
-    "hookimpl", "json_flag", "log_diagnostic", "option", "option_pairs", "output_option",
-    "output_options", "resolve", "source_argument", "strict_flag", "verify_option",
+    "WriteResult", "WrittenFiles", "assign", "check_stdout", "complete_offers",
+    "declared_options", "from_option", "hookimpl", "json_flag", "log_diagnostic", "option",
+    "option_pairs", "output_option", "output_options", "resolve", "source_argument",
+    "strict_flag", "verify_option",
 ]  # fmt: skip

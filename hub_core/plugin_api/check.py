@@ -23,7 +23,8 @@ class Subject(StrEnum):
     ALGORITHM: `algorithm`, by `verify --check NAME`. CERTIFICATE: `algorithm` that carries one, and
     `topology` where the user names one, by `verify --certificate`. RUNTIME: `source`, a file as it
     stands, by `verify --runtime NAME`, which is the name of the check. TOPOLOGY: `topology`, by
-    `topology check`. INSTALLATION: `environment`, by `doctor`.
+    `topology check`. INSTALLATION: `environment`, by `doctor`; a check that declares the BOOL
+    option `warm` does with it, for `doctor --warm`, what the first use would wait for.
     """
 
     ALGORITHM = "algorithm"

@@ -10,7 +10,13 @@ from hub_core.model.diagnostics import UsageError
 
 
 class CommandGroup(click.Group):
-    """A group whose unknown commands are one line with a cure."""
+    """A group whose unknown commands are one line with a cure, and whose summaries are whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a row a command; a long summary is wrapped, not cut."""
+        rows = [(name, self.commands[name].get_short_help_str(1000)) for name in self.commands]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

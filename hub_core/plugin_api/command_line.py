@@ -8,28 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hub_core.model.diagnostics import UsageError
+from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option
+from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.writer import FormatWriter
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Assignments = Mapping[str, str]
 """The `-O` options of one command line: `key` or `side.key` to the value's text."""
 
 
-_TO = click.option(
-    "--to",
-    "target_format",
-    metavar="FORMAT",
-    help="Format of OUT (default: by suffix; none: Chakra traces).",
-)
 _FORCE = click.option(
     "--force",
     is_flag=True,
-    help="Overwrite a folder that is not empty, or a set with other ranks.",
+    help="Overwrite a folder that is not empty, a set with other ranks, or IN itself.",
 )
 
 
@@ -69,10 +69,41 @@ def output_options(function: Function) -> Function:
 
     decorated: Any = gathering
     # The last decorator stands first in the help.
-    for decorate in (json_flag, _FORCE, strict_flag, verify_option, option_pairs, _TO):
+    for decorate in (json_flag, _FORCE, strict_flag, verify_option, option_pairs, _to_option):
         decorated = decorate(decorated)
     result: Function = decorated
     return result
+
+
+class _FileName(click.types.StringParamType):
+    """Text as it is, such as a path or `-`: what opens it says what is wrong with it."""
+
+    name = "file"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Let the shell complete the names of files."""
+        # Imported here: the program completes far less often than it runs.
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+FILE = _FileName()
+"""Type of an argument or option that names a file, among other things: shells complete it."""
+
+
+def complete_offers(
+    *kinds: type[Offer],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Complete the names of offers in a shell: `shell_complete` of an argument or an option."""
+
+    def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        found = {offer.name for kind in kinds for offer in context.obj.registry().all(kind)}
+        return sorted(name for name in found if name.startswith(incomplete))
+
+    return names
 
 
 def source_argument(function: Function) -> Function:
@@ -84,7 +115,7 @@ def source_argument(function: Function) -> Function:
         expose_value=False,
         callback=_kept_for_reader,
     )
-    return click.argument("source", metavar="IN")(arguments(function))
+    return click.argument("source", metavar="IN", type=FILE)(arguments(function))
 
 
 def from_option(function: Function) -> Function:
@@ -93,16 +124,26 @@ def from_option(function: Function) -> Function:
         "--from",
         "source_format",
         metavar="FORMAT",
+        shell_complete=complete_offers(FormatReader),
         help="Format of IN (default: by suffix, then content).",
     )(function)
 
 
 def output_option(function: Function) -> Function:
     """`-o OUT`."""
-    help_text = "File, trace-set prefix, folder, or - for stdout."
-    return click.option("-o", "--output", "out", metavar="OUT", required=True, help=help_text)(
-        function
-    )
+    help_text = "File, trace-set prefix, folder, folder/ to write into, or - for stdout."
+    return click.option(
+        "-o", "--output", "out", metavar="OUT", type=FILE, required=True, help=help_text
+    )(function)
+
+
+def _to_option(function: Function) -> Function:
+    """`--to FORMAT`."""
+    help_text = "Format of OUT (default: by suffix; none: Chakra traces)."
+    names = complete_offers(FormatWriter)
+    return click.option(
+        "--to", "target_format", metavar="FORMAT", shell_complete=names, help=help_text
+    )(function)
 
 
 def verify_option(function: Function) -> Function:
@@ -155,13 +196,10 @@ def check_stdout(out: str, as_json: bool) -> None:
 def assign(
     assignments: Assignments, declared: Mapping[str, Sequence[Option]]
 ) -> dict[str, dict[str, str]]:
-    """Give every option to the sides that declare it; `declared` maps `reader`, `writer`, ...
-
-    To their options.
+    """Give every option to the sides that declare it, of `reader`, `writer` and so on.
 
     A bare key goes to every side that declares it, `side.key` to that side alone and before a bare
-    one. Raises
-    `UsageError` naming the closest option for a key that no side declares.
+    one. Raises `UsageError` naming the closest option for a key that no side declares.
     """
     given: dict[str, dict[str, str]] = {side: {} for side in declared}
     for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
@@ -183,7 +221,7 @@ def assign(
 def _kept_for_reader(
     context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]
 ) -> None:
-    if arguments and not context.obj.has_separator:
+    if arguments and not context.obj.separated_arguments:
         raise click.UsageError(
             f"Got unexpected extra argument ({arguments[0]});"
             " arguments for a program stand after --",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm
     from hub_core.model.columns import Int64Array
     from hub_core.network.topology import Topology
+    from hub_core.plugin_api.simulator import LinkLoad
 
 
 class Shown(StrEnum):
     """What a report shows, and which fields of its request are set.
 
-    TOPOLOGY: `topology`, by `topology draw`. RUN: `algorithm`, `collective_bytes` and the times of
+    TOPOLOGY: `topology`, and after a simulation its `link_loads` and `time_ns`, by `topology draw`.
+    RUN: `algorithm`, `collective_bytes` and the times of
     its steps, by `--timeline` of `simulate` and `run`.
     """
 
@@ -32,7 +35,7 @@ class ReportRequest:
     """What is to be shown; `title` names it.
 
     `step_start_ns`, `step_end_ns`: int64 per row of the step table, -1 for what never started
-    (ended).
+    (ended). `time_ns`: of the whole run, None where it never ends.
     """
 
     title: str
@@ -41,6 +44,8 @@ class ReportRequest:
     collective_bytes: int = 0
     step_start_ns: Int64Array | None = None
     step_end_ns: Int64Array | None = None
+    link_loads: Sequence[LinkLoad] = ()
+    time_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ class SynthesisRequest:
     ranks (NPUs) whose steps are needed, None for all. `simulate(algorithm)`: its time in
     nanoseconds on the topology, for this size and link model, by the simulator of the user's
     choice, or None where there is none. `progress(fraction, what)`: how far the work is, from 0
-    to 1. Ctrl-C arrives as `KeyboardInterrupt`: a synthesizer with a result at hand returns it.
+    to 1; 0 while the work proper waits, as for a compiler. Ctrl-C arrives as `KeyboardInterrupt`:
+    a synthesizer with a result at hand returns it.
     """
 
     collective: Collective

@@ -48,8 +48,9 @@ _BUILDERS = (
 # In the order in which the help lists them; a plugin's commands follow.
 _COMMANDS = {
     "demo": "Verify, convert and simulate three shipped algorithms.",
-    "formats": "List the formats, synthesizers, simulators and executors.",
+    "formats": "List formats, synthesizers, simulators, executors and more.",
     "inspect": "Say what a file is: collective, steps, links, critical path.",
+    "diff": "Compare two algorithms: contents, steps, channels, traffic.",
     "verify": "Check matching, deadlock, races and contents.",
     "convert": "Read one format, write another, list what is lost.",
     "transform": "Change an algorithm by passes.",

@@ -259,3 +259,14 @@ def test_a_topology_that_is_too_small_is_refused(collhub, simulator: None, ring:
     assert run.error_lines == [
         "error: topology ring:2 has 2 NPUs, the algorithm 4 ranks; choose a topology with at least one NPU a rank"
     ]
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_name_that_no_file_can_have_is_one_error(collhub, command: str) -> None:
+    run = collhub(command, "a\0b")
+    assert (run.code, run.out, len(run.error_lines)) == (1, "", 1)
+
+
+def test_an_output_that_no_file_can_be_is_one_error(collhub, ring: Path) -> None:
+    run = collhub("convert", ring, "-o", "a\0b.json")
+    assert (run.code, run.out, len(run.error_lines)) == (2, "", 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import hub_core
+from hub_core.testing import ring_all_reduce
 
 COLLHUB = (sys.executable, "-P", "-m", "hub_core.cli.main")
 
@@ -165,3 +166,60 @@ def _rewritten(document: Path) -> bytes:
     algorithm = hub_core.read(document)
     hub_core.write(algorithm, document.with_name("rewritten.json"))
     return document.with_name("rewritten.json").read_bytes()
+
+
+def test_the_input_is_not_overwritten_unless_forced(collhub, ring: Path) -> None:
+    before = ring.read_bytes()
+    run = collhub("convert", ring, "-o", ring)
+    assert (run.code, ring.read_bytes()) == (2, before)
+    assert run.err == (
+        f"error: {ring} is the input itself; choose another place, or overwrite with --force\n"
+    )
+    link = ring.with_name("link.json")
+    link.symlink_to(ring)
+    assert collhub("convert", link, "-o", ring).code == 2
+    assert collhub("convert", ring, "-o", ring, "--force").code == 0
+    assert ring.read_bytes() == before
+
+
+def test_a_set_of_traces_is_not_overwritten_by_itself(collhub, ring: Path, tmp_path: Path) -> None:
+    prefix = tmp_path / "t" / "ring"
+    assert collhub("convert", ring, "-o", prefix).code == 0
+    for name in (prefix, f"{prefix}.et", f"{prefix}.2.et", f"{tmp_path}/t/"):
+        run = collhub("convert", prefix, "-o", name, "-O", "flatten=true")
+        assert (run.code, "is the input itself" in run.err) == (2, True)
+    assert collhub("convert", prefix, "-o", prefix, "--force").code == 0
+
+
+def test_a_folder_with_a_slash_gets_the_output_inside_named_after_the_input(
+    collhub, ring: Path, tmp_path: Path
+) -> None:
+    out = f"{tmp_path}/new/"
+    run = collhub("convert", ring, "-o", out)
+    assert (run.code, run.err) == (0, f"wrote {tmp_path}/new/ring.0.et and 3 more\n")
+    report = collhub("convert", f"{tmp_path}/new/ring", "-o", out, "--to", "json", "--json")
+    assert report.report()["artifacts"] == [f"{tmp_path}/new/ring.json"]
+    assert (tmp_path / "new" / "ring.json").read_bytes() == ring.read_bytes()
+
+
+def test_what_comes_from_a_pipe_has_a_name_in_a_folder(collhub, ring: Path, tmp_path: Path) -> None:
+    out = f"{tmp_path}/in.json/"
+    run = collhub("convert", "-", "-o", out, "--to", "json", stdin=ring.read_bytes())
+    assert (run.code, run.err) == (0, f"wrote {tmp_path}/in.json/algorithm.json\n")
+
+
+def test_transform_writes_into_folders_and_not_over_its_input(
+    collhub, ring: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("collhub_compose")
+    passes = ("--pass", "rescale", "-O", "factor=2")
+    assert collhub("transform", ring, *passes, "-o", ring).code == 2
+    run = collhub("transform", ring, *passes, "-o", f"{tmp_path}/new/", "--to", "json")
+    assert run.code == 0, run.err
+    assert (tmp_path / "new" / "ring.json").exists()
+
+
+def test_a_slash_behind_the_name_of_a_file_means_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(hub_core.UsageError, match="is a folder; name a file or prefix in it"):
+        hub_core.write(ring_all_reduce(2), f"{tmp_path}/out.json/", format="json")
+    assert list(tmp_path.iterdir()) == []

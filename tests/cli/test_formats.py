@@ -40,9 +40,17 @@ def test_a_misspelt_name_gets_the_closest(collhub) -> None:
     assert (run.code, run.error_lines) == (
         2,
         [
-            "error: there is no format, synthesizer, simulator or executor 'jsno'; did you mean 'json'?"
+            "error: there is no format, picture, synthesizer, pass, simulator, executor or check 'jsno';"
+            " did you mean 'json'?"
         ],
     )
+
+
+def test_a_misspelt_name_of_any_kind_that_is_listed_gets_the_closest(collhub, msccl: None) -> None:
+    listed = {way["name"] for way in collhub("formats", "--json").report()["formats"]}
+    for name, misspelt in {"svg": "svgg", "relabel": "relabl", "rccl": "rcccl"}.items():
+        if name in listed:
+            assert f"did you mean {name!r}?" in collhub("formats", misspelt).err
 
 
 def test_a_misspelt_plugin_to_disable_is_refused(collhub) -> None:

@@ -70,6 +70,13 @@ def test_every_command_has_help_that_states_its_usage(collhub, name: str) -> Non
     assert run.out.startswith(f"Usage: collhub {name}")
 
 
+@pytest.mark.parametrize("name", ["plugins", "topology"])
+def test_summaries_in_the_help_of_a_group_are_not_cut(collhub, name: str, machines: None) -> None:
+    run = collhub(name, "--help")
+    assert run.code == 0
+    assert "..." not in run.out.partition("Commands:")[2]
+
+
 @pytest.mark.parametrize("command", OWN_COMMANDS, ids=lambda command: command.name)
 def test_the_summary_of_the_table_fits_one_line(command: Command) -> None:
     assert len(command.description) <= 66
@@ -124,7 +131,7 @@ def test_an_unknown_command_lists_the_known(collhub) -> None:
     [
         ["--frobnicate"],
         ["verify"],
-        ["verify", "a", "b"],
+        ["inspect", "a", "b"],
         ["simulate"],
         ["verify", "a", "-O", "x"],
     ],
@@ -232,6 +239,38 @@ def test_a_closed_pipe_is_quiet() -> None:
             command, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False
         )
     assert (result.returncode, result.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["formats", "--help", "verify {}", "verify -"])
+def test_a_closed_stream_is_quiet_and_changes_no_exit_code(
+    ring: Path, closed: str, arguments: str
+) -> None:
+    command = f"{sys.executable} -P -m hub_core.cli.main {arguments.format(ring)} {closed}"
+    streams = {"stdin": subprocess.DEVNULL, "capture_output": True}
+    result = subprocess.run(command, shell=True, timeout=60, check=False, text=True, **streams)
+    expected = 1 if arguments == "verify -" else 0
+    assert result.returncode == expected
+    assert "internal error" not in result.stdout + result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+    # Words for standard error do not turn up among the data.
+    assert "error: " not in result.stdout
+
+
+def test_an_output_for_a_closed_stream_is_refused_and_not_lost(ring: Path) -> None:
+    command = f"{sys.executable} -P -m hub_core.cli.main convert {ring} --to json -o - >&-"
+    streams = {"stdin": subprocess.DEVNULL, "capture_output": True}
+    result = subprocess.run(command, shell=True, timeout=60, check=False, text=True, **streams)
+    assert result.returncode == 2
+    assert result.stderr == "error: standard output is closed; give -o a path\n"
+
+
+def test_a_file_does_not_get_the_number_of_a_closed_stream(ring: Path, tmp_path: Path) -> None:
+    # Else the words for standard output would be written into the file.
+    out = tmp_path / "out.json"
+    command = f"{sys.executable} -P -m hub_core.cli.main convert {ring} -o {out} >&- 2>&-"
+    assert subprocess.run(command, shell=True, timeout=60, check=False).returncode == 0
+    assert out.read_bytes() == ring.read_bytes()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

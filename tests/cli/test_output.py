@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
 from hub_core.cli import output
+
+OnNarrow = Callable[[Callable[[], None]], str]
 
 
 class Terminal(io.StringIO):
@@ -26,6 +29,58 @@ def test_columns_are_aligned_and_numbers_stand_right(capsys: pytest.CaptureFixtu
 def test_a_table_without_rows_is_its_header(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("name", "size"), [])
     assert capsys.readouterr().out == "name  size\n"
+
+
+@pytest.fixture
+def on_narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], str]:
+    """`on_narrow(print_it)`: what is printed on a terminal of 40 columns."""
+
+    def run(print_it: Callable[[], None]) -> str:
+        # Within the test: pytest sets standard output anew between a fixture and a test.
+        monkeypatch.setenv("COLUMNS", "40")
+        monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+        print_it()
+        return terminal.getvalue()
+
+    return run
+
+
+def test_a_table_fits_a_terminal_and_loses_nothing(on_narrow: OnNarrow) -> None:
+    text = "what a long description of a format says, word by word"
+    header = ("name", "size", "description")
+    row = ("a", "123456", text)
+    lines = on_narrow(lambda: output.print_table(header, [row], right=("size",))).splitlines()
+    assert max(map(len, lines)) <= 40
+    # The first two columns and the gaps behind them take 14 characters.
+    assert " ".join(line[14:] for line in lines[1:]).split() == text.split()
+    assert lines[1].startswith("a     123456  ")
+
+
+def test_a_word_that_is_wider_than_its_column_is_broken_and_not_cut(on_narrow: OnNarrow) -> None:
+    shown = on_narrow(lambda: output.print_table(("name", "path"), [("a", "/" + 60 * "x")]))
+    assert max(map(len, shown.splitlines())) <= 40
+    assert shown.count("x") == 60
+
+
+def test_numbers_are_never_broken(on_narrow: OnNarrow) -> None:
+    row = ("x" * 30, "1" * 30)
+    assert row[1] in on_narrow(lambda: output.print_table(("a", "b"), [row], right=("b",)))
+
+
+def test_fields_fit_a_terminal_and_lose_nothing(on_narrow: OnNarrow) -> None:
+    fields = {"steps": " ".join(f"{count} kind" for count in range(20)), "size": "1"}
+    lines = on_narrow(lambda: output.print_fields(fields)).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert [count for line in lines for count in line.split() if count == "kind"] == ["kind"] * 20
+    assert lines[-1] == "size   1"
+
+
+def test_what_is_piped_is_not_wrapped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    output.print_table(("name",), [("word " * 30,)])
+    assert capsys.readouterr().out == f"name\n{('word ' * 30).rstrip()}\n"
 
 
 def test_json_has_no_nan() -> None:
@@ -57,3 +112,46 @@ def test_quick_work_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     with output.progress("working"):
         pass
     assert terminal.getvalue() == ""
+
+
+def test_progress_is_not_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "PROGRESS_DELAY_S", 0.0)
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with output.progress_bar("working") as show:
+        show(0.0, "x" * 50)
+    assert terminal.getvalue() == f"\rworking, {'x' * 10}\r{' ' * 19}\r"
+
+
+def test_no_time_is_told_while_nothing_is_done_and_none_of_it_counts_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with output.progress_bar("synthesizing") as show:
+        for now[0] in (2.0, 20.0):
+            show(0.0, "compiling")
+        now[0] = 24.0
+        show(0.5, "searching")
+    lines = [line.rstrip() for line in terminal.getvalue().split("\r")]
+    assert lines[1:4] == [
+        "synthesizing, compiling",
+        "synthesizing, compiling",
+        "synthesizing 50 %, 4 s left, searching",
+    ]
+
+
+def test_a_wait_in_the_middle_does_not_count_in_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with output.progress_bar("synthesizing") as show:
+        for now[0], fraction in ((10.0, 0.5), (10.0, 0.0), (40.0, 0.0), (42.0, 0.75)):
+            show(fraction, "x")
+    lines = [line.strip() for line in terminal.getvalue().split("\r")]
+    # Half in 10 s; then a quarter in the 2 s behind the wait, so that the last quarter takes 2 s.
+    assert lines[1] == "synthesizing 50 %, 10 s left, x"
+    assert lines[4] == "synthesizing 75 %, 2 s left, x"

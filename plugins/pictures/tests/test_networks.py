@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from hub_core import parse_topology
 from hub_core.model import UsageError
 from hub_core.network import Links, Topology
+from hub_core.plugin_api import LinkLoad
 
 SVG = "{http://www.w3.org/2000/svg}"
 TEXTS = (
@@ -25,6 +27,10 @@ TEXTS = (
     "ring-fc-switch:3x2x2", "fc:3*switch:2*switch:3", "dgx1p", "dgx1v", "dgx1-pcie", "dgx2",
     "dgx-a100:2", "dgx-h100:2", "mi250", "mi250:2", "torus:4x4?npus=0-6,9", "mesh:2x2x2x2x2",
 )  # fmt: skip
+
+
+def loaded(topology: Topology, loads: list[LinkLoad], time_ns: int | None) -> ElementTree.Element:
+    return ElementTree.fromstring(draw(topology, loads, time_ns))
 
 
 def picture(topology: Topology) -> ElementTree.Element:
@@ -107,10 +113,84 @@ def test_markup_in_a_name_is_text():
     assert sorted(tooltips(ElementTree.fromstring(content), "g")) == ["<script>&amp;", "]]>\ufffd"]
 
 
-def test_long_name_keeps_its_ends():
-    root = picture(parse_topology("fat-tree:4"))
-    labels = [group.find(f"{SVG}text").text for group in root.findall(f"{SVG}g")]
-    assert "aggrega\N{HORIZONTAL ELLIPSIS} 3.1" in labels
+def labels(root: ElementTree.Element) -> list[str]:
+    return [group.find(f"{SVG}text").text or "" for group in root.findall(f"{SVG}g")]
+
+
+def test_labels_of_a_fat_tree_are_whole():
+    assert "aggregation 3.1" in labels(picture(parse_topology("fat-tree:4")))
+
+
+def test_very_long_name_keeps_its_ends():
+    ends = np.asarray([0, 1]), np.asarray([2, 2])
+    names = ("a", "b", "a-very-long-name-of-a-switch-0.17")
+    root = picture(Links.uniform(*ends, 1e9, 0.0).topology("long", 2, 3, node_names=names))
+    assert "a-very-long-name-of\N{HORIZONTAL ELLIPSIS}0.17" in labels(root)
+
+
+def shapes(root: ElementTree.Element) -> list[tuple[float, float, float, float]]:
+    """Left, top, right and bottom of the shape of every node."""
+    found = []
+    for group in root.findall(f"{SVG}g"):
+        circle, rect = group.find(f"{SVG}circle"), group.find(f"{SVG}rect")
+        if circle is not None:
+            x, y, radius = (float(circle.get(name)) for name in ("cx", "cy", "r"))
+            found.append((x - radius, y - radius, x + radius, y + radius))
+        else:
+            x, y, width, height = (float(rect.get(name)) for name in ("x", "y", "width", "height"))
+            found.append((x, y, x + width, y + height))
+    return found
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_shapes_of_nodes_do_not_touch(text):
+    boxes = np.asarray(shapes(picture(parse_topology(text))))
+    low, high = boxes[:, None, :2], boxes[:, None, 2:]
+    apart = np.any((low >= high.swapaxes(0, 1)) | (high <= low.swapaxes(0, 1)), axis=2)
+    np.fill_diagonal(apart, True)
+    assert apart.all()
+
+
+@pytest.mark.parametrize("text", ["mesh:3x3", "ring:6", "torus:3x3x3"])
+def test_long_names_of_npus_are_whole_and_apart(text):
+    base = parse_topology(text)
+    names = tuple(f"machine 3, GPU {npu}" for npu in range(base.num_npus))
+    root = picture(dataclasses.replace(base, node_names=names))
+    assert sorted(labels(root)) == sorted(names)
+    boxes = np.asarray(shapes(root))
+    low, high = boxes[:, None, :2], boxes[:, None, 2:]
+    apart = np.any((low >= high.swapaxes(0, 1)) | (high <= low.swapaxes(0, 1)), axis=2)
+    np.fill_diagonal(apart, True)
+    assert apart.all()
+
+
+def test_lines_around_a_torus_run_clear_of_the_nodes_beside_them():
+    topology = parse_topology("torus:4x4x4")
+    places = regular_places(topology)
+    lines = DrawnLines.of(topology, places)
+    for row in np.flatnonzero(lines.bend).tolist():
+        ends = (int(lines.source[row]), int(lines.destination[row]))
+        start, end = places[list(ends)]
+        first, last = lines.controls[row]
+        way = np.linspace(0, 1, 101)[:, None]
+        rest = 1 - way
+        course = (
+            rest**3 * start + 3 * rest**2 * way * first + 3 * rest * way**2 * last + way**3 * end
+        )
+        distance = np.hypot(*np.moveaxis(course[:, None] - places[None], 2, 0)).min(axis=0)
+        distance[list(ends)] = np.inf
+        # The radius of a node is 14.
+        assert distance.min() > 14
+
+
+def test_many_lines_are_thin():
+    def widest(text: str) -> float:
+        paths = picture(parse_topology(text)).findall(f"{SVG}path")
+        return max(float(path.get("stroke-width")) for path in paths)
+
+    assert widest("ring:8") == 3.6
+    assert widest("torus:4x4x4") < 2
+    assert widest("fc:64") == 1.6
 
 
 def test_lines_tell_bandwidth_by_width_and_class_by_colour():
@@ -121,8 +201,8 @@ def test_lines_tell_bandwidth_by_width_and_class_by_colour():
         for path in lines
     }
     assert sorted((text, float(width)) for text, _, width in styles) == [
-        ("25 GB/s, 500 ns", 2.5),
-        ("50 GB/s, 500 ns", 4.0),
+        ("25 GB/s, 500 ns", 2.2),
+        ("50 GB/s, 500 ns", 3.6),
     ]
     assert len({colour for _, colour, _ in styles}) == 2
 
@@ -151,7 +231,7 @@ def test_directions_that_differ_are_two_curves():
     topology = Links(*ends, np.asarray([1e9, 2e9]), np.zeros(2)).topology("unequal", 2, 2)
     lines = DrawnLines.of(topology, irregular_places(topology))
     assert lines.is_arrow.tolist() == [True, True]
-    assert not np.allclose(lines.control[0], lines.control[1])
+    assert not np.allclose(lines.controls[0], lines.controls[1])
 
 
 def test_line_goes_around_a_node_that_stands_on_its_way():
@@ -175,3 +255,38 @@ def test_picture_is_plain_ascii_without_references_to_elsewhere():
     content = draw(parse_topology("fat-tree:4"))
     content.decode("ascii")
     assert re.findall(rb"(?:href|src|url)\W", content.replace(b"url(#arrow)", b"")) == []
+
+
+def test_colour_tells_how_busy_the_busier_way_of_a_line_was():
+    loads = [LinkLoad(0, 1, 100, 10), LinkLoad(1, 0, 300, 90), LinkLoad(1, 2, 100, 30)]
+    root = loaded(parse_topology("ring:4"), loads, 100)
+    lines = {}
+    for path in root.findall(f"{SVG}path"):
+        if (title := path.find(f"{SVG}title")) is not None:
+            lines[title.text.partition(": ")[0]] = (
+                title.text.partition("; ")[2],
+                path.get("stroke"),
+            )
+    grey = "#bbbbbb"
+    dark = lines["0 <-> 1"][1]
+    assert lines["0 <-> 1"][0] == "100 B, busy 10 % / 300 B, busy 90 %"
+    assert lines["1 <-> 2"][0] == "100 B, busy 30 % / unused"
+    assert lines["2 <-> 3"] == ("unused / unused", grey)
+    assert len({dark, lines["1 <-> 2"][1], grey}) == 3
+    texts = [found.text for found in root.findall(f"{SVG}text")]
+    assert texts[1:] == [
+        "busy 75 to 100 % of 100 ns: 1 line",
+        "busy 25 to 50 % of 100 ns: 1 line",
+        "unused: 2 lines",
+    ]
+
+
+def test_loads_of_a_run_that_never_ends_are_shares_of_the_busiest_link():
+    root = loaded(parse_topology("ring:4"), [LinkLoad(0, 1, 1, 50), LinkLoad(1, 2, 1, 10)], None)
+    texts = [found.text for found in root.findall(f"{SVG}text")]
+    assert texts[1] == "busy 75 to 100 % of the busiest link's time: 1 line"
+
+
+def test_load_of_a_link_that_the_network_lacks_is_refused():
+    with pytest.raises(UsageError, match="ring:4 has no link 0 -> 2, which has a load"):
+        draw(parse_topology("ring:4"), [LinkLoad(0, 2, 1, 1)], 1)

@@ -181,6 +181,72 @@ def test_wrong_file_is_one_line_and_exit_1(collhub, tmp_path: Path) -> None:
     assert "$.links[0]: node 5 is not in 0..1" in run.error_lines[0]
 
 
+@pytest.fixture
+def result(collhub, ring: Path, tmp_path: Path) -> Path:
+    """What the simulation of a ring of four printed."""
+    pytest.importorskip("collhub_astra_sim")
+    run = collhub("simulate", ring, "--topology", "ring:4", "--size", "1MiB", "--json")
+    file = tmp_path / "result.json"
+    file.write_text(run.out)
+    assert run.report()["link_loads"][0].keys() == {"source", "destination", "bytes", "busy_ns"}
+    return file
+
+
+def test_loads_of_a_simulation_colour_the_picture(collhub, result: Path, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_pictures")
+    out = tmp_path / "ring.svg"
+    assert collhub("topology", "draw", "ring:4", "-o", out, "--loads", result).code == 0
+    assert "busy 75 to 100 % of " in out.read_text()
+    assert collhub("topology", "draw", "ring:4", "-o", out).code == 0
+    assert "busy" not in out.read_text()
+
+
+def test_loads_of_another_network_are_refused(collhub, result: Path, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_pictures")
+    out = tmp_path / "line.svg"
+    run = collhub("topology", "draw", "line:3", "-o", out, "--loads", result)
+    assert (run.code, len(run.error_lines), out.exists()) == (2, 1, False)
+    assert "has no link" in run.err
+    assert "name the topology that was simulated" in run.err
+
+
+_ROW = {"source": 0, "destination": 1, "bytes": 1, "busy_ns": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema": "x"}, "this is not what 'collhub simulate --json' prints"),
+        ({"results": []}, "several sizes were simulated; simulate one"),
+        ({"link_loads": []}, "the simulation does not tell loads of links"),
+        ({"link_loads": None}, "the simulation does not tell loads of links"),
+        ({"link_loads": [_ROW, 7]}, "link_loads[1] lacks a number"),
+        ({"link_loads": [{**_ROW, "bytes": True}]}, "link_loads[0] lacks a number"),
+        ({"link_loads": [{**_ROW, "source": -1}]}, "link_loads[0] lacks a number"),
+        ({"link_loads": [{**_ROW, "busy_ns": 2**80}]}, "link_loads[0] lacks a number"),
+        ({"time_ns": "long"}, "time_ns is not a number of nanoseconds"),
+    ],
+)
+def test_what_is_no_result_is_one_line_and_exit_1(
+    collhub, tmp_path: Path, change: dict[str, object], says: str
+) -> None:
+    good = {"schema": "collhub/report-simulate-1", "time_ns": 9, "link_loads": [_ROW]}
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps({**good, **change}))
+    run = collhub("topology", "draw", "ring:4", "-o", tmp_path / "x.svg", "--loads", file)
+    (line,) = run.error_lines
+    assert (run.code, run.out) == (1, "")
+    assert line.startswith(f"error: {file}: {says}")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000])
+def test_what_is_no_json_is_one_line_and_exit_1(collhub, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "result.json"
+    file.write_bytes(content)
+    run = collhub("topology", "draw", "ring:4", "-o", tmp_path / "x.svg", "--loads", file)
+    assert (run.code, run.out, len(run.error_lines)) == (1, "", 1)
+
+
 def test_group_without_a_command_shows_its_help(collhub) -> None:
     assert "Show, check, draw and convert networks." in collhub("topology", "--help").out
 

@@ -10,6 +10,7 @@ from collhub_astra_sim.options import (
     AstraBinaryOptions,
     AstraFolderOptions,
     AstraFolderReadOptions,
+    WarmOptions,
 )
 from hub_core.plugin_api import (
     Check,
@@ -92,6 +93,14 @@ BINARY = Check(
     "collhub_astra_sim.running.health:check",
 )
 
+KERNELS = Check(
+    "analytical-kernels",
+    Subject.INSTALLATION,
+    "compiles the kernels beforehand, for doctor --warm",
+    "collhub_astra_sim.simulating.warming:check",
+    WarmOptions,
+)
+
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
@@ -113,5 +122,5 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the check of the binary."""
-    return [BINARY]
+    """Describe the check of the binary, and what compiles the kernels beforehand."""
+    return [BINARY, KERNELS]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_blink.options import BlinkOptions
-from hub_core.plugin_api import Synthesizer, hookimpl
+from collhub_blink.options import BlinkOptions, WarmOptions
+from hub_core.plugin_api import Check, Subject, Synthesizer, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -17,7 +17,22 @@ BLINK = Synthesizer(
 )
 
 
+KERNELS = Check(
+    "blink-kernels",
+    Subject.INSTALLATION,
+    "compiles the kernels beforehand, for doctor --warm",
+    "collhub_blink.warming:check",
+    WarmOptions,
+)
+
+
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
     """Describe the synthesizer."""
     return [BLINK]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[Check]:
+    """Describe what compiles the kernels beforehand."""
+    return [KERNELS]

@@ -48,6 +48,15 @@ def synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisRes
     Raises `UsageError` for options that do not fit, and `InputError` for collectives that do not
     run on trees, ranks that cannot be reached, and sizes below a byte a chunk.
     """
+    # Imports numba, which takes a second.
+    from collhub_packing.compiling.compilations import COMPILING, compilations
+
+    # While kernels are compiled, that is reported.
+    with compilations(lambda: request.progress(0.0, COMPILING)):
+        return _synthesize(request, options)
+
+
+def _synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
     if options.setup != "0ns":

@@ -10,13 +10,16 @@ import click
 
 from hub_core.model import Loss, UsageError, loss_object
 from hub_core.plugin_api import (
+    FILE,
     Assignments,
     CommandContext,
+    FormatReader,
     OpenedInput,
     OutputRequest,
     OutputTarget,
     WrittenFiles,
     assign,
+    complete_offers,
     output_option,
     output_options,
 )
@@ -58,7 +61,7 @@ def _parsed_ranks(
 
 
 @click.command()
-@click.argument("sources", metavar="IN [IN ...]", nargs=-1, required=True)
+@click.argument("sources", metavar="IN [IN ...]", type=FILE, nargs=-1, required=True)
 @output_option
 @click.option(
     "--instances",
@@ -88,6 +91,7 @@ def _parsed_ranks(
     "--from",
     "source_format",
     metavar="FORMAT",
+    shell_complete=complete_offers(FormatReader),
     help="Format of every IN (default: by suffix, then content).",
 )
 @output_options

@@ -11,9 +11,12 @@ from collhub_local.local_run import REFERENCE, LocalRun
 from collhub_local.run_report import run_document, run_fields
 from hub_core.model import ExitCode, format_bytes
 from hub_core.plugin_api import (
+    FILE,
     Assignments,
     CommandContext,
+    Executor,
     assign,
+    complete_offers,
     from_option,
     json_flag,
     option_pairs,
@@ -37,11 +40,16 @@ if TYPE_CHECKING:
     metavar="NAME",
     default=REFERENCE,
     show_default=True,
+    shell_complete=complete_offers(Executor),
     help="What runs it; collhub formats lists all.",
 )
 @run_options
 @click.option(
-    "--timeline", "timeline_out", metavar="FILE", help="Also write a Chrome trace of one more run."
+    "--timeline",
+    "timeline_out",
+    metavar="FILE",
+    type=FILE,
+    help="Also write a Chrome trace of one more run.",
 )
 @from_option
 @option_pairs

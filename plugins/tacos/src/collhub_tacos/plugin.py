@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_tacos.options import TacosOptions
-from hub_core.plugin_api import Synthesizer, hookimpl
+from collhub_tacos.options import TacosOptions, WarmOptions
+from hub_core.plugin_api import Check, Subject, Synthesizer, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -19,7 +19,22 @@ TACOS = Synthesizer(
 )
 
 
+KERNELS = Check(
+    "tacos-kernels",
+    Subject.INSTALLATION,
+    "compiles the kernels beforehand, for doctor --warm",
+    "collhub_tacos.warming:check",
+    WarmOptions,
+)
+
+
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
     """Describe the synthesizer."""
     return [TACOS]
+
+
+@hookimpl
+def collhub_checks() -> Sequence[Check]:
+    """Describe what compiles the kernels beforehand."""
+    return [KERNELS]

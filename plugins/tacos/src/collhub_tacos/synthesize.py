@@ -37,6 +37,15 @@ def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRes
     Raises `UsageError` for options and sizes that do not fit, and `InputError` for networks that do
     not connect those who take part and for schedules beyond the stated memory.
     """
+    # Imports numba, which takes a second.
+    from collhub_packing.compiling.compilations import COMPILING, compilations
+
+    # While kernels are compiled, that is reported.
+    with compilations(lambda: request.progress(0.0, COMPILING)):
+        return _synthesize(request, options)
+
+
+def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
     setting = Setting.of(request, options)
     _check_ranks(setting)
     _check_memory(setting, _fewest_transfers(setting))

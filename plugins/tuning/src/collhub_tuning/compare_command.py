@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hub_core.model import ExitCode, UsageError, parse_sizes
-from hub_core.plugin_api import CommandContext, json_flag
+from hub_core.plugin_api import (
+    FILE,
+    CommandContext,
+    Simulator,
+    Synthesizer,
+    complete_offers,
+    json_flag,
+)
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
@@ -30,6 +37,7 @@ _KINDS = (
     "--topology",
     "topology_text",
     metavar="T",
+    type=FILE,
     required=True,
     help="For example mesh:8x8, dgx1v, a file.",
 )
@@ -45,12 +53,20 @@ _KINDS = (
     "names",
     metavar="NAME|FILE",
     multiple=True,
+    shell_complete=complete_offers(Synthesizer),
     help="A synthesizer, or an algorithm in a file (repeatable; default: all synthesizers).",
 )
 @click.option(
     "--root", type=click.IntRange(0), metavar="R", help="Root of a rooted collective (default: 0)."
 )
-@click.option("--backend", metavar="SIMULATOR", default="analytical", show_default=True)
+@click.option(
+    "--backend",
+    metavar="SIMULATOR",
+    default="analytical",
+    show_default=True,
+    shell_complete=complete_offers(Simulator),
+    help="What times them.",
+)
 @click.option(
     "--jobs",
     type=click.IntRange(1),
@@ -126,7 +142,6 @@ def _question(
 def _algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
     """What is named, else every synthesizer. Raises `HubError` for what is neither."""
     from collhub_tuning.questions import ComparedAlgorithm
-    from hub_core.plugin_api import Synthesizer
 
     known = [provided.name for provided in registry.all(Synthesizer)]
     found = []

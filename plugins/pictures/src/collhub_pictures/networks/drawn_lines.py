@@ -11,6 +11,12 @@ from hub_core.model import BoolArray, Float64Array, Int64Array
 from hub_core.network import NodePairs, Topology
 
 _CLEARANCE = 17.0
+# Where the control points of a curve stand along its way: near the ends, so that it soon runs
+# beside the nodes that it avoids.
+_SHOULDER = 0.12
+_LEAST_BEND = 15.0
+_BEND_A_NODE = 4.0
+_MOST_BEND = 45.0
 _BLOCK_CELLS = 1 << 22
 # Lengths below this are no lengths: nodes that stand at one place.
 _NOTHING = 1e-9
@@ -21,9 +27,9 @@ class DrawnLines:
     """Lines as columns of equal length: one for links alike both ways, else an arrow a way.
 
     `source`, `destination`, `count` (parallel links): int64. `bandwidth_bytes_per_s`, `latency_s`:
-    float64, of one direction. `is_arrow`: an arrow at `destination`, or none. `control`: the
-    control point of the curve, on the straight line where there is nothing to avoid. `bend`: how
-    far it lies beside the middle, in pixels.
+    float64, of one direction. `is_arrow`: an arrow at `destination`, or none. `bend`: how far the
+    middle lies beside the straight line, in pixels; 0 where there is nothing to avoid. `controls`:
+    the two control points of a cubic curve, float64[lines, 2, 2].
     """
 
     source: Int64Array
@@ -33,7 +39,7 @@ class DrawnLines:
     count: Int64Array
     is_arrow: BoolArray
     bend: Float64Array
-    control: Points
+    controls: Float64Array
 
     def __len__(self) -> int:
         return len(self.source)
@@ -48,8 +54,9 @@ class DrawnLines:
         source, destination = pairs.source[rows], pairs.destination[rows]
         is_arrow = ~is_alike[rows]
         bend = _bends(places, source, destination, is_arrow & has_back[rows])
-        start, end = places[source], places[destination]
-        side = _sides(end - start, is_arrow)
+        way = places[destination] - places[source]
+        # A cubic curve goes three quarters of the way to its control points.
+        aside = _sides(way, is_arrow) * bend[:, None] / 0.75
         return cls(
             source,
             destination,
@@ -58,7 +65,13 @@ class DrawnLines:
             pairs.count[rows],
             is_arrow,
             bend,
-            (start + end) / 2 + side * bend[:, None],
+            np.stack(
+                [
+                    places[source] + _SHOULDER * way + aside,
+                    places[destination] - _SHOULDER * way + aside,
+                ],
+                axis=1,
+            ),
         )
 
 
@@ -66,12 +79,11 @@ def _bends(
     places: Points, source: Int64Array, destination: Int64Array, is_one_of_two: BoolArray
 ) -> Float64Array:
     """How far each line is bent, in pixels, float64; 0 for one with a free way."""
+    passed = _nodes_passed(places, source, destination)
     # Two ways between the same nodes would cover one another.
-    needs = is_one_of_two | _is_blocked(places, source, destination)
-    # Enough to pass beside the nodes, more for longer lines, which are seen to bend less.
-    way = places[destination] - places[source]
-    length = np.hypot(*way.T)
-    bend = np.minimum(36.0 + 0.06 * length, 90.0)
+    needs = is_one_of_two | (passed > 0)
+    # Beside the nodes, and farther beside more of them, so that lines along one row stay apart.
+    bend = np.minimum(_LEAST_BEND + _BEND_A_NODE * passed, _MOST_BEND)
     return np.where(needs, bend, 0.0)
 
 
@@ -79,15 +91,15 @@ def _bends(
 # that anybody can read. By blocks of lines, so that the table of distances fits in memory.
 
 
-def _is_blocked(places: Points, source: Int64Array, destination: Int64Array) -> BoolArray:
-    """Whether a node other than its ends stands on a line."""
-    blocked = np.zeros(len(source), np.bool_)
+def _nodes_passed(places: Points, source: Int64Array, destination: Int64Array) -> Int64Array:
+    """How many nodes other than its ends stand on every line."""
+    passed = np.zeros(len(source), np.int64)
     block = max(1, _BLOCK_CELLS // len(places))
     for first in range(0, len(source), block):
         rows = slice(first, first + block)
         distance = _distances(places, source[rows], destination[rows])
-        blocked[rows] = np.any(distance < _CLEARANCE, axis=1)
-    return blocked
+        passed[rows] = np.count_nonzero(distance < _CLEARANCE, axis=1)
+    return passed
 
 
 def _distances(places: Points, source: Int64Array, destination: Int64Array) -> Float64Array:

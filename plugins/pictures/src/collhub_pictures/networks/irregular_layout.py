@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from collhub_pictures.networks.node_boxes import widest
 from collhub_pictures.networks.places import Points, circle, on_unit_circle
 from hub_core.model import Float64Array, Int64Array
 from hub_core.network import Topology
 
-_NPU_WIDTH = 48.0
-_SWITCH_WIDTH = 96.0
+_NARROWEST = 48.0
+_BETWEEN = 20.0
 _LAYER_HEIGHT = 110.0
 _STEEPNESS = 0.12
 
@@ -61,14 +62,14 @@ def _layers(topology: Topology, level: Int64Array) -> Points:
 
 
 def _width(topology: Topology, floor: Int64Array) -> float:
-    """The width of the picture: that of the row of NPUs, or of the widest layer."""
-    width = topology.num_npus * _NPU_WIDTH
-    # Names of switches are longer than those of NPUs, which are mostly numbers: a row of switches
-    # may be wider than one of more NPUs.
-    if topology.num_nodes == topology.num_npus:
-        return width
-    _, counts = np.unique(floor, return_counts=True)
-    return max(width, int(counts.max()) * _SWITCH_WIDTH)
+    """The width of the picture: that of the widest layer, whose labels stand side by side."""
+    layers = (np.flatnonzero(floor == height) for height in np.unique(floor).tolist())
+    return max(len(nodes) * _room(topology, nodes) for nodes in layers)
+
+
+def _room(topology: Topology, nodes: Int64Array) -> float:
+    """What each node of a layer takes up of its width."""
+    return max(_NARROWEST, widest(topology, nodes.tolist()) + _BETWEEN)
 
 
 def _floors(topology: Topology, level: Int64Array) -> Int64Array:
@@ -126,10 +127,12 @@ def _circles(topology: Topology, level: Int64Array) -> Points:
 
 def _outer_radius(topology: Topology, level: Int64Array) -> float:
     """Large enough for all NPUs, and to leave room for the inner circles."""
-    outer = circle(topology.num_npus)
+    outer = circle(topology.num_npus, arc=_room(topology, np.arange(topology.num_npus)))
     radius = float(np.hypot(*outer[0]))
     for height in range(1, int(level.max()) + 1):
-        switches = int(np.count_nonzero(level == height))
-        needed = switches * _SWITCH_WIDTH / (2 * np.pi)
+        switches = np.flatnonzero(level == height)
+        # Two neighbours on a circle are nearer to one another than the arc between them is long.
+        angle = np.pi / max(len(switches), 2)
+        needed = _room(topology, switches) / (2 * np.sin(angle))
         radius = max(radius, needed + _LAYER_HEIGHT * height)
     return radius

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from collhub_pictures.networks.drawn_lines import DrawnLines
 from collhub_pictures.networks.irregular_layout import irregular_places
-from collhub_pictures.networks.line_classes import COLOURS, LineClass, classes_of
+from collhub_pictures.networks.line_loads import LineLoad, line_loads
+from collhub_pictures.networks.line_looks import (
+    LegendRow,
+    LineLooks,
+    looks_by_class,
+    looks_by_load,
+    rate_and_latency,
+)
+from collhub_pictures.networks.node_boxes import BOX_HEIGHT, NPU_RADIUS, box_width, is_circle
 from collhub_pictures.networks.places import Points
 from collhub_pictures.networks.regular_layout import regular_places
-from collhub_pictures.networks.svg_text import LABEL_LENGTH, label, shortened, svg_text
-from hub_core.model import UsageError
+from collhub_pictures.networks.svg_text import label, shortened, svg_text
+from hub_core.model import UsageError, format_time
 from hub_core.network import Topology
+from hub_core.plugin_api import LinkLoad
 
 MAX_NODES = 4096
 MAX_LINES = 32768
@@ -23,7 +32,6 @@ _MARGIN = 62.0
 _TITLE_HEIGHT = 26.0
 _LEGEND_HEIGHT = 18.0
 _CHARACTER_WIDTH = 7.2
-_RADIUS = 14.0
 _ARROW = ' marker-end="url(#arrow)"'
 # Styles of elements, not attributes: a picture of 4096 nodes is a third smaller so.
 _STYLE = (
@@ -42,21 +50,22 @@ _MARKER = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _NetworkPicture:
-    """What a picture shows: nodes at `places`, lines, and the class of each in `class_of`."""
+    """What a picture shows: nodes at `places`, lines, how they look, and their loads, if any."""
 
     topology: Topology
     places: Points
     lines: DrawnLines
-    classes: list[LineClass]
-    class_of: list[int]
+    looks: LineLooks
+    loads: Sequence[LineLoad]
 
 
-def draw(topology: Topology) -> bytes:
+def draw(topology: Topology, loads: Sequence[LinkLoad] = (), time_ns: int | None = None) -> bytes:
     """The SVG document, ASCII.
 
     Colour and width tell bandwidth and latency; every shape has its facts as a tooltip. Parallel
-    links are one line with the sum of their bandwidths. Raises `UsageError` for a network that is
-    too large.
+    links are one line with the sum of their bandwidths. After a simulation, `loads` of `time_ns`,
+    or of the busiest link where that is None, colour tells how busy a line was. Raises `UsageError`
+    for a network that is too large, and for loads of links that it lacks.
     """
     if topology.num_nodes > MAX_NODES:
         raise _too_large(topology, f"{topology.num_nodes} nodes are more than {MAX_NODES}")
@@ -64,10 +73,21 @@ def draw(topology: Topology) -> bytes:
     lines = DrawnLines.of(topology, places)
     if len(lines) > MAX_LINES:
         raise _too_large(topology, f"{len(lines)} lines are more than {MAX_LINES}")
-    picture = _NetworkPicture(topology, places, lines, *classes_of(lines))
+    picture = _NetworkPicture(topology, places, lines, *_looks(topology, lines, loads, time_ns))
     # Nodes stand before the lines that end at them, so they come later.
     body = [*_head(picture), *_paths(picture), *_nodes(picture), "</svg>", ""]
     return "\n".join(body).encode("ascii", "xmlcharrefreplace")
+
+
+def _looks(
+    topology: Topology, lines: DrawnLines, loads: Sequence[LinkLoad], time_ns: int | None
+) -> tuple[LineLooks, Sequence[LineLoad]]:
+    if not loads:
+        return looks_by_class(lines), ()
+    whole = "the busiest link's time" if time_ns is None else format_time(time_ns)
+    longest_ns = max(load.busy_ns for load in loads)
+    of_lines = line_loads(topology, lines, loads, longest_ns if time_ns is None else time_ns)
+    return looks_by_load(lines, of_lines, whole), of_lines
 
 
 def _too_large(topology: Topology, message: str) -> UsageError:
@@ -92,17 +112,17 @@ def _head(picture: _NetworkPicture) -> Iterator[str]:
     """The opening tag, the title and the legend below the picture."""
     topology = picture.topology
     title = f"{shortened(topology.name, 80)}: {topology.num_npus} NPUs"
-    legend = _legend(picture.classes)
+    legend: list[LegendRow] = picture.looks.legend
     right, bottom = (float(end) + _MARGIN for end in picture.places.max(axis=0))
-    yield _opening_tag(right, bottom, title, [text for _, text in legend])
+    yield _opening_tag(right, bottom, title, [row.text for row in legend])
     yield f"<title>{svg_text(topology.name)}</title><style>{_STYLE}</style>"
     heading = f'<text x="12" y="20">{svg_text(title)}</text>'
     yield f'<rect width="100%" height="100%" style="stroke:none"/>{heading}'
     yield _MARKER
-    for row, (shown, text) in enumerate(legend):
-        y = bottom + _LEGEND_HEIGHT * row
-        yield f'<path d="M12 {y:.1f}h30" {_stroke(shown)}/>'
-        yield f'<text x="50" y="{y + 4:.1f}">{svg_text(text)}</text>'
+    for number, row in enumerate(legend):
+        y = bottom + _LEGEND_HEIGHT * number
+        yield f'<path d="M12 {y:.1f}h30" {_stroke(row.colour, row.width)}/>'
+        yield f'<text x="50" y="{y + 4:.1f}">{svg_text(row.text)}</text>'
 
 
 def _opening_tag(right: float, bottom: float, title: str, legend: list[str]) -> str:
@@ -118,30 +138,21 @@ def _opening_tag(right: float, bottom: float, title: str, legend: list[str]) -> 
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view}>'
 
 
-def _stroke(line_class: LineClass) -> str:
+def _stroke(colour: str, width: float) -> str:
     """Colour and width of a line."""
-    return f'stroke="{line_class.colour}" stroke-width="{line_class.width:.1f}"'
-
-
-def _legend(classes: list[LineClass]) -> list[tuple[LineClass, str]]:
-    """The classes that have a colour of their own, and one line for all others."""
-    rows = [(shown, shown.text) for shown in classes[: len(COLOURS)]]
-    others = classes[len(COLOURS) :]
-    if others:
-        links = sum(one.links for one in others)
-        rows.append((others[-1], f"slower classes: {links} links"))
-    return rows
+    return f'stroke="{colour}" stroke-width="{width:.1f}"'
 
 
 def _paths(picture: _NetworkPicture) -> Iterator[str]:
     """A path a line, straight or as a quadratic curve."""
     lines = picture.lines
     for row in range(len(lines)):
-        line_class = picture.classes[picture.class_of[row]]
-        stroke = _stroke(line_class)
+        stroke = _stroke(picture.looks.colours[row], picture.looks.widths[row])
         if lines.is_arrow[row]:
             stroke += _ARROW
-        tooltip = f"{_ends(picture, row)}: {line_class.rate_and_latency}"
+        tooltip = f"{_ends(picture, row)}: {rate_and_latency(lines, row)}"
+        if picture.loads:
+            tooltip += f"; {picture.loads[row].text}"
         shape = f'<path d="{_course(picture, row)}" {stroke}>'
         yield f"{shape}<title>{svg_text(tooltip)}</title></path>"
 
@@ -151,12 +162,14 @@ def _course(picture: _NetworkPicture, row: int) -> str:
     lines = picture.lines
     start = picture.places[lines.source[row]]
     end = picture.places[lines.destination[row]]
-    control = lines.control[row]
+    first, last = lines.controls[row].tolist()
     is_bent = bool(lines.bend[row])
     if lines.is_arrow[row]:
         # The tip would be hidden by the node.
-        end = _before(end, control if is_bent else start)
-    middle = f"Q{control[0]:.1f} {control[1]:.1f} " if is_bent else "L"
+        end = _before(end, lines.controls[row, 1] if is_bent else start)
+    middle = "L"
+    if is_bent:
+        middle = f"C{first[0]:.1f} {first[1]:.1f} {last[0]:.1f} {last[1]:.1f} "
     return f"M{start[0]:.1f} {start[1]:.1f}{middle}{end[0]:.1f} {end[1]:.1f}"
 
 
@@ -176,7 +189,7 @@ def _before(end: Points, towards: Points) -> Points:
     way = end - towards
     # Two nodes at one place have no way between them.
     length = max(float(np.hypot(*way)), 1e-9)
-    back = way / length * _RADIUS
+    back = way / length * NPU_RADIUS
     rim: Points = end - back
     return rim
 
@@ -188,7 +201,7 @@ def _nodes(picture: _NetworkPicture) -> Iterator[str]:
         name = topology.node_name(node)
         is_npu = node < topology.num_npus
         style = "n" if is_npu else "n s"
-        shape = _circle(x, y) if is_npu and len(name) <= 3 else _box(x, y, name)
+        shape = _circle(x, y) if is_circle(topology, node) else _box(x, y, name)
         text = f'<text x="{x:.1f}" y="{y + 4:.1f}">{svg_text(label(name))}</text>'
         yield f'<g class="{style}">{shape}{text}<title>{svg_text(name)}</title></g>'
 
@@ -196,13 +209,12 @@ def _nodes(picture: _NetworkPicture) -> Iterator[str]:
 def _circle(x: float, y: float) -> str:
     """The shape of NPUs with short names."""
     centre = f'cx="{x:.1f}" cy="{y:.1f}"'
-    return f'<circle {centre} r="{_RADIUS:.0f}"/>'
+    return f'<circle {centre} r="{NPU_RADIUS:.0f}"/>'
 
 
 def _box(x: float, y: float, name: str) -> str:
     """A shape that is as wide as the label, around its middle."""
-    characters = min(len(name), LABEL_LENGTH)
-    width = characters * 6.2 + 12
-    left, top = x - width / 2, y - 11
+    width = box_width(name)
+    left, top = x - width / 2, y - BOX_HEIGHT / 2
     place = f'x="{left:.1f}" y="{top:.1f}"'
-    return f'<rect {place} width="{width:.1f}" height="22" rx="4"/>'
+    return f'<rect {place} width="{width:.1f}" height="{BOX_HEIGHT:.0f}" rx="4"/>'

@@ -10,9 +10,10 @@ from hub_core.network import Topology
 Points = Float64Array
 """float64[count, 2]: x and y."""
 
-_ARC = 48.0
+ARC = 48.0
 _LEAST_RADIUS = 110.0
-_APART = 32.0
+_STEP = 32.0
+_BETWEEN = 3.0
 # Below and to the right first, where a picture has room; then around.
 _DIRECTIONS = np.asarray(
     [(1, 1), (1, 0), (0, 1), (-1, 1), (1, -1), (-1, 0), (0, -1), (-1, -1)],
@@ -20,11 +21,11 @@ _DIRECTIONS = np.asarray(
 )
 
 
-def circle(count: int, radius: float = 0.0) -> Points:
-    """Places on a circle, clockwise from the top, at least of `radius`; one alone is the centre."""
+def circle(count: int, arc: float = ARC) -> Points:
+    """Places on a circle, `arc` apart, clockwise from the top; one alone is the centre."""
     used = 0.0
     if count > 1:
-        used = max(radius, _LEAST_RADIUS, count * _ARC / (2 * np.pi))
+        used = max(_LEAST_RADIUS, count * arc / (2 * np.pi))
     angle = 2 * np.pi * np.arange(count) / max(count, 1)
     return used * on_unit_circle(angle)
 
@@ -55,35 +56,34 @@ def neighbour_centres(topology: Topology, places: Points) -> Points:
     return np.where(count[:, None] > 0, means, middle)
 
 
-def free_places(places: Points, wanted: Points, first: int) -> Points:
+def free_places(places: Points, wanted: Points, first: int, sizes: Points) -> Points:
     """`places` with the rows from `first` on set to what is wanted, or beside it.
 
-    A node moves aside where others stand already.
+    A node moves aside where others stand already. `sizes`: width and height of every node.
     """
     found = places.copy()
     for row in range(first, len(found)):
-        found[row] = _free_place(found[:row], wanted[row])
+        # As far apart as the shapes of two nodes need.
+        needed = (sizes[:row] + sizes[row]) / 2 + _BETWEEN
+        found[row] = _free_place(found[:row], needed, wanted[row])
     return found
 
 
-def _free_place(taken: Points, wanted: Points) -> Points:
+def _free_place(taken: Points, needed: Points, wanted: Points) -> Points:
     """The nearest free place of growing rings of eight around the wanted one."""
-    if _is_free(taken, wanted):
+    if _is_free(taken, needed, wanted):
         return wanted
     ring = 0
     while True:
         # There is a free place in the end: every ring is larger, and those taken are finitely many.
         ring += 1
-        for place in wanted + _DIRECTIONS * ring * _APART:
-            if _is_free(taken, place):
+        for place in wanted + _DIRECTIONS * ring * _STEP:
+            if _is_free(taken, needed, place):
                 free: Points = place
                 return free
 
 
-def _is_free(taken: Points, place: Points) -> bool:
-    """Whether no other node stands too near."""
-    if not len(taken):
-        return True
-    distance = np.hypot(*(taken - place).T)
-    # A pixel less, so that neighbours of a ring do not crowd one another out by rounding.
-    return bool(distance.min() >= _APART - 1)
+def _is_free(taken: Points, needed: Points, place: Points) -> bool:
+    """Whether the shape of no other node would be touched."""
+    is_touched = np.all(np.abs(taken - place) < needed, axis=1)
+    return not is_touched.any()

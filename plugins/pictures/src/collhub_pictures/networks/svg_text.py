@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
-LABEL_LENGTH = 12
+LABEL_LENGTH = 24
 
 
 def svg_text(text: str) -> str:

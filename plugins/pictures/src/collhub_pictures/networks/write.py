@@ -7,7 +7,7 @@ from hub_core.plugin_api import Artifact, NoOptions, ReportRequest, WriteResult
 
 
 def write(request: ReportRequest, options: NoOptions) -> WriteResult:
-    """One file. Raises `UsageError` for a network that is too large for a picture."""
+    """One file. Raises `UsageError` as `draw` does."""
     assert request.topology is not None
-    content = draw(request.topology)
+    content = draw(request.topology, request.link_loads, request.time_ns)
     return WriteResult([Artifact("", lambda: content)])

@@ -8,12 +8,15 @@ import click
 
 from hub_core.model import ExitCode, parse_size
 from hub_core.plugin_api import (
+    FILE,
     Assignments,
     CommandContext,
     CommandGroup,
     ReportRequest,
+    ReportWriter,
     Shown,
     check_stdout,
+    complete_offers,
     from_option,
     json_flag,
     option_pairs,
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 # Modules that compute are imported inside the functions: the help of a command needs no numpy.
 
-_ARGUMENT = click.argument("text", metavar="T")
+_ARGUMENT = click.argument("text", metavar="T", type=FILE)
 
 
 @click.group(cls=CommandGroup)
@@ -111,7 +114,15 @@ def check(
     "--to",
     "target_format",
     metavar="FORMAT",
+    shell_complete=complete_offers(ReportWriter),
     help="Format of OUT (default: by suffix; `collhub formats` lists those that draw).",
+)
+@click.option(
+    "--loads",
+    "loads_path",
+    metavar="RESULT.json",
+    type=FILE,
+    help="Colour links by how busy they were: the output of `collhub simulate --json` on T.",
 )
 @from_option
 @json_flag
@@ -121,18 +132,27 @@ def draw(
     text: str,
     out: str,
     target_format: str | None,
+    loads_path: str | None,
     source_format: str | None,
     as_json: bool,
 ) -> None:
     """Draw T, to a file or - for stdout.
 
     Regular networks stand as their dimensions say, others in layers or circles. Colour and width
-    tell bandwidth and latency.
+    tell bandwidth and latency; with --loads, colour tells how busy a link was.
     """
+    from collhub_topologies.command.simulated_loads import SimulatedLoads, read_loads
+
     # Before anything is read, which may take long.
     check_stdout(out, as_json)
+    simulated = SimulatedLoads((), None) if loads_path is None else read_loads(loads_path)
     network = context.read_topology(text, source_format)
-    request = ReportRequest(network.name, topology=network)
+    request = ReportRequest(
+        network.name,
+        topology=network,
+        link_loads=simulated.loads,
+        time_ns=simulated.time_ns,
+    )
     written = context.write_report(Shown.TOPOLOGY, request, out, target_format)
     _say_written(context, network, written, as_json)
 

@@ -1,0 +1,31 @@
+"""Compile the kernels of the analytical simulator beforehand, by a small simulation."""
+
+from __future__ import annotations
+
+import time
+
+from collhub_astra_sim.options import AnalyticalOptions, WarmOptions
+from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, SimulationRequest
+
+_BYTES = 64
+
+
+def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
+    """Compile what is not compiled yet where `options.warm` asks for it, else look at nothing."""
+    if not options.warm:
+        return CheckReport(True)
+    start = time.perf_counter()
+    _run_every_kernel()
+    details = f"ready after {time.perf_counter() - start:.1f} s"
+    return CheckReport(True, lines=(CheckLine("kernels", True, details),))
+
+
+def _run_every_kernel() -> None:
+    # Imported here, as the work of this plugin is: numba takes a second.
+    from collhub_astra_sim.simulating.analytical import simulate
+    from hub_core import parse_topology
+    from hub_core.testing import ring_all_reduce
+
+    simulate(
+        SimulationRequest(ring_all_reduce(2), parse_topology("ring:2"), _BYTES), AnalyticalOptions()
+    )

@@ -1,0 +1,48 @@
+"""Compile every kernel beforehand, by small syntheses that together run all of them."""
+
+from __future__ import annotations
+
+from collhub_tacos.options import TacosOptions, WarmOptions
+from hub_core.plugin_api import CheckReport, CheckRequest
+
+_BYTES = 4096
+
+
+def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
+    """Compile what is not compiled yet where `options.warm` asks for it, else look at nothing."""
+    if not options.warm:
+        return CheckReport(True)
+    # Imports numba, which takes a second.
+    from collhub_packing.compiling.warming import warmed
+
+    return warmed(_run_every_kernel)
+
+
+def _run_every_kernel() -> None:
+    # Imported here, as the work of this plugin is: for the kernels.
+    from collhub_tacos.progress import silent
+    from collhub_tacos.search import fastest_candidate
+    from collhub_tacos.setting import Setting
+    from collhub_tacos.synthesize import synthesize
+    from hub_core import parse_topology
+    from hub_core.model import Collective, CollectiveKind
+    from hub_core.network import Occupancy
+    from hub_core.plugin_api import SynthesisRequest
+
+    # Rings, other networks of like links, switches, and trees: each takes other kernels.
+    works = (
+        (CollectiveKind.ALL_GATHER, "ring:4", Occupancy.SERIALIZATION),
+        (CollectiveKind.ALL_GATHER, "mesh:3x3", Occupancy.ALPHA_BETA),
+        (CollectiveKind.ALL_GATHER, "switch:4", Occupancy.SERIALIZATION),
+        (CollectiveKind.ALL_REDUCE, "mesh:3x3", Occupancy.SERIALIZATION),
+    )
+    options = TacosOptions()
+    for kind, text, occupancy in works:
+        topology = parse_topology(text)
+        npus = tuple(range(topology.num_npus))
+        units = 1 if kind is CollectiveKind.ALL_REDUCE else len(npus)
+        collective = Collective(kind, len(npus), units, in_place=True)
+        request = SynthesisRequest(collective, topology, _BYTES, npus, occupancy)
+        synthesize(request, options)
+        # Schedules that do not fit in memory are checked by a kernel of their own.
+        fastest_candidate(Setting.of(request, options), request).replay(silent)
