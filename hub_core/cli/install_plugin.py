@@ -34,7 +34,8 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, Js
         cure = f"install it with '{sys.executable} -m ensurepip', or {own_tool}"
         raise PluginError("this Python has no pip", cure=cure, code="no-pip")
     before = _installed()
-    command = [sys.executable, "-m", "pip", "install", *pip_options, target]
+    # -P: a folder named pip where the user happens to stand is not the pip that is meant.
+    command = [sys.executable, "-P", "-m", "pip", "install", *pip_options, target]
     print_note(f"running: {shlex.join(command)}")
     status = subprocess.run(command, stdout=sys.stderr.fileno(), check=False).returncode
     if status:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from collhub_execution.testing import LaunchedExecutor, request_for
+from collhub_execution.testing import LaunchedExecutor, request_for, write_traps
 from collhub_mpi import executor, health
 from collhub_mpi.options import MpiOptions
 
@@ -64,6 +64,16 @@ def test_other_element_types_and_operators_are_exact(
     ranks: LaunchedExecutor, dtype_name: str, op: ReduceOp, native_runs: int
 ) -> None:
     ranks.check_result(SAMPLES["ring-all-reduce"], dtype_name, op, native_runs=native_runs)
+
+
+@needs_mpi
+def test_modules_in_the_working_folder_are_not_executed(
+    ranks: LaunchedExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = write_traps(tmp_path, "mpi4py", "numpy", "collhub_mpi", "pickle")
+    monkeypatch.chdir(tmp_path)
+    ranks.check_result(SAMPLES["ring-all-reduce"], native_runs=2)
+    assert not mark.exists()
 
 
 @needs_mpi

@@ -88,6 +88,14 @@ def claimed_modes(algorithm: Algorithm) -> list[bool]:
     return [in_place for in_place, is_claimed in claims.items() if is_claimed]
 
 
+def write_traps(folder: Path, *modules: str) -> Path:
+    """Modules that leave a mark when they are imported; the path of the mark."""
+    mark = folder / "executed"
+    for module in modules:
+        (folder / f"{module}.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    return mark
+
+
 def processes_running(module: str) -> list[int]:
     """Python processes of `python -m MODULE`, ascending; only where the system has /proc."""
     found = []

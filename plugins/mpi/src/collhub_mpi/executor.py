@@ -41,7 +41,8 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
 
     def command(folder: Path) -> list[str]:
         """One process a rank, each with a Python of its own."""
-        return [*start, sys.executable, "-m", "collhub_mpi.rank", str(folder)]
+        # -P: files of the working folder, such as an mpi4py.py, are not to be imported.
+        return [*start, sys.executable, "-P", "-m", "collhub_mpi.rank", str(folder)]
 
     return launch(request, command)
 
