@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from collhub_goal.options import GoalWriteOptions
-from hub_core.model import Int32Array, Int64Array, StepTable, ordinals
+from collhub_goal.tags import Int32Array
+from hub_core.model import Int64Array, StepTable, ordinals
 
 MOST_RESOURCES = 255
 
