@@ -103,11 +103,11 @@ def test_script_runs_under_mpiexec(tmp_path: Path) -> None:
         [*command, "--size", "64KiB", "--json"], capture_output=True, check=True, timeout=60
     )
     assert json.loads(done.stdout)["ok"] is True
-    wrong = subprocess.run(
-        [*command, "--size", "65537B"], capture_output=True, check=False, timeout=60
+    rounded = subprocess.run(
+        [*command, "--size", "65551B", "--json"], capture_output=True, check=True, timeout=60
     )
-    assert wrong.returncode != 0
-    assert b"use a multiple of 16 bytes" in wrong.stderr
+    assert json.loads(rounded.stdout)["collective_bytes"] == 65536
+    assert rounded.stderr.count(b"65536 bytes are run") == 1
 
 
 def test_absent_mpi4py_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,7 +229,7 @@ def _report(
     # Times that were never written are zeros: the library has no such collective.
     native_times = tuple(native.tolist()) if native.all() else ()
     outcome = RunOutcome(setup, judgement, tuple(spans.tolist()), native_times)
-    return StartedRunReport(_fields(outcome), judgement.diagnostics)
+    return StartedRunReport(_fields(outcome), (*setup.notes(), *judgement.diagnostics))
 
 
 def _fields(outcome: RunOutcome) -> dict[str, JsonValue]:
