@@ -96,7 +96,8 @@ class TorchTransport:
     """Messages of torch.distributed, one by one or the messages of a level as a batch."""
 
     def __init__(self, is_batched: bool) -> None:
-        self._is_batched = is_batched
+        self._start = _start_batch if is_batched else _start_each
+        self._posted: Sequence[Waiting] = ()
 
     def prepare(
         self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
@@ -105,9 +106,15 @@ class TorchTransport:
         # Both functions take (tensor, peer, tag=...), and `P2POp` wants the function itself.
         ends = [(dist.irecv, post) for post in receives]
         ends += [(dist.isend, post) for post in sends]
-        if self._is_batched:
-            return lambda: _start_batch(ends)
-        return lambda: _start_each(ends)
+        return lambda: self._post(ends)
+
+    def _post(self, ends: _Ends) -> Sequence[Waiting]:
+        """Start the messages of a level."""
+        posted = self._start(ends)
+        # Those of the level before go only now: to free a message of gloo before the next is on its
+        # way makes short levels two to four times slower (torch 2.13).
+        self._posted = posted
+        return posted
 
     def barrier(self) -> None:
         """Wait for all ranks."""
