@@ -104,7 +104,7 @@ class TorchTransport:
     ) -> PostLevel:
         """Posting starts all; receives first, so that messages find their place."""
         # Both functions take (tensor, peer, tag=...), and `P2POp` wants the function itself.
-        ends = [(dist.irecv, post) for post in receives]
+        ends: _Ends = [(dist.irecv, post) for post in receives]
         ends += [(dist.isend, post) for post in sends]
         return lambda: self._post(ends)
 
@@ -121,7 +121,7 @@ class TorchTransport:
         dist.barrier()
 
 
-_Ends = Sequence[tuple[Callable[..., dist.Work | None], Post[torch.Tensor]]]
+_Ends = list[tuple[Callable[..., dist.Work | None], Post[torch.Tensor]]]
 
 
 def _start_each(ends: _Ends) -> Sequence[Waiting]:
