@@ -88,6 +88,12 @@ def test_a_rank_that_is_killed_ends_all(ranks: LaunchedExecutor) -> None:
 
 
 @needs_mpi
+@needs_proc
+def test_ranks_listen_to_their_own_machine_alone(ranks: LaunchedExecutor) -> None:
+    assert ranks.foreign_listeners(seconds=3.0) == set()
+
+
+@needs_mpi
 def test_script_runs_under_mpiexec(tmp_path: Path) -> None:
     hub_core.write(SAMPLES["ring-all-reduce"], tmp_path / "ring", format="chakra")
     command = [
@@ -132,6 +138,18 @@ def test_open_mpi_is_told_to_take_more_ranks_than_cores(
     launcher.chmod(0o755)
     monkeypatch.setattr("shutil.which", lambda name, path=None: str(launcher))
     assert list(executor.found_launcher())[:2] == [str(launcher), "--oversubscribe"]
+
+
+def test_mpich_starts_ranks_without_listening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, forking = tmp_path / "mpiexec", tmp_path / "mpiexec.gforker"
+    launcher.write_text("#!/bin/sh\necho 'HYDRA build details:'\n")
+    launcher.chmod(0o755)
+    monkeypatch.setattr("shutil.which", lambda name, path=None: str(launcher))
+    assert executor.found_launcher() == [str(launcher)]
+    forking.touch()
+    assert executor.found_launcher() == [str(forking)]
 
 
 def test_doctor_tells_whether_mpi_is_there() -> None:

@@ -139,6 +139,17 @@ def test_a_rank_that_is_killed_ends_all(ranks: LaunchedExecutor) -> None:
 
 @needs_torch
 @slow
+@needs_proc
+def test_ranks_listen_to_their_own_machine_alone(
+    ranks: LaunchedExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a user has set for a cluster does not hold here.
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
+    assert ranks.foreign_listeners(seconds=8.0) == set()
+
+
+@needs_torch
+@slow
 def test_gpus_that_are_not_there_are_told() -> None:
     import torch
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collhub_execution.data.reductions import REDUCTIONS, Reduction
     from collhub_execution.judgement.bandwidth import algorithm_bandwidth, bus_bandwidth
     from collhub_execution.judgement.judge import Comparison, OutputJudgement, judge, same_bits
-    from collhub_execution.launching.job_folder import FAILED, JobFolder, serve_rank
+    from collhub_execution.launching.job_folder import FAILED, JobFolder, RankPart, serve_rank
     from collhub_execution.launching.launch import launch
     from collhub_execution.levelling.blocks import BlockCounts, block_counts
     from collhub_execution.levelling.levelled_program import levelled_program
@@ -86,6 +86,7 @@ __all__ = [
     "PostLevel",
     "RankEngine",
     "RankLog",
+    "RankPart",
     "RankPlans",
     "RankTask",
     "RecordKind",
@@ -142,7 +143,7 @@ _HOMES = {
     "collhub_execution.data.reductions": "REDUCTIONS Reduction",
     "collhub_execution.judgement.bandwidth": "algorithm_bandwidth bus_bandwidth",
     "collhub_execution.judgement.judge": "Comparison OutputJudgement judge same_bits",
-    "collhub_execution.launching.job_folder": "FAILED JobFolder serve_rank",
+    "collhub_execution.launching.job_folder": "FAILED JobFolder RankPart serve_rank",
     "collhub_execution.launching.launch": "launch",
     "collhub_execution.levelling.blocks": "BlockCounts block_counts",
     "collhub_execution.levelling.levelled_program": "levelled_program",

@@ -20,10 +20,12 @@ Array = npt.NDArray[Any]
 _TAGS = 1 << 15
 
 
-def mpi_engine(task: RankTask, communicator: MPI.Intracomm) -> RankEngine[Array]:
-    """Memory and transport of a rank, and MPI's own collectives."""
+def mpi_engine(
+    task: RankTask, communicator: MPI.Intracomm, memory: Array | None = None
+) -> RankEngine[Array]:
+    """Memory and transport of a rank, and MPI's own collectives; `memory` as in `NumpyMemory`."""
     native = partial(native_collective, communicator)
-    return RankEngine(NumpyMemory(task), MpiTransport(communicator), native)
+    return RankEngine(NumpyMemory(task, memory), MpiTransport(communicator), native)
 
 
 class MpiTransport:

@@ -26,10 +26,13 @@ _REDUCTIONS: dict[ReduceOp, Callable[..., object]] = {
 
 
 def torch_engine(
-    task: RankTask, device: torch.device, is_batched: bool
+    task: RankTask, device: torch.device, is_batched: bool, shared: Array | None = None
 ) -> RankEngine[torch.Tensor]:
-    """Memory and transport of a rank on its device, and torch's own collectives."""
-    memory = TensorMemory(task, device)
+    """Memory and transport of a rank on its device, and torch's own collectives.
+
+    `shared`: memory of the machine for a rank on the CPU to use, in place of its own.
+    """
+    memory = TensorMemory(task, device, shared)
     # NCCL has one queue for all messages of a rank: those of a level must start together, or two
     # ranks that both send first wait for each other.
     transport = TorchTransport(is_batched or device.type == "cuda")
@@ -38,10 +41,15 @@ def torch_engine(
 
 def to_tensor(array: Array) -> torch.Tensor:
     """A copy of an array as a tensor on the CPU."""
+    return as_tensor(np.array(array))
+
+
+def as_tensor(array: Array) -> torch.Tensor:
+    """An array that may be written as a tensor on the same memory."""
     if array.dtype.name == "bfloat16":
         # numpy has this type from another package, which torch does not know: by its bits.
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(np.array(array))
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
@@ -54,12 +62,14 @@ def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
 class TensorMemory:
     """The `EngineMemory` of a rank: one tensor of `task.plan.memory_size` elements."""
 
-    def __init__(self, task: RankTask, device: torch.device) -> None:
+    def __init__(self, task: RankTask, device: torch.device, shared: Array | None = None) -> None:
         # A fill is a copy on the device: nothing crosses the bus between two runs.
         self._device = device
         self._dtype = task.input.dtype
         self._background = to_tensor(np.full(1, task.background)).to(device)
-        self._memory = self._background.repeat(task.plan.memory_size)
+        self._memory = self._background.new_empty(task.plan.memory_size)
+        if shared is not None and device.type == "cpu":
+            self._memory = as_tensor(shared)
         self._reduction = _REDUCTIONS[task.reduce_op]
         self.input = to_tensor(task.input).to(device)
 
