@@ -14,8 +14,10 @@ if TYPE_CHECKING:
         all_outputs,
         fill_rank,
         find_moves,
+        fused_moves,
         fused_reductions,
         step_times,
+        used_elements,
     )
     from collhub_execution.data.reductions import REDUCTIONS, Reduction
     from collhub_execution.judgement.bandwidth import algorithm_bandwidth, bus_bandwidth
@@ -110,6 +112,7 @@ __all__ = [
     "execute_levelled",
     "fill_rank",
     "find_moves",
+    "fused_moves",
     "fused_reductions",
     "is_well_levelled",
     "judge",
@@ -132,13 +135,15 @@ __all__ = [
     "serve_rank",
     "simulate_rendezvous",
     "step_times",
+    "used_elements",
 ]
 
 _HOMES = {
     "collhub_execution.data.element_types": "Array DTYPE_NAMES element_type",
     "collhub_execution.data.inputs": "block_elements exact_inputs random_inputs",
     "collhub_execution.data.memory": (
-        "RecordMoves all_outputs fill_rank find_moves fused_reductions step_times"
+        "RecordMoves all_outputs fill_rank find_moves fused_moves fused_reductions step_times "
+        "used_elements"
     ),
     "collhub_execution.data.reductions": "REDUCTIONS Reduction",
     "collhub_execution.judgement.bandwidth": "algorithm_bandwidth bus_bandwidth",
