@@ -71,7 +71,9 @@ class TensorMemory:
         if shared is not None and device.type == "cpu":
             self._memory = as_tensor(shared)
         self._reduction = _REDUCTIONS[task.reduce_op]
-        self.input = to_tensor(task.input).to(device)
+        # What is shared may be written, and is not: torch has no tensors for reading alone.
+        given = to_tensor(task.input) if shared is None else as_tensor(task.input)
+        self.input = given.to(device)
 
     def part(self, start: int, length: int) -> torch.Tensor:
         """A view."""

@@ -93,8 +93,6 @@ class JobFolder:
         # Only this user can write here; nothing of strangers is unpickled.
         places: _TaskPlaces = pickle.loads((self.folder / f"task.{rank}").read_bytes())
         arrays = self._arrays()
-        given = arrays["inputs"][places.inputs]
-        given.flags.writeable = False
         plan = places.task.plan
         log = RankLog(
             arrays["at"][rank : rank + 1],
@@ -102,7 +100,7 @@ class JobFolder:
             arrays["native"][:, :, rank],
             arrays["records"][:, plan.first_record : plan.first_record + len(plan.kind)],
         )
-        task = replace(places.task, input=given)
+        task = replace(places.task, input=arrays["inputs"][places.inputs])
         return RankPart(task, log, arrays["memory"][places.memory], arrays["ended"][rank:])
 
     def _arrays(self) -> dict[str, Array]:
