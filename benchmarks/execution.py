@@ -1,12 +1,13 @@
-"""Time the executors of this machine beside bare copies and adds, and beside torch's all-reduce.
+"""Time the executors of this machine beside bare copies and adds, and beside the peers' all-reduce.
 
-    python benchmarks/execution.py [--large] [--without-torch]
+    python benchmarks/execution.py [--large] [--without-torch] [--without-mpi]
 
 A line is one all-reduce of float32: the executor, the ranks, the size, the median of its repeats,
 and the same for what it is held against, both measured in this run. `bare`: numpy copies and adds
 of the ring, hand-written, on arrays made before. `gloo`: torch.distributed's own all_reduce with
-the backend gloo, one process a rank on this machine. Times move with what else the machine does;
-CPU seconds are those of this process.
+the backend gloo, one process a rank on this machine. `own`: the all-reduce of the library that
+carries the executor's messages, in the same processes on the same data. Times move with what else
+the machine does; CPU seconds are those of this process.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collhub_execution import block_counts, block_elements, exact_inputs, judge
 
 import hub_core
 from hub_core.model import Algorithm, ReduceOp
+from hub_core.plugin_api import ExecutionResult
 from hub_core.testing import (
     all_pairs_all_reduce,
     halving_doubling_all_reduce,
@@ -56,6 +58,11 @@ class BenchmarkLine:
 
 def executed(algorithm: Algorithm, size: int, name: str, repeats: int) -> Sequence[float]:
     """Times of the repeats; the result is checked."""
+    return checked_result(algorithm, size, name, repeats).repeat_times_s
+
+
+def checked_result(algorithm: Algorithm, size: int, name: str, repeats: int) -> ExecutionResult:
+    """The outcome of an executor, which is right."""
     blocks = block_counts(algorithm)
     elements = block_elements(blocks, size, FLOAT32)
     inputs = exact_inputs(blocks, elements, FLOAT32, ReduceOp.SUM)
@@ -70,7 +77,7 @@ def executed(algorithm: Algorithm, size: int, name: str, repeats: int) -> Sequen
         registry=REGISTRY,
     )
     assert judge(algorithm.collective, inputs, result.outputs, ReduceOp.SUM, True).is_right
-    return result.repeat_times_s
+    return result
 
 
 def bare_ring(num_ranks: int, size: int) -> Callable[[], float]:
@@ -189,6 +196,21 @@ def other(name: str, algorithm: Algorithm, size: int) -> BenchmarkLine:
     )
 
 
+def beside_own(name: str, algorithm_name: str, algorithm: Algorithm, size: int) -> BenchmarkLine:
+    """An executor on a message library beside that library's own all-reduce."""
+    start = time.process_time()
+    result = checked_result(algorithm, size, name, 3 * REPEATS)
+    return BenchmarkLine(
+        f"{name} {algorithm_name}",
+        algorithm.num_ranks,
+        size,
+        result.repeat_times_s,
+        "own",
+        result.native_times_s,
+        time.process_time() - start,
+    )
+
+
 def print_line(line: BenchmarkLine) -> None:
     ours, theirs = statistics.median(line.times_s), statistics.median(line.against_s)
     size = f"{line.size // MIB} MiB" if line.size >= MIB else f"{line.size // 1024} KiB"
@@ -209,8 +231,10 @@ def main() -> None:
     parser.add_argument(
         "--without-torch", action="store_true", help="leave out torch's own all-reduce"
     )
+    parser.add_argument("--without-mpi", action="store_true", help="leave out MPI's")
     arguments = parser.parse_args()
     has_torch = importlib.util.find_spec("torch") is not None and not arguments.without_torch
+    has_mpi = importlib.util.find_spec("mpi4py") is not None and not arguments.without_mpi
     versions = f"Python {platform.python_version()}, numpy {np.__version__}"
     print(f"{versions}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     ours = f"{'executor':24}{'ranks':>6}{'size':>9}{'median':>15}"
@@ -220,6 +244,12 @@ def main() -> None:
         print_line(against_bare(num_ranks, size))
     for size in (1024, MIB, 64 * MIB):
         print_line(shared(size, has_torch))
+    peers = [name for name, is_there in (("torch", has_torch), ("mpi", has_mpi)) if is_there]
+    for name in peers:
+        # Of few bytes the number of levels is what counts: 6 instead of 14.
+        print_line(beside_own(name, "halving-doubling", halving_doubling_all_reduce(8), 1024))
+        for size in (1024, 64 << 10, MIB, 64 * MIB):
+            print_line(beside_own(name, "ring", ring_all_reduce(8), size))
     for name, algorithm in (
         ("halving-doubling", halving_doubling_all_reduce(8)),
         ("all pairs", all_pairs_all_reduce(8)),

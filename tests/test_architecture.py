@@ -252,6 +252,25 @@ def test_checker_and_runtime_see_the_same_public_names(package: str) -> None:
     assert {name for _, name in homes} == set(module.__all__)
 
 
+def _started_pythons(file: Path) -> Iterator[str]:
+    """Source of every list of arguments that starts the interpreter of this process."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if not isinstance(node, ast.List | ast.Tuple):
+            continue
+        source = ast.unparse(node)
+        if any(ast.unparse(item) == "sys.executable" for item in node.elts):
+            yield source
+
+
+@pytest.mark.parametrize("folder", [CORE, *GUESTS], ids=lambda folder: str(folder.name))
+def test_python_is_started_without_the_working_folder_on_its_path(folder: Path) -> None:
+    sources = [folder] if folder == CORE else [folder / "src"]
+    files = [file for source in sources for file in source.rglob("*.py")]
+    commands = [command for file in files for command in _started_pythons(file)]
+    unsafe = [command for command in commands if "'-P'" not in command and "'-I'" not in command]
+    assert unsafe == []
+
+
 def test_package_imports_nothing_heavy() -> None:
     heavy = "('numpy', 'google', 'jsonschema', 'click')"
     script = f"import sys, hub_core; print(*(n for n in sys.modules if n.startswith({heavy})))"

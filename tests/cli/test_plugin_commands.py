@@ -191,6 +191,20 @@ def test_installation_that_pip_refuses_is_an_error(collhub: Collhub, tmp_path: P
     assert "error: pip ended with status 1" in err
 
 
+def test_a_folder_named_pip_in_the_working_folder_is_not_executed(
+    collhub: Collhub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = "import pathlib; pathlib.Path('executed').touch()\n"
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip" / "__init__.py").write_text(mark)
+    (tmp_path / "pip" / "__main__.py").write_text(mark)
+    monkeypatch.chdir(tmp_path)
+    code, _, err = collhub("plugins", "install", tmp_path / "nothing", "--", "--no-index")
+    assert code == ExitCode.PLUGIN
+    assert "error: pip ended with status 1" in err
+    assert not (tmp_path / "executed").exists()
+
+
 def test_pip_options_go_behind_two_hyphens(collhub: Collhub) -> None:
     code, _, err = collhub("plugins", "install", "--", "--user")
     assert code == ExitCode.USAGE

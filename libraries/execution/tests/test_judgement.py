@@ -18,7 +18,7 @@ from collhub_execution import (
 from collhub_execution.data.averages import averaged
 from collhub_execution.data.element_types import significand_bits
 from collhub_execution.data.inputs import is_exact
-from collhub_execution.judgement.definition import expected_outputs
+from collhub_execution.judgement.definition import expected_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,6 @@ from hub_core.model import (
     Contributions,
     CustomContract,
     ReduceOp,
-    UsageError,
 )
 from hub_core.testing import ring_all_reduce
 
@@ -57,9 +56,13 @@ def arrays(
 def test_every_collective_is_what_its_definition_says(kind: str) -> None:
     inputs, outputs = DEFINITIONS[kind]
     collective = Collective(CollectiveKind(kind), 2, 4, root=1 if kind in ROOTED else None)
-    found = expected_outputs(collective, arrays(inputs), ReduceOp.SUM, is_exact=True)
+    found = expected_parts(collective, arrays(inputs), ReduceOp.SUM, is_exact=True)
     assert found is not None
-    assert [None if one is None else one.values.tolist() for one in found] == list(outputs)
+    parts: list[list[int]] = [[], []]
+    for part in found:
+        assert part.start == len(parts[part.rank])
+        parts[part.rank] += part.wanted.values.tolist()
+    assert parts == [[] if output is None else output for output in outputs]
 
 
 @pytest.mark.parametrize(
@@ -77,10 +80,30 @@ def test_every_operator_is_what_its_name_says(
     op: ReduceOp, dtype: type, result: list[float]
 ) -> None:
     inputs = arrays(([-2, 4], [-5, 5]), dtype)
-    found = expected_outputs(Collective(CollectiveKind.ALL_REDUCE, 2, 2), inputs, op, is_exact=True)
+    found = expected_parts(Collective(CollectiveKind.ALL_REDUCE, 2, 2), inputs, op, is_exact=True)
     assert found is not None
-    assert found[0] is not None
-    assert found[0].values.tolist() == result
+    assert next(found).wanted.values.tolist() == result
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather", "all-to-all"])
+def test_a_wrong_element_is_found_in_any_part_of_a_large_output(kind: str) -> None:
+    collective = Collective(CollectiveKind(kind), 2, 2)
+    size = 3_000_000
+    inputs = [np.arange(size) + rank for rank in range(2)]
+    found = expected_parts(collective, inputs, ReduceOp.SUM, is_exact=True)
+    assert found is not None
+    units = collective.output_units().tolist()
+    block = size // int(collective.input_units()[0])
+    outputs = [np.zeros(unit * block, np.int64) for unit in units]
+    for part in found:
+        outputs[part.rank][part.start : part.start + part.wanted.values.size] = part.wanted.values
+    assert judge(collective, inputs, outputs, ReduceOp.SUM, True).is_right
+    for place in (0, (1 << 20) + 7, outputs[1].size - 1):
+        outputs[1][place] += 5
+        judgement = judge(collective, inputs, outputs, ReduceOp.SUM, True)
+        assert (judgement.is_right, judgement.max_abs_error) == (False, 5)
+        assert f"at element {place}, expected" in judgement.diagnostics[0].message
+        outputs[1][place] -= 5
 
 
 def custom(expected: Contributions | None) -> Collective:
@@ -194,13 +217,10 @@ def test_the_same_call_gives_the_same_inputs() -> None:
         assert all(same_bits(*pair) for pair in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("size", "cure"), [(100, "96B or 108B"), (1, "for example 12B"), (12 * 5 + 6, "60B or 72B")]
-)
-def test_sizes_that_do_not_divide_come_with_the_nearest_that_do(size: int, cure: str) -> None:
+@pytest.mark.parametrize(("size", "elements"), [(96, 8), (100, 8), (107, 8), (12, 1), (1, 1)])
+def test_sizes_are_rounded_down_to_whole_elements_in_every_block(size: int, elements: int) -> None:
     blocks = block_counts(ring_all_reduce(3))
-    with pytest.raises(UsageError, match=cure):
-        block_elements(blocks, size, np.dtype(np.float32))
+    assert block_elements(blocks, size, np.dtype(np.float32)) == elements
 
 
 @pytest.mark.parametrize(

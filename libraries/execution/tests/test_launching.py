@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -49,6 +50,26 @@ def test_launched_ranks_return_outputs_and_times(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_data_of_ranks_do_not_travel_through_files() -> None:
+    request = levelled_for(ring_all_reduce(4), in_place=True, elements=100_000)
+    on_disk: list[int] = []
+
+    def command(folder: Path) -> list[str]:
+        files = [path for path in folder.iterdir() if not path.is_symlink()]
+        on_disk.append(sum(path.stat().st_size for path in files))
+        return [sys.executable, str(PROGRAM), str(folder)]
+
+    assert is_right(request, launch(request, command).outputs)
+    assert on_disk[0] < request.inputs[0].nbytes / 10
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a name needs Linux")
+def test_no_descriptor_stays_open() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    threaded(levelled_for(ring_all_reduce(4), in_place=True))
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_deadlock_ends_in_time_with_the_position_of_every_rank() -> None:
     algorithm = ring_all_reduce(4)
     program = without_send(levelled_program(algorithm, True))
@@ -85,6 +106,55 @@ def test_a_program_that_ends_early_is_told_with_what_it_printed() -> None:
             levelled_for(ring_all_reduce(4), in_place=True),
             lambda folder: ["sh", "-c", "echo oh dear; exit 3"],
         )
+
+
+def test_a_program_that_ends_well_without_results_has_failed() -> None:
+    with pytest.raises(InputError, match=r"^a rank ended early: well done$"):
+        launch(
+            levelled_for(ring_all_reduce(4), in_place=True), lambda folder: ["echo", "well done"]
+        )
+
+
+def test_the_first_lines_that_a_launcher_prints_are_kept() -> None:
+    printed = "for i in 1 2 3 4 5 6 7 8 9; do echo line $i; echo ----; done; exit 1"
+    with pytest.raises(InputError, match=r"1 line 2 line 3 line 4 \.\.\. line 8 line 9"):
+        launch(
+            levelled_for(ring_all_reduce(4), in_place=True), lambda folder: ["sh", "-c", printed]
+        )
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
+def test_shared_memory_that_is_too_small_is_named_when_ranks_end_early() -> None:
+    request = levelled_for(ring_all_reduce(4), in_place=True)
+    with pytest.raises(InputError, match=r"/dev/shm has .* free, where the ranks may take"):
+        launch(request, lambda folder: ["false"], shared_bytes=1 << 60)
+    with pytest.raises(InputError, match=r"^a rank ended early \(status 1\)$"):
+        launch(request, lambda folder: ["false"], shared_bytes=1)
+
+
+def test_a_full_temporary_folder_is_named(tmp_path: Path) -> None:
+    # A file system of its own, so small that the tasks of 64 ranks do not fit.
+    mounted = f"mount -t tmpfs -o size=16k none {tmp_path}"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mounted], check=False).returncode:
+        pytest.skip("this user may not mount")
+    program = (
+        "from collhub_execution import launch\n"
+        "from collhub_execution.testing import levelled_for\n"
+        "from hub_core.model import UsageError\n"
+        "from hub_core.testing import ring_all_reduce\n"
+        "request = levelled_for(ring_all_reduce(64), in_place=True)\n"
+        "try:\n"
+        "    launch(request, lambda folder: ['true'])\n"
+        "except UsageError as error:\n"
+        "    print(error)\n"
+    )
+    command = ["unshare", "-rm", "sh", "-c", f'{mounted} && exec "$0" -c "$1"', sys.executable]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [*command, program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert f"meet in: {tmp_path}/collhub-job-" in done.stdout
+    assert "No space left on device; make room there, or set TMPDIR" in done.stdout
 
 
 def test_a_program_that_is_not_there_is_named() -> None:

@@ -22,7 +22,7 @@ from collhub_execution import (
 )
 from collhub_execution.testing import without_send
 
-from hub_core.model import InputError, StepKind, StepTableBuilder, UsageError
+from hub_core.model import Severity, UsageError
 from hub_core.testing import all_samples, ring_all_reduce
 
 SAMPLES = all_samples(4)
@@ -69,14 +69,23 @@ def test_what_cannot_be_is_refused(words: list[str], message: str) -> None:
         parsed(*words)
 
 
-def test_a_size_that_does_not_divide_is_named_after_what_cannot_run_at_any_size() -> None:
-    with pytest.raises(UsageError, match="not a whole number of float32 elements"):
-        RunSetup.of(ring_all_reduce(4), RunOptions(1000), "ring")
-    algorithm = ring_all_reduce(4)
-    builder = StepTableBuilder(4)
-    builder.add(1, StepKind.RECV, peer=0, dst_buffer=0, count=1)
-    with pytest.raises(InputError, match="nothing at rank 0"):
-        RunSetup.of(replace(algorithm, steps=builder.build()), RunOptions(1000), "ring")
+def test_a_size_that_does_not_divide_is_rounded_and_both_sizes_are_said() -> None:
+    setup = RunSetup.of(ring_all_reduce(4), RunOptions(1000), "ring")
+    assert (setup.asked_bytes, setup.collective_bytes) == (1000, 992)
+    (note,) = setup.notes()
+    assert (note.severity, note.code) == (Severity.NOTE, "size-rounded")
+    assert note.message.startswith("1000 bytes are no whole number of float32 elements")
+    assert note.message.endswith("992 bytes are run")
+
+
+def test_a_size_that_divides_is_not_commented() -> None:
+    assert RunSetup.of(ring_all_reduce(4), RunOptions(992), "ring").notes() == []
+
+
+def test_a_size_below_one_element_a_block_becomes_one_element() -> None:
+    setup = RunSetup.of(ring_all_reduce(4), RunOptions(1), "ring")
+    assert setup.collective_bytes == 16
+    assert "1 bytes are" in setup.notes()[0].message
 
 
 # ---- ranks that somebody else started ------------------------------------------------------------

@@ -18,7 +18,7 @@ from collhub_execution import (
     Post,
     PostLevel,
     RankEngine,
-    RankLog,
+    RankPart,
     RankTask,
     Waiting,
     run_task,
@@ -95,9 +95,11 @@ class ThreadTransport:
         self._world.barrier.wait()
 
 
-def thread_engine(task: RankTask, world: ThreadWorld) -> RankEngine[Array]:
+def thread_engine(
+    task: RankTask, world: ThreadWorld, memory: Array | None = None
+) -> RankEngine[Array]:
     """The engine of one thread."""
-    return RankEngine(NumpyMemory(task), ThreadTransport(task.plan.rank, world))
+    return RankEngine(NumpyMemory(task, memory), ThreadTransport(task.plan.rank, world))
 
 
 def main(folder: str, failing_rank: str = "") -> None:
@@ -105,10 +107,10 @@ def main(folder: str, failing_rank: str = "") -> None:
     job = JobFolder(Path(folder))
     world = ThreadWorld(job.num_tasks())
 
-    def run(task: RankTask, log: RankLog) -> Array:
-        if failing_rank and task.plan.rank == int(failing_rank):
+    def run(part: RankPart) -> Array:
+        if failing_rank and part.task.plan.rank == int(failing_rank):
             raise ArithmeticError("planted")
-        return run_task(task, thread_engine(task, world), log)
+        return run_task(part.task, thread_engine(part.task, world, part.memory), part.log)
 
     world.run(lambda rank: serve_rank(job, rank, run))
 

@@ -94,6 +94,60 @@ def test_lanes_and_channels_become_cpus_and_nics_on_request() -> None:
     assert "send 262144b to 1 tag 0 nic 0\n" in written(one_message(), nic="channel")
 
 
+def many_lanes(lanes: int, first: int = 0) -> Algorithm:
+    builder = StepTableBuilder(2)
+    place = {"src_buffer": Buffer.INPUT, "dst_buffer": Buffer.OUTPUT}
+    for lane in range(first, first + lanes):
+        builder.add(1, StepKind.COPY, count=1, lane=lane, **place)
+    return Algorithm(
+        Collective(CollectiveKind.ALL_REDUCE, 2, 4), builder.build(), np.zeros(2, np.int64)
+    )
+
+
+def cpus(text: str) -> list[int]:
+    return [int(line.split(" cpu ")[1]) for line in text.splitlines() if " cpu " in line]
+
+
+def test_255_lanes_are_255_cpus() -> None:
+    algorithm = many_lanes(255)
+    assert cpus(written(algorithm)) == [*range(255)]
+    assert "lane" not in {loss.feature for loss in write(algorithm, options()).losses}
+
+
+def test_lanes_that_8_bits_cannot_tell_apart_share_cpus_and_this_is_said() -> None:
+    algorithm = many_lanes(300)
+    assert cpus(written(algorithm)) == [*range(255), *range(45)]
+    (loss,) = [loss for loss in write(algorithm, options()).losses if loss.feature == "lane"]
+    assert loss.where == "45 steps"
+    assert "tells 255 cpus apart" in loss.consequence
+
+
+def test_few_lanes_with_large_numbers_keep_cpus_of_their_own() -> None:
+    assert cpus(written(many_lanes(3, first=1000))) == [0, 1, 2]
+
+
+def test_channels_that_8_bits_cannot_tell_apart_share_nics_and_this_is_said() -> None:
+    builder = StepTableBuilder(2)
+    for channel in range(256):
+        builder.add(0, StepKind.SEND, peer=1, channel=channel, count=1, src_buffer=Buffer.INPUT)
+        builder.add(1, StepKind.RECV, peer=0, channel=channel, count=1, dst_buffer=Buffer.OUTPUT)
+    collective = Collective(CollectiveKind.ALL_REDUCE, 2, 256)
+    algorithm = Algorithm(collective, builder.build(), np.zeros(2, np.int64))
+    result = write(algorithm, options(nic="channel"))
+    sends = [line for line in written(algorithm, nic="channel").splitlines() if " send " in line]
+    assert [int(line.split(" nic ")[1]) for line in sends] == [*range(255), 0]
+    assert [loss.where for loss in result.losses if loss.feature == "nic"] == ["2 messages"]
+
+
+def test_lines_may_end_as_on_windows() -> None:
+    text = written(ring_all_reduce(4))
+    windows = read_text(text.replace("\n", "\r\n"))
+    assert not set(windows.differences(read_text(text))) - {"provenance"}
+    with pytest.raises(InputError) as caught:
+        read_text("num_ranks 1\r\nrank 0 {\r\ncalc 5\r\nsend 8 to 0\r\n}\r\n")
+    assert caught.value.diagnostics[0].location.line == 4
+
+
 def test_messages_of_one_pair_get_tags_of_their_own() -> None:
     text = written(ring_all_reduce(4))
     tags = [line.split(" tag ")[1] for line in text.splitlines() if " send " in line]

@@ -105,8 +105,13 @@ def test_what_runs_with_buffers_runs_in_one_thread(
     program = levelled_program(algorithm, in_place)
     inputs = [np.arange(UNITS) * 7 + 100**rank for rank in range(algorithm.num_ranks)]
     request = LevelledRequest(algorithm, program, tuple(inputs), ReduceOp.SUM, BACKGROUND)
-    outputs = numpy_executor.run_in_one_thread(request).outputs
-    assert [output.tolist() for output in outputs] == eager(algorithm, order, in_place, inputs)
+    wanted = eager(algorithm, order, in_place, inputs)
+    # Move by move, reduced on the way where that holds, and by index.
+    for limit in (0, 1 << 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(numpy_executor, "_INDEXED_BYTES", limit)
+            outputs = numpy_executor.run_in_one_thread(request).outputs
+        assert [output.tolist() for output in outputs] == wanted
 
 
 @pytest.mark.parametrize("op", ReduceOp)
@@ -152,6 +157,50 @@ def test_moves_one_by_one_and_by_index_give_the_same(
         monkeypatch.setattr(numpy_executor, "_INDEXED_BYTES", limit)
         outputs.append(execute("numpy", request).outputs)
     assert all(np.array_equal(*pair) for pair in zip(*outputs, strict=True))
+
+
+@pytest.mark.parametrize("sample", sorted(SAMPLES))
+def test_what_is_reduced_on_the_way_has_the_bits_of_what_is_stored_first(
+    sample: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = SAMPLES[sample]
+    inputs = random_inputs(block_counts(algorithm), 90, np.dtype(np.float32), ReduceOp.SUM)
+    in_place = claimed_modes(algorithm)[0]
+    request = ExecutionRequest(algorithm, inputs, in_place, ReduceOp.SUM)
+    outputs = []
+    for limit in (0, 1 << 20):
+        monkeypatch.setattr(numpy_executor, "_INDEXED_BYTES", limit)
+        outputs.append(execute("numpy", request).outputs)
+    assert all(same_bits(*pair) for pair in zip(*outputs, strict=True))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are told by /proc")
+@both
+def test_a_run_takes_its_data_twice_and_little_more(name: str) -> None:
+    program = (
+        "import re, sys\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "import hub_core\n"
+        "from collhub_execution import RunOptions, RunSetup\n"
+        "from hub_core.testing import ring_all_reduce\n"
+        "def peak():\n"
+        "    status = Path('/proc/self/status').read_text()\n"
+        "    return int(re.search('VmHWM:\\\\s*([0-9]+)', status)[1]) << 10\n"
+        "def run(size):\n"
+        "    setup = RunSetup.of(ring_all_reduce(4), RunOptions(size), 'ring')\n"
+        "    inputs = setup.inputs()\n"
+        "    result = hub_core.execute(setup.algorithm, inputs, name=sys.argv[1])\n"
+        "    assert setup.judge(inputs, result.outputs).is_right\n"
+        "run(1 << 20)\n"
+        "before = peak()\n"
+        "run(64 << 20)\n"
+        "print(peak() - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, name], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) <= 2.1 * (4 * 64 << 20)
 
 
 @both

@@ -109,13 +109,6 @@ def test_a_collective_without_stated_result_is_run_and_not_judged(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (
-            ["--size", "1000B"],
-            2,
-            "1000 bytes are not a whole number of float32 elements in each of 4 chunks; "
-            "use a multiple",
-        ),
-        (["--size", "4B"], 2, "for example 16B"),
         (["--size", "64TiB"], 2, "4 ranks need 576 TiB of memory, this machine has"),
         ([], 2, "states no size; give one, for example --size 1MiB"),
         (
@@ -143,6 +136,17 @@ def test_a_bad_request_is_one_line(
     run = collhub("run", ring, *arguments)
     assert (run.code, run.out, len(run.error_lines)) == (code, "", 1)
     assert message in run.err
+
+
+@pytest.mark.parametrize("executor", ["numpy", "shared-memory"])
+def test_a_size_that_does_not_divide_is_rounded_down_and_said(
+    collhub, ring: Path, executor: str
+) -> None:
+    run = collhub("run", ring, "--size", "1001B", "--executor", executor, "--json")
+    assert (run.code, run.report()["ok"], run.report()["collective_bytes"]) == (0, True, 992)
+    (line,) = run.err.splitlines()
+    assert line.startswith("note: 1001 bytes are no whole number of float32 elements")
+    assert line.endswith("992 bytes are run")
 
 
 def test_a_race_is_refused_with_its_steps(collhub, racy: Path) -> None:

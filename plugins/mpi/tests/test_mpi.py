@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from collhub_execution.testing import LaunchedExecutor, request_for
+from collhub_execution.testing import LaunchedExecutor, request_for, write_traps
 from collhub_mpi import executor, health
 from collhub_mpi.options import MpiOptions
 
@@ -67,6 +67,16 @@ def test_other_element_types_and_operators_are_exact(
 
 
 @needs_mpi
+def test_modules_in_the_working_folder_are_not_executed(
+    ranks: LaunchedExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = write_traps(tmp_path, "mpi4py", "numpy", "collhub_mpi", "pickle")
+    monkeypatch.chdir(tmp_path)
+    ranks.check_result(SAMPLES["ring-all-reduce"], native_runs=2)
+    assert not mark.exists()
+
+
+@needs_mpi
 def test_a_deadlock_ends_within_the_limit_with_positions(ranks: LaunchedExecutor) -> None:
     ranks.check_deadlock(timeout_s=6.0, limit_s=20.0)
 
@@ -75,6 +85,12 @@ def test_a_deadlock_ends_within_the_limit_with_positions(ranks: LaunchedExecutor
 @needs_proc
 def test_a_rank_that_is_killed_ends_all(ranks: LaunchedExecutor) -> None:
     ranks.check_killed_rank(timeout_s=60.0, limit_s=40.0)
+
+
+@needs_mpi
+@needs_proc
+def test_ranks_listen_to_their_own_machine_alone(ranks: LaunchedExecutor) -> None:
+    assert ranks.foreign_listeners(seconds=3.0) == set()
 
 
 @needs_mpi
@@ -93,11 +109,11 @@ def test_script_runs_under_mpiexec(tmp_path: Path) -> None:
         [*command, "--size", "64KiB", "--json"], capture_output=True, check=True, timeout=60
     )
     assert json.loads(done.stdout)["ok"] is True
-    wrong = subprocess.run(
-        [*command, "--size", "65537B"], capture_output=True, check=False, timeout=60
+    rounded = subprocess.run(
+        [*command, "--size", "65551B", "--json"], capture_output=True, check=True, timeout=60
     )
-    assert wrong.returncode != 0
-    assert b"use a multiple of 16 bytes" in wrong.stderr
+    assert json.loads(rounded.stdout)["collective_bytes"] == 65536
+    assert rounded.stderr.count(b"65536 bytes are run") == 1
 
 
 def test_absent_mpi4py_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +138,18 @@ def test_open_mpi_is_told_to_take_more_ranks_than_cores(
     launcher.chmod(0o755)
     monkeypatch.setattr("shutil.which", lambda name, path=None: str(launcher))
     assert list(executor.found_launcher())[:2] == [str(launcher), "--oversubscribe"]
+
+
+def test_mpich_starts_ranks_without_listening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, forking = tmp_path / "mpiexec", tmp_path / "mpiexec.gforker"
+    launcher.write_text("#!/bin/sh\necho 'HYDRA build details:'\n")
+    launcher.chmod(0o755)
+    monkeypatch.setattr("shutil.which", lambda name, path=None: str(launcher))
+    assert executor.found_launcher() == [str(launcher)]
+    forking.touch()
+    assert executor.found_launcher() == [str(forking)]
 
 
 def test_doctor_tells_whether_mpi_is_there() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from collhub_execution import element_type, levelled_request, rank_tasks
-from collhub_execution.testing import LaunchedExecutor, request_for
+from collhub_execution.testing import LaunchedExecutor, request_for, write_traps
 from collhub_torch import health
 from collhub_torch.executor import execute, run_in_processes
 from collhub_torch.options import TorchOptions
@@ -107,6 +107,17 @@ def test_other_element_types_and_operators_are_exact(
 
 @needs_torch
 @slow
+def test_modules_in_the_working_folder_are_not_executed(
+    ranks: LaunchedExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = write_traps(tmp_path, "torch", "numpy", "collhub_torch", "pickle")
+    monkeypatch.chdir(tmp_path)
+    ranks.check_result(SAMPLES["ring-all-reduce"], native_runs=2)
+    assert not mark.exists()
+
+
+@needs_torch
+@slow
 def test_levels_may_be_batches() -> None:
     batching = executor_with(TorchOptions(batch=True))
     batching.check_result(SAMPLES["all-pairs-all-reduce"], native_runs=2)
@@ -124,6 +135,17 @@ def test_a_deadlock_ends_within_the_limit_with_positions(ranks: LaunchedExecutor
 def test_a_rank_that_is_killed_ends_all(ranks: LaunchedExecutor) -> None:
     error = ranks.check_killed_rank(timeout_s=120.0, limit_s=90.0)
     assert "was ended by signal 9" in error.diagnostics[0].message
+
+
+@needs_torch
+@slow
+@needs_proc
+def test_ranks_listen_to_their_own_machine_alone(
+    ranks: LaunchedExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a user has set for a cluster does not hold here.
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
+    assert ranks.foreign_listeners(seconds=8.0) == set()
 
 
 @needs_torch

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
         all_outputs,
         fill_rank,
         find_moves,
+        fused_moves,
         fused_reductions,
         step_times,
+        used_elements,
     )
     from collhub_execution.data.reductions import REDUCTIONS, Reduction
     from collhub_execution.judgement.bandwidth import algorithm_bandwidth, bus_bandwidth
     from collhub_execution.judgement.judge import Comparison, OutputJudgement, judge, same_bits
-    from collhub_execution.launching.job_folder import FAILED, JobFolder, serve_rank
+    from collhub_execution.launching.job_folder import FAILED, JobFolder, RankPart, serve_rank
     from collhub_execution.launching.launch import launch
     from collhub_execution.levelling.blocks import BlockCounts, block_counts
     from collhub_execution.levelling.levelled_program import levelled_program
@@ -86,6 +88,7 @@ __all__ = [
     "PostLevel",
     "RankEngine",
     "RankLog",
+    "RankPart",
     "RankPlans",
     "RankTask",
     "RecordKind",
@@ -109,6 +112,7 @@ __all__ = [
     "execute_levelled",
     "fill_rank",
     "find_moves",
+    "fused_moves",
     "fused_reductions",
     "is_well_levelled",
     "judge",
@@ -131,18 +135,20 @@ __all__ = [
     "serve_rank",
     "simulate_rendezvous",
     "step_times",
+    "used_elements",
 ]
 
 _HOMES = {
     "collhub_execution.data.element_types": "Array DTYPE_NAMES element_type",
     "collhub_execution.data.inputs": "block_elements exact_inputs random_inputs",
     "collhub_execution.data.memory": (
-        "RecordMoves all_outputs fill_rank find_moves fused_reductions step_times"
+        "RecordMoves all_outputs fill_rank find_moves fused_moves fused_reductions step_times "
+        "used_elements"
     ),
     "collhub_execution.data.reductions": "REDUCTIONS Reduction",
     "collhub_execution.judgement.bandwidth": "algorithm_bandwidth bus_bandwidth",
     "collhub_execution.judgement.judge": "Comparison OutputJudgement judge same_bits",
-    "collhub_execution.launching.job_folder": "FAILED JobFolder serve_rank",
+    "collhub_execution.launching.job_folder": "FAILED JobFolder RankPart serve_rank",
     "collhub_execution.launching.launch": "launch",
     "collhub_execution.levelling.blocks": "BlockCounts block_counts",
     "collhub_execution.levelling.levelled_program": "levelled_program",

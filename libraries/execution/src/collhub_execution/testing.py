@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ from collhub_execution.request_levelling import LevelledRequest, levelled_reques
 from hub_core.model import Algorithm, BoolArray, InputError, ReduceOp, group_pointer
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 from hub_core.testing import ring_all_reduce
+
+# Of /proc/net/tcp and tcp6: the state, and 127.0.0.1 and ::1 as little-endian machines write them.
+_LISTENING = "0A"
+_LOOPBACK = ("0100007F:", "00000000000000000000000001000000:")
 
 _NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
 
@@ -88,6 +93,14 @@ def claimed_modes(algorithm: Algorithm) -> list[bool]:
     return [in_place for in_place, is_claimed in claims.items() if is_claimed]
 
 
+def write_traps(folder: Path, *modules: str) -> Path:
+    """Modules that leave a mark when they are imported; the path of the mark."""
+    mark = folder / "executed"
+    for module in modules:
+        (folder / f"{module}.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    return mark
+
+
 def processes_running(module: str) -> list[int]:
     """Python processes of `python -m MODULE`, ascending; only where the system has /proc."""
     found = []
@@ -101,6 +114,24 @@ def processes_running(module: str) -> list[int]:
         if module.encode() in words and not is_launcher:
             found.append(int(process.name))
     return sorted(found)
+
+
+def foreign_listeners(processes: Iterable[int]) -> set[str]:
+    """Addresses other than loopback on which processes listen, as /proc/net writes them."""
+    own = set()
+    for process in processes:
+        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+            with suppress(OSError):
+                own.add(os.readlink(descriptor))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            columns = line.split()
+            address, state, inode = columns[1], columns[3], columns[9]
+            is_own = state == _LISTENING and f"socket:[{inode}]" in own
+            if is_own and not address.startswith(_LOOPBACK):
+                found.add(address)
+    return found
 
 
 def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
@@ -161,16 +192,39 @@ class LaunchedExecutor:
         assert error.diagnostics[0].code == "rank-died"
         return error
 
+    def foreign_listeners(self, *, seconds: float) -> set[str]:
+        """Addresses other than loopback on which ranks listen while they run."""
+        program = levelled_program(ring_all_reduce(4), in_place=True)
+        found: set[str] = set()
+
+        def look() -> None:
+            self._wait_for_ranks(program.num_ranks)
+            deadline = time.monotonic() + seconds
+            # Sockets come and go while ranks start: all that are ever there count.
+            while time.monotonic() < deadline:
+                found.update(foreign_listeners(processes_running(self.module)))
+                time.sleep(0.05)
+            self._kill_one(program.num_ranks)
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        self._failure(program, timeout_s=60.0, repeats=100000)
+        looking.join()
+        return found
+
     def leaves_nothing(self, limit_s: float) -> bool:
         """Whether all processes of ranks are gone."""
         return wait_until(lambda: not processes_running(self.module), limit_s)
 
     def _kill_one(self, ranks: int) -> None:
         """Kill a rank as soon as all are there."""
-        wanted = ranks + self.helpers
-        if wait_until(lambda: len(processes_running(self.module)) >= wanted, 60.0):
+        if self._wait_for_ranks(ranks):
             # The youngest is a rank: helpers start ranks.
             os.kill(processes_running(self.module)[-1], signal.SIGKILL)
+
+    def _wait_for_ranks(self, ranks: int) -> bool:
+        wanted = ranks + self.helpers
+        return wait_until(lambda: len(processes_running(self.module)) >= wanted, 60.0)
 
     def _failure(
         self, program: LevelledProgram, *, timeout_s: float, repeats: int = 1

@@ -8,6 +8,7 @@ import numpy as np
 
 from collhub_goal.options import GoalWriteOptions
 from collhub_goal.read import algorithm_of
+from collhub_goal.resources import MOST_RESOURCES, cpus_of, nics_of
 from collhub_goal.schedule import GoalSchedule
 from collhub_goal.tags import tags_of
 from hub_core.model import Algorithm, BoolArray, Loss, StepKind, StepTable
@@ -45,6 +46,11 @@ _OF_MODEL: Sequence[tuple[str, str, frozenset[str]]] = (
     ("extensions", "there is no place for them", frozenset({"extensions"})),
 )
 
+_RENUMBERED = (
+    f"LogGOPSim tells {MOST_RESOURCES} {{0}}s apart, so those of each rank are numbered anew, "
+    f"and where a rank has more {{1}} than that, some share a {{0}}"
+)
+
 
 def losses_of(
     algorithm: Algorithm, schedule: GoalSchedule, options: GoalWriteOptions
@@ -77,9 +83,7 @@ def _losses_of_steps(steps: StepTable, options: GoalWriteOptions) -> Iterator[Lo
             f"{controls} dependencies",
             "every dependency is written as requires, and read back as data",
         )
-    lanes = np.count_nonzero(steps.lane >= 0)
-    if lanes and options.cpu != "lane":
-        yield Loss("lane", f"{lanes} steps", "not written, as the option cpu asks")
+    yield from _losses_of_resources(steps, options)
     untimed = np.count_nonzero(_has_untimed_work(steps))
     if untimed:
         yield Loss(
@@ -88,6 +92,21 @@ def _losses_of_steps(steps: StepTable, options: GoalWriteOptions) -> Iterator[Lo
             "local work without a stated time takes that of its bytes, "
             "or 1 ns where no bandwidth is given",
         )
+
+
+def _losses_of_resources(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
+    """Lanes and channels that are not told apart by the cpus and nics of the schedule."""
+    has_lane = steps.lane >= 0
+    lanes = np.count_nonzero(has_lane)
+    if lanes and options.cpu != "lane":
+        yield Loss("lane", f"{lanes} steps", "not written, as the option cpu asks")
+    elif renumbered := np.count_nonzero(has_lane & (cpus_of(steps, options) != steps.lane)):
+        yield Loss("lane", f"{renumbered} steps", _RENUMBERED.format("cpu", "lanes"))
+    is_message = steps.sends | steps.receives
+    is_moved = is_message & (nics_of(steps, options) != steps.channel)
+    if options.nic == "channel" and is_moved.any():
+        where = f"{np.count_nonzero(is_moved)} messages"
+        yield Loss("nic", where, _RENUMBERED.format("nic", "channels"))
 
 
 def _has_untimed_work(steps: StepTable) -> BoolArray:

@@ -48,7 +48,8 @@ def parse(content: bytes, file: str) -> GoalSchedule:
             location=Location(file),
             code="too-large",
         )
-    text = _without_comments(content, file)
+    # Lines may end as on Windows; their numbers stay.
+    text = _without_comments(content.replace(b"\r\n", b"\n"), file)
     num_ranks, place = _head(text, file)
     columns = _ScheduleColumns(file, num_ranks)
     line = 1 + text.count(b"\n", 0, place)

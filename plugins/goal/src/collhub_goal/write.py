@@ -9,6 +9,7 @@ import numpy as np
 
 from collhub_goal.losses import losses_of
 from collhub_goal.options import GoalWriteOptions
+from collhub_goal.resources import cpus_of, nics_of
 from collhub_goal.schedule import GoalOperation, GoalSchedule
 from collhub_goal.tags import tags_of
 from collhub_goal.text import goal_text
@@ -72,8 +73,8 @@ def schedule_of(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> G
         peer=np.where(is_message, steps.peer[step], -1).astype(np.int64),
         tag=np.where(is_message, tags[step], 0),
         # A calc of a fused step runs on the cpu of its recv.
-        cpu=_cpus(steps, options)[step],
-        nic=np.where(is_message, _nics(steps, options)[step], -1),
+        cpu=cpus_of(steps, options)[step],
+        nic=np.where(is_message, nics_of(steps, options)[step], -1),
         line=np.full(len(step), -1, np.int64),
         parent=parent,
         child=child,
@@ -92,22 +93,6 @@ def _sizes(algorithm: Algorithm, size: int) -> Int64Array:
             cure="choose a smaller size",
         )
     return message_bytes(size, unit_count, count)
-
-
-def _cpus(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
-    """Number of the cpu of every step, -1 where none is stated."""
-    # A cpu of GOAL does one thing at a time, as a thread block does.
-    if options.cpu == "lane":
-        return np.maximum(steps.lane, -1).astype(np.int64)
-    return np.full(len(steps), -1, np.int64)
-
-
-def _nics(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
-    """Number of the nic of every message, -1 where none is stated."""
-    # Messages of one nic go one after the other, as those of a channel do in NCCL's runtimes.
-    if options.nic == "channel":
-        return steps.channel.astype(np.int64)
-    return np.full(len(steps), -1, np.int64)
 
 
 @dataclass(frozen=True, slots=True)

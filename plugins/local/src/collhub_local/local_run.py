@@ -37,6 +37,7 @@ class LocalRun:
     def findings(self) -> list[Diagnostic]:
         """What the user should know, errors last."""
         return [
+            *self.setup.notes(),
             *self._remarks(),
             *self.result.diagnostics,
             *self.outcome.judgement.diagnostics,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ from collhub_execution import (
     execute_levelled,
     fill_rank,
     find_moves,
+    fused_moves,
+    fused_reductions,
     run_order,
     step_times,
+    used_elements,
 )
 
 from hub_core.model import InputError, Int64Array, expanded_ranges, row_pointer
@@ -51,7 +55,7 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
     """Run a levelled request; see `execute`."""
     order = run_order(request.algorithm, request.program)
     memory = np.empty(request.flat_size, request.dtype)
-    run = _runner(request, order, memory)
+    runner = _runner(request, order, memory)
     deadline = time.monotonic() + request.timeout_s
     times = []
     starts = ends = None
@@ -59,9 +63,9 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
     with np.errstate(all="ignore"):
         for _ in range(request.warmups + request.repeats):
             _refuse_late(request, deadline)
-            _fill_all(memory, request)
+            _fill_all(memory, request, runner.used)
             start = time.perf_counter()
-            run()
+            runner.run()
             times.append(time.perf_counter() - start)
         if request.wants_step_times:
             starts, ends = _run_timed(request, order.records, memory)
@@ -80,14 +84,27 @@ def _refuse_late(request: LevelledRequest, deadline: float) -> None:
         raise InputError(message, cure="allow more time", code="timeout")
 
 
-def _fill_all(memory: Array, request: LevelledRequest) -> None:
-    """The state before a run."""
-    for rank in range(request.program.num_ranks):
-        fill_rank(memory, request, rank)
+def _fill_all(memory: Array, request: LevelledRequest, used: Sequence[int | None]) -> None:
+    """The state before a run; `used`: elements of every rank, see `fill_rank`."""
+    for rank, used_by_rank in enumerate(used):
+        fill_rank(memory, request, rank, used_by_rank)
 
 
-def _runner(request: LevelledRequest, order: RunOrder, memory: Array) -> Callable[[], None]:
-    """One run of all moves, in the way that suits their size."""
+def _whole(request: LevelledRequest) -> Sequence[int | None]:
+    """All of the memory of every rank, for `_fill_all`."""
+    return [None] * request.program.num_ranks
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """One run of all moves, and the elements of every rank's memory that it uses."""
+
+    run: Callable[[], None]
+    used: Sequence[int | None]
+
+
+def _runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner:
+    """The moves in the way that suits their size."""
     reduction = REDUCTIONS[request.reduce_op]
     # Small moves cost more as calls of numpy than as bytes: then one call a batch wins.
     blocks = request.program.count[order.records]
@@ -96,9 +113,13 @@ def _runner(request: LevelledRequest, order: RunOrder, memory: Array) -> Callabl
     if mean_bytes < _INDEXED_BYTES and int(blocks.sum()) < _MAX_INDEXED_BLOCKS:
         batches = _index_batches(find_moves(request.program, 1), order)
         rows = memory.reshape(-1, request.elements)
-        return lambda: _run_indexed(rows, batches, reduction)
-    moves = _listed(find_moves(request.program, request.elements), order.records)
-    return lambda: _run_singly(memory, moves, reduction)
+        return _Runner(lambda: _run_indexed(rows, batches, reduction), _whole(request))
+    # A message that is only reduced is reduced out of the sender's memory: it needs no slot.
+    moves = find_moves(request.program, request.elements)
+    moves, is_done = fused_moves(moves, fused_reductions(request))
+    listed = _listed(moves, order.records[~is_done[order.records]])
+    used = used_elements(request.program, moves, is_done, request.elements)
+    return _Runner(lambda: _run_singly(memory, listed, reduction), used.tolist())
 
 
 def _listed(moves: RecordMoves, records: Int64Array) -> list[_Move]:
@@ -155,7 +176,7 @@ def _run_timed(
     request: LevelledRequest, records: Int64Array, memory: Array
 ) -> tuple[Int64Array, Int64Array]:
     """One more run, timed move by move; both ends of a message take as long as its copy."""
-    _fill_all(memory, request)
+    _fill_all(memory, request, _whole(request))
     program, reduction = request.program, REDUCTIONS[request.reduce_op]
     # One look at the clock a move: the end of one is the start of the next.
     clock = [time.perf_counter_ns()]

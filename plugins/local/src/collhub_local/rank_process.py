@@ -74,9 +74,8 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
     try:
         # A child of a fork has everything; nothing is sent to it.
         task = rank_task(request, plans.plan(rank))
-        own = request.program.rank_memory(rank)
-        elements = request.elements
-        memory = NumpyMemory(task, board.memory[own.start * elements : own.stop * elements])
+        first = request.program.rank_memory(rank).start * request.elements
+        memory = NumpyMemory(task, board.memory[first : first + task.plan.memory_size])
         log = _log(task, board)
         transport = SharedMemoryTransport(board, plans, memory, task, log)
         run_task(task, RankEngine(memory, transport), log)

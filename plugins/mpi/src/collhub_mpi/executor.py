@@ -15,6 +15,7 @@ from pathlib import Path
 from collhub_execution import LevelledRequest, execute_levelled, launch
 
 from collhub_mpi.options import MpiOptions
+from collhub_mpi.segments import segments_removed
 from hub_core.model import PluginError
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 
@@ -22,6 +23,20 @@ INSTALL = "python -m pip install mpi4py mpich"
 
 _CURE = f"{INSTALL}; the executor numpy works without it"
 _VERSION_TIMEOUT_S = 20.0
+
+# Of Open MPI 5; MPICH 5 takes 3 MiB a rank.
+_SEGMENT_BYTES = 16 << 20
+
+# Ranks of one machine need no network: they listen to nobody, or to their own machine alone.
+_ON_ONE_MACHINE = {
+    # UCX, of which MPICH and Open MPI are users.
+    "UCX_TLS": "sm,self",
+    # libfabric, of which MPICH is a user.
+    "FI_TCP_IFACE": "lo",
+    "FI_SOCKETS_IFACE": "lo",
+    # Open MPI.
+    "OMPI_MCA_btl": "^tcp",
+}
 
 
 def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
@@ -41,9 +56,12 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
 
     def command(folder: Path) -> list[str]:
         """One process a rank, each with a Python of its own."""
-        return [*start, sys.executable, "-m", "collhub_mpi.rank", str(folder)]
+        # -P: files of the working folder, such as an mpi4py.py, are not to be imported.
+        return [*start, sys.executable, "-P", "-m", "collhub_mpi.rank", str(folder)]
 
-    return launch(request, command)
+    with segments_removed():
+        shared_bytes = _SEGMENT_BYTES * request.program.num_ranks
+        return launch(request, command, _ON_ONE_MACHINE, shared_bytes)
 
 
 def found_launcher() -> Sequence[str]:
@@ -58,6 +76,10 @@ def found_launcher() -> Sequence[str]:
         message = "the executor mpi needs mpiexec, which is not on the path"
         raise PluginError(message, cure=_CURE, code="no-mpiexec")
     printed = _printed_version(found)
+    forking = Path(found).with_name("mpiexec.gforker")
+    if b"HYDRA" in printed and forking.exists():
+        # MPICH's other launcher only forks, and listens on no port.
+        return [str(forking)]
     if b"Open MPI" not in printed and b"OpenRTE" not in printed:
         return [found]
     # Open MPI counts cores, and refuses the super-user, unless told otherwise.

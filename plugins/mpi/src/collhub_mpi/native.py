@@ -31,8 +31,7 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
     if run is None or dtype.name not in _KNOWN_TO_MPI:
         return None
     target = np.empty(task.plan.output_size, dtype)
-    # A copy: MPI is given arrays that may be written.
-    arrays = _NativeArrays(world, task, np.array(task.input), target)
+    arrays = _NativeArrays(world, task, task.input, target)
 
     def fill() -> None:
         # The others write all of their target in every run.

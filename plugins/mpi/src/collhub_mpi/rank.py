@@ -6,10 +6,11 @@ import os
 import sys
 from pathlib import Path
 
-from collhub_execution import FAILED, JobFolder, RankLog, RankTask, run_task, serve_rank
+from collhub_execution import FAILED, JobFolder, RankPart, run_task, serve_rank
 from mpi4py import MPI
 
 from collhub_mpi.engine import Array, mpi_engine
+from collhub_mpi.segments import drop_names
 from hub_core.model import PluginError
 
 
@@ -18,7 +19,8 @@ def main() -> int:
     # Which rank this is, MPI knows; the folder has a task for each.
     job, world = JobFolder(Path(sys.argv[1])), MPI.COMM_WORLD
     try:
-        serve_rank(job, world.rank, lambda task, log: _run(task, log, world))
+        drop_names(world)
+        serve_rank(job, world.rank, lambda part: _run(part, world))
     except BaseException:
         # Without this, MPI would wait for the other ranks at the end of the process. The failure is
         # in the folder.
@@ -26,8 +28,9 @@ def main() -> int:
     return 0
 
 
-def _run(task: RankTask, log: RankLog, world: MPI.Intracomm) -> Array:
+def _run(part: RankPart, world: MPI.Intracomm) -> Array:
     """Run the task, if MPI is the one whose launcher started this process."""
+    task = part.task
     if world.size != task.plan.num_ranks:
         # Ranks of another MPI's launcher each believe to be alone.
         message = (
@@ -36,7 +39,7 @@ def _run(task: RankTask, log: RankLog, world: MPI.Intracomm) -> Array:
         )
         cure = "name the launcher of the same MPI: -O launcher=mpiexec.mpich"
         raise PluginError(message, cure=cure, code="other-mpi")
-    return run_task(task, mpi_engine(task, world), log)
+    return run_task(task, mpi_engine(task, world, part.memory), part.log)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,13 @@ _REDUCTIONS: dict[ReduceOp, Callable[..., object]] = {
 
 
 def torch_engine(
-    task: RankTask, device: torch.device, is_batched: bool
+    task: RankTask, device: torch.device, is_batched: bool, shared: Array | None = None
 ) -> RankEngine[torch.Tensor]:
-    """Memory and transport of a rank on its device, and torch's own collectives."""
-    memory = TensorMemory(task, device)
+    """Memory and transport of a rank on its device, and torch's own collectives.
+
+    `shared`: memory of the machine for a rank on the CPU to use, in place of its own.
+    """
+    memory = TensorMemory(task, device, shared)
     # NCCL has one queue for all messages of a rank: those of a level must start together, or two
     # ranks that both send first wait for each other.
     transport = TorchTransport(is_batched or device.type == "cuda")
@@ -38,10 +41,15 @@ def torch_engine(
 
 def to_tensor(array: Array) -> torch.Tensor:
     """A copy of an array as a tensor on the CPU."""
+    return as_tensor(np.array(array))
+
+
+def as_tensor(array: Array) -> torch.Tensor:
+    """An array that may be written as a tensor on the same memory."""
     if array.dtype.name == "bfloat16":
         # numpy has this type from another package, which torch does not know: by its bits.
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(np.array(array))
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
@@ -54,14 +62,18 @@ def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
 class TensorMemory:
     """The `EngineMemory` of a rank: one tensor of `task.plan.memory_size` elements."""
 
-    def __init__(self, task: RankTask, device: torch.device) -> None:
+    def __init__(self, task: RankTask, device: torch.device, shared: Array | None = None) -> None:
         # A fill is a copy on the device: nothing crosses the bus between two runs.
         self._device = device
         self._dtype = task.input.dtype
         self._background = to_tensor(np.full(1, task.background)).to(device)
-        self._memory = self._background.repeat(task.plan.memory_size)
+        self._memory = self._background.new_empty(task.plan.memory_size)
+        if shared is not None and device.type == "cpu":
+            self._memory = as_tensor(shared)
         self._reduction = _REDUCTIONS[task.reduce_op]
-        self.input = to_tensor(task.input).to(device)
+        # What is shared may be written, and is not: torch has no tensors for reading alone.
+        given = to_tensor(task.input) if shared is None else as_tensor(task.input)
+        self.input = given.to(device)
 
     def part(self, start: int, length: int) -> torch.Tensor:
         """A view."""
@@ -96,25 +108,32 @@ class TorchTransport:
     """Messages of torch.distributed, one by one or the messages of a level as a batch."""
 
     def __init__(self, is_batched: bool) -> None:
-        self._is_batched = is_batched
+        self._start = _start_batch if is_batched else _start_each
+        self._posted: Sequence[Waiting] = ()
 
     def prepare(
         self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
     ) -> PostLevel:
         """Posting starts all; receives first, so that messages find their place."""
         # Both functions take (tensor, peer, tag=...), and `P2POp` wants the function itself.
-        ends = [(dist.irecv, post) for post in receives]
+        ends: _Ends = [(dist.irecv, post) for post in receives]
         ends += [(dist.isend, post) for post in sends]
-        if self._is_batched:
-            return lambda: _start_batch(ends)
-        return lambda: _start_each(ends)
+        return lambda: self._post(ends)
+
+    def _post(self, ends: _Ends) -> Sequence[Waiting]:
+        """Start the messages of a level."""
+        posted = self._start(ends)
+        # Those of the level before go only now: to free a message of gloo before the next is on its
+        # way makes short levels two to four times slower (torch 2.13).
+        self._posted = posted
+        return posted
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         dist.barrier()
 
 
-_Ends = Sequence[tuple[Callable[..., dist.Work | None], Post[torch.Tensor]]]
+_Ends = list[tuple[Callable[..., dist.Work | None], Post[torch.Tensor]]]
 
 
 def _start_each(ends: _Ends) -> Sequence[Waiting]:

@@ -36,7 +36,8 @@ def run_in_processes(request: LevelledRequest, options: TorchOptions) -> Executi
 
     def command(folder: Path) -> list[str]:
         """One program for all ranks: torch is imported once, and forked."""
-        program = [sys.executable, "-m", "collhub_torch.rank", str(folder)]
+        # -P: files of the working folder, such as a torch.py, are not to be imported.
+        program = [sys.executable, "-P", "-m", "collhub_torch.rank", str(folder)]
         batch = ["--batch"] if options.batch else []
         return [*program, f"--device={options.device}", *batch]
 

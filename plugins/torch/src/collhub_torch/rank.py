@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import torch
 import torch.distributed as dist
-from collhub_execution import FAILED, JobFolder, RankLog, RankTask, run_task, serve_rank
+from collhub_execution import FAILED, JobFolder, RankPart, run_task, serve_rank
 
 from collhub_torch.engine import Array, torch_engine
 from collhub_torch.group import RankPlace, join
@@ -51,23 +51,24 @@ def _forked(job: JobFolder, rank: int, options: TorchOptions) -> int:
         return process
     status = FAILED
     try:
-        serve_rank(job, rank, lambda task, log: _run(job, task, log, options))
+        serve_rank(job, rank, lambda part: _run(job, part, options))
         status = 0
     finally:
         # The failure is in the folder; threads of gloo need no farewell.
         os._exit(status)
 
 
-def _run(job: JobFolder, task: RankTask, log: RankLog, options: TorchOptions) -> Array:
+def _run(job: JobFolder, part: RankPart, options: TorchOptions) -> Array:
     """Join the others, run the task, leave."""
     if sys.platform == "linux":
-        # All ranks are on this machine, whatever its name resolves to.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        # All ranks are on this machine, whatever its name resolves to, and listen to it alone.
+        os.environ.update(GLOO_SOCKET_IFNAME="lo", NCCL_SOCKET_IFNAME="lo")
+    task = part.task
     # All ranks are on one machine, so that numbers there are numbers everywhere.
     rank, ranks = task.plan.rank, task.plan.num_ranks
     place = RankPlace(rank, ranks, local_rank=rank, local_ranks=ranks)
     device = join(options.device, place, f"file://{job.folder / 'rendezvous'}")
-    output = run_task(task, torch_engine(task, device, options.batch), log)
+    output = run_task(task, torch_engine(task, device, options.batch, part.memory), part.log)
     dist.destroy_process_group()
     return output
 

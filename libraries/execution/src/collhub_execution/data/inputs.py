@@ -9,7 +9,7 @@ import numpy as np
 
 from collhub_execution.data.element_types import Array, is_floating, significand_bits
 from collhub_execution.levelling.blocks import BlockCounts
-from hub_core.model import ReduceOp, UsageError
+from hub_core.model import ReduceOp
 
 # Prime, so that no shift by whole blocks of a usual size maps the pattern onto itself.
 _TILE = 65521
@@ -22,23 +22,12 @@ _TileMaker = Callable[[np.random.Generator, int], Array]
 
 
 def block_elements(blocks: BlockCounts, collective_bytes: int, dtype: np.dtype[Any]) -> int:
-    """Elements of a block where the full buffer has `collective_bytes`.
+    """Elements of a block where the full buffer has about `collective_bytes`.
 
-    Raises `UsageError` with the nearest sizes that fit unless that is a whole number.
+    Rounded down, as nccl-tests do, to whole elements in every block; but at least one of them, as
+    empty blocks would show nothing.
     """
-    block_bytes, rest = divmod(collective_bytes, blocks.full_buffer)
-    if not rest and block_bytes and block_bytes % dtype.itemsize == 0:
-        return block_bytes // dtype.itemsize
-    # The sizes that fit are the multiples of one element a block.
-    step = blocks.full_buffer * dtype.itemsize
-    below = collective_bytes // step
-    sizes = [f"{step * factor}B" for factor in (below, below + 1) if factor]
-    raise UsageError(
-        f"{collective_bytes} bytes are not a whole number of {dtype.name} elements "
-        f"in each of {blocks.full_buffer} chunks",
-        cure=f"use a multiple of {step} bytes, for example {' or '.join(sizes)}",
-        code="indivisible-size",
-    )
+    return max(1, collective_bytes // (blocks.full_buffer * dtype.itemsize))
 
 
 def is_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:

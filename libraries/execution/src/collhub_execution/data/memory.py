@@ -80,12 +80,54 @@ def _is_through_slot(
     return is_slot
 
 
-def fill_rank(memory: Array, request: LevelledRequest, rank: int) -> None:
-    """Put a rank's memory in the state before a run: INPUT, and the background elsewhere."""
+def fused_moves(moves: RecordMoves, fused: Int64Array) -> tuple[RecordMoves, BoolArray]:
+    """The moves in which receives do the reductions of `fused`, and which of all records are done.
+
+    `fused`: see `fused_reductions`.
+    """
+    receives = np.flatnonzero(fused >= 0)
+    reductions = fused[receives]
+    destination, reduces = moves.destination.copy(), moves.reduces.copy()
+    destination[receives] = moves.destination[reductions]
+    reduces[receives] = True
+    is_done = np.zeros(len(fused), np.bool_)
+    is_done[reductions] = True
+    return RecordMoves(moves.source, destination, moves.length, reduces), is_done
+
+
+def used_elements(
+    program: LevelledProgram, moves: RecordMoves, is_done: BoolArray, elements: int
+) -> Int64Array:
+    """How many elements of its memory each rank uses, from the first on, int64[num_ranks].
+
+    Slots whose reductions are done on the way stand at the end, and nobody touches them. `moves`,
+    `is_done`: by record; `elements`: of a block.
+    """
+    base, size = program.layout.base, program.layout.size
+    outer = [Buffer.INPUT, Buffer.OUTPUT]
+    ends = (base + size)[:, outer].max(axis=1) * elements
+    # The region that a RECV reads is its sender's, and so is the end of its SEND.
+    is_receive = program.kind == RecordKind.RECV
+    is_unread = is_receive | is_done | (moves.source < 0)
+    is_unwritten = is_done | (moves.destination < 0)
+    read = np.where(is_unread, 0, moves.source + moves.length)
+    written = np.where(is_unwritten, 0, moves.destination + moves.length)
+    np.maximum.at(ends, program.rank, np.maximum(read, written))
+    found: Int64Array = ends - base.min(axis=1) * elements
+    return found
+
+
+def fill_rank(memory: Array, request: LevelledRequest, rank: int, used: int | None = None) -> None:
+    """Put a rank's memory in the state before a run: INPUT, and the background elsewhere.
+
+    `used`: how many of its elements are, from the first on, None for all.
+    """
     # The background first: in place, INPUT may lie inside OUTPUT.
     elements = request.elements
     own = request.program.rank_memory(rank)
-    memory[own.start * elements : own.stop * elements] = request.background
+    first = own.start * elements
+    end = own.stop * elements if used is None else first + used
+    memory[first:end] = request.background
     start = int(request.program.layout.base[rank, Buffer.INPUT]) * elements
     values = request.inputs[rank]
     memory[start : start + values.size] = values

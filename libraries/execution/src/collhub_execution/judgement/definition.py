@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -21,10 +21,13 @@ from hub_core.model import (
     ReduceOp,
 )
 
+# Elements that are reduced at once: what they take is small beside the data of a run.
+_PART = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedOutput:
-    """OUTPUT of a rank by definition.
+    """OUTPUT of a rank, or a part of it, by definition.
 
     `values`: of the dtype of the inputs where there is no bound, else wider. `bound`: on the
     rounding errors of any order of reduction, None for none. `is_stated`: which elements must hold
@@ -62,7 +65,7 @@ class _Arithmetic:
         return self._rounded(parts, function)
 
     def _rounded(self, parts: Sequence[Array], function: Callable[..., Array]) -> ExpectedOutput:
-        """The total in a wider type, and the bound that `expected_outputs` states."""
+        """The total in a wider type, and the bound that `expected_parts` states."""
         dtype = parts[0].dtype
         # The reference's own rounding must not matter: float64 is judged in extended precision.
         wide = np.longdouble if dtype.itemsize == 8 else np.float64
@@ -81,59 +84,84 @@ class _Arithmetic:
         return divided(total, count) if self.op is ReduceOp.AVG else total
 
 
-def expected_outputs(
-    collective: Collective, inputs: Sequence[Array], op: ReduceOp, is_exact: bool
-) -> list[ExpectedOutput | None] | None:
-    """What every rank must hold; None for a rank that nothing is promised to.
+@dataclass(frozen=True, slots=True)
+class ExpectedPart:
+    """What OUTPUT of a rank must hold from the element `start` on."""
 
-    None at all for a contract without result. `is_exact`: reductions are exact in any order, so
-    that nothing is rounded. Else, for floating-point sums and products of k contributions, the
-    bound is k eps sum |x|, or k eps |product| (Higham, Accuracy and Stability of Numerical
-    Algorithms, sections 3.1 and 4.2), eps being the distance from 1 to the next number: twice what
-    k - 1 roundings and the division of an average need to first order.
+    rank: int
+    start: int
+    wanted: ExpectedOutput
+
+
+def expected_parts(
+    collective: Collective, inputs: Sequence[Array], op: ReduceOp, is_exact: bool
+) -> Iterator[ExpectedPart] | None:
+    """What the ranks must hold, part by part; nothing of a rank that nothing is promised to.
+
+    None at all for a contract without result. Parts are made one by one: all of them together would
+    be as large as the data of a run. `is_exact`: reductions are exact in any order, so that nothing
+    is rounded. Else, for floating-point sums and products of k contributions, the bound is
+    k eps sum |x|, or k eps |product| (Higham, Accuracy and Stability of Numerical Algorithms,
+    sections 3.1 and 4.2), eps being the distance from 1 to the next number: twice what k - 1
+    roundings and the division of an average need to first order.
     """
     arithmetic = _Arithmetic(op, is_exact)
     if collective.kind is CollectiveKind.CUSTOM:
         return _custom(collective, inputs, arithmetic)
     if collective.kind in REDUCING:
-        return _reducing(collective, arithmetic.reduced(inputs))
-    return [ExpectedOutput(values) for values in _moving(collective, inputs)]
+        return _reducing(collective, inputs, arithmetic)
+    return _moving(collective, inputs)
 
 
-def _reducing(collective: Collective, total: ExpectedOutput) -> list[ExpectedOutput | None]:
-    """Which part of the total every rank gets."""
-    num_ranks = collective.num_ranks
-    if collective.kind is CollectiveKind.ALL_REDUCE:
-        return [total] * num_ranks
+def _reducing(
+    collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
+) -> Iterator[ExpectedPart]:
+    """The total, or the share of it that a rank gets."""
+    size, num_ranks = inputs[0].size, collective.num_ranks
+    # (ranks that get it, first element, elements)
+    shares: list[tuple[Sequence[int], int, int]] = [(range(num_ranks), 0, size)]
     if collective.kind is CollectiveKind.REDUCE:
-        return [total if rank == collective.root else None for rank in range(num_ranks)]
-    # Reduce-scatter: rank r gets the r-th share.
-    parts = np.split(total.values, num_ranks)
-    if total.bound is None:
-        return [ExpectedOutput(part) for part in parts]
-    bounds = np.split(total.bound, num_ranks)
-    return [ExpectedOutput(part, bound) for part, bound in zip(parts, bounds, strict=True)]
+        shares = [([collective.root or 0], 0, size)]
+    elif collective.kind is CollectiveKind.REDUCE_SCATTER:
+        share = size // num_ranks
+        shares = [([rank], rank * share, share) for rank in range(num_ranks)]
+    for ranks, first, length in shares:
+        for start in range(0, length, _PART):
+            piece = slice(first + start, first + min(start + _PART, length))
+            total = arithmetic.reduced([given[piece] for given in inputs])
+            for rank in ranks:
+                yield ExpectedPart(rank, start, total)
 
 
-def _moving(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
-    """Outputs of the collectives that reduce nothing."""
+def _moving(collective: Collective, inputs: Sequence[Array]) -> Iterator[ExpectedPart]:
+    """Inputs, or shares of them, where the collectives that reduce nothing put them."""
+    for rank, sources in _moved(collective, inputs):
+        start = 0
+        for source in sources:
+            yield ExpectedPart(rank, start, ExpectedOutput(source))
+            start += source.size
+
+
+def _moved(
+    collective: Collective, inputs: Sequence[Array]
+) -> Iterator[tuple[int, Sequence[Array]]]:
+    """By rank, what stands in its OUTPUT one behind the other."""
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root do not look at it.
     root = collective.root or 0
-    if kind is CollectiveKind.BROADCAST:
-        return [inputs[root]] * num_ranks
-    if kind is CollectiveKind.SCATTER:
-        return np.split(inputs[root], num_ranks)
-    if kind is CollectiveKind.ALL_TO_ALL:
-        shares = [np.split(part, num_ranks) for part in inputs]
-        # Rank r gets the r-th share of every rank, in the order of the ranks.
-        return [np.concatenate(column) for column in zip(*shares, strict=True)]
-    whole = np.concatenate(inputs)
-    if kind is CollectiveKind.ALL_GATHER:
-        return [whole] * num_ranks
-    # Gather: all but the root have no OUTPUT.
-    nothing = whole[:0]
-    return [whole if rank == root else nothing for rank in range(num_ranks)]
+    if kind is CollectiveKind.GATHER:
+        # All but the root have no OUTPUT.
+        yield root, inputs
+        return
+    for rank in range(num_ranks):
+        if kind is CollectiveKind.BROADCAST:
+            yield rank, [inputs[root]]
+        elif kind is CollectiveKind.SCATTER:
+            yield rank, [np.split(inputs[root], num_ranks)[rank]]
+        elif kind is CollectiveKind.ALL_TO_ALL:
+            yield rank, [np.split(given, num_ranks)[rank] for given in inputs]
+        else:
+            yield rank, inputs
 
 
 # ---- custom collectives --------------------------------------------------------------------------
@@ -144,17 +172,17 @@ _Cells = dict[int, list[tuple[int, int]]]
 
 def _custom(
     collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
-) -> list[ExpectedOutput | None] | None:
+) -> Iterator[ExpectedPart] | None:
     """What a stated contract promises; None where it states nothing."""
     contract = collective.postcondition()
     if contract is None:
         return None
     parts = _by_unit(collective, inputs)
     cells = _cells(contract, collective.num_ranks)
-    found: list[ExpectedOutput | None] = []
-    for rank, units in enumerate(collective.output_units().tolist()):
-        found.append(_custom_rank(cells[rank], units, parts, arithmetic))
-    return found
+    return (
+        ExpectedPart(rank, 0, _custom_rank(cells[rank], units, parts, arithmetic))
+        for rank, units in enumerate(collective.output_units().tolist())
+    )
 
 
 def _by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:

@@ -9,10 +9,12 @@ from enum import StrEnum
 import numpy as np
 
 from collhub_execution.data.element_types import Array
-from collhub_execution.judgement.definition import ExpectedOutput, expected_outputs
-from hub_core.model import BoolArray, Collective, CollectiveKind, Diagnostic, Location, ReduceOp
+from collhub_execution.judgement.definition import ExpectedPart, expected_parts
+from hub_core.model import Collective, CollectiveKind, Diagnostic, Location, ReduceOp
 
 _LISTED_RANKS = 8
+# Elements that are compared at once.
+_PART = 1 << 20
 _SAME_EVERYWHERE = frozenset(
     {CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST}
 )
@@ -56,31 +58,29 @@ def judge(
 
     `is_exact`: every order of reduction gives the same bits (`exact_inputs`). Integers, minima,
     maxima and what is only moved are always compared by their bits, other results within the bound
-    of `expected_outputs`.
+    of `expected_parts`.
     """
     agree = _agree(outputs) if collective.kind in _SAME_EVERYWHERE else None
-    expected = expected_outputs(collective, inputs, op, is_exact)
+    expected = expected_parts(collective, inputs, op, is_exact)
     if expected is None:
         return OutputJudgement(True, Comparison.NONE, None, 0.0, agree)
-    compared = [
-        _RankComparison.of(rank, output, wanted)
-        for rank, (output, wanted) in enumerate(zip(outputs, expected, strict=True))
-        if wanted is not None
-    ]
+    compared = [_RankComparison(rank, output) for rank, output in enumerate(outputs)]
+    for part in expected:
+        compared[part.rank].add(part)
     return _judgement(compared, agree)
 
 
 def _judgement(compared: Sequence[_RankComparison], ranks_agree: bool | None) -> OutputJudgement:
     """What the comparisons of all ranks come to."""
     worst = float(np.max([rank.largest for rank in compared], initial=0.0))
-    bounds = [rank.wanted.bound for rank in compared if rank.wanted.bound is not None]
+    bounds = [rank.bound for rank in compared if rank.bound is not None]
     wrong = [rank for rank in compared if rank.count]
     return OutputJudgement(
         is_right=not wrong,
         comparison=Comparison.BOUND if bounds else Comparison.BITWISE,
         # The maximum is no number either where one difference is none.
         max_abs_error=worst if np.isfinite(worst) else None,
-        max_bound=max((float(bound.max(initial=0.0)) for bound in bounds), default=0.0),
+        max_bound=max(bounds, default=0.0),
         ranks_agree=ranks_agree,
         diagnostics=tuple(rank.diagnostic() for rank in wrong[:_LISTED_RANKS]),
     )
@@ -91,7 +91,13 @@ def same_bits(one: Array, other: Array) -> bool:
 
     A NaN equals itself, and 0.0 differs from -0.0.
     """
-    return one.dtype == other.dtype and np.array_equal(_bits(one), _bits(other))
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    # By parts, as comparing takes a byte an element.
+    return all(
+        np.array_equal(_bits(one[start : start + _PART]), _bits(other[start : start + _PART]))
+        for start in range(0, len(one), _PART)
+    )
 
 
 def _bits(values: Array) -> Array:
@@ -104,48 +110,59 @@ def _agree(outputs: Sequence[Array]) -> bool:
     return all(same_bits(outputs[0], output) for output in outputs[1:])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _RankComparison:
-    """OUTPUT of a rank beside what it must be.
+    """OUTPUT of a rank beside what it must be, part by part.
 
-    `count`: wrong elements, `first` of them, -1 for none; `largest` difference of all elements.
+    `count`: wrong elements, of which `first` is told in words; `largest` difference of all;
+    `bound`: the largest on a rounding error, None where nothing is rounded.
     """
 
     rank: int
     output: Array
-    wanted: ExpectedOutput
     count: int = 0
-    first: int = -1
+    first: str = ""
     largest: float = 0.0
+    bound: float | None = None
 
-    @classmethod
-    def of(cls, rank: int, output: Array, wanted: ExpectedOutput) -> _RankComparison:
-        """Compare by bits, or within the bound where there is one."""
+    def add(self, part: ExpectedPart) -> None:
+        """Compare a part by bits, or within the bound where there is one."""
+        wanted = part.wanted
+        held = self.output[part.start : part.start + wanted.values.size]
         # The usual case, a right result that needs no bound, takes one pass.
         is_plain = wanted.bound is None and wanted.is_stated is None
-        if is_plain and same_bits(output, wanted.values):
-            return cls(rank, output, wanted)
-        error = _differences(output, wanted.values)
+        if is_plain and same_bits(held, wanted.values):
+            return
+        error = _differences(held, wanted.values)
         if wanted.bound is not None:
+            self.bound = max(self.bound or 0.0, float(wanted.bound.max(initial=0.0)))
             # A NaN is not within any bound.
             is_wrong = ~(error <= wanted.bound)
         else:
-            is_wrong = _bits(output) != _bits(wanted.values)
+            is_wrong = _bits(held) != _bits(wanted.values)
         if wanted.is_stated is not None:
             is_wrong = is_wrong & wanted.is_stated
             error = error[wanted.is_stated]
-        return cls(rank, output, wanted, *_counted(is_wrong), float(error.max(initial=0.0)))
+        # Unlike max(), this keeps what is no number.
+        self.largest = float(np.maximum(self.largest, error.max(initial=0.0)))
+        if is_wrong.any() and not self.count:
+            self.first = _told(part, held, int(np.argmax(is_wrong)))
+        self.count += int(np.count_nonzero(is_wrong))
 
     def diagnostic(self) -> Diagnostic:
         """The first wrong element in words."""
-        place, wanted = self.first, self.wanted
-        within = "" if wanted.bound is None else f" within {float(wanted.bound[place]):.3g}"
-        message = (
-            f"OUTPUT holds {self.output[place]!s} at element {place}, "
-            f"expected {wanted.values[place]!s}{within}; "
-            f"{self.count} of {self.output.size} elements are wrong"
-        )
+        message = f"{self.first}; {self.count} of {self.output.size} elements are wrong"
         return Diagnostic("wrong-output", message, location=Location(rank=self.rank))
+
+
+def _told(part: ExpectedPart, held: Array, place: int) -> str:
+    """A wrong element in words; `place` in the part, which holds `held`."""
+    wanted = part.wanted
+    within = "" if wanted.bound is None else f" within {float(wanted.bound[place]):.3g}"
+    return (
+        f"OUTPUT holds {held[place]!s} at element {part.start + place}, "
+        f"expected {wanted.values[place]!s}{within}"
+    )
 
 
 def _differences(one: Array, other: Array) -> Array:
@@ -154,10 +171,3 @@ def _differences(one: Array, other: Array) -> Array:
     wide = np.longdouble if other.dtype.itemsize >= 8 else np.float64
     difference: Array = np.abs(one.astype(wide) - other.astype(wide))
     return difference
-
-
-def _counted(is_wrong: BoolArray) -> tuple[int, int]:
-    """(how many, the first, -1 for none)."""
-    # argmax of a mask is its first True, and 0 where there is none.
-    count = int(np.count_nonzero(is_wrong))
-    return count, int(np.argmax(is_wrong)) if count else -1

@@ -8,15 +8,16 @@ import os
 import pickle
 import shutil
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 
 from collhub_execution.data.element_types import Array
+from collhub_execution.data.memory import all_outputs
+from collhub_execution.launching.job_memory import JobMemory, Shapes
 from collhub_execution.ranks.engine import NOT_STARTED, RankLog
 from collhub_execution.ranks.plans import RankTask, rank_tasks
 from collhub_execution.request_levelling import LevelledRequest
@@ -26,7 +27,7 @@ from hub_core.model import Float64Array, HubError, InputError, Int64Array, Plugi
 FAILED = 70
 
 _LIFELINE = "launcher-lives"
-_INT64_BYTES = 8
+_MOST_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,84 +51,82 @@ class LoggedTimes:
 class JobFolder:
     """The folder of one execution, readable by its user alone.
 
-    Files: a pickled task a rank; the log of all ranks as arrays that all processes map; OUTPUT of
-    every rank as bytes; the reason of the first failure. The launcher holds a lock on one file: it
-    is free when the launcher is gone.
+    Files: a pickled task a rank; the reason of the first failure. Inputs, buffers and logs of all
+    ranks are shared memory to which the folder leads. The launcher holds a lock on one file: it is
+    free when the launcher is gone.
     """
 
     folder: Path
 
-    def write(self, request: LevelledRequest) -> IO[bytes]:
-        """Write the tasks and blank logs; return the open lifeline, which must be closed last."""
-        # Locked before any rank can look: a free lock means that the launcher is gone.
-        lifeline = open(self.folder / _LIFELINE, "wb")  # noqa: SIM115
-        fcntl.flock(lifeline, fcntl.LOCK_EX)
-        for task in rank_tasks(request):
-            pickled = pickle.dumps(task, pickle.HIGHEST_PROTOCOL)
-            (self.folder / f"task.{task.plan.rank}").write_bytes(pickled)
-        # "w+" creates the files at their full size, filled with zeros.
-        ranks, records = request.program.num_ranks, len(request.program)
-        self._array("at", (ranks,), np.int64, "w+")[:] = NOT_STARTED
-        self._array("times", (2, request.runs, ranks), np.float64, "w+")
-        self._array("native", (2, request.repeats, ranks), np.float64, "w+")
-        self._array("records", (2, max(records, 1)), np.int64, "w+")[:] = -1
-        return lifeline
+    @contextmanager
+    def written(self, request: LevelledRequest) -> Iterator[None]:
+        """Write the tasks, inputs and blank logs, which others find as long as the block lasts.
 
-    def task(self, rank: int) -> RankTask:
-        """The task of a rank."""
+        Raises `OSError` where there is no room for the tasks.
+        """
+        # Locked before any rank can look: a free lock means that the launcher is gone.
+        with open(self.folder / _LIFELINE, "wb") as lifeline:
+            fcntl.flock(lifeline, fcntl.LOCK_EX)
+            with JobMemory(self.folder).created(_shapes(request)):
+                self._write_tasks(request)
+                yield
+
+    def _write_tasks(self, request: LevelledRequest) -> None:
+        """Write what every rank does, and what it starts with."""
+        arrays = self._arrays()
+        arrays["at"][:] = NOT_STARTED
+        arrays["records"][:] = -1
+        start = 0
+        for task in rank_tasks(request):
+            rank, given = task.plan.rank, task.input
+            inputs = slice(start, start + len(given))
+            arrays["inputs"][inputs] = given
+            first = request.program.rank_memory(rank).start * request.elements
+            memory = slice(first, first + task.plan.memory_size)
+            places = _TaskPlaces(replace(task, input=given[:0]), inputs, memory)
+            pickled = pickle.dumps(places, pickle.HIGHEST_PROTOCOL)
+            (self.folder / f"task.{rank}").write_bytes(pickled)
+            start = inputs.stop
+
+    def part(self, rank: int) -> RankPart:
+        """What a rank needs: its task, and its parts of what all share."""
         # Only this user can write here; nothing of strangers is unpickled.
-        task: RankTask = pickle.loads((self.folder / f"task.{rank}").read_bytes())
-        return task
+        places: _TaskPlaces = pickle.loads((self.folder / f"task.{rank}").read_bytes())
+        arrays = self._arrays()
+        plan = places.task.plan
+        log = RankLog(
+            arrays["at"][rank : rank + 1],
+            arrays["times"][:, :, rank],
+            arrays["native"][:, :, rank],
+            arrays["records"][:, plan.first_record : plan.first_record + len(plan.kind)],
+        )
+        task = replace(places.task, input=arrays["inputs"][places.inputs])
+        return RankPart(task, log, arrays["memory"][places.memory], arrays["ended"][rank:])
+
+    def _arrays(self) -> dict[str, Array]:
+        return JobMemory(self.folder).arrays()
 
     def num_tasks(self) -> int:
         """The number of ranks."""
         return sum(1 for _ in self.folder.glob("task.*"))
 
-    def log(self, task: RankTask) -> RankLog:
-        """The part of the logs that belongs to a rank."""
-        # Views of arrays of all ranks: whoever maps the same file sees what is written.
-        plan = task.plan
-        times = self._array("times", (2, task.runs, plan.num_ranks), np.float64)
-        native = self._array("native", (2, task.repeats, plan.num_ranks), np.float64)
-        at = self._array("at", (plan.num_ranks,), np.int64)
-        mine = slice(plan.first_record, plan.first_record + len(plan.kind))
-        return RankLog(
-            at[plan.rank : plan.rank + 1],
-            times[:, :, plan.rank],
-            native[:, :, plan.rank],
-            self._all_records()[:, mine],
-        )
-
-    def _all_records(self) -> Int64Array:
-        """Start and end of all records of the program."""
-        # A task does not say how many records the program has; the size of the file does.
-        size = (self.folder / "records").stat().st_size
-        records: Int64Array = self._array("records", (2, size // _INT64_BYTES // 2), np.int64)
-        return records
-
-    def positions(self, ranks: int) -> list[int]:
+    def positions(self) -> list[int]:
         """Where every rank stands, as in `RankLog.at`."""
-        found: list[int] = self._array("at", (ranks,), np.int64).tolist()
+        found: list[int] = self._arrays()["at"].tolist()
         return found
 
-    def times(self, request: LevelledRequest) -> LoggedTimes:
+    def have_all_ended(self) -> bool:
+        """Whether every rank has left its OUTPUT."""
+        return bool(self._arrays()["ended"].all())
+
+    def times(self) -> LoggedTimes:
         """What the ranks measured."""
-        # The file has room for one record at least.
-        ranks, records = request.program.num_ranks, len(request.program)
-        return LoggedTimes(
-            self._array("times", (2, request.runs, ranks), np.float64),
-            self._array("native", (2, request.repeats, ranks), np.float64),
-            self._all_records()[:, :records],
-        )
+        arrays = self._arrays()
+        return LoggedTimes(arrays["times"], arrays["native"], arrays["records"])
 
-    def write_output(self, rank: int, output: Array) -> None:
-        """Leave OUTPUT of a rank for the launcher."""
-        # Bytes without a header: numpy's own format does not know bfloat16.
-        np.ascontiguousarray(output).tofile(self.folder / f"output.{rank}")
-
-    def output(self, rank: int, dtype: np.dtype[Any]) -> Array:
-        """OUTPUT of a rank."""
-        return np.fromfile(self.folder / f"output.{rank}", dtype)
+    def outputs(self, request: LevelledRequest) -> tuple[Array, ...]:
+        """OUTPUT of all ranks, where they left it."""
+        return all_outputs(self._arrays()["memory"], request)
 
     def write_failure(self, rank: int, error: BaseException) -> None:
         """Leave the reason of a failure, unless another rank was faster."""
@@ -159,35 +158,90 @@ class JobFolder:
         return InputError(message, code="rank-died")
 
     def end_with_launcher(self) -> None:
-        """Let this process end, and the folder go, when the launcher is gone, however it ended."""
-        threading.Thread(target=self._watch, daemon=True).start()
+        """Let this process end, and the folder go, when the launcher is gone, however it ended.
 
-    def _watch(self) -> None:
-        """Wait for the lifeline, then clear up and end."""
+        Where it is gone already, this does not return.
+        """
+        # Not left to the thread: this one would go on and find nothing of what it needs.
+        self._end_if_free(fcntl.LOCK_SH | fcntl.LOCK_NB)
+        threading.Thread(target=self._end_if_free, args=(fcntl.LOCK_SH,), daemon=True).start()
+
+    def _end_if_free(self, how: int) -> None:
+        """Lock the lifeline, and end unless the launcher holds it; `how`: whether to wait."""
         # The system frees the lock of a process that ends, even one that is killed.
-        with suppress(OSError), open(self.folder / _LIFELINE, "rb") as lifeline:
-            fcntl.flock(lifeline, fcntl.LOCK_SH)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            with open(self.folder / _LIFELINE, "rb") as lifeline:
+                fcntl.flock(lifeline, how)
+        except BlockingIOError:
+            return
+        except OSError:
+            # Another rank has removed it.
+            pass
+        self._remove()
         os._exit(FAILED)
 
-    def _array(self, name: str, shape: tuple[int, ...], dtype: Any, mode: Any = "r+") -> Any:
-        """A file as an array that all processes share."""
-        if 0 in shape:
-            # An empty file cannot be mapped.
-            return np.zeros(shape, dtype)
-        return np.memmap(self.folder / name, dtype, mode, shape=shape)
+    def _remove(self) -> None:
+        """Remove the folder, to which launchers may still write."""
+        for _ in range(_MOST_TRIES):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.folder.exists():
+                return
 
 
-def serve_rank(job: JobFolder, rank: int, run: Callable[[RankTask, RankLog], Array]) -> None:
-    """Run the task of a rank with `run` and leave what came out in the folder.
+@dataclass(frozen=True, slots=True)
+class RankPart:
+    """What belongs to a rank: its task and its log, and the memory of its buffers, which is shared.
 
-    An exception is left there and raised again.
+    `ended`: int64, the first of which becomes 1 when OUTPUT is there.
+    """
+
+    task: RankTask
+    log: RankLog
+    memory: Array
+    ended: Int64Array
+
+    def leave(self, output: Array) -> None:
+        """Put OUTPUT where the launcher finds it."""
+        plan = self.task.plan
+        place = self.memory[plan.output_start : plan.output_start + plan.output_size]
+        if not np.shares_memory(place, output):
+            place[:] = output
+        self.ended[0] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskPlaces:
+    """A task without its input, and where in the shared arrays its data are."""
+
+    task: RankTask
+    inputs: slice
+    memory: slice
+
+
+def _shapes(request: LevelledRequest) -> Shapes:
+    """Names, shapes and types of what launcher and ranks share."""
+    ranks, records = request.program.num_ranks, len(request.program)
+    elements = sum(len(given) for given in request.inputs)
+    return {
+        "inputs": ((elements,), request.dtype),
+        "memory": ((request.flat_size,), request.dtype),
+        "at": ((ranks,), np.int64),
+        "ended": ((ranks,), np.int64),
+        "times": ((2, request.runs, ranks), np.float64),
+        "native": ((2, request.repeats, ranks), np.float64),
+        "records": ((2, records), np.int64),
+    }
+
+
+def serve_rank(job: JobFolder, rank: int, run: Callable[[RankPart], Array]) -> None:
+    """Run the part of a rank with `run`, which returns OUTPUT, and leave what came out.
+
+    An exception is left in the folder and raised again.
     """
     job.end_with_launcher()
     try:
-        task = job.task(rank)
-        output = run(task, job.log(task))
-        job.write_output(rank, output)
+        part = job.part(rank)
+        part.leave(run(part))
     except BaseException as error:
         job.write_failure(rank, error)
         raise

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_execution.data.element_types import Array
-from collhub_execution.data.memory import find_moves
+from collhub_execution.data.memory import find_moves, fused_moves, used_elements
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
 from collhub_execution.request_levelling import LevelledRequest
 from hub_core.model import BoolArray, Buffer, CollectiveKind, Int64Array, ReduceOp, ordinals
@@ -139,22 +139,12 @@ class RankPlans:
     ) -> None:
         self._program, self._elements = program, elements
         self._tags = _tags(program)
-        self._moves = find_moves(program, elements)
+        self._moves, self._is_done = find_moves(program, elements), np.zeros(len(program), np.bool_)
+        if fused is not None:
+            self._moves, self._is_done = fused_moves(self._moves, fused)
+        self._used = used_elements(program, self._moves, self._is_done, elements)
         # Per record where its message lies at the sender, in elements of the flat memory of all.
         self.sent_from = self._moves.source
-        self._destination = self._moves.destination.copy()
-        self._reduces = self._moves.reduces.copy()
-        self._is_done = np.zeros(len(program), np.bool_)
-        if fused is not None:
-            self._fuse(fused)
-
-    def _fuse(self, fused: Int64Array) -> None:
-        """Let receives write where their reductions would."""
-        receives = np.flatnonzero(fused >= 0)
-        reductions = fused[receives]
-        self._destination[receives] = self._moves.destination[reductions]
-        self._reduces[receives] = True
-        self._is_done[reductions] = True
 
     def plan(self, rank: int) -> RankPlan:
         """The plan of one rank."""
@@ -168,11 +158,11 @@ class RankPlans:
         kind = program.kind[rows]
         # The sender of what is received has a memory of its own.
         source = np.where(kind == RecordKind.RECV, -1, self._moves.source[rows] - origin)
-        destination = self._destination[rows]
+        destination = self._moves.destination[rows]
         return RankPlan(
             rank=rank,
             num_ranks=program.num_ranks,
-            memory_size=(own.stop - own.start) * elements,
+            memory_size=int(self._used[rank]),
             input_start=int(starts[Buffer.INPUT]),
             output_start=int(starts[Buffer.OUTPUT]),
             output_size=int(program.layout.size[rank, Buffer.OUTPUT]) * elements,
@@ -184,7 +174,7 @@ class RankPlans:
             source=source,
             destination=np.where(kind == RecordKind.SEND, -1, destination - origin),
             length=self._moves.length[rows],
-            reduces=self._reduces[rows],
+            reduces=self._moves.reduces[rows],
             is_done=self._is_done[rows],
         )
 

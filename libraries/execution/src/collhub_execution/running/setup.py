@@ -14,20 +14,20 @@ from collhub_execution.judgement.judge import OutputJudgement, judge
 from collhub_execution.levelling.blocks import BlockCounts, block_counts
 from collhub_execution.levelling.levelled_program import levelled_program, refuse_timing_only
 from collhub_execution.running.options import RunOptions
-from hub_core.model import Algorithm, ReduceOp, UsageError
+from hub_core.model import Algorithm, Diagnostic, ReduceOp, Severity, UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class RunSetup:
     """An algorithm with the size, the element type and the operator of a run.
 
-    `blocks`: those of the algorithm; `elements`: of a block. Made by `of`, which refuses what does
-    not fit together.
+    `asked_bytes`: of the full buffer, before rounding. `blocks`: those of the algorithm;
+    `elements`: of a block. Made by `of`, which refuses what does not fit together.
     """
 
     algorithm: Algorithm
     in_place: bool
-    collective_bytes: int
+    asked_bytes: int
     dtype: np.dtype[Any]
     op: ReduceOp
     blocks: BlockCounts
@@ -41,20 +41,30 @@ class RunSetup:
         Raises `UsageError` for sizes, types and operators that cannot be, `InputError` for
         algorithms that cannot run.
         """
-        size = _size(algorithm, options.size, name)
+        asked = _size(algorithm, options.size, name)
         dtype, op = element_type(options.dtype), _operator(algorithm, options.op)
         refuse_timing_only(algorithm)
         in_place = options.in_place or not algorithm.collective.out_of_place
         blocks = block_counts(algorithm)
-        try:
-            elements = block_elements(blocks, size, dtype)
-        except UsageError:
-            # What cannot run at any size is said first.
-            levelled_program(algorithm, in_place)
-            raise
-        setup = cls(algorithm, in_place, size, dtype, op, blocks, elements, options)
+        elements = block_elements(blocks, asked, dtype)
+        setup = cls(algorithm, in_place, asked, dtype, op, blocks, elements, options)
         setup._refuse_too_large()
         return setup
+
+    @property
+    def collective_bytes(self) -> int:
+        """Bytes of the full buffer, whole elements in every block."""
+        return self.elements * self.blocks.full_buffer * self.dtype.itemsize
+
+    def notes(self) -> list[Diagnostic]:
+        """What the user should know of the size: that it is not the one that was asked for."""
+        if self.collective_bytes == self.asked_bytes:
+            return []
+        message = (
+            f"{self.asked_bytes} bytes are no whole number of {self.dtype.name} elements in each "
+            f"of {self.blocks.full_buffer} chunks: {self.collective_bytes} bytes are run"
+        )
+        return [Diagnostic("size-rounded", message, Severity.NOTE)]
 
     @property
     def is_exact(self) -> bool:

@@ -229,4 +229,4 @@ def _report(
     # Times that were never written are zeros: the library has no such collective.
     native_times = tuple(native.tolist()) if native.all() else ()
     outcome = RunOutcome(setup, judgement, tuple(spans.tolist()), native_times)
-    return StartedRunReport(outcome.fields(), judgement.diagnostics)
+    return StartedRunReport(outcome.fields(), (*setup.notes(), *judgement.diagnostics))

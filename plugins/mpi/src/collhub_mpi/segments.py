@@ -1,0 +1,90 @@
+"""Leave no shared memory behind: names in /dev/shm outlive the ranks of MPI that are killed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+# The launcher's side must not start MPI.
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_FOLDER = Path("/dev/shm")
+# MPICH, UCX, and Open MPI from version 5 on and before.
+_PREFIXES = ("mpich_shm_", "ucx_shm_", "sm_segment.", "vader_segment.")
+# A rank maps a segment as soon as it has made it: one that is older and unmapped is left over.
+_OLD_S = 1.0
+_LIMIT_S = 2.5
+_POLL_S = 0.1
+
+
+def drop_names(world: MPI.Intracomm) -> None:
+    """Take the names of the ranks' shared memory away; it then ends with the last of them."""
+    # Open MPI maps the memory of another rank at the first message: every two exchange one.
+    byte_a_rank = np.zeros(world.size, np.uint8)
+    world.Alltoall(byte_a_rank, np.empty_like(byte_a_rank))
+    world.Barrier()
+    for name in _mapped("self"):
+        # Ranks share segments: another may have been faster.
+        with suppress(OSError):
+            os.unlink(name)
+
+
+@contextmanager
+def segments_removed() -> Iterator[None]:
+    """Remove what ranks have left that were killed before they could drop the names."""
+    start = time.time()
+    try:
+        yield
+    except BaseException:
+        _remove_left_over(start)
+        raise
+
+
+def _remove_left_over(start: float) -> None:
+    """Remove the segments made by this user since `start` that no process has mapped."""
+    deadline = time.monotonic() + _LIMIT_S
+    # Until the last rank is gone and all are old enough, so that none of another job goes.
+    while (found := _made_since(start)) and time.monotonic() < deadline:
+        mapped = {name for process in _processes() for name in _mapped(process)}
+        now = time.time()
+        for name, made in found.items():
+            if name not in mapped and now - made > _OLD_S:
+                with suppress(OSError):
+                    os.unlink(name)
+        time.sleep(_POLL_S)
+
+
+def _made_since(start: float) -> dict[str, float]:
+    """Segments of this user by name, and when each was made."""
+    found = {}
+    for prefix in _PREFIXES:
+        for path in _FOLDER.glob(f"{prefix}*"):
+            with suppress(OSError):
+                status = path.lstat()
+                if status.st_uid == os.geteuid() and status.st_ctime >= start - _OLD_S:
+                    found[str(path)] = status.st_ctime
+    return found
+
+
+def _processes() -> Iterator[str]:
+    """Numbers of all processes."""
+    return (path.name for path in Path("/proc").glob("[0-9]*"))
+
+
+def _mapped(process: str) -> set[str]:
+    """Paths of the segments that a process has mapped; none where it cannot be looked into."""
+    try:
+        lines = Path(f"/proc/{process}/maps").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return set()
+    # The path is the last of six columns; " (deleted)" behind it tells that the name is gone.
+    names = {line.split(maxsplit=5)[5] for line in lines if str(_FOLDER) in line}
+    starts = tuple(str(_FOLDER / prefix) for prefix in _PREFIXES)
+    return {name for name in names if name.startswith(starts) and not name.endswith("(deleted)")}
