@@ -33,14 +33,17 @@ from hub_core.plugin_api import CheckRequest, NoOptions, WriteResult
 from hub_core.testing import samples
 
 
+SHARED_OBJECTS = ("library.double.o", "main.double.o", "nccl.double.o", "cuda.double.o")
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the objects that all programs share."""
     if reason := missing_tools():
         pytest.skip(reason)
     path = tmp_path_factory.mktemp("emitted")
-    write_fixed(path)
-    make(path, "main.double.o", "nccl.double.o")
+    write_fixed(path, tables(samples.ring_all_reduce(4)))
+    make(path, *SHARED_OBJECTS)
     return path
 
 
@@ -124,10 +127,12 @@ def test_report_states_bandwidths_as_nccl_tests_does(ring: Path) -> None:
     assert bus == pytest.approx(algorithm * 2 * 3 / 4, rel=1e-6)
 
 
-def test_size_that_is_not_whole_elements_is_refused(ring: Path) -> None:
+def test_size_that_is_not_whole_elements_is_rounded_down_and_said(ring: Path) -> None:
     found = run(ring, "--size", "1001")
-    assert found.status == 2
-    assert "not a multiple of 16 bytes" in found.errors
+    assert found.status == 0
+    assert "992 bytes are taken" in found.errors
+    assert found.report is not None
+    assert found.report["collective_bytes"] == 992
 
 
 def test_unknown_dtype_is_refused_with_the_known_ones(ring: Path) -> None:
@@ -282,7 +287,7 @@ def test_losses_name_what_the_program_does_not_hold() -> None:
 
 
 def _written(algorithm: Algorithm, mode: str) -> WriteResult:
-    return write(algorithm, NcclProgramOptions(mode))
+    return write(algorithm, NcclProgramOptions(mode, None, 1))
 
 
 def entry() -> ModuleType:
@@ -399,10 +404,9 @@ def test_program_compiles_and_links_against_nccl(folder: Path, tmp_path: Path) -
     nccl = importlib.util.find_spec("nvidia.nccl") if importlib.util.find_spec("nvidia") else None
     if shutil.which("nvcc") is None or nccl is None or not nccl.submodule_search_locations:
         pytest.skip("nvcc or the package nvidia-nccl-cu13 is not installed")
-    write_fixed(tmp_path)
-    (tmp_path / "schedule.cpp").write_text(
-        schedule_cpp(tables(samples.ring_all_reduce(8))), encoding="ascii"
-    )
+    stated = tables(samples.ring_all_reduce(8))
+    write_fixed(tmp_path, stated)
+    (tmp_path / "schedule.cpp").write_text(schedule_cpp(stated), encoding="ascii")
     make(tmp_path, f"NCCL_HOME={nccl.submodule_search_locations[0]}", "collhub_program")
     done = subprocess.run(
         ["./collhub_program", "--help"], cwd=tmp_path, capture_output=True, timeout=60, check=False
