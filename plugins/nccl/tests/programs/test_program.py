@@ -25,26 +25,12 @@ from collhub_nccl.options import NcclProgramOptions
 from collhub_nccl.programs.emit import write
 from collhub_nccl.programs.health import check
 from collhub_nccl.programs.schedule_tables import schedule_cpp, schedule_json
-from emitted import link, make, missing_tools, run, tables, write_fixed
+from emitted import link, make, run, tables, write_fixed
 
 from hub_core import parse_topology, synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, PluginError, UsageError
 from hub_core.plugin_api import CheckRequest, NoOptions, WriteResult
 from hub_core.testing import samples
-
-
-SHARED_OBJECTS = ("library.double.o", "main.double.o", "nccl.double.o", "cuda.double.o")
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the objects that all programs share."""
-    if reason := missing_tools():
-        pytest.skip(reason)
-    path = tmp_path_factory.mktemp("emitted")
-    write_fixed(path, tables(samples.ring_all_reduce(4)))
-    make(path, *SHARED_OBJECTS)
-    return path
 
 
 @pytest.fixture(scope="session")

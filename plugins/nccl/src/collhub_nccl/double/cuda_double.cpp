@@ -69,7 +69,7 @@ struct CUstream_st {
       if (!work) return;
       // Delays without a pattern that streams could share.
       const auto delay = reinterpret_cast<std::size_t>(this) / 64 + turn * 7919;
-      std::this_thread::sleep_for(std::chrono::microseconds(delay % 97));
+      std::this_thread::sleep_for(std::chrono::microseconds(delay % 397));
       if (const cudaError_t result = work(); result != cudaSuccess) error = result;
     }
   }

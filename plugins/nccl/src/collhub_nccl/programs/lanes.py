@@ -15,33 +15,41 @@ def lanes_of(program: LevelledProgram, steps: StepTable, most: int) -> Int64Arra
     """The lane of every record, int64, numbered from 0 without gaps; at most `most` of them.
 
     Channels that touch one block of memory, of which one writes it, are in one lane, and so are
-    both ends of a message. Nothing orders two lanes, so that they may run at once. Where there are
-    more groups of channels than lanes, groups share them in turn.
+    both ends of a message. Nothing orders two lanes, so that they may run at once. Level 0, which
+    comes before all messages, is in lane 0 and runs before lanes begin. Where there are more groups
+    of channels than lanes, groups share them in turn.
     """
     channels, channel = np.unique(steps.channel[program.row], return_inverse=True)
-    nothing = np.zeros(len(program), np.int64)
+    lane = np.zeros(len(program), np.int64)
     if most == 1 or len(channels) < 2:
-        return nothing
+        return lane
     touched = _touched_addresses(program)
     if touched is None:
-        return nothing
+        return lane
     record, address, is_write = touched
     groups = _Groups(len(channels))
     groups.join(*_neighbours(channel[record], address, is_write))
     send, receive = program.message_ends()
     groups.join(channel[send], channel[receive])
-    return groups.numbered()[channel] % most
+    in_lanes = program.level > 0
+    used, number = np.unique(groups.roots()[channel[in_lanes]], return_inverse=True)
+    if len(used):
+        lane[in_lanes] = number % most
+    return lane
 
 
 def _touched_addresses(
     program: LevelledProgram,
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
-    """(record, address in the memory of all ranks, 1 where it is written), a row each."""
+    """(record, address in the memory of all ranks, 1 where it is written), a row each.
+
+    Of all levels but 0; None where they are too many.
+    """
     if 2 * int(program.count.sum()) > _MOST_ADDRESSES:
         return None
     sides = []
     for is_write, first in enumerate(program.addresses()):
-        used = np.flatnonzero(first >= 0)
+        used = np.flatnonzero((first >= 0) & (program.level > 0))
         count = program.count[used]
         record = np.repeat(used, count)
         address = expanded_ranges(first[used], count)
@@ -83,8 +91,6 @@ class _Groups:
             member = self._parent[member]
         return member
 
-    def numbered(self) -> Int64Array:
-        """The group of every member; groups are numbered by their first members."""
-        roots = np.array([self._root(member) for member in range(len(self._parent))])
-        _, number = np.unique(roots, return_inverse=True)
-        return number.astype(np.int64)
+    def roots(self) -> Int64Array:
+        """The first member of the group of every member."""
+        return np.array([self._root(member) for member in range(len(self._parent))], np.int64)

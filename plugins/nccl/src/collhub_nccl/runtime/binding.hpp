@@ -139,19 +139,26 @@ class Binding {
 
   template <class T, class Op>
   void run_stages(const Call& call, const Places& places, std::size_t block) {
+    auto stage = plan_.stages.begin();
+    // What comes before all messages may write for several lanes.
+    for (; stage != plan_.stages.end() && stage->level == 0; ++stage)
+      run_stage<T, Op>(*stage, call, places, block);
     Forked forked(lanes_, call.stream);
-    for (const Stage& stage : plan_.stages) {
-      level_ = stage.level;
-      const bool is_first = stage.lane == 0;
-      const ncclComm_t communicator = is_first ? communicator_ : lane_of(stage).communicator();
-      const cudaStream_t stream = is_first ? call.stream : lane_of(stage).stream();
-      if (stage.has_messages())
-        exchange<T>(stage, places, block, call.datatype, communicator, stream);
-      for (const Batch& batch : stage.batches)
-        check(launch_batch<T, Op>(placed<T>(batch, places, block), stream), "reduction");
-    }
+    for (; stage != plan_.stages.end(); ++stage) run_stage<T, Op>(*stage, call, places, block);
     forked.join();
     if (call.op == ncclAvg) divide<T>(places, block, call.stream);
+  }
+
+  template <class T, class Op>
+  void run_stage(const Stage& stage, const Call& call, const Places& places, std::size_t block) {
+    level_ = stage.level;
+    const bool is_first = stage.lane == 0;
+    const ncclComm_t communicator = is_first ? communicator_ : lane_of(stage).communicator();
+    const cudaStream_t stream = is_first ? call.stream : lane_of(stage).stream();
+    if (stage.has_messages())
+      exchange<T>(stage, places, block, call.datatype, communicator, stream);
+    for (const Batch& batch : stage.batches)
+      check(launch_batch<T, Op>(placed<T>(batch, places, block), stream), "reduction");
   }
 
   const Lane& lane_of(const Stage& stage) const { return *lanes_[stage.lane - 1]; }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "elements.hpp"
 #include "jobs.hpp"
@@ -70,34 +71,64 @@ COLLHUB_BOTH void run_unit(const DeviceJob<T>& job, std::size_t offset) {
   *target = total;
 }
 
-template <class T, class Op>
-COLLHUB_BOTH void run_job(const DeviceJob<T>& job, Share share) {
-  constexpr std::size_t kSize = Pack<T>::kSize;
-  const std::size_t packs = (job.count - job.head) / kSize;
-  const std::size_t tail = job.head + packs * kSize;
-  for (std::size_t i = share.first; i < packs; i += share.stride)
-    run_unit<Pack<T>, Op>(job, job.head + i * kSize);
-  for (std::size_t i = share.first; i < job.head; i += share.stride) run_unit<T, Op>(job, i);
-  for (std::size_t i = tail + share.first; i < job.count; i += share.stride)
-    run_unit<T, Op>(job, i);
+template <class T>
+COLLHUB_BOTH void divide(T& value, int divisor) {
+  value = divided(value, divisor);
 }
 
 template <class T>
-COLLHUB_BOTH void divide_values(T* values, std::size_t count, int divisor, Share share) {
-  for (std::size_t i = share.first; i < count; i += share.stride)
-    values[i] = divided(values[i], divisor);
+COLLHUB_BOTH void divide(Pack<T>& pack, int divisor) {
+  for (T& value : pack.values) divide(value, divisor);
+}
+
+// Elements [0, count) in one thread's share: packs from `head` on, the others one by one.
+// work<Unit>(offset) is called as work(Unit*, offset), whose pointer only names the type.
+template <class T, class Work>
+COLLHUB_BOTH void for_units(std::size_t head, std::size_t count, Share share, const Work& work) {
+  constexpr std::size_t kSize = Pack<T>::kSize;
+  const std::size_t packs = (count - head) / kSize;
+  const std::size_t tail = head + packs * kSize;
+  for (std::size_t i = share.first; i < packs; i += share.stride)
+    work(static_cast<Pack<T>*>(nullptr), head + i * kSize);
+  for (std::size_t i = share.first; i < head; i += share.stride) work(static_cast<T*>(nullptr), i);
+  for (std::size_t i = tail + share.first; i < count; i += share.stride)
+    work(static_cast<T*>(nullptr), i);
+}
+
+template <class T, class Op>
+COLLHUB_BOTH void run_job(const DeviceJob<T>& job, Share share) {
+  for_units<T>(job.head, job.count, share, [&](auto* unit, std::size_t offset) {
+    run_unit<std::decay_t<decltype(*unit)>, Op>(job, offset);
+  });
+}
+
+template <class T>
+COLLHUB_BOTH void divide_values(T* values, std::size_t head, std::size_t count, int divisor,
+                                Share share) {
+  for_units<T>(head, count, share, [&](auto* unit, std::size_t offset) {
+    auto* place = reinterpret_cast<std::decay_t<decltype(unit)>>(values + offset);
+    auto value = *place;
+    divide(value, divisor);
+    *place = value;
+  });
+}
+
+template <class T>
+std::size_t place_in_pack(const T* memory) {
+  return reinterpret_cast<std::uintptr_t>(memory) % kPackBytes;
+}
+
+template <class T>
+std::size_t head_of(const T* memory, std::size_t count) {
+  return std::min((kPackBytes - place_in_pack(memory)) % kPackBytes / sizeof(T), count);
 }
 
 // Elements before a pack boundary, if it is the same for all; else all of them go one by one.
 template <class T>
 std::size_t head_of(const DeviceJob<T>& job) {
-  const auto place = [](const T* memory) {
-    return reinterpret_cast<std::uintptr_t>(memory) % kPackBytes;
-  };
   for (int i = 0; i < job.source_count; ++i)
-    if (place(job.sources[i]) != place(job.target)) return job.count;
-  const std::size_t gap = (kPackBytes - place(job.target)) % kPackBytes / sizeof(T);
-  return std::min(gap, job.count);
+    if (place_in_pack(job.sources[i]) != place_in_pack(job.target)) return job.count;
+  return head_of(job.target, job.count);
 }
 
 #ifdef __CUDACC__
@@ -112,8 +143,8 @@ __global__ void batch_kernel(const __grid_constant__ DeviceBatch<T> batch) {
 }
 
 template <class T>
-__global__ void divide_kernel(T* values, std::size_t count, int divisor) {
-  divide_values(values, count, divisor, own_share());
+__global__ void divide_kernel(T* values, std::size_t head, std::size_t count, int divisor) {
+  divide_values(values, head, count, divisor, own_share());
 }
 
 // Blocks for so many units of work, one a thread; more are reached by strides.
@@ -136,7 +167,9 @@ cudaError_t launch_batch(const DeviceBatch<T>& batch, cudaStream_t stream) {
 
 template <class T>
 cudaError_t launch_divide(T* values, std::size_t count, int divisor, cudaStream_t stream) {
-  divide_kernel<T><<<blocks_for(count), kThreads, 0, stream>>>(values, count, divisor);
+  const std::size_t head = head_of(values, count);
+  const unsigned blocks = blocks_for(count / Pack<T>::kSize);
+  divide_kernel<T><<<blocks, kThreads, 0, stream>>>(values, head, count, divisor);
   return cudaGetLastError();
 }
 #else
@@ -150,7 +183,8 @@ cudaError_t launch_batch(const DeviceBatch<T>& batch, cudaStream_t stream) {
 
 template <class T>
 cudaError_t launch_divide(T* values, std::size_t count, int divisor, cudaStream_t stream) {
-  return cudaDoubleLaunch(stream, [=] { divide_values(values, count, divisor, {0, 1}); });
+  const std::size_t head = head_of(values, count);
+  return cudaDoubleLaunch(stream, [=] { divide_values(values, head, count, divisor, {0, 1}); });
 }
 #endif
 

@@ -1,4 +1,5 @@
-// What schedule.cpp holds: the records of every rank, its memory, and what the collective promises, all in blocks.
+// What schedule.cpp holds: the records of every rank, its memory, and what the collective promises,
+// all in blocks.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@ enum BufferId : std::uint8_t { kInput = 0, kOutput = 1, kScratch = 2 };
 
 // Sorted by level and lane; of those, messages first, in the same order at both ends, then what is
 // done on the rank itself. Level 0 has no messages. A message has the same level and lane at both
-// ends, no two accesses of a level's messages are in conflict, and no two accesses of two lanes.
+// ends, no two accesses of a level's messages are in conflict, and no two accesses of two lanes,
+// but for level 0, which is wholly in lane 0 and done before lanes begin.
 struct Record {
   Kind kind;
   std::uint8_t source_buffer;
