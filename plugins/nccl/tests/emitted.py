@@ -77,10 +77,13 @@ def link(folder: Path, stated: Tables) -> None:
     make(folder, "double")
 
 
-def run(folder: Path, *arguments: str, limit_s: float = 20) -> Run:
-    """Run the program; a message waits at most `limit_s` seconds for its partner."""
+def run(folder: Path, *arguments: str, limit_s: float = 20, **variables: str) -> Run:
+    """Run the program; a message waits at most `limit_s` seconds for its partner.
+
+    `variables`: of the environment.
+    """
     command = ["./collhub_double", "--repeats", "1", "--warmups", "0", *arguments]
-    environment = {"COLLHUB_DOUBLE_TIMEOUT_S": str(limit_s)}
+    environment = {"COLLHUB_DOUBLE_TIMEOUT_S": str(limit_s), **variables}
     done = subprocess.run(
         command,
         cwd=folder,

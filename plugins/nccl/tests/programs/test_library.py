@@ -22,6 +22,8 @@ from called import (
     random_inputs,
     reduced,
 )
+from collhub_execution import RecordKind
+from collhub_nccl.programs.schedule_tables import Tables
 from emitted import tables
 
 from hub_core.model import Algorithm, CollectiveKind
@@ -276,6 +278,43 @@ def test_all_gather_serves_calls_in_place_with_either_schedule(
 
     for output in library.on_ranks(on_rank):
         np.testing.assert_array_equal(output, np.concatenate(inputs))
+
+
+def test_fused_reductions_have_the_bits_of_single_ones(folder: Path, libraries: Path) -> None:
+    stated = tables(samples.all_samples(RANKS)["all-pairs-all-reduce"])
+    library = built(folder, stated, libraries)
+    rng = np.random.default_rng(1)
+    inputs = [rng.normal(0, 100, 4 * 33).astype(np.float16) for _ in range(RANKS)]
+
+    def on_rank(rank: int, communicator: int) -> Array:
+        recv = np.zeros_like(inputs[rank])
+        call = Call(inputs[rank], recv, len(recv), "float16")
+        assert library.run(communicator, call) == SUCCESS
+        return recv
+
+    outputs = library.on_ranks(on_rank)
+    # Rank k reduces block k: its own first, then in the order of the records.
+    for owner in range(RANKS):
+        block = slice(owner * 33, owner * 33 + 33)
+        total = inputs[owner][block].copy()
+        for source in _reduction_order(stated, owner):
+            total = total + inputs[source][block]
+        for output in outputs:
+            assert output[block].tobytes() == total.tobytes()
+
+
+def _reduction_order(stated: Tables, rank: int) -> list[int]:
+    """The ranks whose blocks a rank reduces into its own, in the order of its records."""
+    begin, end = stated.program.rank_indptr[rank : rank + 2]
+    sources: dict[int, int] = {}
+    order = []
+    for kind, _, _, _, peer, read, written, *_ in stated.records[begin:end].tolist():
+        if kind == RecordKind.RECV:
+            sources.setdefault(written, peer)
+        elif kind == RecordKind.REDUCE:
+            order.append(sources[read])
+    assert len(order) == RANKS - 1
+    return order
 
 
 # ---- errors --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from collhub_execution import LevelledProgram, bus_bandwidth
 
-from collhub_nccl.programs.lanes import lanes_of
+from collhub_nccl.programs.lanes import Lanes, lanes_of
 from hub_core.model import (
     REDUCING,
     Algorithm,
@@ -76,7 +76,8 @@ class Tables:
     `records`: int64[n, 9], columns as in `_RECORD_FIELDS`, unused sides zero; those of a rank
     sorted by level and lane, messages first. `promises`: int64[n, 4], runs of equal step: offset in
     OUTPUT, source rank (-1: all, reduced), offset in its INPUT, count. `promise_indptr`:
-    int64[ranks + 1], the promises of every rank.
+    int64[ranks + 1], the promises of every rank. `scratch`: int64[ranks], sizes of SCRATCH, which
+    lanes may make larger than those of the program.
     """
 
     provenance: Provenance
@@ -85,6 +86,7 @@ class Tables:
     records: Int64Array
     promises: Int64Array
     promise_indptr: Int64Array
+    scratch: Int64Array
 
     @property
     def num_lanes(self) -> int:
@@ -104,23 +106,35 @@ class Tables:
 def tables_of(algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1) -> Tables:
     """The tables of an algorithm and of what it was levelled to.
 
-    `most_lanes`: of the channels that can run beside each other. Raises `InputError` for what they cannot hold.
+    `most_lanes`: of the channels that can run beside each other. Raises `InputError` for what the
+    tables cannot hold.
     """
     collective = algorithm.collective
     # The contract of a custom collective is in units already, which the program does not cut.
     if collective.kind is not CollectiveKind.CUSTOM:
         collective = replace(collective, unit_count=program.unit_count)
-    records = _records(program, lanes_of(program, algorithm.steps, most_lanes))
+    lanes = lanes_of(program, algorithm, most_lanes)
+    records = _records(program, lanes)
     promises, indptr = _promises(collective)
-    return Tables(algorithm.provenance, collective, program, records, promises, indptr)
+    return Tables(
+        algorithm.provenance, collective, program, records, promises, indptr, lanes.scratch
+    )
 
 
-def _records(program: LevelledProgram, lane: Int64Array) -> Int64Array:
+def _records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
     """The records of all ranks as `Tables` has them."""
-    columns = [getattr(program, name).astype(np.int64) for name in _RECORD_FIELDS[:-1]]
+    changed = {
+        "lane": lanes.lane,
+        "src_offset": lanes.src_offset,
+        "dst_offset": lanes.dst_offset,
+    }
+    columns = []
+    for name in _RECORD_FIELDS:
+        column = changed[name] if name in changed else getattr(program, name)
+        columns.append(column.astype(np.int64))
     # Stable, so that within a lane the order of the program is kept.
-    order = np.lexsort((lane, program.level, program.rank))
-    records = np.stack([*columns, lane], axis=1)[order]
+    order = np.lexsort((lanes.lane, program.level, program.rank))
+    records = np.stack(columns, axis=1)[order]
     # A send has no destination and a receive no source: the runtime reads neither.
     buffers = records[:, 1:3]
     buffers[buffers == Buffer.UNKNOWN] = 0
@@ -208,10 +222,12 @@ def _memories(tables: Tables) -> Iterator[_RankMemory]:
     for rank in range(tables.program.num_ranks):
         place = tables.program.rank_memory(rank)
         begin = layout.base[rank] - place.start
+        # SCRATCH comes last.
+        size = [*layout.size[rank, : Buffer.SCRATCH].tolist(), int(tables.scratch[rank])]
         yield _RankMemory(
             begin=begin.tolist(),
-            size=layout.size[rank].tolist(),
-            total=place.stop - place.start,
+            size=size,
+            total=int(begin[Buffer.SCRATCH]) + size[Buffer.SCRATCH],
             is_defined=bool(is_defined[rank]),
         )
 
