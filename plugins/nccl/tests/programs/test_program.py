@@ -24,8 +24,8 @@ from collhub_execution import RecordKind
 from collhub_nccl.options import NcclProgramOptions
 from collhub_nccl.programs.emit import write
 from collhub_nccl.programs.health import check
-from collhub_nccl.programs.schedule_tables import schedule_cpp, schedule_json
-from emitted import link, make, run, tables, write_fixed
+from collhub_nccl.programs.schedule_tables import schedule_json
+from emitted import link, run, tables
 
 from hub_core import parse_topology, synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, PluginError, UsageError

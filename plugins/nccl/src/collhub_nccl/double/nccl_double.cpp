@@ -449,6 +449,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
   return join(communicator, ranks, id.internal, rank, !config || config->blocking != 0);
 }
 
+ncclResult_t ncclCommInitRank(ncclComm_t* communicator, int ranks, ncclUniqueId id, int rank) {
+  return join(communicator, ranks, id.internal, rank, true);
+}
+
 ncclResult_t ncclCommSplit(ncclComm_t communicator, int color, int key, ncclComm_t* split,
                            ncclConfig_t*) {
   if (const auto result = called("ncclCommSplit"); result != ncclSuccess) return result;

@@ -243,10 +243,8 @@ Findings run_rank(const Arguments& arguments, int rank, int devices, const ncclU
                   std::atomic<ncclComm_t>& watched) {
   check(cudaSetDevice(rank % devices), "cudaSetDevice");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  if (devices < kSchedule.ranks && arguments.id_file.empty()) {
-    config.minCTAs = 1;
-    config.maxCTAs = 2;
-  }
+  // Also for communicators of lanes: what ranks on one GPU have no room for hangs.
+  if (devices < kSchedule.ranks && arguments.id_file.empty()) config.minCTAs = 1;
   ncclComm_t communicator;
   check(ncclCommInitRankConfig(&communicator, kSchedule.ranks, id, rank, &config), "ncclCommInitRankConfig");
   watched = communicator;
@@ -332,6 +330,7 @@ int run_process(const Arguments& arguments) {
     int devices = 0;
     check(cudaGetDeviceCount(&devices), "no GPU can be used here (`make double` builds for the CPU): cudaGetDeviceCount");
     if (!devices) throw std::runtime_error("there is no GPU; `make double` builds for the CPU");
+    if (devices < kSchedule.ranks && has_all) setenv("NCCL_MAX_CTAS", "2", 0);
     const ncclUniqueId id = shared_id(arguments);
     Barrier barrier(local);
     std::vector<std::thread> threads;

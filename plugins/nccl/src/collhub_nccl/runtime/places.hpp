@@ -25,7 +25,7 @@ struct Sizes {
 inline Sizes sizes_of(const Schedule& schedule, std::size_t count, std::size_t element_bytes) {
   const std::size_t blocks = schedule.blocks / schedule.parts;
   const bool is_vector = has_native(schedule) && schedule.parts == 1;
-  std::size_t block = is_vector ? count / blocks : (count + blocks - 1) / blocks;
+  std::size_t block = count / blocks + (!is_vector && count % blocks ? 1 : 0);
   // Where a rest is left anyway, it may take what keeps blocks on the boundaries of packs.
   const std::size_t pack = 16 / element_bytes;
   if (is_vector && count % blocks && block > pack) block -= block % pack;
