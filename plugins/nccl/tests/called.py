@@ -136,9 +136,6 @@ class Double:
             ctypes.byref(communicator), self.num_ranks, unique, rank, ctypes.byref(config)
         )
         assert status == (SUCCESS if blocking else IN_PROGRESS)
-        state = ctypes.c_int(IN_PROGRESS)
-        while state.value == IN_PROGRESS:
-            self.calls.ncclCommGetAsyncError(communicator, ctypes.byref(state))
         assert communicator.value
         try:
             yield communicator.value

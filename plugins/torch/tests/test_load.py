@@ -401,7 +401,8 @@ import collhub_torch
 
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=rank, world_size=4)
-group = collhub_torch.load(sys.argv[2], device="cpu").new_group(min_bytes=1 << 40)
+algorithm = collhub_torch.load(sys.argv[2], device="cpu")
+group = algorithm.new_group(min_bytes=1 << 40)
 tensor = torch.full((1000,), float(rank))
 dist.all_reduce(tensor, group=group)
 assert set(tensor.tolist()) == {6.0}
@@ -412,6 +413,16 @@ if rank < 2:
     tensor = torch.full((3,), float(rank))
     (dist.send(tensor, 1, group=group) if rank == 0 else dist.recv(tensor, 0, group=group))
     assert set(tensor.tolist()) == {0.0}
+dist.barrier(group=group)
+if rank:
+    try:
+        algorithm.op(tensor, "sum", algorithm.attach())
+        raise AssertionError("ranks in other processes are reached")
+    except Exception as error:
+        assert "are threads of one process" in str(error)
+else:
+    id = torch.tensor(list(algorithm._library.new_id()), dtype=torch.uint8)
+    dist.broadcast(id, src=0)
 dist.barrier(group=group)
 dist.destroy_process_group()
 """

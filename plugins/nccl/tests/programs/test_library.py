@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ctypes import c_void_p
 from pathlib import Path
 from typing import Any
@@ -383,6 +382,20 @@ def test_memory_and_lanes_are_made_once_for_all_calls(trees: Double) -> None:
     assert trees.on_ranks(on_rank) == [1] * RANKS
 
 
+def test_workspace_grows_for_larger_calls_only(ring: Double) -> None:
+    memory = np.zeros(64, np.float32)
+
+    def on_rank(rank: int, communicator: int) -> list[int]:
+        found = []
+        for count in (16, 16, 8, 64, 64, 16):
+            before = ring.count_of("ncclMemAlloc")
+            assert ring.run(communicator, Call(memory, memory.copy(), count)) == SUCCESS
+            found.append(ring.count_of("ncclMemAlloc") - before)
+        return found
+
+    assert ring.on_ranks(on_rank) == [[1, 0, 0, 1, 0, 0]] * RANKS
+
+
 def test_non_blocking_communicators_are_waited_for(ring: Double, trees: Double) -> None:
     inputs = random_inputs(RANKS, 41)
 
@@ -409,12 +422,16 @@ def test_lanes_and_streams_that_really_run_beside_each_other_keep_their_order(
     ring: Double, trees: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLLHUB_DOUBLE_ASYNC", "1")
-    _run_on_two_streams(ring, lambda inputs: reduced(inputs, "sum"))
-    _run_on_two_streams(trees, lambda inputs: inputs[0])
+    for library in (ring, trees):
+        for inputs, outputs in _results_of_two_streams(library):
+            wanted = reduced(inputs, "sum") if library is ring else inputs[0]
+            for output in outputs:
+                np.testing.assert_array_equal(output, wanted)
+            assert len(outputs) == RANKS
 
 
-def _run_on_two_streams(library: Double, expected: Callable[[list[Array]], Array]) -> None:
-    """Calls in turn on two streams, which share the workspace of the communicator."""
+def _results_of_two_streams(library: Double) -> list[tuple[list[Array], list[Array]]]:
+    """(inputs, outputs) of calls in turn on two streams, which share the workspace."""
     times, count = 6, 64
     inputs = [random_inputs(RANKS, count + turn) for turn in range(times)]
 
@@ -431,9 +448,8 @@ def _run_on_two_streams(library: Double, expected: Callable[[list[Array]], Array
             library.synchronize(stream)
         return outputs
 
-    for outputs in library.on_ranks(on_rank):
-        for turn, output in enumerate(outputs):
-            np.testing.assert_array_equal(output, expected(inputs[turn]))
+    by_rank = library.on_ranks(on_rank)
+    return [(inputs[turn], [outputs[turn] for outputs in by_rank]) for turn in range(times)]
 
 
 def test_the_stream_of_a_call_waits_for_all_its_lanes(

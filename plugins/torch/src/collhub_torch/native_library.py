@@ -53,7 +53,8 @@ class NativeLibrary:
             cure = f"build it anew on this machine: `make clean {target}`"
             raise PluginError(message, cure=cure, code="not-loadable") from None
         self._error.restype = ctypes.c_char_p
-        self._functions.ncclGetErrorString.restype = ctypes.c_char_p
+        for name in ("ncclGetErrorString", "ncclGetLastError"):
+            getattr(self._functions, name).restype = ctypes.c_char_p
 
     def new_id(self) -> bytes:
         """The id of a communicator, which all of its ranks join by."""
@@ -96,4 +97,5 @@ class NativeLibrary:
     def _check(self, status: int, call: str) -> None:
         if status != _SUCCESS:
             reason = self._functions.ncclGetErrorString(status).decode(errors="replace")
-            raise PluginError(f"{call}: {reason}", code="nccl")
+            detail = self._functions.ncclGetLastError(None).decode(errors="replace")
+            raise PluginError(f"{call}: {reason}: {detail}", code="nccl")

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from collhub_torch.session import Session, tensor_defect
 from collhub_torch.shapes import SHAPES, op_name
-from hub_core.model import CollectiveKind
+from hub_core.model import CollectiveKind, PluginError
 
 if TYPE_CHECKING:
     # Types are checked without torch too, and its own have overloads that nobody overrides.
@@ -114,7 +114,8 @@ def _delegated(*names: str) -> Callable[..., Any]:
         for name in names:
             if hasattr(self.fallback, name):
                 return getattr(self.fallback, name)(*arguments, **named)
-        raise NotImplementedError(f"this torch has no {names[0]} of process groups")
+        message = f"torch {torch.__version__} has no {names[0]} of process groups"
+        raise PluginError(message, cure="use a later torch", code="old-torch")
 
     return method
 

@@ -184,7 +184,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  return cudaDoubleLaunch(stream, [=] { std::memcpy(target, source, bytes); });
+  return cudaDoubleLaunch(stream, [=] {
+    // No address of nothing may be null for C.
+    if (bytes) std::memcpy(target, source, bytes);
+  });
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {

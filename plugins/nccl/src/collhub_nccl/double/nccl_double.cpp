@@ -7,6 +7,7 @@
 // What waits longer than COLLHUB_DOUBLE_TIMEOUT_S (20 seconds) fails and says for whom. A call on a
 // non-blocking communicator that is still in progress is an error.
 #include <nccl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -106,6 +107,9 @@ ncclResult_t fail(ncclResult_t result, const std::string& message) {
   last_error = message;
   return result;
 }
+
+// How ids of this process begin: ranks of others cannot be reached.
+std::string own_ids() { return "double " + std::to_string(getpid()) + " "; }
 
 // Counts a call, and fails it where a test wants that.
 ncclResult_t called(const char* name) {
@@ -420,13 +424,15 @@ ncclResult_t ncclGetVersion(int* version) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const std::lock_guard<std::mutex> lock(worlds_mutex);
   *id = {};
-  std::snprintf(id->internal, sizeof id->internal, "double %d", ++last_id);
+  std::snprintf(id->internal, sizeof id->internal, "%s%d", own_ids().c_str(), ++last_id);
   return ncclSuccess;
 }
 
 // Joins the others that name the same id.
 static ncclResult_t join(ncclComm_t* communicator, int ranks, const std::string& id, int rank,
                          bool is_blocking) {
+  if (id.rfind(own_ids(), 0) != 0)
+    return fail(ncclInvalidUsage, "ranks of the test double are threads of one process");
   std::shared_ptr<World> world;
   {
     const std::lock_guard<std::mutex> lock(worlds_mutex);
@@ -472,6 +478,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
 }
 
 ncclResult_t ncclCommCount(ncclComm_t communicator, int* count) {
+  if (const auto result = ready(communicator); result != ncclSuccess) return result;
   *count = communicator->world->ranks;
   return ncclSuccess;
 }
@@ -523,6 +530,7 @@ const char* ncclGetLastError(ncclComm_t communicator) {
 }
 
 ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {
+  if (const auto result = called("ncclMemAlloc"); result != ncclSuccess) return result;
   *memory = std::malloc(bytes ? bytes : 1);
   return *memory ? ncclSuccess : fail(ncclInternalError, "out of memory");
 }

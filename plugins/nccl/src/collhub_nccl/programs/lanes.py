@@ -19,7 +19,8 @@ class Lanes:
 
     `lane`: numbered from 0 without gaps. `src_offset`, `dst_offset`: as in the program, but for the
     slots that levelling placed in SCRATCH: levels of one lane reuse them, levels of two lanes
-    cannot, so that every lane has its own. `scratch`: int64[num_ranks], blocks of SCRATCH with them.
+    cannot, so that every lane has its own. `scratch`: int64[num_ranks], blocks of SCRATCH with
+    them.
     """
 
     lane: Int64Array

@@ -76,7 +76,6 @@ class Binding {
   void run(const Call& given) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const OnDevice on_device(device_);
-    check_health(communicator_);
     if (!given.count) return;
     if (!runs_here(given)) return run_native(schedule_, given, 0, given.count);
     const Call call = reduces_ ? given : in_bytes(given);

@@ -52,6 +52,8 @@ std::shared_ptr<Binding> binding_of(ncclComm_t communicator, cudaStream_t stream
 
 void run(const Call& call) {
   if (!call.communicator) throw Failure(ncclInvalidArgument, "the communicator is null");
+  // Also before the first call: a communicator that does not block may still be joining.
+  check_health(call.communicator);
   binding_of(call.communicator, call.stream)->run(call);
 }
 
