@@ -1,6 +1,6 @@
 """Loaded algorithms: the operator and the process group, on the test double of NCCL.
 
-Ranks are threads of this process: the double reaches no others.
+Most often ranks are threads of this process, which are started at once.
 """
 
 from __future__ import annotations
@@ -392,7 +392,7 @@ def _make_single(folder: Path, built: Path) -> None:
     subprocess.run(command, cwd=folder, check=True, timeout=300)
 
 
-_WITHOUT = """
+_PROCESS = """
 import os
 import sys
 import torch
@@ -402,10 +402,24 @@ import collhub_torch
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=rank, world_size=4)
 algorithm = collhub_torch.load(sys.argv[2], device="cpu")
-group = algorithm.new_group(min_bytes=1 << 40)
-tensor = torch.full((1000,), float(rank))
-dist.all_reduce(tensor, group=group)
-assert set(tensor.tolist()) == {6.0}
+ran = []
+run = algorithm._library.run
+algorithm._library.run = lambda communicator, call: (ran.append(call.count), run(communicator, call))
+group = algorithm.new_group(min_bytes=4000)
+for count in (999, 100_001):
+    tensor = torch.full((count,), float(rank))
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    work.wait()
+    assert set(tensor.tolist()) == {6.0}
+assert ran == [100_001]
+everyone = algorithm.attach()
+assert set(algorithm.op(torch.full((7,), float(rank)), "max", everyone).tolist()) == {3.0}
+algorithm.detach(everyone)
+model = torch.nn.Linear(30, 50)
+parallel = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+parallel(torch.full((1, 30), float(rank))).sum().backward()
+assert set(model.weight.grad.flatten().tolist()) == {1.5}
+assert ran[2:] == [30 * 50 + 50]
 root = torch.full((3,), float(rank))
 dist.broadcast(root, src=2, group=group)
 assert set(root.tolist()) == {2.0}
@@ -414,15 +428,6 @@ if rank < 2:
     (dist.send(tensor, 1, group=group) if rank == 0 else dist.recv(tensor, 0, group=group))
     assert set(tensor.tolist()) == {0.0}
 dist.barrier(group=group)
-if rank:
-    try:
-        algorithm.op(tensor, "sum", algorithm.attach())
-        raise AssertionError("ranks in other processes are reached")
-    except Exception as error:
-        assert "are threads of one process" in str(error)
-else:
-    id = torch.tensor(list(algorithm._library.new_id()), dtype=torch.uint8)
-    dist.broadcast(id, src=0)
 dist.barrier(group=group)
 dist.destroy_process_group()
 """
@@ -430,10 +435,10 @@ dist.destroy_process_group()
 
 @needs_torch
 @pytest.mark.slow
-def test_processes_use_the_fallback_for_sizes_outside_the_window(
+def test_processes_of_a_job_use_operator_group_and_fallback(
     tmp_path: Path, folders: dict[str, Path]
 ) -> None:
-    command = [sys.executable, "-P", "-c", _WITHOUT]
+    command = [sys.executable, "-P", "-c", _PROCESS]
     running = [
         subprocess.Popen(
             [*command, str(rank), str(folders["sum"]), str(tmp_path / "meet")],

@@ -104,6 +104,31 @@ def test_every_dtype_runs_with_every_operator(ring: Path, dtype: str) -> None:
         assert (found.report["reduce_op"], found.report["ranks_agree_bitwise"]) == (op, True)
 
 
+def test_ranks_may_be_processes_and_leave_no_file_behind(ring: Path, tmp_path: Path) -> None:
+    command = ["./collhub_double", "--id-file", str(tmp_path / "id"), "--size", "200000"]
+    # Messages of 50 000 bytes go in several pieces.
+    command += ["--repeats", "2", "--warmups", "0", "--dtype", "float16"]
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    environment = {"TMPDIR": str(folder), "COLLHUB_DOUBLE_TIMEOUT_S": "60"}
+    running = [
+        subprocess.Popen(
+            [*command, "--rank", str(rank)],
+            cwd=ring,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for rank in range(4)
+    ]
+    for rank, process in enumerate(running):
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+        report = json.loads(output)
+        assert (report["first_rank"], report["ok"], report["matches_nccl"]) == (rank, True, True)
+    assert list(folder.iterdir()) == []
+
+
 def test_report_states_bandwidths_as_nccl_tests_does(ring: Path) -> None:
     report = run(ring, "--size", "65536").report
     assert report is not None

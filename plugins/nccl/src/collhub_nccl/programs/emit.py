@@ -49,7 +49,14 @@ _RUNTIME = (
     "values.hpp",
     "workspace.hpp",
 )
-_DOUBLE = ("cuda_double.cpp", "cuda_runtime.h", "nccl.h", "nccl_double.cpp")
+_DOUBLE = (
+    "cuda_double.cpp",
+    "cuda_runtime.h",
+    "exchange.hpp",
+    "nccl.h",
+    "nccl_double.cpp",
+    "world.hpp",
+)
 # Columns that the tables have no place for, and what that means.
 _LOST_COLUMNS = (
     ("channel", "channels that share no memory are lanes; NCCL chooses its own channels"),

@@ -80,8 +80,16 @@ class Binding {
     if (!runs_here(given)) return run_native(schedule_, given, 0, given.count);
     const Call call = reduces_ ? given : in_bytes(given);
     const Sizes sizes = sizes_of(schedule_, call.count, bytes_of(call.datatype));
-    if (sizes.block) run_blocks(call, sizes);
+    // The workspace serves one call after the other, on whatever streams. Within a graph its own
+    // order holds, and events from outside cannot be waited for.
+    const bool captures = is_capturing(call.stream);
+    if (has_run_ && !captures && last_stream_ != call.stream) done_->wait(call.stream);
+    if (sizes.block) run_blocks(call, sizes, captures);
     if (sizes.rest) run_native(schedule_, call, call.count - sizes.rest, sizes.rest);
+    if (captures) return;
+    done_->record(call.stream);
+    last_stream_ = call.stream;
+    has_run_ = true;
   }
 
   // The level that the last call has posted, -1 before.
@@ -114,15 +122,11 @@ class Binding {
     return call;
   }
 
-  void run_blocks(const Call& call, const Sizes& sizes) {
+  void run_blocks(const Call& call, const Sizes& sizes, bool captures) {
     Places places(schedule_, rank_, plan_, call, sizes);
     const std::size_t bytes = places.workspace_bytes();
-    const bool captures = is_capturing(call.stream);
     if (captures && !workspace_.has(bytes)) refuse_capture();
     places.use(workspace_.at_least(bytes));
-    // The workspace serves one call after the other, on whatever streams. Within a graph its own
-    // order holds, and events from outside cannot be waited for.
-    if (has_run_ && !captures && last_stream_ != call.stream) done_->wait(call.stream);
     places.copy_in(call.stream);
     with_type(call.datatype, [&](auto element) {
       with_op(call.op, [&](auto op) {
@@ -130,10 +134,6 @@ class Binding {
       });
     });
     places.copy_out(call.stream);
-    if (captures) return;
-    done_->record(call.stream);
-    last_stream_ = call.stream;
-    has_run_ = true;
   }
 
   template <class T, class Op>
