@@ -456,6 +456,23 @@ def test_processes_of_a_job_use_operator_group_and_fallback(
             process.kill()
 
 
+@needs_torch
+@pytest.mark.slow
+def test_library_for_gpus_is_loaded_with_nccl(tmp_path: Path) -> None:
+    home = importlib.util.find_spec("nvidia.nccl") if importlib.util.find_spec("nvidia") else None
+    if shutil.which("nvcc") is None or home is None or not home.submodule_search_locations:
+        pytest.skip("nvcc or the package nvidia-nccl-cu13 is not installed")
+    folder = written(tmp_path / "real", samples.ring_all_reduce(RANKS), "real")
+    where = f"NCCL_HOME={home.submodule_search_locations[0]}"
+    subprocess.run(
+        ["make", "-s", where, "ARCHS=90", "library"], cwd=folder, check=True, timeout=300
+    )
+    algorithm = load(folder)
+    assert algorithm.device == "cuda"
+    # NCCL itself answers, which needs no GPU for this.
+    assert algorithm._library.new_id() != algorithm._library.new_id()
+
+
 # ---- folders that are not what they should be ----------------------------------------------------
 
 

@@ -14,8 +14,8 @@ __all__ = ["load"]
 def load(folder: str | Path, device: str = "cuda") -> LoadedAlgorithm:
     """Load the library that was built in a folder of the format `nccl`.
 
-    `device`: cuda, or cpu for the test double, whose ranks are threads of one process. Raises
-    `HubError` with the cure.
+    `device`: cuda, or cpu for the test double, whose ranks are on one machine. Raises `HubError`
+    with the cure.
     """
     # Imports torch, which takes seconds; the hub imports this package to list what it offers.
     from collhub_torch.loaded import load_once
