@@ -82,7 +82,7 @@ class NcclProgramOptions:
     mode: str | None = option(
         OptionType.TEXT,
         None,
-        "calls that the program serves; out of place where the algorithm is right for both",
+        "calls that need no copy; out of place where the algorithm is right for both",
         choices=("in-place", "out-of-place"),
     )
     name: str | None = option(

@@ -75,7 +75,7 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
     names = names_of(algorithm, options.name)
     program = levelled_program(algorithm, in_place)
     tables = tables_of(algorithm, program, options.lanes)
-    losses = tuple(_losses(algorithm, in_place))
+    losses = tuple(_losses(algorithm))
     return WriteResult(_artifacts(tables, names), losses)
 
 
@@ -132,9 +132,9 @@ def _text(name: str, content: Callable[[], str]) -> Artifact:
     return Artifact(name, lambda: content().encode())
 
 
-def _losses(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
+def _losses(algorithm: Algorithm) -> Iterator[Loss]:
     """What the program does not show of the algorithm."""
-    yield from _losses_of_collective(algorithm, in_place)
+    yield from _losses_of_collective(algorithm)
     for feature, consequence in _LOST_COLUMNS:
         if _is_set(algorithm.steps, feature):
             yield Loss(feature, "steps", consequence)
@@ -147,14 +147,9 @@ def _losses(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
         yield Loss("extensions", ", ".join(sorted(algorithm.extensions)), "not in the tables")
 
 
-def _losses_of_collective(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
+def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
     """What the program leaves out of what the algorithm is for."""
     collective = algorithm.collective
-    if collective.in_place and collective.out_of_place:
-        written, other = "in-place", "out_of_place"
-        if not in_place:
-            written, other = "out-of-place", "in_place"
-        yield Loss(other, written, "write a second folder with -O mode for the other calls")
     if algorithm.steps.is_kind(StepKind.COMPUTE).any():
         yield Loss("steps", "COMPUTE", "opaque work between messages is left out")
     if collective.contract is not None and collective.contract.expected is None:
