@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collhub_execution import levelled_program
-from collhub_nccl.programs.emit import fixed_files
+from collhub_nccl.programs.emit import fixed_files, named_files
+from collhub_nccl.programs.names import LibraryNames
 from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, tables_of
 
-from hub_core.model import Algorithm
+from hub_core.model import Algorithm, CollectiveKind
+from hub_core.plugin_api import Artifact
 
 SECONDS = 120
+# One name for all schedules, so that what is built once fits them all.
+NAMES = LibraryNames(CollectiveKind.ALL_REDUCE, "test")
 
 
 @dataclass(frozen=True)
@@ -35,18 +39,22 @@ def missing_tools() -> str | None:
     return f"{' and '.join(missing)} not found" if missing else None
 
 
-def tables(algorithm: Algorithm, in_place: bool | None = None) -> Tables:
+def tables(algorithm: Algorithm, in_place: bool | None = None, lanes: int = 1) -> Tables:
     """The tables of an algorithm."""
     mode = not algorithm.collective.out_of_place if in_place is None else in_place
-    return tables_of(algorithm, levelled_program(algorithm, mode))
+    return tables_of(algorithm, levelled_program(algorithm, mode), lanes)
 
 
-def write_fixed(folder: Path) -> None:
-    """Write the files that are the same for all algorithms."""
-    for artifact in fixed_files():
-        path = folder / artifact.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(artifact.content())
+def write_fixed(folder: Path, stated: Tables) -> None:
+    """Write the files that are the same for all algorithms, and those with names."""
+    for artifact in (*fixed_files(), *named_files(stated, NAMES)):
+        _write(folder, artifact)
+
+
+def _write(folder: Path, artifact: Artifact) -> None:
+    path = folder / artifact.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(artifact.content())
 
 
 def make(folder: Path, *arguments: str) -> None:
@@ -69,10 +77,13 @@ def link(folder: Path, stated: Tables) -> None:
     make(folder, "double")
 
 
-def run(folder: Path, *arguments: str, limit_s: float = 20) -> Run:
-    """Run the program; a message waits at most `limit_s` seconds for its partner."""
+def run(folder: Path, *arguments: str, limit_s: float = 20, **variables: str) -> Run:
+    """Run the program; a message waits at most `limit_s` seconds for its partner.
+
+    `variables`: of the environment.
+    """
     command = ["./collhub_double", "--repeats", "1", "--warmups", "0", *arguments]
-    environment = {"COLLHUB_DOUBLE_TIMEOUT_S": str(limit_s)}
+    environment = {"COLLHUB_DOUBLE_TIMEOUT_S": str(limit_s), **variables}
     done = subprocess.run(
         command,
         cwd=folder,

@@ -82,8 +82,20 @@ class NcclProgramOptions:
     mode: str | None = option(
         OptionType.TEXT,
         None,
-        "calls that the program serves; out of place where the algorithm is right for both",
+        "calls that need no copy; out of place where the algorithm is right for both",
         choices=("in-place", "out-of-place"),
+    )
+    name: str | None = option(
+        OptionType.TEXT,
+        None,
+        "end of the names of the library's functions (default: from the source of the algorithm)",
+    )
+    lanes: int = option(
+        OptionType.INT,
+        4,
+        "most channels that run at the same time, each on a communicator and stream of its own",
+        minimum=1,
+        maximum=16,
     )
 
 

@@ -1,6 +1,6 @@
 """Offers of this distribution to the hub.
 
-Programs and rings for NCCL are written, machines as NCCL and nvidia-smi see them are read.
+Libraries and rings for NCCL are written, machines as NCCL and nvidia-smi see them are read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NVIDIA_SMI = TopologyReader(
 PROGRAM = FormatWriter(
     Format(
         "nccl",
-        "a folder with a program for NCCL: schedule tables, runtime, builds, CPU test double",
+        "a folder with a library and a program for NCCL: tables, builds, CPU test double",
         (),
         layout=Layout.FOLDER,
     ),
@@ -73,7 +73,7 @@ RINGS = FormatWriter(
 COMPILERS = Check(
     "nccl",
     Subject.INSTALLATION,
-    "whether compilers for emitted programs are there",
+    "whether compilers for emitted libraries are there",
     "collhub_nccl.programs.health:check",
 )
 

@@ -1,1 +1,23 @@
-"""PyTorch for Collective Hub: run algorithms as point-to-point messages of torch.distributed."""
+"""PyTorch for Collective Hub: run algorithms on torch.distributed, and load them into jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collhub_torch.loaded import LoadedAlgorithm
+
+__all__ = ["load"]
+
+
+def load(folder: str | Path, device: str = "cuda") -> LoadedAlgorithm:
+    """Load the library that was built in a folder of the format `nccl`.
+
+    `device`: cuda, or cpu for the test double, whose ranks are on one machine. Raises `HubError`
+    with the cure.
+    """
+    # Imports torch, which takes seconds; the hub imports this package to list what it offers.
+    from collhub_torch.loaded import load_once
+
+    return load_once(Path(folder).resolve(), device)

@@ -1,19 +1,26 @@
-"""Write the folder of a program for NCCL.
+"""Write the folder of a library for NCCL, and of a program that checks and times it.
 
 It holds the schedule as tables, one fixed runtime with its builds, a test double of NCCL for the
-CPU, and a Python entry. The schedule is data, so that one program is tested for all algorithms.
+CPU, and a Python entry. The schedule is data, so that one library is tested for all algorithms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 
 import numpy as np
-from collhub_execution import levelled_program
+from collhub_execution import RecordKind, levelled_program
 
 from collhub_nccl.options import NcclProgramOptions
+from collhub_nccl.programs.names import (
+    LibraryNames,
+    header,
+    macros,
+    makefile_part,
+    manifest,
+    names_of,
+)
 from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp, schedule_json, tables_of
 from hub_core.model import COLUMN_DEFAULTS, Algorithm, Buffer, Loss, StepKind, StepTable, UsageError
 from hub_core.plugin_api import Artifact, WriteResult
@@ -25,19 +32,35 @@ _RUNTIME = (
     "Makefile",
     "README.md",
     "arguments.hpp",
+    "binding.hpp",
+    "call.hpp",
+    "calls.hpp",
     "elements.hpp",
+    "jobs.hpp",
+    "kernels.cuh",
+    "lanes.hpp",
+    "library.cu",
     "main.cu",
+    "places.hpp",
+    "plan.hpp",
     "run_nccl4py.py",
-    "runtime.cuh",
     "schedule.hpp",
     "together.hpp",
     "values.hpp",
+    "workspace.hpp",
 )
-_DOUBLE = ("cuda_runtime.h", "nccl.h", "nccl_double.cpp")
+_DOUBLE = (
+    "cuda_double.cpp",
+    "cuda_runtime.h",
+    "exchange.hpp",
+    "nccl.h",
+    "nccl_double.cpp",
+    "world.hpp",
+)
 # Columns that the tables have no place for, and what that means.
 _LOST_COLUMNS = (
-    ("channel", "all messages use one communicator and one stream; NCCL chooses its channels"),
-    ("lane", "all records of a rank run on one stream, level by level"),
+    ("channel", "channels that share no memory are lanes; NCCL chooses its own channels"),
+    ("lane", "what runs on one stream follows from the channels"),
     ("duration_ns", "the device decides how long a step takes"),
     ("source_line", "records do not name the lines of the source"),
 )
@@ -49,10 +72,11 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
     Raises `InputError` for what cannot be executed: see `levelled_program`.
     """
     in_place = _is_in_place(algorithm, options.mode)
+    names = names_of(algorithm, options.name)
     program = levelled_program(algorithm, in_place)
-    tables = tables_of(algorithm, program)
-    losses = tuple(_losses(algorithm, in_place))
-    return WriteResult(_artifacts(tables), losses)
+    tables = tables_of(algorithm, program, options.lanes)
+    losses = tuple(_losses(algorithm))
+    return WriteResult(_artifacts(tables, names), losses)
 
 
 def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:
@@ -85,24 +109,32 @@ def _shipped(folder: str, name: str, target: str) -> Artifact:
     return Artifact(target, file.read_bytes, executable=name in _SCRIPTS)
 
 
-def _artifacts(tables: Tables) -> Iterator[Artifact]:
+def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
     """All files of the folder; the tables are printed when they are asked for."""
     yield from fixed_files()
-    yield Artifact("schedule.cpp", partial(_encoded_cpp, tables))
-    yield Artifact("schedule.json", partial(_encoded_json, tables))
+    yield from named_files(tables, names)
+    yield _text("schedule.cpp", lambda: schedule_cpp(tables))
+    yield _text("schedule.json", lambda: schedule_json(tables))
 
 
-def _encoded_cpp(tables: Tables) -> bytes:
-    return schedule_cpp(tables).encode()
+def named_files(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
+    """The files that state the names of the library and its functions."""
+    collective, ranks = tables.collective, tables.program.num_ranks
+    root = collective.root
+    reduces = bool((tables.records[:, 0] == RecordKind.REDUCE).any())
+    yield _text(f"{names.library}.h", lambda: header(names, ranks, root))
+    yield _text("names.hpp", lambda: macros(names))
+    yield _text("names.mk", lambda: makefile_part(names))
+    yield _text("collhub.json", lambda: manifest(names, ranks, root, reduces))
 
 
-def _encoded_json(tables: Tables) -> bytes:
-    return schedule_json(tables).encode()
+def _text(name: str, content: Callable[[], str]) -> Artifact:
+    return Artifact(name, lambda: content().encode())
 
 
-def _losses(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
+def _losses(algorithm: Algorithm) -> Iterator[Loss]:
     """What the program does not show of the algorithm."""
-    yield from _losses_of_collective(algorithm, in_place)
+    yield from _losses_of_collective(algorithm)
     for feature, consequence in _LOST_COLUMNS:
         if _is_set(algorithm.steps, feature):
             yield Loss(feature, "steps", consequence)
@@ -115,14 +147,9 @@ def _losses(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
         yield Loss("extensions", ", ".join(sorted(algorithm.extensions)), "not in the tables")
 
 
-def _losses_of_collective(algorithm: Algorithm, in_place: bool) -> Iterator[Loss]:
+def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
     """What the program leaves out of what the algorithm is for."""
     collective = algorithm.collective
-    if collective.in_place and collective.out_of_place:
-        written, other = "in-place", "out_of_place"
-        if not in_place:
-            written, other = "out-of-place", "in_place"
-        yield Loss(other, written, "write a second folder with -O mode for the other calls")
     if algorithm.steps.is_kind(StepKind.COMPUTE).any():
         yield Loss("steps", "COMPUTE", "opaque work between messages is left out")
     if collective.contract is not None and collective.contract.expected is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from collhub_execution import LevelledProgram, bus_bandwidth
 
+from collhub_nccl.programs.lanes import Lanes, lanes_of
 from hub_core.model import (
     REDUCING,
     Algorithm,
@@ -39,7 +40,7 @@ _NATIVE = {
     CollectiveKind.BROADCAST: "kBroadcast",
     CollectiveKind.REDUCE: "kReduce",
 }
-# In the order of `Record` in `schedule.hpp`, which has an unused byte behind the buffers.
+# `Record` in `schedule.hpp` has the lane behind the buffers.
 _RECORD_FIELDS = (
     "kind",
     "src_buffer",
@@ -49,10 +50,11 @@ _RECORD_FIELDS = (
     "src_offset",
     "dst_offset",
     "count",
+    "lane",
 )
 _PROMISE_FIELDS = ("offset", "source", "source_offset", "count")
 _CPP = """\
-// Tables of one schedule; made by Collective Hub, read by runtime.cuh.
+// Tables of one schedule; made by Collective Hub, read by plan.hpp.
 #include "schedule.hpp"
 
 namespace collhub {{
@@ -71,9 +73,11 @@ const Schedule kSchedule = {facts};
 class Tables:
     """What an emitted folder states, in blocks of the program.
 
-    `records`: int64[n, 8], columns as in `_RECORD_FIELDS`, unused sides zero. `promises`: int64[n,
-    4], runs of equal step: offset in OUTPUT, source rank (-1: all, reduced), offset in its INPUT,
-    count. `promise_indptr`: int64[ranks + 1], the promises of every rank.
+    `records`: int64[n, 9], columns as in `_RECORD_FIELDS`, unused sides zero; those of a rank
+    sorted by level and lane, messages first. `promises`: int64[n, 4], runs of equal step: offset in
+    OUTPUT, source rank (-1: all, reduced), offset in its INPUT, count. `promise_indptr`:
+    int64[ranks + 1], the promises of every rank. `scratch`: int64[ranks], sizes of SCRATCH, which
+    lanes may make larger than those of the program.
     """
 
     provenance: Provenance
@@ -82,26 +86,55 @@ class Tables:
     records: Int64Array
     promises: Int64Array
     promise_indptr: Int64Array
+    scratch: Int64Array
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes that have records; 1 where there are none."""
+        return int(self.records[:, -1].max(initial=0)) + 1
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of the full buffer that are as large as the `count` of a call."""
+        kind = self.collective.kind
+        if kind is CollectiveKind.CUSTOM:
+            # Only its blocks are known to be alike.
+            return self.program.unit_count
+        return self.program.num_ranks if kind.traits.is_split else 1
 
 
-def tables_of(algorithm: Algorithm, program: LevelledProgram) -> Tables:
+def tables_of(algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1) -> Tables:
     """The tables of an algorithm and of what it was levelled to.
 
-    Raises `InputError` for what they cannot hold.
+    `most_lanes`: of the channels that can run beside each other. Raises `InputError` for what the
+    tables cannot hold.
     """
     collective = algorithm.collective
     # The contract of a custom collective is in units already, which the program does not cut.
     if collective.kind is not CollectiveKind.CUSTOM:
         collective = replace(collective, unit_count=program.unit_count)
-    records = _records(program)
+    lanes = lanes_of(program, algorithm, most_lanes)
+    records = _records(program, lanes)
     promises, indptr = _promises(collective)
-    return Tables(algorithm.provenance, collective, program, records, promises, indptr)
+    return Tables(
+        algorithm.provenance, collective, program, records, promises, indptr, lanes.scratch
+    )
 
 
-def _records(program: LevelledProgram) -> Int64Array:
+def _records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
     """The records of all ranks as `Tables` has them."""
-    columns = [getattr(program, name).astype(np.int64) for name in _RECORD_FIELDS]
-    records = np.stack(columns, axis=1)
+    changed = {
+        "lane": lanes.lane,
+        "src_offset": lanes.src_offset,
+        "dst_offset": lanes.dst_offset,
+    }
+    columns = []
+    for name in _RECORD_FIELDS:
+        column = changed[name] if name in changed else getattr(program, name)
+        columns.append(column.astype(np.int64))
+    # Stable, so that within a lane the order of the program is kept.
+    order = np.lexsort((lanes.lane, program.level, program.rank))
+    records = np.stack(columns, axis=1)[order]
     # A send has no destination and a receive no source: the runtime reads neither.
     buffers = records[:, 1:3]
     buffers[buffers == Buffer.UNKNOWN] = 0
@@ -168,9 +201,8 @@ def _braced(values: Iterable[object]) -> str:
 
 def _record(row: list[int]) -> str:
     """The initializer of a `Record`."""
-    kind, source, target, *rest = row
-    # The zero fills the struct's unused byte.
-    return _braced([f"Kind({kind})", source, target, 0, *rest])
+    kind, source, target, *rest, lane = row
+    return _braced([f"Kind({kind})", source, target, lane, *rest])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +222,12 @@ def _memories(tables: Tables) -> Iterator[_RankMemory]:
     for rank in range(tables.program.num_ranks):
         place = tables.program.rank_memory(rank)
         begin = layout.base[rank] - place.start
+        # SCRATCH comes last.
+        size = [*layout.size[rank, : Buffer.SCRATCH].tolist(), int(tables.scratch[rank])]
         yield _RankMemory(
             begin=begin.tolist(),
-            size=layout.size[rank].tolist(),
-            total=place.stop - place.start,
+            size=size,
+            total=int(begin[Buffer.SCRATCH]) + size[Buffer.SCRATCH],
             is_defined=bool(is_defined[rank]),
         )
 
@@ -212,6 +246,8 @@ def _facts(tables: Tables) -> list[str]:
         f"Native::{_NATIVE.get(collective.kind, 'kNone')}",
         str(program.num_ranks),
         str(program.unit_count),
+        str(tables.num_parts),
+        str(tables.num_lanes),
         str(-1 if collective.root is None else collective.root),
         _truth(program.in_place),
         _truth(collective.kind in REDUCING),

@@ -1,6 +1,7 @@
 // Command line of the emitted program.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -81,14 +82,16 @@ inline Arguments parse(int count, char** texts) {
   return arguments;
 }
 
-// Elements of a block, so that the full buffer has the wanted bytes.
+// Elements of a block, so that the full buffer has the wanted bytes, rounded down to whole blocks.
 inline std::size_t block_elements(const Arguments& arguments, std::size_t element_bytes) {
   const std::uint64_t step = kSchedule.blocks * element_bytes;
   if (!arguments.bytes) return ((1u << 20) + step - 1) / step;
-  if (arguments.bytes % step)
-    usage_error("--size " + std::to_string(arguments.bytes) + ": not a multiple of " + std::to_string(step) + " bytes, one " +
-                arguments.dtype + " in each of " + std::to_string(kSchedule.blocks) + " blocks");
-  return arguments.bytes / step;
+  const std::uint64_t block = std::max<std::uint64_t>(arguments.bytes / step, 1);
+  if (block * step != arguments.bytes)
+    std::fprintf(stderr, "--size %llu: %llu bytes are taken, whole elements in each of %lld blocks\n",
+                 static_cast<unsigned long long>(arguments.bytes),
+                 static_cast<unsigned long long>(block * step), static_cast<long long>(kSchedule.blocks));
+  return block;
 }
 
 }  // namespace collhub

@@ -45,6 +45,7 @@ COLLHUB_BOTH inline float widened(Float16 value) {
 
 COLLHUB_BOTH inline float widened(float value) { return value; }
 COLLHUB_BOTH inline double widened(double value) { return value; }
+COLLHUB_BOTH inline std::int64_t widened(std::uint8_t value) { return value; }
 COLLHUB_BOTH inline std::int64_t widened(std::int32_t value) { return value; }
 COLLHUB_BOTH inline std::int64_t widened(std::int64_t value) { return value; }
 

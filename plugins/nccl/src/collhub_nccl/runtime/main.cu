@@ -1,11 +1,13 @@
-// Runs the schedule on test data, compares it with its definition and with NCCL's own collective, times both: one JSON line.
+// Calls the library on test data, compares the result with its definition and with NCCL's own
+// collective, times both: one JSON line.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 
 #include "arguments.hpp"
-#include "runtime.cuh"
+#include "calls.hpp"
+#include "elements.hpp"
 #include "together.hpp"
 #include "values.hpp"
 
@@ -22,6 +24,21 @@ struct Findings {
 };
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+template <class T>
+constexpr ncclDataType_t nccl_type();
+template <>
+constexpr ncclDataType_t nccl_type<Float16>() { return ncclFloat16; }
+template <>
+constexpr ncclDataType_t nccl_type<Bfloat16>() { return ncclBfloat16; }
+template <>
+constexpr ncclDataType_t nccl_type<float>() { return ncclFloat32; }
+template <>
+constexpr ncclDataType_t nccl_type<double>() { return ncclFloat64; }
+template <>
+constexpr ncclDataType_t nccl_type<std::int32_t>() { return ncclInt32; }
+template <>
+constexpr ncclDataType_t nccl_type<std::int64_t>() { return ncclInt64; }
 
 ncclRedOp_t nccl_op(const std::string& op) {
   if (op == "avg") return ncclAvg;
@@ -85,8 +102,7 @@ class Graph {
 template <class T, class Op>
 class RankRun {
  public:
-  RankRun(const Arguments& arguments, int rank, std::size_t block, ncclComm_t communicator, cudaStream_t stream, Barrier& barrier,
-          std::atomic<int>& level)
+  RankRun(const Arguments& arguments, int rank, std::size_t block, ncclComm_t communicator, cudaStream_t stream, Barrier& barrier)
       : arguments_(arguments),
         layout_(kSchedule.memory[rank]),
         rank_(rank),
@@ -94,7 +110,6 @@ class RankRun {
         communicator_(communicator),
         stream_(stream),
         barrier_(barrier),
-        level_(level),
         memory_(layout_.total * block, communicator),
         native_input_(layout_.size[kInput] * block, communicator),
         native_output_(layout_.size[kOutput] * block, communicator) {}
@@ -102,7 +117,7 @@ class RankRun {
   Findings run() {
     Findings found;
     reset();
-    warm_kernels();
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     barrier_.wait();
     once();
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
@@ -137,19 +152,11 @@ class RankRun {
     put(native_input_.get(), input);
   }
 
-  // Loading a kernel may synchronise the device, which would never end while kernels of other ranks on it wait for this rank.
-  void warm_kernels() const {
-    launch_reduce<T, Op>(native_output_.get(), native_output_.get(), 0, stream_);
-    launch_divide<T>(native_output_.get(), 0, 1, stream_);
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  }
-
   void once() const {
-    const Record* records = kSchedule.records;
-    const std::int64_t* begin = kSchedule.record_begin + rank_;
-    Program<T, Op>{records + begin[0], records + begin[1], {at(kInput), at(kOutput), at(kScratch)}, block_, communicator_, stream_}
-        .run(level_);
-    if (arguments_.op == "avg") launch_divide<T>(at(kOutput), layout_.size[kOutput] * block_, kSchedule.ranks, stream_);
+    const std::size_t count = kSchedule.blocks / kSchedule.parts * block_;
+    const ncclResult_t result = COLLHUB_RUN(at(kInput), at(kOutput), count, nccl_type<T>(),
+                                            nccl_op(arguments_.op), communicator_, stream_);
+    if (result != ncclSuccess) throw std::runtime_error(COLLHUB_ERROR());
   }
 
   void native() const {
@@ -212,7 +219,6 @@ class RankRun {
   ncclComm_t communicator_;
   cudaStream_t stream_;
   Barrier& barrier_;
-  std::atomic<int>& level_;
   DeviceMemory<T> memory_, native_input_, native_output_;
 };
 
@@ -234,18 +240,19 @@ ncclUniqueId shared_id(const Arguments& arguments) {
 
 template <class T, class Op>
 Findings run_rank(const Arguments& arguments, int rank, int devices, const ncclUniqueId& id, std::size_t block, Barrier& barrier,
-                  std::atomic<int>& level) {
+                  std::atomic<ncclComm_t>& watched) {
   check(cudaSetDevice(rank % devices), "cudaSetDevice");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  if (devices < kSchedule.ranks && arguments.id_file.empty()) {
-    config.minCTAs = 1;
-    config.maxCTAs = 2;
-  }
+  // Also for communicators of lanes: what ranks on one GPU have no room for hangs.
+  if (devices < kSchedule.ranks && arguments.id_file.empty()) config.minCTAs = 1;
   ncclComm_t communicator;
   check(ncclCommInitRankConfig(&communicator, kSchedule.ranks, id, rank, &config), "ncclCommInitRankConfig");
+  watched = communicator;
   cudaStream_t stream;
   check(cudaStreamCreate(&stream), "cudaStreamCreate");
-  const Findings found = RankRun<T, Op>(arguments, rank, block, communicator, stream, barrier, level).run();
+  const Findings found = RankRun<T, Op>(arguments, rank, block, communicator, stream, barrier).run();
+  watched = nullptr;
+  check(COLLHUB_RELEASE(communicator), "release");
   check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   check(ncclCommDestroy(communicator), "ncclCommDestroy");
   return found;
@@ -323,13 +330,14 @@ int run_process(const Arguments& arguments) {
     int devices = 0;
     check(cudaGetDeviceCount(&devices), "no GPU can be used here (`make double` builds for the CPU): cudaGetDeviceCount");
     if (!devices) throw std::runtime_error("there is no GPU; `make double` builds for the CPU");
+    if (devices < kSchedule.ranks && has_all) setenv("NCCL_MAX_CTAS", "2", 0);
     const ncclUniqueId id = shared_id(arguments);
     Barrier barrier(local);
     std::vector<std::thread> threads;
     for (int i = 0; i < local; ++i)
       threads.emplace_back([&, i] {
         try {
-          found[i] = run_rank<T, Op>(arguments, first_rank + i, devices, id, block, barrier, watch.level(i));
+          found[i] = run_rank<T, Op>(arguments, first_rank + i, devices, id, block, barrier, watch.communicator(i));
         } catch (const std::exception& error) {
           watch.fail(i, error.what());
         }
@@ -367,6 +375,9 @@ int main(int count, char** texts) {
   // Needed where several ranks share a GPU (NCCL 2.30), without effect elsewhere; read before the first call.
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  // A kernel that is loaded late would wait for kernels of NCCL on its device, which wait for it.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  // One thread a rank enqueues all lanes in the same order: their kernels start in that order.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   return collhub::run(collhub::parse(count, texts));
 }

@@ -1,20 +1,25 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -P
 """Run schedule.json through nccl4py, one process a rank, and check the result.
 
 It is compared with what the collective's definition says.
 Needs a GPU for every rank, and: python -m pip install "nccl4py[cu13]" torch
-Start it as: torchrun --nproc-per-node N run_nccl4py.py --id-file NEW_FILE
+Start it as: python -P -m torch.distributed.run --nproc-per-node N run_nccl4py.py --id-file NEW_FILE
 or by mpirun or srun; the rank is read from RANK, OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID.
 """
 
 from __future__ import annotations
+
+import sys
+
+# Launchers start ranks without -P: a torch.py beside this file must not be run in torch's place.
+if not sys.flags.safe_path:
+    del sys.path[0]
 
 import argparse
 import importlib
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -75,13 +80,15 @@ def run_records(records: list[list[int]], buffers: Buffers, calls: Calls) -> Non
             with calls.group():
                 for row in messages:
                     _post(row, buffers, calls)
-        for row in rows[len(messages) :]:
-            _work(row, buffers, calls)
+        # Lanes share no memory: what one does on its own may run behind messages of another one.
+        for row in rows:
+            if row[0] > RECV:
+                _work(row, buffers, calls)
 
 
 def _post(row: list[int], buffers: Buffers, calls: Calls) -> None:
     """Hand a message to NCCL, which starts it when the group ends."""
-    kind, source, target, _, peer, source_offset, target_offset, count = row
+    kind, source, target, _, peer, source_offset, target_offset, count, _ = row
     if kind == SEND:
         calls.send(buffers.region(source, source_offset, count), peer)
     else:
@@ -90,7 +97,7 @@ def _post(row: list[int], buffers: Buffers, calls: Calls) -> None:
 
 def _work(row: list[int], buffers: Buffers, calls: Calls) -> None:
     """Run a copy or reduction of the rank itself."""
-    kind, source, target, _, _, source_offset, target_offset, count = row
+    kind, source, target, _, _, source_offset, target_offset, count, _ = row
     read = buffers.region(source, source_offset, count)
     written = buffers.region(target, target_offset, count)
     if kind == COPY:

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "names.hpp"
+
 namespace collhub {
 
 class Barrier {
@@ -39,8 +41,8 @@ class Barrier {
 // Ends the process with status 3 when a rank fails or the time is over, and says which level every rank posted last.
 class Watch {
  public:
-  Watch(int first_rank, int ranks, double limit_s) : first_rank_(first_rank), levels_(ranks) {
-    for (auto& level : levels_) level = -1;
+  Watch(int first_rank, int ranks, double limit_s) : first_rank_(first_rank), communicators_(ranks) {
+    for (auto& communicator : communicators_) communicator = nullptr;
     guard_ = std::thread([this, limit_s] { guard(limit_s); });
   }
 
@@ -53,7 +55,8 @@ class Watch {
     guard_.join();
   }
 
-  std::atomic<int>& level(int local_rank) { return levels_[local_rank]; }
+  // By its communicator the level of a rank is found; null while it has none.
+  std::atomic<ncclComm_t>& communicator(int local_rank) { return communicators_[local_rank]; }
 
   // Others get a moment to say their own reason.
   [[noreturn]] void fail(int local_rank, const char* reason) {
@@ -77,16 +80,21 @@ class Watch {
 
   [[noreturn]] void stop() {
     if (!has_stopped_.exchange(true)) {
-      for (std::size_t i = 0; i < levels_.size(); ++i)
-        std::fprintf(stderr, "rank %d stands at level %d\n", first_rank_ + static_cast<int>(i), levels_[i].load());
+      for (std::size_t i = 0; i < communicators_.size(); ++i)
+        std::fprintf(stderr, "rank %d stands at level %d\n", first_rank_ + static_cast<int>(i), level(i));
       std::fflush(stderr);
       _exit(3);
     }
     for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
   }
 
+  int level(std::size_t local_rank) const {
+    const ncclComm_t communicator = communicators_[local_rank];
+    return communicator ? COLLHUB_LEVEL(communicator) : -1;
+  }
+
   int first_rank_;
-  std::vector<std::atomic<int>> levels_;
+  std::vector<std::atomic<ncclComm_t>> communicators_;
   std::mutex mutex_, print_mutex_;
   std::condition_variable changed_;
   bool is_over_ = false;

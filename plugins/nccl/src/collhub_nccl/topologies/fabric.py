@@ -139,9 +139,10 @@ class _Copies:
         """The links within one machine, whose nodes have these numbers."""
         machine = self._machine
         # By type first: routes prefer the earlier of two links where the hops are equal.
-        keys = sorted(machine.links)
+        links = machine.links
+        keys = sorted(links)
         ends = np.asarray([key[1:] for key in keys], np.int64).reshape(-1, 2)
-        rates = [machine.links[key] * 1e9 for key in keys]
+        rates = [links[key] * 1e9 for key in keys]
         delays = [machine.latencies.get(key, self._fabric.latency_s) for key in keys]
         return Links(
             number[ends[:, 0]],

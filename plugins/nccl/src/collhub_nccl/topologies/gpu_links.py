@@ -57,11 +57,11 @@ def join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) 
             code="profile-size",
         )
     for one, other, count in wiring.lanes(len(gpus)):
-        machine.join(LinkType.NVLINK, gpus[one], gpus[other], count * profile.link)
+        machine.join(LinkType.NVLINK, gpus[one], gpus[other], profile.link, count=count)
     if wiring.links:
         switch = machine.add(NodeKind.NVSWITCH, "nvswitch")
         for gpu in gpus:
-            machine.join(LinkType.NVLINK, gpu, switch, wiring.links * profile.link)
+            machine.join(LinkType.NVLINK, gpu, switch, profile.link, count=wiring.links)
 
 
 def _children(gpu: Gpu) -> Sequence[Element]:
@@ -107,28 +107,29 @@ class _StatedLinks:
             self._add_c2c(gpu, link, count)
         else:
             # NCCL shares the links of a device among its partitions.
-            rate = count * self._rate_of_one(gpu, link) / gpu.partitions
-            self._add_nvlinks(gpu, link, rate)
+            rate = self._rate_of_one(gpu, link) / gpu.partitions
+            self._add_nvlinks(gpu, link, rate, count)
 
     def _add_c2c(self, gpu: Gpu, link: Element, count: int) -> None:
         """NVLink-C2C joins the GPU of a superchip with its CPU."""
         rate_mbyte = link.real("bw")
         if rate_mbyte is None or not 0 < rate_mbyte < 1e9:
             link.fail_value("bw", "a bandwidth in MB/s")
-        rate = rate_mbyte * count / 1000
-        self._machine.join(LinkType.C2C, gpu.node, gpu.cpu, rate)
+        rate = rate_mbyte / 1000
+        self._machine.join(LinkType.C2C, gpu.node, gpu.cpu, rate, count=count)
 
-    def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float) -> None:
-        """Add NVLink or xGMI of `rate` GB/s in all, to what its class of target says."""
+    def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
+        """Add NVLinks or xGMI links of `rate` GB/s each, to what its class of target says."""
         if not link.text("tclass"):
             _refuse_without_class(link)
         kind = target_kind(link.text("tclass"))
         if kind is TargetKind.CPU:
-            self._machine.join(LinkType.NVLINK, gpu.node, gpu.cpu, rate)
+            self._machine.join(LinkType.NVLINK, gpu.node, gpu.cpu, rate, count=count)
         elif kind is TargetKind.NVSWITCH:
-            self._machine.join(LinkType.NVLINK, gpu.node, self._nvswitch(), rate)
+            switch = self._nvswitch()
+            self._machine.join(LinkType.NVLINK, gpu.node, switch, rate, count=count)
         else:
-            self._add_to_gpu(gpu, link, rate)
+            self._add_to_gpu(gpu, link, rate, count)
 
     def _nvswitch(self) -> int:
         """All NVSwitch chips, of all machines of an NVLink domain, act as one."""
@@ -136,8 +137,8 @@ class _StatedLinks:
             self._switch = self._machine.add(NodeKind.NVSWITCH, "nvswitch")
         return self._switch
 
-    def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float) -> None:
-        """Add a directed link; the way back is an element of the other GPU."""
+    def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
+        """Add directed links; the way back is an element of the other GPU."""
         bus = bus_of(link, "target")
         targets = self._gpus_by_bus.get((gpu.host, bus), [])
         if not targets:
@@ -148,7 +149,7 @@ class _StatedLinks:
             )
         for target in targets:
             share = rate / len(targets)
-            self._machine.connect(LinkType.NVLINK, gpu.node, target.node, share)
+            self._machine.connect(LinkType.NVLINK, gpu.node, target.node, share, count)
 
     def _rate_of_one(self, gpu: Gpu, link: Element) -> float:
         """GB/s of one link, by the GPU's generation.

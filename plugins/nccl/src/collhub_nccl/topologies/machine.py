@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum, StrEnum
 
 
@@ -38,14 +39,15 @@ LinkKey = tuple[LinkType, int, int]
 class Machine:
     """Nodes by kind and name, and directed links between them.
 
-    `links`: bandwidths in GB/s; repeated links of one type add up, as in NCCL. `latencies`: of the
-    links that state one, in seconds.
+    Repeated links of one type add up, as in NCCL. `latencies`: of the links that state one, in
+    seconds.
     """
 
     def __init__(self) -> None:
         self.kinds: list[NodeKind] = []
         self.names: list[str] = []
-        self.links: dict[LinkKey, float] = {}
+        # How many links of each bandwidth: sums of whole numbers do not depend on their order.
+        self._counts: dict[LinkKey, dict[float, int]] = {}
         self.latencies: dict[LinkKey, float] = {}
         self._taken: dict[str, int] = {}
 
@@ -57,13 +59,23 @@ class Machine:
         self.names.append(name if times == 1 else f"{name} #{times}")
         return len(self.kinds) - 1
 
-    def connect(self, type: LinkType, source: int, destination: int, bandwidth: float) -> None:
-        """Add a directed link of `bandwidth` GB/s."""
+    @property
+    def links(self) -> dict[LinkKey, float]:
+        """Bandwidths in GB/s, the same in whatever order the links were added."""
+        found = {}
+        for key, counts in self._counts.items():
+            found[key] = math.fsum(count * bandwidth for bandwidth, count in counts.items())
+        return found
+
+    def connect(
+        self, type: LinkType, source: int, destination: int, bandwidth: float, count: int = 1
+    ) -> None:
+        """Add directed links of `bandwidth` GB/s each."""
         # A link of a device to itself, or of no bandwidth, can carry nothing: files have such.
         if source == destination or bandwidth <= 0:
             return
-        key = (type, source, destination)
-        self.links[key] = self.links.get(key, 0.0) + bandwidth
+        counts = self._counts.setdefault((type, source, destination), {})
+        counts[bandwidth] = counts.get(bandwidth, 0) + count
 
     def join(
         self,
@@ -72,10 +84,11 @@ class Machine:
         other: int,
         bandwidth: float,
         latency_s: float | None = None,
+        count: int = 1,
     ) -> None:
-        """Add a link of `bandwidth` GB/s in both directions."""
+        """Add links of `bandwidth` GB/s each in both directions."""
         for source, destination in ((one, other), (other, one)):
-            self.connect(type, source, destination, bandwidth)
+            self.connect(type, source, destination, bandwidth, count)
             if latency_s is not None:
                 self.latencies[type, source, destination] = latency_s
 

@@ -1,0 +1,160 @@
+"""Find the channels of an algorithm that share no memory: they can run beside each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_execution import LevelledProgram
+
+from hub_core.model import Algorithm, BoolArray, Buffer, Int64Array, expanded_ranges
+
+# Addresses that are looked at; beyond, the program gets one lane rather than gigabytes of columns.
+_MOST_ADDRESSES = 50_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """What lanes change of a program's records, one entry a record, all int64.
+
+    `lane`: numbered from 0 without gaps. `src_offset`, `dst_offset`: as in the program, but for the
+    slots that levelling placed in SCRATCH: levels of one lane reuse them, levels of two lanes
+    cannot, so that every lane has its own. `scratch`: int64[num_ranks], blocks of SCRATCH with
+    them.
+    """
+
+    lane: Int64Array
+    src_offset: Int64Array
+    dst_offset: Int64Array
+    scratch: Int64Array
+
+    @classmethod
+    def single(cls, program: LevelledProgram) -> Lanes:
+        """One lane for all."""
+        scratch = program.layout.size[:, Buffer.SCRATCH]
+        nothing = np.zeros(len(program), np.int64)
+        return cls(nothing, program.src_offset, program.dst_offset, scratch)
+
+
+def lanes_of(program: LevelledProgram, algorithm: Algorithm, most: int) -> Lanes:
+    """At most `most` lanes.
+
+    Channels that touch one block of memory, of which one writes it, are in one lane, and so are
+    both ends of a message. Nothing orders two lanes, so that they may run at once. Level 0, which
+    comes before all messages, is in lane 0 and runs before lanes begin. Where there are more groups
+    of channels than lanes, groups share them in turn.
+    """
+    channels, channel = np.unique(algorithm.steps.channel[program.row], return_inverse=True)
+    own = algorithm.scratch_units // program.block_units
+    touched = _touched_addresses(program, own)
+    if most == 1 or len(channels) < 2 or touched is None:
+        return Lanes.single(program)
+    record, address, is_write = touched
+    groups = _Groups(len(channels))
+    groups.join(*_neighbours(channel[record], address, is_write))
+    send, receive = program.message_ends()
+    groups.join(channel[send], channel[receive])
+    lane = _numbered(groups.roots()[channel], program.level > 0) % most
+    return _with_slots(program, lane, own)
+
+
+def _numbered(root: Int64Array, is_counted: BoolArray) -> Int64Array:
+    """The number of every record's group among those with counted records; 0 for other groups."""
+    counted = np.unique(root[is_counted])
+    place = np.searchsorted(counted, root)
+    return np.where(np.isin(root, counted), place, 0)
+
+
+def _touched_addresses(
+    program: LevelledProgram, own: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array] | None:
+    """(record, address in the memory of all ranks, 1 where it is written), a row each.
+
+    Of all levels but 0, without slots, which serve one step; None where they are too many.
+    """
+    if 2 * int(program.count.sum()) > _MOST_ADDRESSES:
+        return None
+    sides = []
+    in_slot = _in_slot(program, own)
+    for is_write, first in enumerate(program.addresses()):
+        used = np.flatnonzero((first >= 0) & (program.level > 0) & ~in_slot[is_write])
+        count = program.count[used]
+        record = np.repeat(used, count)
+        address = expanded_ranges(first[used], count)
+        sides.append(np.stack([record, address, np.full_like(record, is_write)]))
+    record, address, is_write = np.concatenate(sides, axis=1)
+    return record, address, is_write
+
+
+def _in_slot(program: LevelledProgram, own: Int64Array) -> tuple[BoolArray, BoolArray]:
+    """Masks of the records whose source, whose destination is a slot of levelling.
+
+    `own`: blocks of SCRATCH of the algorithm itself, behind which the slots lie.
+    """
+    first = own[program.rank]
+    source = (program.src_buffer == Buffer.SCRATCH) & (program.src_offset >= first)
+    destination = (program.dst_buffer == Buffer.SCRATCH) & (program.dst_offset >= first)
+    return source, destination
+
+
+def _neighbours(
+    channel: Int64Array, address: Int64Array, is_write: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Pairs of channels that touch one address, of those addresses that are written."""
+    written = np.unique(address[is_write == 1])
+    kept = np.isin(address, written)
+    channel, address = channel[kept], address[kept]
+    order = np.argsort(address, kind="stable")
+    channel, address = channel[order], address[order]
+    is_same = address[1:] == address[:-1]
+    return channel[:-1][is_same], channel[1:][is_same]
+
+
+def _with_slots(program: LevelledProgram, lane: Int64Array, own: Int64Array) -> Lanes:
+    """The lanes, with slots of their own.
+
+    What a lane uses of the slots of a rank moves behind what the lanes before it use.
+    """
+    num_lanes = int(lane.max(initial=0)) + 1
+    group = program.rank * num_lanes + lane
+    num_groups = program.num_ranks * num_lanes
+    # Per (rank, lane): the first block of its slots and the one behind the last.
+    first = np.full(num_groups, np.iinfo(np.int64).max)
+    last = np.zeros(num_groups, np.int64)
+    offsets = program.src_offset, program.dst_offset
+    for in_slot, offset in zip(_in_slot(program, own), offsets, strict=True):
+        np.minimum.at(first, group[in_slot], offset[in_slot])
+        np.maximum.at(last, group[in_slot], (offset + program.count)[in_slot])
+    size = np.maximum(last - first, 0).reshape(-1, num_lanes)
+    behind = own[:, None] + np.cumsum(size, axis=1)
+    shift = ((behind - size).ravel() - first)[group]
+    moved = []
+    for in_slot, offset in zip(_in_slot(program, own), offsets, strict=True):
+        moved.append(np.where(in_slot, offset + shift, offset))
+    source, destination = moved
+    # What is done before all messages is done before lanes begin, by the first one.
+    in_lanes = np.where(program.level > 0, lane, 0)
+    return Lanes(in_lanes, source, destination, behind[:, -1])
+
+
+class _Groups:
+    """Union-find over channels, which are few."""
+
+    def __init__(self, size: int) -> None:
+        self._parent = list(range(size))
+
+    def join(self, ones: Int64Array, others: Int64Array) -> None:
+        """Put both of every pair into one group."""
+        pairs = np.unique(np.stack([ones, others]), axis=1)
+        for one, other in pairs.T.tolist():
+            roots = sorted((self._root(one), self._root(other)))
+            self._parent[roots[1]] = roots[0]
+
+    def _root(self, member: int) -> int:
+        while self._parent[member] != member:
+            member = self._parent[member]
+        return member
+
+    def roots(self) -> Int64Array:
+        """The first member of the group of every member."""
+        return np.array([self._root(member) for member in range(len(self._parent))], np.int64)

@@ -1,0 +1,142 @@
+"""Algorithms for training jobs: a built library as an operator of torch and as a process group."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from collhub_torch.manifest import Manifest, read_manifest
+from collhub_torch.native_library import NativeLibrary
+from collhub_torch.options import DEVICES
+from collhub_torch.process_group import GroupOptions, SizeWindow, new_group
+from collhub_torch.session import Session, check_tensor
+from collhub_torch.shapes import OPS, SHAPES
+from hub_core.model import CollectiveKind, PluginError, UsageError
+
+
+class LoadedAlgorithm:
+    """The library of one folder.
+
+    `op`: the operator `torch.ops.collhub.<collective>_<name>(input, op, group)`, which returns a
+    new tensor. `op` is sum, prod, min, max or avg, and not read where nothing is reduced; `group`
+    is what `attach` returned.
+    """
+
+    def __init__(self, manifest: Manifest, device: str) -> None:
+        self.manifest = manifest
+        self.device = device
+        self.kind = CollectiveKind(manifest.collective)
+        self.shape = SHAPES[self.kind]
+        self._library = NativeLibrary(manifest, device)
+        self._sessions: dict[str, Session] = {}
+        # Names are not used twice, so that none means another group later.
+        self._attached = 0
+        self.op = self._operator()
+
+    def attach(self, group: dist.ProcessGroup | None = None) -> str:
+        """Let a group call `op`, and return the name by which it does: on every rank of it.
+
+        The default group is taken where none is named. The communicator is made by the first call.
+        """
+        group = dist.group.WORLD if group is None else group
+        if group is None:
+            message = "torch.distributed has no default group"
+            cure = "call torch.distributed.init_process_group before, or name a group"
+            raise UsageError(message, cure=cure, code="no-group")
+        self._attached += 1
+        name = str(self._attached)
+        self._sessions[name] = self.session(group)
+        return name
+
+    def detach(self, name: str) -> None:
+        """End the communicator of an attached group: before its process group is destroyed."""
+        self._named(name).close()
+        del self._sessions[name]
+
+    def session(self, group: dist.ProcessGroup) -> Session:
+        """A rank of the algorithm for a group. Raises `UsageError` for one of another size."""
+        ranks = self.manifest.num_ranks
+        if group.size() != ranks:
+            message = f"the algorithm is for {ranks} ranks, the group has {group.size()}"
+            raise UsageError(message, code="group-size")
+        return Session(self._library, group, self.manifest.root)
+
+    def new_group(
+        self,
+        ranks: list[int] | None = None,
+        *,
+        min_bytes: int = 0,
+        max_bytes: int | None = None,
+        fallback: str | None = None,
+    ) -> dist.ProcessGroup:
+        """A new group of torch.distributed, on every rank of the default group.
+
+        Its calls of this collective run the algorithm, from `min_bytes` to `max_bytes` of the full
+        buffer, both inclusive; all others go to a group of the backend `fallback`, which is nccl
+        for GPUs and gloo for the CPU.
+        """
+        backend = fallback or ("nccl" if self.device == "cuda" else "gloo")
+        window = SizeWindow(min_bytes, max_bytes)
+        return new_group(ranks, backend, GroupOptions(self.session, self.kind, self.device, window))
+
+    def _named(self, name: str) -> Session:
+        if name not in self._sessions:
+            message = f"group {name[:40]!r} is not attached"
+            cure = "pass what LoadedAlgorithm.attach returned"
+            raise UsageError(message, cure=cure, code="no-group")
+        return self._sessions[name]
+
+    def _call(self, source: torch.Tensor, op: str, group: str) -> torch.Tensor:
+        """What the operator does."""
+        session = self._named(group)
+        check_tensor(source, self.device)
+        ranks = self.manifest.num_ranks
+        if op not in OPS:
+            raise UsageError(f"op {op[:40]!r} is not one of {', '.join(OPS)}", code="op")
+        if not self.shape.divides(source, ranks):
+            message = f"the first dimension of the input has no {ranks} equal parts"
+            raise UsageError(message, code="tensor")
+        target = self.shape.like(source, ranks)
+        session.run(source, target, self.shape.count(source, ranks), op)
+        return target
+
+    def _operator(self) -> torch._ops.OpOverloadPacket:
+        """Register the operator, and what torch.compile must know of it: the shape."""
+        name = self.manifest.functions["run"].removeprefix("collhub_")
+        schema = "(Tensor input, str op, str group) -> Tensor"
+        made = torch.library.custom_op(
+            f"collhub::{name}", self._call, mutates_args=(), schema=schema
+        )
+        made.register_fake(
+            lambda source, op, group: self.shape.like(source, self.manifest.num_ranks)
+        )
+        found: torch._ops.OpOverloadPacket = getattr(torch.ops.collhub, name)
+        return found
+
+
+@cache
+def load_once(folder: Path, device: str) -> LoadedAlgorithm:
+    """The algorithm of a resolved folder; a second call gives the same one.
+
+    Raises `InputError` for a folder of another kind, `PluginError` where it is not built or offers
+    nothing to torch, `UsageError` where another folder has taken its name.
+    """
+    if device not in DEVICES:
+        raise UsageError(
+            f"device {device[:40]!r} is not one of {', '.join(DEVICES)}", code="device"
+        )
+    manifest = read_manifest(folder)
+    name = manifest.functions["run"]
+    if manifest.collective not in SHAPES:
+        known = ", ".join(SHAPES)
+        message = f"{folder}: {manifest.collective} is not one of {known}"
+        cure = f"call {name} of the library from C"
+        raise PluginError(message, cure=cure, code="collective")
+    if hasattr(torch.ops.collhub, name.removeprefix("collhub_")):
+        message = f"{folder}: another algorithm is loaded as {name}"
+        cure = "write one of them with -O name=another_name"
+        raise UsageError(message, cure=cure, code="name-taken")
+    return LoadedAlgorithm(manifest, device)
