@@ -58,6 +58,13 @@ class WriteOptions:
         OptionType.SIZE, None, "smallest size of calls that use the file"
     )
     max_bytes: int | None = option(OptionType.SIZE, None, "largest size of calls that use the file")
+    channels: int | None = option(
+        OptionType.INT,
+        None,
+        "channels to spread steps over that have no thread blocks, whatever their own;"
+        " for programs that state none as many as shorten it, else their own",
+        minimum=1,
+    )
     max_steps: int | None = option(
         OptionType.INT,
         None,
