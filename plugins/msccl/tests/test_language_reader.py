@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,62 @@ def test_endless_program_is_stopped_with_its_line() -> None:
 def test_sleeping_program_is_stopped_with_its_line() -> None:
     message = refusal("import time\ntime.sleep(60)", time_limit=1)
     assert message.startswith("prog.py:3: the program did not end within 7 s by the clock")
+
+
+_DAEMON = """\
+import os, time
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(writer, str(os.getpid()).encode())
+        time.sleep(300)
+    os._exit(0)
+open({file!r}, "wb").write(os.read(reader, 20))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no subreapers")
+@pytest.mark.parametrize("ending", [PROGRAM + "pass", "time.sleep(300)", "os._exit(0)", "1 / 0"])
+def test_process_that_leaves_its_group_and_its_parent_ends_with_the_program(
+    tmp_path: Path, ending: str
+) -> None:
+    file = tmp_path / "pid"
+    text = _DAEMON.format(file=str(file)) + ending
+    if "with" in ending:
+        run(text)
+    else:
+        refusal(text, time_limit=1)
+    assert not Path("/proc", file.read_text()).exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no subreapers")
+def test_program_ends_with_the_process_that_reads_it(tmp_path: Path) -> None:
+    file, program = tmp_path / "pid", tmp_path / "prog.py"
+    program.write_text(IMPORTS + _DAEMON.format(file=str(file)) + "time.sleep(300)")
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", "verify", str(program)]
+    reader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _wait_for(lambda: file.is_file() and file.read_text() != "")
+    reader.kill()
+    reader.wait()
+    _wait_for(lambda: not Path("/proc", file.read_text()).exists())
+
+
+def _wait_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "lurking.py").write_text("print('imported')")
+    (tmp_path / "part").mkdir()
+    program = tmp_path / "part" / "prog.py"
+    program.write_text(f"{IMPORTS}import lurking\n{PROGRAM}pass")
+    command = [sys.executable, "-m", "hub_core.cli.main", "verify", str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "No module named 'lurking'" in done.stderr
 
 
 def test_program_that_wants_too_much_memory_is_stopped_with_its_line() -> None:

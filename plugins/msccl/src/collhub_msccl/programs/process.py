@@ -19,8 +19,10 @@ Report = dict[str, Any]
 # What the child imports must be what this process has imported, wherever that came from.
 _START = (
     "import sys; sys.path += [place for place in sys.argv[1:] if place not in sys.path]; "
-    "from collhub_msccl.language.child import main; main()"
+    "from collhub_msccl.programs.supervise import main; main()"
 )
+# Seconds to say where a program is, and to end all that it started.
+_TO_ANSWER_S, _TO_END_S = 2, 5
 _MOST_REPORT_BYTES = 1 << 30
 _DUMPED_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+) in ')
 
@@ -93,7 +95,7 @@ def _started() -> subprocess.Popen[bytes]:
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-s", "-P", "-c", _START, *filter(None, sys.path)]
+    command = [sys.executable, "-s", "-P", "-c", _START, *_places()]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -103,6 +105,16 @@ def _started() -> subprocess.Popen[bytes]:
         # A process group of its own, so that all that it starts can be ended.
         start_new_session=True,
     )
+
+
+def _places() -> list[str]:
+    """Where this process imports from, but for the working folder if it does not live there.
+
+    `python -m` puts that first, and anything may lie in it.
+    """
+    working = os.getcwd()
+    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return [place for place in sys.path if place and (place != working or place == own)]
 
 
 def _finished(
@@ -119,7 +131,7 @@ def _finished(
             is_late = True
             output = _stopped(process)
     finally:
-        _kill(process)
+        _end(process)
     return _ProcessEnd(output, process.returncode, is_late)
 
 
@@ -128,17 +140,23 @@ def _stopped(process: subprocess.Popen[bytes]) -> bytes:
     # The child says where it is when it gets this signal, then ends.
     process.send_signal(signal.SIGXCPU)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=2)
-    _kill(process)
+        process.communicate(timeout=_TO_ANSWER_S)
+    _end(process)
     # What it wrote so far: perhaps the place where it was.
     output, _ = process.communicate()
     return output
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process and all that it started."""
+    if process.poll() is None:
+        # It knows also those that have left its group.
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_TO_END_S)
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _parsed(output: bytes) -> Report | None:

@@ -114,7 +114,8 @@ def _is_full(joins: BoolArray) -> BoolArray:
     index = np.arange(len(joins))
     last_apart = np.maximum.accumulate(np.where(joins, -1, index))
     place: Int64Array = index - last_apart
-    return joins & (place % MOST_OPERANDS == 0)
+    is_full: BoolArray = joins & (place % MOST_OPERANDS == 0)
+    return is_full
 
 
 def _block_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
