@@ -5,6 +5,7 @@ Whether a runtime will use a file, for which calls and sizes, and if not, why.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_diagnostic, print_json, print_table, progress
@@ -22,8 +23,6 @@ def report_runtime(
     session: Session, source: str, runtime: str, options: Assignments, as_json: bool
 ) -> int:
     """Check, print, and return the exit code: 0 where at least one kind of call uses the file."""
-    # Imported here: the help of a command needs no numpy.
-
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime
 
@@ -92,5 +91,10 @@ def _print(source: str, runtime: str, report: CheckReport) -> None:
             rows,
             ("ranks", "from bytes", "to bytes"),
         )
+    named = None
     for found in report.diagnostics:
-        print_diagnostic(found)
+        # The first finding names the file, those after it the line alone.
+        place = found.location
+        is_named = place.file == named and place.line is not None
+        print_diagnostic(replace(found, location=replace(place, file=None)) if is_named else found)
+        named = place.file
