@@ -15,7 +15,7 @@ from collhub_msccl.options import ProgramOptions
 from collhub_msccl.programs.read_program import read
 from collhub_msccl.programs.samples import samples
 
-from hub_core.model import Algorithm, Diagnostic, HubError
+from hub_core.model import Algorithm, Diagnostic, HubError, UsageError
 from hub_core.plugin_api import Source
 from hub_core.verification import verify
 
@@ -121,7 +121,12 @@ WHOLE = {
     "x = 1": "prog.py: defines no MSCCLProgram",
     "sys.exit()": "prog.py:2: defines no MSCCLProgram: it ended by sys.exit in line 2",
     f"{PROGRAM}pass\n{PROGRAM}pass": (
-        "prog.py:4: a second program, 'p', begins after 'p'; one is expected"
+        "prog.py: defines 2 programs: 1 'p' (all-reduce of 4 ranks, line 2), 2 'p' (all-reduce of "
+        "4 ranks, line 4); choose one: -O program=NUMBER or -O program=NAME"
+    ),
+    "import mscclpp.language": (
+        "prog.py:2: is a program of MSCCL++, not of MSCCLang; it was not executed; run it with the "
+        "package mscclpp, and convert the plan (JSON) that it writes"
     ),
     "chunk(0, Buffer.input, 0)": "prog.py:2: No Program in context",
     "MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 1, protocol='LL64')": (
@@ -303,6 +308,43 @@ def test_collective_in_place_with_two_buffers_is_reported() -> None:
     )
     run(text, reported)
     assert [(found.location.line, found.code) for found in reported] == [(5, "two-buffers")]
+
+
+SEVERAL = (
+    PROGRAM.replace('"p"', '"first"')
+    + "chunk(0, Buffer.input, 0).copy(1, 'x', 0); Check()\n"
+    + PROGRAM.replace("4", "2")
+    + "pass"
+)
+
+
+@pytest.mark.parametrize(("chosen", "ranks"), [("1", 4), ("first", 4), ("2", 2), ("p", 2)])
+def test_one_of_several_programs_is_chosen_by_number_or_name(chosen: str, ranks: int) -> None:
+    reported: list[Diagnostic] = []
+    assert run(SEVERAL, reported, program=chosen).num_ranks == ranks
+    # What is told of one program is not told of another.
+    assert [found.code for found in reported] == ["check-failed"] * (ranks == 4)
+    assert run(SEVERAL, arguments=f"--program {chosen}").num_ranks == ranks
+
+
+@pytest.mark.parametrize("chosen", ["3", "0", "second"])
+def test_program_that_is_not_there_is_a_usage_error_that_lists_all(chosen: str) -> None:
+    with pytest.raises(UsageError, match=r"1 'first' .* 2 'p' "):
+        run(SEVERAL, program=chosen)
+
+
+def test_argument_of_the_name_program_stays_with_a_program_that_has_one() -> None:
+    text = "# takes --program\nassert sys.argv[1:] == ['--program', '2']\n" + PROGRAM + "pass"
+    assert run(text, arguments="--program 2").num_ranks == 4
+
+
+def test_help_behind_the_separator_is_that_of_the_program() -> None:
+    file = Path(__file__).parent / "programs" / "two_level_rings.py"
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", "verify", str(file), "--", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "usage: " in done.stderr
+    assert "state channels, but no thread blocks" in done.stderr
 
 
 def test_arguments_behind_the_separator_reach_the_program() -> None:

@@ -88,6 +88,11 @@ class ProgramOptions:
         None,
         "command line arguments of the program, quoted as in a shell; or after --",
     )
+    program: str | None = option(
+        OptionType.TEXT,
+        None,
+        "number (from 1) or name of the program that is meant, where the file defines several",
+    )
     time_limit: int = option(
         OptionType.INT,
         60,

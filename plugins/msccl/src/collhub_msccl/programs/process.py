@@ -12,7 +12,15 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from hub_core.model import InputError, Location
+from hub_core.model import (
+    Diagnostic,
+    ExitCode,
+    HubError,
+    InputError,
+    Location,
+    Severity,
+    UsageError,
+)
 
 Report = dict[str, Any]
 
@@ -52,21 +60,31 @@ class _ProcessEnd:
     is_late: bool
 
 
+class ProgramAnswerError(HubError):
+    """A program answers a question, such as its `--help`, and makes nothing: its lines as notes."""
+
+    exit_code = ExitCode.DONE
+
+
 def run_program(
     name: str,
     source: bytes,
     arguments: list[str],
     limits: ProcessLimits,
+    program: str | None = None,
 ) -> Report:
     """Execute the Python program `source` and return the report of `collhub_msccl.language.child`.
 
-    The program has the rights of the user: limits keep it from going on for ever, nothing keeps it
-    from harm. Raises `InputError` with the program's line where it ends without a report or reports
-    an error.
+    `program`: number or name of the one that is meant where the file defines several. The program
+    has the rights of the user: limits keep it from going on for ever, nothing keeps it from harm.
+    Raises `InputError` with the program's line where it ends without a report or reports an error,
+    `UsageError` where there are several programs to choose from, and `ProgramAnswerError` where it
+    only says something.
     """
     job = {
         "name": name,
         "arguments": arguments,
+        "program": program,
         "time_limit_s": limits.time_limit_s,
         "memory_limit_bytes": limits.memory_limit_bytes,
     }
@@ -76,12 +94,24 @@ def run_program(
     report = _parsed(end.output)
     if report is None:
         raise _silent_end(name, end, limits)
+    if "answer" in report:
+        raise ProgramAnswerError(
+            [Diagnostic("program-answer", str(line), Severity.NOTE) for line in report["answer"]]
+        )
     # The program failed, and its process lived to tell.
     if "error" in report:
-        line = report["line"] if report["line"] > 0 else None
-        code = report.get("code", "program-failed")
-        raise InputError(str(report["error"]), location=Location(name, line), code=code)
+        raise _failed(name, report)
     return report
+
+
+def _failed(name: str, report: Report) -> HubError:
+    """The error that a program's process tells of."""
+    place = Location(name, report["line"] if report["line"] > 0 else None)
+    code = report.get("code", "program-failed")
+    if code == "several-programs":
+        cure = "choose one: -O program=NUMBER or -O program=NAME"
+        return UsageError(str(report["error"]), location=place, cure=cure, code=code)
+    return InputError(str(report["error"]), location=place, code=code)
 
 
 def _started() -> subprocess.Popen[bytes]:

@@ -36,7 +36,8 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
     # Any file may be named *.py: what is not of the language must not run.
     _check_program(source.name, content)
     limits = ProcessLimits(options.time_limit, options.memory_limit)
-    report = run_program(source.name, content, _arguments(options.arguments), limits)
+    arguments, program = _chosen(_arguments(options.arguments), options.program, content)
+    report = run_program(source.name, content, arguments, limits, program)
     _warn_of_checks(source, report)
     _warn_of_output(source, report)
     trace = _trace(source.name, report)
@@ -60,12 +61,29 @@ def _check_program(name: str, content: bytes) -> None:
         # Null bytes, and expressions too deep for the parser.
         message = f"is no Python program: {error}"
         raise InputError(message, location=place, code="syntax") from None
+    _refuse_mscclpp(name, tree)
     if not any(_is_of_language(node) for node in ast.walk(tree)):
         message = (
             "is no MSCCLang program: it neither imports msccl nor makes an MSCCLProgram;"
             " it was not executed"
         )
         raise InputError(message, location=place, code="not-a-program")
+
+
+def _refuse_mscclpp(name: str, tree: ast.Module) -> None:
+    """Refuse a program of the other language, which has much the same names."""
+    for node in ast.walk(tree):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        is_import = any(module.partition(".")[0] == "mscclpp" for module in modules)
+        if is_import or (isinstance(node, ast.Name) and node.id == "MSCCLPPProgram"):
+            raise InputError(
+                "is a program of MSCCL++, not of MSCCLang; it was not executed",
+                location=Location(name, getattr(node, "lineno", None)),
+                cure="run it with the package mscclpp, and convert the plan (JSON) that it writes",
+                code="mscclpp-program",
+            )
 
 
 def _is_of_language(node: ast.AST) -> bool:
@@ -90,6 +108,24 @@ def _arguments(text: str | None) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise UsageError(f"option arguments: {error}", cure="quote as in a shell") from None
+
+
+def _chosen(
+    arguments: list[str],
+    stated: str | None,
+    content: bytes,
+) -> tuple[list[str], str | None]:
+    """Arguments of the program, and which one of the file's programs is meant.
+
+    `--program` at the beginning of the arguments says it too, unless the file has such an argument
+    of its own.
+    """
+    is_ours = arguments[:1] == ["--program"] and b"--program" not in content
+    if not is_ours or len(arguments) == 1:
+        return arguments, stated
+    if stated is not None:
+        raise UsageError("the program is chosen twice: by -O program and by --program")
+    return arguments[2:], arguments[1]
 
 
 def _warn_of_checks(source: Source, report: Report) -> None:
@@ -149,4 +185,6 @@ def _provenance(
     given: dict[str, str] = {}
     if options.arguments is not None:
         given["arguments"] = options.arguments
+    if options.program is not None:
+        given["program"] = options.program
     return provenance_of(name, content, given)
