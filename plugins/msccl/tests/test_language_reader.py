@@ -347,6 +347,28 @@ def test_help_behind_the_separator_is_that_of_the_program() -> None:
     assert "state channels, but no thread blocks" in done.stderr
 
 
+def test_program_that_is_right_only_out_of_place_is_written_so(tmp_path: Path) -> None:
+    program, out = tmp_path / "exchange.py", tmp_path / "exchange.xml"
+    program.write_text(
+        f"{IMPORTS}class Exchange(Collective):\n"
+        "    def init_buffers(self):\n"
+        "        return [{Buffer.input: [Chunk(r, 0)], Buffer.output: [None]} for r in range(2)]\n"
+        "    def check(self, prog):\n        return True\n"
+        'with MSCCLProgram("p", fully_connected(2), Exchange(2, 1, True), 1):\n'
+        "    chunk(0, Buffer.input, 0).copy(1, Buffer.output, 0)\n"
+        "    chunk(1, Buffer.input, 0).copy(0, Buffer.output, 0)\n"
+    )
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", "convert", str(program), "-o"]
+    done = subprocess.run([*command, str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "-O mode=out-of-place" in done.stderr
+    done = subprocess.run(
+        [*command, str(out), "-O", "mode=out-of-place"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'inplace="0"' in out.read_text()
+
+
 def test_arguments_behind_the_separator_reach_the_program() -> None:
     file = Path(__file__).parent / "programs" / "every_name.py"
     command = [sys.executable, "-P", "-m", "hub_core.cli.main", "verify", str(file)]

@@ -30,11 +30,11 @@ class ReadOptions:
 class WriteOptions:
     """Options of the writer of MSCCL-IR XML."""
 
-    runtime: str = option(
+    runtime: str | None = option(
         OptionType.TEXT,
-        "executor",
+        None,
         "who will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor)"
-        " or ROCm/rccl (rccl)",
+        " or ROCm/rccl (rccl); msccl for custom collectives, which no other has, else executor",
         choices=("msccl", "executor", "rccl"),
     )
     name: str | None = option(OptionType.TEXT, None, "name of the algorithm in the file")
@@ -92,6 +92,12 @@ class ProgramOptions:
         OptionType.TEXT,
         None,
         "number (from 1) or name of the program that is meant, where the file defines several",
+    )
+    mode: str | None = option(
+        OptionType.TEXT,
+        None,
+        "calls that the program serves, whatever its collective states",
+        choices=("in-place", "out-of-place"),
     )
     time_limit: int = option(
         OptionType.INT,

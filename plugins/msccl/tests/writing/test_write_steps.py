@@ -402,6 +402,25 @@ def _with(algorithm: Algorithm, **columns: object) -> Algorithm:
     return replace(algorithm, steps=replace(steps, **columns))  # type: ignore[arg-type]
 
 
+def test_custom_collective_is_written_for_the_runtime_that_has_one() -> None:
+    shift = all_samples(4)["shift-to-next"]
+    (artifact,) = write(shift, WriteOptions()).artifacts
+    header = _header(artifact.content().decode())
+    assert (header["coll"], "outofplace" in header) == ("custom", False)
+    # Under another name, it is for the runtime that is usual for the others.
+    (artifact,) = write(shift, WriteOptions(collective="alltoallv")).artifacts
+    assert "outofplace" in _header(artifact.content().decode())
+
+
+@pytest.mark.parametrize("runtime", ["executor", "rccl"])
+def test_advice_on_custom_collectives_names_a_runtime_and_no_other_collective(runtime: str) -> None:
+    with pytest.raises(InputError, match="it has no custom collective") as caught:
+        write(all_samples(4)["shift-to-next"], WriteOptions(runtime))
+    assert caught.value.diagnostics[0].cure == (
+        "-O runtime=msccl writes it for microsoft/msccl, which has"
+    )
+
+
 def test_timing_only_and_opaque_work_are_refused() -> None:
     ring = ring_all_reduce(4)
     unknown = np.full(len(ring.steps), Buffer.UNKNOWN, np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import shlex
+from dataclasses import replace
 
 from collhub_msccl.language.lowering import lower
 from collhub_msccl.language.trace import Trace
@@ -40,7 +41,7 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
     report = run_program(source.name, content, arguments, limits, program)
     _warn_of_checks(source, report)
     _warn_of_output(source, report)
-    trace = _trace(source.name, report)
+    trace = _in_mode(_trace(source.name, report), options.mode)
     _warn_of_two_buffers(source, trace)
     return lower(trace, source.name, _provenance(source.name, content, options))
 
@@ -151,7 +152,10 @@ def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
     message = (
         "the collective is in place, but init_buffers gives input and output of a rank as two lists"
     )
-    cure = "the runtime has one buffer there: give one list for both, or state inplace=False"
+    cure = (
+        "the runtime has one buffer there: give one list for both, or state inplace=False"
+        " or -O mode=out-of-place"
+    )
     place = Location(source.name, trace.line)
     source.report(Diagnostic("two-buffers", message, Severity.WARNING, place, cure))
 
@@ -176,6 +180,11 @@ def _trace(name: str, report: Report) -> Trace:
         raise InputError(message, location=Location(name)) from None
 
 
+def _in_mode(trace: Trace, mode: str | None) -> Trace:
+    """The trace of a collective that is in place or not as the user says, not as it says itself."""
+    return trace if mode is None else replace(trace, is_in_place=mode == "in-place")
+
+
 def _provenance(
     name: str,
     content: bytes,
@@ -187,4 +196,6 @@ def _provenance(
         given["arguments"] = options.arguments
     if options.program is not None:
         given["program"] = options.program
+    if options.mode is not None:
+        given["mode"] = options.mode
     return provenance_of(name, content, given)
