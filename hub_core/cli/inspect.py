@@ -10,7 +10,15 @@ import numpy as np
 from hub_core.cli.inspect_workload import print_survey
 from hub_core.cli.output import print_fields, print_json, print_note, print_table, progress
 from hub_core.cli.session import Session
-from hub_core.cli.summary import CriticalPath, Traffic, critical_path, kind_counts, traffic
+from hub_core.cli.summary import (
+    CriticalPath,
+    Lanes,
+    Traffic,
+    critical_path,
+    kind_counts,
+    lanes,
+    traffic,
+)
 from hub_core.cli.workload_survey import survey
 from hub_core.model.diagnostics import InputError
 from hub_core.model.quantities import format_bytes, parse_size
@@ -83,6 +91,7 @@ def _object(
     longest: CriticalPath | None,
 ) -> JsonValue:
     collective, steps = algorithm.collective, algorithm.steps
+    found = lanes(steps)
     return {
         "schema": "collhub/report-inspect-1",
         "source": source,
@@ -99,7 +108,9 @@ def _object(
         "steps": len(steps),
         "steps_by_kind": dict(kind_counts(steps)),
         "channels": _channels(algorithm),
-        "lanes": _lanes(algorithm),
+        "lanes": found.most,
+        "longest_lane": found.longest,
+        "fused_steps": found.fused,
         "dependencies": {"data": len(steps.data_indices), "control": len(steps.control_indices)},
         "units_by_link": _by_link(sent, sent.units),
         "bytes_by_link": None if sent.bytes is None else _by_link(sent, sent.bytes),
@@ -123,12 +134,11 @@ def _channels(algorithm: Algorithm) -> int:
     return len(np.unique(steps.channel[steps.sends | steps.receives]))
 
 
-def _lanes(algorithm: Algorithm) -> int:
-    """Most lanes (thread blocks, streams) of a rank; 0 where the source has no opinion."""
-    steps = algorithm.steps
-    named = steps.lane >= 0
-    pairs = np.unique(np.stack([steps.rank[named], steps.lane[named]]), axis=1)
-    return int(np.bincount(pairs[0]).max(initial=0))
+def _said_lanes(found: Lanes) -> str:
+    if not found.most:
+        return "not stated"
+    fused = f", {found.fused} steps fused" if found.fused else ""
+    return f"{found.most} of a rank at most, the longest of {found.longest} steps{fused}"
 
 
 def _print(
@@ -154,7 +164,7 @@ def _print(
             "steps": f"{len(steps)}: {kinds}" if kinds else "0",
             "dependencies": f"{len(steps.data_indices)} data, {len(steps.control_indices)} control",
             "channels": str(_channels(algorithm)),
-            "lanes": str(_lanes(algorithm) or "not stated"),
+            "lanes": _said_lanes(lanes(steps)),
             "critical path": _said_path(longest),
             "made by": f"{made.producer} {made.producer_version}".strip(),
             "made from": algorithm.provenance.source_name or "not stated",

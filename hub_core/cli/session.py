@@ -185,6 +185,8 @@ class Session:
             message = f"the {work} loses: {loss}"
             found = Diagnostic("lossy", message, Severity.WARNING, Location(target.out))
             output.print_diagnostic(found)
+        for note in whole.notes:
+            output.print_note(f"{target.out} {note}")
         return whole
 
     def write_report(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +21,7 @@ from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import Algorithm, StepKind
 from hub_core.plugin_api import CheckRequest, NoOptions, Source
-from hub_core.testing import ring_all_reduce
+from hub_core.testing import direct_all_to_all, ring_all_reduce
 from hub_core.verification import fifo_safety, verify
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -164,3 +167,42 @@ def test_a_run_of_reductions_takes_the_time_of_all_its_operands() -> None:
     assert figures.executed == len(algorithm.steps) - reductions + reductions // 3
     # Four units arrive, are reduced in four blocks, and four are sent.
     assert figures.makespan == 4 + 3 + 4
+
+
+def test_a_note_tells_blocks_channels_the_longest_block_and_fused_steps() -> None:
+    algorithm = _algorithm("passed_on_all_gather", "4 1")
+    assert list(write(algorithm, WriteOptions()).notes) == [
+        "has 5 thread blocks a rank at most on 4 channels, the longest of 1 step, 8 steps fused;"
+        " by the model of thread blocks they take 0.5 of the time of a buffer"
+    ]
+
+
+def test_thread_blocks_that_have_to_be_joined_are_a_loss() -> None:
+    exchange = direct_all_to_all(40)
+    steps = exchange.steps
+    # A thread block for every end of a connection: 78 of a rank, where there may be 64.
+    lane = np.where(steps.sends, steps.peer, steps.peer + 40)
+    lane[~(steps.sends | steps.receives)] = 80
+    stated = replace(exchange, steps=replace(steps, lane=lane.astype(steps.lane.dtype)))
+    losses = {loss.feature: loss for loss in write(stated, WriteOptions("rccl")).losses}
+    assert losses["lane"].where == "up to 79 thread blocks of a rank become 41"
+    assert "lane" not in {loss.feature for loss in write(stated, WriteOptions("msccl")).losses}
+
+
+def test_inspect_and_convert_show_thread_blocks(tmp_path: Path) -> None:
+    out = tmp_path / "out.xml"
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main"]
+    program = str(PROGRAMS / "passed_on_all_gather.py")
+    convert = [*command, "convert", program, "-o", str(out), "--json", "--", "4", "1"]
+    done = subprocess.run(convert, capture_output=True, text=True, check=True)
+    (note,) = json.loads(done.stdout)["notes"]
+    assert note.startswith("has 5 thread blocks a rank at most on 4 channels")
+    inspect = [*command, "inspect", str(out), "--json"]
+    done = subprocess.run(inspect, capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    assert [report[name] for name in ("lanes", "channels", "longest_lane", "fused_steps")] == [
+        5,
+        4,
+        1,
+        8,
+    ]

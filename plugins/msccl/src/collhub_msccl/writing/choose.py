@@ -36,11 +36,15 @@ _MANY_ROWS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class ChosenProgram:
-    """A program, its figures, and the sizes at which it cannot deadlock."""
+    """A program, its figures, and the sizes at which it cannot deadlock.
+
+    `source_blocks`: thread blocks that the producer states for the rank that has most; 0: none.
+    """
 
     program: ThreadBlockProgram
     figures: BlockFigures
     safety: FifoSafety
+    source_blocks: int
 
     @property
     def cost(self) -> tuple[bool, int, int, int]:
@@ -99,6 +103,7 @@ class _Chooser:
         self._task = task
         self._reason = "the order of its connections makes steps wait for each other in a circle"
         self._is_deadlock = False
+        self._source_blocks = _stated_blocks(task.algorithm.steps)
 
     def tried(self, attempt: Attempt) -> ChosenProgram | None:
         """The program of an attempt, None where there is none that runs at any size."""
@@ -117,7 +122,7 @@ class _Chooser:
         if safety.min_units is None:
             self._is_deadlock = True
             return None
-        return ChosenProgram(program, block_figures(program), safety)
+        return ChosenProgram(program, block_figures(program), safety, self._source_blocks)
 
     def error(self) -> InputError:
         """Why there is no program."""
@@ -138,6 +143,14 @@ class _Chooser:
             else "let receives come before further sends",
             code="fifo-deadlock",
         )
+
+
+def _stated_blocks(steps: StepTable) -> int:
+    """Most lanes of a rank."""
+    has_lane = steps.lane >= 0
+    pairs = np.stack([steps.rank[has_lane], steps.lane[has_lane]])
+    ranks = np.unique(pairs, axis=1)[0]
+    return int(np.bincount(ranks).max(initial=0))
 
 
 def _ways_to_fuse(task: WritingTask) -> tuple[bool, ...]:

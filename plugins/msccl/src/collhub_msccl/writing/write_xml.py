@@ -18,7 +18,7 @@ from collhub_msccl.writing.choose import WritingTask, choose_program
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, largest_size, target_of
 from collhub_msccl.writing.emission_text import xml_text
-from collhub_msccl.writing.xml_losses import losses_of
+from collhub_msccl.writing.xml_losses import losses_of, note_of
 from hub_core.model import (
     Algorithm,
     Collective,
@@ -49,8 +49,9 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     chosen = choose_program(_task(coarse, target, options))
     largest = largest_size(coarse, target, chosen.safety)
     content = xml_text(target.attributes(chosen.program, largest), chosen.program)
-    losses = losses_of(algorithm, coarse, target, largest)
-    return WriteResult([Artifact("", lambda: content)], losses, _RESTATED)
+    losses = losses_of(algorithm, coarse, target, largest, chosen)
+    note = note_of(chosen.figures, coarse.collective.unit_count)
+    return WriteResult([Artifact("", lambda: content)], losses, _RESTATED, [note])
 
 
 def _in_larger_units(algorithm: Algorithm) -> Algorithm:
