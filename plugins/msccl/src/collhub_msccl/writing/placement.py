@@ -20,6 +20,8 @@ from collhub_msccl.writing.work_graph import NONE, WorkGraph
 from hub_core.model import Int64Array
 
 _RECV, _SEND = 0, 1
+# Steps that are tried in all: about a second.
+_MOST_TRIED_NODES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ class _Placer:
         self._crowd: dict[Hashable, int] = {}
         self._count: dict[Hashable, int] = {}
         self._of_rank: dict[int, list[int]] = {}
-        self._channels_used = 0
+        # By channel in use: time of all steps on it.
+        self._load: dict[int, int] = {}
         self.sides = [(NONE, NONE)] * len(graph)
         self.channel = [0] * len(graph)
         self._end = [start + time for start, time in zip(graph.start, graph.duration, strict=True)]
@@ -162,12 +165,18 @@ class _Placer:
         graph = self._graph
         return max([graph.start[node], *(self._end[parent] for parent in graph.parents[node])])
 
-    def _choices(self, first: int) -> range:
-        """Channels worth a trial: those in use, and the next, which stands for all others."""
+    def _choices(self, first: int) -> list[int]:
+        """Channels worth a trial: those in use, and the next, which stands for all others.
+
+        Of many only those with least work so far, in programs where trials would take seconds.
+        """
         if not self._limits.is_free:
-            stated = self._graph.channel[first]
-            return range(stated, stated + 1)
-        return range(min(self._channels_used + 1, self._limits.channels))
+            return [self._graph.channel[first]]
+        known = range(min(len(self._load) + 1, self._limits.channels))
+        most = max(_MOST_TRIED_NODES // len(self._graph), 2)
+        if len(known) <= most:
+            return list(known)
+        return sorted(known, key=lambda channel: (self._load.get(channel, 0), channel))[:most]
 
     def _add_local(self, node: int, ready: int) -> bool:
         """Place a node without messages on the block that is free first, or on a new one."""
@@ -285,7 +294,8 @@ class _Placer:
         """Place a chain as tried."""
         trial = self._tried(chain, ready, best.channel, None) or best
         self._ledger.keep()
-        self._channels_used = max(self._channels_used, trial.channel + 1)
+        work = sum(self._graph.duration[node] for node in chain)
+        self._load[trial.channel] = self._load.get(trial.channel, 0) + work
         for node, sides, end in zip(chain, trial.sides, trial.ends, strict=True):
             present = self._of_rank.setdefault(self._graph.rank[node], [])
             present += sorted(set(sides).difference(present))
