@@ -2,8 +2,8 @@
 
 The producer's thread blocks come first, as they are, then cut where they have too many steps: what
 was imported is written back as it was. Else new ones are made in several ways, and the best is
-taken: safe from full FIFOs at every size before safe at some, then the shortest by the model of
-`block_time`, then the one with the fewest steps to execute.
+taken: safe from full FIFOs at every size before safe at some, then that of the least product of the
+time by the model of `block_time` and the steps to execute.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collhub_msccl.writing.block_time import BlockFigures, block_figures
 from collhub_msccl.writing.draft import StepDraft, cut_counts, draft_of
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.placement import PlacementLimits
-from collhub_msccl.writing.spread import spread
+from collhub_msccl.writing.spread import Fusing, spread
 from collhub_msccl.writing.thread_blocks import assign_lanes, given_lanes
 from hub_core.model import Algorithm, Collective, Diagnostic, InputError, Location, StepTable
 from hub_core.verification import FifoSafety, fifo_safety, verify
@@ -48,10 +48,14 @@ class ChosenProgram:
 
     @property
     def cost(self) -> tuple[bool, int, int, int]:
-        """The lower the better."""
+        """The lower the better.
+
+        Time and executed steps count alike: the model knows no cost of a step, and of no memory.
+        """
         figures = self.figures
         is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
-        return is_limited, figures.makespan, figures.executed, figures.blocks
+        product = figures.makespan * figures.executed
+        return is_limited, product, figures.makespan, figures.blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +176,9 @@ def _faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
 
 def _new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
     """With new thread blocks, the most promising first; each is made when it is asked for."""
-    for is_fusing in _ways_to_fuse(task):
-        yield from _spread(task, draft, is_fusing)
+    ways = tuple(Fusing) if task.limits.runtime.has_fused_steps else (Fusing.NONE,)
+    for fusing in ways:
+        yield from _spread(task, draft, fusing)
     for is_fusing in _ways_to_fuse(task):
         lanes = assign_lanes(draft, is_tight=False)
         yield Attempt(draft, lanes, True, is_fusing, is_new=True, is_enough=not is_fusing)
@@ -185,15 +190,16 @@ def _new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
 def _spread(
     task: WritingTask,
     draft: StepDraft,
-    is_fusing: bool,
+    fusing: Fusing,
 ) -> Iterator[Attempt]:
     """The attempt of list scheduling, if limits permit it."""
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels
     blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
     is_free = task.channels is not None
-    found = spread(draft, PlacementLimits(blocks, channels, is_free), is_fusing)
+    found = spread(draft, PlacementLimits(blocks, channels, is_free), fusing)
     if found is not None:
+        is_fusing = fusing is not Fusing.NONE
         yield Attempt(*found, may_cut=True, is_fusing=is_fusing, is_new=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 
 import numpy as np
 
@@ -19,13 +20,25 @@ from hub_core.model import Int64Array
 _NOTHING = np.zeros(0, np.int64)
 
 
+class Fusing(Enum):
+    """Which receives become one step with a send of what they got.
+
+    All, those that nothing else waits for, which leaves the others free to go to another block, or
+    none.
+    """
+
+    ALL = "all"
+    SOLE = "sole"
+    NONE = "none"
+
+
 def spread(
     draft: StepDraft,
     limits: PlacementLimits,
-    is_fusing: bool,
+    fusing: Fusing,
 ) -> tuple[StepDraft, Lanes] | None:
     """The same rows with channels and lanes, in their order; None where the limits forbid it."""
-    ideal = _arranged(draft, draft, np.zeros(len(draft), np.int64), limits.is_free, is_fusing)
+    ideal = _arranged(draft, draft, np.zeros(len(draft), np.int64), limits.is_free, fusing)
     if ideal is None:
         return None
     graph = work_graph(draft, ideal.position, ideal.fused_into)
@@ -33,7 +46,7 @@ def spread(
     if placement is None:
         return None
     placed = replace(draft, channel=placement.channel)
-    arrangement = _arranged(draft, placed, placement.block, limits.is_free, is_fusing)
+    arrangement = _arranged(draft, placed, placement.block, limits.is_free, fusing)
     if arrangement is None:
         return None
     order = _list_order(placed, placement, arrangement)
@@ -48,15 +61,15 @@ def _arranged(
     placed: StepDraft,
     block: Int64Array,
     is_free: bool,
-    is_fusing: bool,
+    fusing: Fusing,
 ) -> Arrangement | None:
     """What can be one step, where rows of one block and channel may be."""
     first, second = draft.parents, draft.children
     is_inside = block[first] == block[second]
     first, second = first[is_inside], second[is_inside]
     groups = [reduction_runs(placed, first, second)]
-    if is_fusing:
-        groups.append(_passed_on(placed, first, second))
+    if fusing is not Fusing.NONE:
+        groups.append(_passed_on(placed, first, second, fusing))
     into, fused = (np.concatenate(rows) for rows in zip(*groups, strict=True))
     # Every message is a connection of its own where its channel is still open.
     alone = np.minimum(np.arange(len(draft)), draft.partner)
@@ -64,9 +77,17 @@ def _arranged(
     return arrange(loose, _NOTHING, _NOTHING, (into, fused))
 
 
-def _passed_on(draft: StepDraft, first: Int64Array, second: Int64Array) -> Edges:
+def _passed_on(
+    draft: StepDraft,
+    first: Int64Array,
+    second: Int64Array,
+    fusing: Fusing,
+) -> Edges:
     """(receive, send) pairs of one channel that may be one step."""
     is_pair = draft.forwards(first, second) & (draft.channel[first] == draft.channel[second])
+    if fusing is Fusing.SOLE:
+        followers = np.bincount(draft.parents, minlength=len(draft))
+        is_pair &= followers[first] == 1
     return one_to_one(first[is_pair], second[is_pair])
 
 
