@@ -75,9 +75,7 @@ def main() -> None:
         print(f"no files of the public compilers: {_CORPUS} is absent")
         return
     print("\nfiles of the public compilers, their thread blocks and channels taken away;")
-    print(
-        "mean and worst time as ratios to theirs, steps executed by ours and by theirs, and steps"
-    )
+    print("times as ratios to theirs; steps executed: by ours, by theirs, and with nothing fused")
     _print_row("construct", _FILE_HEADS)
     results = list(_files(arguments.steps))
     for construct in sorted({result.construct for result in results}):
