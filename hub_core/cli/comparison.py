@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hub_core.cli.summary import channel_count, critical_path, kind_counts, lane_count, traffic
+from hub_core.cli.summary import channel_count, critical_path, kind_counts, lanes, traffic
 from hub_core.model import Algorithm, StepTable
 from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import COLUMN_DTYPES
@@ -122,7 +122,7 @@ def _facts(algorithm: Algorithm) -> dict[str, JsonValue]:
         "steps": len(steps),
         **{f"steps {kind}": count for kind, count in kind_counts(steps).items()},
         "channels": channel_count(steps),
-        "lanes": lane_count(steps),
+        "lanes": lanes(steps).most,
         "scratch units": int(algorithm.scratch_units.max(initial=0)),
         "data dependencies": len(steps.data_indices),
         "control dependencies": len(steps.control_indices),

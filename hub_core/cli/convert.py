@@ -60,4 +60,5 @@ def _document(
         "to": target_format,
         "artifacts": list(written_paths(written.paths)),
         "losses": [loss_object(loss) for loss in written.losses],
+        "notes": list(written.notes),
     }

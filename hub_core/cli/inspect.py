@@ -19,11 +19,12 @@ from hub_core.cli.output import (
 from hub_core.cli.session import Session
 from hub_core.cli.summary import (
     CriticalPath,
+    Lanes,
     Traffic,
     channel_count,
     critical_path,
     kind_counts,
-    lane_count,
+    lanes,
     traffic,
 )
 from hub_core.cli.workload_survey import survey
@@ -116,6 +117,7 @@ def _object(
     longest: CriticalPath | None,
 ) -> JsonValue:
     collective, steps = algorithm.collective, algorithm.steps
+    found = lanes(steps)
     return {
         "schema": "collhub/report-inspect-1",
         "source": source,
@@ -133,8 +135,10 @@ def _object(
         "collective_bytes": algorithm.collective_bytes,
         "steps": len(steps),
         "steps_by_kind": dict(kind_counts(steps)),
-        "channels": channel_count(steps),
-        "lanes": lane_count(steps),
+        "channels": channel_count(algorithm.steps),
+        "lanes": found.most,
+        "longest_lane": found.longest,
+        "fused_steps": found.fused,
         "dependencies": {"data": len(steps.data_indices), "control": len(steps.control_indices)},
         "units_by_link": _by_link(sent, sent.units),
         "bytes_by_link": None if sent.bytes is None else _by_link(sent, sent.bytes),
@@ -151,6 +155,13 @@ def _by_link(
 ) -> dict[str, JsonValue]:
     ends = zip(sent.source.tolist(), sent.destination.tolist(), values.tolist(), strict=True)
     return {f"{source}->{destination}": value for source, destination, value in ends}
+
+
+def _said_lanes(found: Lanes) -> str:
+    if not found.most:
+        return "not stated"
+    fused = f", {found.fused} steps fused" if found.fused else ""
+    return f"{found.most} of a rank at most, the longest of {found.longest} steps{fused}"
 
 
 def _print(
@@ -177,8 +188,8 @@ def _print(
             **({} if network is None else {"network": network}),
             "steps": f"{len(steps)}: {kinds}" if kinds else "0",
             "dependencies": f"{len(steps.data_indices)} data, {len(steps.control_indices)} control",
-            "channels": str(channel_count(steps)),
-            "lanes": str(lane_count(steps) or "not stated"),
+            "channels": str(channel_count(algorithm.steps)),
+            "lanes": _said_lanes(lanes(steps)),
             "critical path": _said_path(longest),
             "made by": f"{made.producer} {made.producer_version}".strip(),
             "made from": algorithm.provenance.source_name or "not stated",

@@ -6,7 +6,7 @@ Whether a runtime will use a file, for which calls and sizes, and if not, why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import (
@@ -57,8 +57,14 @@ class RuntimeVerdict:
         print_line(f"{self.source}: {_outcome(self.runtime, self.report, is_alone)}")
         if is_alone and self.report.calls:
             _print_calls(self.report.calls)
+        named = None
         for found in self.report.diagnostics:
-            print_diagnostic(found)
+            # The first finding names the file, those after it the line alone.
+            place = found.location
+            is_named = place.file == named and place.line is not None
+            shown = replace(found, location=replace(place, file=None)) if is_named else found
+            print_diagnostic(shown)
+            named = place.file
 
 
 def runtime_verdict(

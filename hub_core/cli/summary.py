@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.chakra.algorithms.lowering import message_tags
-from hub_core.model import Algorithm, StepTable, message_bytes
+from hub_core.model import Algorithm, Findings, StepTable, match_messages, message_bytes
 from hub_core.model.kinds import StepKind
+from hub_core.verification.fifo import fused_pairs
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -40,6 +41,32 @@ class CriticalPath:
     messages: int
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Lanes (thread blocks, streams) as the source states them.
+
+    `most`: of one rank, 0 where the source has no opinion; `longest`: steps of the longest lane;
+    `fused`: sends of all ranks that are one instruction with the receive before them, not counted
+    in `longest`.
+    """
+
+    most: int
+    longest: int
+    fused: int
+
+
+def lanes(steps: StepTable) -> Lanes:
+    """What lanes there are, and how long."""
+    named = np.flatnonzero(steps.lane >= 0)
+    pairs = np.stack([steps.rank[named], steps.lane[named]])
+    distinct, lane = np.unique(pairs, axis=1, return_inverse=True)
+    _, fused = fused_pairs(steps, match_messages(steps, Findings()))
+    is_counted = ~np.isin(named, fused)
+    length = np.bincount(lane.reshape(-1), weights=is_counted)
+    most = np.bincount(distinct[0]).max(initial=0)
+    return Lanes(int(most), int(length.max(initial=0)), len(fused))
+
+
 def kind_counts(steps: StepTable) -> dict[str, int]:
     """Number of steps of every kind, kinds without steps included."""
     counts = np.bincount(steps.kind, minlength=len(StepKind)).tolist()
@@ -49,13 +76,6 @@ def kind_counts(steps: StepTable) -> dict[str, int]:
 def channel_count(steps: StepTable) -> int:
     """Number of channels that messages use."""
     return len(np.unique(steps.channel[steps.sends | steps.receives]))
-
-
-def lane_count(steps: StepTable) -> int:
-    """Most lanes (thread blocks, streams) of a rank; 0 where the source has no opinion."""
-    named = steps.lane >= 0
-    pairs = np.unique(np.stack([steps.rank[named], steps.lane[named]]), axis=1)
-    return int(np.bincount(pairs[0]).max(initial=0))
 
 
 def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:

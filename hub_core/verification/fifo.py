@@ -185,7 +185,7 @@ def _connections(steps: StepTable, messages: Messages) -> _Connections:
     order = np.argsort(keys, kind="stable")
     # A number for each connection: which one does not matter, only which messages share it.
     connection = np.cumsum(run_mask(keys[order]), dtype=np.int64)
-    fused_receive, fused_send = _fused(steps, messages)
+    fused_receive, fused_send = fused_pairs(steps, messages)
     parents, children = steps.edges()
     # A fused send starts before its receive has all: that edge holds per transfer instead.
     partner = np.full(len(steps), -1, np.int64)
@@ -202,7 +202,7 @@ def _connections(steps: StepTable, messages: Messages) -> _Connections:
     )
 
 
-def _fused(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
+def fused_pairs(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
     """(receive, send) rows of one instruction: neighbours in a lane, of one line and count."""
     by_lane = np.lexsort((steps.lane, steps.rank))
     receive, send = by_lane[:-1], by_lane[1:]

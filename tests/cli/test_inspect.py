@@ -17,6 +17,7 @@ def test_the_report_counts_what_a_ring_is(collhub, ring: Path) -> None:
         "compute": 0,
     }
     assert (report["channels"], report["lanes"]) == (1, 1)
+    assert (report["longest_lane"], report["fused_steps"]) == (12, 0)
     assert report["units_by_link"] == {"0->1": 6, "1->2": 6, "2->3": 6, "3->0": 6}
     assert report["critical_path"] == {"steps": 12, "messages": 6}
     assert report["bytes_by_link"] is None

@@ -31,6 +31,8 @@ def test_reason_of_a_refusal_is_an_error_with_its_line_and_exit_1(collhub, xml: 
     assert run.code == 1
     assert run.out == f"{xml}: rccl refuses it\n"
     assert run.error_lines[0].startswith(f"error: {xml}:")
+    # The path is said once.
+    assert run.error_lines[1].startswith("error: line ")
     assert "has no step type" in run.error_lines[0]
 
 

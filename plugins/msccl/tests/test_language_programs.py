@@ -23,6 +23,8 @@ KINDS = {
     "all_pairs_all_reduce": CollectiveKind.ALL_REDUCE,
     "hierarchical_all_reduce": CollectiveKind.ALL_REDUCE,
     "recursive_doubling_all_gather": CollectiveKind.ALL_GATHER,
+    "passed_on_all_gather": CollectiveKind.ALL_GATHER,
+    "two_level_rings": CollectiveKind.ALL_REDUCE,
     "in_place_all_gather": CollectiveKind.ALL_GATHER,
     "halving_doubling_all_reduce": CollectiveKind.ALL_REDUCE,
     "reduce_scatter": CollectiveKind.REDUCE_SCATTER,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from collhub_msccl.options import ProgramOptions
 from collhub_msccl.programs.read_program import read
 from collhub_msccl.programs.samples import samples
 
-from hub_core.model import Algorithm, Diagnostic, HubError
+from hub_core.model import Algorithm, Diagnostic, HubError, UsageError
 from hub_core.plugin_api import Source
 from hub_core.verification import verify
 
@@ -119,7 +121,12 @@ WHOLE = {
     "x = 1": "prog.py: defines no MSCCLProgram",
     "sys.exit()": "prog.py:2: defines no MSCCLProgram: it ended by sys.exit in line 2",
     f"{PROGRAM}pass\n{PROGRAM}pass": (
-        "prog.py:4: a second program, 'p', begins after 'p'; one is expected"
+        "prog.py: defines 2 programs: 1 'p' (all-reduce of 4 ranks, line 2), 2 'p' (all-reduce of "
+        "4 ranks, line 4); choose one: -O program=NUMBER or -O program=NAME"
+    ),
+    "import mscclpp.language": (
+        "prog.py:2: is a program of MSCCL++, not of MSCCLang; it was not executed; run it with the "
+        "package mscclpp, and convert the plan (JSON) that it writes"
     ),
     "chunk(0, Buffer.input, 0)": "prog.py:2: No Program in context",
     "MSCCLProgram('p', ring(4), AllReduce(4, 4, True), 1, protocol='LL64')": (
@@ -161,6 +168,62 @@ def test_endless_program_is_stopped_with_its_line() -> None:
 def test_sleeping_program_is_stopped_with_its_line() -> None:
     message = refusal("import time\ntime.sleep(60)", time_limit=1)
     assert message.startswith("prog.py:3: the program did not end within 7 s by the clock")
+
+
+_DAEMON = """\
+import os, time
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(writer, str(os.getpid()).encode())
+        time.sleep(300)
+    os._exit(0)
+open({file!r}, "wb").write(os.read(reader, 20))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no subreapers")
+@pytest.mark.parametrize("ending", [PROGRAM + "pass", "time.sleep(300)", "os._exit(0)", "1 / 0"])
+def test_process_that_leaves_its_group_and_its_parent_ends_with_the_program(
+    tmp_path: Path, ending: str
+) -> None:
+    file = tmp_path / "pid"
+    text = _DAEMON.format(file=str(file)) + ending
+    if "with" in ending:
+        run(text)
+    else:
+        refusal(text, time_limit=1)
+    assert not Path("/proc", file.read_text()).exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no subreapers")
+def test_program_ends_with_the_process_that_reads_it(tmp_path: Path) -> None:
+    file, program = tmp_path / "pid", tmp_path / "prog.py"
+    program.write_text(IMPORTS + _DAEMON.format(file=str(file)) + "time.sleep(300)")
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", "verify", str(program)]
+    reader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _wait_for(lambda: file.is_file() and file.read_text() != "")
+    reader.kill()
+    reader.wait()
+    _wait_for(lambda: not Path("/proc", file.read_text()).exists())
+
+
+def _wait_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "lurking.py").write_text("print('imported')")
+    (tmp_path / "part").mkdir()
+    program = tmp_path / "part" / "prog.py"
+    program.write_text(f"{IMPORTS}import lurking\n{PROGRAM}pass")
+    command = [sys.executable, "-m", "hub_core.cli.main", "verify", str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "No module named 'lurking'" in done.stderr
 
 
 def test_program_that_wants_too_much_memory_is_stopped_with_its_line() -> None:
@@ -245,6 +308,65 @@ def test_collective_in_place_with_two_buffers_is_reported() -> None:
     )
     run(text, reported)
     assert [(found.location.line, found.code) for found in reported] == [(5, "two-buffers")]
+
+
+SEVERAL = (
+    PROGRAM.replace('"p"', '"first"')
+    + "chunk(0, Buffer.input, 0).copy(1, 'x', 0); Check()\n"
+    + PROGRAM.replace("4", "2")
+    + "pass"
+)
+
+
+@pytest.mark.parametrize(("chosen", "ranks"), [("1", 4), ("first", 4), ("2", 2), ("p", 2)])
+def test_one_of_several_programs_is_chosen_by_number_or_name(chosen: str, ranks: int) -> None:
+    reported: list[Diagnostic] = []
+    assert run(SEVERAL, reported, program=chosen).num_ranks == ranks
+    # What is told of one program is not told of another.
+    assert [found.code for found in reported] == ["check-failed"] * (ranks == 4)
+    assert run(SEVERAL, arguments=f"--program {chosen}").num_ranks == ranks
+
+
+@pytest.mark.parametrize("chosen", ["3", "0", "second"])
+def test_program_that_is_not_there_is_a_usage_error_that_lists_all(chosen: str) -> None:
+    with pytest.raises(UsageError, match=r"1 'first' .* 2 'p' "):
+        run(SEVERAL, program=chosen)
+
+
+def test_argument_of_the_name_program_stays_with_a_program_that_has_one() -> None:
+    text = "# takes --program\nassert sys.argv[1:] == ['--program', '2']\n" + PROGRAM + "pass"
+    assert run(text, arguments="--program 2").num_ranks == 4
+
+
+def test_help_behind_the_separator_is_that_of_the_program() -> None:
+    file = Path(__file__).parent / "programs" / "two_level_rings.py"
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", "verify", str(file), "--", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "usage: " in done.stderr
+    assert "state channels, but no thread blocks" in done.stderr
+
+
+def test_program_that_is_right_only_out_of_place_is_written_so(tmp_path: Path) -> None:
+    program, out = tmp_path / "exchange.py", tmp_path / "exchange.xml"
+    program.write_text(
+        f"{IMPORTS}class Exchange(Collective):\n"
+        "    def init_buffers(self):\n"
+        "        return [{Buffer.input: [Chunk(r, 0)], Buffer.output: [None]} for r in range(2)]\n"
+        "    def check(self, prog):\n        return True\n"
+        'with MSCCLProgram("p", fully_connected(2), Exchange(2, 1, True), 1):\n'
+        "    chunk(0, Buffer.input, 0).copy(1, Buffer.output, 0)\n"
+        "    chunk(1, Buffer.input, 0).copy(0, Buffer.output, 0)\n"
+    )
+    command = [sys.executable, "-P", "-m", "hub_core.cli.main", "convert", str(program), "-o"]
+    done = subprocess.run([*command, str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "-O mode=out-of-place" in done.stderr
+    done = subprocess.run(
+        [*command, str(out), "-O", "mode=out-of-place"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'inplace="0"' in out.read_text()
 
 
 def test_arguments_behind_the_separator_reach_the_program() -> None:

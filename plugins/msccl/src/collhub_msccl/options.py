@@ -30,11 +30,11 @@ class ReadOptions:
 class WriteOptions:
     """Options of the writer of MSCCL-IR XML."""
 
-    runtime: str = option(
+    runtime: str | None = option(
         OptionType.TEXT,
-        "executor",
+        None,
         "who will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor)"
-        " or ROCm/rccl (rccl)",
+        " or ROCm/rccl (rccl); msccl for custom collectives, which no other has, else executor",
         choices=("msccl", "executor", "rccl"),
     )
     name: str | None = option(OptionType.TEXT, None, "name of the algorithm in the file")
@@ -58,6 +58,13 @@ class WriteOptions:
         OptionType.SIZE, None, "smallest size of calls that use the file"
     )
     max_bytes: int | None = option(OptionType.SIZE, None, "largest size of calls that use the file")
+    channels: int | None = option(
+        OptionType.INT,
+        None,
+        "channels to spread steps over that have no thread blocks, whatever their own;"
+        " for programs that state none as many as shorten it, else their own",
+        minimum=1,
+    )
     max_steps: int | None = option(
         OptionType.INT,
         None,
@@ -80,6 +87,17 @@ class ProgramOptions:
         OptionType.TEXT,
         None,
         "command line arguments of the program, quoted as in a shell; or after --",
+    )
+    program: str | None = option(
+        OptionType.TEXT,
+        None,
+        "number (from 1) or name of the program that is meant, where the file defines several",
+    )
+    mode: str | None = option(
+        OptionType.TEXT,
+        None,
+        "calls that the program serves, whatever its collective states",
+        choices=("in-place", "out-of-place"),
     )
     time_limit: int = option(
         OptionType.INT,

@@ -118,7 +118,12 @@ REFUSED_BY_ALL = {
     "refused-type": _first('type="s"', 'type="sx"'),
     "channel-range": _first('chan="0"', 'chan="129"'),
     "peer-range": _first('send="1"', 'send="0"'),
+    "no-peer": _first('recv="3"', 'recv="-1"'),
 }
+NOP = (
+    '      <step s="0" type="nop" srcbuf="i" srcoff="-1" dstbuf="o" dstoff="-1" cnt="0"'
+    ' depid="{}" deps="0" hasdep="0"/>\n'
+)
 ACCEPTED_BY_ALL = {
     "comment": lambda text: "<!-- a comment\n -->\n" + text,
     "two spaces": _first(' proto="', '  proto="'),
@@ -130,6 +135,10 @@ ACCEPTED_BY_ALL = {
     "space before the end": _first('hasdep="0"/>', 'hasdep="0" />'),
     "count of nothing": _first('cnt="1"', 'cnt="0"'),
     "offset of -1": _first('srcoff="0"', 'srcoff="-1"'),
+    "comment at the end": lambda text: text + "<!-- the end -->\n",
+    "element at the end": lambda text: text + '<other><step x="1"/></other>\n',
+    "nop without a wait": _first("( *<step)", NOP.format(-1) + r"\1"),
+    "flag of a nop": _first("( *<step)", NOP.format(-1).replace('"0"/>', '"2"/>') + r"\1"),
 }
 
 
@@ -177,12 +186,46 @@ def test_change_on_which_the_parsers_differ(change: Callable[[str], str], verdic
 
 
 def test_nop_without_a_waiting_step_behind_it_is_refused() -> None:
-    nop = (
-        '      <step s="0" type="nop" srcbuf="i" srcoff="-1" dstbuf="o" dstoff="-1" cnt="0"'
-        ' depid="0" deps="0" hasdep="0"/>\n'
-    )
-    report = _check("E", _first("( *<step)", nop + r"\1")(_valid("E")))
+    report = _check("E", _first("( *<step)", NOP.format(0) + r"\1")(_valid("E")))
     assert _errors(report) == {"unfinished-nop-chain"}
+
+
+@pytest.mark.parametrize(
+    ("nops", "step_waits", "is_accepted"),
+    [((0, -1), False, False), ((-1, 0, -1), True, True), ((0, -1), True, True)],
+)
+def test_nop_without_a_wait_neither_ends_nor_begins_a_chain(
+    nops: tuple[int, ...], step_waits: bool, is_accepted: bool
+) -> None:
+    text = _first("( *<step)", "".join(map(NOP.format, nops)) + r"\1")(_valid("E"))
+    if step_waits:
+        text = _first('(type="s".*?)depid="-1" deps="-1"', r'\1depid="0" deps="0"')(text)
+    assert _check("E", text).facts["is_accepted"] == is_accepted
+
+
+@pytest.mark.parametrize("letter", CHECKS)
+@pytest.mark.parametrize("tail", ["text", "</algo>", "<", "<!-- open", "\t", '<?xml version="1"?>'])
+def test_what_is_no_element_behind_the_last_one_is_refused(letter: str, tail: str) -> None:
+    report = _check(letter, _valid(letter) + tail)
+    assert not report.facts["is_accepted"]
+    assert len(report.diagnostics) == 1
+
+
+def test_steps_that_fail_for_one_reason_are_one_finding() -> None:
+    text = _valid("E")
+    (finding,) = _check("E", _first('recv="3"', 'recv="-1"')(text)).diagnostics
+    receiving = re.findall('type="r', text[: text.index("</tb>")])
+    assert finding.message.startswith("rank 0, thread block 0, step 1: ")
+    assert finding.message.endswith(f"(and {len(receiving) - 1} more for this reason)")
+
+
+def test_doubts_name_thread_block_and_step_of_the_file() -> None:
+    report = _check("E", _first('depid="-1" deps="-1"', 'depid="0" deps="3"')(_valid("E")))
+    (finding,) = report.diagnostics
+    assert finding.message.startswith("rank 0, thread block 0, step 0: loads, but cannot run")
+    lonely = re.sub(r' *<step s="6".*\n', "", _valid("E"), count=1)
+    (finding,) = _check("E", lonely).diagnostics
+    assert re.match(r"rank \d, thread block 0, step \d: loads, but cannot run", finding.message)
 
 
 def test_attributes_beyond_the_sixteenth_place_are_not_seen() -> None:

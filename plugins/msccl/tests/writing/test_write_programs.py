@@ -150,11 +150,12 @@ def _outputs(algorithm: Algorithm) -> dict[tuple[int, int], Counter[tuple[int, i
 @settings(
     max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
-@given(program=programs())
+@given(program=programs(), channels=st.sampled_from([None, 1, 3, 32]))
 def test_random_program_keeps_its_contents(
-    loaders: ModuleType, runtime: str, program: Algorithm
+    loaders: ModuleType, runtime: str, program: Algorithm, channels: int | None
 ) -> None:
-    options = WriteOptions(runtime, collective="custom" if runtime == "msccl" else "allreduce")
+    name = "custom" if runtime == "msccl" else "allreduce"
+    options = WriteOptions(runtime, collective=name, channels=channels)
     contract = program.collective.contract
     assert contract is not None
     (artifact,) = write(program, options).artifacts

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from collhub_msccl.options import ReadOptions, WriteOptions
-from collhub_msccl.reading.read_xml import read
+from collhub_msccl.reading.read_xml import read, read_program
+from collhub_msccl.thread_block_program import ThreadBlockProgram
+from collhub_msccl.writing.block_time import block_figures
 from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import (
@@ -70,9 +72,9 @@ class CustomSteps:
                 values |= {f"{side}_buffer": place[0], f"{side}_offset": place[1]}
         return self.builder.add(rank, kind, count=count, **values)  # type: ignore[arg-type]
 
-    def algorithm(self) -> Algorithm:
+    def algorithm(self, scratch: int = 8) -> Algorithm:
         steps = self.builder.build()
-        return Algorithm(self.collective, steps, np.full(steps.num_ranks, 8, np.int64))
+        return Algorithm(self.collective, steps, np.full(steps.num_ranks, scratch, np.int64))
 
 
 def _result(
@@ -95,6 +97,10 @@ def _types(text: str) -> list[str]:
 
 def _header(text: str) -> dict[str, str]:
     return dict(re.findall(r'(\w+)="([^"]*)"', text.splitlines()[0]))
+
+
+def _program(text: str) -> ThreadBlockProgram:
+    return read_program(Source.of_bytes("x.xml", text.encode()))[1]
 
 
 def _back(text: str) -> Algorithm:
@@ -186,16 +192,18 @@ def test_sum_that_overlaps_its_operand_is_unfused_through_a_slot(loaders: Module
     assert cells[1, "i", 2] == Counter({(0, 1): 1, (1, 1): 1})
 
 
-def _reductions(counts: list[int], source: Buffer = INPUT) -> Algorithm:
+def _reductions(counts: list[int], source: Buffer = INPUT, offset: int = 2) -> Algorithm:
     draft, last = CustomSteps(1), []
     last = [draft.add(0, StepKind.COPY, (INPUT, 0), (SCRATCH, 0), count=2)]
     for count in counts:
-        last = [draft.add(0, StepKind.REDUCE, (source, 2), (SCRATCH, 0), count=count, data=last)]
+        last = [
+            draft.add(0, StepKind.REDUCE, (source, offset), (SCRATCH, 0), count=count, data=last)
+        ]
     return draft.algorithm()
 
 
 @pytest.mark.parametrize(
-    ("counts", "separated"), [([1, 1], 0), ([2, 1], 1), ([1, 2], 1), ([1] * 16, 0), ([1] * 20, 4)]
+    ("counts", "separated"), [([1, 1], 0), ([2, 1], 1), ([1, 2], 1), ([1] * 16, 0), ([1] * 20, 1)]
 )
 def test_neighbouring_reductions_are_separated_where_the_runtimes_would_misread_them(
     loaders: ModuleType, counts: list[int], separated: int
@@ -209,8 +217,37 @@ def test_neighbouring_reductions_are_separated_where_the_runtimes_would_misread_
     ]
 
 
-def test_reductions_within_one_buffer_are_separated() -> None:
-    assert _text(_reductions([1, 1], SCRATCH)).count('hasdep="1"') == 1
+@pytest.mark.parametrize(("offset", "separated"), [(1, 1), (2, 0)])
+def test_reductions_are_separated_where_an_operand_overlaps_the_result(
+    offset: int, separated: int
+) -> None:
+    text = _text(_reductions([2, 2], SCRATCH, offset))
+    assert text.count('hasdep="1"') == separated
+
+
+def _gathered_sum(ranks: int) -> Algorithm:
+    """Every other rank sends a unit to rank 0, which adds them as they come."""
+    draft, last = CustomSteps(ranks), []
+    for rank in range(1, ranks):
+        draft.add(rank, StepKind.SEND, (INPUT, 0), None, peer=0)
+        received = draft.add(0, StepKind.RECV, None, (SCRATCH, rank), peer=rank)
+        data = [*last, received]
+        last = [draft.add(0, StepKind.REDUCE, (SCRATCH, rank), (INPUT, 0), data=data)]
+    return draft.algorithm(scratch=ranks)
+
+
+@pytest.mark.parametrize(("ranks", "passes"), [(3, 1), (17, 1), (18, 2)])
+def test_waits_of_a_run_of_reductions_stand_before_its_first(
+    loaders: ModuleType, ranks: int, passes: int
+) -> None:
+    text = _text(_gathered_sum(ranks))
+    (run,) = re.findall(r"(?:re )+", " ".join(_types(text)) + " ")
+    assert len(run.split()) == ranks - 1
+    # A pass has place for 16 operands.
+    assert block_figures(_program(text)).executed == 2 * (ranks - 1) + passes
+    assert loaders.run(text, False, 2).cells[0, "i", 0] == Counter(
+        {(rank, 0): 1 for rank in range(ranks)}
+    )
 
 
 def _staged(is_in_turn: bool) -> Algorithm:
@@ -363,6 +400,25 @@ def test_what_a_runtime_cannot_do_is_refused_by_name(
 def _with(algorithm: Algorithm, **columns: object) -> Algorithm:
     steps: StepTable = algorithm.steps
     return replace(algorithm, steps=replace(steps, **columns))  # type: ignore[arg-type]
+
+
+def test_custom_collective_is_written_for_the_runtime_that_has_one() -> None:
+    shift = all_samples(4)["shift-to-next"]
+    (artifact,) = write(shift, WriteOptions()).artifacts
+    header = _header(artifact.content().decode())
+    assert (header["coll"], "outofplace" in header) == ("custom", False)
+    # Under another name, it is for the runtime that is usual for the others.
+    (artifact,) = write(shift, WriteOptions(collective="alltoallv")).artifacts
+    assert "outofplace" in _header(artifact.content().decode())
+
+
+@pytest.mark.parametrize("runtime", ["executor", "rccl"])
+def test_advice_on_custom_collectives_names_a_runtime_and_no_other_collective(runtime: str) -> None:
+    with pytest.raises(InputError, match="it has no custom collective") as caught:
+        write(all_samples(4)["shift-to-next"], WriteOptions(runtime))
+    assert caught.value.diagnostics[0].cure == (
+        "-O runtime=msccl writes it for microsoft/msccl, which has"
+    )
 
 
 def test_timing_only_and_opaque_work_are_refused() -> None:

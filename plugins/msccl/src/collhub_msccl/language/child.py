@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, BinaryIO, TextIO
 
 from collhub_msccl.language.calling_line import calling_line
+from collhub_msccl.language.contracts import kind_of
 from collhub_msccl.language.host import CURRENT_HOST, Host
 from collhub_msccl.language.program import MSCCLProgram
 from collhub_msccl.language.shim import install
@@ -27,33 +28,26 @@ from hub_core.model import HubError
 _OWN_FOLDER = str(Path(__file__).parent)
 # Lines of a failed Check() that are told; the others are counted.
 _SHOWN = 5
-_MOST_PRINTED = 2000
+_MOST_PRINTED = 8000
+_MOST_LISTED = 40
 Report = dict[str, Any]
 """JSON values; `program_process` and `read_program` read them."""
 
 
-class ProgramError(Exception):
-    """What is wrong with a program as a whole."""
-
-
 class _ProgramRecorder(Host):
-    """Keeps the program and what its `Check()` found, prints nothing."""
+    """Keeps the programs and what the `Check()` of each found, prints nothing."""
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self.program: MSCCLProgram | None = None
-        self.checks: list[Report] = []
+        self.programs: list[MSCCLProgram] = []
+        # By program: its place among them.
+        self.checks: dict[int, list[Report]] = {}
         # The last slot that the program asked for and that held nothing.
         self.empty_slot = ""
 
     def entered(self, program: MSCCLProgram) -> None:
-        """Keep the program. Raises `ProgramError` for a second one."""
-        if self.program is not None:
-            raise ProgramError(
-                f"a second program, {program.name!r}, begins after {self.program.name!r}; "
-                "one is expected"
-            )
-        self.program = program
+        """Keep the program."""
+        self.programs.append(program)
 
     def found_empty(self, what: str) -> None:
         """Keep the slot: the program is about to use None as a reference."""
@@ -69,8 +63,8 @@ class _ProgramRecorder(Host):
             found = program.findings()
         lines = printed.getvalue().splitlines() + found
         if found:
-            line = calling_line(self._file)
-            self.checks.append({"line": line, "lines": lines[:_SHOWN], "count": len(lines)})
+            check = {"line": calling_line(self._file), "lines": lines[:_SHOWN], "count": len(lines)}
+            self.checks.setdefault(self.programs.index(program), []).append(check)
         return not found
 
 
@@ -109,7 +103,7 @@ def main() -> None:
     source = sys.stdin.buffer.read()
     _close_streams()
     _set_limits(job["time_limit_s"], job["memory_limit_bytes"], report)
-    outcome = _run(job["name"], source, job["arguments"])
+    outcome = _run(job["name"], source, job["arguments"], job["program"])
     report.write(json.dumps(outcome, separators=(",", ":")).encode())
     report.flush()
     # Threads and exit handlers that the program left behind have nothing to add.
@@ -138,8 +132,8 @@ def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) ->
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit_bytes, memory_limit_bytes))
 
 
-def _run(name: str, source: bytes, arguments: list[str]) -> Report:
-    """Run the program and tell what became of it."""
+def _run(name: str, source: bytes, arguments: list[str], chosen: str | None) -> Report:
+    """Run the program and tell what became of it; `chosen`: number or name of one of several."""
     recorder = _ProgramRecorder(name)
     printed, complained = _PrintedText(name), _PrintedText(name)
     outcome: Report = {}
@@ -152,14 +146,17 @@ def _run(name: str, source: bytes, arguments: list[str]) -> Report:
             _execute(name, source, arguments)
     except SystemExit as end:
         outcome = _exit(end, name, complained.last)
+        if recorder.programs == [] and "error" not in outcome and printed.last:
+            # The program answers a question, such as --help, instead of making anything.
+            return {"answer": printed.last.splitlines()}
     # KeyboardInterrupt too: whatever ends the program is told.
     except BaseException as error:
         outcome = _failure(error, name, recorder.empty_slot)
     if "error" not in outcome:
-        outcome = _result(recorder, outcome)
+        outcome = _result(recorder, outcome, chosen)
     if printed.first:
         outcome["printed"] = {"line": printed.line, "text": printed.first.splitlines()[0]}
-    return outcome | {"checks": recorder.checks}
+    return outcome
 
 
 def _text(stream: _PrintedText) -> TextIO:
@@ -182,18 +179,46 @@ def _execute(name: str, source: bytes, arguments: list[str]) -> None:
     exec(code, module.__dict__)
 
 
-def _result(recorder: _ProgramRecorder, outcome: Report) -> Report:
-    """The trace of a program that ended well, or what makes it none."""
-    program = recorder.program
-    if program is None:
+def _result(recorder: _ProgramRecorder, outcome: Report, chosen: str | None) -> Report:
+    """The trace of the chosen program of a file that ended well, or what makes it none."""
+    if not recorder.programs:
         return _no_program(outcome)
+    fitting = _fitting(recorder.programs, chosen)
+    if len(fitting) != 1:
+        return _no_choice(recorder.programs, chosen)
+    program = recorder.programs[fitting[0]]
     with contextlib.redirect_stdout(io.StringIO()) as said:
         try:
-            return {"trace": program.trace().to_json()}
+            checks = recorder.checks.get(fitting[0], [])
+            return {"trace": program.trace().to_json(), "checks": checks}
         # The program's own collective is asked here, and may fail in any way.
         except Exception as error:
             first = "".join(f"; {line}" for line in said.getvalue().splitlines()[:1])
             return _error(f"{error}{first}", program._line, "check-failed")
+
+
+def _fitting(programs: list[MSCCLProgram], chosen: str | None) -> list[int]:
+    """Places of the programs that are meant: by number from 1, or by name."""
+    if chosen is None:
+        return list(range(len(programs)))
+    if chosen.isdecimal() and 1 <= int(chosen) <= len(programs):
+        return [int(chosen) - 1]
+    return [place for place, program in enumerate(programs) if program.name == chosen]
+
+
+def _no_choice(programs: list[MSCCLProgram], chosen: str | None) -> Report:
+    """What to tell where not one program is meant: all that there are."""
+    described = [
+        f"{number} {program.name!r} ({kind_of(program.collective)} of {program.num_ranks} ranks,"
+        f" line {program._line})"
+        for number, program in enumerate(programs, 1)
+    ]
+    listed = ", ".join(described[:_MOST_LISTED])
+    more = f", and {len(described) - _MOST_LISTED} more" if len(described) > _MOST_LISTED else ""
+    which = "" if chosen is None else f", none or several of which are {chosen!r}"
+    plural = "s" if len(programs) > 1 else ""
+    message = f"defines {len(programs)} program{plural}{which}: {listed}{more}"
+    return _error(message, -1, "several-programs")
 
 
 def _no_program(outcome: Report) -> Report:

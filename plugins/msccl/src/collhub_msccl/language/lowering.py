@@ -26,6 +26,7 @@ from hub_core.model import (
     Contributions,
     CustomContract,
     Int64Array,
+    JsonValue,
     Provenance,
     StepKind,
     StepTable,
@@ -62,8 +63,18 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
         StepTable.from_columns(trace.num_ranks, rows, data, control, file),
         instances.scratch_units,
         provenance or provenance_of(file),
-        extensions={"msccl": {"algo": {"name": trace.name, "proto": trace.protocol}}},
+        extensions={"msccl": _extension(trace)},
     )
+
+
+def _extension(trace: Trace) -> JsonValue:
+    """Attributes of the file to write, and whether its channels are for the writer to choose."""
+    header: JsonValue = {"name": trace.name, "proto": trace.protocol}
+    channel = OPERATION_FIELDS.index("channel")
+    states_any = any(operation[channel] >= 0 for operation in trace.operations)
+    if trace.is_manual or states_any:
+        return {"algo": header}
+    return {"algo": header, "channels": "unstated"}
 
 
 def _columns(trace: Trace) -> Columns:

@@ -12,15 +12,25 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from hub_core.model import InputError, Location
+from hub_core.model import (
+    Diagnostic,
+    ExitCode,
+    HubError,
+    InputError,
+    Location,
+    Severity,
+    UsageError,
+)
 
 Report = dict[str, Any]
 
 # What the child imports must be what this process has imported, wherever that came from.
 _START = (
     "import sys; sys.path += [place for place in sys.argv[1:] if place not in sys.path]; "
-    "from collhub_msccl.language.child import main; main()"
+    "from collhub_msccl.programs.supervise import main; main()"
 )
+# Seconds to say where a program is, and to end all that it started.
+_TO_ANSWER_S, _TO_END_S = 2, 5
 _MOST_REPORT_BYTES = 1 << 30
 _DUMPED_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+) in ')
 
@@ -50,21 +60,31 @@ class _ProcessEnd:
     is_late: bool
 
 
+class ProgramAnswerError(HubError):
+    """A program answers a question, such as its `--help`, and makes nothing: its lines as notes."""
+
+    exit_code = ExitCode.DONE
+
+
 def run_program(
     name: str,
     source: bytes,
     arguments: list[str],
     limits: ProcessLimits,
+    program: str | None = None,
 ) -> Report:
     """Execute the Python program `source` and return the report of `collhub_msccl.language.child`.
 
-    The program has the rights of the user: limits keep it from going on for ever, nothing keeps it
-    from harm. Raises `InputError` with the program's line where it ends without a report or reports
-    an error.
+    `program`: number or name of the one that is meant where the file defines several. The program
+    has the rights of the user: limits keep it from going on for ever, nothing keeps it from harm.
+    Raises `InputError` with the program's line where it ends without a report or reports an error,
+    `UsageError` where there are several programs to choose from, and `ProgramAnswerError` where it
+    only says something.
     """
     job = {
         "name": name,
         "arguments": arguments,
+        "program": program,
         "time_limit_s": limits.time_limit_s,
         "memory_limit_bytes": limits.memory_limit_bytes,
     }
@@ -74,12 +94,24 @@ def run_program(
     report = _parsed(end.output)
     if report is None:
         raise _silent_end(name, end, limits)
+    if "answer" in report:
+        raise ProgramAnswerError(
+            [Diagnostic("program-answer", str(line), Severity.NOTE) for line in report["answer"]]
+        )
     # The program failed, and its process lived to tell.
     if "error" in report:
-        line = report["line"] if report["line"] > 0 else None
-        code = report.get("code", "program-failed")
-        raise InputError(str(report["error"]), location=Location(name, line), code=code)
+        raise _failed(name, report)
     return report
+
+
+def _failed(name: str, report: Report) -> HubError:
+    """The error that a program's process tells of."""
+    place = Location(name, report["line"] if report["line"] > 0 else None)
+    code = report.get("code", "program-failed")
+    if code == "several-programs":
+        cure = "choose one: -O program=NUMBER or -O program=NAME"
+        return UsageError(str(report["error"]), location=place, cure=cure, code=code)
+    return InputError(str(report["error"]), location=place, code=code)
 
 
 def _started() -> subprocess.Popen[bytes]:
@@ -93,7 +125,7 @@ def _started() -> subprocess.Popen[bytes]:
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-s", "-P", "-c", _START, *filter(None, sys.path)]
+    command = [sys.executable, "-s", "-P", "-c", _START, *_places()]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -103,6 +135,16 @@ def _started() -> subprocess.Popen[bytes]:
         # A process group of its own, so that all that it starts can be ended.
         start_new_session=True,
     )
+
+
+def _places() -> list[str]:
+    """Where this process imports from, but for the working folder if it does not live there.
+
+    `python -m` puts that first, and anything may lie in it.
+    """
+    working = os.getcwd()
+    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return [place for place in sys.path if place and (place != working or place == own)]
 
 
 def _finished(
@@ -119,7 +161,7 @@ def _finished(
             is_late = True
             output = _stopped(process)
     finally:
-        _kill(process)
+        _end(process)
     return _ProcessEnd(output, process.returncode, is_late)
 
 
@@ -128,17 +170,23 @@ def _stopped(process: subprocess.Popen[bytes]) -> bytes:
     # The child says where it is when it gets this signal, then ends.
     process.send_signal(signal.SIGXCPU)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=2)
-    _kill(process)
+        process.communicate(timeout=_TO_ANSWER_S)
+    _end(process)
     # What it wrote so far: perhaps the place where it was.
     output, _ = process.communicate()
     return output
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process and all that it started."""
+    if process.poll() is None:
+        # It knows also those that have left its group.
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_TO_END_S)
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _parsed(output: bytes) -> Report | None:

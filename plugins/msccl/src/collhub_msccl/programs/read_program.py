@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import shlex
+from dataclasses import replace
 
 from collhub_msccl.language.lowering import lower
 from collhub_msccl.language.trace import Trace
@@ -36,10 +37,11 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
     # Any file may be named *.py: what is not of the language must not run.
     _check_program(source.name, content)
     limits = ProcessLimits(options.time_limit, options.memory_limit)
-    report = run_program(source.name, content, _arguments(options.arguments), limits)
+    arguments, program = _chosen(_arguments(options.arguments), options.program, content)
+    report = run_program(source.name, content, arguments, limits, program)
     _warn_of_checks(source, report)
     _warn_of_output(source, report)
-    trace = _trace(source.name, report)
+    trace = _in_mode(_trace(source.name, report), options.mode)
     _warn_of_two_buffers(source, trace)
     return lower(trace, source.name, _provenance(source.name, content, options))
 
@@ -60,12 +62,29 @@ def _check_program(name: str, content: bytes) -> None:
         # Null bytes, and expressions too deep for the parser.
         message = f"is no Python program: {error}"
         raise InputError(message, location=place, code="syntax") from None
+    _refuse_mscclpp(name, tree)
     if not any(_is_of_language(node) for node in ast.walk(tree)):
         message = (
             "is no MSCCLang program: it neither imports msccl nor makes an MSCCLProgram;"
             " it was not executed"
         )
         raise InputError(message, location=place, code="not-a-program")
+
+
+def _refuse_mscclpp(name: str, tree: ast.Module) -> None:
+    """Refuse a program of the other language, which has much the same names."""
+    for node in ast.walk(tree):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        is_import = any(module.partition(".")[0] == "mscclpp" for module in modules)
+        if is_import or (isinstance(node, ast.Name) and node.id == "MSCCLPPProgram"):
+            raise InputError(
+                "is a program of MSCCL++, not of MSCCLang; it was not executed",
+                location=Location(name, getattr(node, "lineno", None)),
+                cure="run it with the package mscclpp, and convert the plan (JSON) that it writes",
+                code="mscclpp-program",
+            )
 
 
 def _is_of_language(node: ast.AST) -> bool:
@@ -92,6 +111,24 @@ def _arguments(text: str | None) -> list[str]:
         raise UsageError(f"option arguments: {error}", cure="quote as in a shell") from None
 
 
+def _chosen(
+    arguments: list[str],
+    stated: str | None,
+    content: bytes,
+) -> tuple[list[str], str | None]:
+    """Arguments of the program, and which one of the file's programs is meant.
+
+    `--program` at the beginning of the arguments says it too, unless the file has such an argument
+    of its own.
+    """
+    is_ours = arguments[:1] == ["--program"] and b"--program" not in content
+    if not is_ours or len(arguments) == 1:
+        return arguments, stated
+    if stated is not None:
+        raise UsageError("the program is chosen twice: by -O program and by --program")
+    return arguments[2:], arguments[1]
+
+
 def _warn_of_checks(source: Source, report: Report) -> None:
     """Report calls of `Check()` that found the program wrong."""
     for check in report.get("checks", ()):
@@ -115,7 +152,10 @@ def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
     message = (
         "the collective is in place, but init_buffers gives input and output of a rank as two lists"
     )
-    cure = "the runtime has one buffer there: give one list for both, or state inplace=False"
+    cure = (
+        "the runtime has one buffer there: give one list for both, or state inplace=False"
+        " or -O mode=out-of-place"
+    )
     place = Location(source.name, trace.line)
     source.report(Diagnostic("two-buffers", message, Severity.WARNING, place, cure))
 
@@ -140,6 +180,11 @@ def _trace(name: str, report: Report) -> Trace:
         raise InputError(message, location=Location(name)) from None
 
 
+def _in_mode(trace: Trace, mode: str | None) -> Trace:
+    """The trace of a collective that is in place or not as the user says, not as it says itself."""
+    return trace if mode is None else replace(trace, is_in_place=mode == "in-place")
+
+
 def _provenance(
     name: str,
     content: bytes,
@@ -149,4 +194,8 @@ def _provenance(
     given: dict[str, str] = {}
     if options.arguments is not None:
         given["arguments"] = options.arguments
+    if options.program is not None:
+        given["program"] = options.program
+    if options.mode is not None:
+        given["mode"] = options.mode
     return provenance_of(name, content, given)

@@ -35,7 +35,7 @@ def resolve_dependencies(
     it. Raises `InputError` for waits that never end.
     """
     waiting = np.flatnonzero(program.depid >= 0)
-    parent = _first_flagged(program, fusion, waiting)
+    parent = first_flagged(program, fusion, waiting)
     # A wait for the own thread block is void if it looks back, endless if it looks ahead.
     is_own = (parent >= 0) & (program.block[parent] == program.block[waiting])
     is_endless = (parent < 0) | (is_own & (parent >= waiting))
@@ -47,7 +47,7 @@ def resolve_dependencies(
     return _without_nops(program, fusion, waits, findings)
 
 
-def _first_flagged(
+def first_flagged(
     program: ThreadBlockProgram,
     fusion: Fusion,
     waiting: Int64Array,

@@ -39,16 +39,9 @@ def read(source: Source, options: ReadOptions) -> Algorithm:
     Raises `InputError` with every defect that was found, each with its line. What the runtimes
     would refuse or misread, but has a clear meaning, goes to `source.report`.
     """
-    content = _content(source)
-    file = source.name
+    header, program = read_program(source)
+    content, file = source.content(), source.name
     findings = FileFindings(file, source.report)
-    # Errors are raised after each phase, as the next one counts on what this one checks.
-    document = scan(content, file, findings)
-    header = read_header(document, findings)
-    findings.raise_errors()
-    program = read_thread_blocks(document, header, findings)
-    check_program(program, header, findings)
-    findings.raise_errors()
     lowered = lower(program, options.reading == "dsl", findings)
     collective = _collective(header, program, lowered, options.root, findings)
     return Algorithm(
@@ -58,6 +51,19 @@ def read(source: Source, options: ReadOptions) -> Algorithm:
         _provenance(file, content, options),
         extensions={"msccl": _extension(header, program)},
     )
+
+
+def read_program(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram]:
+    """Header and thread blocks as the file states them, once they are known to be sound."""
+    findings = FileFindings(source.name, source.report)
+    # Errors are raised after each phase, as the next one counts on what this one checks.
+    document = scan(_content(source), source.name, findings)
+    header = read_header(document, findings)
+    findings.raise_errors()
+    program = read_thread_blocks(document, header, findings)
+    check_program(program, header, findings)
+    findings.raise_errors()
+    return header, program
 
 
 def _content(source: Source) -> bytes:

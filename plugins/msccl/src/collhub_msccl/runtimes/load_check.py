@@ -15,7 +15,7 @@ from collhub_msccl.runtimes.known_runtimes import (
 from collhub_msccl.runtimes.load_rules import check_algo, check_gpu
 from collhub_msccl.runtimes.raw_xml import RawElement, parse_raw
 from collhub_msccl.runtimes.refusals import Refusals, number
-from hub_core.model import Diagnostic, HubError, Location, Severity, UsageError
+from hub_core.model import Diagnostic, HubError, Location, UsageError
 from hub_core.plugin_api import CheckReport, CheckRequest, LoadableCall, NoOptions, Source
 from hub_core.verification import FifoSafety, fifo_safety
 
@@ -58,10 +58,8 @@ def _check(request: CheckRequest, runtime: Runtime) -> CheckReport:
     if found.is_any:
         return _refused(runtime, found)
     calls = tuple(_calls(algo, runtime))
-    doubts = (
-        *_doubts_of_selection(source, algo, runtime, calls),
-        *_doubts_of_program(source, algo, runtime, calls),
-    )
+    _add_doubts_of_program(source, algo, calls, found)
+    doubts = _doubts_of_selection(source, algo, runtime, calls)
     return _accepted(runtime, calls, (*found, *doubts))
 
 
@@ -163,14 +161,14 @@ def _doubts_of_selection(
     yield Diagnostic("never-selected", message, location=place, cure=cure)
 
 
-def _doubts_of_program(
+def _add_doubts_of_program(
     source: Source,
     algo: RawElement,
-    runtime: Runtime,
     calls: tuple[LoadableCall, ...],
-) -> Iterator[Diagnostic]:
+    found: Refusals,
+) -> None:
     """Reasons why the file serves not every call that gets it."""
-    protocol = algo.attributes["proto"]
+    protocol, runtime = algo.attributes["proto"], found.runtime
     try:
         parts = Source.of_bytes(source.name, source.content()).parts
         algorithm = read(Source(source.name, parts, lambda _: None), ReadOptions())
@@ -178,27 +176,45 @@ def _doubts_of_program(
     except HubError as error:
         # A file that its reader refuses, or that lacks half of a message, loads and then hangs or
         # gives wrong results.
-        yield from _as_warnings(error.diagnostics)
+        _add_errors(error.diagnostics, algo, found)
         return
     # Safe even where every transfer moves a single chunk, so at every size.
     if safety.min_units == 1:
         return
     largest = _safe_bytes(algo, runtime, safety)
     if any(call.max_bytes is None or call.max_bytes > largest for call in calls):
-        yield Diagnostic(
+        found.warn(
             "fifo-deadlock",
             f"above {largest} bytes the FIFOs of connections can fill up and the file can deadlock",
-            Severity.WARNING,
-            Location(source.name, algo.line),
+            algo.line,
             f"lower maxBytes, as 'collhub convert -O runtime={runtime.name}' does",
         )
 
 
-def _as_warnings(errors: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-    """Errors of the reader as doubts about a file that loads."""
-    for found in errors:
-        message = f"loads, but cannot run as meant: {found.message}"
-        yield Diagnostic(found.code, message, Severity.WARNING, found.location, found.cure)
+def _add_errors(errors: Iterable[Diagnostic], algo: RawElement, found: Refusals) -> None:
+    """Add errors of the reader as doubts about a file that loads, with their place in the file."""
+    names = _names_by_line(algo)
+    for error in errors:
+        line = error.location.line or algo.line
+        where = f"{names[line]}: " if line in names else ""
+        # The place stands before; the reader's own words for it would repeat it.
+        reason = error.message.removeprefix(where.partition(", ")[2])
+        message = f"{where}loads, but cannot run as meant: {reason}"
+        found.warn(error.code, message, line, error.cure, cause=error.code)
+
+
+def _names_by_line(algo: RawElement) -> dict[int, str]:
+    """Rank, thread block and, where the line has one, step of the lines of a file."""
+    names: dict[int, str] = {}
+    for gpu in algo.children:
+        for block in gpu.children:
+            rank, number_of_block = gpu.attributes.get("id"), block.attributes.get("id")
+            name = f"rank {rank}, thread block {number_of_block}"
+            names[block.line] = name
+            names |= {
+                step.line: f"{name}, step {step.attributes.get('s')}" for step in block.children
+            }
+    return names
 
 
 def _safe_bytes(

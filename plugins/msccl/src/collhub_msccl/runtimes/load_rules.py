@@ -8,7 +8,6 @@ it cannot work is a warning. Linear in elements.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 
 from collhub_msccl.runtimes.known_runtimes import (
     BLOCKS_PER_CHANNEL,
@@ -31,6 +30,8 @@ _REQUIRED = {
 _OWN_REQUIRED = {True: ("outofplace", "minBytes", "maxBytes"), False: ("name",)}
 _BUFFERS = {"i": "i_chunks", "o": "o_chunks", "s": "s_chunks"}
 _TYPES = frozenset({"s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop", "ra"})
+_SENDING = frozenset({"s", "rcs", "rrs", "rrcs"})
+_RECEIVING = frozenset({"r", "rcs", "rrc", "rrs", "rrcs"})
 # Which sides the parsers hold against the declared sizes.
 _CHECKED_SIDES = {
     "s": ("src",),
@@ -216,7 +217,7 @@ def _check_block(
         _count_use(block, side, rank, usage, found)
     for step in block.children:
         if _has_all(step, found):
-            _check_step(step, gpu, name, found)
+            _check_step(step, gpu, block, name, found)
     # Needs no attribute to be there, so it looks at all steps.
     _check_chains(block, name, found)
 
@@ -275,30 +276,61 @@ def _count_use(
 def _check_step(
     step: RawElement,
     gpu: RawElement,
-    block: str,
+    block: RawElement,
+    block_name: str,
     found: Refusals,
 ) -> None:
-    """One step; `block`: name of its thread block."""
+    """One step of a thread block."""
     runtime, attributes = found.runtime, step.attributes
-    name = f"{block}, step {attributes['s']}"
+    name = f"{block_name}, step {attributes['s']}"
     if not 0 <= number(attributes["s"]) < runtime.max_steps:
         message = f"{name}: {runtime.title} takes {runtime.max_steps} steps a thread block"
-        found.refuse_once("too-many-steps", block, message, step.line)
+        found.refuse("too-many-steps", message, step.line, cause=block.line)
     _check_type(step, name, found)
-    # The count of a nop is not tested.
-    is_counted = attributes["type"] != "nop"
-    if is_counted and not 0 <= number(attributes["cnt"]) <= MOST_COUNT:
-        message = f"{name}: cnt {attributes['cnt']} is not in 0..{MOST_COUNT}"
-        found.refuse("count-limit", message, step.line)
-    if number(attributes["hasdep"]) not in (0, 1):
-        message = f"{name}: hasdep {attributes['hasdep']} is not 0 or 1"
-        found.refuse("attribute-range", message, step.line)
+    # Of a nop, neither is tested.
+    if attributes["type"] != "nop":
+        _check_numbers(step, name, found)
+        _check_peers_of_step(step, block, name, found)
     if number(attributes["depid"]) > MOST_DEPENDENCY_BLOCK:
         stored = f"stored in 8 bits, and so corrupted above {MOST_DEPENDENCY_BLOCK}"
         message = f"{name}: depid {attributes['depid']} is {stored}"
         found.warn("dependency-limit", message, step.line)
     for side in ("src", "dst"):
         _check_place(step, side, gpu, name, found)
+
+
+def _check_numbers(
+    step: RawElement,
+    name: str,
+    found: Refusals,
+) -> None:
+    """`cnt` and `hasdep` are numbers that a step can have."""
+    attributes = step.attributes
+    if not 0 <= number(attributes["cnt"]) <= MOST_COUNT:
+        message = f"{name}: cnt {attributes['cnt']} is not in 0..{MOST_COUNT}"
+        found.refuse("count-limit", message, step.line)
+    if number(attributes["hasdep"]) not in (0, 1):
+        message = f"{name}: hasdep {attributes['hasdep']} is not 0 or 1"
+        found.refuse("attribute-range", message, step.line)
+
+
+def _check_peers_of_step(
+    step: RawElement,
+    block: RawElement,
+    name: str,
+    found: Refusals,
+) -> None:
+    """The thread block of a step that sends or receives has somebody to do so with."""
+    kind = step.attributes["type"]
+    for side, types, words in (
+        ("send", _SENDING, "sends"),
+        ("recv", _RECEIVING, "receives"),
+    ):
+        peer = block.attributes[side]
+        if kind in types and number(peer) < 0:
+            message = f"{name}: {kind!r} {words}, but its thread block has {side}={peer!r}"
+            cure = f"name the other rank in {side} of the thread block"
+            found.refuse("no-peer", message, step.line, cure, cause=(block.line, side))
 
 
 def _check_type(
@@ -344,7 +376,8 @@ def _check_place(
     size = number(gpu.attributes[declared])
     if not -1 <= offset < size:
         message = f"{name}: {side}off {offset} is not below the declared {declared} of {size}"
-        found.refuse("out-of-bounds", message, step.line)
+        cure = f"declare in <gpu> the {declared} that its steps use"
+        found.refuse("out-of-bounds", message, step.line, cure, cause=(gpu.line, declared))
 
 
 def _check_chains(
@@ -352,18 +385,38 @@ def _check_chains(
     name: str,
     found: Refusals,
 ) -> None:
-    """A nop passes its wait to the next step, which must have one of its own."""
-    for step, following in pairwise(block.children):
-        is_chain = step.attributes.get("type") == "nop" and _is_waiting(step)
-        if is_chain and not _is_waiting(following):
-            follower = f"{name}, step {following.attributes.get('s')}"
+    """A nop passes its wait to the next step that moves data, which must have one of its own.
+
+    Nops without a wait change nothing, and neither do reductions that join the one before.
+    """
+    is_pending = False
+    run: _Run | None = None
+    for step in block.children:
+        kind = step.attributes.get("type")
+        is_waiting = number(step.attributes.get("depid", "")) >= 0
+        if kind == "nop":
+            is_pending |= is_waiting
+            continue
+        current = _run_of(step) if kind == "re" else None
+        joins = current is not None and current == run and not is_waiting
+        if is_pending and not is_waiting and not joins:
+            follower = f"{name}, step {step.attributes.get('s')}"
             message = f"{follower}: follows a nop, but waits for nothing itself"
-            found.refuse("unfinished-nop-chain", message, following.line)
+            found.refuse("unfinished-nop-chain", message, step.line)
+        if not joins:
+            is_pending = False
+        # A raised flag ends a run.
+        run = current if number(step.attributes.get("hasdep", "")) == 0 else None
 
 
-def _is_waiting(step: RawElement) -> bool:
-    """Whether a step has a dependency."""
-    return number(step.attributes.get("depid", "")) >= 0
+_Run = tuple[str | None, int, str | None]
+
+
+def _run_of(step: RawElement) -> _Run:
+    """What reductions have in common that are done in one pass."""
+    attributes = step.attributes
+    offset = number(attributes.get("dstoff", ""))
+    return attributes.get("dstbuf"), offset, attributes.get("srcbuf")
 
 
 def _has_all(element: RawElement, found: Refusals) -> bool:

@@ -46,10 +46,15 @@ def parse_raw(text: str, file: str) -> RawElement:
     """The first element of the text.
 
     Elements that the runtimes do not know are left out with their content, and so are attributes
-    beyond the 16th slot; every space between attributes takes one. Raises `InputError` at the first
-    place where the parser gives up.
+    beyond the 16th slot; every space between attributes takes one. The parser reads on to the end:
+    behind the first element it takes comments and further elements only, and looks at none of them.
+    Raises `InputError` at the first place where it gives up.
     """
-    return _Parser(text, file).element()
+    parser = _Parser(text, file)
+    root = parser.element()
+    while not parser.is_at_end():
+        parser.element()
+    return root
 
 
 class _Parser:
@@ -60,6 +65,11 @@ class _Parser:
         self._file = file
         self._position = 0
         self._line = 1
+
+    def is_at_end(self) -> bool:
+        """Whether nothing but white space and comments is left; they are passed."""
+        self._skip_between()
+        return self._position == len(self._text)
 
     def element(self) -> RawElement:
         """The next element, whatever it is; the runtimes take the first one as `<algo>`."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from collhub_msccl.numbers import NumberState, parse_number
@@ -17,24 +18,30 @@ _DIGITS_OF_LONG = 18
 class Refusals:
     """Findings of the load check: refusals, and warnings of what a runtime takes but should not.
 
-    Iterating gives the first few findings of each code and a note on how many more there are.
+    Iterating gives the first few findings of each code, one for each cause, and a note on how many
+    more there are.
     """
 
     def __init__(self, file: str, runtime: Runtime) -> None:
         self.runtime = runtime
         self.is_any = False
         self._file = file
-        self._found: dict[str, list[Diagnostic]] = {}
+        # By code and root cause the first finding, and how many there are.
+        self._found: dict[str, dict[Hashable, tuple[Diagnostic, int]]] = {}
         # What has been told of, for rules that tell each thing once.
         self._subjects: set[tuple[str, str]] = set()
 
     def __iter__(self) -> Iterator[Diagnostic]:
         for found in self._found.values():
-            yield from found[:_SHOWN_PER_RULE]
-            hidden = len(found) - _SHOWN_PER_RULE
+            shown = list(found.values())[:_SHOWN_PER_RULE]
+            for first, number_of_findings in shown:
+                more = number_of_findings - 1
+                words = f" (and {more} more for this reason)" if more else ""
+                yield replace(first, message=first.message + words)
+            hidden = len(found) - len(shown)
             if hidden > 0:
-                more = f"and {hidden} more findings of this kind"
-                yield Diagnostic(found[0].code, more, Severity.NOTE, Location(self._file))
+                more_words = f"and {hidden} more findings of this kind"
+                yield Diagnostic(shown[0][0].code, more_words, Severity.NOTE, Location(self._file))
 
     def refuse(
         self,
@@ -42,10 +49,14 @@ class Refusals:
         message: str,
         line: int,
         cure: str = "",
+        cause: Hashable = None,
     ) -> None:
-        """The runtime does not take the file."""
+        """The runtime does not take the file.
+
+        `cause`: what findings of the code have in common of which one tells the others.
+        """
         self.is_any = True
-        self._add(code, message, line, Severity.ERROR, cure)
+        self._add(code, message, line, Severity.ERROR, cure, cause)
 
     def refuse_once(
         self,
@@ -66,9 +77,11 @@ class Refusals:
         code: str,
         message: str,
         line: int,
+        cure: str = "",
+        cause: Hashable = None,
     ) -> None:
         """The runtime takes it, with consequences."""
-        self._add(code, message, line, Severity.WARNING, "")
+        self._add(code, message, line, Severity.WARNING, cure, cause)
 
     def _add(
         self,
@@ -77,10 +90,15 @@ class Refusals:
         line: int,
         severity: Severity,
         cure: str,
+        cause: Hashable,
     ) -> None:
+        found = self._found.setdefault(code, {})
         place = Location(self._file, line)
-        found = self._found.setdefault(code, [])
-        found.append(Diagnostic(code, message, severity, place, cure))
+        # Without a cause in common every finding is one of its own.
+        subject = len(found) if cause is None else cause
+        new = Diagnostic(code, message, severity, place, cure)
+        first, count = found.get(subject, (new, 0))
+        found[subject] = first, count + 1
 
 
 @lru_cache(maxsize=1 << 14)

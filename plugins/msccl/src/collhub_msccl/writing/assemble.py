@@ -1,13 +1,7 @@
-"""Find a program for an algorithm that keeps a runtime's limits.
-
-Tried in this order: the producer's thread blocks as they are; the same, cut where they have too
-many steps; new thread blocks from which receives feed which sends; as few new ones as possible. The
-first program that keeps all limits is taken, so that what was imported is written back as it was.
-"""
+"""Make a program of one way to share steps among thread blocks, within a runtime's limits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +9,6 @@ import numpy as np
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.runtimes.known_runtimes import (
     BLOCKS_PER_CHANNEL,
-    MOST_COUNT,
     MOST_DEPENDENCY_BLOCK,
     MOST_NODES,
     MOST_OFFSET,
@@ -24,99 +17,55 @@ from collhub_msccl.runtimes.known_runtimes import (
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks, Cuts, cut_lanes
 from collhub_msccl.writing.channels import find_channels
-from collhub_msccl.writing.draft import StepDraft, cut_counts, draft_of
+from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.emission import Memory, emit
 from collhub_msccl.writing.emission_order import arrange, neighbours
-from collhub_msccl.writing.thread_blocks import Lanes, assign_lanes, given_lanes
-from hub_core.model import Algorithm, InputError, Int64Array, Location
-from hub_core.verification import verify
+from collhub_msccl.writing.thread_blocks import Lanes
+from hub_core.model import Int64Array
 
 # Lanes are parted, then cut further and further; cuts grow by a quarter, so this is far.
 _MOST_ROUNDS = 12
-_NOTHING = np.zeros(0, np.int64)
 _CIRCLE = "its thread blocks would wait for each other in a circle"
 _CUT_CIRCLE = "its thread blocks, cut to the limit of steps, would wait for each other in a circle"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """Limits of a program: the runtime's, or lower ones that the user asks for.
-
-    `is_fusing`: steps may be fused.
-    """
+    """Limits of a program: the runtime's, or others that the user asks for."""
 
     runtime: Runtime
     max_blocks: int
     max_steps: int
     max_channels: int
-    is_fusing: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _AssemblyAttempt:
-    """One way to make thread blocks."""
+class Attempt:
+    """One way to make thread blocks.
+
+    `may_cut`: those with too many steps may become several; `is_new`: they are not the producer's;
+    `is_enough`: what is found up to here is good enough if it is safe.
+    """
 
     draft: StepDraft
     lanes: Lanes
     may_cut: bool
+    is_fusing: bool
+    is_new: bool = False
+    is_enough: bool = False
 
 
-class _NoProgramError(Exception):
+class NoProgramError(Exception):
     """An attempt fails; the text says which limit is not kept."""
 
 
 def assemble(
-    algorithm: Algorithm,
+    attempt: Attempt,
     memory: Memory,
     limits: ProgramLimits,
 ) -> ThreadBlockProgram:
-    """The first program that keeps all limits. Raises `InputError` that names the limit else."""
-    reason = "the order of its connections makes steps wait for each other in a circle"
-    for attempt in _attempts(algorithm):
-        # New thread blocks run in another order, so scratch is used in another order too.
-        is_compact = memory.is_compact or not attempt.lanes.is_given
-        try:
-            chosen = replace(memory, is_compact=is_compact)
-            return _Assembly(attempt, chosen, limits).program()
-        except _NoProgramError as error:
-            reason = str(error)
-    raise InputError(
-        f"cannot be written for {limits.runtime.title}: {reason}",
-        location=Location(algorithm.provenance.source_name or None),
-        code="runtime-limit",
-    )
-
-
-def _attempts(algorithm: Algorithm) -> Iterator[_AssemblyAttempt]:
-    """All ways, the most faithful first; each is made when it is asked for."""
-    full = cut_counts(draft_of(algorithm, with_control=True), MOST_COUNT)
-    given = given_lanes(full)
-    if given is not None:
-        yield _AssemblyAttempt(full, given, may_cut=False)
-    free = _without_control(algorithm, full)
-    if given is not None:
-        yield _AssemblyAttempt(free, given, may_cut=True)
-    yield _AssemblyAttempt(free, assign_lanes(free, is_tight=False), may_cut=True)
-    yield _AssemblyAttempt(free, assign_lanes(free, is_tight=True), may_cut=True)
-
-
-def _without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
-    """Only data dependencies, if they alone keep the algorithm right.
-
-    Between new thread blocks program order would cost waits.
-    """
-    steps = algorithm.steps
-    if not len(steps.control_indices):
-        return full
-    # Right without program order is a question for the verifier, not for rules of thumb.
-    relaxed_steps = replace(
-        steps,
-        control_indptr=np.zeros(len(steps) + 1, np.int64),
-        control_indices=_NOTHING.copy(),
-    )
-    if not verify(replace(algorithm, steps=relaxed_steps)).ok:
-        return full
-    return cut_counts(draft_of(algorithm, with_control=False), MOST_COUNT)
+    """The program of an attempt. Raises `NoProgramError` where it keeps not all limits."""
+    return _Assembly(attempt, memory, limits).program()
 
 
 class _Assembly:
@@ -128,18 +77,19 @@ class _Assembly:
 
     def __init__(
         self,
-        attempt: _AssemblyAttempt,
+        attempt: Attempt,
         memory: Memory,
         limits: ProgramLimits,
     ) -> None:
         self._draft = attempt.draft
         self._may_cut = attempt.may_cut
+        self._is_fusing = attempt.is_fusing
         self._memory = memory
         self._limits = limits
         self._start_with(attempt.lanes)
 
     def program(self) -> ThreadBlockProgram:
-        """A program within the limits. Raises `_NoProgramError` where there is none."""
+        """A program within the limits. Raises `NoProgramError` where there is none."""
         reason = ""
         for _ in range(_MOST_ROUNDS):
             blocks = self._cut()
@@ -154,7 +104,7 @@ class _Assembly:
             if not self._may_cut:
                 break
             self._cut_more(blocks, length)
-        raise _NoProgramError(reason)
+        raise NoProgramError(reason)
 
     def _start_with(self, lanes: Lanes) -> None:
         """Begin anew with uncut lanes."""
@@ -163,7 +113,7 @@ class _Assembly:
         fusable = self._fusable()
         arrangement = arrange(self._draft, *lanes.program_order(), fusable)
         if arrangement is None:
-            raise _NoProgramError(_CIRCLE)
+            raise NoProgramError(_CIRCLE)
         self._arrangement = arrangement
 
     def _cut(self) -> Blocks:
@@ -180,15 +130,17 @@ class _Assembly:
             order = neighbours(blocks.of_row, np.arange(len(draft)))
         arrangement = arrange(draft, *order, (first[is_inside], second[is_inside]))
         if arrangement is None:
-            raise _NoProgramError(_CUT_CIRCLE)
+            raise NoProgramError(_CUT_CIRCLE)
         self._arrangement = arrangement
         return blocks
 
     def _fusable(self) -> Edges:
-        """(receive, send) rows that may become one step."""
-        if not self._limits.is_fusing:
-            return _NOTHING, _NOTHING
-        return self._lanes.fusable(self._draft)
+        """(row, row fused into it) that may become one step."""
+        into, fused = self._lanes.runs(self._draft)
+        if not self._is_fusing:
+            return into, fused
+        receive, send = self._lanes.fusable(self._draft)
+        return np.concatenate([into, receive]), np.concatenate([fused, send])
 
     def _channels(self, blocks: Blocks) -> Int64Array | None:
         """Channels of the connections; None if lanes had to be parted for them instead.
@@ -207,7 +159,7 @@ class _Assembly:
             return None
         if channel is None:
             needed = f"more than the {most} channels that it has"
-            raise _NoProgramError(f"its connections need {needed}")
+            raise NoProgramError(f"its connections need {needed}")
         return channel
 
     def _emitted(self, blocks: Blocks) -> ThreadBlockProgram:
@@ -216,7 +168,7 @@ class _Assembly:
         program = emit(self._draft, blocks, self._arrangement, self._memory, has_fused_steps)
         reason = _excess(program, self._limits)
         if reason:
-            raise _NoProgramError(reason)
+            raise NoProgramError(reason)
         return program
 
     def _cut_more(self, blocks: Blocks, length: Int64Array) -> None:

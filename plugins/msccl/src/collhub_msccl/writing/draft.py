@@ -108,7 +108,7 @@ class StepDraft:
 
 
 # Columns that a table of steps has by the same name.
-_STEP_COLUMNS = sorted(
+STEP_COLUMNS = sorted(
     {field.name for field in fields(StepDraft)} - {"num_ranks", "partner", "parents", "children"}
 )
 
@@ -136,7 +136,7 @@ def draft_of(algorithm: Algorithm, with_control: bool) -> StepDraft:
         partner=partner,
         parents=parents,
         children=children,
-        **{name: getattr(steps, name).astype(np.int64) for name in _STEP_COLUMNS},
+        **{name: getattr(steps, name).astype(np.int64) for name in STEP_COLUMNS},
     )
 
 
@@ -207,7 +207,7 @@ def _cut_columns(
 ) -> dict[str, Int64Array]:
     """Columns of the pieces of all rows."""
     row, within = _pieces_of(pieces)
-    columns = {name: getattr(draft, name)[row] for name in (*_STEP_COLUMNS, "partner")}
+    columns = {name: getattr(draft, name)[row] for name in (*STEP_COLUMNS, "partner")}
     for side in ("src", "dst"):
         # A side that a step does not use keeps its offset of 0.
         is_used = columns[f"{side}_buffer"] != Buffer.UNKNOWN

@@ -1,8 +1,8 @@
 """Turn arranged rows into the steps of a file: fused or unfused types, nops, waits.
 
 Each row that is not fused into an earlier one becomes a step (a "head"); reducing receives become
-several where the runtime has no fused steps; every wait but a step's last gets a nop. Linear in
-rows and waits, but for sorting.
+several where the runtime has no fused steps, and so do runs of reductions, all behind the waits of
+the first; every wait but a step's last gets a nop. Linear in rows and waits, but for sorting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collhub_msccl.writing.emission_waits import Knowledge, find_waits
 from collhub_msccl.writing.forwarded import forwarded_only
 from collhub_msccl.writing.scratch import allocated, touched
 from collhub_msccl.writing.unfuse import REGION, Steps, unfused
-from hub_core.model import BoolArray, Int64Array, StepKind, run_mask
+from hub_core.model import BoolArray, Int64Array, StepKind, run_mask, sorted_ordinals
 
 # Step type of a plain step, in the order of `StepKind`.
 _PLAIN = np.asarray(
@@ -85,6 +85,7 @@ def emit(
     steps = _main_steps(draft, arrangement, heads, is_slot)
     if not has_fused_steps:
         steps, scratch = unfused(steps, block, blocks.rank, scratch, memory.bases)
+    steps = _with_runs(steps, draft, arrangement, step_of_row)
     steps = _with_waits(steps, knowledge)
     sizes = memory.input_chunks, memory.output_chunks, scratch
     return program_of(blocks, steps, knowledge, sizes)
@@ -99,7 +100,7 @@ def _heads(blocks: Blocks, arrangement: Arrangement) -> Int64Array:
 
 
 def _steps_of_rows(heads: Int64Array, arrangement: Arrangement) -> Int64Array:
-    """The step of every row: a fused send has that of its receive."""
+    """The step of every row: what is fused has that of the row it is fused into."""
     fused_into = arrangement.fused_into
     result = np.empty(len(fused_into), np.int64)
     result[heads] = np.arange(len(heads))
@@ -133,7 +134,7 @@ def _main_steps(
 ) -> Steps:
     """One step a head row, fused with its send where it has one."""
     send = np.full(len(draft), -1, np.int64)
-    fused = np.flatnonzero(arrangement.fused_into >= 0)
+    fused = np.flatnonzero(draft.sends & (arrangement.fused_into >= 0))
     send[arrangement.fused_into[fused]] = fused
     send_of_head = send[heads]
     columns = {name: getattr(draft, name)[heads] for name in (*REGION, "count")}
@@ -182,6 +183,26 @@ def _documented_sides(
         columns[f"dst_{part}"] = np.where(is_outward, shown[outgoing], target[heads])
         columns[f"src_{part}"] = np.where(is_inward, source[incoming], source[heads])
     return columns
+
+
+def _with_runs(
+    steps: Steps,
+    draft: StepDraft,
+    arrangement: Arrangement,
+    step_of_row: Int64Array,
+) -> Steps:
+    """Add the later reductions of every run behind its first one, whose step they belong to."""
+    later = np.flatnonzero(draft.is_kind(StepKind.REDUCE) & (arrangement.fused_into >= 0))
+    leader = arrangement.fused_into[later]
+    later = later[np.argsort(leader, kind="stable")]
+    columns = {name: getattr(draft, name)[later] for name in (*REGION, "count")}
+    columns["type"] = np.full(len(later), StepType.REDUCE, np.int64)
+    key = 2 + sorted_ordinals(np.sort(leader))
+    return Steps(
+        {name: np.concatenate([steps.columns[name], columns[name]]) for name in steps.columns},
+        np.concatenate([steps.row, step_of_row[later]]),
+        np.concatenate([steps.key, key]),
+    )
 
 
 def _with_waits(steps: Steps, knowledge: Knowledge) -> Steps:

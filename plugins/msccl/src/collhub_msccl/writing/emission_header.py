@@ -92,8 +92,8 @@ def target_of(algorithm: Algorithm, options: WriteOptions) -> Target:
 
     Raises `UsageError` for options and `InputError` for algorithms that do not fit.
     """
-    runtime = RUNTIMES[options.runtime]
     imported = _imported(algorithm)
+    runtime = _runtime(algorithm, options, imported)
     collective = _with_modes(algorithm.collective, runtime, options)
     spelling = _spelling(algorithm, runtime, options, imported)
     protocol = options.proto or imported.get("proto", "Simple")
@@ -109,6 +109,20 @@ def target_of(algorithm: Algorithm, options: WriteOptions) -> Target:
         max_bytes=largest,
         imported=imported,
     )
+
+
+def _runtime(
+    algorithm: Algorithm,
+    options: WriteOptions,
+    imported: Mapping[str, str],
+) -> Runtime:
+    """The runtime that is asked for, else the usual one, or where that cannot the one that can."""
+    if options.runtime is not None:
+        return RUNTIMES[options.runtime]
+    is_custom = algorithm.collective.kind is CollectiveKind.CUSTOM
+    name = options.collective or imported.get("coll", "")
+    usual, other = RUNTIMES["executor"], RUNTIMES["msccl"]
+    return other if is_custom and name not in usual.collectives else usual
 
 
 def largest_size(
@@ -203,7 +217,7 @@ def _spelling(
         raise InputError(
             f"cannot be written for {runtime.title}: it has no {kind} collective",
             location=_place(algorithm),
-            cure="name the collective whose calls the file is for, such as -O collective=broadcast",
+            cure=f"-O runtime=msccl writes it for {RUNTIMES['msccl'].title}, which has",
             code="unknown-collective",
         )
     return found

@@ -16,7 +16,8 @@ class Arrangement:
     """An order of execution, and what is one step.
 
     `position`: int64 per row, a possible order of execution of all ranks; `fused_into`: int64 per
-    row, the receiving row that a send is one step with (both have one position), or -1.
+    row, the receive that a send is one step with, the first reduction of the run that a reduction
+    belongs to (both have one position), or -1.
     """
 
     position: Int64Array
@@ -31,30 +32,30 @@ def arrange(
 ) -> Arrangement | None:
     """Order rows by dependencies, messages, the order of connections and these further pairs.
 
-    Of `fusable` (receive, send) pairs, those stay apart whose fusion would close a circle of waits.
+    Of `fusable` (row, row fused into it), those stay apart whose fusion would close a circle of
+    waits.
     None where there is a circle already: no order exists. Each round sorts topologically with the
     pairs as one node each, and gives up those in a circle; it costs time linear in pairs, and in
     practice there are few rounds.
     """
     all_parents, all_children = _waits(draft, parents, children)
-    receive, send = fusable
+    into, fused = fusable
     while True:
         node = np.arange(len(draft))
-        # A fused send has the node of its receive.
-        node[send] = receive
+        node[fused] = into
         from_node, to_node = _between(node[all_parents], node[all_children])
         order = topological_levels(len(draft), from_node, to_node)
         if order.is_complete:
             fused_into = np.full(len(draft), -1, np.int64)
-            fused_into[send] = receive
+            fused_into[fused] = into
             return Arrangement(order.position[node], fused_into)
         # In a circle, or between two: reached neither from the start nor, backwards, from the end.
         backwards = topological_levels(len(draft), to_node, from_node)
         is_circular: BoolArray = (order.position < 0) & (backwards.position < 0)
-        is_kept = ~is_circular[receive]
+        is_kept = ~is_circular[into]
         if bool(is_kept.all()):
             return None
-        receive, send = receive[is_kept], send[is_kept]
+        into, fused = into[is_kept], fused[is_kept]
 
 
 def _waits(

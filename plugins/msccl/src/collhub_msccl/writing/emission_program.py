@@ -7,11 +7,9 @@ import numpy as np
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.emission_waits import Knowledge
+from collhub_msccl.writing.reduction_runs import MOST_OPERANDS, may_run
 from collhub_msccl.writing.unfuse import REGION, Steps
-from hub_core.model import BoolArray, Buffer, Int64Array, sorted_ordinals
-
-# MSCCL_MAX_REDUCE_FUSION: the runtimes end a chain of `re` at the 16th of a thread block only.
-_PROTECTED_REDUCTIONS = 16
+from hub_core.model import BoolArray, Int64Array
 
 
 def program_of(
@@ -93,27 +91,31 @@ def _must_not_fuse(
 ) -> BoolArray:
     """Mask of `re` that need hasdep only so that the next `re` is not executed as part of them.
 
-    The runtimes would do that with the count of the last of them, and they protect only the first
-    16 of a thread block; both must be exact, so operands in memory that the result may lie in stay
-    apart too.
+    The runtimes would do that with the count of the last of them, and with more operands than they
+    have place for.
     """
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
-    ordinal = sorted_ordinals(block[reductions])
     first, second = reductions[:-1], reductions[1:]
     # What the parsers look at; see `reading.fusion`.
     joins = (second == first + 1) & (block[first] == block[second])
     joins &= (depid[second] < 0) & ~has_dependents[first]
     for name in ("dst_buffer", "dst_offset", "src_buffer"):
         joins &= columns[name][first] == columns[name][second]
-    source, target = columns["src_buffer"][second], columns["dst_buffer"][second]
-    # INPUT and OUTPUT can be one memory, SCRATCH is never that of another buffer.
-    is_apart = (source != target) & ((source == Buffer.SCRATCH) | (target == Buffer.SCRATCH))
-    is_exact = columns["count"][first] == columns["count"][second]
-    is_exact &= (ordinal[1:] < _PROTECTED_REDUCTIONS) & is_apart
+    is_parted = joins & ~may_run(columns, first, second)
+    is_parted |= _is_full(joins & ~is_parted)
     found = np.zeros(len(block), np.bool_)
     # A raised flag parts the two.
-    found[first[joins & ~is_exact]] = True
+    found[first[is_parted]] = True
     return found
+
+
+def _is_full(joins: BoolArray) -> BoolArray:
+    """Of pairs of neighbours that would join, those before which a run is as long as it may be."""
+    index = np.arange(len(joins))
+    last_apart = np.maximum.accumulate(np.where(joins, -1, index))
+    place: Int64Array = index - last_apart
+    is_full: BoolArray = joins & (place % MOST_OPERANDS == 0)
+    return is_full
 
 
 def _block_lines(blocks: Blocks, block: Int64Array) -> Int64Array:

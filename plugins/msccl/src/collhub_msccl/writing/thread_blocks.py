@@ -13,6 +13,7 @@ import numpy as np
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.emission_order import neighbours
+from collhub_msccl.writing.reduction_runs import reduction_runs
 from hub_core.model import BoolArray, Int64Array, run_mask, run_starts
 
 
@@ -39,23 +40,30 @@ class Lanes:
         return neighbours(self.of_row, np.arange(len(self.of_row)))
 
     def fusable(self, draft: StepDraft) -> Edges:
-        """(receive, send) pairs of one lane that may become one step.
+        """(receive, send) pairs of one lane that may become one step."""
+        first, second = self._consecutive(draft)
+        is_pair = draft.forwards(first, second)
+        return one_to_one(first[is_pair], second[is_pair])
 
-        In a given lane only such as are next to each other: others would change its order.
+    def runs(self, draft: StepDraft) -> Edges:
+        """(first, later) pairs of reductions of one lane that may be done in one pass."""
+        return reduction_runs(draft, *self._consecutive(draft))
+
+    def _consecutive(self, draft: StepDraft) -> Edges:
+        """Pairs of rows of a lane of which one waits for the other.
+
+        In a given lane such as are next to each other: others would change its order.
         """
         if self.is_given:
-            first, second = self.program_order()
-            is_pair = draft.forwards(first, second)
-            return first[is_pair], second[is_pair]
-        first, second = draft.forwarding()
-        is_inside = self.of_row[first] == self.of_row[second]
-        return _one_to_one(first[is_inside], second[is_inside])
+            return self.program_order()
+        is_inside = self.of_row[draft.parents] == self.of_row[draft.children]
+        return draft.parents[is_inside], draft.children[is_inside]
 
     def parted(self, draft: StepDraft, lanes: Int64Array) -> Lanes:
         """The same lanes, but the sends of these ones have lanes of their own."""
         # Doubled numbers leave room for the parted sends right behind their lane.
         moves = draft.sends & np.isin(self.of_row, lanes)
-        return _numbered(draft, self.of_row * 2 + moves, self.is_given)
+        return numbered_lanes(draft, self.of_row * 2 + moves, self.is_given)
 
 
 def given_lanes(draft: StepDraft) -> Lanes | None:
@@ -66,7 +74,7 @@ def given_lanes(draft: StepDraft) -> Lanes | None:
     """
     if not len(draft) or int(draft.lane.min()) < 0:
         return None
-    lanes = _numbered(draft, draft.lane, True)
+    lanes = numbered_lanes(draft, draft.lane, True)
     connection, _ = draft.connections
     for side in (draft.sends, draft.receives):
         if not _is_one_to_one(lanes.of_row[side], connection[side]):
@@ -87,7 +95,7 @@ def assign_lanes(draft: StepDraft, is_tight: bool) -> Lanes:
     connection, _ = draft.connections
     lane = _message_lanes(draft, connection, is_tight)
     lane = _with_local_steps(draft, lane, is_tight)
-    return _numbered(draft, lane, False)
+    return numbered_lanes(draft, lane, False)
 
 
 def _message_lanes(
@@ -175,11 +183,16 @@ def _with_local_steps(
     if not local:
         return lane
     found: list[int] = lane.tolist()
+    leader_of = _leaders(draft)
     parents_of = _grouped(draft.children, draft.parents)
     children_of = _grouped(draft.parents, draft.children)
     any_lane = _first_lanes(draft, lane) if is_tight else {}
     ranks = draft.rank.tolist()
     for row in local:
+        # What can be reduced in one pass stays together.
+        if row in leader_of:
+            found[row] = found[leader_of[row]]
+            continue
         # Rows stand in a possible order of execution, so parents have their lanes already.
         known = [found[parent] for parent in sorted(parents_of.get(row, ()), reverse=True)]
         known += [found[child] for child in sorted(children_of.get(row, ()))]
@@ -188,6 +201,12 @@ def _with_local_steps(
         choices = [lane for lane in known if lane >= 0] or [any_lane.get(ranks[row], spare)]
         found[row] = choices[0]
     return np.asarray(found, np.int64)
+
+
+def _leaders(draft: StepDraft) -> dict[int, int]:
+    """The first reduction of the run that a later one can belong to."""
+    leader, member = reduction_runs(draft, draft.parents, draft.children)
+    return dict(zip(member.tolist(), leader.tolist(), strict=True))
 
 
 def _grouped(keys: Int64Array, values: Int64Array) -> dict[int, list[int]]:
@@ -206,7 +225,7 @@ def _first_lanes(draft: StepDraft, lane: Int64Array) -> dict[int, int]:
     return dict(zip(rank.tolist(), lanes.tolist(), strict=True))
 
 
-def _one_to_one(first: Int64Array, second: Int64Array) -> Edges:
+def one_to_one(first: Int64Array, second: Int64Array) -> Edges:
     """Of pairs (receive, send), each row once.
 
     For every send its last receive, then for every receive its first send.
@@ -220,7 +239,7 @@ def _one_to_one(first: Int64Array, second: Int64Array) -> Edges:
     return first[once], second[once]
 
 
-def _numbered(
+def numbered_lanes(
     draft: StepDraft,
     lane: Int64Array,
     is_given: bool,

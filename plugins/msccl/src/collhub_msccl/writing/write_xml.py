@@ -6,26 +6,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from collhub_msccl.findings import FileFindings
 from collhub_msccl.options import WriteOptions
-from collhub_msccl.reading.lowering import lower
 from collhub_msccl.runtimes.known_runtimes import (
-    FIFO_CAPACITY,
     MOST_CHILDREN,
     MOST_COUNT,
     MOST_OFFSET,
     Runtime,
 )
-from collhub_msccl.thread_block_program import ThreadBlockProgram
-from collhub_msccl.writing.assemble import ProgramLimits, assemble
+from collhub_msccl.writing.assemble import ProgramLimits
+from collhub_msccl.writing.choose import WritingTask, choose_program
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, largest_size, target_of
 from collhub_msccl.writing.emission_text import xml_text
-from collhub_msccl.writing.xml_losses import losses_of
+from collhub_msccl.writing.xml_losses import losses_of, note_of
 from hub_core.model import (
     Algorithm,
     Collective,
-    Diagnostic,
     InputError,
     Int64Array,
     JsonValue,
@@ -33,7 +29,7 @@ from hub_core.model import (
     StepTable,
 )
 from hub_core.plugin_api import Artifact, WriteResult
-from hub_core.verification import FifoSafety, common_unit, fifo_safety
+from hub_core.verification import common_unit
 
 # The file has them in the form of its runtime: steps in thread blocks, waits instead of
 # dependencies, its own header.
@@ -50,11 +46,12 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     coarse = _in_larger_units(algorithm)
     target = target_of(coarse, options)
     _check_size(coarse, target.runtime)
-    program, safety = _safe_program(coarse, target, options)
-    largest = largest_size(coarse, target, safety)
-    content = xml_text(target.attributes(program, largest), program)
-    losses = losses_of(algorithm, coarse, target, largest)
-    return WriteResult([Artifact("", lambda: content)], losses, _RESTATED)
+    chosen = choose_program(_task(coarse, target, options))
+    largest = largest_size(coarse, target, chosen.safety)
+    content = xml_text(target.attributes(chosen.program, largest), chosen.program)
+    losses = losses_of(algorithm, coarse, target, largest, chosen)
+    note = note_of(chosen.figures, coarse.collective.unit_count)
+    return WriteResult([Artifact("", lambda: content)], losses, _RESTATED, [note])
 
 
 def _in_larger_units(algorithm: Algorithm) -> Algorithm:
@@ -114,50 +111,36 @@ def _check_size(algorithm: Algorithm, runtime: Runtime) -> None:
             raise InputError(message, location=place, code="runtime-limit")
 
 
-def _safe_program(
+def _task(
     algorithm: Algorithm,
     target: Target,
     options: WriteOptions,
-) -> tuple[ThreadBlockProgram, FifoSafety]:
-    """The program, with steps fused unless that makes it deadlock where FIFOs fill up.
-
-    A fused step receives only when it can send, so fusing can close a circle of full connections.
-    """
-    memory = _memory(algorithm, target)
-    for is_fusing in (True, False) if target.runtime.has_fused_steps else (False,):
-        limits = _limits(target.runtime, options, is_fusing)
-        program = assemble(algorithm, memory, limits)
-        # What is judged is the file, not the algorithm that it was made of.
-        lowered = _lowered(program, target.collective)
-        safety = fifo_safety(lowered, FIFO_CAPACITY[target.protocol])
-        if safety.min_units is not None:
-            return program, safety
-    is_simple = target.protocol == "Simple"
-    raise InputError(
-        f"cannot be written for {target.runtime.title}: it deadlocks at every size,"
-        f" as a connection holds only {safety.capacity} transfers"
-        f" in the protocol {target.protocol}",
-        location=Location(algorithm.provenance.source_name or None),
-        cure="choose -O proto=LL or LL128"
-        if is_simple
-        else "let receives come before further sends",
-        code="fifo-deadlock",
-    )
-
-
-def _limits(
-    runtime: Runtime,
-    options: WriteOptions,
-    is_fusing: bool,
-) -> ProgramLimits:
-    """The runtime's limits, or those that the user asks for."""
-    return ProgramLimits(
+) -> WritingTask:
+    """What is to be written, within the runtime's limits or those that the user asks for."""
+    runtime = target.runtime
+    limits = ProgramLimits(
         runtime,
         runtime.max_blocks,
         options.max_steps or runtime.max_steps,
         options.max_channels or runtime.max_channels,
-        is_fusing,
     )
+    return WritingTask(
+        algorithm,
+        target.collective,
+        target.protocol,
+        _memory(algorithm, target),
+        limits,
+        _channels(algorithm, options, limits.max_channels),
+    )
+
+
+def _channels(algorithm: Algorithm, options: WriteOptions, most: int) -> int | None:
+    """Channels to spread over; None where the producer has chosen."""
+    if options.channels is not None:
+        return min(options.channels, most)
+    extension = algorithm.extensions.get("msccl")
+    is_open = isinstance(extension, dict) and extension.get("channels") == "unstated"
+    return most if is_open else None
 
 
 def _memory(algorithm: Algorithm, target: Target) -> Memory:
@@ -194,19 +177,3 @@ def _size_or_zero(size: JsonValue) -> int:
     if isinstance(size, int) and 0 <= size <= MOST_OFFSET:
         return size
     return 0
-
-
-def _lowered(program: ThreadBlockProgram, collective: Collective) -> Algorithm:
-    """The file as its reader would have it, but for dependencies that follow from others."""
-    lowered = lower(program, False, FileFindings("", _ignore))
-    table = StepTable.from_columns(
-        program.num_ranks,
-        lowered.columns,
-        lowered.data,
-        lowered.control,
-    )
-    return Algorithm(collective, table, lowered.scratch_units)
-
-
-def _ignore(_diagnostic: Diagnostic) -> None:
-    """The reader's warnings are about the file of somebody else."""

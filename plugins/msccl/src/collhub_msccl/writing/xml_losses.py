@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from collhub_msccl.reading.roots import possible_roots
+from collhub_msccl.writing.block_time import BlockFigures
+from collhub_msccl.writing.choose import ChosenProgram
 from collhub_msccl.writing.emission_header import Target
 from hub_core.model import COLUMN_DTYPES, Algorithm, Collective, Loss, ReduceOp
 
@@ -31,6 +33,7 @@ def losses_of(
     coarse: Algorithm,
     target: Target,
     largest: int | None,
+    chosen: ChosenProgram,
 ) -> list[Loss]:
     """The losses in a fixed order. `coarse`: the algorithm in the units of the file."""
     return [
@@ -42,6 +45,7 @@ def losses_of(
         *_of_steps(algorithm, coarse),
         *_of_extensions(algorithm, target),
         *_of_sizes(target, largest),
+        *_of_blocks(target, chosen),
     ]
 
 
@@ -148,3 +152,27 @@ def _of_sizes(target: Target, largest: int | None) -> Iterator[Loss]:
             " where the FIFOs of connections could fill up and deadlock"
         )
         yield Loss("extensions: maxBytes", f"{largest} bytes", consequence)
+
+
+def _of_blocks(target: Target, chosen: ChosenProgram) -> Iterator[Loss]:
+    """Thread blocks that had to be joined."""
+    blocks = chosen.figures.blocks
+    if blocks < chosen.source_blocks:
+        where = f"up to {chosen.source_blocks} thread blocks of a rank become {blocks}"
+        consequence = f"within the limits of {target.runtime.title}, less is done side by side"
+        yield Loss("lane", where, consequence)
+
+
+def note_of(figures: BlockFigures, unit_count: int) -> str:
+    """What the file asks of a runtime, in words."""
+    time = figures.makespan / max(unit_count, 1)
+    blocks = f"{_counted(figures.blocks, 'thread block')} a rank at most"
+    longest, fused = _counted(figures.longest, "step"), _counted(figures.fused, "step")
+    model = f"by the model of thread blocks they take {time:.3g} of the time of a buffer"
+    channels = _counted(figures.channels, "channel")
+    return f"has {blocks} on {channels}, the longest of {longest}, {fused} fused; {model}"
+
+
+def _counted(number: int, what: str) -> str:
+    """A number of things."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

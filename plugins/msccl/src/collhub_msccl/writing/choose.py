@@ -1,0 +1,238 @@
+"""Choose how the steps of an algorithm are shared among thread blocks.
+
+The producer's thread blocks come first, as they are, then cut where they have too many steps: what
+was imported is written back as it was. Else new ones are made in several ways, and the best is
+taken: safe from full FIFOs at every size before safe at some, then that of the least product of the
+time by the model of `block_time` and the steps to execute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from collhub_msccl.findings import FileFindings
+from collhub_msccl.reading.lowering import lower
+from collhub_msccl.runtimes.known_runtimes import FIFO_CAPACITY, MOST_COUNT
+from collhub_msccl.thread_block_program import ThreadBlockProgram
+from collhub_msccl.writing.assemble import Attempt, NoProgramError, ProgramLimits, assemble
+from collhub_msccl.writing.block_time import BlockFigures, block_figures
+from collhub_msccl.writing.draft import StepDraft, cut_counts, draft_of
+from collhub_msccl.writing.emission import Memory
+from collhub_msccl.writing.placement import PlacementLimits
+from collhub_msccl.writing.spread import Fusing, spread
+from collhub_msccl.writing.thread_blocks import assign_lanes, given_lanes
+from hub_core.model import Algorithm, Collective, Diagnostic, InputError, Location, StepTable
+from hub_core.verification import FifoSafety, fifo_safety, verify
+
+# All thread blocks of a rank wait for each other, so that a GPU must run them at once: fewer than
+# any of its multiprocessors, and what the runtime with the lowest limit takes.
+RESIDENT_BLOCKS = 64
+# Of larger programs the first way that is safe at every size is taken: others cost seconds.
+_MANY_ROWS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenProgram:
+    """A program, its figures, and the sizes at which it cannot deadlock.
+
+    `source_blocks`: thread blocks that the producer states for the rank that has most; 0: none.
+    """
+
+    program: ThreadBlockProgram
+    figures: BlockFigures
+    safety: FifoSafety
+    source_blocks: int
+
+    @property
+    def cost(self) -> tuple[bool, int, int, int]:
+        """The lower the better.
+
+        Time and executed steps count alike: the model knows no cost of a step, and of no memory.
+        """
+        figures = self.figures
+        is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
+        product = figures.makespan * figures.executed
+        return is_limited, product, figures.makespan, figures.blocks
+
+
+@dataclass(frozen=True, slots=True)
+class WritingTask:
+    """What is to be written, and for whom.
+
+    `collective`: with the modes that the file claims; `channels`: to spread over, None where the
+    producer's hold.
+    """
+
+    algorithm: Algorithm
+    collective: Collective
+    protocol: str
+    memory: Memory
+    limits: ProgramLimits
+    channels: int | None
+
+
+def choose_program(task: WritingTask) -> ChosenProgram:
+    """The best program that was found.
+
+    Raises `InputError` that names the limit where none keeps all, or the deadlock where all end in
+    one.
+    """
+    full = cut_counts(draft_of(task.algorithm, with_control=True), MOST_COUNT)
+    chooser = _Chooser(task)
+    for attempt in _faithful(task, full):
+        found = chooser.tried(attempt)
+        if found is not None:
+            return found
+    best: ChosenProgram | None = None
+    free = _without_control(task.algorithm, full)
+    for attempt in _new(task, free):
+        found = chooser.tried(attempt)
+        if found is not None and (best is None or found.cost < best.cost):
+            best = found
+        is_enough = attempt.is_enough or len(free) > _MANY_ROWS
+        if best is not None and is_enough and not best.cost[0]:
+            break
+    if best is None:
+        raise chooser.error()
+    return best
+
+
+class _Chooser:
+    """Makes programs, and remembers why there is none."""
+
+    def __init__(self, task: WritingTask) -> None:
+        self._task = task
+        self._reason = "the order of its connections makes steps wait for each other in a circle"
+        self._is_deadlock = False
+        self._source_blocks = _stated_blocks(task.algorithm.steps)
+
+    def tried(self, attempt: Attempt) -> ChosenProgram | None:
+        """The program of an attempt, None where there is none that runs at any size."""
+        task = self._task
+        # New thread blocks run in another order, so scratch is used in another order too.
+        is_compact = task.memory.is_compact or attempt.is_new
+        try:
+            chosen = replace(task.memory, is_compact=is_compact)
+            program = assemble(attempt, chosen, task.limits)
+        except NoProgramError as error:
+            self._reason = str(error)
+            return None
+        # What is judged is the file, not the algorithm that it was made of.
+        lowered = _lowered(program, task.collective)
+        safety = fifo_safety(lowered, FIFO_CAPACITY[task.protocol])
+        if safety.min_units is None:
+            self._is_deadlock = True
+            return None
+        return ChosenProgram(program, block_figures(program), safety, self._source_blocks)
+
+    def error(self) -> InputError:
+        """Why there is no program."""
+        task = self._task
+        title = task.limits.runtime.title
+        place = Location(task.algorithm.provenance.source_name or None)
+        if not self._is_deadlock:
+            message = f"cannot be written for {title}: {self._reason}"
+            return InputError(message, location=place, code="runtime-limit")
+        is_simple = task.protocol == "Simple"
+        return InputError(
+            f"cannot be written for {title}: it deadlocks at every size,"
+            f" as a connection holds only {FIFO_CAPACITY[task.protocol]} transfers"
+            f" in the protocol {task.protocol}",
+            location=place,
+            cure="choose -O proto=LL or LL128"
+            if is_simple
+            else "let receives come before further sends",
+            code="fifo-deadlock",
+        )
+
+
+def _stated_blocks(steps: StepTable) -> int:
+    """Most lanes of a rank."""
+    has_lane = steps.lane >= 0
+    pairs = np.stack([steps.rank[has_lane], steps.lane[has_lane]])
+    ranks = np.unique(pairs, axis=1)[0]
+    return int(np.bincount(ranks).max(initial=0))
+
+
+def _ways_to_fuse(task: WritingTask) -> tuple[bool, ...]:
+    """With fused steps first: one receives only when it can send, which can close a circle."""
+    return (True, False) if task.limits.runtime.has_fused_steps else (False,)
+
+
+def _faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
+    """With the producer's thread blocks, if there are any; the most faithful first."""
+    given = given_lanes(full)
+    if given is None:
+        return
+    for is_fusing in _ways_to_fuse(task):
+        yield Attempt(full, given, may_cut=False, is_fusing=is_fusing)
+    free = _without_control(task.algorithm, full)
+    for is_fusing in _ways_to_fuse(task):
+        yield Attempt(free, given, may_cut=True, is_fusing=is_fusing)
+
+
+def _new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
+    """With new thread blocks, the most promising first; each is made when it is asked for."""
+    ways = tuple(Fusing) if task.limits.runtime.has_fused_steps else (Fusing.NONE,)
+    for fusing in ways:
+        yield from _spread(task, draft, fusing)
+    for is_fusing in _ways_to_fuse(task):
+        lanes = assign_lanes(draft, is_tight=False)
+        yield Attempt(draft, lanes, True, is_fusing, is_new=True, is_enough=not is_fusing)
+    for is_fusing in _ways_to_fuse(task):
+        lanes = assign_lanes(draft, is_tight=True)
+        yield Attempt(draft, lanes, True, is_fusing, is_new=True, is_enough=True)
+
+
+def _spread(
+    task: WritingTask,
+    draft: StepDraft,
+    fusing: Fusing,
+) -> Iterator[Attempt]:
+    """The attempt of list scheduling, if limits permit it."""
+    limits = task.limits
+    channels = limits.max_channels if task.channels is None else task.channels
+    blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
+    is_free = task.channels is not None
+    found = spread(draft, PlacementLimits(blocks, channels, is_free), fusing)
+    if found is not None:
+        is_fusing = fusing is not Fusing.NONE
+        yield Attempt(*found, may_cut=True, is_fusing=is_fusing, is_new=True)
+
+
+def _without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
+    """Only data dependencies, if they alone keep the algorithm right.
+
+    Between new thread blocks program order would cost waits.
+    """
+    steps = algorithm.steps
+    if not len(steps.control_indices):
+        return full
+    # Right without program order is a question for the verifier, not for rules of thumb.
+    relaxed_steps = replace(
+        steps,
+        control_indptr=np.zeros(len(steps) + 1, np.int64),
+        control_indices=np.zeros(0, np.int64),
+    )
+    if not verify(replace(algorithm, steps=relaxed_steps)).ok:
+        return full
+    return cut_counts(draft_of(algorithm, with_control=False), MOST_COUNT)
+
+
+def _lowered(program: ThreadBlockProgram, collective: Collective) -> Algorithm:
+    """The file as its reader would have it, but for dependencies that follow from others."""
+    lowered = lower(program, False, FileFindings("", _ignore))
+    table = StepTable.from_columns(
+        program.num_ranks,
+        lowered.columns,
+        lowered.data,
+        lowered.control,
+    )
+    return Algorithm(collective, table, lowered.scratch_units)
+
+
+def _ignore(_diagnostic: Diagnostic) -> None:
+    """The reader's warnings are about the file of somebody else."""

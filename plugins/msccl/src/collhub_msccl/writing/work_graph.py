@@ -1,0 +1,141 @@
+"""The steps of a file before they have an order: what each does, waits for, and takes.
+
+The time of a step is that of moving its units. A step begins when what it waits for is done and,
+where it receives, when the step that sends to it has begun: data streams through fused steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collhub_msccl.conflicts.accesses import Edges
+from collhub_msccl.writing.draft import StepDraft
+from hub_core.model import BoolArray, Int64Array, StepKind
+
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkGraph:
+    """Nodes are future steps, numbered in a possible order of execution; lists have one entry each.
+
+    `node_of_row`: int64 per row of the draft. `rank`; `recv`, `send`: peers or -1; `channel`: of
+    its messages, 0 for none; `duration`: in units; `parents`, `children`: nodes of one rank whose
+    end is waited for; `source`, `target`: nodes at the other end of its messages, or -1. `start`:
+    when it begins if nothing is in its way; `tail`: from its beginning to the end of all that waits
+    for it.
+    """
+
+    node_of_row: Int64Array
+    rank: list[int]
+    recv: list[int]
+    send: list[int]
+    channel: list[int]
+    duration: list[int]
+    parents: list[list[int]]
+    children: list[list[int]]
+    source: list[int]
+    target: list[int]
+    start: list[int]
+    tail: list[int]
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+def work_graph(draft: StepDraft, position: Int64Array, fused_into: Int64Array) -> WorkGraph:
+    """The graph of rows that are arranged so; see `emission_order.Arrangement`."""
+    heads = np.flatnonzero(fused_into < 0)
+    heads = heads[np.argsort(position[heads], kind="stable")]
+    node_of_row = np.empty(len(draft), np.int64)
+    node_of_row[heads] = np.arange(len(heads))
+    fused = np.flatnonzero(fused_into >= 0)
+    node_of_row[fused] = node_of_row[fused_into[fused]]
+    size = len(heads)
+    parents, children = _waits(draft, node_of_row, size)
+    target, source = _messages(draft, node_of_row, size)
+    duration = _durations(draft, node_of_row, size)
+    start = [0] * size
+    for node in range(size):
+        begins = [start[other] + duration[other] for other in parents[node]]
+        if source[node] >= 0:
+            begins.append(start[source[node]])
+        start[node] = max(begins, default=0)
+    tail = duration.copy()
+    for node in reversed(range(size)):
+        ends = [duration[node] + tail[other] for other in children[node]]
+        if target[node] >= 0:
+            ends.append(tail[target[node]])
+        tail[node] = max(ends, default=duration[node])
+    return WorkGraph(
+        node_of_row,
+        draft.rank[heads].tolist(),
+        _column(draft.peer, draft.receives, node_of_row, size, NONE),
+        _column(draft.peer, draft.sends, node_of_row, size, NONE),
+        _column(draft.channel, draft.partner >= 0, node_of_row, size, 0),
+        duration,
+        parents,
+        children,
+        source,
+        target,
+        start,
+        tail,
+    )
+
+
+def _column(
+    values: Int64Array,
+    is_meant: BoolArray,
+    node_of_row: Int64Array,
+    size: int,
+    default: int,
+) -> list[int]:
+    """Of every node the value of the row that is meant, or the default."""
+    result = np.full(size, default, np.int64)
+    rows = np.flatnonzero(is_meant)
+    result[node_of_row[rows]] = values[rows]
+    found: list[int] = result.tolist()
+    return found
+
+
+def _waits(
+    draft: StepDraft,
+    node_of_row: Int64Array,
+    size: int,
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Parents and children of every node, each once."""
+    one, other = node_of_row[draft.parents], node_of_row[draft.children]
+    is_apart = one != other
+    pairs: Edges = np.divmod(np.unique(one[is_apart] * size + other[is_apart]), max(size, 1))
+    parents: list[list[int]] = [[] for _ in range(size)]
+    children: list[list[int]] = [[] for _ in range(size)]
+    for parent, child in zip(pairs[0].tolist(), pairs[1].tolist(), strict=True):
+        parents[child].append(parent)
+        children[parent].append(child)
+    return parents, children
+
+
+def _messages(
+    draft: StepDraft,
+    node_of_row: Int64Array,
+    size: int,
+) -> tuple[list[int], list[int]]:
+    """The node that each one sends to, and the one that each receives from."""
+    sends = np.flatnonzero(draft.sends)
+    sender, receiver = node_of_row[sends], node_of_row[draft.partner[sends]]
+    target, source = np.full(size, NONE), np.full(size, NONE)
+    target[sender], source[receiver] = receiver, sender
+    return target.tolist(), source.tolist()
+
+
+def _durations(draft: StepDraft, node_of_row: Int64Array, size: int) -> list[int]:
+    """Units that each node moves; a run of reductions moves those of all."""
+    duration = np.zeros(size, np.int64)
+    np.maximum.at(duration, node_of_row, draft.count)
+    reductions = np.flatnonzero(draft.is_kind(StepKind.REDUCE))
+    duration[node_of_row[reductions]] = 0
+    np.add.at(duration, node_of_row[reductions], draft.count[reductions])
+    found: list[int] = duration.tolist()
+    return found
