@@ -9,6 +9,7 @@ import numpy as np
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.options import WriteOptions
 from collhub_msccl.reading.lowering import lower
+from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
 from collhub_msccl.runtimes.known_runtimes import (
     FIFO_CAPACITY,
     MOST_CHILDREN,
@@ -33,7 +34,7 @@ from hub_core.model import (
     StepTable,
 )
 from hub_core.plugin_api import Artifact, WriteResult
-from hub_core.verification import FifoSafety, common_unit, fifo_safety
+from hub_core.verification import common_unit
 
 # The file has them in the form of its runtime: steps in thread blocks, waits instead of
 # dependencies, its own header.
