@@ -46,14 +46,6 @@ class Links:
         return cls(source, destination, rates, np.full(len(source), latency_s, np.float64))
 
     @classmethod
-    def both_ways(
-        cls, low: Int64Array, high: Int64Array, bandwidth_bytes_per_s: float, latency_s: float
-    ) -> Links:
-        """A link each way between `low[i]` and `high[i]`, all those from `low` first."""
-        source, destination = np.concatenate([low, high]), np.concatenate([high, low])
-        return cls.uniform(source, destination, bandwidth_bytes_per_s, latency_s)
-
-    @classmethod
     def joined(cls, parts: Sequence[Links]) -> Links:
         """All links of all parts, in order; parts without planes lie on plane 0."""
         return cls(

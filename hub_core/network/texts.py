@@ -28,9 +28,6 @@ DIMENSIONS = {
     "switch": DimensionKind.SWITCH,
 }
 
-Constants = Sequence[tuple[float, float]]
-"""(bandwidth in bytes/s, latency in s) of every class of links."""
-
 
 class TopologyText:
     """The text of one topology, parsed: what a builder gets.
