@@ -9,7 +9,7 @@ from pathlib import Path
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import PluginError, UsageError
 from hub_core.model.losses import Loss, LossPolicy, apply_policy
-from hub_core.pipeline.artifacts import Content, destination, name_defect
+from hub_core.pipeline.artifacts import Content, Destination, destination, name_defect
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.detection import writer_for
 from hub_core.pipeline.inputs import PathText
@@ -53,10 +53,7 @@ def write(
     registry = registry or discover()
     writer = chosen_writer(registry, str(out), format)
     place = destination(str(out), writer.offer.format, force=force)
-    result = call(writer, WriteResult, algorithm, bound_options(writer, options))
-    losses = _losses(writer, result)
-    apply_policy(losses, policy)
-    return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))
+    return _written(writer, algorithm, options, place, policy)
 
 
 def write_report(
@@ -73,9 +70,7 @@ def write_report(
     """
     writer = _report_writer(shown, out, format, registry)
     place = destination(out, writer.offer.format, force=True)
-    result = call(writer, WriteResult, request, bound_options(writer, None))
-    losses = _losses(writer, result)
-    return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))
+    return _written(writer, request, None, place, LossPolicy.WARN)
 
 
 def chosen_writer(
@@ -104,12 +99,20 @@ def _report_writer(
     raise UsageError(f"{out!r} may be {names}", cure="name the file with the suffix of one")
 
 
-def _losses(writer: _AnyWriter, result: WriteResult) -> tuple[Loss, ...]:
+def _written(
+    writer: _AnyWriter,
+    subject: object,
+    options: OptionText | None,
+    place: Destination,
+    policy: LossPolicy,
+) -> Written:
+    result = call(writer, WriteResult, subject, bound_options(writer, options))
     with blame(writer):
         losses = tuple(result.losses)
     if not all(isinstance(loss, Loss) for loss in losses):
         raise misfit(writer, "returned losses that are not Loss")
-    return losses
+    apply_policy(losses, policy)
+    return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))
 
 
 def _contents(writer: _AnyWriter, result: WriteResult) -> Iterator[Content]:
