@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.diagnostics import PluginError, UsageError
-from hub_core.model.losses import Loss, LossPolicy, apply_policy
+from hub_core.model import Algorithm, Loss, LossPolicy, PluginError, UsageError, apply_policy
 from hub_core.pipeline.artifacts import Content, Destination, destination, name_defect
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.detection import writer_for

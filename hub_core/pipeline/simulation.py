@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.diagnostics import PluginError, UsageError
+from hub_core.model import Algorithm, PluginError, UsageError
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.plugin_api.simulator import SimulationRequest, SimulationResult, Simulator

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from hub_core.model.diagnostics import Diagnostic, InputError, Location
-from hub_core.plugin_api.formats import Format, Layout
-from hub_core.plugin_api.sources import Source, SourcePart
+from hub_core.plugin_api import Format, Layout, Source, SourcePart
 
 STANDARD_STREAM = "-"
 HEAD_BYTES = 4096

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api import Format, Layout, Option, OptionType, declared_options
 from hub_core.plugin_api.offers import OFFER_KINDS, Offer, kind_of
-from hub_core.plugin_api.options import Option, OptionType, declared_options
 from hub_core.registry.bind_options import converted
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
