@@ -29,7 +29,8 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
     if len(named) == 1:
         return named[0]
-    fitting = [found for found in named or able if _has_signature(opened.head, found.offer.format)]
+    signed = [found for found in named or able if found.offer.format.signature]
+    fitting = [found for found in signed if re.search(found.offer.format.signature, opened.head)]
     if len(fitting) == 1:
         return fitting[0]
     raise _undecided(opened, fitting or named, noun_of(kind), registry)
@@ -59,10 +60,6 @@ def may_be_topology_file(text: str, registry: Registry) -> bool:
 
 def _has_suffix(name: str, format: Format) -> bool:
     return name.lower().endswith(tuple(suffix.lower() for suffix in format.suffixes))
-
-
-def _has_signature(head: bytes, format: Format) -> bool:
-    return bool(format.signature) and re.search(format.signature, head) is not None
 
 
 def _undecided(

@@ -58,7 +58,11 @@ def _offer_defect(offer: Offer) -> str | None:
     samples = getattr(offer, "samples", "")
     if samples and not _is_text(samples, _REFERENCE):
         return f"{title}: samples {samples!r:.80} is not a reference 'module:function'"
-    reason = _options_defect(offer)
+    try:
+        options = options_of(offer)
+    except TypeError as error:
+        return f"{title}: its options are unusable: {error}"
+    reason = next(filter(None, map(_option_defect, options)), None)
     return f"{title}: {reason}" if reason else None
 
 
@@ -78,14 +82,6 @@ def _format_defect(given: object) -> str | None:
         wrong = f"is not a regular expression of bytes ({error})"
         return f"{title}: signature {given.signature!r:.80} {wrong}"
     return None
-
-
-def _options_defect(offer: Offer) -> str | None:
-    try:
-        options = options_of(offer)
-    except TypeError as error:
-        return f"its options are unusable: {error}"
-    return next(filter(None, map(_option_defect, options)), None)
 
 
 def _option_defect(option: Option) -> str | None:
