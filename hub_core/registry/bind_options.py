@@ -57,9 +57,9 @@ def _check_range(value: float, low: float | None, high: float | None) -> None:
         return
     if high is None:
         raise ValueError(f"is not at least {low:g}")
-    raise ValueError(
-        f"is not in {low:g}..{high:g}" if low is not None else f"is not at most {high:g}"
-    )
+    if low is None:
+        raise ValueError(f"is not at most {high:g}")
+    raise ValueError(f"is not in {low:g}..{high:g}")
 
 
 def _raw_value(
