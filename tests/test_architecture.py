@@ -235,7 +235,7 @@ def test_no_module_hides_a_public_name_of_its_package(package: str) -> None:
     assert sorted(modules & set(module.__all__)) == []
 
 
-@pytest.mark.parametrize("package", ["", ".model", ".network", ".testing", ".verification"])
+@pytest.mark.parametrize("package", ["", ".model", ".testing"])
 def test_checker_and_runtime_see_the_same_public_names(package: str) -> None:
     module = importlib.import_module(f"hub_core{package}")
     assert module.__file__ is not None

@@ -89,15 +89,11 @@ class HubError(Exception):
         cure: str = "",
         code: str = "",
     ) -> None:
-        found: tuple[Diagnostic, ...]
         if isinstance(message, str):
             # A plain message is the common case: the class tells the code where none is given.
             code, place = code or self.default_code, location or Location()
-            found = (Diagnostic(code, message, location=place, cure=cure),)
-        elif isinstance(message, Diagnostic):
-            found = (message,)
-        else:
-            found = tuple(message)
+            message = Diagnostic(code, message, location=place, cure=cure)
+        found = (message,) if isinstance(message, Diagnostic) else tuple(message)
         self.diagnostics: tuple[Diagnostic, ...] = found
         super().__init__(str(found[0]))
 

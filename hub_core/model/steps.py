@@ -158,16 +158,20 @@ class StepTable:
         rows = max(len(self), 1)
         data = group_of_entry(self.data_indptr) * rows + self.data_indices
         control = group_of_entry(self.control_indptr) * rows + self.control_indices
+        merged = data if len(data) else control
         # Both are sorted already: only two tables with entries have to be merged.
-        parts = [part for part in (data, control) if len(part)]
-        merged = distinct(np.concatenate(parts)) if len(parts) == 2 else (parts or [data])[0]
+        if len(data) and len(control):
+            merged = distinct(np.concatenate([data, control]))
         children, parents = np.divmod(merged, rows)
         return parents, children
 
     def differences(self, other: StepTable) -> list[str]:
         """Names of the columns that differ; empty for equal tables."""
-        names = [field.name for field in fields(self)]
-        return [n for n in names if not np.array_equal(getattr(self, n), getattr(other, n))]
+        return [
+            field.name
+            for field in fields(self)
+            if not np.array_equal(getattr(self, field.name), getattr(other, field.name))
+        ]
 
     @classmethod
     def from_columns(

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hub_core.public_names import names_from
-
-if TYPE_CHECKING:
-    from hub_core.network.bounds import lower_bound_ns
-    from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
-    from hub_core.network.links import Links, Occupancy, link_times_ns
-    from hub_core.network.node_pairs import NodePairs
-    from hub_core.network.paths import Arcs
-    from hub_core.network.planes import side_by_side
-    from hub_core.network.routes import Routes
-    from hub_core.network.texts import (
-        DEFAULT_BANDWIDTH_BYTES_PER_S,
-        DEFAULT_LATENCY_S,
-        TopologyFunction,
-        TopologyText,
-        build_topology,
-    )
-    from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Link, Topology
+from hub_core.network.bounds import lower_bound_ns
+from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
+from hub_core.network.links import Links, Occupancy, link_times_ns
+from hub_core.network.node_pairs import NodePairs
+from hub_core.network.paths import Arcs
+from hub_core.network.planes import side_by_side
+from hub_core.network.routes import Routes
+from hub_core.network.texts import (
+    DEFAULT_BANDWIDTH_BYTES_PER_S,
+    DEFAULT_LATENCY_S,
+    TopologyFunction,
+    TopologyText,
+    build_topology,
+)
+from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Link, Topology
 
 __all__ = [
     "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES",
@@ -29,20 +24,3 @@ __all__ = [
     "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText", "build_topology", "grid",
     "link_times_ns", "lower_bound_ns", "side_by_side",
 ]  # fmt: skip
-
-_HOMES = {
-    "hub_core.network.bounds": "lower_bound_ns",
-    "hub_core.network.grids": "MAX_LINKS MAX_NODES grid",
-    "hub_core.network.links": "Links Occupancy link_times_ns",
-    "hub_core.network.node_pairs": "NodePairs",
-    "hub_core.network.paths": "Arcs",
-    "hub_core.network.planes": "side_by_side",
-    "hub_core.network.routes": "Routes",
-    "hub_core.network.texts": (
-        "DEFAULT_BANDWIDTH_BYTES_PER_S DEFAULT_LATENCY_S TopologyFunction TopologyText "
-        "build_topology"
-    ),
-    "hub_core.network.topology": "Dimension DimensionKind Link PLANE_SEPARATOR Topology",
-}
-
-__getattr__ = names_from(__name__, _HOMES)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hub_core.model.columns import Int64Array
-from hub_core.model.diagnostics import UsageError
+from hub_core.model import Int64Array, UsageError
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
 

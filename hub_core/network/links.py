@@ -46,14 +46,6 @@ class Links:
         return cls(source, destination, rates, np.full(len(source), latency_s, np.float64))
 
     @classmethod
-    def both_ways(
-        cls, low: Int64Array, high: Int64Array, bandwidth_bytes_per_s: float, latency_s: float
-    ) -> Links:
-        """A link each way between `low[i]` and `high[i]`, all those from `low` first."""
-        source, destination = np.concatenate([low, high]), np.concatenate([high, low])
-        return cls.uniform(source, destination, bandwidth_bytes_per_s, latency_s)
-
-    @classmethod
     def joined(cls, parts: Sequence[Links]) -> Links:
         """All links of all parts, in order; parts without planes lie on plane 0."""
         return cls(
@@ -70,7 +62,14 @@ class Links:
         With `num_npus`, those of all switches count as of one source, the last.
         """
         key = self.source if num_npus is None else np.minimum(self.source, num_npus)
-        return self._taken(np.argsort(key, kind="stable"))
+        rows = np.argsort(key, kind="stable")
+        return Links(
+            self.source[rows],
+            self.destination[rows],
+            self.bandwidth_bytes_per_s[rows],
+            self.latency_s[rows],
+            self._planes()[rows],
+        )
 
     def topology(
         self,
@@ -78,35 +77,23 @@ class Links:
         num_npus: int,
         num_nodes: int,
         *,
-        order: Int64Array | None = None,
         dimensions: tuple[Dimension, ...] = (),
         node_names: tuple[str, ...] = (),
         groups: Mapping[str, tuple[int, ...]] | None = None,
     ) -> Topology:
-        """The topology of these links, taken in `order` (default: as they stand)."""
-        links = self if order is None else self._taken(order)
+        """The topology of these links as they stand."""
         return Topology(
             name,
             num_npus,
             num_nodes,
-            links.source,
-            links.destination,
-            links.bandwidth_bytes_per_s,
-            links.latency_s,
+            self.source,
+            self.destination,
+            self.bandwidth_bytes_per_s,
+            self.latency_s,
             dimensions,
             node_names,
             groups or {},
-            links._planes(),
-        )
-
-    def _taken(self, rows: Int64Array) -> Links:
-        """The links of these rows, in their order."""
-        return Links(
-            self.source[rows],
-            self.destination[rows],
-            self.bandwidth_bytes_per_s[rows],
-            self.latency_s[rows],
-            self._planes()[rows],
+            self._planes(),
         )
 
     def _planes(self) -> Int64Array:

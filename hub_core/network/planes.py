@@ -18,33 +18,26 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
     part that has them. Parts without links make no plane. Raises `UsageError` for parts of
     different numbers of NPUs.
     """
-    npus = parts[0].num_npus
-    _check_sizes(name, parts)
+    first, npus = parts[0], parts[0].num_npus
+    for part in parts:
+        if part.num_npus != npus:
+            sizes = f"{first.name} has {npus} NPUs, {part.name} has {part.num_npus}"
+            cure = "join networks of as many NPUs by +, with npus=... for each of them"
+            message = f"topology {name!r}: {sizes}"
+            raise UsageError(message, cure=cure, code="invalid-topology-text")
     # Planes are numbered by their links: one without any would leave a gap.
     with_links = [part for part in parts if part.num_links] or parts[:1]
     nodes = npus
     links: list[Links] = []
-    names = [parts[0].node_name(npu) for npu in range(npus)]
+    names = [first.node_name(npu) for npu in range(npus)]
     for plane, part in enumerate(with_links):
         links.append(_moved_links(part, plane, nodes - npus))
         nodes += part.num_nodes - npus
         names += _switch_names(part, plane, names)
     # Reversed, so that the first part that has a group wins.
     groups = {group: members for part in reversed(parts) for group, members in part.groups.items()}
-    has_names = any(part.node_names for part in parts)
-    stated = tuple(names) if has_names else ()
+    stated = tuple(names) if any(part.node_names for part in parts) else ()
     return Links.joined(links).topology(name, npus, nodes, node_names=stated, groups=groups)
-
-
-def _check_sizes(name: str, parts: Sequence[Topology]) -> None:
-    """Raise `UsageError` for parts of different numbers of NPUs."""
-    first = parts[0]
-    for part in parts:
-        if part.num_npus != first.num_npus:
-            sizes = f"{first.name} has {first.num_npus} NPUs, {part.name} has {part.num_npus}"
-            cure = "join networks of as many NPUs by +, with npus=... for each of them"
-            message = f"topology {name!r}: {sizes}"
-            raise UsageError(message, cure=cure, code="invalid-topology-text")
 
 
 def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:

@@ -106,7 +106,13 @@ class _RouteSearch:
         length = distance[goal_of_path, sources].astype(np.int64)
         lost = np.flatnonzero(length < 0)
         if len(lost):
-            raise self._no_path(int(sources[lost[0]]), int(goals[goal_of_path[lost[0]]]))
+            name = self._topology.node_name
+            source, goal = sources[lost[0]], goals[goal_of_path[lost[0]]]
+            raise InputError(
+                f"topology {self._topology.name}: no path from {name(source)} to {name(goal)}",
+                cure="add the missing links, or choose a connected topology",
+                code="disconnected",
+            )
         useful, count, start = self._useful_links(distance)
         indptr = row_pointer(length)
         links = np.empty(int(indptr[-1]), np.int64)
@@ -143,11 +149,3 @@ class _RouteSearch:
         # Useful links are listed row by row of the (goal, link) table, so that counts add up.
         start = np.cumsum(count).reshape(count.shape) - count
         return rows[np.nonzero(is_useful)[1]], count, start
-
-    def _no_path(self, source: int, goal: int) -> InputError:
-        name = self._topology.node_name
-        return InputError(
-            f"topology {self._topology.name}: no path from {name(source)} to {name(goal)}",
-            cure="add the missing links, or choose a connected topology",
-            code="disconnected",
-        )

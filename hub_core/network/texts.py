@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from hub_core.model.diagnostics import UsageError
-from hub_core.model.quantities import parse_bandwidth, parse_time
-from hub_core.model.rank_lists import parse_ranks
+from hub_core.model import UsageError, parse_bandwidth, parse_ranks, parse_time
 from hub_core.network.grids import grid
 from hub_core.network.planes import side_by_side
 from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Topology
@@ -27,9 +25,6 @@ DIMENSIONS = {
     "fc": DimensionKind.FULLY_CONNECTED,
     "switch": DimensionKind.SWITCH,
 }
-
-Constants = Sequence[tuple[float, float]]
-"""(bandwidth in bytes/s, latency in s) of every class of links."""
 
 
 class TopologyText:

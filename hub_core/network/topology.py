@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -162,16 +163,13 @@ class Topology:
         groups = {
             name: tuple(numbers[npu] for npu in members) for name, members in self.groups.items()
         }
-        return replace(
-            self,
+        return self._part(
+            rows,
             name=self._name_of_subset(format_ranks(npus)),
             num_npus=len(npus),
             num_nodes=len(kept),
             source=source[rows],
             destination=destination[rows],
-            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s[rows],
-            latency_s=self.latency_s[rows],
-            dimensions=(),
             node_names=names,
             groups={name: members for name, members in groups.items() if -1 not in members},
             plane=np.unique(self.plane[rows], return_inverse=True)[1].astype(np.int64),
@@ -209,22 +207,22 @@ class Topology:
         if self.num_planes == 1 and plane == 0:
             return self
         rows = np.flatnonzero(self.plane == plane)
-        source, destination = self.source[rows], self.destination[rows]
         # Switches that other planes use stand behind: their numbers are not needed.
-        last = max(int(source.max(initial=0)), int(destination.max(initial=0)))
-        nodes = max(self.num_npus, last + 1)
-        return replace(
-            self,
+        last = np.concatenate([self.source[rows], self.destination[rows]]).max(initial=0)
+        nodes = max(self.num_npus, int(last) + 1)
+        return self._part(
+            rows,
             name=f"{self.name}, plane {plane}",
             num_nodes=nodes,
-            source=source,
-            destination=destination,
-            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s[rows],
-            latency_s=self.latency_s[rows],
-            dimensions=(),
             node_names=self.node_names[:nodes],
             plane=np.zeros(len(rows), np.int64),
         )
+
+    def _part(self, rows: Int64Array, **changes: Any) -> Topology:
+        """The links of these rows alone, with these changes; that is no regular network."""
+        columns = ("source", "destination", "bandwidth_bytes_per_s", "latency_s")
+        taken = {name: getattr(self, name)[rows] for name in columns}
+        return replace(self, **{**taken, "dimensions": (), **changes})
 
     @property
     def num_links(self) -> int:

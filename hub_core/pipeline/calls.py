@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from hub_core.model.diagnostics import PluginError
+from hub_core.plugin_api import NoOptions, resolve
 from hub_core.plugin_api.offers import Offer, kind_of
-from hub_core.plugin_api.options import NoOptions
-from hub_core.plugin_api.references import resolve
 from hub_core.registry.bind_options import OptionText, bind_options
 from hub_core.registry.border import blamed_on
 from hub_core.registry.descriptions import reference_of

@@ -8,11 +8,8 @@ from typing import TypeVar
 
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.sources import Input, has_signature, may_read
-from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api import Format, FormatReader, FormatWriter, Layout, TopologyReader
 from hub_core.plugin_api.offers import Offer, noun_of
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.plugins import Provided, Registry
 
 CANONICAL_FORMAT = "chakra"

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.diagnostics import PluginError, UsageError
-from hub_core.model.kinds import ReduceOp
+from hub_core.model import Algorithm, PluginError, ReduceOp, UsageError
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
 from hub_core.registry.bind_options import OptionText

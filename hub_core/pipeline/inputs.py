@@ -7,15 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.diagnostics import Diagnostic
+from hub_core.model import Algorithm, Diagnostic
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import reader_for
 from hub_core.pipeline.sources import open_input
-from hub_core.plugin_api.options import Option
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.sources import Source, log_diagnostic
-from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api import FormatReader, Option, Source, TopologyReader, log_diagnostic
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.discovery import discover

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.diagnostics import PluginError, UsageError
-from hub_core.model.losses import Loss, LossPolicy, apply_policy
+from hub_core.model import Algorithm, Loss, LossPolicy, PluginError, UsageError, apply_policy
 from hub_core.network.topology import Topology
-from hub_core.pipeline.artifacts import Content, destination, name_defect
+from hub_core.pipeline.artifacts import Content, Destination, destination, name_defect
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.detection import writer_for
 from hub_core.pipeline.inputs import PathText
@@ -55,7 +53,8 @@ def write(
     """
     registry = registry or discover()
     writer = chosen_writer(registry, str(out), format)
-    return _written(writer, algorithm, str(out), options, policy, force=force)
+    place = destination(str(out), writer.offer.format, force=force)
+    return _written(writer, algorithm, options, place, policy)
 
 
 def write_topology(
@@ -78,23 +77,8 @@ def write_topology(
     ]
     name = format or (named[0] if len(named) == 1 else CANONICAL_TOPOLOGY)
     writer = registry.find(TopologyWriter, name)
-    return _written(writer, topology, out, options, policy, force=True)
-
-
-def _written(
-    writer: AnyWriter,
-    model: Algorithm | Topology,
-    out: str,
-    options: OptionText | None,
-    policy: LossPolicy,
-    *,
-    force: bool,
-) -> Written:
-    place = destination(out, writer.offer.format, force=force)
-    result = call(writer, WriteResult, model, bound_options(writer, options))
-    losses = _losses(writer, result)
-    apply_policy(losses, policy)
-    return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))
+    place = destination(out, writer.offer.format, force=True)
+    return _written(writer, topology, options, place, policy)
 
 
 def write_report(
@@ -111,9 +95,7 @@ def write_report(
     """
     writer = _report_writer(shown, out, format, registry)
     place = destination(out, writer.offer.format, force=True)
-    result = call(writer, WriteResult, request, bound_options(writer, None))
-    losses = _losses(writer, result)
-    return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))
+    return _written(writer, request, None, place, LossPolicy.WARN)
 
 
 def chosen_writer(
@@ -142,12 +124,20 @@ def _report_writer(
     raise UsageError(f"{out!r} may be {names}", cure="name the file with the suffix of one")
 
 
-def _losses(writer: AnyWriter, result: WriteResult) -> tuple[Loss, ...]:
+def _written(
+    writer: AnyWriter,
+    subject: object,
+    options: OptionText | None,
+    place: Destination,
+    policy: LossPolicy,
+) -> Written:
+    result = call(writer, WriteResult, subject, bound_options(writer, options))
     with blame(writer):
         losses = tuple(result.losses)
     if not all(isinstance(loss, Loss) for loss in losses):
         raise misfit(writer, "returned losses that are not Loss")
-    return losses
+    apply_policy(losses, policy)
+    return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))
 
 
 def _contents(writer: AnyWriter, result: WriteResult) -> Iterator[Content]:

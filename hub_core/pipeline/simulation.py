@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.diagnostics import PluginError, UsageError
-from hub_core.model.placement import placement_of
-from hub_core.model.rank_lists import format_ranks
+from hub_core.model import Algorithm, PluginError, UsageError, format_ranks, placement_of
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.topology_input import as_topology

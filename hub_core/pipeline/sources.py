@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from hub_core.model.diagnostics import Diagnostic, InputError, Location
-from hub_core.plugin_api.formats import Format, Layout
-from hub_core.plugin_api.sources import Source, SourcePart
+from hub_core.plugin_api import Format, Layout, Source, SourcePart
 
 STANDARD_STREAM = "-"
 HEAD_BYTES = 4096
@@ -202,26 +202,21 @@ def _no_files(place: Path, what: str) -> InputError:
 
 
 def _part(file: Path, rank: int | None = None) -> SourcePart:
-    try:
+    with _read_errors(str(file)):
         size = file.stat().st_size
-    except OSError as error:
-        raise _unreadable(str(file), error) from None
     return SourcePart(str(file), partial(_load, file), rank, size)
 
 
 def _load(file: Path) -> bytes:
     """All bytes of a file of at most 4 GiB."""
     name = str(file)
-    with _open(file) as opened:
-        try:
-            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                return _bounded(opened, name, b"")
-            if os.fstat(opened.fileno()).st_size > MAX_FILE_BYTES:
-                message = f"is larger than {MAX_FILE_BYTES >> 30} GiB"
-                raise _fault(name, message, "split it, or name another file")
-            content = opened.read()
-        except OSError as error:
-            raise _unreadable(name, error) from None
+    with _open(file) as opened, _read_errors(name):
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            return _bounded(opened, name, b"")
+        if os.fstat(opened.fileno()).st_size > MAX_FILE_BYTES:
+            message = f"is larger than {MAX_FILE_BYTES >> 30} GiB"
+            raise _fault(name, message, "split it, or name another file")
+        content = opened.read()
     if not content:
         raise _fault(name, "is empty", "name a file with content")
     return content
@@ -230,12 +225,13 @@ def _load(file: Path) -> bytes:
 def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
     """A source of one part from a pipe: the head is read now, the rest once, when it is loaded."""
     try:
-        head = file.read(HEAD_BYTES)
+        with _read_errors(name):
+            head = file.read(HEAD_BYTES)
         _check_head(name, head)
-    except (OSError, InputError) as error:
+    except InputError:
         if is_ours:
             file.close()
-        raise (error if isinstance(error, InputError) else _unreadable(name, error)) from None
+        raise
     read: list[bytes] = []
 
     def load() -> bytes:
@@ -261,11 +257,8 @@ def _bounded(file: BinaryIO, name: str, head: bytes) -> bytes:
 
 
 def _head(file: Path) -> bytes:
-    with _open(file) as opened:
-        try:
-            head = opened.read(HEAD_BYTES)
-        except OSError as error:
-            raise _unreadable(str(file), error) from None
+    with _open(file) as opened, _read_errors(str(file)):
+        head = opened.read(HEAD_BYTES)
     _check_head(str(file), head)
     return head
 
@@ -280,17 +273,21 @@ def _check_head(name: str, head: bytes) -> None:
 
 
 def _open(file: Path) -> BinaryIO:
-    try:
+    with _read_errors(str(file)):
         return open(file, "rb")
+
+
+@contextlib.contextmanager
+def _read_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        what = "there is no such file or set of rank files"
+        raise _fault(name, what, "check the path") from None
     except (OSError, ValueError) as error:
-        raise _unreadable(str(file), error) from None
-
-
-def _unreadable(name: str, error: OSError | ValueError) -> InputError:
-    if isinstance(error, FileNotFoundError):
-        return _fault(name, "there is no such file or set of rank files", "check the path")
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return _fault(name, f"cannot be read: {reason}", "check the path and its permissions")
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        cure = "check the path and its permissions"
+        raise _fault(name, f"cannot be read: {reason}", cure) from None
 
 
 def _fault(name: str, what: str, cure: str) -> InputError:

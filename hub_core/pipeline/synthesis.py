@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective
-from hub_core.model.diagnostics import UsageError
-from hub_core.network.links import Occupancy
-from hub_core.network.topology import Topology
+from hub_core.model import Algorithm, Collective, UsageError
+from hub_core.network import Occupancy, Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, check_size, simulate
 from hub_core.pipeline.topology_input import as_topology
-from hub_core.plugin_api.simulator import Simulator
-from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, Synthesizer
+from hub_core.plugin_api import Simulator, SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.discovery import discover

@@ -7,17 +7,13 @@ import re
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hub_core.model.diagnostics import UsageError
-from hub_core.model.rank_lists import parse_ranks
-from hub_core.network.texts import TopologyFunction, build_topology
-from hub_core.network.topology import Topology
+from hub_core.model import UsageError, parse_ranks
+from hub_core.network import Topology, TopologyFunction, build_topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import may_be_topology_file
 from hub_core.pipeline.inputs import OpenedAlgorithm, PathText, Report, open_source
 from hub_core.pipeline.sources import STANDARD_STREAM
-from hub_core.plugin_api.sources import log_diagnostic
-from hub_core.plugin_api.topology_builder import TopologyBuilder
-from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api import TopologyBuilder, TopologyReader, log_diagnostic
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import core_alone, discover
 from hub_core.registry.plugins import Registry

@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hub_core.model.diagnostics import Diagnostic
-from hub_core.model.losses import Loss
+from hub_core.model import Diagnostic, Loss
 from hub_core.plugin_api.options import Option
 from hub_core.plugin_api.references import Reference
 

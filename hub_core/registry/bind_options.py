@@ -46,24 +46,20 @@ def converted(option: Option, raw: str | int | float | bool) -> OptionValue:
         known = f"is not one of {', '.join(option.choices)}"
         close = closest(str(value), option.choices)
         raise ValueError(f"{known}; {close}" if close else known)
-    if isinstance(value, int | float) and not _is_within(option, value):
-        raise ValueError(f"is not {_range_text(option)}")
+    if isinstance(value, int | float):
+        _check_range(value, option.minimum, option.maximum)
     return value
 
 
-def _is_within(option: Option, value: float) -> bool:
-    is_too_small = option.minimum is not None and value < option.minimum
-    is_too_large = option.maximum is not None and value > option.maximum
-    return not (is_too_small or is_too_large)
-
-
-def _range_text(option: Option) -> str:
-    """`at least 1`, `at most 8` or `in 1..8`, in the units of the option's record."""
-    if option.maximum is None:
-        return f"at least {option.minimum:g}"
-    if option.minimum is None:
-        return f"at most {option.maximum:g}"
-    return f"in {option.minimum:g}..{option.maximum:g}"
+def _check_range(value: float, low: float | None, high: float | None) -> None:
+    """Raise `ValueError` for a number outside of the range, in the units of the record."""
+    if (low is None or value >= low) and (high is None or value <= high):
+        return
+    if high is None:
+        raise ValueError(f"is not at least {low:g}")
+    if low is None:
+        raise ValueError(f"is not at most {high:g}")
+    raise ValueError(f"is not in {low:g}..{high:g}")
 
 
 def _raw_value(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api import Format, Layout, Option, OptionType, declared_options
 from hub_core.plugin_api.offers import OFFER_KINDS, Offer, kind_of
-from hub_core.plugin_api.options import Option, OptionType, declared_options
 from hub_core.registry.bind_options import converted
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
@@ -60,7 +59,11 @@ def _offer_defect(offer: Offer) -> str | None:
     samples = getattr(offer, "samples", "")
     if samples and not _is_text(samples, _REFERENCE):
         return f"{title}: samples {samples!r:.80} is not a reference 'module:function'"
-    reason = _options_defect(offer)
+    try:
+        options = options_of(offer)
+    except TypeError as error:
+        return f"{title}: its options are unusable: {error}"
+    reason = next(filter(None, map(_option_defect, options)), None)
     return f"{title}: {reason}" if reason else None
 
 
@@ -80,14 +83,6 @@ def _format_defect(given: object) -> str | None:
         wrong = f"is not a regular expression of bytes ({error})"
         return f"{title}: signature {given.signature!r:.80} {wrong}"
     return None
-
-
-def _options_defect(offer: Offer) -> str | None:
-    try:
-        options = options_of(offer)
-    except TypeError as error:
-        return f"its options are unusable: {error}"
-    return next(filter(None, map(_option_defect, options)), None)
 
 
 def _option_defect(option: Option) -> str | None:

@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hub_core.public_names import names_from
-
-if TYPE_CHECKING:
-    from hub_core.verification.conflicts import adjacent_conflicts
-    from hub_core.verification.expectations import parse_expectation
-    from hub_core.verification.fifo import FifoSafety, fifo_safety
-    from hub_core.verification.order_graph import OrderGraph
-    from hub_core.verification.reachability import unordered_in
-    from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
-    from hub_core.verification.report import ModeReport, VerifyReport
-    from hub_core.verification.step_order import (
-        HappensBefore,
-        describe_cycle,
-        find_cycle,
-        happens_before,
-        order_with,
-        report_deadlock,
-        sequential_positions,
-    )
-    from hub_core.verification.verification_input import VerificationInput
-    from hub_core.verification.verifier import verify, verify_input
+from hub_core.verification.conflicts import adjacent_conflicts
+from hub_core.verification.expectations import parse_expectation
+from hub_core.verification.fifo import FifoBuffers
+from hub_core.verification.order_graph import OrderGraph
+from hub_core.verification.reachability import unordered_in
+from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
+from hub_core.verification.report import ModeReport, VerifyReport
+from hub_core.verification.step_order import (
+    HappensBefore,
+    describe_cycle,
+    find_cycle,
+    happens_before,
+    order_with,
+    report_deadlock,
+    sequential_positions,
+)
+from hub_core.verification.verification_input import VerificationInput
+from hub_core.verification.verifier import verify, verify_input
 
 __all__ = [
-    "FifoSafety", "HappensBefore", "ModeReport", "OrderGraph", "Regions", "VerificationInput",
+    "FifoBuffers", "HappensBefore", "ModeReport", "OrderGraph", "Regions", "VerificationInput",
     "VerifyReport", "adjacent_conflicts", "check_regions", "common_unit", "describe_cycle",
-    "fifo_safety", "find_cycle", "find_regions", "happens_before", "order_with",
+    "find_cycle", "find_regions", "happens_before", "order_with",
     "parse_expectation", "report_deadlock", "sequential_positions", "unordered_in",
     "verify", "verify_input",
 ]  # fmt: skip
-
-_HOMES = {
-    "hub_core.verification.conflicts": "adjacent_conflicts",
-    "hub_core.verification.expectations": "parse_expectation",
-    "hub_core.verification.fifo": "FifoSafety fifo_safety",
-    "hub_core.verification.step_order": (
-        "HappensBefore describe_cycle find_cycle happens_before order_with report_deadlock "
-        "sequential_positions"
-    ),
-    "hub_core.verification.order_graph": "OrderGraph",
-    "hub_core.verification.reachability": "unordered_in",
-    "hub_core.verification.regions": "Regions check_regions common_unit find_regions",
-    "hub_core.verification.report": "ModeReport VerifyReport",
-    "hub_core.verification.verification_input": "VerificationInput",
-    "hub_core.verification.verifier": "verify verify_input",
-}
-
-__getattr__ = names_from(__name__, _HOMES)

@@ -6,9 +6,7 @@ import re
 
 import numpy as np
 
-from hub_core.model.collectives import Collective, Contributions
-from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.model.kinds import CollectiveKind
+from hub_core.model import Collective, CollectiveKind, Contributions, InputError, UsageError
 
 _NAMED = re.compile(r"(?P<kind>[a-z]+(?:[-_ ]?[a-z]+)*?)(?:\s+root\s+(?P<root>\d{1,9}))?")
 _TERM = re.compile(r"(?P<buffer>[io])\[(?P<rank>r|\d{1,9})(?P<shift>[+-]\d{1,9})?\]")

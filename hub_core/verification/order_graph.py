@@ -6,8 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hub_core.model.columns import BoolArray, Int64Array, csr
-from hub_core.model.steps import StepTable
+from hub_core.model import BoolArray, Int64Array, StepTable, csr
 from hub_core.verification.step_order import HappensBefore
 
 

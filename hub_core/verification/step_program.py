@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hub_core.model import Messages, Order, StepKind, StepTable
 from hub_core.model.columns import (
     BoolArray,
     Float64Array,
@@ -26,10 +27,6 @@ from hub_core.model.columns import (
     row_pointer,
     run_starts,
 )
-from hub_core.model.kinds import StepKind
-from hub_core.model.levels import Order
-from hub_core.model.messages import Messages
-from hub_core.model.steps import StepTable
 from hub_core.verification.regions import Regions
 from hub_core.verification.values import Values
 

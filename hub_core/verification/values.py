@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.model.collectives import Collective, Contributions
-from hub_core.model.columns import Int64Array, counted_positions, row_pointer
+from hub_core.model import Collective, Contributions, Int64Array, counted_positions, row_pointer
 
 _Array = npt.NDArray[Any]
 _UintArray = npt.NDArray[np.uint64]

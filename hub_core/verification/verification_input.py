@@ -6,10 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hub_core.model.algorithm import Algorithm
-from hub_core.model.columns import BoolArray
-from hub_core.model.findings import Findings
-from hub_core.model.messages import Messages, match_messages
+from hub_core.model import Algorithm, BoolArray, Findings, Messages, match_messages
 from hub_core.verification.order_graph import OrderGraph
 from hub_core.verification.regions import check_regions
 from hub_core.verification.step_order import HappensBefore, happens_before

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model.collectives import MAX_RANKS, Collective, CustomContract
+from hub_core.model.collectives import (
+    ALL_RANKS,
+    MAX_RANKS,
+    Collective,
+    Contributions,
+    CustomContract,
+)
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import Buffer, CollectiveKind
 
@@ -166,3 +172,10 @@ def test_custom_collective_states_its_own_sizes() -> None:
     assert collective.postcondition() is None
     assert collective.memory_layout(False, np.zeros(2, np.int64)).total == 4
     assert collective.memory_layout(True, np.zeros(2, np.int64)).total == 4
+
+
+def test_a_row_for_every_rank_is_a_row_a_rank() -> None:
+    columns = [[0, 1], [5, 6], [ALL_RANKS, 2], [7, 8]]
+    rows = Contributions(*(np.asarray(column) for column in columns)).with_ranks_named(3)
+    found = zip(rows.rank, rows.offset, rows.source_rank, rows.source_unit, strict=True)
+    assert list(found) == [(0, 5, 0, 7), (0, 5, 1, 7), (0, 5, 2, 7), (1, 6, 2, 8)]

@@ -22,6 +22,7 @@ from hub_core.model import (
     ordinals,
     positions_in,
     row_pointer,
+    rows_of,
     run_lengths,
     run_mask,
     run_starts,
@@ -124,3 +125,9 @@ def test_results_are_wide_whatever_comes_in(dtype):
 def test_distinct_values_are_ascending_and_stand_once(values):
     found = distinct(np.asarray(values, np.int64))
     assert found.tolist() == sorted(set(values))
+
+
+@given(st.lists(st.integers(-3, 9)), st.lists(st.integers(0, 6), unique=True).map(sorted))
+def test_values_are_found_among_sorted_keys(wanted, keys):
+    plain = [keys.index(value) if value in keys else -1 for value in wanted]
+    assert rows_of(_column(wanted), _column(keys)).tolist() == plain

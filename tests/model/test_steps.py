@@ -160,3 +160,11 @@ def test_empty_table_is_a_table() -> None:
     assert len(steps) == 0
     assert steps.num_ranks == 3
     assert [side.tolist() for side in steps.edges()] == [[], []]
+
+
+def test_both_ends_of_a_message_name_one_source_and_one_destination() -> None:
+    builder = StepTableBuilder(2)
+    builder.add(0, StepKind.SEND, peer=1, src_buffer=Buffer.INPUT, count=1)
+    builder.add(1, StepKind.RECV, peer=0, dst_buffer=Buffer.OUTPUT, count=1)
+    source, destination = builder.build().ends(np.arange(2))
+    assert (source.tolist(), destination.tolist()) == ([0, 0], [1, 1])

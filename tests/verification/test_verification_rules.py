@@ -18,12 +18,9 @@ from hub_core.model.messages import match_messages
 from hub_core.model.steps import StepTable, StepTableBuilder
 from hub_core.testing.samples import all_samples, ring_all_reduce
 from hub_core.verification import (
-    FifoSafety,
     ModeReport,
     OrderGraph,
     VerifyReport,
-    fifo,
-    fifo_safety,
     parse_expectation,
     reachability,
     unordered_in,
@@ -223,29 +220,16 @@ def test_more_sends_before_a_receive_than_fit_deadlock(
     assert verify(flood(messages)).diagnostics[0].code != "fifo-deadlock"
 
 
-@pytest.mark.parametrize(
-    ("count", "capacity", "least"),
-    [(8, 2, 4), (7, 2, 4), (9, 2, 5), (8, 8, 1), (9, 8, 2), (2, 2, 1)],
-)
-def test_fifo_safety_is_the_least_transfer_that_fits(count: int, capacity: int, least: int) -> None:
-    assert fifo_safety(flood(1, count), capacity).min_units == least
-
-
-def test_fifo_safety_says_when_every_size_deadlocks() -> None:
-    assert fifo_safety(flood(3), 2).min_units is None
-
-
 def test_fifo_units_split_a_step_into_transfers() -> None:
     assert "fifo-deadlock" in codes(verify(flood(1, 8), fifo_capacity=2, fifo_units=3))
     assert "fifo-deadlock" not in codes(verify(flood(1, 8), fifo_capacity=2, fifo_units=4))
 
 
-@pytest.mark.parametrize(("line", "least"), [(5, 2), (-1, 1)])
-def test_fused_receive_and_send_forward_piece_by_piece(line: int, least: int) -> None:
+@pytest.mark.parametrize(("line", "is_safe"), [(5, False), (-1, True)])
+def test_fused_receive_and_send_forward_piece_by_piece(line: int, is_safe: bool) -> None:
     """Rank 0 sends 8 units to rank 1 before it takes them back, with room for 2 transfers each way.
 
-    A fused rank 1 stops at its third forward, with 2 more transfers on the way: at most 5 pieces,
-    so 2 units each.
+    A fused rank 1 stops at its third forward, with 2 more transfers on the way: at most 5 pieces.
     As two steps it takes in all pieces before it forwards the first one.
     """
 
@@ -257,31 +241,14 @@ def test_fused_receive_and_send_forward_piece_by_piece(line: int, least: int) ->
             1, SEND, peer=0, src_buffer=OUT, count=8, lane=0, source_line=line, data=[taken]
         )
 
-    assert fifo_safety(custom(build, units=8), 2).min_units == least
-
-
-def test_fifo_safety_of_huge_counts_needs_no_huge_graph() -> None:
-    assert fifo_safety(flood(1, 2**60), 2) == FifoSafety(2**59, 2)
-
-
-def test_fifo_safety_that_was_not_examined_to_the_end_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(fifo, "MAX_TRANSFERS", 100)
-    safety = fifo_safety(ring_all_reduce(4), 2)
-    assert safety == FifoSafety(1, 2)
-    safety = fifo_safety(
-        custom(lambda b: (send(b, 0, 1, count=99), receive(b, 1, 0, count=99)), units=99), 2
-    )
-    assert not safety.is_exact
-    assert safety.min_units is not None
-    assert safety.min_units > 1
+    report = verify(custom(build, units=8), fifo_capacity=2, fifo_units=1)
+    assert ("fifo-deadlock" not in codes(report)) == is_safe
 
 
 @pytest.mark.parametrize("capacity", [0, -1])
 def test_capacity_must_be_positive(capacity: int) -> None:
     with pytest.raises(UsageError):
-        fifo_safety(flood(1), capacity)
+        verify(flood(1), fifo_capacity=capacity)
 
 
 # ---- races ---------------------------------------------------------------------------------------

@@ -133,8 +133,8 @@ def _joined_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64
     """(parents, children) by row of all chunks together."""
     shifts = first_positions([len(chunk) for chunk in chunks])
     edges: list[Edges] = [getattr(chunk, name) for chunk in chunks]
-    shifted = [(part.parents + s, part.children + s) for part, s in zip(edges, shifts, strict=True)]
-    parents, children = zip(*shifted, strict=True)
+    parents = [part.parents + shift for part, shift in zip(edges, shifts, strict=True)]
+    children = [part.children + shift for part, shift in zip(edges, shifts, strict=True)]
     return np.concatenate(parents), np.concatenate(children)
 
 

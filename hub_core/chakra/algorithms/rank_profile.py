@@ -65,10 +65,6 @@ class RankProfile:
             return value
         raise self.fail(f"metadata attribute {name} is {value!r}, expected {low}..{high}")
 
-    def boolean(self, name: str) -> bool:
-        """An attribute of kind bool or integer."""
-        return bool(self.integer(name, 0, 1))
-
     def size(self) -> int | None:
         """What comm_size is written for; None in a trace without sizes in bytes."""
         return self.integer("collective_bytes", 1) if self.has("collective_bytes") else None
@@ -92,10 +88,8 @@ class RankProfile:
 
     def json_object(self, name: str) -> dict[str, JsonValue]:
         """An attribute that holds a JSON object as text; empty where it is absent."""
-        if not self.has(name):
-            return {}
         try:
-            value = json.loads(self.string(name))
+            value = json.loads(self.string(name)) if self.has(name) else {}
         # Deep nesting exhausts the stack of the parser.
         except (ValueError, RecursionError):
             value = None
@@ -166,8 +160,8 @@ def _collective(ranks: Sequence[RankProfile]) -> Collective:
             len(ranks),
             first.integer("unit_count", 1),
             root=first.integer("root", 0, len(ranks) - 1) if first.has("root") else None,
-            in_place=first.boolean("in_place"),
-            out_of_place=first.boolean("out_of_place"),
+            in_place=bool(first.integer("in_place", 0, 1)),
+            out_of_place=bool(first.integer("out_of_place", 0, 1)),
             reduce_op=first.one_of("reduce_op", ReduceOp),
             contract=_contract(ranks) if kind is CollectiveKind.CUSTOM else None,
         )
@@ -183,7 +177,7 @@ def _contract(ranks: Sequence[RankProfile]) -> CustomContract:
         np.asarray([rank.integer(name) for rank in ranks], np.int64)
         for name in ("input_units", "output_units")
     ]
-    defined = np.asarray([rank.boolean("input_defined") for rank in ranks], np.bool_)
+    defined = np.asarray([rank.integer("input_defined", 0, 1) for rank in ranks], np.bool_)
     has_table = ranks[0].has(f"expected_{CONTRACT_COLUMNS[0]}")
     expected = _expected(ranks[0], len(ranks)) if has_table else None
     return CustomContract(sizes[0], sizes[1], defined, expected)

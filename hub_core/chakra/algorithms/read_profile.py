@@ -37,7 +37,10 @@ def profile_chunk(
     is_other = ~(fields.is_message | fields.is_comp)
     fields.refuse(is_other, "an algorithm has no such node", "node-type")
     is_half, is_combine = _receive_reduce(fields, links)
-    is_idle = _idle(fields, step_counts)
+    # One COMP stands in for the steps of a rank that states none.
+    batch = fields.nodes.batch
+    is_idle_file = (step_counts == 0) & (np.diff(batch.file_indptr) == 1)
+    is_idle = is_idle_file[batch.file_of_node] & fields.is_comp
     columns = _columns(fields, is_half, is_combine, stated.num_ranks)
     _check_bytes(fields, columns["count"], stated)
     _check_chunks(fields, columns["count"], stated.unit_count)
@@ -58,15 +61,16 @@ def _columns(
     fields: NodeFields, is_half: BoolArray, is_combine: BoolArray, num_ranks: int
 ) -> dict[str, Column]:
     """The columns of `StepTable` and `tag`, one entry a node."""
+    columns: dict[str, Column] = {"rank": fields.rank, **_regions(fields, is_half, is_combine)}
     duration = _durations(fields)
     duration[is_half] = duration[is_combine]
-    columns: dict[str, Column] = {
-        "rank": fields.rank,
-        **_regions(fields, is_half, is_combine),
-        "duration_ns": duration,
-        "kind": _kinds(fields, is_half),
-        "peer": _peers(fields, num_ranks - 1),
-    }
+    comp_kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), 0)
+    # The first condition that holds decides, so that halves go before receives.
+    conditions = [fields.is_send, is_half, fields.is_receive]
+    kinds = [StepKind.SEND, StepKind.RECV_REDUCE, StepKind.RECV]
+    columns["duration_ns"] = duration
+    columns["kind"] = np.select(conditions, kinds, _KIND_OF_COMP[comp_kind])
+    columns["peer"] = _peers(fields, num_ranks - 1)
     for name, default in (("channel", 0), ("lane", -1), ("source_line", -1)):
         columns[name] = fields.numbers(name, fields.everywhere, _LEAST_INT32, _INT32, default)
     columns["tag"] = fields.numbers("comm_tag", fields.is_message, 0, _INT32, -1)
@@ -188,15 +192,6 @@ def _mask(rows: Int64Array, count: int) -> BoolArray:
     return mask
 
 
-def _idle(fields: NodeFields, step_counts: Int64Array) -> BoolArray:
-    """The COMP nodes that stand in for the steps of ranks that have none."""
-    # A rank that states steps and holds one COMP is complete, or is refused for its count.
-    batch = fields.nodes.batch
-    is_idle_file = (step_counts == 0) & (np.diff(batch.file_indptr) == 1)
-    is_idle: BoolArray = is_idle_file[batch.file_of_node] & fields.is_comp
-    return is_idle
-
-
 def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int64Array) -> None:
     """Every file must hold as many steps as its metadata states."""
     indptr = fields.nodes.batch.file_indptr
@@ -209,15 +204,6 @@ def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int
         message = f"the file ends here with {counts}"
         cure = "the file is cut off or was changed: get it again"
         raise fields.fail(int(indptr[file + 1]) - 1, message, "step-count", cure)
-
-
-def _kinds(fields: NodeFields, is_half: BoolArray) -> Int64Array:
-    """The kind of step of every node."""
-    comp_kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), 0)
-    # The first condition that holds decides, so that halves go before receives.
-    conditions = [fields.is_send, is_half, fields.is_receive]
-    kinds = [StepKind.SEND, StepKind.RECV_REDUCE, StepKind.RECV]
-    return np.select(conditions, kinds, _KIND_OF_COMP[comp_kind])
 
 
 def _durations(fields: NodeFields) -> Int64Array:

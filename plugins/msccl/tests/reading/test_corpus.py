@@ -21,12 +21,13 @@ from collhub_msccl.reading.header import read_header
 from collhub_msccl.reading.read_thread_blocks import read_thread_blocks
 from collhub_msccl.reading.read_xml import read
 from collhub_msccl.reading.scan import scan
+from collhub_msccl.runtimes.fifo_safety import fifo_safety
 from collhub_msccl.thread_block_program import STEP_TYPE_NAMES, ThreadBlockProgram
 
 import hub_core
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic
 from hub_core.plugin_api import Source
-from hub_core.verification import VerifyReport, fifo_safety, parse_expectation, verify
+from hub_core.verification import VerifyReport, parse_expectation, verify
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "corpus" / "msccl"
 Row = Mapping[str, str]

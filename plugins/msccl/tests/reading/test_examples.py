@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
+from collhub_msccl.runtimes.fifo_safety import fifo_safety
 from hub_core.examples import make_examples
 
 from hub_core.model import Algorithm, CollectiveKind
 from hub_core.plugin_api import Source
-from hub_core.verification import fifo_safety, verify
+from hub_core.verification import verify
 
 FOLDER = Path(make_examples.__file__).parent
 NAMES = sorted(make_examples.EXAMPLES)

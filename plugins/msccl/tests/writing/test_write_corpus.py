@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from collhub_msccl.options import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read
+from collhub_msccl.runtimes.fifo_safety import fifo_safety
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import COLUMN_DTYPES, Algorithm, Buffer, CollectiveKind, InputError
 from hub_core.plugin_api import CheckRequest, NoOptions, Source
-from hub_core.verification import fifo_safety, parse_expectation, verify
+from hub_core.verification import parse_expectation, verify
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "corpus" / "msccl"
 Row = Mapping[str, str]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
+from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
 from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,
     FIFO_CAPACITY,
@@ -17,7 +18,6 @@ from collhub_msccl.runtimes.raw_xml import RawElement, parse_raw
 from collhub_msccl.runtimes.refusals import Refusals, number
 from hub_core.model import Diagnostic, HubError, Location, UsageError
 from hub_core.plugin_api import CheckReport, CheckRequest, LoadableCall, NoOptions, Source
-from hub_core.verification import FifoSafety, fifo_safety
 
 _REDUCING = frozenset({"allreduce", "reduce", "reduce_scatter", "reducescatter"})
 # Collectives whose size is that of all ranks together.

@@ -15,6 +15,7 @@ import numpy as np
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.lowering import lower
+from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
 from collhub_msccl.runtimes.known_runtimes import FIFO_CAPACITY, MOST_COUNT
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from collhub_msccl.writing.assemble import Attempt, NoProgramError, ProgramLimits, assemble
@@ -25,7 +26,7 @@ from collhub_msccl.writing.placement import PlacementLimits
 from collhub_msccl.writing.spread import Fusing, spread
 from collhub_msccl.writing.thread_blocks import assign_lanes, given_lanes
 from hub_core.model import Algorithm, Collective, Diagnostic, InputError, Location, StepTable
-from hub_core.verification import FifoSafety, fifo_safety, verify
+from hub_core.verification import verify
 
 # All thread blocks of a rank wait for each other, so that a GPU must run them at once: fewer than
 # any of its multiprocessors, and what the runtime with the lowest limit takes.

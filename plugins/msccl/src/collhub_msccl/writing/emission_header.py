@@ -11,6 +11,7 @@ import numpy as np
 
 from collhub_msccl.numbers import NumberState, parse_number
 from collhub_msccl.options import WriteOptions
+from collhub_msccl.runtimes.fifo_safety import FifoSafety
 from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,
     FIFO_CAPACITY,
@@ -27,7 +28,6 @@ from hub_core.model import (
     Location,
     UsageError,
 )
-from hub_core.verification import FifoSafety
 
 # microsoft/msccl keeps so many characters.
 _LONGEST_NAME = 63

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from hub_core.model import Int64Array
 from hub_core.network import MAX_NODES, Links, Topology, TopologyText
 
@@ -22,6 +24,14 @@ def span(index: int, size: int) -> tuple[int, ...]:
     return tuple(range(index * size, (index + 1) * size))
 
 
+def both_ways(
+    low: Int64Array, high: Int64Array, bandwidth_bytes_per_s: float, latency_s: float
+) -> Links:
+    """A link each way between `low[i]` and `high[i]`, all those from `low` first."""
+    source, destination = np.concatenate([low, high]), np.concatenate([high, low])
+    return Links.uniform(source, destination, bandwidth_bytes_per_s, latency_s)
+
+
 def joined_levels(
     name: str,
     npus: int,
@@ -37,7 +47,7 @@ def joined_levels(
     """
     parts = []
     for ends, pair in zip(levels, constants, strict=True):
-        parts.append(Links.both_ways(*ends, *pair))
+        parts.append(both_ways(*ends, *pair))
     # The order of links decides ties in routing; texts promise the order of sources.
     links = Links.joined(parts).by_source()
     names = (*map(str, range(npus)), *switch_names)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from collhub_topologies.builders.levels import check_npus, joined_levels, span
+from collhub_topologies.builders.levels import both_ways, check_npus, joined_levels, span
 from hub_core.model import Int64Array
 from hub_core.network import Dimension, DimensionKind, Links, Topology, TopologyText, grid
 
@@ -135,7 +135,7 @@ def mi250(text: TopologyText) -> Topology:
     npus = machines * _DIES
     node = np.arange(npus, dtype=np.int64)
     within = _lane_links(_MI250, machines, _DIES, lane)
-    between = Links.both_ways(node, np.full(npus, npus), *network)
+    between = both_ways(node, np.full(npus, npus), *network)
     names = (*map(str, range(npus)), "network")
     links = Links.joined([within, between]).by_source()
     groups = _groups(machines, _DIES)

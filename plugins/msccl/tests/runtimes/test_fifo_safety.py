@@ -1,0 +1,108 @@
+"""The least transfer with which the buffers of connections cannot deadlock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from collhub_msccl.runtimes import fifo_safety as searching
+from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
+
+from hub_core import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    CustomContract,
+    StepKind,
+    StepTableBuilder,
+)
+from hub_core.testing import ring_all_reduce
+
+SEND, RECV = StepKind.SEND, StepKind.RECV
+IN, OUT = Buffer.INPUT, Buffer.OUTPUT
+
+
+def custom(build: Callable[[StepTableBuilder], object], units: int) -> Algorithm:
+    """A custom algorithm of two ranks with buffers of `units` units."""
+    builder = StepTableBuilder(2)
+    build(builder)
+    sizes = np.full(2, units, np.int64)
+    contract = CustomContract(sizes, sizes, np.ones(2, np.bool_))
+    collective = Collective(CollectiveKind.CUSTOM, 2, units, contract=contract)
+    return Algorithm(collective, builder.build(), sizes.copy())
+
+
+def send(
+    builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object
+) -> int:
+    return builder.add(rank, SEND, peer=peer, src_buffer=IN, src_offset=unit, count=count, **more)
+
+
+def receive(
+    builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object
+) -> int:
+    return builder.add(rank, RECV, peer=peer, dst_buffer=OUT, dst_offset=unit, count=count, **more)
+
+
+def flood(messages: int, count: int = 1) -> Algorithm:
+    """Both ranks send all their messages, then receive all, in program order."""
+
+    def build(builder: StepTableBuilder) -> None:
+        for rank in (0, 1):
+            last: list[int] = []
+            for step in [send] * messages + [receive] * messages:
+                last = [step(builder, rank, 1 - rank, count=count, control=last)]
+
+    return custom(build, units=count)
+
+
+@pytest.mark.parametrize(
+    ("count", "capacity", "least"),
+    [(8, 2, 4), (7, 2, 4), (9, 2, 5), (8, 8, 1), (9, 8, 2), (2, 2, 1)],
+)
+def test_fifo_safety_is_the_least_transfer_that_fits(count: int, capacity: int, least: int) -> None:
+    assert fifo_safety(flood(1, count), capacity).min_units == least
+
+
+def test_fifo_safety_says_when_every_size_deadlocks() -> None:
+    assert fifo_safety(flood(3), 2).min_units is None
+
+
+@pytest.mark.parametrize(("line", "least"), [(5, 2), (-1, 1)])
+def test_fused_receive_and_send_forward_piece_by_piece(line: int, least: int) -> None:
+    """Rank 0 sends 8 units to rank 1 before it takes them back, with room for 2 transfers each way.
+
+    A fused rank 1 stops at its third forward, with 2 more transfers on the way: at most 5 pieces,
+    so 2 units each.
+    As two steps it takes in all pieces before it forwards the first one.
+    """
+
+    def build(builder: StepTableBuilder) -> None:
+        sent = send(builder, 0, 1, count=8)
+        receive(builder, 0, 1, count=8, control=[sent])
+        taken = receive(builder, 1, 0, count=8, lane=0, source_line=line)
+        builder.add(
+            1, SEND, peer=0, src_buffer=OUT, count=8, lane=0, source_line=line, data=[taken]
+        )
+
+    assert fifo_safety(custom(build, units=8), 2).min_units == least
+
+
+def test_fifo_safety_of_huge_counts_needs_no_huge_graph() -> None:
+    assert fifo_safety(flood(1, 2**60), 2) == FifoSafety(2**59, 2)
+
+
+def test_fifo_safety_that_was_not_examined_to_the_end_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(searching, "MAX_TRANSFERS", 100)
+    safety = fifo_safety(ring_all_reduce(4), 2)
+    assert safety == FifoSafety(1, 2)
+    safety = fifo_safety(
+        custom(lambda b: (send(b, 0, 1, count=99), receive(b, 1, 0, count=99)), units=99), 2
+    )
+    assert not safety.is_exact
+    assert safety.min_units is not None
+    assert safety.min_units > 1
