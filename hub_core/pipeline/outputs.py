@@ -10,7 +10,7 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import PluginError, UsageError
 from hub_core.model.losses import Loss, LossPolicy, apply_policy
 from hub_core.network.topology import Topology
-from hub_core.pipeline.artifacts import Content, destination, name_defect
+from hub_core.pipeline.artifacts import Content, Destination, destination, name_defect
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.detection import writer_for
 from hub_core.pipeline.inputs import PathText
@@ -84,6 +84,21 @@ def write_topology(
     return _written(writer, topology, out, options, policy, force=True)
 
 
+def write_result(
+    result: WriteResult,
+    out: str,
+    *,
+    format: str,
+    policy: LossPolicy = LossPolicy.WARN,
+    force: bool = False,
+    registry: Registry,
+) -> Written:
+    """Write what a command made by itself, as what the writer of a format returns."""
+    writer = registry.find(FormatWriter, format)
+    place = destination(out, writer.offer.format, force=force)
+    return _put(writer, result, place, policy)
+
+
 def _written(
     writer: AnyWriter,
     model: Algorithm | Topology,
@@ -95,6 +110,10 @@ def _written(
 ) -> Written:
     place = destination(out, writer.offer.format, force=force)
     result = call(writer, WriteResult, model, bound_options(writer, options))
+    return _put(writer, result, place, policy)
+
+
+def _put(writer: AnyWriter, result: WriteResult, place: Destination, policy: LossPolicy) -> Written:
     losses = _losses(writer, result)
     apply_policy(losses, policy)
     return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hub_core.model.algorithm import Algorithm
     from hub_core.network.topology import Topology
+    from hub_core.plugin_api.artifacts import WriteResult
     from hub_core.plugin_api.check import CheckReport, CheckRequest, Subject
     from hub_core.plugin_api.report_writer import ReportRequest, Shown
     from hub_core.registry.plugins import Registry
@@ -119,6 +120,11 @@ class CommandContext(Protocol):
 
         Under `strict`, losses are refused before anything is written.
         """
+
+    def write_result(
+        self, result: WriteResult, target: OutputTarget, *, strict: bool, force: bool
+    ) -> WrittenFiles:
+        """Write files of several algorithms, made by the command in the format of `target`."""
 
     def write_topology(
         self,

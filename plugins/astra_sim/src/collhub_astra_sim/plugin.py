@@ -13,6 +13,7 @@ from collhub_astra_sim.options import (
 )
 from hub_core.plugin_api import (
     Check,
+    Command,
     Format,
     FormatReader,
     FormatWriter,
@@ -85,6 +86,12 @@ CABLES: Sequence[TopologyReader | TopologyWriter] = (
     TopologyWriter(_HTSIM, f"{_NETWORKS}.htsim_write:write"),
 )
 
+SEVERAL = Command(
+    "astra-sim-folder",
+    "Write several algorithms and sizes as one folder for ASTRA-sim.",
+    "collhub_astra_sim.folders.command:astra_sim_folder",
+)
+
 BINARY = Check(
     "astra-sim",
     Subject.INSTALLATION,
@@ -115,3 +122,9 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
 def collhub_checks() -> Sequence[Check]:
     """Describe the check of the binary."""
     return [BINARY]
+
+
+@hookimpl
+def collhub_commands() -> Sequence[Command]:
+    """Describe the command that writes several algorithms."""
+    return [SEVERAL]
