@@ -125,7 +125,7 @@ def test_an_unknown_command_lists_the_known(collhub) -> None:
         ["--frobnicate"],
         ["verify"],
         ["verify", "a", "b"],
-        ["simulate", "a"],
+        ["simulate"],
         ["verify", "a", "-O", "x"],
     ],
 )

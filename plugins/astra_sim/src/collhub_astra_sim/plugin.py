@@ -73,9 +73,7 @@ NETWORK_YAML = TopologyReader(
     samples="collhub_astra_sim.networks.network_yaml:samples",
 )
 
-_NS3 = Format(
-    "ns3", "topology of ASTRA-sim's ns-3 backend, also SimAI's", (".txt",), signatures.NS3
-)
+_NS3 = Format("ns3", "network of ASTRA-sim's ns-3 backend, or SimAI's", (".txt",), signatures.NS3)
 _HTSIM = Format("htsim", "fat tree for htsim, also ASTRA-sim's", (".topo",), signatures.HTSIM)
 _NETWORKS = "collhub_astra_sim.networks"
 
@@ -87,9 +85,9 @@ CABLES: Sequence[TopologyReader | TopologyWriter] = (
 )
 
 SEVERAL = Command(
-    "astra-sim-folder",
+    "astra-sim",
     "Write several algorithms and sizes as one folder for ASTRA-sim.",
-    "collhub_astra_sim.folders.command:astra_sim_folder",
+    "collhub_astra_sim.folders.command:astra_sim",
 )
 
 BINARY = Check(

@@ -22,7 +22,7 @@ def pack(tmp_path, capsys):
     def run(*arguments: str) -> tuple[int, Path, str]:
         names = [f"{tmp_path}/{name}" if ".json" in name else name for name in arguments]
         out = tmp_path / "packed"
-        code = main(["astra-sim-folder", *names, "-o", str(out)])
+        code = main(["astra-sim", *names, "-o", str(out)])
         return code, out, capsys.readouterr().err
 
     hub_core.write(ring_all_reduce(4), tmp_path / "ring.json")

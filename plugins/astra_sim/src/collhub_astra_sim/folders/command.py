@@ -1,4 +1,4 @@
-"""`collhub astra-sim-folder`: several algorithms and sizes in one folder for ASTRA-sim."""
+"""`collhub astra-sim`: several algorithms and sizes in one folder for ASTRA-sim."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FORMAT = "astra-sim"
 @strict_flag
 @force_flag
 @click.pass_obj
-def astra_sim_folder(
+def astra_sim(
     context: CommandContext,
     sources: tuple[str, ...],
     out: str,

@@ -90,7 +90,7 @@ def folder_of_several(
     `name` and `size` of the options take no part. Raises as `write`.
     """
     placement = world_placement(named[0].algorithm, topology, options)
-    programs = []
+    programs: list[FolderProgram] = []
     networks = []
     losses: list[Loss] = []
     for one in named:
