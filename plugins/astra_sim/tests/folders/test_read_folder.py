@@ -192,6 +192,16 @@ def test_folder_that_contradicts_itself_is_refused(grouped, file, text, says):
         hub_core.read(spoilt(grouped, file, text))
 
 
+def test_traces_beside_a_configuration_of_others_are_read_with_a_warning(
+    grouped, tmp_path, collhub
+):
+    (grouped / "work").mkdir()
+    hub_core.write(ring_all_reduce(8), grouped / "work" / "mine")
+    spoilt(grouped, "system.json", f'{{{KEY}: ["traces/other"]}}')
+    code, _, err = collhub("verify", grouped / "work" / "mine")
+    assert (code, "are read without size, network and groups" in err) == (0, True)
+
+
 def test_folder_without_network_is_verified_but_not_simulated(grouped, collhub):
     (grouped / "network.yml").unlink()
     assert collhub("verify", grouped)[0] == 0
