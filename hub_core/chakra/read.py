@@ -88,7 +88,6 @@ class _Reader:
         """Open the files in order; their metadata must agree."""
         for rank, part in enumerate(self._parts):
             content = part.load()
-            self._digest.update(content)
             file, metadata = open_rank_file(part.name, rank, content)
             # Where one file states a profile, all that follow must.
             if "profile" in metadata.attributes or self._profiles:
@@ -98,6 +97,9 @@ class _Reader:
                 self._profiles.append(profile)
             self._metadata.append(metadata)
             self._check_foreign(metadata, part.name)
+            # A profile states where it came from; only of others the files are the origin.
+            if not self._profiles:
+                self._digest.update(content)
             yield file
 
     def _check_foreign(self, metadata: Metadata, file: str) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ReportRequest,
         Shown,
         Subject,
+        WriteResult,
         WrittenFiles,
     )
     from hub_core.registry.plugins import Plugin, Provided, Registry
@@ -223,6 +224,24 @@ class Session:
         whole = replace(written, losses=(*losses, *written.losses))
         _say_losses(whole, target.out, work)
         return whole
+
+    def write_result(
+        self, result: WriteResult, target: OutputTarget, request: OutputRequest
+    ) -> Written:
+        """Write what a command made in the format of `target`, and say every loss."""
+        from hub_core.pipeline.outputs import write_result
+
+        with self.progress(f"writing {target.out}"):
+            written = write_result(
+                result,
+                target.out,
+                format=target.format_name,
+                policy=LossPolicy.REFUSE if request.strict else LossPolicy.WARN,
+                force=request.force,
+                registry=self.registry(),
+            )
+        _say_losses(written, target.out, "conversion")
+        return written
 
     def write_topology(
         self,

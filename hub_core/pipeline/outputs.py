@@ -81,6 +81,21 @@ def write_topology(
     return _written(writer, topology, options, place, policy)
 
 
+def write_result(
+    result: WriteResult,
+    out: str,
+    *,
+    format: str,
+    policy: LossPolicy = LossPolicy.WARN,
+    force: bool = False,
+    registry: Registry,
+) -> Written:
+    """Write what a command made by itself, as what the writer of a format returns."""
+    writer = registry.find(FormatWriter, format)
+    place = destination(out, writer.offer.format, force=force)
+    return _put(writer, result, place, policy)
+
+
 def write_report(
     shown: Shown,
     request: ReportRequest,
@@ -132,6 +147,10 @@ def _written(
     policy: LossPolicy,
 ) -> Written:
     result = call(writer, WriteResult, subject, bound_options(writer, options))
+    return _put(writer, result, place, policy)
+
+
+def _put(writer: AnyWriter, result: WriteResult, place: Destination, policy: LossPolicy) -> Written:
     with blame(writer):
         losses = tuple(result.losses)
     if not all(isinstance(loss, Loss) for loss in losses):

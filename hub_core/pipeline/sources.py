@@ -10,12 +10,12 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from hub_core.model.diagnostics import Diagnostic, InputError, Location
+from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
 from hub_core.plugin_api import Format, Layout, Source, SourcePart
 
 STANDARD_STREAM = "-"
@@ -74,9 +74,8 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
         return _folder(place, str(place), marker, report)
     if members := _find_set(place, formats):
         prefix = members[0].file.parent / members[0].prefix
-        for around in (prefix.parent, prefix.parent.parent):
-            if (marker := _marker(around, formats)) is not None:
-                return _folder(around, str(prefix), marker, report)
+        if (folder := _folder_around(prefix, formats, report)) is not None:
+            return folder
         parts = tuple(_part(member.file, member.rank) for member in members)
         return Input(Source(str(prefix), parts, report), _head(members[0].file), Layout.PREFIX)
     if place.is_dir():
@@ -171,6 +170,23 @@ def _marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
     # Whatever cannot be looked at tells nothing; if it is the input itself, opening it says why.
     except (OSError, ValueError):
         return None
+    return None
+
+
+def _folder_around(prefix: Path, formats: Sequence[Format], report: Report) -> Input | None:
+    """The folder that a set lies in, or whose folder it lies in; None where no file tells one."""
+    for around in (prefix.parent, prefix.parent.parent):
+        marker = _marker(around, formats)
+        if marker is None:
+            continue
+        try:
+            return _folder(around, str(prefix), marker, report)
+        except InputError as error:
+            # The set can be read all the same.
+            found = error.diagnostics[0]
+            message = f"{found.message}, and is not looked at for what the rank files mean"
+            report(replace(found, message=message, severity=Severity.WARNING))
+            return None
     return None
 
 

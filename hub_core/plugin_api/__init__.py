@@ -27,6 +27,7 @@ from hub_core.plugin_api.command_line import (
     assign,
     check_stdout,
     complete_offers,
+    force_flag,
     from_option,
     json_flag,
     option_pairs,
@@ -75,7 +76,7 @@ __all__ = [
     "SimulationResult", "Simulator", "Source", "SourcePart", "Subject", "SynthesisRequest",
     "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader", "TopologyWriter",
     "WriteResult", "WrittenFiles", "assign", "check_stdout", "complete_offers",
-    "declared_options", "from_option", "hookimpl", "json_flag", "log_diagnostic", "option",
-    "option_pairs", "output_option", "output_options", "resolve", "source_argument",
+    "declared_options", "force_flag", "from_option", "hookimpl", "json_flag", "log_diagnostic",
+    "option", "option_pairs", "output_option", "output_options", "resolve", "source_argument",
     "strict_flag", "verify_option",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hub_core.model.algorithm import Algorithm
     from hub_core.network.topology import Topology
+    from hub_core.plugin_api.artifacts import WriteResult
     from hub_core.plugin_api.check import CheckReport, CheckRequest, Subject
     from hub_core.plugin_api.command_line import OutputRequest
     from hub_core.plugin_api.report_writer import ReportRequest, Shown
@@ -117,6 +118,11 @@ class CommandContext(Protocol):
 
         Under `request.strict`, losses are refused before anything is written.
         """
+
+    def write_result(
+        self, result: WriteResult, target: OutputTarget, request: OutputRequest
+    ) -> WrittenFiles:
+        """Write files of several algorithms, made by the command in the format of `target`."""
 
     def write_topology(
         self,

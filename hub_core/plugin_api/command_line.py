@@ -26,13 +26,6 @@ Assignments = Mapping[str, str]
 """The `-O` options of one command line: `key` or `side.key` to the value's text."""
 
 
-_FORCE = click.option(
-    "--force",
-    is_flag=True,
-    help="Overwrite a folder that is not empty, a set with other ranks, or IN itself.",
-)
-
-
 @dataclass(frozen=True, slots=True)
 class OutputRequest:
     """How a command is to write its algorithm, as `output_options` parse it.
@@ -69,7 +62,7 @@ def output_options(function: Function) -> Function:
 
     decorated: Any = gathering
     # The last decorator stands first in the help.
-    for decorate in (json_flag, _FORCE, strict_flag, verify_option, option_pairs, _to_option):
+    for decorate in (json_flag, force_flag, strict_flag, verify_option, option_pairs, _to_option):
         decorated = decorate(decorated)
     result: Function = decorated
     return result
@@ -164,6 +157,15 @@ def strict_flag(function: Function) -> Function:
     """`--strict`."""
     return click.option(
         "--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost."
+    )(function)
+
+
+def force_flag(function: Function) -> Function:
+    """`--force`."""
+    return click.option(
+        "--force",
+        is_flag=True,
+        help="Overwrite a folder that is not empty, a set with other ranks, or IN itself.",
     )(function)
 
 

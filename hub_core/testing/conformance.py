@@ -18,6 +18,7 @@ from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.discovery import discover
@@ -90,6 +91,7 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (work_checks.passes_keep_the_promise, (AlgorithmPass,)),
     (work_checks.checks_answer, (Check,)),
     (work_checks.builders_build_their_example, (TopologyBuilder,)),
+    (work_checks.topologies_come_back, (TopologyWriter,)),
     (work_checks.commands_are_click_commands, (Command,)),
     (work_checks.work_is_silent, _WORKERS),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import click
@@ -13,16 +14,21 @@ import numpy.typing as npt
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Contributions
 from hub_core.model.columns import Int64Array
+from hub_core.model.diagnostics import HubError
 from hub_core.network.topology import Topology
 from hub_core.pipeline.topology_input import parse_topology, read_topology
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
+from hub_core.plugin_api.artifacts import WriteResult
 from hub_core.plugin_api.check import Check, CheckReport, CheckRequest, Subject
 from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.executor import ExecutionResult, Executor
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.references import resolve
 from hub_core.plugin_api.simulator import SimulationResult, Simulator
+from hub_core.plugin_api.sources import Source
 from hub_core.plugin_api.topology_builder import TopologyBuilder
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.testing.checked_plugin import CheckedPlugin, Skip, call, title
 from hub_core.testing.isolation import output_of
 from hub_core.testing.sampled_work import (
@@ -37,6 +43,7 @@ from hub_core.testing.sampled_work import (
 from hub_core.testing.samples import all_samples
 from hub_core.verification import verify
 
+_NETWORKS = ("ring:4", "switch:4", "ring:2*switch:2", "mesh:2x3?bandwidth=1GB/s&latency=3us")
 _TOPOLOGY_COLUMNS = ("source", "destination", "bandwidth_bytes_per_s", "latency_s", "plane")
 
 _Place = tuple[int, int]
@@ -109,6 +116,47 @@ def builders_build_their_example(subject: CheckedPlugin) -> Iterator[str]:
             yield f"{title(builder)}: the example {builder.example!r} is named {one.name!r}"
         if not _are_equal(one, other):
             yield f"{title(builder)}: {builder.example} built twice differs"
+
+
+def topologies_come_back(subject: CheckedPlugin) -> Iterator[str | Skip]:
+    """What a topology writer writes has the same nodes and links when it is read back.
+
+    Losses may say otherwise.
+    """
+    for writer in subject.offers(TopologyWriter):
+        written = 0
+        for text in _NETWORKS:
+            topology = parse_topology(text)
+            try:
+                result = call(writer, topology)
+            except HubError:
+                # A format need not hold every network.
+                continue
+            written += 1
+            problem = _topology_problem(subject, writer, topology, result)
+            if problem:
+                yield f"{title(writer)}, {text}: {problem}"
+        if not written:
+            yield Skip(f"{title(writer)} refuses every network of the kit")
+
+
+def _topology_problem(
+    subject: CheckedPlugin, writer: TopologyWriter, topology: Topology, result: object
+) -> str | None:
+    """What is wrong with the file of a network, or None."""
+    if not isinstance(result, WriteResult):
+        return f"returned {type(result).__name__}, expected WriteResult"
+    artifacts = list(result.artifacts)
+    if [artifact.name for artifact in artifacts] != [""]:
+        return "one artifact without a name was expected"
+    readers = [found.offer for found in subject.registry.all(TopologyReader)]
+    reader = next((offer for offer in readers if offer.name == writer.name), None)
+    if reader is None or result.losses:
+        return None
+    suffix = writer.format.suffixes[0] if writer.format.suffixes else ""
+    back = call(reader, Source.of_bytes(f"sample{suffix}", artifacts[0].content()))
+    is_same = isinstance(back, Topology) and _are_equal(_sorted(back), _sorted(topology))
+    return None if is_same else "read back it is another network, and no loss says so"
 
 
 def commands_are_click_commands(subject: CheckedPlugin) -> Iterator[str]:
@@ -252,6 +300,15 @@ def _check_request(check: Check) -> CheckRequest | None:
     if check.subject is Subject.INSTALLATION:
         return CheckRequest("installation", environment=dict(os.environ))
     return None
+
+
+def _sorted(topology: Topology) -> Topology:
+    """The network with its links in the order of their values."""
+    columns = {name: getattr(topology, name) for name in _TOPOLOGY_COLUMNS}
+    # To the digits that count for times.
+    columns["latency_s"] = topology.latency_ns / 1e9
+    order = np.lexsort(tuple(columns.values()))
+    return replace(topology, **{name: column[order] for name, column in columns.items()})
 
 
 def _are_equal(one: Topology, other: Topology) -> bool:

@@ -210,3 +210,13 @@ def test_file_that_cannot_be_opened_tells_no_folder(bundle: Path) -> None:
     (bundle / "a.json").symlink_to("nowhere")
     os.mkfifo(bundle / "b.json")
     assert _open(bundle, SETS, TOLD).layout is Layout.FOLDER
+
+
+def test_set_in_a_folder_of_too_many_files_is_read_alone(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_FOLDER_FILES", 2)
+    heard: list[Diagnostic] = []
+    opened = open_input(str(bundle / "ring"), (SETS, TOLD), heard.append)
+    assert opened.layout is Layout.PREFIX
+    assert "holds more than 2 files, and is not looked at" in heard[0].message

@@ -403,6 +403,44 @@ def build(text):
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
+        ("return WriteResult([Artifact('', lambda: b'0 1')])", "another network, and no loss"),
+        ("return WriteResult([Artifact('', lambda: b'0 1')], [Loss('l', 'w', 'c')])", None),
+        ("return WriteResult([Artifact('x', lambda: b'0 1')])", "one artifact without a name"),
+        ("return 1", "returned int, expected WriteResult"),
+    ],
+)
+def test_topology_writer_that_loses_a_link_is_found(
+    make_plugin: MakePlugin, body: str, problem: str | None
+) -> None:
+    code = f"""
+from hub_core.model import Loss
+from hub_core.network import Links
+from hub_core.plugin_api import TopologyReader, TopologyWriter
+import numpy as np
+
+ENDS = Format("ends", "ends of links", (".ends",))
+
+@hookimpl
+def collhub_topologies():
+    read, write = f"{{__name__}}:read", f"{{__name__}}:write"
+    return [TopologyReader(ENDS, read), TopologyWriter(ENDS, write)]
+
+def read(source, options):
+    one = np.zeros(1, np.int64)
+    return Links.uniform(one, one + 1, 1e9, 1e-6).topology(source.name, 2, 2)
+
+def write(topology, options):
+    {body}
+"""
+    make_plugin("subject", code)
+    result = _result("subject", "topologies-come-back")
+    assert (result.verdict is Verdict.FAILED) == (problem is not None)
+    assert problem is None or problem in result.details[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
         ("def act(): pass", "is function, no click command"),
         ("@click.command()\ndef act(): pass", "command act has no help"),
     ],

@@ -141,8 +141,8 @@ def integer(attributes: dict, name: str) -> int:
 def algorithm(prefix: str, ranks: int, kind: str) -> list[list[dict]]:
     """The traces of all positions, held against the contract of custom algorithms."""
     traces = [trace(Path(f"{prefix}.{rank}.et")) for rank in range(ranks)]
-    folder = Path(prefix).parent
-    require(len(list(folder.iterdir())) == ranks, "there are other files beside the traces")
+    beside = list(Path(prefix).parent.glob(f"{Path(prefix).name}.*"))
+    require(len(beside) == ranks, "there are other files beside the traces")
     tags = {SEND: set(), RECV: set()}
     for rank, nodes in enumerate(traces):
         seen: set[int] = set()
@@ -210,8 +210,18 @@ def delay(dimensions: list, source: int, destination: int, size: int, aware: boo
     raise AssertionError
 
 
+def per_node(path: Path) -> dict[int, str]:
+    """The YAML map of workload nodes to algorithms."""
+    found = {}
+    for line in path.read_text().splitlines():
+        match = re.fullmatch(r"(\d+): (\S+)", line)
+        require(match, f"per-node: {line}")
+        found[int(match[1])] = match[2]
+    return found
+
+
 def finishing_times(
-    traces: list, members: list[int], dimensions: list, aware: bool
+    traces: list, members: list[int], dimensions: list, aware: bool, starts: list[int]
 ) -> list[int | None]:
     """Longest paths: a SEND ends on arrival, a RECV when it is posted and its message is there."""
     ends: dict[tuple, int] = {}
@@ -224,7 +234,8 @@ def finishing_times(
                 name = (rank, entry["id"])
                 if name in ends or any((rank, parent) not in ends for parent in entry["deps"]):
                     continue
-                start = max((ends[rank, parent] for parent in entry["deps"]), default=0)
+                begin = starts[rank]
+                start = max((ends[rank, parent] for parent in entry["deps"]), default=begin)
                 if entry["type"] == COMP:
                     ends[name] = start + (1000 * entry["duration"] or 1)
                 elif entry["type"] == SEND:
@@ -272,31 +283,44 @@ def run(options: dict[str, str], aware: bool) -> list[int | None]:
         trace(Path(f"{options['workload-configuration']}.{rank}.et")) for rank in range(npus)
     ]
     finish: list[int | None] = [1] * npus
-    started: set[str] = set()
+    overrides = {}
+    if "per-node-custom-implementation" in system:
+        overrides = per_node(Path(system.pop("per-node-custom-implementation")))
+    cached: dict[str, str] = {}
+    used: set[str] = set()
     for rank, nodes in enumerate(workloads):
-        require(len(nodes) == 1, "one workload node")
-        (entry,) = nodes
-        require(entry["attributes"].get("is_cpu_op") == 0, "is_cpu_op")
-        if entry["type"] == COMP:
-            require(entry["duration"] == 0, "idle")
+        if nodes[0]["type"] == COMP:
+            require(len(nodes) == 1 and nodes[0]["duration"] == 0, "idle")
+            require(nodes[0]["attributes"].get("is_cpu_op") == 0, "is_cpu_op")
             continue
-        require(entry["type"] == COLL, "type of the workload node")
-        require(integer(entry["attributes"], "comm_size") > 0, "comm_size")
-        group = entry["attributes"].get("pg_name", b"0").decode()
-        require(group == "0" or group in groups, f"communicator group {group} not found")
-        members = list(range(npus)) if group == "0" else groups[group]
-        require(rank in members, "a rank runs a collective of a group that it is not in")
-        if group in started:
-            continue
-        started.add(group)
-        key = f"{IMPLEMENTATIONS[integer(entry['attributes'], 'comm_type')]}-implementation-custom"
-        prefixes = system.pop(key, None)
-        require(prefixes and len(prefixes) == 1, "No collective implementation found")
-        traces = algorithm(prefixes[0], len(members), dimensions[0][0])
-        for npu, time in zip(
-            members, finishing_times(traces, members, dimensions, aware), strict=True
-        ):
-            finish[npu] = time
+        for number, entry in enumerate(nodes):
+            require(entry["attributes"].get("is_cpu_op") == 0, "is_cpu_op")
+            require(entry["type"] == COLL, "type of the workload node")
+            require(entry["id"] == number, "id of the workload node")
+            require(entry["deps"] == ([number - 1] if number else []), "one after the other")
+            require(integer(entry["attributes"], "comm_size") > 0, "comm_size")
+            group = entry["attributes"].get("pg_name", b"0").decode()
+            require(group == "0" or group in groups, f"communicator group {group} not found")
+            members = list(range(npus)) if group == "0" else groups[group]
+            require(rank in members, "a rank runs a collective of a group that it is not in")
+            # All members of a collective are timed with the first of them.
+            if rank != members[0]:
+                continue
+            kind = IMPLEMENTATIONS[integer(entry["attributes"], "comm_type")]
+            key = f"{kind}-implementation-custom"
+            used.add(key)
+            by_kind = system.get(key)
+            require(by_kind and len(by_kind) == 1, "No collective implementation found")
+            prefix = overrides.get(entry["id"], by_kind[0])
+            if group != "0":
+                prefix = cached.setdefault(kind, prefix)
+            traces = algorithm(prefix, len(members), dimensions[0][0])
+            starts = [(finish[npu] or 0) if number else 0 for npu in members]
+            times = finishing_times(traces, members, dimensions, aware, starts)
+            for npu, time in zip(members, times, strict=True):
+                finish[npu] = time
+    for key in used:
+        del system[key]
     require(not system, f"system: unknown keys {list(system)}")
     return finish
 

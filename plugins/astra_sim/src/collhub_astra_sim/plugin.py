@@ -14,6 +14,7 @@ from collhub_astra_sim.options import (
 )
 from hub_core.plugin_api import (
     Check,
+    Command,
     Format,
     FormatReader,
     FormatWriter,
@@ -73,9 +74,7 @@ NETWORK_YAML = TopologyReader(
     samples="collhub_astra_sim.networks.network_yaml:samples",
 )
 
-_NS3 = Format(
-    "ns3", "topology of ASTRA-sim's ns-3 backend, also SimAI's", (".txt",), signatures.NS3
-)
+_NS3 = Format("ns3", "network of ASTRA-sim's ns-3 backend, or SimAI's", (".txt",), signatures.NS3)
 _HTSIM = Format("htsim", "fat tree for htsim, also ASTRA-sim's", (".topo",), signatures.HTSIM)
 _NETWORKS = "collhub_astra_sim.networks"
 
@@ -84,6 +83,12 @@ CABLES: Sequence[TopologyReader | TopologyWriter] = (
     TopologyWriter(_NS3, f"{_NETWORKS}.ns3_write:write"),
     TopologyReader(_HTSIM, f"{_NETWORKS}.htsim_read:read", samples=f"{_NETWORKS}.samples:htsim"),
     TopologyWriter(_HTSIM, f"{_NETWORKS}.htsim_write:write"),
+)
+
+SEVERAL = Command(
+    "astra-sim",
+    "Write several algorithms and sizes as one folder for ASTRA-sim.",
+    "collhub_astra_sim.folders.command:astra_sim",
 )
 
 BINARY = Check(
@@ -124,3 +129,9 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
 def collhub_checks() -> Sequence[Check]:
     """Describe the check of the binary, and what compiles the kernels beforehand."""
     return [BINARY, KERNELS]
+
+
+@hookimpl
+def collhub_commands() -> Sequence[Command]:
+    """Describe the command that writes several algorithms."""
+    return [SEVERAL]

@@ -21,8 +21,6 @@ CORPUS = Path(__file__).resolve().parents[5] / "shared" / "corpus" / "chakra"
 # message of 128 KiB takes two hops of 2941 ns, 14 follow one another, and 7 reductions take 1 ns.
 EVERY_SECOND = tuple(range(0, 16, 2))
 GROUP_NS = 82355
-# The same ring on NPUs 0 to 7, whose last message goes back over all links.
-FIRST_NPUS_NS = 288225
 
 
 @pytest.fixture
@@ -84,6 +82,11 @@ def test_other_network_and_size_go_before_those_of_the_folder(grouped, collhub):
     report = simulated(collhub, grouped, "--topology", topology, "--size", "2MiB")
     # 14 messages of 256 KiB of 5382 ns, and 7 reductions.
     assert (report["time_ns"], report["topology"]) == (14 * 5382 + 7, topology)
+
+
+def test_group_of_a_folder_is_run_by_the_real_simulator_too(grouped, collhub, aware):
+    backend = ("--backend", "astra-sim", "-O", f"binary={aware}")
+    assert simulated(collhub, grouped, *backend)["time_ns"] == GROUP_NS
 
 
 def test_network_without_the_npus_of_the_group_is_refused(grouped, collhub):
@@ -187,6 +190,16 @@ KEY = '"all-reduce-implementation-custom"'
 def test_folder_that_contradicts_itself_is_refused(grouped, file, text, says):
     with pytest.raises(InputError, match=says):
         hub_core.read(spoilt(grouped, file, text))
+
+
+def test_traces_beside_a_configuration_of_others_are_read_with_a_warning(
+    grouped, tmp_path, collhub
+):
+    (grouped / "work").mkdir()
+    hub_core.write(ring_all_reduce(8), grouped / "work" / "mine")
+    spoilt(grouped, "system.json", f'{{{KEY}: ["traces/other"]}}')
+    code, _, err = collhub("verify", grouped / "work" / "mine")
+    assert (code, "are read without size, network and groups" in err) == (0, True)
 
 
 def test_folder_without_network_is_verified_but_not_simulated(grouped, collhub):

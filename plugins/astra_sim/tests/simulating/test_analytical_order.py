@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from collhub_astra_sim.simulating.analytical import simulate_nodes
+from spec_simulator import SpecSimulator
 from trace_graphs import Graph, equal_sends
 
 from hub_core import parse_topology
@@ -73,3 +74,25 @@ def test_a_delivered_message_frees_its_sender_before_its_receiver() -> None:
     table = graph.table()
     ends = simulate_nodes(table, parse_topology("switch:3")).end_ns[table.rank_indptr[2] :]
     assert ends[from_0] < ends[from_1]
+
+
+def test_events_of_times_that_share_a_place_keep_their_order() -> None:
+    """Times that differ by 128 us share a place among the recent ones, 128000 being 125 * 1024.
+
+    So every event drives the bucket of the one before out, and one time has several buckets.
+    """
+    senders = 12
+    graph = Graph(senders + 1)
+    for rank in range(senders):
+        ready = graph.comp(rank, 1 if rank % 2 else 129)
+        graph.send(rank, senders, 1 << 16, rank, [ready])
+        graph.recv(senders, rank, 1 << 16, rank)
+    topology = parse_topology(f"switch:{senders + 1}?bandwidth=50GiB/s")
+    links = {
+        (link.source, link.destination): (50 * 2**30 / 1e9, 500.0) for link in topology.links()
+    }
+    plain = SpecSimulator(graph, links, lambda a, b: [a, senders + 1, b]).run()
+    finish = list(simulate_nodes(graph.table(), topology).rank_finish_ns)
+    assert finish == plain
+    # The senders of a time stand in line at the last link in the order of their numbers.
+    assert finish[1:senders:2] == sorted(finish[1:senders:2])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from collhub_astra_sim.folders.found_files import FolderFiles
+from collhub_astra_sim.folders.found_files import LONGEST_TEXT, FolderFiles
 from collhub_astra_sim.folders.run_script import GROUPS, SYSTEM, WORKLOAD
 from collhub_astra_sim.folders.workload_traces import (
     ALL_RANKS_GROUPS,
@@ -16,6 +16,7 @@ from collhub_astra_sim.folders.workload_traces import (
 )
 from hub_core import NodeType, chakra_messages
 from hub_core.model import CollectiveKind
+from hub_core.plugin_api import SourcePart
 
 
 @dataclass(slots=True)
@@ -108,20 +109,11 @@ class _Uses:
         if part is None:
             message = f"{PER_NODE_KEY} names no file of the folder"
             raise self._files.error(message, file=self._file)
-        # Imported here, as most folders have none.
-        import yaml
-
-        try:
-            pairs = yaml.safe_load(part.load())
-        except (yaml.YAMLError, ValueError, RecursionError):
-            pairs = None
-        is_map = isinstance(pairs, dict) and all(
-            type(node) is int and isinstance(prefix, str) for node, prefix in pairs.items()
-        )
-        if not is_map:
+        pairs = _pairs(part)
+        if not pairs or not all(_is_node(node) for node in pairs):
             message = f"{part.name} is no YAML map of workload nodes to prefixes"
             raise self._files.error(message, "write for example 0: traces/ring", self._file)
-        return {node: self._set_at(prefix) for node, prefix in pairs.items()}
+        return {int(node): self._set_at(prefix) for node, prefix in pairs.items()}
 
     def _set_at(self, stated: str) -> str:
         found = self._files.set_at(stated)
@@ -129,6 +121,29 @@ class _Uses:
             message = f"the traces {stated[:200]!r} that it names are not in the folder"
             raise self._files.error(message, "name the folder that holds them, too", self._file)
         return found
+
+
+def _pairs(part: SourcePart) -> dict[str, str]:
+    """The keys and values of a YAML map of scalars, as text; empty for everything else."""
+    # Imported here, as most folders have none.
+    import yaml
+
+    if part.size is not None and part.size > LONGEST_TEXT:
+        return {}
+    try:
+        # Nodes instead of values: a merge key of a few lines makes values without end.
+        root = yaml.compose(part.load(), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    entries = root.value if isinstance(root, yaml.MappingNode) else []
+    if not all(isinstance(node, yaml.ScalarNode) for entry in entries for node in entry):
+        return {}
+    return {key.value: value.value for key, value in entries}
+
+
+def _is_node(text: str) -> bool:
+    """Whether a text is the number of a node, which has 64 bits."""
+    return text.isascii() and text.isdecimal() and len(text) < 20
 
 
 def configuration_of(files: FolderFiles, workload: str | None = None) -> FolderConfiguration:

@@ -15,6 +15,7 @@ from collhub_astra_sim.folders.run_script import (
     GROUPS,
     MEMORY,
     NETWORK,
+    PER_NODE,
     SCRIPT,
     SYSTEM,
     WORKLOAD,
@@ -23,6 +24,7 @@ from collhub_astra_sim.folders.run_script import (
 from collhub_astra_sim.folders.workload_traces import (
     COLLECTIVE_KEYS,
     GROUP,
+    PER_NODE_KEY,
     collective_workload,
     idle_workload,
 )
@@ -33,40 +35,53 @@ from hub_core.plugin_api import Artifact, WriteResult
 
 
 @dataclass(frozen=True, slots=True)
-class AstraFolder:
-    """Contents of a folder.
+class FolderProgram:
+    """One algorithm of a folder.
 
-    `collective_bytes`: the size that the traces are written for. `run_as`: the collective under
-    which ASTRA-sim knows the algorithm. `comm_size`: bytes in its workload node. `traces`: of the
-    algorithm. `losses`: of traces and folder together.
+    `collective_bytes`: the size that its traces are written for. `run_as`: the collective under
+    which ASTRA-sim knows it. `comm_size`: bytes in its workload node.
     """
 
     name: str
     collective_bytes: int
     run_as: CollectiveKind
     comm_size: int
+    traces: WriteResult
+
+    @property
+    def trace_prefix(self) -> str:
+        """The prefix of its traces in the folder."""
+        return f"traces/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AstraFolder:
+    """Contents of a folder.
+
+    `programs`: the algorithms, which run one after the other. `losses`: of traces and folder
+    together.
+    """
+
+    programs: tuple[FolderProgram, ...]
     placement: WorldPlacement
     network: AstraNetwork
     is_congestion_aware: bool
-    traces: WriteResult
     losses: tuple[Loss, ...]
 
     def artifacts(self) -> Iterator[Artifact]:
-        """All files, in a fixed order; the algorithm's traces one by one."""
-        for trace in self.traces.artifacts:
-            yield Artifact(f"{self._trace_prefix}{trace.name}", trace.content)
+        """All files, in a fixed order; traces one by one."""
+        for program in self.programs:
+            for trace in program.traces.artifacts:
+                yield Artifact(f"{program.trace_prefix}{trace.name}", trace.content)
         yield from self._workloads()
         for name, text in self._texts().items():
             content = _constant(text.encode("ascii"))
             yield Artifact(name, content, executable=name == SCRIPT)
 
     def _workloads(self) -> Iterator[Artifact]:
-        """A trace for every NPU: the collective for members, idle work for others."""
-        member = collective_workload(
-            self.run_as,
-            self.comm_size,
-            in_group=self.placement.is_part,
-        )
+        """A trace for every NPU: the collectives for members, idle work for others."""
+        collectives = [(program.run_as, program.comm_size) for program in self.programs]
+        member = collective_workload(collectives, in_group=self.placement.is_part)
         idle = idle_workload()
         members = frozenset(self.placement.members)
         for npu in range(self.placement.npus):
@@ -80,6 +95,9 @@ class AstraFolder:
             NETWORK: network_text(self.network.dimensions),
             MEMORY: _json({"memory-type": "NO_MEMORY_EXPANSION"}),
         }
+        if self._has_several:
+            nodes = enumerate(self.programs)
+            texts[PER_NODE] = "".join(f"{node}: {one.trace_prefix}\n" for node, one in nodes)
         if self.placement.is_part:
             texts[GROUPS] = _json({GROUP: list(self.placement.members)})
         texts[SCRIPT] = self._script()
@@ -87,21 +105,28 @@ class AstraFolder:
 
     def _system(self) -> dict[str, object]:
         """The system configuration, which names the algorithm for its collective."""
-        return {
+        system: dict[str, object] = {
             # Where it is absent, the simulator reads a variable that nobody has set.
             "scheduling-policy": "FIFO",
             # With any other number no rank ever finishes a custom algorithm.
             "preferred-dataset-splits": 1,
-            # A list of exactly one prefix: on anything else the simulator aborts.
-            COLLECTIVE_KEYS[self.run_as]: [self._trace_prefix],
         }
+        for program in self.programs:
+            # A list of exactly one prefix: on anything else the simulator aborts.
+            system.setdefault(COLLECTIVE_KEYS[program.run_as], [program.trace_prefix])
+        if self._has_several:
+            system[PER_NODE_KEY] = PER_NODE
+        return system
 
     def _script(self) -> str:
         ranks = len(self.placement.members)
-        what = f"{self.name}: {self.run_as} of {self.collective_bytes} bytes on {ranks} ranks"
+        what = [
+            f"{one.name}: {one.run_as} of {one.collective_bytes} bytes on {ranks} ranks"
+            for one in self.programs
+        ]
         return script(
             self.placement.npus,
-            self._trace_prefix,
+            [program.trace_prefix for program in self.programs],
             ranks,
             what,
             is_congestion_aware=self.is_congestion_aware,
@@ -109,8 +134,8 @@ class AstraFolder:
         )
 
     @property
-    def _trace_prefix(self) -> str:
-        return f"traces/{self.name}"
+    def _has_several(self) -> bool:
+        return len(self.programs) > 1
 
 
 def _json(value: object) -> str:

@@ -15,6 +15,7 @@ from hub_core.plugin_api import Source, SourcePart
 LONGEST_TEXT = 1 << 20
 """Bytes of a configuration; longer files are taken for something else."""
 
+_MOST_TEXTS = 64
 _RANK_FILE = re.compile(r"(?P<prefix>.+)\.(?P<rank>0|[1-9][0-9]{0,6})\.et\Z", re.DOTALL)
 
 
@@ -66,10 +67,15 @@ class FolderFiles:
         return _matching(stated, list(self.sets))
 
     def texts(self, *suffixes: str) -> Iterator[tuple[str, bytes]]:
-        """(path in the folder, content) of the short files with one of these suffixes."""
-        for name, part in self.files.items():
-            is_short = part.size is None or part.size <= LONGEST_TEXT
-            if name.endswith(suffixes) and is_short and part.size != 0:
+        """(path in the folder, content) of short files with one of these suffixes.
+
+        The first ones alone, those least deep before all others.
+        """
+        named = [name for name in self.files if name.endswith(suffixes)]
+        named.sort(key=lambda name: (name.count("/"), name))
+        for name in named[:_MOST_TEXTS]:
+            part = self.files[name]
+            if part.size is None or 0 < part.size <= LONGEST_TEXT:
                 yield name, part.load()
 
     def objects(self) -> Iterator[tuple[str, dict[str, object]]]:

@@ -18,14 +18,22 @@ from hub_core.network import link_times_ns
 
 
 def own_losses(
-    algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, options: AstraFolderOptions
+    algorithm: Algorithm,
+    nodes: NodeTable,
+    network: AstraNetwork,
+    options: AstraFolderOptions,
+    *,
+    is_first: bool,
 ) -> tuple[Loss, ...]:
-    """All losses that the folder adds to those of its traces."""
+    """All losses that the folder adds to those of its traces.
+
+    `is_first`: whether it starts at time 0.
+    """
     is_congestion_aware = options.network == CONGESTION_AWARE
     found = (
         _collective_loss(algorithm),
         _unread_sizes(options),
-        _instant_messages(algorithm, nodes, network, is_congestion_aware),
+        _instant_messages(algorithm, nodes, network, is_congestion_aware) if is_first else None,
     )
     return tuple(loss for loss in found if loss is not None)
 

@@ -15,7 +15,7 @@ from collhub_astra_sim.folders.run_script import BINARY_NAMES, NETWORK, SCRIPT
 from collhub_astra_sim.networks import network_yaml, signatures
 from collhub_astra_sim.options import AstraFolderReadOptions
 from hub_core import chakra_algorithm
-from hub_core.model import Algorithm, Diagnostic, Location, Severity, placed
+from hub_core.model import Algorithm, Diagnostic, InputError, Location, Severity, placed
 from hub_core.network import Topology
 from hub_core.plugin_api import NoOptions, Source
 
@@ -28,9 +28,13 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     """
     files = FolderFiles.of(source)
     named = files.chosen_prefix
-    configuration = configuration_of(files, options.workload)
-    if named is not None and named not in configuration.algorithms:
-        return _traces(files, named, options)
+    if named is None:
+        configuration = configuration_of(files, options.workload)
+    else:
+        beside = _configuration_beside(files, options)
+        if beside is None or named not in beside.algorithms:
+            return _traces(files, named, options)
+        configuration = beside
     used = _chosen(files, configuration, named, options.algorithm)
     algorithm = _traces(files, used.prefix, options)
     if algorithm.collective_bytes is None and used.comm_size is not None:
@@ -54,6 +58,20 @@ def read_network(source: Source, options: NoOptions) -> Topology:
         raise files.error(message, "name the network with --topology")
     part = files.files[found[0]]
     return network_yaml.read(Source(part.name, (part,), source.report), options)
+
+
+def _configuration_beside(
+    files: FolderFiles, options: AstraFolderReadOptions
+) -> FolderConfiguration | None:
+    """What the folder around traces says; None, with a warning, where that makes no sense."""
+    try:
+        return configuration_of(files, options.workload)
+    except InputError as error:
+        # What stands beside the traces may have nothing to do with them.
+        found = error.diagnostics[0]
+        message = f"{found.message}; the traces are read without size, network and groups"
+        files.source.report(replace(found, message=message, severity=Severity.WARNING))
+        return None
 
 
 def _note_backend(files: FolderFiles) -> None:

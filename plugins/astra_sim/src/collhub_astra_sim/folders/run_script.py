@@ -5,12 +5,15 @@ The script tells whether the run went well, which the simulator's own exit statu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 WORKLOAD = "workload"
 SYSTEM = "system.json"
 NETWORK = "network.yml"
 MEMORY = "memory.json"
 # The simulator takes a path that holds the word "empty" for no file at all.
 GROUPS = "groups.json"
+PER_NODE = "algorithms.yml"
 SCRIPT = "run.sh"
 BINARY_NAMES = {
     True: "AstraSim_Analytical_Congestion_Aware",
@@ -43,23 +46,22 @@ def handles_needed(npus: int) -> int:
 
 def script(
     npus: int,
-    trace_prefix: str,
+    trace_prefixes: Sequence[str],
     num_ranks: int,
-    what: str,
+    what: Sequence[str],
     *,
     is_congestion_aware: bool,
     has_groups: bool,
 ) -> str:
-    """The POSIX shell script; `what` says what is simulated.
+    """The POSIX shell script; the lines of `what` say what is simulated.
 
     It ends with 0 only where all ranks finished: the simulator ends with 0 when ranks hang.
     """
     values = {
-        "@WHAT@": what,
+        "@WHAT@": "".join(f"# {line}.\n" for line in what),
         "@NAME@": BINARY_NAMES[is_congestion_aware],
         "@NPUS@": str(npus),
-        "@RANKS@": str(num_ranks),
-        "@PREFIX@": trace_prefix,
+        "@CHECKS@": "\n".join(f"check {prefix} {num_ranks}" for prefix in trace_prefixes),
         "@HANDLES@": str(handles_needed(npus)),
         "@OPTIONS@": " \\\n    ".join(arguments(has_groups=has_groups)),
     }
@@ -71,7 +73,7 @@ def script(
 
 # A backslash at the end of a line joins it with the next one, a doubled one stays in the script.
 _SCRIPT = """#!/bin/sh
-# @WHAT@.
+@WHAT@\
 # Run ASTRA-sim on this folder:  ASTRA_SIM_BIN=.../@NAME@ ./run.sh [more options]
 # The exit status is 0 only if every rank finished; \
 the simulator itself ends with 0 when ranks hang.
@@ -103,7 +105,7 @@ fail "$1.$rank.et is missing, empty or read-only"
     done
 }
 check workload @NPUS@
-check @PREFIX@ @RANKS@
+@CHECKS@
 
 handles=$(ulimit -n)
 if [ "$handles" != unlimited ] && [ "$handles" -lt @HANDLES@ ]; then

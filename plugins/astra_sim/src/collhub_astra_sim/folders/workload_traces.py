@@ -1,9 +1,11 @@
 """The workload traces of a folder: what every NPU of the world does.
 
-One collective node for each member of the group, idle work for the others.
+Collective nodes for each member of the group, idle work for the others.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from hub_core import NodeType, chakra_record
 from hub_core.model import CollectiveKind
@@ -30,17 +32,33 @@ PER_NODE_KEY = "per-node-custom-implementation"
 """Key of the system JSON that names a YAML map of workload nodes to algorithms; it goes first."""
 
 
-def collective_workload(kind: CollectiveKind, comm_size: int, *, in_group: bool) -> bytes:
-    """The trace of a rank that takes part: one COMM_COLL_NODE of a `kind` in `COLLECTIVE_KEYS`."""
-    attributes: list[dict[str, object]] = [
-        {"name": "is_cpu_op", "bool_val": False},
-        {"name": "comm_type", "int64_val": COMM_TYPES[kind]},
-        {"name": "comm_size", "int64_val": comm_size},
-    ]
-    # Without a group's name the node is one of all ranks.
-    if in_group:
-        attributes.append({"name": "pg_name", "string_val": GROUP})
-    return _trace(name=str(kind), type=int(NodeType.COMM_COLL), attr=attributes)
+def collective_workload(
+    collectives: Sequence[tuple[CollectiveKind, int]], *, in_group: bool
+) -> bytes:
+    """The trace of a rank that takes part: one COMM_COLL_NODE a collective, one after the other.
+
+    `collectives`: kind, in `COLLECTIVE_KEYS`, and comm_size of each; node i is collective i.
+    """
+    nodes = []
+    for number, (kind, comm_size) in enumerate(collectives):
+        attributes: list[dict[str, object]] = [
+            {"name": "is_cpu_op", "bool_val": False},
+            {"name": "comm_type", "int64_val": COMM_TYPES[kind]},
+            {"name": "comm_size", "int64_val": comm_size},
+        ]
+        # Without a group's name the node is one of all ranks.
+        if in_group:
+            attributes.append({"name": "pg_name", "string_val": GROUP})
+        nodes.append(
+            {
+                "id": number,
+                "name": str(kind),
+                "type": int(NodeType.COMM_COLL),
+                "data_deps": [number - 1] if number else [],
+                "attr": attributes,
+            }
+        )
+    return _trace(nodes)
 
 
 def idle_workload() -> bytes:
@@ -51,10 +69,10 @@ def idle_workload() -> bytes:
         {"name": "num_ops", "int64_val": 1},
         {"name": "tensor_size", "uint64_val": 1},
     ]
-    return _trace(name="idle", type=int(NodeType.COMP), attr=attributes)
+    return _trace([{"name": "idle", "type": int(NodeType.COMP), "attr": attributes}])
 
 
-def _trace(**node: object) -> bytes:
-    """A trace of one node."""
+def _trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
+    """A trace of these nodes."""
     metadata = chakra_record("GlobalMetadata", version=_VERSION)
-    return metadata + chakra_record("Node", **node)
+    return metadata + b"".join(chakra_record("Node", **node) for node in nodes)

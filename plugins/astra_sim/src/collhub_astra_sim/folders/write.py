@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from collhub_astra_sim.fixed_size import check_size
-from collhub_astra_sim.folders.folder import AstraFolder
+from collhub_astra_sim.folders.folder import AstraFolder, FolderProgram
 from collhub_astra_sim.folders.losses import location_of, own_losses
 from collhub_astra_sim.folders.placement import WorldPlacement, world_placement
 from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
@@ -19,7 +20,6 @@ from hub_core import (
     NodeType,
     chakra_bytes,
     chakra_nodes,
-    chakra_traces,
     parse_topology,
 )
 from hub_core.model import (
@@ -28,6 +28,7 @@ from hub_core.model import (
     CollectiveKind,
     InputError,
     Int64Array,
+    Loss,
     UsageError,
     format_bytes,
     group_of_entry,
@@ -43,6 +44,15 @@ _TAG_LIMIT = 500_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+@dataclass(frozen=True, slots=True)
+class NamedAlgorithm:
+    """An algorithm for a folder, the name of its traces, and the size that they are for."""
+
+    name: str
+    algorithm: Algorithm
+    collective_bytes: int
+
+
 def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
     """Writer of the format `astra-sim`.
 
@@ -53,7 +63,7 @@ def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
     if options.size is not None or algorithm.collective_bytes is not None:
         return WriteResult(folder.artifacts(), folder.losses)
     # A folder is of one size, as nobody would guess: it and its traces state the default.
-    size = format_bytes(folder.collective_bytes)
+    size = format_bytes(folder.programs[0].collective_bytes)
     note = f"written for {size}, as no size was stated; -O size=... states one"
     return WriteResult(folder.artifacts(), folder.losses, ("collective_bytes",), (note,))
 
@@ -66,32 +76,74 @@ def folder_of(
     Without one, the world is fully connected by links of 50 GiB/s and 500 ns. Raises as `write`.
     """
     size = options.size or algorithm.collective_bytes or chakra_bytes(algorithm)
-    check_size(algorithm, size)
-    kind = algorithm.collective.kind
-    name = _name(options, kind)
-    is_congestion_aware = options.network == CONGESTION_AWARE
-    placement = world_placement(algorithm, topology, options)
-    nodes = chakra_nodes(algorithm, size)
-    _check_messages(nodes, algorithm)
-    network = _network(topology, placement, nodes, is_congestion_aware)
-    traces = chakra_traces(placed(algorithm, placement.members), replace(options, size=size))
-    losses = own_losses(algorithm, nodes, network, options)
+    name = options.name or str(algorithm.collective.kind)
+    return folder_of_several([NamedAlgorithm(name, algorithm, size)], topology, options)
+
+
+def folder_of_several(
+    named: Sequence[NamedAlgorithm], topology: Topology | None, options: AstraFolderOptions
+) -> AstraFolder:
+    """The folder for algorithms of equally many ranks, which run one after the other.
+
+    `name` and `size` of the options take no part. Raises as `write`.
+    """
+    placement = world_placement(named[0].algorithm, topology, options)
+    programs: list[FolderProgram] = []
+    networks = []
+    losses: list[Loss] = []
+    for one in named:
+        check_size(one.algorithm, one.collective_bytes)
+        nodes = chakra_nodes(one.algorithm, one.collective_bytes)
+        _check_messages(nodes, one.algorithm)
+        network = _network(topology, placement, nodes, options.network == CONGESTION_AWARE)
+        program = _program(one, placement, options)
+        own = own_losses(one.algorithm, nodes, network, options, is_first=not programs)
+        losses += [*program.traces.losses, *network.losses, *own]
+        programs.append(program)
+        networks.append(network)
+    _check_types(programs, placement)
+    # Of several algorithms, some may need a network and others leave it open.
+    if len({network.dimensions for network in networks}) > 1:
+        message = "the algorithms need different networks of ASTRA-sim"
+        raise UsageError(message, cure="write a folder for each")
     return AstraFolder(
-        name,
-        size,
-        kind if kind in COLLECTIVE_KEYS else CollectiveKind.ALL_REDUCE,
-        _comm_size(algorithm, size, options),
+        tuple(programs),
         placement,
-        network,
-        is_congestion_aware,
-        traces,
-        (*traces.losses, *network.losses, *losses),
+        networks[0],
+        options.network == CONGESTION_AWARE,
+        tuple(dict.fromkeys(losses)),
     )
 
 
-def _name(options: AstraFolderOptions, kind: CollectiveKind) -> str:
-    """The name of the traces, which becomes a part of paths. Raises `UsageError`."""
-    name = options.name or str(kind)
+def _check_types(programs: Sequence[FolderProgram], placement: WorldPlacement) -> None:
+    """Refuse a group with two algorithms for one collective, of which the second never runs."""
+    kinds = [program.run_as for program in programs]
+    doubled = [kind for kind in kinds if kinds.count(kind) > 1]
+    if doubled and placement.is_part:
+        kept = f"the first algorithm of {doubled[0]} for all that follow"
+        raise UsageError(
+            f"inside a group ASTRA-sim keeps {kept}",
+            cure="write a folder for each, or run them on all NPUs",
+        )
+
+
+def _program(
+    one: NamedAlgorithm, placement: WorldPlacement, options: AstraFolderOptions
+) -> FolderProgram:
+    """An algorithm with its traces."""
+    kind = one.algorithm.collective.kind
+    size = one.collective_bytes
+    return FolderProgram(
+        _checked_name(one.name),
+        size,
+        kind if kind in COLLECTIVE_KEYS else CollectiveKind.ALL_REDUCE,
+        _comm_size(one.algorithm, size, options),
+        chakra_traces(placed(one.algorithm, placement.members), replace(options, size=size)),
+    )
+
+
+def _checked_name(name: str) -> str:
+    """The name of traces, which becomes a part of paths. Raises `UsageError`."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"option name: {name[:80]!r} is not letters, digits, '.', '_' and '-'",

@@ -17,6 +17,8 @@ from hub_core.model import BoolArray, Int64Array, IntArray, row_pointer
 # ASTRA-sim keeps the upper part of its tag space for itself.
 TAG_MODULUS = 500_000_000
 _LARGEST_CODE = (1 << 63) - 1
+# Entries of a table of all codes for every code that there is.
+_ROOM = 4
 
 
 def message_keys(
@@ -62,16 +64,31 @@ def pair_codes(source: IntArray, destination: IntArray, num_ranks: int) -> Int64
 
 
 def _joint_codes(columns: Sequence[IntArray]) -> Int64Array:
-    """Number the distinct combinations of non-negative columns densely."""
+    """Number the distinct combinations of non-negative columns densely, in their order."""
     codes = np.zeros(len(columns[0]), np.int64)
     span = 1
     for column in columns:
         width = int(column.max(initial=0)) + 1
-        # Only what does not fit in 64 bits is numbered anew on the way: that takes a sort.
+        # Only what does not fit in 64 bits has to be numbered anew on the way.
         if span * width > _LARGEST_CODE:
-            distinct, codes = np.unique(codes, return_inverse=True)
-            span = len(distinct)
+            codes, span = _dense(codes, span)
         codes = codes * width + column
         span *= width
-    _, dense = np.unique(codes, return_inverse=True)
-    return dense.astype(np.int64)
+        # What is cheap to number keeps the next step cheap, too.
+        if span <= _ROOM * len(codes):
+            codes, span = _dense(codes, span)
+    return _dense(codes, span)[0]
+
+
+def _dense(codes: Int64Array, span: int) -> tuple[Int64Array, int]:
+    """(codes below `span` numbered without gaps, in their order; how many there are).
+
+    Cost: linear where the span is not much larger than the number of codes, else that of a sort.
+    """
+    if span > _ROOM * len(codes):
+        distinct, dense = np.unique(codes, return_inverse=True)
+        return dense.astype(np.int64), len(distinct)
+    is_there = np.zeros(span, np.bool_)
+    is_there[codes] = True
+    number = np.cumsum(is_there) - 1
+    return number[codes], int(number[-1]) + 1 if span else 0

@@ -1,0 +1,108 @@
+"""`collhub astra-sim`: several algorithms and sizes in one folder for ASTRA-sim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+import click
+
+from collhub_astra_sim.options import CONGESTION_AWARE, NETWORKS, AstraFolderOptions
+from hub_core.model import UsageError, parse_size
+from hub_core.plugin_api import (
+    CommandContext,
+    OutputRequest,
+    WriteResult,
+    force_flag,
+    output_option,
+    strict_flag,
+    verify_option,
+)
+
+if TYPE_CHECKING:
+    from collhub_astra_sim.folders.write import NamedAlgorithm
+
+_FORMAT = "astra-sim"
+
+
+@click.command()
+@click.argument("sources", metavar="IN[@SIZE,...] ...", nargs=-1, required=True)
+@output_option
+@click.option(
+    "--topology",
+    "topology_text",
+    metavar="T",
+    help="The network (default: fully connected, 50GiB/s, 500ns).",
+)
+@click.option(
+    "--network",
+    type=click.Choice(NETWORKS),
+    default=CONGESTION_AWARE,
+    show_default=True,
+    help="Which backend of ASTRA-sim will run the folder.",
+)
+@click.option("--group", metavar="N,N,...", help="The NPUs that the ranks run on, ascending.")
+@verify_option
+@strict_flag
+@force_flag
+@click.pass_obj
+def astra_sim(
+    context: CommandContext,
+    sources: tuple[str, ...],
+    out: str,
+    topology_text: str | None,
+    network: str,
+    group: str | None,
+    strict: bool,
+    force: bool,
+) -> None:
+    """Write one folder with each IN at each SIZE, run one after the other by ASTRA-sim.
+
+    The traces of IN are named after it and its size. algorithms.yml maps the nodes of the workload
+    to them; a workload of your own takes such a map, too.
+    """
+    from collhub_astra_sim.folders.write import folder_of_several
+
+    request = OutputRequest(_FORMAT, {}, strict=strict, force=force, as_json=False)
+    target = context.output_target(out, request)
+    named = [one for source in sources for one in _read(context, source)]
+    _check(named)
+    topology = None if topology_text is None else context.read_topology(topology_text)
+    options = AstraFolderOptions(network=network, group=group)
+    folder = folder_of_several(named, topology, options)
+    result = WriteResult(folder.artifacts(), folder.losses)
+    written = context.write_result(result, target, request)
+    names = ", ".join(one.name for one in named)
+    context.say_written(written, f"{names}: ")
+
+
+def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
+    """An input once for every size that is stated behind it, else at its own size."""
+    from collhub_astra_sim.folders.write import NamedAlgorithm
+    from hub_core import chakra_bytes
+
+    path, mark, texts = source.rpartition("@")
+    if not mark:
+        path, texts = source, ""
+    algorithm = context.read_input(context.open_input(path), {})
+    stem = PurePath(path).name.split(".")[0]
+    if not texts:
+        return [NamedAlgorithm(stem, algorithm, chakra_bytes(algorithm))]
+    return [
+        NamedAlgorithm(f"{stem}-{text}", algorithm, parse_size(text)) for text in texts.split(",")
+    ]
+
+
+def _check(named: Sequence[NamedAlgorithm]) -> None:
+    """Refuse what one folder cannot hold."""
+    names = [one.name for one in named]
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        cure = "state each file with a size of its own, or rename one"
+        raise UsageError(f"two algorithms would be named {doubled[0]}", cure=cure)
+    ranks = sorted({one.algorithm.num_ranks for one in named})
+    if len(ranks) > 1:
+        counts = " and ".join(map(str, ranks))
+        cure = "write a folder for each number of ranks"
+        raise UsageError(f"algorithms of {counts} ranks cannot share a folder", cure=cure)

@@ -1,0 +1,36 @@
+"""What the program frees it uses again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource, sys
+import numpy as np
+from hub_core.cli.memory import keep_freed_memory
+
+def pages_cleared():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        np.ones(1 << 21)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+usual = pages_cleared()
+keep_freed_memory()
+pages_cleared()
+print(usual, pages_cleared())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc is told to")
+def test_large_arrays_use_freed_memory_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", SCRIPT], capture_output=True, text=True, check=True
+    )
+    usual, kept = map(int, done.stdout.split())
+    if usual < 20:
+        pytest.skip("this C library keeps freed memory by itself")
+    assert kept < usual / 4
