@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from hub_core import (
     NodeType,
     chakra_bytes,
     chakra_nodes,
+    chakra_traces,
     parse_topology,
 )
 from hub_core.model import (
