@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         direct_all_to_all,
         direct_gather,
         direct_scatter,
+        flooding_exchange,
         halving_doubling_all_reduce,
         ring_all_gather,
         ring_all_reduce,
@@ -42,35 +43,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "RULES",
-    "Rule",
-    "RuleResult",
-    "Verdict",
-    "algorithms",
-    "all_pairs_all_reduce",
-    "all_samples",
-    "binomial_broadcast",
-    "binomial_reduce",
-    "check_plugin",
-    "check_routes",
-    "check_rule",
-    "check_subset",
-    "collectives",
-    "direct_all_to_all",
-    "direct_gather",
-    "direct_scatter",
-    "halving_doubling_all_reduce",
-    "json_values",
-    "promise_of",
-    "ring_all_gather",
-    "ring_all_reduce",
-    "ring_reduce_scatter",
-    "shift_to_next",
-    "some_npus",
-    "staged_all_to_all",
-    "step_tables",
-    "weighted_broadcast",
-]
+    "RULES", "Rule", "RuleResult", "Verdict", "algorithms", "all_pairs_all_reduce",
+    "all_samples", "binomial_broadcast", "binomial_reduce", "check_plugin", "check_routes",
+    "check_rule", "check_subset", "collectives", "direct_all_to_all", "direct_gather",
+    "direct_scatter", "flooding_exchange", "halving_doubling_all_reduce", "json_values",
+    "promise_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "shift_to_next",
+    "some_npus", "staged_all_to_all", "step_tables", "weighted_broadcast",
+]  # fmt: skip
 
 _HOMES = {
     "hub_core.testing.conformance": "RULES Rule RuleResult Verdict check_plugin check_rule",
@@ -78,7 +57,8 @@ _HOMES = {
     "hub_core.testing.networks": "check_routes check_subset",
     "hub_core.testing.samples": (
         "all_pairs_all_reduce all_samples binomial_broadcast binomial_reduce "
-        "direct_all_to_all direct_gather direct_scatter halving_doubling_all_reduce "
+        "direct_all_to_all direct_gather direct_scatter flooding_exchange "
+        "halving_doubling_all_reduce "
         "ring_all_gather ring_all_reduce ring_reduce_scatter shift_to_next staged_all_to_all "
         "weighted_broadcast"
     ),

@@ -10,7 +10,7 @@ from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.columns import BoolArray, Int64Array
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
-from hub_core.model.steps import StepTable
+from hub_core.model.steps import StepTable, StepTableBuilder
 from hub_core.testing.sample_draft import BufferPlace, SampleDraft
 
 _PROVENANCE = Provenance(producer="collhub-samples", producer_version="1")
@@ -284,6 +284,26 @@ def shift_to_next(num_ranks: int) -> Algorithm:
     sizes = np.full(n, 2, np.int64)
     contract = CustomContract(sizes, sizes, np.ones(n, np.bool_), moved)
     return _finished(draft, Collective(CollectiveKind.CUSTOM, n, 2, contract=contract))
+
+
+def flooding_exchange(messages: int, count: int = 1) -> Algorithm:
+    """A custom collective of two ranks, which send all their messages before they receive any.
+
+    Every message has the same `count` units, as INPUT and OUTPUT have: with room for fewer messages
+    in a connection, both ranks wait for ever.
+    """
+    builder = StepTableBuilder(2)
+    for rank in (0, 1):
+        last: list[int] = []
+        for kind in (StepKind.SEND, StepKind.RECV):
+            side = "src_buffer" if kind is StepKind.SEND else "dst_buffer"
+            values = {"peer": 1 - rank, "count": count, side: _IN if side == "src_buffer" else _OUT}
+            for _ in range(messages):
+                last = [builder.add(rank, kind, data=(), control=last, **values)]
+    sizes = np.full(2, count, np.int64)
+    contract = CustomContract(sizes, sizes, np.ones(2, np.bool_))
+    collective = Collective(CollectiveKind.CUSTOM, 2, count, contract=contract)
+    return Algorithm(collective, builder.build(), np.zeros(2, np.int64))
 
 
 def _finished(draft: SampleDraft, collective: Collective, scratch: int = 0) -> Algorithm:

@@ -16,6 +16,7 @@ from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.levels import topological_levels
 from hub_core.model.messages import match_messages
 from hub_core.model.steps import StepTable, StepTableBuilder
+from hub_core.testing import flooding_exchange
 from hub_core.testing.samples import all_samples, ring_all_reduce
 from hub_core.verification import (
     ModeReport,
@@ -197,32 +198,22 @@ def test_narrow_and_deep_graphs_get_the_same_levels_as_wide_ones() -> None:
 # ---- bounded buffers -----------------------------------------------------------------------------
 
 
-def flood(messages: int, count: int = 1) -> Algorithm:
-    """Both ranks send all their messages, then receive all, in program order."""
-
-    def build(builder: StepTableBuilder) -> None:
-        for rank in (0, 1):
-            last: list[int] = []
-            for step in [send] * messages + [receive] * messages:
-                last = [step(builder, rank, 1 - rank, count=count, control=last)]
-
-    return custom(build, units=count)
-
-
 @pytest.mark.parametrize(
     ("messages", "capacity", "is_safe"), [(2, 2, True), (3, 2, False), (8, 8, True), (9, 8, False)]
 )
 def test_more_sends_before_a_receive_than_fit_deadlock(
     messages: int, capacity: int, is_safe: bool
 ) -> None:
-    report = verify(flood(messages), fifo_capacity=capacity)
+    report = verify(flooding_exchange(messages), fifo_capacity=capacity)
     assert ("fifo-deadlock" in codes(report)) != is_safe
-    assert verify(flood(messages)).diagnostics[0].code != "fifo-deadlock"
+    assert verify(flooding_exchange(messages)).diagnostics[0].code != "fifo-deadlock"
 
 
 def test_fifo_units_split_a_step_into_transfers() -> None:
-    assert "fifo-deadlock" in codes(verify(flood(1, 8), fifo_capacity=2, fifo_units=3))
-    assert "fifo-deadlock" not in codes(verify(flood(1, 8), fifo_capacity=2, fifo_units=4))
+    assert "fifo-deadlock" in codes(verify(flooding_exchange(1, 8), fifo_capacity=2, fifo_units=3))
+    assert "fifo-deadlock" not in codes(
+        verify(flooding_exchange(1, 8), fifo_capacity=2, fifo_units=4)
+    )
 
 
 @pytest.mark.parametrize(("line", "is_safe"), [(5, False), (-1, True)])
@@ -248,7 +239,7 @@ def test_fused_receive_and_send_forward_piece_by_piece(line: int, is_safe: bool)
 @pytest.mark.parametrize("capacity", [0, -1])
 def test_capacity_must_be_positive(capacity: int) -> None:
     with pytest.raises(UsageError):
-        verify(flood(1), fifo_capacity=capacity)
+        verify(flooding_exchange(1), fifo_capacity=capacity)
 
 
 # ---- races ---------------------------------------------------------------------------------------

@@ -68,9 +68,7 @@ class AstraFolderOptions(TraceOptions):
         "NPUs of the world where no topology is given (default: as many as needed)",
     )
     name: str | None = option(
-        OptionType.TEXT,
-        None,
-        "name of the algorithm's traces (default: the collective)",
+        OptionType.TEXT, None, "name of the algorithm's traces (default: the collective)"
     )
     simulator: str = option(
         OptionType.TEXT,
@@ -86,14 +84,10 @@ class AstraFolderReadOptions(ChakraReadOptions):
     """Options of the reader `astra-sim`: those of its traces, and what to take of a folder."""
 
     algorithm: str | None = option(
-        OptionType.TEXT,
-        None,
-        "which algorithm, of a folder with several",
+        OptionType.TEXT, None, "which algorithm, of a folder with several"
     )
     group: str | None = option(
-        OptionType.TEXT,
-        None,
-        "which communicator group runs it, where several do",
+        OptionType.TEXT, None, "which communicator group runs it, where several do"
     )
     workload: str | None = option(
         OptionType.TEXT,
@@ -107,10 +101,7 @@ class AstraBinaryOptions:
     """Options of the simulator `astra-sim`."""
 
     binary: str | None = option(
-        OptionType.PATH,
-        None,
-        "path of the simulator's binary",
-        environment=BINARY_VARIABLE,
+        OptionType.PATH, None, "path of the simulator's binary", environment=BINARY_VARIABLE
     )
     network: str | None = option(
         OptionType.TEXT,
@@ -118,11 +109,7 @@ class AstraBinaryOptions:
         "which backend the binary is (default: by its name)",
         choices=NETWORKS,
     )
-    time_limit_s: float = option(
-        OptionType.FLOAT,
-        3600.0,
-        "seconds after which a run is ended",
-    )
+    time_limit_s: float = option(OptionType.FLOAT, 3600.0, "seconds after which a run is ended")
 
 
 @dataclass(frozen=True, slots=True)

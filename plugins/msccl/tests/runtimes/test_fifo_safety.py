@@ -18,7 +18,7 @@ from hub_core import (
     StepKind,
     StepTableBuilder,
 )
-from hub_core.testing import ring_all_reduce
+from hub_core.testing import flooding_exchange, ring_all_reduce
 
 SEND, RECV = StepKind.SEND, StepKind.RECV
 IN, OUT = Buffer.INPUT, Buffer.OUTPUT
@@ -46,28 +46,16 @@ def receive(
     return builder.add(rank, RECV, peer=peer, dst_buffer=OUT, dst_offset=unit, count=count, **more)
 
 
-def flood(messages: int, count: int = 1) -> Algorithm:
-    """Both ranks send all their messages, then receive all, in program order."""
-
-    def build(builder: StepTableBuilder) -> None:
-        for rank in (0, 1):
-            last: list[int] = []
-            for step in [send] * messages + [receive] * messages:
-                last = [step(builder, rank, 1 - rank, count=count, control=last)]
-
-    return custom(build, units=count)
-
-
 @pytest.mark.parametrize(
     ("count", "capacity", "least"),
     [(8, 2, 4), (7, 2, 4), (9, 2, 5), (8, 8, 1), (9, 8, 2), (2, 2, 1)],
 )
 def test_fifo_safety_is_the_least_transfer_that_fits(count: int, capacity: int, least: int) -> None:
-    assert fifo_safety(flood(1, count), capacity).min_units == least
+    assert fifo_safety(flooding_exchange(1, count), capacity).min_units == least
 
 
 def test_fifo_safety_says_when_every_size_deadlocks() -> None:
-    assert fifo_safety(flood(3), 2).min_units is None
+    assert fifo_safety(flooding_exchange(3), 2).min_units is None
 
 
 @pytest.mark.parametrize(("line", "least"), [(5, 2), (-1, 1)])
@@ -91,7 +79,7 @@ def test_fused_receive_and_send_forward_piece_by_piece(line: int, least: int) ->
 
 
 def test_fifo_safety_of_huge_counts_needs_no_huge_graph() -> None:
-    assert fifo_safety(flood(1, 2**60), 2) == FifoSafety(2**59, 2)
+    assert fifo_safety(flooding_exchange(1, 2**60), 2) == FifoSafety(2**59, 2)
 
 
 def test_fifo_safety_that_was_not_examined_to_the_end_says_so(

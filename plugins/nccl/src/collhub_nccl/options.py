@@ -24,10 +24,7 @@ class NcclMachineOptions:
         choices=_GPUS,
     )
     latency: float = option(
-        OptionType.TIME,
-        500e-9,
-        "latency of every link for which the file states none",
-        minimum=0,
+        OptionType.TIME, 500e-9, "latency of every link for which the file states none", minimum=0
     )
     cpu_bandwidth: float | None = option(
         OptionType.BANDWIDTH,
@@ -40,10 +37,7 @@ class NcclMachineOptions:
         "bandwidth of every network card, as 400Gbit/s, instead of the stated one",
     )
     nodes: int = option(
-        OptionType.INT,
-        1,
-        "number of such machines, joined by a network",
-        minimum=1,
+        OptionType.INT, 1, "number of such machines, joined by a network", minimum=1
     )
     fabric: str = option(
         OptionType.TEXT,
@@ -58,9 +52,7 @@ class MachineXmlOptions(NcclMachineOptions):
     """Options of the reader `nccl-topology`."""
 
     gpus: str | None = option(
-        OptionType.TEXT,
-        None,
-        "bus ids of GPUs, as 00:16.0,00:17.0, where no class tells them",
+        OptionType.TEXT, None, "bus ids of GPUs, as 00:16.0,00:17.0, where no class tells them"
     )
 
 
@@ -69,9 +61,7 @@ class SmiMatrixOptions(NcclMachineOptions):
     """Options of the reader `nvidia-smi`; the XML states the rate of every PCI link."""
 
     pci_bandwidth: float | None = option(
-        OptionType.BANDWIDTH,
-        None,
-        "bandwidth of PCI links, as 24GB/s (default: the profile's)",
+        OptionType.BANDWIDTH, None, "bandwidth of PCI links, as 24GB/s (default: the profile's)"
     )
 
 
@@ -108,12 +98,7 @@ class NcclRingOptions:
         None,
         "device number of every rank in its node, as 0,2,1,3 (default: rank r has r)",
     )
-    copies: int = option(
-        OptionType.INT,
-        1,
-        "channels for each ring",
-        minimum=1,
-    )
+    copies: int = option(OptionType.INT, 1, "channels for each ring", minimum=1)
     speed: float = option(
         OptionType.FLOAT,
         20.0,

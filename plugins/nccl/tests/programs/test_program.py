@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import queue
 import re
@@ -17,7 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import collhub_nccl
 import numpy as np
 import pytest
 from collhub_execution import RecordKind
@@ -304,15 +303,7 @@ def _written(algorithm: Algorithm, mode: str) -> WriteResult:
 
 def entry() -> ModuleType:
     """The Python entry, as a module."""
-    path = Path(collhub_nccl.__file__).parent / "runtime" / "run_nccl4py.py"
-    spec = importlib.util.spec_from_file_location("run_nccl4py", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look themselves up.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("collhub_nccl.runtime.run_nccl4py")
 
 
 def test_python_entry_runs_no_module_of_its_folder(tmp_path: Path) -> None:
