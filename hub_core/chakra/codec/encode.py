@@ -136,10 +136,9 @@ def encode_records(
     Returns all bytes, and the bytes of each record.
     """
     records = len(inserted[0][1])
-    none = np.zeros(records, np.int64)
-    start_sizes = sum((piece.sizes for piece in start), start=none)
-    ragged_sizes = sum((lengths for _, lengths in inserted), start=none)
-    body_sizes = start_sizes + ragged_sizes + sum((piece.sizes for piece in rest), start=none)
+    start_sizes = _total([piece.sizes for piece in start], records)
+    ragged_sizes = _total([lengths for _, lengths in inserted], records)
+    body_sizes = start_sizes + ragged_sizes + _total([piece.sizes for piece in rest], records)
     # The length before a record is a piece like the others.
     frame = Piece(b"", [body_sizes.astype(np.uint64)])
     pieces = [piece for piece in (frame, *start, *rest) if piece.sizes.any()]
@@ -149,6 +148,13 @@ def encode_records(
         return content.tobytes(), record_sizes
     at = first_positions(record_sizes) + frame.sizes + start_sizes
     return _merged(content, inserted, at).tobytes(), record_sizes
+
+
+def _total(sizes: Sequence[Int64Array], records: int) -> Int64Array:
+    total = np.zeros(records, np.int64)
+    for size in sizes:
+        total += size
+    return total
 
 
 def _compressed(pieces: Sequence[Piece], records: int) -> Bytes:
