@@ -372,6 +372,19 @@ def test_an_error_that_nccl_found_later_stops_the_next_call_before_it_posts(ring
         assert "failed before this call" in error
 
 
+def test_release_after_an_error_waits_for_nothing_and_aborts_its_lanes(trees: Double) -> None:
+    memory = np.zeros(64, np.float32)
+
+    def on_rank(rank: int, communicator: int) -> list[int]:
+        trees.fail("ncclGroupEnd")
+        found = [trees.run(communicator, Call(memory, memory.copy(), 64))]
+        before = trees.count_of("ncclCommAbort")
+        found.append(trees.release(communicator))
+        return [*found, trees.count_of("ncclCommAbort") - before]
+
+    assert trees.on_ranks(on_rank) == [[REMOTE_ERROR, SUCCESS, 1]] * RANKS
+
+
 def test_a_peer_that_never_comes_is_an_error_with_the_level(
     ring: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,8 +231,11 @@ class CollhubGroup(_ProcessGroup):
     _get_backend = _delegated("_get_backend")
 
     def abort(self) -> None:
-        """End the communicator of the algorithm; the fallback is a group of its own."""
-        self._session.close()
+        """End the fallback, as torch asks for when ranks hang.
+
+        The communicator of the algorithm may hang too: it is left to the end of the process.
+        """
+        self.fallback.abort()
 
     def shutdown(self) -> None:
         """What destroy_process_group calls."""

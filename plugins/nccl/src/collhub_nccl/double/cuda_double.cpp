@@ -21,6 +21,10 @@ class Marker {
     is_reached_ = true;
     changed_.notify_all();
   }
+  bool is_reached() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return is_reached_;
+  }
   void wait() {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return is_reached_; });
@@ -177,9 +181,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaDoubleLaunch(stream, [marker = event->marker] { marker->reach(); });
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event->marker) event->marker->wait();
-  return cudaSuccess;
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return !event->marker || event->marker->is_reached() ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind,

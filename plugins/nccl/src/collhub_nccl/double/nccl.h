@@ -63,6 +63,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
 ncclResult_t ncclCommSplit(ncclComm_t communicator, int color, int key, ncclComm_t* split,
                            ncclConfig_t* config);
 ncclResult_t ncclCommDestroy(ncclComm_t communicator);
+ncclResult_t ncclCommAbort(ncclComm_t communicator);
 ncclResult_t ncclCommCount(ncclComm_t communicator, int* count);
 ncclResult_t ncclCommUserRank(ncclComm_t communicator, int* rank);
 ncclResult_t ncclCommCuDevice(ncclComm_t communicator, int* device);

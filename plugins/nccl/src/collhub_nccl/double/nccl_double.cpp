@@ -313,6 +313,12 @@ ncclResult_t ncclCommSplit(ncclComm_t communicator, int color, int key, ncclComm
   return result;
 }
 
+ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  called("ncclCommAbort");
+  delete communicator;
+  return ncclSuccess;
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   delete communicator;
   return ncclSuccess;

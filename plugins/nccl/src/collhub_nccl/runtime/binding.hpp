@@ -86,6 +86,7 @@ class Binding {
     if (has_run_ && !captures && last_stream_ != call.stream) done_->wait(call.stream);
     if (sizes.block) run_blocks(call, sizes, captures);
     if (sizes.rest) run_native(schedule_, call, call.count - sizes.rest, sizes.rest);
+    is_open_ = false;
     if (captures) return;
     done_->record(call.stream);
     last_stream_ = call.stream;
@@ -95,9 +96,14 @@ class Binding {
   // The level that the last call has posted, -1 before.
   int level() const { return level_; }
 
-  // Waits for the last call, whose memory is about to be given back.
-  void wait() const {
-    if (has_run_) done_->synchronize();
+  // Before the end: waits for the last call, whose memory is about to be given back. After an error
+  // its work may never end, and memory and lanes are left to it.
+  void close() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const OnDevice on_device(device_);
+    if (is_idle()) return;
+    workspace_.abandon();
+    for (const auto& lane : lanes_) lane->abandon();
   }
 
  private:
@@ -105,6 +111,19 @@ class Binding {
     throw Failure(ncclInvalidUsage,
                   "memory and lanes cannot be made while a CUDA graph is captured: make a call "
                   "with this communicator and this size before");
+  }
+
+  bool is_idle() const {
+    const auto deadline = std::chrono::steady_clock::now() + patience();
+    while (!is_open_) {
+      if (!has_run_ || done_->is_reached()) return true;
+      ncclResult_t state = ncclSuccess;
+      check(ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError", communicator_);
+      const bool is_healthy = state == ncclSuccess || state == ncclInProgress;
+      if (!is_healthy || std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return false;
   }
 
   bool runs_here(const Call& call) const {
@@ -127,6 +146,8 @@ class Binding {
     const std::size_t bytes = places.workspace_bytes();
     if (captures && !workspace_.has(bytes)) refuse_capture();
     places.use(workspace_.at_least(bytes));
+    // Left by an error from here on, some of the call is enqueued.
+    is_open_ = true;
     places.copy_in(call.stream);
     with_type(call.datatype, [&](auto element) {
       with_op(call.op, [&](auto op) {
@@ -223,6 +244,7 @@ class Binding {
   std::unique_ptr<Event> done_;
   cudaStream_t last_stream_ = nullptr;
   bool has_run_ = false;
+  bool is_open_ = false;
 };
 
 }  // namespace collhub

@@ -32,7 +32,11 @@ class Event {
   void wait(cudaStream_t stream) const {
     check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
   }
-  void synchronize() const { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  bool is_reached() const {
+    const cudaError_t result = cudaEventQuery(event_);
+    if (result != cudaErrorNotReady) check(result, "cudaEventQuery");
+    return result == cudaSuccess;
+  }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -56,8 +60,12 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
   ~Lane() {
     cudaStreamDestroy(stream_);
-    ncclCommDestroy(communicator_);
+    if (is_abandoned_) ncclCommAbort(communicator_);
+    else ncclCommDestroy(communicator_);
   }
+
+  // Its work may never end: destroying the communicator would wait for it.
+  void abandon() { is_abandoned_ = true; }
 
   ncclComm_t communicator() const { return communicator_; }
   cudaStream_t stream() const { return stream_; }
@@ -68,6 +76,7 @@ class Lane {
   ncclComm_t communicator_ = nullptr;
   cudaStream_t stream_ = nullptr;
   Event event_;
+  bool is_abandoned_ = false;
 };
 
 // Lanes between fork and join. Left by an error they are joined too: what they hold already must

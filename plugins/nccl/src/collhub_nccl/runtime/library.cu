@@ -62,7 +62,7 @@ void release(ncclComm_t communicator) {
   if (!place) return;
   registry().forget(communicator);
   const std::lock_guard<std::mutex> lock(place->mutex);
-  if (place->binding) place->binding->wait();
+  if (place->binding) place->binding->close();
   place->binding.reset();
 }
 

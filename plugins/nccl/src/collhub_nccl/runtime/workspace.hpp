@@ -20,6 +20,9 @@ class Workspace {
     }
   }
 
+  // Leaves the memory to what may still write to it.
+  void abandon() { blocks_.clear(); }
+
   bool has(std::size_t bytes) const { return bytes <= size_; }
 
   // Memory of at least so many bytes.
