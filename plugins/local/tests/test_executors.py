@@ -43,7 +43,17 @@ from eager_runs import BACKGROUND, UNITS, eager, eager_runs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model import Algorithm, CollectiveKind, InputError, ReduceOp, UsageError
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    InputError,
+    ReduceOp,
+    StepKind,
+    StepTableBuilder,
+    UsageError,
+)
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult, NoOptions
 from hub_core.testing import all_samples, direct_all_to_all, ring_all_reduce
 
@@ -172,6 +182,27 @@ def test_what_is_reduced_on_the_way_has_the_bits_of_what_is_stored_first(
         monkeypatch.setattr(numpy_executor, "_INDEXED_BYTES", limit)
         outputs.append(execute("numpy", request).outputs)
     assert all(same_bits(*pair) for pair in zip(*outputs, strict=True))
+
+
+@both
+def test_what_is_still_to_be_sent_is_not_reduced_on_the_way(name: str) -> None:
+    # Two ranks exchange their whole buffers and add: both send what both write.
+    builder = StepTableBuilder(2)
+    for rank in range(2):
+        sent = builder.add(rank, StepKind.SEND, peer=1 - rank, src_buffer=Buffer.INPUT, count=2)
+        builder.add(
+            rank,
+            StepKind.RECV_REDUCE,
+            peer=1 - rank,
+            src_buffer=Buffer.INPUT,
+            dst_buffer=Buffer.INPUT,
+            count=2,
+            data=[sent],
+        )
+    collective = Collective(CollectiveKind.ALL_REDUCE, 2, 2, in_place=True, out_of_place=False)
+    exchange = Algorithm(collective, builder.build(), np.zeros(2, np.int64))
+    request = request_for(exchange, elements=5000, in_place=True, repeats=20)
+    assert judged(request, execute(name, request)).is_right
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are told by /proc")

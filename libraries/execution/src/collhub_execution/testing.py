@@ -26,6 +26,9 @@ from hub_core.model import Algorithm, BoolArray, InputError, ReduceOp, group_poi
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 from hub_core.testing import ring_all_reduce
 
+# They have the command of the ranks among their arguments.
+_LAUNCHERS = (b"mpiexec", b"mpirun", b"prterun")
+
 # Of /proc/net/tcp and tcp6: the state, and 127.0.0.1 and ::1 as little-endian machines write them.
 _LISTENING = "0A"
 _LOOPBACK = ("0100007F:", "00000000000000000000000001000000:")
@@ -110,7 +113,7 @@ def processes_running(module: str) -> list[int]:
         except OSError:
             # It ended while we looked.
             continue
-        is_launcher = b"mpiexec" in words[0]
+        is_launcher = any(name in words[0] for name in _LAUNCHERS)
         if module.encode() in words and not is_launcher:
             found.append(int(process.name))
     return sorted(found)

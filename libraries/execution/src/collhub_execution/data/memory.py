@@ -46,9 +46,9 @@ def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
 def fused_reductions(request: LevelledRequest) -> Int64Array:
     """Per RECV the REDUCE that empties the slot which the RECV fills, -1 where there is none.
 
-    Both serve one step and stand in one level, and nothing else reads the slot, so that a message
-    may be reduced straight out of the sender's memory. It may be done before the other messages of
-    the level are there: the step writes nothing that these touch.
+    Both serve one step and stand in one level, nothing else reads the slot, and no other record of
+    the level touches what the REDUCE writes: so a message may be reduced straight out of the
+    sender's memory, before the other messages of the level are there.
     """
     program, steps = request.program, request.algorithm.steps
     # A step has at most one RECV, which its row therefore names.
@@ -60,9 +60,29 @@ def fused_reductions(request: LevelledRequest) -> Int64Array:
     # A REDUCE step has no RECV; a staged one has it in an earlier level, whose sender is gone.
     fits = (partner >= 0) & (program.level[partner] == program.level[reductions])
     fits &= _is_through_slot(request, partner, reductions)
+    fits &= _is_alone(program, reductions)
     fused = np.full(len(program), -1, np.int64)
     fused[partner[fits]] = reductions[fits]
     return fused
+
+
+def _is_alone(program: LevelledProgram, reductions: Int64Array) -> BoolArray:
+    """Whether no other record of its level touches what each REDUCE writes.
+
+    Two ranks that exchange a unit and add it to their own send it in the level in which they write
+    it: what is added must wait for the send.
+    """
+    # Regions of all records on one line, level by level: those of other levels are apart.
+    source, destination = program.addresses()
+    origin = program.level.astype(np.int64) * (program.layout.total + 1)
+    starts = np.concatenate([(origin + side)[side >= 0] for side in (source, destination)])
+    counts = np.concatenate([program.count[side >= 0] for side in (source, destination)])
+    first = (origin + destination)[reductions]
+    # Regions that begin before the end, less those that end before the begin; one is its own.
+    begun = np.searchsorted(np.sort(starts), first + program.count[reductions], "left")
+    ended = np.searchsorted(np.sort(starts + counts), first, "right")
+    is_alone: BoolArray = begun - ended == 1
+    return is_alone
 
 
 def _is_through_slot(

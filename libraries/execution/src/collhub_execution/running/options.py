@@ -24,7 +24,10 @@ class RunOptions:
     """What a user asks of a run; `size` in bytes, `timeout` in seconds."""
 
     size: int | None = option(
-        OptionType.SIZE, None, "Size of the full buffer, 1MiB (default: the size that IN states)."
+        OptionType.SIZE,
+        None,
+        "Size of the full buffer, 1MiB, rounded down to whole elements in every chunk "
+        "(default: the size that IN states).",
     )
     # Names are checked later, by words that list them: `element_type` and `RunSetup`.
     dtype: str = option(
