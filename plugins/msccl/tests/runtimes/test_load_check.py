@@ -203,6 +203,31 @@ def test_nop_without_a_wait_neither_ends_nor_begins_a_chain(
     assert _check("E", text).facts["is_accepted"] == is_accepted
 
 
+RUN = (
+    '      <step s="0" type="re" srcbuf="i" srcoff="{}" dstbuf="i" dstoff="0" cnt="1"'
+    ' depid="-1" deps="-1" hasdep="0"/>\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "lines"),
+    [
+        # The second reduction joins the first; the wait passes to the step behind them.
+        (RUN.format(1) + NOP.format(0) + RUN.format(2), [7]),
+        (RUN.format(1) + RUN.format(2) + NOP.format(-1), []),
+        # The 17th does not join, and so it has to wait itself.
+        (RUN.format(1) * 16 + NOP.format(0) + RUN.format(2), [21]),
+    ],
+)
+def test_wait_of_a_nop_passes_over_reductions_that_join_the_one_before(
+    before: str, lines: list[int]
+) -> None:
+    # The steps of the first thread block begin in line 4.
+    report = _check("E", _first("( *<step)", before + r"\1")(_valid("E")))
+    refused = [found for found in report.diagnostics if found.severity is Severity.ERROR]
+    assert [found.location.line for found in refused] == lines
+
+
 @pytest.mark.parametrize("letter", CHECKS)
 @pytest.mark.parametrize("tail", ["text", "</algo>", "<", "<!-- open", "\t", '<?xml version="1"?>'])
 def test_what_is_no_element_behind_the_last_one_is_refused(letter: str, tail: str) -> None:

@@ -225,14 +225,16 @@ def test_reductions_are_separated_where_an_operand_overlaps_the_result(
     assert text.count('hasdep="1"') == separated
 
 
-def _gathered_sum(ranks: int) -> Algorithm:
+def _gathered_sum(ranks: int, has_lanes: bool = False) -> Algorithm:
     """Every other rank sends a unit to rank 0, which adds them as they come."""
     draft, last = CustomSteps(ranks), []
     for rank in range(1, ranks):
-        draft.add(rank, StepKind.SEND, (INPUT, 0), None, peer=0)
-        received = draft.add(0, StepKind.RECV, None, (SCRATCH, rank), peer=rank)
+        lanes = {"lane": rank} if has_lanes else {}
+        draft.add(rank, StepKind.SEND, (INPUT, 0), None, peer=0, **lanes)
+        received = draft.add(0, StepKind.RECV, None, (SCRATCH, rank), peer=rank, **lanes)
+        local = {"lane": 0} if has_lanes else {}
         data = [*last, received]
-        last = [draft.add(0, StepKind.REDUCE, (SCRATCH, rank), (INPUT, 0), data=data)]
+        last = [draft.add(0, StepKind.REDUCE, (SCRATCH, rank), (INPUT, 0), data=data, **local)]
     return draft.algorithm(scratch=ranks)
 
 
@@ -248,6 +250,16 @@ def test_waits_of_a_run_of_reductions_stand_before_its_first(
     assert loaders.run(text, False, 2).cells[0, "i", 0] == Counter(
         {(rank, 0): 1 for rank in range(ranks)}
     )
+
+
+@pytest.mark.parametrize(("max_steps", "passes"), [(9, 1), (5, 5)])
+def test_reductions_wait_one_by_one_where_a_pass_needs_more_steps_than_there_may_be(
+    max_steps: int, passes: int
+) -> None:
+    text = _text(_gathered_sum(6, has_lanes=True), max_steps=max_steps)
+    figures = block_figures(_program(text))
+    # The thread blocks of the source stay: one for each of five peers, one for the sum.
+    assert (figures.blocks, figures.executed) == (6, 10 + passes)
 
 
 def _staged(is_in_turn: bool) -> Algorithm:

@@ -38,7 +38,9 @@ def main() -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker, number)
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def stop(_number: int, frame: FrameType | None) -> None:
+        # By name too, as not every system lists children.
+        pass_on(signal.SIGKILL, frame)
         _end_descendants()
         os._exit(1)
 

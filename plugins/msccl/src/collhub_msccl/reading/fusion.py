@@ -11,12 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_msccl.findings import FileFindings
+from collhub_msccl.runtimes.known_runtimes import MOST_OPERANDS
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from hub_core.model import BoolArray, Int64Array, counted_positions, run_lengths, sorted_ordinals
-
-# MSCCL_MAX_REDUCE_FUSION. The parsers compare the number of all `re` of a thread block so far and
-# never reset it: the 17th does not join, those after it may again.
-_LAST_PROTECTED = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +68,9 @@ def _joins(program: ThreadBlockProgram, reductions: Int64Array) -> BoolArray:
     # The source offset may differ: a chain sums several sources into one destination.
     for column in (program.block, program.dst_buffer, program.dst_offset, program.src_buffer):
         same &= column[reductions] == column[previous]
-    same &= sorted_ordinals(program.block[reductions]) != _LAST_PROTECTED
+    # The parsers compare the number of all `re` of a thread block so far and never reset it: the
+    # 17th does not join, those after it may again.
+    same &= sorted_ordinals(program.block[reductions]) != MOST_OPERANDS
     return same
 
 
@@ -89,8 +88,8 @@ def _warn_of_chains(
     # More than 17 members overrun an array of the kernel in microsoft/msccl and Azure's executor.
     _warn_at_starts(
         "reduction-chain",
-        length > _LAST_PROTECTED,
-        f"starts a chain of more than {_LAST_PROTECTED} re, too many for the runtimes",
+        length > MOST_OPERANDS,
+        f"starts a chain of more than {MOST_OPERANDS} re, too many for the runtimes",
         first,
         program,
         findings,

@@ -23,6 +23,8 @@ MOST_NODES = 4095
 MOST_CHILDREN = 1024
 # Thread blocks of a rank that send, or that receive, on one channel.
 BLOCKS_PER_CHANNEL = 32
+# MSCCL_MAX_REDUCE_FUSION: operands that a pass of reductions has place for.
+MOST_OPERANDS = 16
 DEFAULT_MAX_BYTES = 1 << 27
 """The size below which microsoft/msccl uses a file that states no maxBytes."""
 # A connection has 8 slots; a transfer takes 4 of them in Simple and one in the other protocols.

@@ -43,7 +43,8 @@ class ProgramLimits:
 class Attempt:
     """One way to make thread blocks.
 
-    `may_cut`: those with too many steps may become several; `is_new`: they are not the producer's;
+    `may_cut`: those with too many steps may become several; `is_merging`: reductions may be done in
+    one pass, behind the waits of all; `is_new`: the thread blocks are not the producer's;
     `is_enough`: what is found up to here is good enough if it is safe.
     """
 
@@ -51,6 +52,7 @@ class Attempt:
     lanes: Lanes
     may_cut: bool
     is_fusing: bool
+    is_merging: bool = True
     is_new: bool = False
     is_enough: bool = False
 
@@ -84,6 +86,7 @@ class _Assembly:
         self._draft = attempt.draft
         self._may_cut = attempt.may_cut
         self._is_fusing = attempt.is_fusing
+        self._is_merging = attempt.is_merging
         self._memory = memory
         self._limits = limits
         self._start_with(attempt.lanes)
@@ -136,11 +139,13 @@ class _Assembly:
 
     def _fusable(self) -> Edges:
         """(row, row fused into it) that may become one step."""
-        into, fused = self._lanes.runs(self._draft)
-        if not self._is_fusing:
-            return into, fused
-        receive, send = self._lanes.fusable(self._draft)
-        return np.concatenate([into, receive]), np.concatenate([fused, send])
+        pairs = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+        if self._is_merging:
+            pairs.append(self._lanes.runs(self._draft))
+        if self._is_fusing:
+            pairs.append(self._lanes.fusable(self._draft))
+        into, fused = (np.concatenate(rows) for rows in zip(*pairs, strict=True))
+        return into, fused
 
     def _channels(self, blocks: Blocks) -> Int64Array | None:
         """Channels of the connections; None if lanes had to be parted for them instead.

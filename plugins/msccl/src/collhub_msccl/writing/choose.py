@@ -168,40 +168,58 @@ def _faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
     given = given_lanes(full)
     if given is None:
         return
-    for is_fusing in _ways_to_fuse(task):
-        yield Attempt(full, given, may_cut=False, is_fusing=is_fusing)
-    free = _without_control(task.algorithm, full)
-    for is_fusing in _ways_to_fuse(task):
-        yield Attempt(free, given, may_cut=True, is_fusing=is_fusing)
+    for draft, may_cut in ((full, False), (_without_control(task.algorithm, full), True)):
+        # The waits of reductions in one pass take steps, of which there may be too many.
+        for is_merging in (True, False):
+            for is_fusing in _ways_to_fuse(task):
+                yield Attempt(draft, given, may_cut, is_fusing, is_merging)
 
 
 def _new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
     """With new thread blocks, the most promising first; each is made when it is asked for."""
-    ways = tuple(Fusing) if task.limits.runtime.has_fused_steps else (Fusing.NONE,)
-    for fusing in ways:
-        yield from _spread(task, draft, fusing)
-    for is_fusing in _ways_to_fuse(task):
-        lanes = assign_lanes(draft, is_tight=False)
-        yield Attempt(draft, lanes, True, is_fusing, is_new=True, is_enough=not is_fusing)
-    for is_fusing in _ways_to_fuse(task):
-        lanes = assign_lanes(draft, is_tight=True)
-        yield Attempt(draft, lanes, True, is_fusing, is_new=True, is_enough=True)
+    capacity = FIFO_CAPACITY[task.protocol]
+    yield from _spread(task, draft, capacity)
+    yield from _joined(task, draft, is_tight=False, is_merging=True)
+    # For messages that take several transfers each.
+    yield from _spread(task, draft, 1)
+    yield from _joined(task, draft, is_tight=True, is_merging=True)
+    yield from _joined(task, draft, is_tight=True, is_merging=False)
 
 
-def _spread(
-    task: WritingTask,
-    draft: StepDraft,
-    fusing: Fusing,
-) -> Iterator[Attempt]:
-    """The attempt of list scheduling, if limits permit it."""
+def _spread(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Attempt]:
+    """The attempts of list scheduling, if limits permit them."""
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels
     blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
     is_free = task.channels is not None
-    found = spread(draft, PlacementLimits(blocks, channels, is_free), fusing)
-    if found is not None:
-        is_fusing = fusing is not Fusing.NONE
-        yield Attempt(*found, may_cut=True, is_fusing=is_fusing, is_new=True)
+    ways = tuple(Fusing) if limits.runtime.has_fused_steps else (Fusing.NONE,)
+    for fusing in ways:
+        found = spread(draft, PlacementLimits(blocks, channels, is_free), fusing, capacity)
+        if found is not None:
+            is_fusing = fusing is not Fusing.NONE
+            yield Attempt(*found, may_cut=True, is_fusing=is_fusing, is_new=True)
+
+
+def _joined(
+    task: WritingTask,
+    draft: StepDraft,
+    is_tight: bool,
+    is_merging: bool,
+) -> Iterator[Attempt]:
+    """Attempts with a thread block for each end of a connection, or for two that belong together.
+
+    What is found up to their last is good enough if it is safe.
+    """
+    for is_fusing in _ways_to_fuse(task):
+        yield Attempt(
+            draft,
+            assign_lanes(draft, is_tight, is_merging),
+            may_cut=True,
+            is_fusing=is_fusing,
+            is_merging=is_merging,
+            is_new=True,
+            is_enough=is_tight or not is_fusing,
+        )
 
 
 def _without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:

@@ -26,11 +26,15 @@ class _Pipe:
 
 
 class ListScheduler:
-    """One run; `block`: of every node, a number below `blocks`."""
+    """One run; `block`: of every node, a number below `blocks`.
 
-    def __init__(self, graph: WorkGraph, block: list[int], blocks: int) -> None:
+    `capacity`: messages that a connection holds until they are received.
+    """
+
+    def __init__(self, graph: WorkGraph, block: list[int], blocks: int, capacity: int) -> None:
         self._graph = graph
         self._block = block
+        self._capacity = capacity
         self._free = [0] * blocks
         self._ready = [0] * len(graph)
         self._missing = [
@@ -61,12 +65,15 @@ class ListScheduler:
         heapq.heappush(self._queue, (begin, -self._graph.tail[node], node))
 
     def _must_wait(self, node: int) -> bool:
-        """Whether a message before its own is in the way; then it is queued when that has gone."""
-        incoming = self._incoming(node)
-        if incoming is None or incoming.receivers[0] == node:
-            return False
-        incoming.waiting.append(node)
-        return True
+        """Whether messages before its own are in the way; then it is queued when one has gone."""
+        incoming, outgoing = self._incoming(node), self._outgoing(node)
+        if incoming is not None and incoming.receivers[0] != node:
+            incoming.waiting.append(node)
+            return True
+        if outgoing is not None and len(outgoing.receivers) >= self._capacity:
+            outgoing.waiting.append(node)
+            return True
+        return False
 
     def _run(self, node: int, begin: int) -> None:
         """Let a node begin, and queue what then can."""

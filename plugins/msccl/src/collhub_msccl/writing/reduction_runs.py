@@ -10,11 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from collhub_msccl.conflicts.accesses import Columns, Edges
+from collhub_msccl.runtimes.known_runtimes import MOST_OPERANDS
 from collhub_msccl.writing.draft import StepDraft
 from hub_core.model import BoolArray, Buffer, Int64Array, StepKind
-
-# MSCCL_MAX_REDUCE_FUSION: operands that the runtimes' kernels have place for.
-MOST_OPERANDS = 16
 
 
 def reduction_runs(draft: StepDraft, first: Int64Array, second: Int64Array) -> Edges:

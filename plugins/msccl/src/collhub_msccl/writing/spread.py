@@ -36,8 +36,12 @@ def spread(
     draft: StepDraft,
     limits: PlacementLimits,
     fusing: Fusing,
+    capacity: int,
 ) -> tuple[StepDraft, Lanes] | None:
-    """The same rows with channels and lanes, in their order; None where the limits forbid it."""
+    """The same rows with channels and lanes, in their order; None where the limits forbid it.
+
+    `capacity`: messages that a connection holds.
+    """
     ideal = _arranged(draft, draft, np.zeros(len(draft), np.int64), limits.is_free, fusing)
     if ideal is None:
         return None
@@ -49,7 +53,7 @@ def spread(
     arrangement = _arranged(draft, placed, placement.block, limits.is_free, fusing)
     if arrangement is None:
         return None
-    order = _list_order(placed, placement, arrangement)
+    order = _list_order(placed, placement, arrangement, capacity)
     if order is None:
         # As the rows stand, with the connections' order, there is one.
         return placed, numbered_lanes(placed, placement.block, is_given=False)
@@ -95,13 +99,14 @@ def _list_order(
     placed: StepDraft,
     placement: Placement,
     arrangement: Arrangement,
+    capacity: int,
 ) -> Int64Array | None:
     """When each row's step begins, as its place among all steps."""
     graph = work_graph(placed, arrangement.position, arrangement.fused_into)
     block = np.zeros(len(graph), np.int64)
     block[graph.node_of_row] = placement.block
     blocks = int(placement.block.max(initial=-1)) + 1
-    nodes = ListScheduler(graph, block.tolist(), blocks).order()
+    nodes = ListScheduler(graph, block.tolist(), blocks, capacity).order()
     if nodes is None:
         return None
     place_of_node = np.empty(len(graph), np.int64)

@@ -86,15 +86,16 @@ def given_lanes(draft: StepDraft) -> Lanes | None:
     return lanes
 
 
-def assign_lanes(draft: StepDraft, is_tight: bool) -> Lanes:
+def assign_lanes(draft: StepDraft, is_tight: bool, is_merging: bool = True) -> Lanes:
     """Make lanes: one for each end of a connection, two joined where one feeds the other.
 
     Local steps go with what they wait for, else with what waits for them. `is_tight`: also join
-    what has nothing to do with each other, to have as few lanes as possible.
+    what has nothing to do with each other, to have as few lanes as possible. `is_merging`: what can
+    be reduced in one pass stays together.
     """
     connection, _ = draft.connections
     lane = _message_lanes(draft, connection, is_tight)
-    lane = _with_local_steps(draft, lane, is_tight)
+    lane = _with_local_steps(draft, lane, is_tight, is_merging)
     return numbered_lanes(draft, lane, False)
 
 
@@ -173,6 +174,7 @@ def _with_local_steps(
     draft: StepDraft,
     lane: Int64Array,
     is_tight: bool,
+    is_merging: bool,
 ) -> Int64Array:
     """Give the local rows (lane -1) lanes.
 
@@ -183,13 +185,12 @@ def _with_local_steps(
     if not local:
         return lane
     found: list[int] = lane.tolist()
-    leader_of = _leaders(draft)
+    leader_of = _leaders(draft) if is_merging else {}
     parents_of = _grouped(draft.children, draft.parents)
     children_of = _grouped(draft.parents, draft.children)
     any_lane = _first_lanes(draft, lane) if is_tight else {}
     ranks = draft.rank.tolist()
     for row in local:
-        # What can be reduced in one pass stays together.
         if row in leader_of:
             found[row] = found[leader_of[row]]
             continue
