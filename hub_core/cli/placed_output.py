@@ -24,11 +24,7 @@ def placed(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -> Cho
     is a folder itself. Raises `UsageError` where the output would replace the input, without
     `force`.
     """
-    from hub_core.plugin_api import Layout
-
-    is_whole_folder = target.writer.offer.format.layout is Layout.FOLDER
-    if target.out.endswith("/") and not is_whole_folder:
-        target = replace(target, out=os.path.join(target.out, _name_within(target, opened)))
+    target = within(target, _stem(opened))
     if not force and _replaces_input(target, opened):
         message = f"{target.out} is the input itself"
         cure = "choose another place, or overwrite with --force"
@@ -36,18 +32,26 @@ def placed(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -> Cho
     return target
 
 
-def _name_within(target: ChosenOutput, opened: OpenedAlgorithm) -> str:
-    """The name of the input, with the suffix of the format in place of its own."""
-    from hub_core.pipeline.sources import STANDARD_STREAM
+def within(target: ChosenOutput, stem: str) -> ChosenOutput:
+    """The output with a file or prefix of this name in it where it is `folder/`, else as it is."""
     from hub_core.plugin_api import Layout
 
     written = target.writer.offer.format
+    if not target.out.endswith("/") or written.layout is Layout.FOLDER:
+        return target
     suffix = written.suffixes[0] if written.layout is Layout.FILE and written.suffixes else ""
+    return replace(target, out=os.path.join(target.out, stem + suffix))
+
+
+def _stem(opened: OpenedAlgorithm) -> str:
+    """The name of the input without the suffix of its format."""
+    from hub_core.pipeline.sources import STANDARD_STREAM
+
     place = Path(opened.name)
     is_file = opened.source.parts[0].name == opened.name
     if not place.name or opened.source.parts[0].size is None or opened.name == STANDARD_STREAM:
-        return _UNNAMED + suffix
-    return (place.stem if is_file else place.name) + suffix
+        return _UNNAMED
+    return place.stem if is_file else place.name
 
 
 def _replaces_input(target: ChosenOutput, opened: OpenedAlgorithm) -> bool:

@@ -207,14 +207,17 @@ class Session:
         work: str = "conversion",
     ) -> Written:
         """Write all or nothing, and say every loss, those of the `work` before included."""
+        from hub_core.cli.placed_output import within
         from hub_core.pipeline.outputs import write
 
+        # What has no name of its own is called after its collective.
+        out = within(cast("ChosenOutput", target), str(algorithm.collective.kind)).out
         policy = LossPolicy.REFUSE if request.strict else LossPolicy.WARN
         apply_policy(losses, policy)
-        with self.progress(f"writing {target.out}"):
+        with self.progress(f"writing {out}"):
             written = write(
                 algorithm,
-                target.out,
+                out,
                 format=target.format_name,
                 options=options,
                 policy=policy,
@@ -222,7 +225,7 @@ class Session:
                 registry=self.registry(),
             )
         whole = replace(written, losses=(*losses, *written.losses))
-        _say_losses(whole, target.out, work)
+        _say_losses(whole, out, work)
         return whole
 
     def write_result(

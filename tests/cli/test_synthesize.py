@@ -122,6 +122,14 @@ def test_wrong_algorithm_is_written_where_the_user_says_so(
     assert out.with_name("ring.0.et").exists()
 
 
+def test_what_is_made_is_called_after_its_collective_in_a_folder(
+    collhub: Program, tmp_path: Path
+) -> None:
+    arguments = ("--collective", "broadcast", "--topology", "ring:4", "--size", "1MiB")
+    code, _, errors = collhub(*arguments, "-o", f"{tmp_path}/", "--to", "json")
+    assert (code, errors) == (0, f"wrote {tmp_path}/broadcast.json\n")
+
+
 def test_report_follows_its_schema(collhub: Program) -> None:
     code, text, _ = collhub(
         "--collective",
