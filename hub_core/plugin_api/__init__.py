@@ -11,6 +11,7 @@ from hub_core.plugin_api.check import (
     CheckRequest,
     LoadableCall,
     Subject,
+    WarmOptions,
 )
 from hub_core.plugin_api.command import (
     Command,
@@ -75,7 +76,7 @@ __all__ = [
     "PassReport", "Reference", "ReportRequest", "ReportWriter", "Shown", "SimulationRequest",
     "SimulationResult", "Simulator", "Source", "SourcePart", "Subject", "SynthesisRequest",
     "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader", "TopologyWriter",
-    "WriteResult", "WrittenFiles", "assign", "check_stdout", "complete_offers",
+    "WarmOptions", "WriteResult", "WrittenFiles", "assign", "check_stdout", "complete_offers",
     "declared_options", "force_flag", "from_option", "hookimpl", "json_flag", "log_diagnostic",
     "option", "option_pairs", "output_option", "output_options", "resolve", "source_argument",
     "strict_flag", "verify_option",

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from hub_core.model.diagnostics import Diagnostic
-from hub_core.plugin_api.options import NoOptions
+from hub_core.plugin_api.options import NoOptions, OptionType, option
 from hub_core.plugin_api.references import Reference
 from hub_core.plugin_api.sources import Source
 
@@ -43,6 +43,15 @@ class CheckRequest:
     topology: Topology | None = None
     source: Source | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmOptions:
+    """Options of a check of the installation that can do beforehand what a first use waits for."""
+
+    warm: bool = option(
+        OptionType.BOOL, False, "do it now, as `collhub doctor --warm` asks for, and keep it"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,16 @@ import subprocess
 import sys
 
 import pytest
-from collhub_blink.options import WarmOptions
 from collhub_blink.warming import check
 
-from hub_core.plugin_api import CheckRequest
+from hub_core.plugin_api import CheckRequest, WarmOptions
 
 # In a process of its own, where no other test has run a kernel.
 _UNUSED = """
 import importlib, pkgutil, sys
 from numba.core.dispatcher import Dispatcher
-from collhub_blink.options import WarmOptions
 from collhub_blink.warming import check
-from hub_core.plugin_api import CheckRequest
+from hub_core.plugin_api import CheckRequest, WarmOptions
 
 assert check(CheckRequest(), WarmOptions(warm=True)).ok
 for name in sys.argv[1:]:

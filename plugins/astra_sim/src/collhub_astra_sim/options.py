@@ -110,12 +110,3 @@ class AstraBinaryOptions:
         choices=NETWORKS,
     )
     time_limit_s: float = option(OptionType.FLOAT, 3600.0, "seconds after which a run is ended")
-
-
-@dataclass(frozen=True, slots=True)
-class WarmOptions:
-    """What `collhub doctor --warm` sets."""
-
-    warm: bool = option(
-        OptionType.BOOL, False, "compile the kernels now, so that no work waits for them later"
-    )

@@ -10,7 +10,6 @@ from collhub_astra_sim.options import (
     AstraBinaryOptions,
     AstraFolderOptions,
     AstraFolderReadOptions,
-    WarmOptions,
 )
 from hub_core.plugin_api import (
     Check,
@@ -23,6 +22,7 @@ from hub_core.plugin_api import (
     Subject,
     TopologyReader,
     TopologyWriter,
+    WarmOptions,
     hookimpl,
 )
 

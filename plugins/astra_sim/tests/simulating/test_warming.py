@@ -5,16 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from collhub_astra_sim.options import WarmOptions
 from collhub_astra_sim.simulating.warming import check
 
-from hub_core.plugin_api import CheckRequest
+from hub_core.plugin_api import CheckRequest, WarmOptions
 
 # In a process of its own, where no other test has run the kernel.
 _COMPILED = """
-from collhub_astra_sim.options import WarmOptions
 from collhub_astra_sim.simulating.warming import check
-from hub_core.plugin_api import CheckRequest
+from hub_core.plugin_api import CheckRequest, WarmOptions
 
 report = check(CheckRequest(), WarmOptions(warm=True))
 from collhub_astra_sim.simulating.kernel import run

@@ -58,12 +58,3 @@ class BlinkOptions:
         minimum=0,
         maximum=1e9,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class WarmOptions:
-    """What `collhub doctor --warm` sets."""
-
-    warm: bool = option(
-        OptionType.BOOL, False, "compile the kernels now, so that no work waits for them later"
-    )

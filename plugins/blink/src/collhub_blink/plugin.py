@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_blink.options import BlinkOptions, WarmOptions
-from hub_core.plugin_api import Check, Subject, Synthesizer, hookimpl
+from collhub_blink.options import BlinkOptions
+from hub_core.plugin_api import Check, Subject, Synthesizer, WarmOptions, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collhub_blink.options import BlinkOptions, WarmOptions
-from hub_core.plugin_api import CheckReport, CheckRequest
+from collhub_blink.options import BlinkOptions
+from hub_core.plugin_api import CheckReport, CheckRequest, WarmOptions
 
 _BYTES = 4096
 

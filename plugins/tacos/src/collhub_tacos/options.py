@@ -67,12 +67,3 @@ class TacosOptions:
         minimum=0,
         maximum=1024,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class WarmOptions:
-    """What `collhub doctor --warm` sets."""
-
-    warm: bool = option(
-        OptionType.BOOL, False, "compile the kernels now, so that no work waits for them later"
-    )

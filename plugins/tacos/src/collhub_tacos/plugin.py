@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_tacos.options import TacosOptions, WarmOptions
-from hub_core.plugin_api import Check, Subject, Synthesizer, hookimpl
+from collhub_tacos.options import TacosOptions
+from hub_core.plugin_api import Check, Subject, Synthesizer, WarmOptions, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from collhub_astra_sim.options import AnalyticalOptions, WarmOptions
-from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, SimulationRequest
+from collhub_astra_sim.options import AnalyticalOptions
+from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, SimulationRequest, WarmOptions
 
 _BYTES = 64
 
