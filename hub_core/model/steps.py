@@ -1,7 +1,7 @@
 """The steps of an algorithm as read-only numpy columns, one row a step, and the way to build them.
 
 Adding a column: its field, dtype and default here, its attribute in the Chakra files
-(`chakra/encode_nodes.py`, `chakra/read_profile.py`, `chakra/read.py`), and its array in
+(`chakra/algorithms`, `chakra/read.py`), and its array in
 `schemas/algorithm-1.json`. Everything else goes through `COLUMN_DTYPES`.
 """
 
