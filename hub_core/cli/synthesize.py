@@ -56,7 +56,12 @@ def _ranks(
 
 
 @click.command()
-@click.argument("name", metavar="NAME", shell_complete=complete_offers(Synthesizer))
+@click.argument(
+    "name",
+    metavar="[NAME]",
+    default="auto",
+    shell_complete=complete_offers(Synthesizer),
+)
 @click.option(
     "--collective",
     "kind",
@@ -142,7 +147,8 @@ def synthesize(
     out: str | None,
     output: OutputRequest,
 ) -> int:
-    """Make an algorithm with the synthesizer NAME (`collhub formats` lists them).
+    """Make an algorithm with the synthesizer NAME (`collhub formats` lists them; default: auto,
+    the fastest of what all others make).
 
     Ranks are the NPUs of the topology; with --ranks, rank i is the i-th NPU of the list, unless
     --relays lets all NPUs take part. Ctrl-C ends the search with the best found so far. Exit 0, or

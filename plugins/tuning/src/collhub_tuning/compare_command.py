@@ -141,9 +141,11 @@ def _question(
 
 def _algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
     """What is named, else every synthesizer. Raises `HubError` for what is neither."""
+    from collhub_tuning.auto import NAME as PORTFOLIO
     from collhub_tuning.questions import ComparedAlgorithm
 
-    known = [provided.name for provided in registry.all(Synthesizer)]
+    # What takes the best of all others would only repeat it.
+    known = [one.name for one in registry.all(Synthesizer) if one.name != PORTFOLIO]
     found = []
     for name in dict.fromkeys(names or known):
         is_file = name not in known and _may_be_a_file(name)

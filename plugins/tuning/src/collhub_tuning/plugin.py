@@ -1,12 +1,26 @@
-"""Offer of this distribution to the hub: the command `compare`."""
+"""Offers of this distribution to the hub: the command `compare`, the synthesizer `auto`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Command, hookimpl
+from collhub_tuning.options import AutoOptions
+from hub_core.plugin_api import Command, Synthesizer, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
+
+
+@hookimpl
+def collhub_producers() -> Sequence[Synthesizer]:
+    """Describe the synthesizer."""
+    return [
+        Synthesizer(
+            "auto",
+            "the fastest of what all other synthesizers make, by the simulator",
+            "collhub_tuning.auto:synthesize",
+            AutoOptions,
+        )
+    ]
 
 
 @hookimpl

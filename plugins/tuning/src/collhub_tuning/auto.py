@@ -1,0 +1,120 @@
+"""A portfolio: every synthesizer that fits makes its algorithm, and the fastest is handed over.
+
+The judge is the simulator of the request, for all alike; where there is none, each synthesizer's
+own account.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import hub_core
+from collhub_tuning.options import AutoOptions
+from hub_core import HubError, InputError, Registry, UsageError
+from hub_core.model import JsonValue
+from hub_core.plugin_api import SynthesisRequest, SynthesisResult, Synthesizer
+
+NAME = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """What one synthesizer made, and its time by the judge."""
+
+    name: str
+    result: SynthesisResult
+    time_ns: int
+
+
+def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResult:
+    """The fastest algorithm of all synthesizers that fit.
+
+    Ctrl-C ends the search with the best so far. Raises `InputError` where none fits, `UsageError`
+    for candidates that are not there.
+    """
+    registry = hub_core.discover()
+    names = _names(options.candidates, registry)
+    failures: dict[str, str] = {}
+    found: list[_Candidate] = []
+    is_interrupted = False
+    try:
+        found.extend(_candidates(request, names, registry, options.budget, failures))
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        is_interrupted = True
+    if not found:
+        reasons = "; ".join(f"{name}: {why}" for name, why in failures.items())
+        raise InputError(f"no synthesizer fits: {reasons}", code="nothing-fits")
+    # Of equal ones the first, which is the same on every run.
+    best = min(found, key=lambda one: one.time_ns)
+    statistics = _statistics(best, found, len(names), is_interrupted)
+    bounds = {name: ns for one in found for name, ns in one.result.bounds_ns.items()}
+    fitting = {name: ns for name, ns in bounds.items() if ns <= best.time_ns}
+    return replace(best.result, time_ns=best.time_ns, statistics=statistics, bounds_ns=fitting)
+
+
+def _names(text: str, registry: Registry) -> list[str]:
+    """The candidates, in the order in which they are tried. Raises `UsageError`."""
+    known = [provided.name for provided in registry.all(Synthesizer) if provided.name != NAME]
+    if text == "all":
+        return known
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name == NAME:
+            raise UsageError(f"option candidates: {NAME} cannot be a candidate of itself")
+        # Says what is closest.
+        registry.find(Synthesizer, name)
+    return names
+
+
+def _candidates(
+    request: SynthesisRequest,
+    names: list[str],
+    registry: Registry,
+    budget_s: float,
+    failures: dict[str, str],
+) -> Iterator[_Candidate]:
+    """Each candidate as it is made; the reason of those that do not fit is noted."""
+    start = time.perf_counter()
+    for place, name in enumerate(names):
+        if place and time.perf_counter() - start > budget_s:
+            return
+        request.progress(place / len(names), name)
+        try:
+            result = _made(request, name, registry)
+        except HubError as error:
+            failures[name] = error.diagnostics[0].message if error.diagnostics else str(error)
+            continue
+        judged = None if result.is_partial else request.simulate(result.algorithm)
+        yield _Candidate(name, result, judged or result.time_ns)
+
+
+def _made(request: SynthesisRequest, name: str, registry: Registry) -> SynthesisResult:
+    return hub_core.synthesize(
+        request.collective,
+        request.topology,
+        request.collective_bytes,
+        name=name,
+        npus=request.npus,
+        occupancy=request.occupancy,
+        wanted=request.wanted,
+        registry=registry,
+    )
+
+
+def _statistics(
+    best: _Candidate, found: list[_Candidate], total: int, is_interrupted: bool
+) -> dict[str, JsonValue]:
+    """Who won, by how much, and what the winner says of its choice."""
+    others = sorted((one for one in found if one is not best), key=lambda one: one.time_ns)
+    told: dict[str, JsonValue] = {"winner": best.name}
+    if others:
+        ahead = 100 * (others[0].time_ns / best.time_ns - 1)
+        told["ahead of"] = f"{others[0].name} by {ahead:.1f} %"
+    told["candidates"] = f"{len(found)} of {total} fit and were made"
+    if is_interrupted:
+        told["interrupted"] = True
+    return {**told, **best.result.statistics}
