@@ -369,7 +369,7 @@ def _say_losses(written: Written, out: str, work: str) -> None:
         found = Diagnostic("lossy", message, Severity.WARNING, Location(out))
         output.print_diagnostic(found)
     for note in written.notes:
-        output.print_note(f"{out}: {note}")
+        output.print_note(f"{out} {note}")
 
 
 def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) -> list[Diagnostic]:

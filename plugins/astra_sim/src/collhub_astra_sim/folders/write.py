@@ -65,7 +65,7 @@ def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
         return WriteResult(folder.artifacts(), folder.losses)
     # A folder is of one size, as nobody would guess: it and its traces state the default.
     size = format_bytes(folder.programs[0].collective_bytes)
-    note = f"written for {size}, as no size was stated; -O size=... states one"
+    note = f"is written for {size}, as no size was stated; -O size=... states one"
     return WriteResult(folder.artifacts(), folder.losses, ("collective_bytes",), (note,))
 
 
