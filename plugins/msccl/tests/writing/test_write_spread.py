@@ -15,6 +15,7 @@ import pytest
 from collhub_msccl.options import ProgramOptions, ReadOptions, WriteOptions
 from collhub_msccl.programs.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
+from collhub_msccl.runtimes.fifo_safety import fifo_safety
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
 from collhub_msccl.writing.block_time import BlockFigures, block_figures
 from collhub_msccl.writing.write_xml import write
@@ -22,7 +23,7 @@ from collhub_msccl.writing.write_xml import write
 from hub_core.model import Algorithm, StepKind
 from hub_core.plugin_api import CheckRequest, NoOptions, Source
 from hub_core.testing import direct_all_to_all, ring_all_reduce
-from hub_core.verification import fifo_safety, verify
+from hub_core.verification import verify
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "corpus" / "msccl"
