@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -199,3 +201,13 @@ def test_a_process_that_dies_costs_its_algorithm_alone(monkeypatch: pytest.Monke
     lost = {one.algorithm for one in found if one.failure == "the process that measured it died"}
     assert lost == {"bruck"}
     assert [one.time_ns for one in found if one.algorithm != "bruck"] == [7] * 4
+
+
+def test_no_module_of_the_working_folder_is_run(tmp_path: Path) -> None:
+    for name in ("random", "numpy", "multiprocessing", "signal"):
+        trap = "import pathlib; pathlib.Path(__file__).with_suffix('.ran').touch()"
+        (tmp_path / f"{name}.py").write_text(trap)
+    program = Path(sys.executable).with_name("collhub")
+    asked = [*ASKED[:-1], "2", "--size", "1KiB", "--with", "ring", "--with", "bruck", "--no-cache"]
+    done = subprocess.run([program, *asked], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, list(tmp_path.glob("*.ran"))) == (0, [])

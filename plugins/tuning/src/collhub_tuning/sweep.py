@@ -7,15 +7,19 @@ comparison that Ctrl-C has ended goes on where it was.
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 
 from collhub_tuning.measuring import measured
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from collhub_tuning.result_cache import ResultCache
 
 Progress = Callable[[float, str], None]
+# As the flag -P, for processes that are started without a command line of ours.
+_SAFE_PATH = "PYTHONSAFEPATH"
 _Done = tuple[ComparedAlgorithm, list[Measurement]]
 
 
@@ -81,6 +85,18 @@ def _lost(one: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurem
     return [Measurement(one.name, size, None, failure) for size in question.sizes]
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
+@contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes for tasks, in which nothing of the working folder is imported."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
     # Spawned, as a fork would copy the threads of libraries in the state that they are in.
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+            yield pool
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
