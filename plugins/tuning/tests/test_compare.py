@@ -146,6 +146,7 @@ FOUND = [Measurement("ring", 1024, 10), Measurement("ring", 2048, None, "why")]
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, b"network", {"one": "1"})
     cache.keep(RING, QUESTION, FOUND)
+    assert cache.defect == ""
     assert cache.find(RING, QUESTION) == FOUND
     found = sweep.compared([RING], QUESTION, cache, jobs=1, progress=lambda fraction, what: None)
     assert found == FOUND
@@ -167,6 +168,7 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path / "cache", b"network", {})
     file.write_text("1")
     cache.keep(one, QUESTION, [Measurement(str(file), size, 1) for size in QUESTION.sizes])
+    assert cache.defect == ""
     assert cache.find(one, QUESTION) is not None
     file.write_text("2")
     assert cache.find(one, QUESTION) is None
@@ -185,7 +187,18 @@ def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = ResultCache(tmp_path / "file" / "below", b"network", {})
     cache.keep(RING, QUESTION, FOUND)
+    assert "file" in cache.defect
     assert cache.find(RING, QUESTION) is None
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    collhub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    run = collhub(*ASKED, "--size", "1KiB", "--with", "ring")
+    assert run.code == 0
+    assert [line for line in run.err.splitlines() if "results are not kept: " in line] != []
 
 
 def test_a_process_that_dies_costs_its_algorithm_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,8 @@ def _outcome(context: CommandContext, asked: dict[str, Any]) -> ComparisonOutcom
     with context.progress_bar(f"comparing {len(algorithms)} algorithms") as progress:
         jobs = asked["jobs"] or os.cpu_count() or 1
         found = compared(algorithms, question, cache, jobs=jobs, progress=progress)
+    if cache.defect:
+        context.say(f"results are not kept: {cache.defect}")
     return ComparisonOutcome(question, topology, found)
 
 

@@ -11,7 +11,6 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -29,10 +28,12 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 class ResultCache:
     """Measurements of algorithms at sizes, for one network and one state of the installation.
 
-    `topology`: content of the network; `versions`: of all that takes part, by name.
+    `topology`: content of the network; `versions`: of all that takes part, by name. `defect`: why
+    something could not be kept, empty where all was.
     """
 
     def __init__(self, folder: Path | None, topology: bytes, versions: Mapping[str, str]) -> None:
+        self.defect = ""
         self._folder = folder
         self._network = hashlib.sha256(topology).hexdigest()
         self._versions = dict(sorted(versions.items()))
@@ -60,7 +61,7 @@ class ResultCache:
             path = self._path(compared, question, found.size)
             if path is not None:
                 content = {"time_ns": found.time_ns, "failure": found.failure}
-                _write(path, {"schema": _SCHEMA, **content})
+                self.defect = self.defect or _write(path, {"schema": _SCHEMA, **content})
 
     def _path(
         self, compared: ComparedAlgorithm, question: ComparisonQuestion, size: int
@@ -95,10 +96,14 @@ def _content(compared: ComparedAlgorithm) -> list[str]:
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
 
 
-def _write(path: Path, content: Mapping[str, object]) -> None:
-    # A cache is a favour: without it the result is the same.
-    with suppress(OSError):
+def _write(path: Path, content: Mapping[str, object]) -> str:
+    """Why it could not be written; empty where it was."""
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             json.dump(content, file)
         os.replace(file.name, path)
+    except OSError as error:
+        # A cache is a favour: without it the result is the same.
+        return f"{error.filename or path}: {error.strerror or error}"
+    return ""
