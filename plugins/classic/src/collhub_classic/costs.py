@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hub_core.model import Int64Array
-
 
 @dataclass(frozen=True, slots=True)
 class AlphaBetaCost:
@@ -34,8 +32,3 @@ class AlphaBetaCost:
 def rounds_of(*shares: Fraction | int) -> AlphaBetaCost:
     """A round for every share: the part of the data that the busiest port sends in it."""
     return AlphaBetaCost(len(shares), sum((Fraction(share) for share in shares), Fraction(0)))
-
-
-def whole(times: Int64Array | int) -> int:
-    """A plain int of a numpy integer, for fractions."""
-    return int(times)

@@ -49,8 +49,12 @@ def disjoint_rings(topology: Topology, npus: Sequence[int], most: int) -> list[I
         return [np.arange(ranks) * stride % ranks for stride in strides[:most]]
     if ranks > _MOST_RANKS:
         return [np.arange(ranks)]
-    sets = (_ring_set(free, most, start) for start in range(_STARTS))
-    return max(sets, key=len) or _rotated_rings(topology, npus)[:most]
+    best: list[Int64Array] = []
+    for start in range(_STARTS):
+        best = max(best, _ring_set(free, most, start), key=len)
+        if len(best) == most:
+            break
+    return best or _rotated_rings(topology, npus)[:most]
 
 
 def alike_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:

@@ -44,8 +44,8 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     the algorithm does not define.
     """
     classic = ALGORITHMS[name]
-    planned = planned_for(name, request, options)
-    task = _task(request, options)
+    task = task_for(name, request, options)
+    planned = planned_for(name, task)
     order = _order(classic, task)
     plan = _placed(planned.plan, request.collective, order)
     _check_size(plan, request)
@@ -65,11 +65,9 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     return SynthesisResult(algorithm, time_ns, bound, statistics)
 
 
-def planned_for(name: str, request: SynthesisRequest, options: ClassicOptions) -> PlannedAlgorithm:
-    """The plan of a request, its ranks as they are numbered and the root first, and its cost."""
-    classic = ALGORITHMS[name]
-    _check_request(name, classic, request)
-    return classic.planners[request.collective.kind](_task(request, options))
+def planned_for(name: str, task: ClassicTask) -> PlannedAlgorithm:
+    """The plan of a task, its ranks as they are numbered and the root first, and its cost."""
+    return ALGORITHMS[name].planners[task.kind](task)
 
 
 def by_name(name: str) -> Callable[[SynthesisRequest, ClassicOptions], SynthesisResult]:
@@ -94,7 +92,9 @@ def _check_request(name: str, classic: ClassicAlgorithm, request: SynthesisReque
         )
 
 
-def _task(request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
+def task_for(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
+    """What the algorithm `name` plans for; raises as `synthesize` does for what does not fit."""
+    _check_request(name, ALGORITHMS[name], request)
     alpha_s, beta_s_per_byte = link_of_message(request.topology, request.npus)
     return ClassicTask(
         request.collective.kind,

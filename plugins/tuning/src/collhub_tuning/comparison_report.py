@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from collhub_tuning.questions import ComparisonQuestion, Measurement
@@ -24,7 +25,7 @@ _CSV_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ComparisonOutcome:
     """All measurements of a question on its network."""
 
@@ -32,9 +33,14 @@ class ComparisonOutcome:
     topology: Topology
     measurements: Sequence[Measurement]
 
-    def bound_ns(self, size: int) -> float | None:
-        """What no algorithm can beat at this size, None where nothing is known."""
-        return lower_bound_ns(self.question.collective, self.topology, size) or None
+    @cached_property
+    def bounds_ns(self) -> Mapping[int, float | None]:
+        """What no algorithm can beat, by size; None where nothing is known."""
+        collective = self.question.collective
+        return {
+            size: lower_bound_ns(collective, self.topology, size) or None
+            for size in self.question.sizes
+        }
 
     def ranking(self, size: int) -> list[Measurement]:
         """Measurements with a time at a size, the fastest first, of equal ones in their order."""
@@ -77,7 +83,7 @@ def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
         "topology": outcome.topology.name,
         "backend": question.backend,
         "sizes": list(question.sizes),
-        "bounds_ns": [outcome.bound_ns(size) for size in question.sizes],
+        "bounds_ns": [outcome.bounds_ns[size] for size in question.sizes],
         "winners": winners,
         "results": results,
     }
@@ -130,7 +136,7 @@ def _fields(outcome: ComparisonOutcome, one: Measurement) -> dict[str, str | int
     from collhub_execution import algorithm_bandwidth, bus_bandwidth
 
     collective = outcome.question.collective
-    bound = outcome.bound_ns(one.size)
+    bound = outcome.bounds_ns[one.size]
     time_s = one.time_ns / 1e9 if one.time_ns else None
     return {
         "algorithm": one.algorithm,

@@ -42,9 +42,12 @@ class ResultCache:
         self, compared: ComparedAlgorithm, question: ComparisonQuestion
     ) -> list[Measurement] | None:
         """What is known of an algorithm, one measurement a size; None unless all sizes are."""
+        if self._folder is None:
+            return None
+        known_by = _content(compared)
         found = []
         for size in question.sizes:
-            content = self._read(self._path(compared, question, size))
+            content = _read(self._path(self._folder, known_by, question, size))
             if content is None:
                 return None
             found.append(Measurement(compared.name, size, *content))
@@ -57,34 +60,21 @@ class ResultCache:
         measurements: Sequence[Measurement],
     ) -> None:
         """Keep what was measured, where the folder can be written."""
+        if self._folder is None:
+            return
+        known_by = _content(compared)
         for found in measurements:
-            path = self._path(compared, question, found.size)
-            if path is not None:
-                content = {"time_ns": found.time_ns, "failure": found.failure}
-                self.defect = self.defect or _write(path, {"schema": _SCHEMA, **content})
+            path = self._path(self._folder, known_by, question, found.size)
+            content = {"time_ns": found.time_ns, "failure": found.failure}
+            self.defect = self.defect or _write(path, {"schema": _SCHEMA, **content})
 
     def _path(
-        self, compared: ComparedAlgorithm, question: ComparisonQuestion, size: int
-    ) -> Path | None:
-        if self._folder is None:
-            return None
+        self, folder: Path, known_by: Sequence[str], question: ComparisonQuestion, size: int
+    ) -> Path:
         asked = asdict(replace(question, topology=self._network, sizes=(size,)))
-        content = _content(compared)
-        key = json.dumps([_SCHEMA, asked, content, self._versions], sort_keys=True)
+        key = json.dumps([_SCHEMA, asked, known_by, self._versions], sort_keys=True)
         name = hashlib.sha256(key.encode()).hexdigest()
-        return self._folder / name[:2] / f"{name}.json"
-
-    def _read(self, path: Path | None) -> tuple[int | None, str] | None:
-        """(time, failure) that a file holds; None where there is none of this form."""
-        if path is None:
-            return None
-        try:
-            found = json.loads(path.read_bytes())
-            time_ns, failure = found["time_ns"], found["failure"]
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-        is_time = time_ns is None or type(time_ns) is int
-        return (time_ns, failure) if is_time and isinstance(failure, str) else None
+        return folder / name[:2] / f"{name}.json"
 
 
 def _content(compared: ComparedAlgorithm) -> list[str]:
@@ -94,6 +84,17 @@ def _content(compared: ComparedAlgorithm) -> list[str]:
     place = Path(compared.name)
     files = [place] if place.is_file() else sorted(place.parent.glob(f"{place.name}.*"))
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
+
+
+def _read(path: Path) -> tuple[int | None, str] | None:
+    """(time, failure) that a file holds; None where there is none of this form."""
+    try:
+        found = json.loads(path.read_bytes())
+        time_ns, failure = found["time_ns"], found["failure"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    is_time = time_ns is None or type(time_ns) is int
+    return (time_ns, failure) if is_time and isinstance(failure, str) else None
 
 
 def _write(path: Path, content: Mapping[str, object]) -> str:
