@@ -2,7 +2,8 @@
 
     python .ci/wheels.py FOLDER
 
-`FOLDER/core.txt` names the wheel of the core, `FOLDER/all.txt` all of them.
+`FOLDER/core.txt` names the wheel of the core and those of this repository that it requires,
+`FOLDER/all.txt` all of them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +24,10 @@ def main() -> None:
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir")
     subprocess.run([*pip, str(folder), "-r", "requirements.txt"], cwd=ROOT, check=True)
     wheels = sorted(folder.glob("*.whl"))
-    core = [wheel for wheel in wheels if wheel.name.startswith("collhub-")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [line.partition(">=")[0] for line in project["dependencies"]]
+    stems = {name.replace("-", "_") for name in (project["name"], *required)}
+    core = [wheel for wheel in wheels if wheel.name.split("-")[0] in stems]
     (folder / "core.txt").write_text("".join(f"{wheel}\n" for wheel in core))
     (folder / "all.txt").write_text("".join(f"{wheel}\n" for wheel in wheels))
 

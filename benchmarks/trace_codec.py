@@ -19,11 +19,11 @@ from typing import Any
 
 import google.protobuf
 import numpy as np
+from collhub_chakra import record_bounds, varint
+from collhub_chakra.messages import message_class
 
 from hub_core import Algorithm, __version__
 from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.codec.schema import message_class
-from hub_core.chakra.codec.wire import record_bounds, varint
 from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.chakra.read import read
 from hub_core.plugin_api import Source, SourcePart

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
-    from hub_core.chakra.codec.nodes import NodeTable, NodeType
+    from collhub_chakra import NodeTable, NodeType
+
     from hub_core.chakra.formats import ChakraReadOptions, TraceOptions
     from hub_core.chakra.traces import (
         chakra_algorithm,
@@ -63,7 +64,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "hub_core.chakra.codec.nodes": "NodeTable NodeType",
+    "collhub_chakra": "NodeTable NodeType",
     "hub_core.chakra.formats": "ChakraReadOptions TraceOptions",
     "hub_core.chakra.traces": (
         "chakra_algorithm chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"

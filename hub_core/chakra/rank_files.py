@@ -1,16 +1,12 @@
-"""The rank files of a source: which there are, in order, and a few at a time."""
+"""The rank files of a source: which there are, in order."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 
-from hub_core.chakra.codec.records import RankFile
 from hub_core.model import InputError, Location
 from hub_core.plugin_api import Source, SourcePart
 
-# Big enough for column-wise work, small enough for memory.
-_BATCH_BYTES = 4 << 20
 _RANK_IN_NAME = re.compile(r"\.([0-9]{1,9})\.[^.]*\Z")
 
 
@@ -49,17 +45,3 @@ def _rank(part: SourcePart, count: int) -> int:
 def _wrong_files(name: str, message: str, cure: str = "") -> InputError:
     """An error about a file of the set, or about the set."""
     return InputError(message, location=Location(name), code="rank-files", cure=cure)
-
-
-def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
-    """Group files so that a batch has some megabytes."""
-    batch: list[RankFile] = []
-    size = 0
-    for file in files:
-        batch.append(file)
-        size += len(file.content)
-        if size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

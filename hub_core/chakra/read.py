@@ -9,6 +9,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 import numpy as np
+from collhub_chakra import (
+    Batch,
+    Metadata,
+    NodeFields,
+    RankFile,
+    ShapeBook,
+    decode_nodes,
+    in_batches,
+    link,
+    open_rank_file,
+)
 
 from hub_core.chakra.algorithms.chunks import Chunk, Joined, join
 from hub_core.chakra.algorithms.numbering import EXTENSION
@@ -20,15 +31,10 @@ from hub_core.chakra.algorithms.rank_profile import (
     profile_algorithm,
 )
 from hub_core.chakra.algorithms.read_profile import StatedSizes, profile_chunk
-from hub_core.chakra.codec.fields import NodeFields
-from hub_core.chakra.codec.links import link
-from hub_core.chakra.codec.metadata import Metadata
-from hub_core.chakra.codec.records import Batch, RankFile, decode_nodes
-from hub_core.chakra.codec.shapes import ShapeBook
 from hub_core.chakra.foreign.read_foreign import foreign_chunk, foreign_sizes, refuse_workload
 from hub_core.chakra.formats import ChakraReadOptions
-from hub_core.chakra.rank_files import in_batches, rank_parts
-from hub_core.chakra.recognise import open_rank_file
+from hub_core.chakra.rank_files import rank_parts
+from hub_core.chakra.refusals import input_errors
 from hub_core.model import Algorithm, InputError, JsonValue, Location, Provenance
 from hub_core.plugin_api import Source
 
@@ -53,7 +59,8 @@ def read(source: Source, options: ChakraReadOptions) -> Algorithm:
     Traces without the profile are timing only: buffers UNKNOWN, COMP_NODEs COMPUTE steps, channels
     tags. Raises `InputError` with file, byte and node for everything that is not an algorithm.
     """
-    return _Reader(source, options.drop_dangling).read(options.size)
+    with input_errors():
+        return _Reader(source, options.drop_dangling).read(options.size)
 
 
 class _Reader:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hub_core.chakra.algorithms.lowering import lower as chakra_nodes
 from hub_core.chakra.algorithms.profile import default_bytes as chakra_bytes
 from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.codec.records import located
-from hub_core.chakra.codec.wire import WireError, record_bounds, varint
 from hub_core.chakra.formats import ChakraWriteOptions, TraceOptions
 from hub_core.chakra.read import read as chakra_algorithm
+from hub_core.chakra.refusals import input_errors
 from hub_core.model import Algorithm
 from hub_core.plugin_api import WriteResult
 
@@ -39,11 +38,9 @@ def chakra_record(message: str, **fields: object) -> bytes:
     `ValueError` for fields that the message has not.
     """
     # Imported here, as below: nodes and traces need no protobuf.
-    from hub_core.chakra.codec.schema import message_class
+    from collhub_chakra.trace_records import encoded_record
 
-    build = cast("Callable[..., Message]", message_class(message))
-    body = build(**fields).SerializeToString(deterministic=True)
-    return varint(len(body)) + body
+    return encoded_record(message, **fields)
 
 
 def chakra_messages(content: bytes, file: str) -> Iterator[Message]:
@@ -51,19 +48,7 @@ def chakra_messages(content: bytes, file: str) -> Iterator[Message]:
 
     Raises `InputError`, with `file` in it, for bytes that are no such records.
     """
-    from google.protobuf.message import DecodeError
+    from collhub_chakra.trace_records import decoded_records
 
-    from hub_core.chakra.codec.schema import message_class
-
-    try:
-        starts, stops = record_bounds(content)
-    except WireError as error:
-        raise located(error, file) from None
-    for number, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-        message = message_class("Node" if number else "GlobalMetadata")()
-        try:
-            message.ParseFromString(content[start:stop])
-        except DecodeError:
-            broken = WireError("a record is not a message of the schema", start)
-            raise located(broken, file) from None
-        yield message
+    with input_errors():
+        yield from decoded_records(content, file)

@@ -7,14 +7,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_chakra import (
+    AttributeValue,
+    Batch,
+    Metadata,
+    NodeColumns,
+    NodeType,
+    RankFile,
+    ShapeBook,
+    decode_nodes,
+    in_batches,
+    link,
+    open_rank_file,
+    type_name,
+)
 
-from hub_core.chakra.codec.links import link
-from hub_core.chakra.codec.metadata import AttributeValue, Metadata
-from hub_core.chakra.codec.nodes import NodeType, type_name
-from hub_core.chakra.codec.records import Batch, NodeColumns, RankFile, decode_nodes
-from hub_core.chakra.codec.shapes import ShapeBook
-from hub_core.chakra.rank_files import in_batches, rank_parts
-from hub_core.chakra.recognise import open_rank_file
+from hub_core.chakra.rank_files import rank_parts
+from hub_core.chakra.refusals import input_errors
 from hub_core.plugin_api import Source
 
 _LONGEST_TEXT = 80
@@ -66,8 +75,9 @@ def survey(source: Source) -> TraceSurvey:
     `messages without peer or size`.
     """
     counts, book = _Counts(), ShapeBook((), ())
-    for batch in in_batches(counts.files(source)):
-        counts.add(decode_nodes(Batch(batch), book))
+    with input_errors():
+        for batch in in_batches(counts.files(source)):
+            counts.add(decode_nodes(Batch(batch), book))
     return counts.result(source.name)
 
 

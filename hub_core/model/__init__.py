@@ -7,21 +7,12 @@ from typing import TYPE_CHECKING
 from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import Algorithm, JsonValue, Provenance, message_bytes
-    from hub_core.model.collectives import (
-        ALL_RANKS,
-        MAX_RANKS,
-        MAX_UNITS,
-        Collective,
-        Contributions,
-        CustomContract,
-        MemoryLayout,
-    )
-    from hub_core.model.columns import (
+    from collhub_columns import (
         BoolArray,
         Float64Array,
         Int64Array,
         IntArray,
+        Order,
         counted_positions,
         csr,
         expanded_ranges,
@@ -39,6 +30,18 @@ if TYPE_CHECKING:
         run_mask,
         run_starts,
         sorted_ordinals,
+        topological_levels,
+    )
+
+    from hub_core.model.algorithm import Algorithm, JsonValue, Provenance, message_bytes
+    from hub_core.model.collectives import (
+        ALL_RANKS,
+        MAX_RANKS,
+        MAX_UNITS,
+        Collective,
+        Contributions,
+        CustomContract,
+        MemoryLayout,
     )
     from hub_core.model.diagnostics import (
         Diagnostic,
@@ -64,7 +67,6 @@ if TYPE_CHECKING:
         ReduceOp,
         StepKind,
     )
-    from hub_core.model.levels import Order, topological_levels
     from hub_core.model.losses import Loss, LossPolicy, apply_policy, loss_object
     from hub_core.model.messages import Messages, connection_keys, match_messages, pair_in_order
     from hub_core.model.placement import PLACEMENT, placed, placement_of
@@ -103,10 +105,11 @@ _HOMES = {
     "hub_core.model.collectives": (
         "ALL_RANKS Collective Contributions CustomContract MAX_RANKS MAX_UNITS MemoryLayout"
     ),
-    "hub_core.model.columns": (
+    "collhub_columns": (
         "BoolArray Float64Array Int64Array IntArray counted_positions csr expanded_ranges "
         "first_positions gather group_of_entry group_pointer inverse is_sorted ordinals "
-        "positions_in row_pointer rows_of run_lengths run_mask run_starts sorted_ordinals"
+        "positions_in row_pointer rows_of run_lengths run_mask run_starts sorted_ordinals "
+        "Order topological_levels"
     ),
     "hub_core.model.diagnostics": (
         "Diagnostic ExitCode HubError InputError Location LossyError PluginError Severity "
@@ -116,7 +119,6 @@ _HOMES = {
     "hub_core.model.kinds": (
         "Buffer CollectiveKind CollectiveTraits READING REDUCING ROOTED ReduceOp StepKind WRITING"
     ),
-    "hub_core.model.levels": "Order topological_levels",
     "hub_core.model.losses": "Loss LossPolicy apply_policy loss_object",
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
     "hub_core.model.placement": "PLACEMENT placed placement_of",

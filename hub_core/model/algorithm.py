@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from hub_core.model.collectives import Collective
-from hub_core.model.columns import Int64Array
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import READING, WRITING, Buffer
 from hub_core.model.steps import StepTable

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
-from hub_core.model.columns import (
+from collhub_columns import (
     BoolArray,
     Int64Array,
     counted_positions,
     group_of_entry,
     row_pointer,
 )
+
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp
 

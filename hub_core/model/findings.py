@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from hub_core.model.columns import Int64Array
+from collhub_columns import Int64Array
+
 from hub_core.model.diagnostics import Diagnostic, Location, Severity
 from hub_core.model.steps import StepTable
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
-from hub_core.model.columns import (
+from collhub_columns import (
     BoolArray,
     Int64Array,
     IntArray,
@@ -19,6 +18,7 @@ from hub_core.model.columns import (
     is_sorted,
     sorted_ordinals,
 )
+
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.steps import StepTable
 from hub_core.model.wording import action, describe

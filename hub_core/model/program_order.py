@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array
 
-from hub_core.model.columns import Int64Array
 from hub_core.model.diagnostics import InputError, Location
 
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from hub_core.model.columns import (
+from collhub_columns import (
     BoolArray,
     Int64Array,
     IntArray,
@@ -24,6 +23,7 @@ from hub_core.model.columns import (
     inverse,
     is_sorted,
 )
+
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.program_order import ordered_rows

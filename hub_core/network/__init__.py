@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collhub_columns import Arcs
+
 from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links, Occupancy, link_times_ns
 from hub_core.network.node_pairs import NodePairs
-from hub_core.network.paths import Arcs
 from hub_core.network.planes import side_by_side
 from hub_core.network.routes import Routes
 from hub_core.network.texts import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from collhub_columns import BoolArray, Float64Array, Int64Array
 
 from hub_core.model.collectives import Collective
-from hub_core.model.columns import BoolArray, Float64Array, Int64Array
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network.topology import Topology

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from collhub_columns import Float64Array, Int64Array
 
-from hub_core.model.columns import Float64Array, Int64Array
 from hub_core.network.topology import Dimension, Topology
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray, rows_of
 
-from hub_core.model.columns import BoolArray, rows_of
 from hub_core.network.topology import Topology
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-
-from hub_core.model.columns import (
+from collhub_columns import (
     Int64Array,
     expanded_ranges,
     group_of_entry,
@@ -17,6 +16,7 @@ from hub_core.model.columns import (
     rows_of,
     run_lengths,
 )
+
 from hub_core.model.diagnostics import InputError
 
 if TYPE_CHECKING:

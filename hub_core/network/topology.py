@@ -10,11 +10,10 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from collhub_columns import Arcs, Float64Array, Int64Array, positions_in
 
-from hub_core.model.columns import Float64Array, Int64Array, positions_in
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.rank_lists import format_ranks
-from hub_core.network.paths import Arcs
 from hub_core.network.routes import Routes, joined_routes, shortest_routes
 
 # In a text such as `dgx1v+dgx1-pcie`, and not in a number such as 1e+9.

@@ -12,8 +12,9 @@ from hub_core.plugin_api.options import NoOptions
 from hub_core.plugin_api.references import Reference
 
 if TYPE_CHECKING:
+    from collhub_columns import Int64Array
+
     from hub_core.model.algorithm import Algorithm
-    from hub_core.model.columns import Int64Array
     from hub_core.network.topology import Topology
     from hub_core.plugin_api.simulator import LinkLoad
 

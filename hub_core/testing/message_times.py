@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from collhub_columns import csr
 
 from hub_core.model.algorithm import Algorithm, message_bytes
-from hub_core.model.columns import csr
 from hub_core.model.findings import Findings
 from hub_core.model.messages import match_messages
 from hub_core.network.links import Occupancy

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import permutations
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective, Contributions, CustomContract
-from hub_core.model.columns import BoolArray, Int64Array
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.steps import StepTable, StepTableBuilder
 from hub_core.testing.sample_draft import BufferPlace, SampleDraft

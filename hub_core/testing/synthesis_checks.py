@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array, first_positions
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
-from hub_core.model.columns import Int64Array, first_positions
 from hub_core.model.diagnostics import HubError
 from hub_core.model.kinds import ROOTED, CollectiveKind
 from hub_core.model.rank_lists import format_ranks

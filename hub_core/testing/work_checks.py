@@ -10,10 +10,10 @@ from functools import partial
 import click
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Contributions
-from hub_core.model.columns import Int64Array
 from hub_core.model.diagnostics import HubError
 from hub_core.network.topology import Topology
 from hub_core.pipeline.topology_input import parse_topology, read_topology

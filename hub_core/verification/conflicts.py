@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, distinct, expanded_ranges, run_mask
 
-from hub_core.model.columns import BoolArray, Int64Array, distinct, expanded_ranges, run_mask
 from hub_core.model.diagnostics import InputError
 from hub_core.verification.regions import Regions
 

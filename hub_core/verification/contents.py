@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Float64Array, Int64Array, counted_positions
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, Contributions, MemoryLayout
-from hub_core.model.columns import Float64Array, Int64Array, counted_positions
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.kinds import Buffer

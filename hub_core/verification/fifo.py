@@ -8,11 +8,16 @@ behind the other, a deadlock is a cycle. Cost: linear in transfers.
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import (
+    Int64Array,
+    expanded_ranges,
+    first_positions,
+    run_mask,
+    topological_levels,
+)
 
-from hub_core.model.columns import Int64Array, expanded_ranges, first_positions, run_mask
 from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.findings import Findings
-from hub_core.model.levels import topological_levels
 from hub_core.model.messages import Messages, connection_keys
 from hub_core.model.steps import StepTable
 from hub_core.verification.step_order import describe_cycle, find_cycle

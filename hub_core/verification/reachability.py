@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array, ordinals
 
-from hub_core.model.columns import BoolArray, Int64Array, ordinals
 from hub_core.verification.order_graph import OrderGraph
 
 _PROBED_PARENTS = 8

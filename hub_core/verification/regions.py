@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import MemoryLayout
-from hub_core.model.columns import BoolArray, Int64Array
 from hub_core.model.findings import Findings
 from hub_core.model.kinds import READING, WRITING, Buffer, StepKind
 from hub_core.model.steps import StepTable

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from collhub_columns import Int64Array, Order, csr, positions_in, topological_levels
 
-from hub_core.model.columns import Int64Array, csr, positions_in
 from hub_core.model.findings import CAP, Findings
-from hub_core.model.levels import Order, topological_levels
 from hub_core.model.messages import Messages
 from hub_core.model.steps import StepTable
 from hub_core.model.wording import action, describe

@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from hub_core.model import Messages, Order, StepKind, StepTable
-from hub_core.model.columns import (
+from collhub_columns import (
     BoolArray,
     Float64Array,
     Int64Array,
@@ -27,6 +25,8 @@ from hub_core.model.columns import (
     row_pointer,
     run_starts,
 )
+
+from hub_core.model import Messages, Order, StepKind, StepTable
 from hub_core.verification.regions import Regions
 from hub_core.verification.values import Values
 

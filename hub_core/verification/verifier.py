@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, Contributions, CustomContract
-from hub_core.model.columns import Int64Array
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.kinds import CollectiveKind

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.codec.attributes import Kind
-from hub_core.chakra.codec.metadata import MetadataEntry, encode_metadata
-from hub_core.chakra.codec.schema import message_class
-from hub_core.chakra.codec.wire import (
-    WireError,
-    decode_varints,
-    encode_varints,
+from collhub_chakra import (
+    encode_metadata,
     record_bounds,
     varint,
 )
+from collhub_chakra.messages import message_class
+from hypothesis import given, settings
+
+from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.chakra.read import read
 from hub_core.model.algorithm import Algorithm
@@ -42,24 +35,6 @@ def nodes_of(content: bytes) -> list[Any]:
         message_class("Node").FromString(content[a:b])
         for a, b in zip(starts[1:].tolist(), stops[1:].tolist(), strict=True)
     ]
-
-
-def test_the_metadata_record() -> None:
-    assert encode_metadata("0.0.4", ()) == bytes.fromhex("07 0a05302e302e34")
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "value", "expected"),
-    [
-        ("is_cpu_op", Kind.BOOL, False, "0a0969735f6370755f6f70 d80100"),
-        ("x", Kind.INT32, -1, "0a0178 38ffffffffffffffffff01"),
-        ("chunks", Kind.UINT64_LIST, [1, 300], "0a066368756e6b73 72050a0301ac02"),
-    ],
-)
-def test_attributes(name: str, kind: Kind, value: Any, expected: str) -> None:
-    body = bytes.fromhex(expected)
-    record = encode_metadata("", [MetadataEntry(name, kind, value)])
-    assert record == varint(len(body) + 2) + b"\x12" + varint(len(body)) + body
 
 
 def test_the_example_records_are_read() -> None:
@@ -114,27 +89,3 @@ def test_flattened_traces_have_no_control_dependencies_and_no_double_ones(
         for node in nodes_of(artifact.content()):
             assert not node.ctrl_deps
             assert len(set(node.data_deps)) == len(node.data_deps)
-
-
-@given(st.lists(st.integers(0, 2**64 - 1)))
-def test_varints_of_a_column(values: list[int]) -> None:
-    column = np.asarray(values, np.uint64)
-    encoded, widths = encode_varints(column)
-    assert encoded.tobytes() == b"".join(varint(value) for value in values)
-    decoded, starts = decode_varints(encoded)
-    np.testing.assert_array_equal(decoded, column)
-    np.testing.assert_array_equal(starts, np.cumsum(widths) - widths)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"\x80", "truncated inside a number"),
-        (b"\x05abc", "truncated: 2 bytes"),
-        (b"\x01a\x00", "length 0"),
-        (b"\x80\x80\x80\x80\x80\x01", "more than 5 bytes"),
-    ],
-)
-def test_broken_framing_is_named(content: bytes, reason: str) -> None:
-    with pytest.raises(WireError, match=reason):
-        record_bounds(content)

@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from collhub_chakra import INTEGER_KINDS, Kind, MetadataEntry, encode_metadata, varint
+from collhub_chakra.messages import message_class
 
 from hub_core.chakra.algorithms.lowering import lower
 from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.codec.attributes import INTEGER_KINDS, Kind
-from hub_core.chakra.codec.metadata import MetadataEntry, encode_metadata
-from hub_core.chakra.codec.schema import message_class
-from hub_core.chakra.codec.wire import varint
 from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.chakra.read import read
 from hub_core.model import Buffer, CollectiveKind

@@ -6,12 +6,11 @@ import contextlib
 import tracemalloc
 
 import pytest
+from collhub_chakra import encode_metadata, varint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.codec.metadata import encode_metadata
-from hub_core.chakra.codec.wire import varint
 from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.chakra.read import read
 from hub_core.cli.workload_survey import survey

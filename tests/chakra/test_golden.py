@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from collhub_chakra import NodeTable, NodeType
 
 from hub_core import chakra_record
 from hub_core.chakra.algorithms.lowering import lower
 from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.codec.nodes import NodeTable, NodeType
 from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.chakra.read import read
 from hub_core.plugin_api import Source, SourcePart

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
+from collhub_chakra import record_bounds
+from collhub_chakra.messages import file_descriptor_set
 from google.protobuf import descriptor_pb2
 
 from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.codec.schema import file_descriptor_set
-from hub_core.chakra.codec.wire import record_bounds
 from hub_core.chakra.formats import ChakraWriteOptions
 from hub_core.testing.samples import ring_all_reduce
 

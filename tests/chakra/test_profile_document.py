@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from collhub_chakra import record_bounds
+from collhub_chakra.messages import message_class
 
 from hub_core.chakra.algorithms.profile import METADATA_NAMES
 from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.codec.schema import message_class
-from hub_core.chakra.codec.wire import record_bounds
 from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.chakra.read import read
 from hub_core.model.algorithm import Algorithm, Provenance

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from collhub_chakra import encode_metadata, record_bounds, varint
+from collhub_chakra.messages import message_class
 
 from hub_core.chakra.algorithms.write import write
-from hub_core.chakra.codec.metadata import encode_metadata
-from hub_core.chakra.codec.schema import message_class
-from hub_core.chakra.codec.wire import record_bounds, varint
 from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.chakra.read import read
 from hub_core.model.diagnostics import InputError

@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from collhub_chakra import Column, Edges, NodeColumns, ResolvedLinks, UInt64Array
 
 from hub_core.chakra.algorithms.lowering import message_tags
 from hub_core.chakra.algorithms.numbering import CHANNEL_TAGS
-from hub_core.chakra.codec.links import Edges, ResolvedLinks
-from hub_core.chakra.codec.records import NodeColumns
-from hub_core.chakra.codec.wire import Column, UInt64Array
 from hub_core.model import (
     InputError,
     Int64Array,

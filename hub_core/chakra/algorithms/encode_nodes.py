@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-
-from hub_core.chakra.algorithms.profile import CompKind
-from hub_core.chakra.codec.attributes import Kind
-from hub_core.chakra.codec.encode import (
+from collhub_chakra import (
+    Kind,
+    NodeTable,
+    NodeType,
     Piece,
     Ragged,
+    UInt64Array,
     encode_records,
     list_attribute,
     number_attribute,
     number_field,
     packed_field,
 )
-from hub_core.chakra.codec.nodes import NodeTable, NodeType
-from hub_core.chakra.codec.wire import UInt64Array
+
+from hub_core.chakra.algorithms.profile import CompKind
 from hub_core.model import (
     Algorithm,
     Buffer,

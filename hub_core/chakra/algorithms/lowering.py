@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_chakra import NodeTable, NodeType
 
 from hub_core.chakra.algorithms.numbering import EXTENSION, restore
-from hub_core.chakra.codec.nodes import NodeTable, NodeType
 from hub_core.model import (
     Algorithm,
     Int64Array,

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_chakra import NodeTable, UInt64Array
 
-from hub_core.chakra.codec.nodes import NodeTable
-from hub_core.chakra.codec.wire import UInt64Array
 from hub_core.model import InputError, Int64Array, JsonValue, gather, inverse, row_pointer
 
 EXTENSION = "chakra"

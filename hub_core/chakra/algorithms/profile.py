@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
-from hub_core.chakra.codec.attributes import Kind
-from hub_core.chakra.codec.metadata import MetadataEntry
+from collhub_chakra import Kind, MetadataEntry
+
 from hub_core.model import Algorithm
 
 VERSION = "0.0.4"

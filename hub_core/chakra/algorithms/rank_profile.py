@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TypeVar, cast
 
 import numpy as np
+from collhub_chakra import INTEGER_KINDS, LARGEST, AttributeValue, Metadata
 
 from hub_core.chakra.algorithms.numbering import EXTENSION
 from hub_core.chakra.algorithms.profile import (
@@ -17,8 +18,6 @@ from hub_core.chakra.algorithms.profile import (
     PROFILE,
     SHARED_NAMES,
 )
-from hub_core.chakra.codec.attributes import INTEGER_KINDS, LARGEST
-from hub_core.chakra.codec.metadata import AttributeValue, Metadata
 from hub_core.model import (
     Algorithm,
     Collective,

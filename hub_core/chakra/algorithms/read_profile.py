@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from collhub_chakra import LARGEST, Column, Edges, NodeFields, ResolvedLinks, Triple
 
 from hub_core.chakra.algorithms.chunks import Chunk, irregular_ranks
 from hub_core.chakra.algorithms.profile import CompKind
-from hub_core.chakra.codec.attributes import LARGEST
-from hub_core.chakra.codec.fields import NodeFields
-from hub_core.chakra.codec.links import Edges, ResolvedLinks
-from hub_core.chakra.codec.wire import Column
-from hub_core.model import COLUMN_DTYPES, BoolArray, Int64Array, StepKind, message_bytes
+from hub_core.model import COLUMN_DTYPES, BoolArray, Buffer, Int64Array, StepKind, message_bytes
 
 _INT32 = (1 << 31) - 1
 _LEAST_INT32 = -_INT32 - 1
@@ -20,6 +17,9 @@ _KIND_OF_COMP = np.zeros(len(CompKind), np.int64)
 _KIND_OF_COMP[CompKind.REDUCE] = StepKind.REDUCE
 _KIND_OF_COMP[CompKind.COPY] = StepKind.COPY
 _KIND_OF_COMP[CompKind.OTHER] = StepKind.COMPUTE
+_REGION = Triple(
+    ("buffer", "offset", "count"), (max(Buffer), LARGEST, LARGEST), (Buffer.UNKNOWN, 0, 0)
+)
 
 
 class StatedSizes(NamedTuple):
@@ -126,9 +126,9 @@ def _regions(
     fields: NodeFields, is_half: BoolArray, is_combine: BoolArray
 ) -> dict[str, Int64Array]:
     """What every node reads and writes; the unused side of a step is (UNKNOWN, 0)."""
-    message = fields.region("region", fields.is_message)
-    src = fields.region("src_region", fields.is_comp)
-    dst = fields.region("dst_region", fields.is_comp)
+    message = fields.triple("region", fields.is_message, _REGION)
+    src = fields.triple("src_region", fields.is_comp, _REGION)
+    dst = fields.triple("dst_region", fields.is_comp, _REGION)
     both = fields.is_comp & fields.has("src_region") & fields.has("dst_region")
     differs = both & (src[2] != dst[2])
     fields.refuse(differs, "src_region and dst_region differ in their count", "size-mismatch")

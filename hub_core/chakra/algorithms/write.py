@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+from collhub_chakra import LARGEST, encode_metadata
 
 from hub_core.chakra.algorithms.encode_nodes import Plan, encode_nodes
 from hub_core.chakra.algorithms.lowering import lower
 from hub_core.chakra.algorithms.profile import VERSION, default_bytes, metadata_entries
-from hub_core.chakra.codec.attributes import LARGEST
-from hub_core.chakra.codec.metadata import encode_metadata
 from hub_core.chakra.formats import ChakraWriteOptions
 from hub_core.model import (
     Algorithm,

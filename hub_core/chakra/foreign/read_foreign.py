@@ -10,13 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_chakra import (
+    Column,
+    Metadata,
+    NodeFields,
+    NodeType,
+    ResolvedLinks,
+    TraceError,
+    type_name,
+)
 
 from hub_core.chakra.algorithms.chunks import Chunk, Joined, irregular_ranks
-from hub_core.chakra.codec.fields import NodeFields
-from hub_core.chakra.codec.links import ResolvedLinks
-from hub_core.chakra.codec.metadata import Metadata
-from hub_core.chakra.codec.nodes import NodeType, type_name
-from hub_core.chakra.codec.wire import Column
 from hub_core.model import (
     COLUMN_DEFAULTS,
     COLUMN_DTYPES,
@@ -84,7 +88,7 @@ def refuse_workload(fields: NodeFields) -> None:
         # A type that the schema has not, or INVALID_NODE.
         expected = "only COMM_SEND_NODE, COMM_RECV_NODE and COMP_NODE stand in an algorithm"
         message = f"{_subject(fields, node)}: {expected}"
-        raise InputError(message, location=fields.nodes.batch.place(node), code="node-type")
+        raise fields.nodes.batch.error_at(node, message, "node-type")
     # Without its peer and tag a message can be paired with none.
     for name, where in (
         ("comm_dst", fields.is_send),
@@ -102,13 +106,10 @@ def _subject(fields: NodeFields, node: int) -> str:
     return f"rank {fields.rank[node]} has {name} {fields.nodes.id[node]}"
 
 
-def _workload(fields: NodeFields, node: int, lack: str = "") -> InputError:
-    return InputError(
-        f"a workload trace, not an algorithm: {_subject(fields, node)}{lack}",
-        location=fields.nodes.batch.place(node),
-        code="workload-trace",
-        cure="`collhub inspect` shows what is in it",
-    )
+def _workload(fields: NodeFields, node: int, lack: str = "") -> TraceError:
+    message = f"a workload trace, not an algorithm: {_subject(fields, node)}{lack}"
+    cure = "`collhub inspect` shows what is in it"
+    return fields.nodes.batch.error_at(node, message, "workload-trace", cure)
 
 
 def _sizes(fields: NodeFields) -> dict[str, Int64Array]:

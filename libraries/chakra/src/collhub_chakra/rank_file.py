@@ -1,15 +1,19 @@
-"""Recognise what is not an execution trace of today's schema, and say what it is instead.
+"""Open the files of ranks: what is not an execution trace of today's schema is said by name.
 
 Source: the history of `et_def.proto` in mlcommons/chakra, 2023.
 """
 
 from __future__ import annotations
 
-from hub_core.chakra.codec.metadata import Metadata, decode_metadata
-from hub_core.chakra.codec.records import RankFile, located
-from hub_core.chakra.codec.wire import Field, WireError, WireType, record_bounds, walk
-from hub_core.model import InputError, Location
+from collections.abc import Iterable, Iterator
 
+from collhub_chakra.errors import TraceError
+from collhub_chakra.metadata import Metadata, decode_metadata
+from collhub_chakra.records import RankFile, located
+from collhub_chakra.wire import Field, WireError, WireType, record_bounds, walk
+
+# Big enough for column-wise work, small enough for memory.
+_BATCH_BYTES = 4 << 20
 _GZIP = b"\x1f\x8b"
 _PRINTABLE = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\r\n")
 _OLD_EG_FIELDS = range(12, 21)
@@ -29,7 +33,7 @@ _NODE = ("missing-metadata", "record 0 is a node: the GlobalMetadata record is m
 
 
 def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Metadata]:
-    """Frame the records of a file and decode its metadata. Raises `InputError` for other files."""
+    """Frame the records of a file and decode its metadata. Raises `TraceError` for other files."""
     # Before the framing: a compressed file would be called truncated.
     _check_magic(name, content)
     try:
@@ -41,25 +45,38 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
         # Simulators read a node from every rank and do not stop without one.
         cure = "a rank with nothing to do needs one COMP_NODE"
         message = "metadata only, no node follows"
-        raise InputError(message, location=Location(name), code="no-nodes", cure=cure)
+        raise TraceError(message, name, code="no-nodes", cure=cure)
     return RankFile(name, rank, content, starts[1:], stops[1:]), metadata
+
+
+def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
+    """Group files so that a batch has some megabytes."""
+    batch: list[RankFile] = []
+    size = 0
+    for file in files:
+        batch.append(file)
+        size += len(file.content)
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _check_magic(name: str, content: bytes) -> None:
     """Name files that are no records at all."""
-    place = Location(name, byte=0)
     # What a failed download or a full disk leaves behind.
     if not content:
-        raise InputError("the file is empty", location=Location(name), code="empty-file")
+        raise TraceError("the file is empty", name, code="empty-file")
     if content.startswith(_GZIP):
         cure = "decompress it with gunzip: simulators do not read compressed traces either"
-        raise InputError("the file is compressed with gzip", location=place, code="gzip", cure=cure)
+        raise TraceError("the file is compressed with gzip", name, code="gzip", byte=0, cure=cure)
     start = set(content[:64])
     is_text = len(content) > 1 and start <= _PRINTABLE
     # Only the first character: the length of a record may be a printable byte, too.
     if is_text and content.lstrip()[:1] in (b"<", b"{", b"["):
         message = "a text file (XML or JSON), not an execution trace"
-        raise InputError(message, location=place, code="not-a-trace")
+        raise TraceError(message, name, code="not-a-trace", byte=0)
 
 
 def _metadata(body: bytes, offset: int) -> Metadata:

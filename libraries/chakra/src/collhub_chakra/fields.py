@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
-from hub_core.chakra.codec.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, LARGEST, Kind
-from hub_core.chakra.codec.nodes import NodeType, type_name
-from hub_core.chakra.codec.records import NodeColumns
-from hub_core.chakra.codec.shapes import NO_KIND, WRONG_LENGTH
-from hub_core.model import BoolArray, Buffer, InputError, Int64Array
+from collhub_chakra.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, LARGEST, Kind
+from collhub_chakra.errors import TraceError
+from collhub_chakra.nodes import NodeType, type_name
+from collhub_chakra.records import NodeColumns
+from collhub_chakra.shapes import NO_KIND, WRONG_LENGTH
+
+
+@dataclass(frozen=True, slots=True)
+class Triple:
+    """An integer list of three: what its entries are, at most, and in nodes without the list."""
+
+    entries: tuple[str, str, str]
+    highest: tuple[int, int, int]
+    absent: tuple[int, int, int]
 
 
 class NodeFields:
@@ -20,7 +31,7 @@ class NodeFields:
     """
 
     def __init__(self, nodes: NodeColumns) -> None:
-        """Raises `InputError` for an attribute that stands twice in a node."""
+        """Raises `TraceError` for an attribute that stands twice in a node."""
         self.nodes = nodes
         self.is_send = nodes.type == NodeType.COMM_SEND
         self.is_receive = nodes.type == NodeType.COMM_RECV
@@ -34,11 +45,10 @@ class NodeFields:
                 message = f"the attribute {name!r} stands twice"
                 raise self.fail(int(members.min()), message, "duplicate-attribute")
 
-    def fail(self, node: int, message: str, code: str, cure: str = "") -> InputError:
+    def fail(self, node: int, message: str, code: str, cure: str = "") -> TraceError:
         """An error about one node."""
         subject = f"{type_name(int(self.nodes.type[node]))} {self.nodes.id[node]}"
-        place = self.nodes.batch.place(node)
-        return InputError(f"{subject}: {message}", location=place, code=code, cure=cure)
+        return self.nodes.batch.error_at(node, f"{subject}: {message}", code, cure)
 
     def refuse(self, bad: BoolArray, message: str, code: str) -> None:
         """Raise an error about the first node where `bad` holds, if there is one."""
@@ -68,19 +78,19 @@ class NodeFields:
         self._check_range(name, present, values, low, high)
         return values
 
-    def region(self, name: str, where: BoolArray) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Columns buffer, offset, count of a list of three; (UNKNOWN, 0, 0) where it is absent."""
+    def triple(self, name: str, where: BoolArray, form: Triple) -> tuple[Int64Array, ...]:
+        """Columns of the three entries of an integer list, checked in the nodes of `where`."""
         present = where & self.has(name)
         wrong = present & (self.nodes.attributes.kind[name] == WRONG_LENGTH)
-        message = f"the attribute {name} has not the three entries buffer, offset, count"
+        message = f"the attribute {name} has not the three entries {', '.join(form.entries)}"
         self.refuse(wrong, message, "attribute-kind")
         self._check_kind(name, present, _IS_INTEGER_LIST, "an integer list")
-        values = self.nodes.attributes.values
-        buffer = np.where(present, values[f"{name}.0"], Buffer.UNKNOWN)
-        offset, count = (np.where(present, values[f"{name}.{entry}"], 0) for entry in (1, 2))
-        for column, high in ((buffer, max(Buffer)), (offset, LARGEST), (count, LARGEST)):
-            self._check_range(name, present, column, 0, high)
-        return buffer, offset, count
+        columns = []
+        for entry, (high, absent) in enumerate(zip(form.highest, form.absent, strict=True)):
+            values = self.nodes.attributes.values[f"{name}.{entry}"]
+            columns.append(np.where(present, values, absent))
+            self._check_range(name, present, columns[-1], 0, high)
+        return tuple(columns)
 
     def micros(self) -> Int64Array:
         """The field duration_micros."""

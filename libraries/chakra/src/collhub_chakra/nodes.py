@@ -7,8 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
-
-from hub_core.model import Int64Array
+from collhub_columns import Int64Array
 
 
 class NodeType(IntEnum):

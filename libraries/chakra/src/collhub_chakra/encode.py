@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, expanded_ranges, first_positions, row_pointer
 
-from hub_core.chakra.codec.attributes import Kind
-from hub_core.chakra.codec.wire import (
+from collhub_chakra.attributes import Kind
+from collhub_chakra.wire import (
     Bytes,
     Column,
     UInt64Array,
@@ -22,7 +23,6 @@ from hub_core.chakra.codec.wire import (
     varint_byte,
     varint_widths,
 )
-from hub_core.model import BoolArray, Int64Array, expanded_ranges, first_positions, row_pointer
 
 Ragged = tuple[Bytes, Int64Array]
 """Bytes of all records one behind the other, and how many each record has."""

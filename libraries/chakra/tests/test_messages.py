@@ -6,19 +6,18 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import pytest
+from collhub_chakra import Kind, NodeType
+from collhub_chakra.messages import file_descriptor_set, message_class
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from hub_core.chakra.codec.attributes import Kind
-from hub_core.chakra.codec.nodes import NodeType
-from hub_core.chakra.codec.schema import file_descriptor_set, message_class
 
-
+@pytest.mark.oracle
 def test_the_descriptor_set_is_compiled_from_the_proto_file(tmp_path: Path) -> None:
     protoc = pytest.importorskip(
         "grpc_tools.protoc", reason="grpcio-tools, which compiles .proto files, is not installed"
     )
     out = tmp_path / "compiled.binpb"
-    with as_file(files("hub_core.schemas").joinpath("chakra_et.proto")) as source:
+    with as_file(files("collhub_chakra").joinpath("schema", "chakra_et.proto")) as source:
         assert (
             protoc.main(
                 ["protoc", f"-I{source.parent}", f"--descriptor_set_out={out}", source.name]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.model.columns import BoolArray, Float64Array, Int64Array
+from collhub_columns.groups import BoolArray, Float64Array, Int64Array
 
 
 class ArcGroups(NamedTuple):

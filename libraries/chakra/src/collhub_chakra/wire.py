@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from hub_core.model import BoolArray, Int64Array, first_positions
+from collhub_columns import BoolArray, Int64Array, first_positions
 
 Bytes = npt.NDArray[np.uint8]
 UInt64Array = npt.NDArray[np.uint64]

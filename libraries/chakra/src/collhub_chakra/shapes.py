@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array, run_starts
 
-from hub_core.chakra.codec.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, Kind
-from hub_core.chakra.codec.wire import Bytes, Field, UInt64Array, WireError, WireType, walk
-from hub_core.model import Int64Array, run_starts
+from collhub_chakra.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, Kind
+from collhub_chakra.wire import Bytes, Field, UInt64Array, WireError, WireType, walk
 
 NO_KIND = 0
 """The attribute is absent."""
@@ -254,7 +254,7 @@ class _Lesson:
         if len(entries) != 3:
             self._shape.kinds[name] = WRONG_LENGTH
             return
-        # Entries of a region are columns of their own: buffer, offset, count.
+        # The entries are columns of their own.
         for number, entry in enumerate(entries):
             self._number(name, f"{name}.{number}", entry, kind)
 

@@ -6,12 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from hub_core.model import (
+from collhub_columns import (
     counted_positions,
     csr,
+    distinct,
     expanded_ranges,
     first_positions,
     gather,
@@ -28,7 +26,8 @@ from hub_core.model import (
     run_starts,
     sorted_ordinals,
 )
-from hub_core.model.columns import distinct
+from hypothesis import given
+from hypothesis import strategies as st
 
 COUNTS = st.lists(st.integers(0, 5), max_size=12)
 KEYS = st.lists(st.integers(0, 6), max_size=30)

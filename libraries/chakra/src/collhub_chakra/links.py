@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, group_of_entry, rows_of
 
-from hub_core.chakra.codec.records import Batch, Dependencies, NodeColumns
-from hub_core.chakra.codec.wire import UInt64Array
-from hub_core.model import BoolArray, InputError, Int64Array, group_of_entry, rows_of
+from collhub_chakra.records import Batch, Dependencies, NodeColumns
+from collhub_chakra.wire import UInt64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ResolvedLinks:
 def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
     """Resolve the dependencies of a batch.
 
-    Raises `InputError` for ids that stand twice and, unless told to drop them, for dependencies on
+    Raises `TraceError` for ids that stand twice and, unless told to drop them, for dependencies on
     nodes that are not there.
     """
     index = _Index(nodes.batch, nodes.id)
@@ -79,7 +79,7 @@ class _Index:
         if len(doubled):
             node = int(self._order[doubled[0] + 1])
             message = f"a second node has id {self._ids[node]}"
-            raise InputError(message, location=self._batch.place(node), code="duplicate-id")
+            raise self._batch.error_at(node, message, "duplicate-id")
 
     def _keys(self, file: Int64Array, ids: UInt64Array) -> Int64Array:
         """(file, id) as one number; -1 for an id that no node has."""
@@ -109,9 +109,6 @@ class _Index:
     def _refuse(self, child: int, parent_id: int, count: int) -> None:
         others = f" ({count} such dependencies here)" if count > 1 else ""
         node = f"node {self._ids[child]} depends on node {parent_id}"
-        raise InputError(
-            f"{node}, which is not in the file{others}",
-            location=self._batch.place(child),
-            code="dangling-dependency",
-            cure="read with the option drop_dangling to leave such dependencies out",
-        )
+        cure = "read with the option drop_dangling to leave such dependencies out"
+        message = f"{node}, which is not in the file{others}"
+        raise self._batch.error_at(child, message, "dangling-dependency", cure)

@@ -12,8 +12,8 @@ PACKAGE = "ChakraProtoMsg"
 
 
 def file_descriptor_set() -> descriptor_pb2.FileDescriptorSet:
-    """The compiled form of `schemas/chakra_et.proto`, as shipped."""
-    content = files("hub_core.schemas").joinpath("chakra_et.binpb").read_bytes()
+    """The compiled form of `schema/chakra_et.proto`, as shipped."""
+    content = files("collhub_chakra").joinpath("schema", "chakra_et.binpb").read_bytes()
     return descriptor_pb2.FileDescriptorSet.FromString(content)
 
 

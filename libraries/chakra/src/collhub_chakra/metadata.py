@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hub_core.chakra.codec.attributes import Kind
-from hub_core.chakra.codec.wire import WireError, WireType, encode_varints, varint
+from collhub_chakra.attributes import Kind
+from collhub_chakra.wire import WireError, WireType, encode_varints, varint
 
 # Field numbers of GlobalMetadata, AttributeProto and the list messages.
 _VERSION, _ATTR, _NAME, _VALUES = 1, 2, 1, 1
@@ -70,7 +70,7 @@ def decode_metadata(body: bytes) -> Metadata:
     # Imported here: writers need no protobuf, whose import takes longer than a small trace.
     from google.protobuf.message import DecodeError
 
-    from hub_core.chakra.codec.schema import message_class
+    from collhub_chakra.messages import message_class
 
     message: Any = message_class("GlobalMetadata")()
     try:

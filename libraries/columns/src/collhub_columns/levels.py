@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.model.columns import Int64Array, csr, distinct, gather, positions_in, row_pointer
+from collhub_columns.groups import Int64Array, csr, distinct, gather, positions_in, row_pointer
 
 # Below this mean width a numpy call costs more than the nodes of a level one by one.
 _NARROW = 24

@@ -11,18 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import Int64Array, expanded_ranges, group_of_entry, group_pointer, row_pointer
 
-from hub_core.chakra.codec.shapes import AttributeColumns, ShapeBook
-from hub_core.chakra.codec.wire import Bytes, UInt64Array, WireError, decode_varints, varints_at
-from hub_core.model import (
-    InputError,
-    Int64Array,
-    Location,
-    expanded_ranges,
-    group_of_entry,
-    group_pointer,
-    row_pointer,
-)
+from collhub_chakra.errors import TraceError
+from collhub_chakra.shapes import AttributeColumns, ShapeBook
+from collhub_chakra.wire import Bytes, UInt64Array, WireError, decode_varints, varints_at
 
 # The shapes compare 8 bytes at a time, beyond the end of the last record too.
 _SPARE_BYTES = 16
@@ -55,10 +48,9 @@ class RankFile:
     stops: Int64Array
 
 
-def located(error: WireError, file: str, offset: int = 0) -> InputError:
+def located(error: WireError, file: str, offset: int = 0) -> TraceError:
     """The error of a file; `offset`: where the buffer that it speaks of starts in the file."""
-    place = Location(file, byte=error.position + offset)
-    return InputError(error.reason, location=place, code=error.code)
+    return TraceError(error.reason, file, code=error.code, byte=error.position + offset)
 
 
 class Batch:
@@ -86,7 +78,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def fail(self, error: WireError) -> InputError:
+    def fail(self, error: WireError) -> TraceError:
         """The error with its file and byte."""
         # The spare bytes behind the last file are counted to it.
         file = int(np.searchsorted(self._bases, error.position, side="right")) - 1
@@ -97,11 +89,12 @@ class Batch:
         start, stop = self.file_indptr[file : file + 2].tolist()
         return self._names[file], self.starts[start:stop] - self._bases[file]
 
-    def place(self, node: int) -> Location:
-        """File, byte and rank of a node."""
+    def error_at(self, node: int, message: str, code: str, cure: str = "") -> TraceError:
+        """An error about a node, with its file, byte and rank."""
         file = int(self.file_of_node[node])
         byte = int(self.starts[node] - self._bases[file])
-        return Location(self._names[file], byte=byte, rank=self.ranks[file])
+        place = {"byte": byte, "rank": self.ranks[file]}
+        return TraceError(message, self._names[file], code=code, cure=cure, **place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +119,7 @@ class NodeColumns:
 
 
 def decode_nodes(batch: Batch, book: ShapeBook) -> NodeColumns:
-    """Decode a batch. Raises `InputError` with file and byte for anything malformed."""
+    """Decode a batch. Raises `TraceError` with file and byte for anything malformed."""
     try:
         header = _Header(batch)
         attributes = book.decode(batch.data, header.rest, batch.stops)

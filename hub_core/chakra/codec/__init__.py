@@ -1,1 +1,0 @@
-"""Bytes of execution traces to columns of nodes and back, whatever the nodes mean."""
