@@ -4,6 +4,9 @@ Modelled time, thread blocks, channels and executed operations. The model: a thr
 steps in order; a step lasts as long as its part of a buffer, a run of reductions as long as all its
 operands; it begins when its block is free, what it waits for is done and, where it receives, when
 the step that sends has begun. The makespan is the last end, in times of a whole buffer.
+
+The files are also simulated on a topology, where messages take latency and bandwidth of links that
+they share, and thread blocks run in order.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.writing.block_time import BlockFigures, block_figures
 from collhub_msccl.writing.write_xml import write
 
+import hub_core
 from hub_core import Algorithm, __version__
+from hub_core.model import parse_size
 from hub_core.plugin_api import Source
 from hub_core.verification import verify
 
@@ -44,6 +49,7 @@ _PUBLIC = (
 )
 _HEADS = ("time", "public", "ratio", "blocks", "public", "channels", "public", "longest", "CPU s")
 _FILE_HEADS = ("files", "mean time", "worst", "executed", "source", "unfused")
+_SIZES = ("64KiB", "16MiB")
 _WIDTH = 9
 
 
@@ -55,6 +61,8 @@ class _FileResult:
     source: BlockFigures
     ours: BlockFigures
     unfused: int
+    # Simulated, ours by the source's, at each of `_SIZES`.
+    simulated: tuple[float, ...]
 
     @property
     def ratio(self) -> float:
@@ -66,6 +74,11 @@ def main() -> None:
     """Print a row a program, then a row a construct of the files of the public compilers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5000, help="largest file that is compared")
+    parser.add_argument(
+        "--topology",
+        default="switch:{n}?bandwidth=50GB/s&latency=500ns",
+        help="where files are simulated; {n} is their number of ranks",
+    )
     arguments = parser.parse_args()
     print(f"collhub {__version__}, numpy {np.__version__}, Python {platform.python_version()}")
     _print_row("program", _HEADS)
@@ -75,9 +88,11 @@ def main() -> None:
         print(f"no files of the public compilers: {_CORPUS} is absent")
         return
     print("\nfiles of the public compilers, their thread blocks and channels taken away;")
-    print("times as ratios to theirs; steps executed: by ours, by theirs, and with nothing fused")
-    _print_row("construct", _FILE_HEADS)
-    results = list(_files(arguments.steps))
+    print("times as ratios to theirs; steps executed: by ours, by theirs, and with nothing fused;")
+    print(f"simulated on {arguments.topology}: the mean and the worst ratio at each size")
+    heads = [head for size in _SIZES for head in (size, "worst")]
+    _print_row("construct", (*_FILE_HEADS, *heads))
+    results = list(_files(arguments.steps, arguments.topology))
     for construct in sorted({result.construct for result in results}):
         _print_files(construct, [each for each in results if each.construct == construct])
     _print_files("all", results)
@@ -105,7 +120,7 @@ def _print_program(
     _print_row(title, (*times, *blocks, *channels, str(figures.longest), f"{seconds:.2f}"))
 
 
-def _files(most_steps: int) -> Iterator[_FileResult]:
+def _files(most_steps: int, topology: str) -> Iterator[_FileResult]:
     """Every correct file of the public compilers, written anew."""
     with (_CORPUS / "index.csv").open(newline="") as index:
         rows = [row for row in csv.DictReader(index) if row["verdict"] == "ok"]
@@ -118,13 +133,28 @@ def _files(most_steps: int) -> Iterator[_FileResult]:
         algorithm = read(source, ReadOptions())
         lane = np.full(len(algorithm.steps), -1, np.int32)
         bare = replace(algorithm, steps=replace(algorithm.steps, lane=lane))
-        ours = _figures(bare, WriteOptions("msccl", channels=32))
+        written = _written(bare, WriteOptions("msccl", channels=32))
+        where = topology.format(n=algorithm.collective.num_ranks)
         yield _FileResult(
             construct="_".join(part for part in _words(row["file"]) if not part.isdigit()),
             source=block_figures(program),
-            ours=ours,
+            ours=block_figures(read_program(written)[1]),
             unfused=int(row["steps"]) - int(row["nops"]),
+            simulated=_time_ratios(read(written, ReadOptions()), algorithm, where),
         )
+
+
+def _time_ratios(ours: Algorithm, theirs: Algorithm, topology: str) -> tuple[float, ...]:
+    """Simulated time of one algorithm by that of another at every size."""
+    network = hub_core.read_topology(topology)
+    ratios = []
+    for text in _SIZES:
+        size = parse_size(text)
+        times = [hub_core.simulate(each, network, size).time_ns for each in (ours, theirs)]
+        if None in times:
+            sys.exit("a file never ends")
+        ratios.append(times[0] / times[1])
+    return tuple(ratios)
 
 
 def _words(name: str) -> list[str]:
@@ -134,12 +164,16 @@ def _words(name: str) -> list[str]:
 
 
 def _figures(algorithm: Algorithm, options: WriteOptions) -> BlockFigures:
-    """The figures of an algorithm as a file, which is read back and verified."""
+    return block_figures(read_program(_written(algorithm, options))[1])
+
+
+def _written(algorithm: Algorithm, options: WriteOptions) -> Source:
+    """An algorithm as a file, which is read back and verified."""
     (artifact,) = write(algorithm, options).artifacts
     file = Source.of_bytes("written.xml", artifact.content())
     if not verify(read(file, ReadOptions())).ok:
         sys.exit("what was written is wrong")
-    return block_figures(read_program(file)[1])
+    return file
 
 
 def _print_files(construct: str, results: list[_FileResult]) -> None:
@@ -149,7 +183,9 @@ def _print_files(construct: str, results: list[_FileResult]) -> None:
     of_source = sum(result.source.executed for result in results)
     unfused = sum(result.unfused for result in results)
     facts = str(len(results)), f"{np.mean(ratios):.2f}", f"{max(ratios):.2f}"
-    _print_row(construct, (*facts, str(executed), str(of_source), str(unfused)))
+    by_size = list(zip(*(result.simulated for result in results), strict=True))
+    simulated = [f"{each:.2f}" for times in by_size for each in (np.mean(times), max(times))]
+    _print_row(construct, (*facts, str(executed), str(of_source), str(unfused), *simulated))
 
 
 def _print_row(name: str, texts: tuple[str, ...]) -> None:
