@@ -19,7 +19,10 @@ import time
 from collections.abc import Sequence
 from itertools import groupby
 
-MACHINES = ("dgx1v", "dgx-a100:2", "dgx-h100:4", "torus:8x8", "fat-tree:4", "dragonfly:3,2,1")
+MACHINES = (
+    *("dgx1v", "dgx-a100:2", "dgx-h100:4", "mi300x", "torus:8x8"),
+    *("leaf-spine:8,8,8", "dragonfly:4,2,2", "leaf-spine:8,8,4"),
+)
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 OWN = ("tacos", "blink")
 BEHIND = 1.01

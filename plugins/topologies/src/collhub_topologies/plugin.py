@@ -25,6 +25,12 @@ _BUILDERS = (
         f"{_SWITCHED}:dragonfly",
         "dragonfly:4,2,2",
     ),
+    TopologyBuilder(
+        "leaf-spine",
+        "switches in two levels: leaves, NPUs a leaf, spines",
+        f"{_SWITCHED}:leaf_spine",
+        "leaf-spine:8,8,4",
+    ),
     TopologyBuilder("rail", "nodes of GPUs, one switch per rail", f"{_SWITCHED}:rail", "rail:4x8"),
     TopologyBuilder("dgx1p", "DGX-1 with P100", f"{_MACHINES}:dgx1p", "dgx1p"),
     TopologyBuilder("dgx1v", "DGX-1 with V100", f"{_MACHINES}:dgx1v", "dgx1v"),
@@ -58,6 +64,12 @@ _BUILDERS = (
         "nodes of eight MI250, 16 dies",
         f"{_MACHINES}:mi250",
         "mi250:2",
+    ),
+    TopologyBuilder(
+        "mi300x",
+        "MI300X, one machine of eight or several",
+        f"{_MACHINES}:mi300x",
+        "mi300x:2",
     ),
 )
 _CHECK = Check(

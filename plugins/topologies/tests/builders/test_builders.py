@@ -18,7 +18,8 @@ from hub_core.testing import check_routes, check_subset, some_npus
 
 TEXTS = (
     "fat-tree:4", "dragonfly:3,2,1", "rail:3x4", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2",
-    "dgx-a100", "dgx-a100:2", "dgx-h100", "dgx-h100:2", "mi250", "mi250:2",
+    "dgx-a100", "dgx-a100:2", "dgx-h100", "dgx-h100:2", "mi250", "mi250:2", "mi300x",
+    "mi300x:2", "leaf-spine:3,2,2",
 )  # fmt: skip
 BUILDERS = [builder.name for builder in collhub_topologies()]
 GUIDE = Path(__file__).resolve().parents[4] / "docs" / "topologies.md"
@@ -112,7 +113,7 @@ def test_rail_without_spine_passes_a_gpu_of_the_senders_node():
 
 
 def test_machines_alone_are_the_builder_without_a_number():
-    for text in ("dgx-a100", "dgx-h100", "mi250"):
+    for text in ("dgx-a100", "dgx-h100", "mi250", "mi300x"):
         assert links(parsed(f"{text}:1")) == links(parsed(text))
 
 
@@ -145,6 +146,18 @@ def test_table_of_the_guide_states_the_counts():
     assert {text.partition(":")[0] for text in stated} >= builders
 
 
+def test_leaf_reaches_every_spine_and_its_npus_are_a_group():
+    topology = parsed("leaf-spine:2,3,2?bandwidth=50GB/s,100GB/s")
+    names = [
+        (topology.node_name(a), topology.node_name(b))
+        for a, b in links(topology)
+        if a >= 6 and b > a
+    ]
+    assert names == [(f"leaf {leaf}", f"spine {spine}") for leaf in (0, 1) for spine in (0, 1)]
+    assert topology.groups == {"leaf 0": (0, 1, 2), "leaf 1": (3, 4, 5)}
+    assert set(topology.bandwidth_bytes_per_s[topology.source < 6]) == {50e9}
+
+
 def test_groups_stay_where_all_their_members_do():
     part = parsed("rail:2x4?npus=7,6,5,4,0")
     assert part.groups == {"node 1": (3, 2, 1, 0)}
@@ -159,6 +172,8 @@ def test_groups_stay_where_all_their_members_do():
         ("dragonfly:4,2,2", 72, 36, 2 * (72 + 9 * 6 + 36)),
         ("dragonfly:1,1,1", 2, 2, 6),
         ("rail:4x8", 32, 12, 128),
+        ("leaf-spine:8,8,4", 64, 12, 2 * (64 + 8 * 4)),
+        ("leaf-spine:1,3,1", 3, 2, 2 * (3 + 1)),
     ],
 )
 def test_counts_of_large_builders(text, npus, switches, count):
@@ -178,6 +193,8 @@ def test_counts_of_large_builders(text, npus, switches, count):
         ("dragonfly:4", "1 numbers where 3 were expected; write for example dragonfly:4,2,2"),
         ("dragonfly:9999999,1,1", "too large"),
         ("rail:9999999x9", "too large"),
+        ("leaf-spine:8x8", "'8x8' is not a size; write for example leaf-spine:8,8,4"),
+        ("leaf-spine:9999999,9999999,1", "too large"),
         ("rail:8", "1 numbers where 2 were expected"),
         ("dgx1v:8", "dgx1v takes no size"),
         ("dgx1-pcie:2", "dgx1-pcie takes no size"),

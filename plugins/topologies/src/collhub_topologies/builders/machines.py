@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 
 import numpy as np
 
@@ -32,6 +33,9 @@ _MI250: Lanes = {
     (6, 7): 4, (8, 9): 4, (8, 12): 2, (9, 13): 1, (10, 11): 4, (10, 14): 1, (11, 15): 2,
     (12, 13): 4, (12, 14): 1, (13, 14): 1, (13, 15): 1, (14, 15): 4,
 }  # fmt: skip
+
+# Eight MI300X, one link of xGMI between any two.
+_MI300X: Lanes = dict.fromkeys(combinations(range(8), 2), 1)
 
 _CLASSES = "classes of links"
 _GPUS_PER_DGX = 8
@@ -125,20 +129,37 @@ def mi250(text: TopologyText) -> Topology:
 
     Classes of links: lane of xGMI, network.
     """
+    return _joined_machines(text, _MI250, _DIES, 50e9, 16e9)
+
+
+def mi300x(text: TopologyText) -> Topology:
+    """`mi300x:2`: machines of eight MI300X, all joined; from two on, all at one switch, too.
+
+    Classes of links: link of xGMI, NIC.
+    """
+    # AMD's data sheet of the platform: seven links a GPU, 128 GB/s each for both ways; the NICs of
+    # usual machines have 400 Gbit/s.
+    return _joined_machines(text, _MI300X, 8, 64e9, 50e9)
+
+
+def _joined_machines(
+    text: TopologyText, lanes: Lanes, gpus: int, lane_bandwidth: float, nic_bandwidth: float
+) -> Topology:
+    """Machines whose GPUs are joined by lanes; from two on, every GPU hangs at one switch."""
     # Without number one machine, which needs no switch.
-    machines = _machines(text, _DIES)
+    machines = _machines(text, gpus)
     if machines == 1:
-        (lane,) = text.per_dimension(1, (50e9,), _CLASSES)
-        links = _lane_links(_MI250, 1, _DIES, lane)
-        return links.topology(text.text, _DIES, _DIES)
-    lane, network = text.per_dimension(2, (50e9, 16e9), _CLASSES)
-    npus = machines * _DIES
+        (lane,) = text.per_dimension(1, (lane_bandwidth,), _CLASSES)
+        links = _lane_links(lanes, 1, gpus, lane)
+        return links.topology(text.text, gpus, gpus)
+    lane, network = text.per_dimension(2, (lane_bandwidth, nic_bandwidth), _CLASSES)
+    npus = machines * gpus
     node = np.arange(npus, dtype=np.int64)
-    within = _lane_links(_MI250, machines, _DIES, lane)
+    within = _lane_links(lanes, machines, gpus, lane)
     between = both_ways(node, np.full(npus, npus), *network)
     names = (*map(str, range(npus)), "network")
     links = Links.joined([within, between]).by_source()
-    groups = _groups(machines, _DIES)
+    groups = _groups(machines, gpus)
     return links.topology(text.text, npus, npus + 1, node_names=names, groups=groups)
 
 

@@ -1,4 +1,4 @@
-"""Builders of networks of several switches: fat tree, dragonfly, and nodes joined by rails."""
+"""Builders of networks of several switches: trees, dragonflies, and nodes joined by rails."""
 
 from __future__ import annotations
 
@@ -59,6 +59,28 @@ def _fat_tree_levels(ports: int) -> tuple[Ends, ...]:
         # is one path per core.
         (aggregation + first + lower, core + lower * half + upper),
     )
+
+
+def leaf_spine(text: TopologyText) -> Topology:
+    """`leaf-spine:8,8,4`: leaf switches, NPUs a leaf, spine switches; each leaf reaches each spine.
+
+    With fewer spines than NPUs a leaf, and links of one bandwidth, the leaves are oversubscribed by
+    that ratio. NPU n hangs at leaf n // NPUs a leaf. Switch ids: leaves, spines. Classes of links:
+    host, leaf-spine.
+    """
+    leaves, hosts, spines = text.parameters(3, ",", "leaf-spine:8,8,4 for 64 NPUs")
+    if max(leaves * hosts, leaves * spines, spines) > MAX_NODES:
+        raise text.error("too large", "write for example leaf-spine:8,8,4 for 64 NPUs")
+    constants = text.per_dimension(2, what="classes of links")
+    npus = leaves * hosts
+    check_npus(text, npus)
+    host = np.arange(npus, dtype=np.int64)
+    leaf, spine = _places(leaves, spines)
+    levels = ((host, npus + host // hosts), (npus + leaf, npus + leaves + spine))
+    names = [f"leaf {index}" for index in range(leaves)]
+    names += [f"spine {index}" for index in range(spines)]
+    members = {f"leaf {index}": span(index, hosts) for index in range(leaves)}
+    return joined_levels(text.text, npus, names, levels, constants, members)
 
 
 def dragonfly(text: TopologyText) -> Topology:
