@@ -11,6 +11,7 @@ from collhub_schedules import algorithm_of
 from collhub_blink.certificate import certificate_of, certificate_of_planes, lower_bound_ns
 from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.all_reduce import all_reduce_packings
+from collhub_blink.packing.kept import kept_packings
 from collhub_blink.packing.multi_root import spread_packings
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.paths import path_packings
@@ -146,7 +147,7 @@ def _too_small(task: PackingTask) -> InputError:
 
 def packings_of(task: PackingTask) -> list[PlacedPacking]:
     """All packings for a task, those at the optimal rate first."""
-    return _PACKERS[task.collective.kind](task)
+    return kept_packings(task, _PACKERS[task.collective.kind])
 
 
 def _bounds_ns(task: PackingTask, bound: RateBound, request: SynthesisRequest) -> dict[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import hub_core
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from hub_core import Algorithm, HubError, Registry, Topology, UsageError
+from hub_core.verification import VerificationInput, verify_input
 
 _NO_REPORTS: Callable[[object], None] = lambda found: None  # noqa: E731
 
@@ -85,7 +86,7 @@ def _of_file(
 
 def _check(algorithm: Algorithm) -> None:
     """Raise `UsageError` with the first cause for an algorithm that is wrong."""
-    report = hub_core.verify(algorithm)
+    report = verify_input(VerificationInput(algorithm), claimed_only=True)
     if not report.ok:
         raise UsageError(f"not correct as claimed: {report.diagnostics[0]}", code="not-verified")
 

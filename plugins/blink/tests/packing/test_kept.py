@@ -1,0 +1,89 @@
+"""Packings are made once for all sizes of a network, and anew for whatever they depend on."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+
+import pytest
+from blink_requests import MIB, synthesized
+from collhub_blink import synthesize as synthesis
+from collhub_blink.options import BlinkOptions
+from collhub_blink.packing import kept
+from collhub_blink.packing.kept import kept_packings
+from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.task import PackingTask
+
+from hub_core import parse_topology
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Occupancy
+from hub_core.plugin_api import SynthesisRequest
+
+BROADCAST = Collective(CollectiveKind.BROADCAST, 4, 1, root=0, in_place=True)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_kept", OrderedDict())
+
+
+class _Packer:
+    """Counts what it is asked for; `is_interrupted`: as if Ctrl-C came in the middle."""
+
+    def __init__(self, *, is_interrupted: bool = False) -> None:
+        self.calls = 0
+        self._is_interrupted = is_interrupted
+
+    def __call__(self, task: PackingTask) -> list[PlacedPacking]:
+        self.calls += 1
+        task.budget.is_interrupted = self._is_interrupted
+        return []
+
+
+def _task(text: str, *, size: int = MIB, root: int = 0, **options: object) -> PackingTask:
+    topology = parse_topology(text)
+    collective = replace(BROADCAST, root=root)
+    request = SynthesisRequest(collective, topology, size, tuple(range(4)), Occupancy.SERIALIZATION)
+    return PackingTask.of(request, BlinkOptions(**options))
+
+
+def test_another_size_takes_what_is_kept() -> None:
+    pack = _Packer()
+    for size in (1024, MIB):
+        kept_packings(_task("ring:4?bandwidth=11GB/s", size=size), pack)
+    assert pack.calls == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"text": "ring:4?bandwidth=12GB/s&latency=1us"},
+        {"root": 1},
+        {"seed": 3},
+        {"seeds": 2},
+        {"depth": 2},
+        {"time_limit": 1.0},
+    ],
+    ids=str,
+)
+def test_what_a_packing_depends_on_makes_another_one(other: dict[str, object]) -> None:
+    pack = _Packer()
+    asked = {"text": "ring:4?bandwidth=12GB/s"}
+    kept_packings(_task(**asked), pack)
+    kept_packings(_task(**{**asked, **other}), pack)
+    assert pack.calls == 2
+
+
+def test_what_was_interrupted_is_not_kept() -> None:
+    for _ in range(2):
+        pack = _Packer(is_interrupted=True)
+        kept_packings(_task("ring:4?bandwidth=13GB/s"), pack)
+        assert pack.calls == 1
+
+
+def test_a_result_is_the_same_whether_its_packing_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = [synthesized("all-reduce", "dgx1v", size) for size in (64 << 10, MIB)][1]
+    monkeypatch.setattr(synthesis, "kept_packings", lambda task, pack: pack(task))
+    fresh = synthesized("all-reduce", "dgx1v", MIB)
+    assert fresh.statistics == first.statistics
+    assert not fresh.algorithm.steps.differences(first.algorithm.steps)
