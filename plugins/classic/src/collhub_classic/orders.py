@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -49,12 +50,24 @@ def disjoint_rings(topology: Topology, npus: Sequence[int], most: int) -> list[I
         return [np.arange(ranks) * stride % ranks for stride in strides[:most]]
     if ranks > _MOST_RANKS:
         return [np.arange(ranks)]
+    found = _most_rings(free.tobytes(), ranks, most)
+    return list(found) or _rotated_rings(topology, npus)[:most]
+
+
+# Kept, since comparisons ask for one network at many sizes.
+@lru_cache(maxsize=16)
+def _most_rings(free: bytes, ranks: int, most: int) -> tuple[Int64Array, ...]:
+    """The most rings of several searches on these links, int64[ranks, ranks]; read-only."""
+    links = np.frombuffer(free, np.int64).reshape(ranks, ranks)
+    # Every ring takes a link from each rank, and one to it.
+    most = min(most, int(links.sum(axis=0).min()), int(links.sum(axis=1).min()))
     best: list[Int64Array] = []
     for start in range(_STARTS):
-        best = max(best, _ring_set(free, most, start), key=len)
-        if len(best) == most:
-            break
-    return best or _rotated_rings(topology, npus)[:most]
+        if len(best) < most:
+            best = max(best, _ring_set(links, most, start), key=len)
+    for ring in best:
+        ring.setflags(write=False)
+    return tuple(best)
 
 
 def alike_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
