@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from hub_core.chakra.traces import (
         chakra_algorithm,
         chakra_bytes,
-        chakra_messages,
         chakra_nodes,
-        chakra_record,
         chakra_traces,
     )
     from hub_core.documents.schema_check import first_violation
@@ -57,7 +55,7 @@ __all__ = [
     "LossyError", "NodeTable", "NodeType", "PluginError", "Provenance", "ReduceOp", "Registry",
     "Severity", "SimulationResult", "StepKind", "StepTable", "StepTableBuilder", "Topology",
     "TraceOptions", "UsageError", "VerifyReport", "Written", "__version__", "chakra_algorithm",
-    "chakra_bytes", "chakra_messages", "chakra_nodes", "chakra_record", "chakra_traces",
+    "chakra_bytes", "chakra_nodes", "chakra_traces",
     "discover", "execute", "first_violation", "installed_version", "names_from",
     "parse_topology", "read", "read_topology", "simulate", "synthesize", "topology_to_json",
     "transform", "verify", "write",
@@ -66,9 +64,7 @@ __all__ = [
 _HOMES = {
     "collhub_chakra": "NodeTable NodeType",
     "hub_core.chakra.formats": "ChakraReadOptions TraceOptions",
-    "hub_core.chakra.traces": (
-        "chakra_algorithm chakra_bytes chakra_messages chakra_nodes chakra_record chakra_traces"
-    ),
+    "hub_core.chakra.traces": ("chakra_algorithm chakra_bytes chakra_nodes chakra_traces"),
     "hub_core.documents.schema_check": "first_violation",
     "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_version",

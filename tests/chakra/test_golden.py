@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from collhub_chakra import NodeTable, NodeType
+from collhub_chakra.trace_records import encoded_record
 
-from hub_core import chakra_record
 from hub_core.chakra.algorithms.lowering import lower
 from hub_core.chakra.algorithms.write import write
 from hub_core.chakra.formats import ChakraReadOptions, ChakraWriteOptions
@@ -53,9 +53,9 @@ def _lists(lists: list[list[int]], owner: list[dict[int, int]]) -> tuple[np.ndar
 
 def traces(ranks: list[list[Any]]) -> list[bytes]:
     """The same nodes as plain traces, one a rank, without a profile."""
-    start = chakra_record("GlobalMetadata", version="0.0.4")
+    start = encoded_record("GlobalMetadata", version="0.0.4")
     return [
-        start + b"".join(chakra_record("Node", **_fields(rank, *node)) for node in nodes)
+        start + b"".join(encoded_record("Node", **_fields(rank, *node)) for node in nodes)
         for rank, nodes in enumerate(ranks)
     ]
 

@@ -1,4 +1,4 @@
-"""What consumers outside the core may use: nodes, files and single messages agree with one another."""
+"""What consumers outside the core may use: nodes and files agree with one another."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
+from collhub_chakra.trace_records import decoded_records
 
 import hub_core
 from hub_core.chakra.formats import ChakraWriteOptions
-from hub_core.model.diagnostics import InputError
 from hub_core.testing.samples import ring_all_reduce
 
 RING = ring_all_reduce(3)
@@ -20,7 +19,7 @@ FILES = [
 
 
 def messages_of(content: bytes) -> list[Any]:
-    return list(hub_core.chakra_messages(content, "x.0.et"))
+    return list(decoded_records(content, "x.0.et"))
 
 
 def test_the_nodes_are_those_of_the_files() -> None:
@@ -30,24 +29,6 @@ def test_the_nodes_are_those_of_the_files() -> None:
     assert nodes.type.tolist() == [node.type for node in written]
     sizes = [{item.name: item.int64_val for item in node.attr} for node in written]
     assert nodes.size.tolist() == [found.get("comm_size", 0) for found in sizes]
-
-
-def test_messages_read_and_written_again_are_the_same_bytes() -> None:
-    metadata, *nodes = messages_of(FILES[0])
-    fields = [{field.name: value for field, value in node.ListFields()} for node in nodes]
-    records = [hub_core.chakra_record("Node", **of_node) for of_node in fields]
-    version = hub_core.chakra_record("GlobalMetadata", version=metadata.version, attr=metadata.attr)
-    assert version + b"".join(records) == FILES[0]
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [(b"\x05abc", "truncated"), (b"\x02\xff\xff", "a record is not a message of the schema")],
-)
-def test_other_bytes_are_refused_with_the_file(content: bytes, reason: str) -> None:
-    with pytest.raises(InputError, match=reason) as caught:
-        messages_of(content)
-    assert caught.value.diagnostics[0].location.file == "x.0.et"
 
 
 def test_traces_and_nodes_need_no_protobuf() -> None:

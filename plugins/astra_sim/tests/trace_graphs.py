@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from hub_core import NodeTable, NodeType, chakra_record
+from collhub_chakra import NodeTable, NodeType
+from collhub_chakra.trace_records import encoded_record
 
 SEND, RECV, COMP = NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP
 
@@ -107,7 +107,7 @@ class Graph:
 
     def files(self) -> list[bytes]:
         """Plain traces, one a rank: types, dependencies, durations, attributes of messages."""
-        start = chakra_record("GlobalMetadata", version="0.0.4")
+        start = encoded_record("GlobalMetadata", version="0.0.4")
         return [
             start + b"".join(_record(rank, node) for node in nodes)
             for rank, nodes in enumerate(self.complete().ranks)
@@ -122,7 +122,7 @@ def _record(rank: int, node: GraphNode) -> bytes:
         attributes.append({"name": "comm_src", "int32_val": source})
         attributes.append({"name": "comm_dst", "int32_val": target})
         attributes.append({"name": "comm_tag", "int32_val": node.tag})
-    return chakra_record(
+    return encoded_record(
         "Node",
         id=node.identity,
         type=int(node.type),

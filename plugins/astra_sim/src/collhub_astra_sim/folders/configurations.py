@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+from collhub_chakra import NodeType, TraceError
+
 from collhub_astra_sim.folders.found_files import LONGEST_TEXT, FolderFiles
 from collhub_astra_sim.folders.run_script import GROUPS, SYSTEM, WORKLOAD
 from collhub_astra_sim.folders.workload_traces import (
@@ -14,8 +16,7 @@ from collhub_astra_sim.folders.workload_traces import (
     COMM_TYPES,
     PER_NODE_KEY,
 )
-from hub_core import NodeType, chakra_messages
-from hub_core.model import CollectiveKind
+from hub_core.model import CollectiveKind, InputError, Location
 from hub_core.plugin_api import SourcePart
 
 
@@ -179,10 +180,7 @@ def _note_uses(
     content: bytes, file: str, uses: _Uses, algorithms: Mapping[str, FolderAlgorithm]
 ) -> None:
     """Note which algorithms the collectives in the trace of one NPU run, in which groups."""
-    messages = chakra_messages(content, file)
-    # The first one is metadata.
-    next(messages, None)
-    for node in cast("Iterator[_Node]", messages):
+    for node in _nodes(content, file):
         if node.type != NodeType.COMM_COLL:
             continue
         attributes = _attributes(node)
@@ -195,6 +193,21 @@ def _note_uses(
         size = attributes.get("comm_size")
         if used.comm_size is None and type(size) is int and size > 0:
             used.comm_size = size
+
+
+def _nodes(content: bytes, file: str) -> Iterator[_Node]:
+    """The nodes of a trace. Raises `InputError` for other bytes."""
+    # Imports protobuf, which a folder without a workload does not need.
+    from collhub_chakra.trace_records import decoded_records
+
+    messages = decoded_records(content, file)
+    try:
+        # The first one is metadata.
+        next(messages, None)
+        yield from cast("Iterator[_Node]", messages)
+    except TraceError as error:
+        place = Location(error.file, byte=error.byte)
+        raise InputError(error.reason, location=place, code=error.code) from None
 
 
 def _attributes(node: _Node) -> dict[str, object]:

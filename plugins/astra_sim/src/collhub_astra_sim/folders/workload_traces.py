@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hub_core import NodeType, chakra_record
+from collhub_chakra import NodeType
+from collhub_chakra.trace_records import encoded_record
+
 from hub_core.model import CollectiveKind
 
 GROUP = "1"
@@ -74,5 +76,5 @@ def idle_workload() -> bytes:
 
 def _trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
     """A trace of these nodes."""
-    metadata = chakra_record("GlobalMetadata", version=_VERSION)
-    return metadata + b"".join(chakra_record("Node", **node) for node in nodes)
+    metadata = encoded_record("GlobalMetadata", version=_VERSION)
+    return metadata + b"".join(encoded_record("Node", **node) for node in nodes)
