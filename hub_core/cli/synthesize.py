@@ -14,6 +14,8 @@ from hub_core.cli.output import progress_bar
 from hub_core.cli.session import ChosenOutput, Session
 from hub_core.cli.synthesis_report import SynthesisWish, SynthesizedAlgorithm, print_synthesis
 from hub_core.model import (
+    STANDARD_KINDS,
+    CollectiveKind,
     ExitCode,
     UsageError,
     format_ranks,
@@ -35,20 +37,6 @@ if TYPE_CHECKING:
     from hub_core.plugin_api import Option
 
 
-_KINDS = (
-    "all-gather",
-    "reduce-scatter",
-    "all-reduce",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "all-to-all",
-)
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_WHOLE = ("all-reduce", "broadcast", "reduce")
-
-
 def _ranks(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
@@ -65,7 +53,7 @@ def _ranks(
 @click.option(
     "--collective",
     "kind",
-    type=click.Choice(_KINDS),
+    type=click.Choice(STANDARD_KINDS),
     required=True,
     help="What the algorithm does.",
 )
@@ -184,10 +172,12 @@ def synthesize(
 
 
 def _check(request: SynthesisWish, out: str | None, output: OutputRequest) -> None:
-    if request.root is not None and request.collective not in _ROOTED:
+    kind = CollectiveKind(request.collective)
+    if request.root is not None and not kind.traits.is_rooted:
+        rooted = [other for other in STANDARD_KINDS if other.traits.is_rooted]
         raise UsageError(
-            f"--root has no meaning for {request.collective}",
-            cure=f"it belongs to {', '.join(_ROOTED)}",
+            f"--root has no meaning for {kind}",
+            cure=f"it belongs to {', '.join(rooted)}",
         )
     if request.relays and request.npus is None:
         raise UsageError(
@@ -251,7 +241,7 @@ def _made(
 
 def _collective(request: SynthesisWish, topology: Topology, npus: tuple[int, ...]) -> Collective:
     from hub_core.model import Collective
-    from hub_core.model.kinds import CollectiveKind, ReduceOp
+    from hub_core.model.kinds import ReduceOp
 
     root = request.root if request.root is not None else npus[0]
     if root not in npus:
@@ -261,11 +251,12 @@ def _collective(request: SynthesisWish, topology: Topology, npus: tuple[int, ...
             cure=cure,
             code="root-outside",
         )
+    kind = CollectiveKind(request.collective)
     return Collective(
-        CollectiveKind(request.collective),
+        kind,
         len(npus),
-        1 if request.collective in _WHOLE else len(npus),
-        root=npus.index(root) if request.collective in _ROOTED else None,
+        kind.traits.parts(len(npus)),
+        root=npus.index(root) if kind.traits.is_rooted else None,
         in_place=True,
         reduce_op=ReduceOp(request.reduce_op),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hub_core.model import ExitCode, UsageError, parse_sizes
+from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, parse_sizes
 from hub_core.plugin_api import (
     FILE,
     CommandContext,
@@ -25,14 +25,9 @@ if TYPE_CHECKING:
     from hub_core import Registry
     from hub_core.network import Topology
 
-_KINDS = (
-    *("all-gather", "reduce-scatter", "all-reduce", "broadcast"),
-    *("reduce", "gather", "scatter", "all-to-all"),
-)
-
 
 @click.command()
-@click.option("--collective", "kind", type=click.Choice(_KINDS), required=True)
+@click.option("--collective", "kind", type=click.Choice(STANDARD_KINDS), required=True)
 @click.option(
     "--topology",
     "topology_text",

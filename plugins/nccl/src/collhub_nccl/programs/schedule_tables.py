@@ -100,7 +100,7 @@ class Tables:
         if kind is CollectiveKind.CUSTOM:
             # Only its blocks are known to be alike.
             return self.program.unit_count
-        return self.program.num_ranks if kind.traits.is_split else 1
+        return kind.traits.parts(self.program.num_ranks)
 
 
 def tables_of(algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1) -> Tables:
