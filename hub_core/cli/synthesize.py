@@ -23,11 +23,15 @@ from hub_core.model import (
     parse_size,
 )
 from hub_core.plugin_api import (
+    COLLECTIVE,
     Assignments,
     OutputRequest,
+    Simulator,
     Synthesizer,
     assign,
     complete_offers,
+    number_option,
+    offer_option,
     output_options,
 )
 
@@ -53,7 +57,7 @@ def _ranks(
 @click.option(
     "--collective",
     "kind",
-    type=click.Choice(STANDARD_KINDS),
+    type=COLLECTIVE,
     required=True,
     help="What the algorithm does.",
 )
@@ -71,11 +75,8 @@ def _ranks(
     required=True,
     help="Size of the full buffer, for example 1MiB.",
 )
-@click.option(
-    "--root",
-    type=click.IntRange(0),
-    metavar="R",
-    help="NPU of the root of a rooted collective (default: the first).",
+@number_option(
+    "--root", "R", "NPU of the root of a rooted collective (default: the first).", least=0
 )
 @click.option(
     "--reduce-op",
@@ -103,12 +104,8 @@ def _ranks(
     show_default=True,
     help="How long a message keeps a link busy: size/bandwidth, or latency + size/bandwidth.",
 )
-@click.option(
-    "--backend",
-    metavar="SIMULATOR",
-    default="analytical",
-    show_default=True,
-    help="The judge, where it is installed.",
+@offer_option(
+    "--backend", Simulator, "The simulator that judges, where it is installed.", "analytical"
 )
 @click.option(
     "-o",

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, parse_sizes
+from hub_core.model import ExitCode, UsageError, parse_sizes
 from hub_core.plugin_api import (
+    COLLECTIVE,
     FILE,
     CommandContext,
     Simulator,
     Synthesizer,
     complete_offers,
     json_flag,
+    number_option,
+    offer_option,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--collective", "kind", type=click.Choice(STANDARD_KINDS), required=True)
+@click.option("--collective", "kind", type=COLLECTIVE, required=True)
 @click.option(
     "--topology",
     "topology_text",
@@ -51,23 +54,9 @@ if TYPE_CHECKING:
     shell_complete=complete_offers(Synthesizer),
     help="A synthesizer, or an algorithm in a file (repeatable; default: all synthesizers).",
 )
-@click.option(
-    "--root", type=click.IntRange(0), metavar="R", help="Root of a rooted collective (default: 0)."
-)
-@click.option(
-    "--backend",
-    metavar="SIMULATOR",
-    default="analytical",
-    show_default=True,
-    shell_complete=complete_offers(Simulator),
-    help="What times them.",
-)
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Algorithms at once (default: one a core).",
-)
+@number_option("--root", "R", "Root of a rooted collective (default: 0).", least=0)
+@offer_option("--backend", Simulator, "The simulator that times them.", "analytical")
+@number_option("--jobs", "N", "Algorithms at once (default: one a core).")
 @click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing.")
 @click.option("--csv", "csv_out", metavar="FILE", help="Also write all measurements as CSV.")
 @json_flag
