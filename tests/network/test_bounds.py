@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core import parse_topology
-from hub_core.model.collectives import Collective, CustomContract
+from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import ROOTED, STANDARD_KINDS, CollectiveKind
 from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.links import Links
 from hub_core.network.topology import Topology
+from hub_core.testing import custom_collective
 
 MIB = 1 << 20
 # 50 bytes a ns and 500 ns, unless a text says otherwise.
@@ -126,14 +127,7 @@ def test_one_rank_needs_no_time(kind):
 
 
 def test_custom_collective_has_no_bound():
-    units = np.ones(2, np.int64)
-    contract = CustomContract(units, units, np.ones(2, np.bool_))
-    assert (
-        lower_bound_ns(
-            Collective(CollectiveKind.CUSTOM, 2, 1, contract=contract), parse_topology("ring:2"), 1
-        )
-        is None
-    )
+    assert lower_bound_ns(custom_collective(2, 1), parse_topology("ring:2"), 1) is None
 
 
 def test_more_ranks_than_npus_are_refused():

@@ -17,7 +17,7 @@ from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
 from hub_core.plugin_api import NoOptions, Source, TopologyBuilder
 from hub_core.registry.discovery import core_alone
-from hub_core.testing import check_routes, check_subset, some_npus
+from hub_core.testing import check_cabling, check_routes, check_subset, some_npus
 from hub_core.testing.networks import distances
 
 KINDS = st.sampled_from(list(DimensionKind))
@@ -73,14 +73,8 @@ def test_every_route_of_a_grid_is_a_shortest_path(shape):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_every_route_of_a_builder_is_a_shortest_path(text):
-    check_routes(parsed(text))
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_links_of_a_builder_lead_both_ways(text):
-    found = links(parsed(text))
-    assert {(b, a) for a, b in found} == set(found)
+def test_cables_of_a_builder_lead_both_ways_and_routes_are_shortest(text):
+    check_cabling(parsed(text))
 
 
 @given(

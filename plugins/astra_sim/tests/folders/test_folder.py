@@ -21,7 +21,6 @@ from hub_core.model import (
     Buffer,
     Collective,
     CollectiveKind,
-    CustomContract,
     InputError,
     Loss,
     StepKind,
@@ -29,7 +28,7 @@ from hub_core.model import (
     UsageError,
 )
 from hub_core.plugin_api import declared_options
-from hub_core.testing import ring_all_reduce
+from hub_core.testing import custom_collective, ring_all_reduce
 
 MIB = 1 << 20
 RING = {"topology": "ring:4?bandwidth=50GiB/s&latency=500ns", "size": MIB}
@@ -322,8 +321,7 @@ def test_trace_of_bytes_is_written_at_its_own_size_only(message):
     steps = StepTableBuilder(2)
     steps.add(0, StepKind.SEND, peer=1, count=4096)
     steps.add(1, StepKind.RECV, peer=0, count=4096)
-    contract = CustomContract(*[np.full(2, 4096)] * 2, np.ones(2, np.bool_))
-    collective = Collective(CollectiveKind.CUSTOM, 2, 4096, contract=contract)
+    collective = custom_collective(2, 4096)
     timing_only = dataclasses.replace(
         message(), collective=collective, steps=steps.build(), collective_bytes=4096
     )
