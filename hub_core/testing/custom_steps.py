@@ -36,13 +36,13 @@ class CustomSteps(StepTableBuilder):
 
     def send(self, rank: int, peer: int, unit: int = 0, count: int = 1, **more: Any) -> int:
         """A SEND out of INPUT."""
-        place = {"src_buffer": Buffer.INPUT, "src_offset": unit}
-        return self.add(rank, StepKind.SEND, peer=peer, count=count, **place, **more)
+        more |= {"src_buffer": Buffer.INPUT, "src_offset": unit}
+        return self.add(rank, StepKind.SEND, peer=peer, count=count, **more)
 
     def receive(self, rank: int, peer: int, unit: int = 0, count: int = 1, **more: Any) -> int:
         """A RECV into OUTPUT."""
-        place = {"dst_buffer": Buffer.OUTPUT, "dst_offset": unit}
-        return self.add(rank, StepKind.RECV, peer=peer, count=count, **place, **more)
+        more |= {"dst_buffer": Buffer.OUTPUT, "dst_offset": unit}
+        return self.add(rank, StepKind.RECV, peer=peer, count=count, **more)
 
     def algorithm(self, scratch_units: int | None = None) -> Algorithm:
         """The algorithm; SCRATCH is as large as the other buffers unless told."""

@@ -118,19 +118,16 @@ def test_npu_takes_the_first_of_parallel_links():
 
 
 @pytest.mark.parametrize(
-    ("text", "npus", "switches", "count"),
+    ("text", "counts"),
     [
-        ("ring-fc-switch:4x3x2", 24, 12, 24 * 2 + 24 * 2 + 24 * 2),
-        ("hypercube:10", 1024, 0, 10240),
+        ("ring-fc-switch:4x3x2", (24, 12, 24 * 2 + 24 * 2 + 24 * 2)),
+        ("hypercube:10", (1024, 0, 10240)),
     ],
 )
-def test_counts_of_large_builders(text, npus, switches, count):
-    topology = parsed(text)
-    assert (topology.num_npus, topology.num_nodes - topology.num_npus, topology.num_links) == (
-        npus,
-        switches,
-        count,
-    )
+def test_npus_switches_and_links_of_large_builders(text, counts):
+    network = parsed(text)
+    switches = network.num_nodes - network.num_npus
+    assert (network.num_npus, switches, network.num_links) == counts
 
 
 def test_file_of_the_guide_is_read():

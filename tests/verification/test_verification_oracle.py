@@ -330,16 +330,7 @@ def mutations(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
     for one, other in combinations(np.flatnonzero(steps.receives).tolist(), 2):
         if steps.rank[one] == steps.rank[other]:
             columns = columns_of(steps)
-            for name in (
-                "kind",
-                "src_buffer",
-                "src_offset",
-                "dst_buffer",
-                "dst_offset",
-                "count",
-                "peer",
-                "channel",
-            ):
+            for name in COLUMN_DTYPES:
                 columns[name][[one, other]] = columns[name][[other, one]]
             yield f"swap {one}, {other}", with_steps(algorithm, columns, edges_of(steps))
     for row in range(len(steps)):

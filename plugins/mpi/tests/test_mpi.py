@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from collhub_execution.testing import LaunchedExecutor, request_for, write_traps
+from collhub_execution.testing import LaunchedExecutor, request_for
 from collhub_mpi import executor, health
 from collhub_mpi.options import MpiOptions
 
@@ -68,12 +68,9 @@ def test_other_element_types_and_operators_are_exact(
 
 @needs_mpi
 def test_modules_in_the_working_folder_are_not_executed(
-    ranks: LaunchedExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ranks: LaunchedExecutor, tmp_path: Path
 ) -> None:
-    mark = write_traps(tmp_path, "mpi4py", "numpy", "collhub_mpi", "pickle")
-    monkeypatch.chdir(tmp_path)
-    ranks.check_result(SAMPLES["ring-all-reduce"], native_runs=2)
-    assert not mark.exists()
+    ranks.check_working_folder(tmp_path, "mpi4py", "collhub_mpi", native_runs=2)
 
 
 @needs_mpi

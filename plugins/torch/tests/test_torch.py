@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from collhub_execution import element_type, levelled_request, rank_tasks
-from collhub_execution.testing import LaunchedExecutor, request_for, write_traps
+from collhub_execution.testing import LaunchedExecutor, request_for
 from collhub_torch import health
 from collhub_torch.executor import execute, run_in_processes
 from collhub_torch.options import TorchOptions
@@ -108,12 +108,9 @@ def test_other_element_types_and_operators_are_exact(
 @needs_torch
 @slow
 def test_modules_in_the_working_folder_are_not_executed(
-    ranks: LaunchedExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ranks: LaunchedExecutor, tmp_path: Path
 ) -> None:
-    mark = write_traps(tmp_path, "torch", "numpy", "collhub_torch", "pickle")
-    monkeypatch.chdir(tmp_path)
-    ranks.check_result(SAMPLES["ring-all-reduce"], native_runs=2)
-    assert not mark.exists()
+    ranks.check_working_folder(tmp_path, "torch", "collhub_torch", native_runs=2)
 
 
 @needs_torch

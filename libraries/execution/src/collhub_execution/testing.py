@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,13 @@ class LaunchedExecutor:
         assert len(result.repeat_times_s) == 2
         assert len(result.native_times_s) == native_runs
         assert judged(request, result).is_right
+
+    def check_working_folder(self, folder: Path, *modules: str, native_runs: int) -> None:
+        """Nothing that lies in the user's working folder is imported, whatever it is called."""
+        mark = write_traps(folder, *modules, "numpy", "pickle")
+        with chdir(folder):
+            self.check_result(ring_all_reduce(4), native_runs=native_runs)
+        assert not mark.exists()
 
     def check_deadlock(self, *, timeout_s: float, limit_s: float) -> None:
         """A message that is never sent ends the run in time, with the position of a rank."""

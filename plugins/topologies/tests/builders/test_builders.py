@@ -145,23 +145,20 @@ def test_groups_stay_where_all_their_members_do():
 
 
 @pytest.mark.parametrize(
-    ("text", "npus", "switches", "count"),
+    ("text", "counts"),
     [
-        ("fat-tree:2", 2, 5, 12),
-        ("fat-tree:4", 16, 20, 96),
-        ("fat-tree:8", 128, 80, 768),
-        ("dragonfly:4,2,2", 72, 36, 2 * (72 + 9 * 6 + 36)),
-        ("dragonfly:1,1,1", 2, 2, 6),
-        ("rail:4x8", 32, 12, 128),
+        ("fat-tree:2", (2, 5, 12)),
+        ("fat-tree:4", (16, 20, 96)),
+        ("fat-tree:8", (128, 80, 768)),
+        ("dragonfly:4,2,2", (72, 36, 2 * (72 + 9 * 6 + 36))),
+        ("dragonfly:1,1,1", (2, 2, 6)),
+        ("rail:4x8", (32, 12, 128)),
     ],
 )
-def test_counts_of_large_builders(text, npus, switches, count):
-    topology = parsed(text)
-    assert (topology.num_npus, topology.num_nodes - topology.num_npus, topology.num_links) == (
-        npus,
-        switches,
-        count,
-    )
+def test_npus_switches_and_links_of_large_builders(text, counts):
+    network = parsed(text)
+    switches = network.num_nodes - network.num_npus
+    assert (network.num_npus, switches, network.num_links) == counts
 
 
 @pytest.mark.parametrize(
