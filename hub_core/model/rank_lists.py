@@ -12,10 +12,10 @@ _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _MOST_RANKS = 1 << 20
 
 
-def parse_ranks(text: str, noun: str = "rank") -> tuple[int, ...]:
+def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tuple[int, ...]:
     """`0,2,4-7` is (0, 2, 4, 5, 6, 7), in the order of the text; `noun`: what messages call each.
 
-    Raises `UsageError`, also for a rank that is named twice.
+    Raises `UsageError`, also for a rank that is named twice, and unless `wanted` are named.
     """
     ranks: list[int] = []
     for part in text.split(","):
@@ -28,6 +28,9 @@ def parse_ranks(text: str, noun: str = "rank") -> tuple[int, ...]:
         doubled = next(rank for rank in ranks if ranks.count(rank) > 1)
         message = f"{noun} {doubled} stands more than once in {text[:80]!r}"
         raise UsageError(message, cure="name each once", code="invalid-ranks")
+    if wanted not in (None, len(ranks)):
+        message = f"{text[:80]!r} names {len(ranks)} {noun}s for {wanted} ranks"
+        raise UsageError(message, cure="name one for each", code="invalid-ranks")
     return tuple(ranks)
 
 

@@ -65,12 +65,7 @@ def _members(stated: str | None, num_ranks: int) -> tuple[int, ...]:
     """NPU of every rank by the option `group`, by default NPU r for rank r."""
     if not stated:
         return tuple(range(num_ranks))
-    members = parse_ranks(stated, "NPU")
-    if len(members) != num_ranks:
-        raise UsageError(
-            f"option group: {len(members)} NPUs for {num_ranks} ranks",
-            cure="name one NPU for every rank",
-        )
+    members = parse_ranks(stated, "NPU", num_ranks)
     # Of a list that does not ascend the simulator sorts one copy and not the other.
     if list(members) != sorted(members):
         raise UsageError(

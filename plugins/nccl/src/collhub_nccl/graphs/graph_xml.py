@@ -78,13 +78,7 @@ def _devices(stated: str | None, num_ranks: int) -> tuple[int, ...]:
         )
     if stated is None:
         return tuple(range(num_ranks))
-    devices = parse_ranks(stated, "device")
-    if len(devices) != num_ranks:
-        raise UsageError(
-            f"option gpus: {len(devices)} devices for {num_ranks} ranks",
-            cure="name one for each rank",
-        )
-    return devices
+    return parse_ranks(stated, "device", num_ranks)
 
 
 def _document(rings: Sequence[Ring], devices: Sequence[int], options: NcclRingOptions) -> str:
