@@ -27,9 +27,6 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(
     not HAS_TORCH, reason="torch is not installed: python -m pip install torch"
 )
-needs_proc = pytest.mark.skipif(
-    not Path("/proc/self/cmdline").exists(), reason="finding the ranks needs /proc"
-)
 # Importing torch takes seconds of a busy core, and every execution does that once.
 slow = pytest.mark.slow
 SAMPLES = all_samples(4)
@@ -128,7 +125,6 @@ def test_a_deadlock_ends_within_the_limit_with_positions(ranks: LaunchedExecutor
 
 @needs_torch
 @slow
-@needs_proc
 def test_a_rank_that_is_killed_ends_all(ranks: LaunchedExecutor) -> None:
     error = ranks.check_killed_rank(timeout_s=120.0, limit_s=90.0)
     assert "was ended by signal 9" in error.diagnostics[0].message
@@ -136,7 +132,6 @@ def test_a_rank_that_is_killed_ends_all(ranks: LaunchedExecutor) -> None:
 
 @needs_torch
 @slow
-@needs_proc
 def test_ranks_listen_to_their_own_machine_alone(
     ranks: LaunchedExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

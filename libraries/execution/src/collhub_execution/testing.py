@@ -11,6 +11,7 @@ from contextlib import chdir, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from unittest import SkipTest
 
 import numpy as np
 import numpy.typing as npt
@@ -137,6 +138,12 @@ def foreign_listeners(processes: Iterable[int]) -> set[str]:
     return found
 
 
+def _need_proc() -> None:
+    """Skip a test where the processes of ranks cannot be found."""
+    if not Path("/proc/self/cmdline").exists():
+        raise SkipTest("finding the ranks needs /proc")
+
+
 def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
     """Whether it became so within the limit."""
     deadline = time.monotonic() + limit_s
@@ -192,6 +199,7 @@ class LaunchedExecutor:
 
     def check_killed_rank(self, *, timeout_s: float, limit_s: float) -> InputError:
         """When one rank is killed, all end; return what is said."""
+        _need_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
         killer = threading.Thread(target=self._kill_one, args=(program.num_ranks,))
         killer.start()
@@ -204,6 +212,7 @@ class LaunchedExecutor:
 
     def foreign_listeners(self, *, seconds: float) -> set[str]:
         """Addresses other than loopback on which ranks listen while they run."""
+        _need_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
         found: set[str] = set()
 
