@@ -45,7 +45,6 @@ MACHINES = {
     "dgx-h100:8": 64,
 }
 KINDS = (CollectiveKind.BROADCAST, CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE)
-WHOLE = (CollectiveKind.BROADCAST, CollectiveKind.ALL_REDUCE)
 OPTIONS = BlinkOptions(seeds=4, time_limit=2.0)
 # Rates do not depend on the size; the certificates state one.
 PACKED_BYTES = 1 << 28
@@ -121,7 +120,7 @@ def _packed(topology: Topology, kind: CollectiveKind) -> tuple[PackingTask, list
 
 def _collective(topology: Topology, kind: CollectiveKind) -> Collective:
     root = 0 if kind is CollectiveKind.BROADCAST else None
-    units = 1 if kind in WHOLE else topology.num_npus
+    units = kind.traits.parts(topology.num_npus)
     return Collective(kind, topology.num_npus, units, root=root, in_place=True)
 
 

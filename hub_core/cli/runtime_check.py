@@ -6,7 +6,7 @@ Whether a runtime will use a file, for which calls and sizes, and if not, why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import (
@@ -48,7 +48,7 @@ class RuntimeVerdict:
             "runtime": self.runtime,
             "ok": report.ok,
             "is_accepted": report.facts.get("is_accepted", report.ok),
-            "calls": [_call_object(call) for call in report.calls],
+            "calls": [asdict(call) for call in report.calls],
             "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
         }
 
@@ -83,17 +83,6 @@ def runtime_verdict(
             report=print_diagnostic,
         )
     return RuntimeVerdict(source, runtime, report)
-
-
-def _call_object(call: LoadableCall) -> dict[str, JsonValue]:
-    return {
-        "collective": call.collective,
-        "num_ranks": call.num_ranks,
-        "in_place": call.in_place,
-        "min_bytes": call.min_bytes,
-        "max_bytes": call.max_bytes,
-        "conditions": list(call.conditions),
-    }
 
 
 def _outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:

@@ -148,7 +148,7 @@ class Session:
 
     def admit(self, algorithm: Algorithm, name: str) -> VerifyReport | None:
         """The verdict on an algorithm that messages call `name`, as `--verify` asks for one."""
-        from hub_core.pipeline.gate import VerifyPolicy, admit
+        from hub_core.cli.gate import VerifyPolicy, admit
 
         def report(found: Diagnostic) -> None:
             output.print_diagnostic(with_path([found], algorithm, name)[0])

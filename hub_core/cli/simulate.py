@@ -27,12 +27,9 @@ from hub_core.plugin_api import (
     Assignments,
     Simulator,
     assign,
-    complete_offers,
-    from_option,
-    json_flag,
-    option_pairs,
+    input_options,
+    offer_option,
     source_argument,
-    verify_option,
 )
 
 if TYPE_CHECKING:
@@ -64,14 +61,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     metavar="S",
     help="1MiB, or 1MiB..1GiB by doubling (default: the size that IN states).",
 )
-@click.option(
-    "--backend",
-    metavar="NAME",
-    default="analytical",
-    show_default=True,
-    shell_complete=complete_offers(Simulator),
-    help="The simulator.",
-)
+@offer_option("--backend", Simulator, "The simulator.", "analytical")
 @click.option(
     "--steps",
     "steps_out",
@@ -86,10 +76,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     type=FILE,
     help="Also write a Chrome trace, for ui.perfetto.dev.",
 )
-@from_option
-@option_pairs
-@verify_option
-@json_flag
+@input_options
 @click.pass_obj
 def simulate(
     session: Session,

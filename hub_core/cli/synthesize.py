@@ -14,6 +14,8 @@ from hub_core.cli.output import progress_bar
 from hub_core.cli.session import ChosenOutput, Session
 from hub_core.cli.synthesis_report import SynthesisWish, SynthesizedAlgorithm, print_synthesis
 from hub_core.model import (
+    STANDARD_KINDS,
+    CollectiveKind,
     ExitCode,
     UsageError,
     format_ranks,
@@ -21,11 +23,15 @@ from hub_core.model import (
     parse_size,
 )
 from hub_core.plugin_api import (
+    COLLECTIVE,
     Assignments,
     OutputRequest,
+    Simulator,
     Synthesizer,
     assign,
     complete_offers,
+    number_option,
+    offer_option,
     output_options,
 )
 
@@ -33,20 +39,6 @@ if TYPE_CHECKING:
     from hub_core.model import Collective
     from hub_core.network import Topology
     from hub_core.plugin_api import Option
-
-
-_KINDS = (
-    "all-gather",
-    "reduce-scatter",
-    "all-reduce",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "all-to-all",
-)
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_WHOLE = ("all-reduce", "broadcast", "reduce")
 
 
 def _ranks(
@@ -65,7 +57,7 @@ def _ranks(
 @click.option(
     "--collective",
     "kind",
-    type=click.Choice(_KINDS),
+    type=COLLECTIVE,
     required=True,
     help="What the algorithm does.",
 )
@@ -83,11 +75,8 @@ def _ranks(
     required=True,
     help="Size of the full buffer, for example 1MiB.",
 )
-@click.option(
-    "--root",
-    type=click.IntRange(0),
-    metavar="R",
-    help="NPU of the root of a rooted collective (default: the first).",
+@number_option(
+    "--root", "R", "NPU of the root of a rooted collective (default: the first).", least=0
 )
 @click.option(
     "--reduce-op",
@@ -115,12 +104,8 @@ def _ranks(
     show_default=True,
     help="How long a message keeps a link busy: size/bandwidth, or latency + size/bandwidth.",
 )
-@click.option(
-    "--backend",
-    metavar="SIMULATOR",
-    default="analytical",
-    show_default=True,
-    help="The judge, where it is installed.",
+@offer_option(
+    "--backend", Simulator, "The simulator that judges, where it is installed.", "analytical"
 )
 @click.option(
     "-o",
@@ -184,10 +169,12 @@ def synthesize(
 
 
 def _check(request: SynthesisWish, out: str | None, output: OutputRequest) -> None:
-    if request.root is not None and request.collective not in _ROOTED:
+    kind = CollectiveKind(request.collective)
+    if request.root is not None and not kind.traits.is_rooted:
+        rooted = [other for other in STANDARD_KINDS if other.traits.is_rooted]
         raise UsageError(
-            f"--root has no meaning for {request.collective}",
-            cure=f"it belongs to {', '.join(_ROOTED)}",
+            f"--root has no meaning for {kind}",
+            cure=f"it belongs to {', '.join(rooted)}",
         )
     if request.relays and request.npus is None:
         raise UsageError(
@@ -251,7 +238,7 @@ def _made(
 
 def _collective(request: SynthesisWish, topology: Topology, npus: tuple[int, ...]) -> Collective:
     from hub_core.model import Collective
-    from hub_core.model.kinds import CollectiveKind, ReduceOp
+    from hub_core.model.kinds import ReduceOp
 
     root = request.root if request.root is not None else npus[0]
     if root not in npus:
@@ -261,11 +248,12 @@ def _collective(request: SynthesisWish, topology: Topology, npus: tuple[int, ...
             cure=cure,
             code="root-outside",
         )
+    kind = CollectiveKind(request.collective)
     return Collective(
-        CollectiveKind(request.collective),
+        kind,
         len(npus),
-        1 if request.collective in _WHOLE else len(npus),
-        root=npus.index(root) if request.collective in _ROOTED else None,
+        kind.traits.parts(len(npus)),
+        root=npus.index(root) if kind.traits.is_rooted else None,
         in_place=True,
         reduce_op=ReduceOp(request.reduce_op),
     )

@@ -25,6 +25,7 @@ from hub_core.plugin_api import (
     assign,
     from_option,
     json_flag,
+    number_option,
     option_pairs,
 )
 
@@ -124,24 +125,11 @@ def _with_arguments(
     metavar="TEXT",
     help="What a custom collective must do, e.g. 'broadcast root 0', 'o[r]=i[r+1]'.",
 )
-@click.option(
-    "--root",
-    type=click.IntRange(0),
-    metavar="R",
-    help="Root rank: of --expect where given, else for the reader (-O root=R).",
+@number_option(
+    "--root", "R", "Root rank: of --expect where given, else for the reader (-O root=R).", least=0
 )
-@click.option(
-    "--fifo-capacity",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Also find deadlocks with N slots a connection.",
-)
-@click.option(
-    "--fifo-units",
-    type=click.IntRange(1),
-    metavar="K",
-    help="Units that one slot holds (default: one message).",
-)
+@number_option("--fifo-capacity", "N", "Also find deadlocks with N slots a connection.")
+@number_option("--fifo-units", "K", "Units that one slot holds (default: one message).")
 @click.option(
     "--certificate",
     "is_certified",

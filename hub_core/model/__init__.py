@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         READING,
         REDUCING,
         ROOTED,
+        STANDARD_KINDS,
         WRITING,
         Buffer,
         CollectiveKind,
@@ -84,20 +85,20 @@ if TYPE_CHECKING:
     from hub_core.model.wording import action, describe, region
 
 __all__ = [
-    "ALL_RANKS", "CAP", "COLUMN_DEFAULTS", "COLUMN_DTYPES", "MAX_RANKS", "MAX_UNITS",
-    "PLACEMENT", "READING", "REDUCING", "ROOTED", "WRITING", "Algorithm", "BoolArray", "Buffer",
-    "Collective", "CollectiveKind", "CollectiveTraits", "Contributions", "CustomContract",
-    "Diagnostic", "ExitCode", "Findings", "Float64Array", "HubError", "InputError",
-    "Int64Array", "IntArray", "JsonValue", "Location", "Loss", "LossPolicy", "LossyError",
-    "MemoryLayout", "Messages", "Order", "PluginError", "Provenance", "ReduceOp", "Severity",
-    "StepKind", "StepTable", "StepTableBuilder", "UsageError", "action", "apply_policy",
-    "connection_keys", "counted_positions", "csr", "describe", "diagnostic_object",
-    "expanded_ranges", "first_positions", "format_bandwidth", "format_bytes", "format_ranks",
-    "format_time", "gather", "group_of_entry", "group_pointer", "inverse", "is_sorted",
-    "loss_object", "match_messages", "message_bytes", "ordinals", "pair_in_order",
+    "ALL_RANKS", "CAP", "COLUMN_DEFAULTS", "COLUMN_DTYPES", "MAX_RANKS", "MAX_UNITS", "PLACEMENT",
+    "READING", "REDUCING", "ROOTED", "STANDARD_KINDS", "WRITING", "Algorithm", "BoolArray",
+    "Buffer", "Collective", "CollectiveKind", "CollectiveTraits", "Contributions",
+    "CustomContract", "Diagnostic", "ExitCode", "Findings", "Float64Array", "HubError",
+    "InputError", "Int64Array", "IntArray", "JsonValue", "Location", "Loss", "LossPolicy",
+    "LossyError", "MemoryLayout", "Messages", "Order", "PluginError", "Provenance", "ReduceOp",
+    "Severity", "StepKind", "StepTable", "StepTableBuilder", "UsageError", "action",
+    "apply_policy", "connection_keys", "counted_positions", "csr", "describe",
+    "diagnostic_object", "expanded_ranges", "first_positions", "format_bandwidth", "format_bytes",
+    "format_ranks", "format_time", "gather", "group_of_entry", "group_pointer", "inverse",
+    "is_sorted", "loss_object", "match_messages", "message_bytes", "ordinals", "pair_in_order",
     "parse_bandwidth", "parse_ranks", "parse_size", "parse_sizes", "parse_time", "placed",
-    "placement_of", "positions_in", "region", "row_pointer", "rows_of", "run_lengths",
-    "run_mask", "run_starts", "sorted_ordinals", "topological_levels",
+    "placement_of", "positions_in", "region", "row_pointer", "rows_of", "run_lengths", "run_mask",
+    "run_starts", "sorted_ordinals", "topological_levels",
 ]  # fmt: skip
 
 _HOMES = {
@@ -117,7 +118,8 @@ _HOMES = {
     ),
     "hub_core.model.findings": "CAP Findings",
     "hub_core.model.kinds": (
-        "Buffer CollectiveKind CollectiveTraits READING REDUCING ROOTED ReduceOp StepKind WRITING"
+        "Buffer CollectiveKind CollectiveTraits READING REDUCING ROOTED ReduceOp STANDARD_KINDS "
+        "StepKind WRITING"
     ),
     "hub_core.model.losses": "Loss LossPolicy apply_policy loss_object",
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",

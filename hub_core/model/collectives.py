@@ -127,7 +127,7 @@ class Collective:
 
     def _claim_defect(self) -> str | None:
         """What contradicts the kind, or claims no way of calling."""
-        if self.kind.traits.is_split and self.unit_count % self.num_ranks:
+        if self.unit_count % self.kind.traits.parts(self.num_ranks):
             return f"unit_count {self.unit_count} is not a multiple of the number of ranks"
         if (self.contract is not None) != (self.kind is CollectiveKind.CUSTOM):
             return "a contract belongs to custom collectives, and only to them"
@@ -138,9 +138,7 @@ class Collective:
     @property
     def units_per_rank(self) -> int:
         """One rank's share of the full buffer, in units (`unit_count` where it is not split)."""
-        if not self.kind.traits.is_split:
-            return self.unit_count
-        return self.unit_count // self.num_ranks
+        return self.unit_count // self.kind.traits.parts(self.num_ranks)
 
     @property
     def reduces(self) -> bool:

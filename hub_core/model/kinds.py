@@ -92,6 +92,10 @@ class CollectiveTraits:
         """Whether the full buffer has one part for every rank."""
         return self.split_by_source or self.split_by_target
 
+    def parts(self, num_ranks: int) -> int:
+        """Parts of the full buffer: one for every rank where it is split, else one in all."""
+        return num_ranks if self.is_split else 1
+
     @property
     def input_is_part(self) -> bool:
         """Whether INPUT of a rank is its part of the full buffer, as in all-gather."""
@@ -103,20 +107,21 @@ class CollectiveTraits:
         return self.split_by_target and not self.split_by_source
 
 
-# The one place where the collectives differ.
+# The one place where the collectives differ; help lists them in this order.
 _TRAITS = {
-    CollectiveKind.ALL_REDUCE: CollectiveTraits(reduces=True),
     CollectiveKind.ALL_GATHER: CollectiveTraits(split_by_source=True),
     CollectiveKind.REDUCE_SCATTER: CollectiveTraits(reduces=True, split_by_target=True),
-    CollectiveKind.ALL_TO_ALL: CollectiveTraits(split_by_source=True, split_by_target=True),
+    CollectiveKind.ALL_REDUCE: CollectiveTraits(reduces=True),
     CollectiveKind.BROADCAST: CollectiveTraits(from_root=True),
     CollectiveKind.REDUCE: CollectiveTraits(reduces=True, to_root=True),
     CollectiveKind.GATHER: CollectiveTraits(to_root=True, split_by_source=True),
     CollectiveKind.SCATTER: CollectiveTraits(from_root=True, split_by_target=True),
+    CollectiveKind.ALL_TO_ALL: CollectiveTraits(split_by_source=True, split_by_target=True),
     # Its contract says everything; whether it reduces depends on that.
     CollectiveKind.CUSTOM: CollectiveTraits(),
 }
 
-# For callers that need a set; whoever asks for one kind takes its traits.
+# All whose name says what they do. Then sets; whoever asks for one kind takes its traits.
+STANDARD_KINDS = tuple(kind for kind in _TRAITS if kind is not CollectiveKind.CUSTOM)
 ROOTED = frozenset(kind for kind in CollectiveKind if kind.traits.is_rooted)
 REDUCING = frozenset(kind for kind in CollectiveKind if kind.traits.reduces)

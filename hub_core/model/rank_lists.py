@@ -12,22 +12,25 @@ _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _MOST_RANKS = 1 << 20
 
 
-def parse_ranks(text: str) -> tuple[int, ...]:
-    """`0,2,4-7` is (0, 2, 4, 5, 6, 7), in the order of the text.
+def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tuple[int, ...]:
+    """`0,2,4-7` is (0, 2, 4, 5, 6, 7), in the order of the text; `noun`: what messages call each.
 
-    Raises `UsageError`, also for a rank that is named twice.
+    Raises `UsageError`, also for a rank that is named twice, and unless `wanted` are named.
     """
     ranks: list[int] = []
     for part in text.split(","):
         run = _run(part)
         if run is None:
-            message = f"{text[:80]!r} is not a list of ranks"
+            message = f"{text[:80]!r} is not a list of {noun}s"
             raise UsageError(message, cure="write for example 0,2,4-7", code="invalid-ranks")
         ranks.extend(run)
     if len(set(ranks)) < len(ranks):
         doubled = next(rank for rank in ranks if ranks.count(rank) > 1)
-        message = f"rank {doubled} stands more than once in {text[:80]!r}"
+        message = f"{noun} {doubled} stands more than once in {text[:80]!r}"
         raise UsageError(message, cure="name each once", code="invalid-ranks")
+    if wanted not in (None, len(ranks)):
+        message = f"{text[:80]!r} names {len(ranks)} {noun}s for {wanted} ranks"
+        raise UsageError(message, cure="name one for each", code="invalid-ranks")
     return tuple(ranks)
 
 

@@ -22,6 +22,7 @@ from hub_core.plugin_api.command import (
 )
 from hub_core.plugin_api.command_group import CommandGroup
 from hub_core.plugin_api.command_line import (
+    COLLECTIVE,
     FILE,
     Assignments,
     OutputRequest,
@@ -30,7 +31,10 @@ from hub_core.plugin_api.command_line import (
     complete_offers,
     force_flag,
     from_option,
+    input_options,
     json_flag,
+    number_option,
+    offer_option,
     option_pairs,
     output_option,
     output_options,
@@ -68,16 +72,16 @@ from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
-    "API_VERSION", "FILE", "OFFER_KINDS", "AlgorithmPass", "Artifact", "Assignments", "Check",
-    "CheckLine", "CheckReport", "CheckRequest", "Command", "CommandContext", "CommandGroup",
-    "ExecutionRequest", "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter",
-    "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
-    "OpenedInput", "Option", "OptionType", "OptionValue", "OutputRequest", "OutputTarget",
-    "PassReport", "Reference", "ReportRequest", "ReportWriter", "Shown", "SimulationRequest",
-    "SimulationResult", "Simulator", "Source", "SourcePart", "Subject", "SynthesisRequest",
-    "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader", "TopologyWriter",
-    "WarmOptions", "WriteResult", "WrittenFiles", "assign", "check_stdout", "complete_offers",
-    "declared_options", "force_flag", "from_option", "hookimpl", "json_flag", "log_diagnostic",
-    "option", "option_pairs", "output_option", "output_options", "resolve", "source_argument",
-    "strict_flag", "verify_option",
+    "API_VERSION", "COLLECTIVE", "FILE", "OFFER_KINDS", "AlgorithmPass", "Artifact", "Assignments",
+    "Check", "CheckLine", "CheckReport", "CheckRequest", "Command", "CommandContext",
+    "CommandGroup", "ExecutionRequest", "ExecutionResult", "Executor", "Format", "FormatReader",
+    "FormatWriter", "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer",
+    "OfferKind", "OpenedInput", "Option", "OptionType", "OptionValue", "OutputRequest",
+    "OutputTarget", "PassReport", "Reference", "ReportRequest", "ReportWriter", "Shown",
+    "SimulationRequest", "SimulationResult", "Simulator", "Source", "SourcePart", "Subject",
+    "SynthesisRequest", "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader",
+    "TopologyWriter", "WarmOptions", "WriteResult", "WrittenFiles", "assign", "check_stdout",
+    "complete_offers", "declared_options", "force_flag", "from_option", "hookimpl", "input_options",
+    "json_flag", "log_diagnostic", "number_option", "offer_option", "option", "option_pairs",
+    "output_option", "output_options", "resolve", "source_argument", "strict_flag", "verify_option",
 ]  # fmt: skip

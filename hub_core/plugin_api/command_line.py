@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hub_core.model.diagnostics import UsageError
+from hub_core.model.kinds import STANDARD_KINDS
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option
 from hub_core.plugin_api.reader import FormatReader
@@ -85,6 +86,8 @@ class _FileName(click.types.StringParamType):
 
 FILE = _FileName()
 """Type of an argument or option that names a file, among other things: shells complete it."""
+COLLECTIVE = click.Choice([kind.value for kind in STANDARD_KINDS])
+"""Type of an option that names a collective; the value is that of a `CollectiveKind`."""
 
 
 def complete_offers(
@@ -97,6 +100,27 @@ def complete_offers(
         return sorted(name for name in found if name.startswith(incomplete))
 
     return names
+
+
+def offer_option(
+    flag: str, kind: type[Offer], help_text: str, default: str | None = None
+) -> Callable[[Function], Function]:
+    """An option that names an offer."""
+    return click.option(
+        flag,
+        metavar="NAME",
+        default=default,
+        show_default=default is not None,
+        shell_complete=complete_offers(kind),
+        help=help_text,
+    )
+
+
+def number_option(
+    flag: str, metavar: str, help_text: str, least: int = 1
+) -> Callable[[Function], Function]:
+    """An option that is a whole number, such as a count from 1 or a rank from 0."""
+    return click.option(flag, type=click.IntRange(least), metavar=metavar, help=help_text)
 
 
 def source_argument(function: Function) -> Function:
@@ -120,6 +144,14 @@ def from_option(function: Function) -> Function:
         shell_complete=complete_offers(FormatReader),
         help="Format of IN (default: by suffix, then content).",
     )(function)
+
+
+def input_options(function: Function) -> Function:
+    """`--from`, `-O`, `--verify` and `--json`, of a command that judges what it reads."""
+    # The last decorator stands first in the help.
+    for decorate in (json_flag, verify_option, option_pairs, from_option):
+        function = decorate(function)
+    return function
 
 
 def output_option(function: Function) -> Function:

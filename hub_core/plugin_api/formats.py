@@ -29,3 +29,15 @@ class Format:
     suffixes: tuple[str, ...]
     signature: bytes = b""
     layout: Layout = Layout.FILE
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOffer:
+    """What readers and writers have in common: they are called as their format is."""
+
+    format: Format
+
+    @property
+    def name(self) -> str:
+        """The name of the format."""
+        return self.format.name

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api.formats import Format
+from hub_core.plugin_api.formats import FormatOffer
 from hub_core.plugin_api.options import NoOptions
 from hub_core.plugin_api.references import Reference
 
 
 @dataclass(frozen=True, slots=True)
-class FormatReader:
+class FormatReader(FormatOffer):
     """Producer: `read(source: Source, options) -> Algorithm`.
 
     It never opens paths, prints, exits or reads the environment. `samples() -> Sequence[Source]`:
@@ -20,13 +20,7 @@ class FormatReader:
     (TEXT, quoted as in a shell) gets what follows `--` on the command line.
     """
 
-    format: Format
     read: Reference
     options: type = NoOptions
     samples: Reference = ""
     executes_source: bool = False
-
-    @property
-    def name(self) -> str:
-        """The name of the format."""
-        return self.format.name

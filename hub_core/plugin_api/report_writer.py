@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from hub_core.plugin_api.formats import Format
+from hub_core.plugin_api.formats import FormatOffer
 from hub_core.plugin_api.options import NoOptions
 from hub_core.plugin_api.references import Reference
 
@@ -50,15 +50,9 @@ class ReportRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportWriter:
+class ReportWriter(FormatOffer):
     """Consumer: `write(request: ReportRequest, options) -> WriteResult`."""
 
-    format: Format
     shows: Shown
     write: Reference
     options: type = NoOptions
-
-    @property
-    def name(self) -> str:
-        """The name of the format."""
-        return self.format.name

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api.formats import Format
+from hub_core.plugin_api.formats import FormatOffer
 from hub_core.plugin_api.options import NoOptions
 from hub_core.plugin_api.references import Reference
 
 
 @dataclass(frozen=True, slots=True)
-class TopologyWriter:
+class TopologyWriter(FormatOffer):
     """Consumer: `write(topology: Topology, options) -> WriteResult`."""
 
-    format: Format
     write: Reference
     options: type = NoOptions
-
-    @property
-    def name(self) -> str:
-        """The name of the format."""
-        return self.format.name

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
         check_plugin,
         check_rule,
     )
-    from hub_core.testing.contracts import promise_of
-    from hub_core.testing.networks import check_routes, check_subset
+    from hub_core.testing.contracts import custom_collective, promise_of
+    from hub_core.testing.custom_steps import CustomSteps
+    from hub_core.testing.documents import check_examples
+    from hub_core.testing.networks import check_cabling, check_routes, check_subset
     from hub_core.testing.samples import (
         all_pairs_all_reduce,
         all_samples,
@@ -43,18 +45,21 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "RULES", "Rule", "RuleResult", "Verdict", "algorithms", "all_pairs_all_reduce",
-    "all_samples", "binomial_broadcast", "binomial_reduce", "check_plugin", "check_routes",
-    "check_rule", "check_subset", "collectives", "direct_all_to_all", "direct_gather",
-    "direct_scatter", "flooding_exchange", "halving_doubling_all_reduce", "json_values",
-    "promise_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "shift_to_next",
-    "some_npus", "staged_all_to_all", "step_tables", "weighted_broadcast",
+    "RULES", "CustomSteps", "Rule", "RuleResult", "Verdict", "algorithms", "all_pairs_all_reduce",
+    "all_samples", "binomial_broadcast", "binomial_reduce", "check_cabling", "check_examples",
+    "check_plugin", "check_routes", "check_rule", "check_subset", "collectives",
+    "custom_collective", "direct_all_to_all", "direct_gather", "direct_scatter",
+    "flooding_exchange", "halving_doubling_all_reduce", "json_values", "promise_of",
+    "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "shift_to_next", "some_npus",
+    "staged_all_to_all", "step_tables", "weighted_broadcast",
 ]  # fmt: skip
 
 _HOMES = {
     "hub_core.testing.conformance": "RULES Rule RuleResult Verdict check_plugin check_rule",
-    "hub_core.testing.contracts": "promise_of",
-    "hub_core.testing.networks": "check_routes check_subset",
+    "hub_core.testing.contracts": "custom_collective promise_of",
+    "hub_core.testing.custom_steps": "CustomSteps",
+    "hub_core.testing.documents": "check_examples",
+    "hub_core.testing.networks": "check_cabling check_routes check_subset",
     "hub_core.testing.samples": (
         "all_pairs_all_reduce all_samples binomial_broadcast binomial_reduce "
         "direct_all_to_all direct_gather direct_scatter flooding_exchange "

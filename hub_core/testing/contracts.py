@@ -1,4 +1,4 @@
-"""Custom collectives that promise what a plain run of their steps has left."""
+"""Custom collectives with equal buffers, and those that promise what a plain run has left."""
 
 from __future__ import annotations
 
@@ -26,6 +26,27 @@ def promise_of(contents: Contents, num_ranks: int, unit_count: int) -> Collectiv
         for contribution in sorted(counts.elements())
     ]
     expected = Contributions(*np.asarray(rows, np.int64).reshape(-1, 4).T)
+    return custom_collective(num_ranks, unit_count, expected)
+
+
+def custom_collective(
+    num_ranks: int,
+    unit_count: int,
+    expected: Contributions | None = None,
+    *,
+    in_place: bool = False,
+    out_of_place: bool = True,
+) -> Collective:
+    """A custom collective whose INPUT, all of it given, and OUTPUT have `unit_count` units a rank.
+
+    `expected`: what must lie where after; None promises nothing.
+    """
     sizes = np.full(num_ranks, unit_count, np.int64)
-    contract = CustomContract(sizes, sizes, np.ones(num_ranks, np.bool_), expected)
-    return Collective(CollectiveKind.CUSTOM, num_ranks, unit_count, contract=contract)
+    return Collective(
+        CollectiveKind.CUSTOM,
+        num_ranks,
+        unit_count,
+        in_place=in_place,
+        out_of_place=out_of_place,
+        contract=CustomContract(sizes, sizes, np.ones(num_ranks, np.bool_), expected),
+    )

@@ -54,6 +54,18 @@ def check_routes(topology: Topology) -> None:
         assert topology.source[path].tolist() == nodes[:-1], f"{where}: has a gap"
 
 
+def check_cabling(topology: Topology) -> None:
+    """Assert what holds where every cable is a link each way: `check_routes`, and ways back.
+
+    Raises:
+        AssertionError: As by `check_routes`, or a link leads one way alone.
+    """
+    check_routes(topology)
+    ends = set(_ends(topology))
+    alone = sorted(link for link in ends if link[::-1] not in ends)
+    assert not alone, f"links lead one way alone: {alone}"
+
+
 def check_subset(topology: Topology, npus: Sequence[int], registry: Registry | None = None) -> None:
     """Assert that the subset on these NPUs keeps the links, rates and names of what stays.
 

@@ -8,9 +8,11 @@ import numpy as np
 from collhub_columns import BoolArray, Int64Array
 
 from hub_core.model.algorithm import Algorithm, Provenance
-from hub_core.model.collectives import Collective, Contributions, CustomContract
+from hub_core.model.collectives import Collective, Contributions
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
-from hub_core.model.steps import StepTable, StepTableBuilder
+from hub_core.model.steps import StepTable
+from hub_core.testing.contracts import custom_collective
+from hub_core.testing.custom_steps import CustomSteps
 from hub_core.testing.sample_draft import BufferPlace, SampleDraft
 
 _PROVENANCE = Provenance(producer="collhub-samples", producer_version="1")
@@ -281,9 +283,7 @@ def shift_to_next(num_ranks: int) -> Algorithm:
     receiver = np.repeat(np.arange(1, n, dtype=np.int64), 2)
     unit = np.tile(np.arange(2, dtype=np.int64), n - 1)
     moved = Contributions(receiver, unit, receiver - 1, unit)
-    sizes = np.full(n, 2, np.int64)
-    contract = CustomContract(sizes, sizes, np.ones(n, np.bool_), moved)
-    return _finished(draft, Collective(CollectiveKind.CUSTOM, n, 2, contract=contract))
+    return _finished(draft, custom_collective(n, 2, moved))
 
 
 def flooding_exchange(messages: int, count: int = 1) -> Algorithm:
@@ -292,18 +292,13 @@ def flooding_exchange(messages: int, count: int = 1) -> Algorithm:
     Every message has the same `count` units, as INPUT and OUTPUT have: with room for fewer messages
     in a connection, both ranks wait for ever.
     """
-    builder = StepTableBuilder(2)
+    steps = CustomSteps(2, count)
     for rank in (0, 1):
         last: list[int] = []
-        for kind in (StepKind.SEND, StepKind.RECV):
-            side = "src_buffer" if kind is StepKind.SEND else "dst_buffer"
-            values = {"peer": 1 - rank, "count": count, side: _IN if side == "src_buffer" else _OUT}
+        for add in (steps.send, steps.receive):
             for _ in range(messages):
-                last = [builder.add(rank, kind, data=(), control=last, **values)]
-    sizes = np.full(2, count, np.int64)
-    contract = CustomContract(sizes, sizes, np.ones(2, np.bool_))
-    collective = Collective(CollectiveKind.CUSTOM, 2, count, contract=contract)
-    return Algorithm(collective, builder.build(), np.zeros(2, np.int64))
+                last = [add(rank, 1 - rank, count=count, control=last)]
+    return steps.algorithm(scratch_units=0)
 
 
 def _finished(draft: SampleDraft, collective: Collective, scratch: int = 0) -> Algorithm:

@@ -15,7 +15,7 @@ from collhub_columns import Int64Array, first_positions
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import HubError
-from hub_core.model.kinds import ROOTED, CollectiveKind
+from hub_core.model.kinds import ROOTED, STANDARD_KINDS, CollectiveKind
 from hub_core.model.rank_lists import format_ranks
 from hub_core.model.steps import COLUMN_DTYPES, StepTable
 from hub_core.network.links import Occupancy
@@ -71,10 +71,7 @@ def _problem(synthesizer: Synthesizer, request: SynthesisRequest, result: object
 
 def _requests() -> Iterator[SynthesisRequest]:
     """Every collective on every topology, and one between two NPUs that need others as relays."""
-    for kind in CollectiveKind:
-        # A custom collective is a contract of its own: there is none that all would know.
-        if kind is CollectiveKind.CUSTOM:
-            continue
+    for kind in STANDARD_KINDS:
         for topology in _TOPOLOGIES:
             yield _request(kind, topology, range(_RANKS))
     yield _request(CollectiveKind.ALL_GATHER, "ring:4", (0, 2))

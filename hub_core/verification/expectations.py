@@ -6,15 +6,11 @@ import re
 
 import numpy as np
 
-from hub_core.model import Collective, CollectiveKind, Contributions, InputError, UsageError
+from hub_core.model import STANDARD_KINDS, Collective, Contributions, InputError, UsageError
 
 _NAMED = re.compile(r"(?P<kind>[a-z]+(?:[-_ ]?[a-z]+)*?)(?:\s+root\s+(?P<root>\d{1,9}))?")
 _TERM = re.compile(r"(?P<buffer>[io])\[(?P<rank>r|\d{1,9})(?P<shift>[+-]\d{1,9})?\]")
-_KINDS = {
-    kind.value.replace("-", ""): kind
-    for kind in CollectiveKind
-    if kind is not CollectiveKind.CUSTOM
-}
+_KINDS = {kind.value.replace("-", ""): kind for kind in STANDARD_KINDS}
 _CURE = 'write "broadcast root 0", "all-gather", ... or "o[r]=i[r+1]", "o[1]=o[2]=i[0]"'
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,21 +36,15 @@ def trap(tmp_path: Path) -> Path:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_no_module_of_the_working_folder_is_run(
-    trap: Path, arguments: tuple[str, ...], status: int
+    trap: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], status: int
 ) -> None:
     program = Path(sys.executable).with_name("collhub")
     if not program.is_file():
         pytest.skip("the program is not installed beside this Python")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [program, *arguments],
-        cwd=trap,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(trap)
+    command = [program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     ran = trap / "was-run"
     assert not ran.exists(), ran.read_text()
     assert done.returncode == status, done.stdout + done.stderr

@@ -17,15 +17,7 @@ from hub_core.model.collectives import (
     CustomContract,
 )
 from hub_core.model.diagnostics import InputError
-from hub_core.model.kinds import Buffer, CollectiveKind
-
-KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
-ROOTED = (
-    CollectiveKind.BROADCAST,
-    CollectiveKind.REDUCE,
-    CollectiveKind.GATHER,
-    CollectiveKind.SCATTER,
-)
+from hub_core.model.kinds import ROOTED, STANDARD_KINDS, Buffer, CollectiveKind
 
 
 def make(kind: CollectiveKind, ranks: int = 3, share: int = 2, root: int = 1) -> Collective:
@@ -57,7 +49,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 def test_postcondition_is_the_definition(kind: CollectiveKind) -> None:
     found: dict[tuple[int, int], set[tuple[int, int]]] = {}
     rows = make(kind).postcondition()
@@ -72,13 +64,13 @@ def test_postcondition_is_the_definition(kind: CollectiveKind) -> None:
     assert found == wanted
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 def test_buffer_sizes_are_those_of_the_collective(kind: CollectiveKind) -> None:
     collective = make(kind)
     assert (collective.input_units().tolist(), collective.output_units().tolist()) == SIZES[kind]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 def test_only_the_root_of_broadcast_and_scatter_holds_data(kind: CollectiveKind) -> None:
     only_root = kind in (CollectiveKind.BROADCAST, CollectiveKind.SCATTER)
     assert make(kind).defined_inputs().tolist() == (
@@ -87,7 +79,11 @@ def test_only_the_root_of_broadcast_and_scatter_holds_data(kind: CollectiveKind)
 
 
 @given(
-    st.sampled_from(KINDS), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3), st.booleans()
+    st.sampled_from(STANDARD_KINDS),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.booleans(),
 )
 def test_buffers_never_overlap_but_for_the_aliases(
     kind: CollectiveKind, ranks: int, share: int, scratch: int, in_place: bool

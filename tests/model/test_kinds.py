@@ -6,12 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from hub_core.model import REDUCING, ROOTED, Collective, CollectiveKind
-
-NAMED = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
+from hub_core.model import REDUCING, ROOTED, STANDARD_KINDS, Collective, CollectiveKind
 
 
-@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 def test_traits_say_what_the_postcondition_shows(kind):
     root = 1 if kind.traits.is_rooted else None
     collective = Collective(kind, 3, 6, root=root)
@@ -32,6 +30,10 @@ def test_traits_say_what_the_postcondition_shows(kind):
 def test_sets_of_kinds_follow_the_traits():
     assert {kind for kind in CollectiveKind if kind.traits.is_rooted} == ROOTED
     assert {kind for kind in CollectiveKind if kind.traits.reduces} == REDUCING
+
+
+def test_standard_kinds_are_all_but_custom():
+    assert set(STANDARD_KINDS) == set(CollectiveKind) - {CollectiveKind.CUSTOM}
 
 
 def test_kinds_need_no_numpy():

@@ -8,21 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core import parse_topology
-from hub_core.model.collectives import Collective, CustomContract
+from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
-from hub_core.model.kinds import CollectiveKind
+from hub_core.model.kinds import ROOTED, STANDARD_KINDS, CollectiveKind
 from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.links import Links
 from hub_core.network.topology import Topology
+from hub_core.testing import custom_collective
 
 MIB = 1 << 20
-ROOTED = (
-    CollectiveKind.BROADCAST,
-    CollectiveKind.REDUCE,
-    CollectiveKind.GATHER,
-    CollectiveKind.SCATTER,
-)
-KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
 # 50 bytes a ns and 500 ns, unless a text says otherwise.
 RATE, LATENCY = 50.0, 500.0
 
@@ -127,20 +121,13 @@ def test_links_to_npus_that_are_no_ranks_do_not_help():
     assert alone == beside
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 def test_one_rank_needs_no_time(kind):
     assert bound(kind, "ring:1") == 0
 
 
 def test_custom_collective_has_no_bound():
-    units = np.ones(2, np.int64)
-    contract = CustomContract(units, units, np.ones(2, np.bool_))
-    assert (
-        lower_bound_ns(
-            Collective(CollectiveKind.CUSTOM, 2, 1, contract=contract), parse_topology("ring:2"), 1
-        )
-        is None
-    )
+    assert lower_bound_ns(custom_collective(2, 1), parse_topology("ring:2"), 1) is None
 
 
 def test_more_ranks_than_npus_are_refused():
@@ -199,7 +186,7 @@ def test_pipelined_broadcast_along_a_line_is_not_below_the_bound(n, pieces, size
 
 
 @given(
-    st.sampled_from(KINDS),
+    st.sampled_from(STANDARD_KINDS),
     st.integers(2, 9),
     st.integers(1, 1 << 30),
     st.sampled_from(["ring", "switch", "line", "fc"]),
@@ -208,7 +195,7 @@ def test_bound_grows_with_the_size(kind, n, size, network):
     assert bound(kind, f"{network}:{n}", size) <= bound(kind, f"{network}:{n}", size + 1000)
 
 
-@given(st.sampled_from(KINDS), st.permutations(range(6)))
+@given(st.sampled_from(STANDARD_KINDS), st.permutations(range(6)))
 def test_bound_does_not_depend_on_the_order_of_the_links(kind, order):
     rows = [
         (0, 1, 5.0, 7.0),

@@ -24,11 +24,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective, CustomContract
+from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.steps import COLUMN_DTYPES, StepTable, StepTableBuilder
-from hub_core.testing.samples import all_samples, ring_all_reduce
+from hub_core.testing import all_samples, custom_collective, ring_all_reduce
 from hub_core.verification import verify
 
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind
@@ -330,16 +330,7 @@ def mutations(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
     for one, other in combinations(np.flatnonzero(steps.receives).tolist(), 2):
         if steps.rank[one] == steps.rank[other]:
             columns = columns_of(steps)
-            for name in (
-                "kind",
-                "src_buffer",
-                "src_offset",
-                "dst_buffer",
-                "dst_offset",
-                "count",
-                "peer",
-                "channel",
-            ):
+            for name in COLUMN_DTYPES:
                 columns[name][[one, other]] = columns[name][[other, one]]
             yield f"swap {one}, {other}", with_steps(algorithm, columns, edges_of(steps))
     for row in range(len(steps)):
@@ -486,12 +477,8 @@ def random_algorithms(draw: st.DrawFn) -> Algorithm:
             add(rank, COMPUTE)
     for source, rank, channel, count in waiting:
         add(rank, RECV, peer=source, channel=channel, count=count, **place("dst", count))
-    sizes = np.full(n, units, np.int64)
-    contract = CustomContract(sizes, sizes, np.ones(n, np.bool_))
-    collective = Collective(
-        CollectiveKind.CUSTOM, n, units, in_place=draw(st.booleans()), contract=contract
-    )
-    return Algorithm(collective, builder.build(), sizes.copy())
+    collective = custom_collective(n, units, in_place=draw(st.booleans()))
+    return Algorithm(collective, builder.build(), np.full(n, units, np.int64))
 
 
 @settings(max_examples=200, deadline=None)

@@ -10,13 +10,13 @@ import pytest
 from collhub_columns import topological_levels
 
 from hub_core.model.algorithm import Algorithm, Provenance
-from hub_core.model.collectives import Collective, Contributions, CustomContract
+from hub_core.model.collectives import Collective, Contributions
 from hub_core.model.diagnostics import Severity, UsageError
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.messages import match_messages
 from hub_core.model.steps import StepTable, StepTableBuilder
-from hub_core.testing import flooding_exchange
+from hub_core.testing import CustomSteps, flooding_exchange
 from hub_core.testing.samples import all_samples, ring_all_reduce
 from hub_core.verification import (
     ModeReport,
@@ -35,30 +35,15 @@ IN, OUT, TMP, UNKNOWN = Buffer
 
 
 def custom(
-    build: Callable[[StepTableBuilder], object],
+    build: Callable[[CustomSteps], object],
     ranks: int = 2,
     units: int = 4,
     expected: Contributions | None = None,
 ) -> Algorithm:
     """A custom algorithm with INPUT, OUTPUT and SCRATCH of `units` units at every rank."""
-    builder = StepTableBuilder(ranks)
-    build(builder)
-    sizes = np.full(ranks, units, np.int64)
-    contract = CustomContract(sizes, sizes, np.ones(ranks, np.bool_), expected)
-    collective = Collective(CollectiveKind.CUSTOM, ranks, units, contract=contract)
-    return Algorithm(collective, builder.build(), sizes.copy(), Provenance(source_name="a.xml"))
-
-
-def send(
-    builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object
-) -> int:
-    return builder.add(rank, SEND, peer=peer, src_buffer=IN, src_offset=unit, count=count, **more)
-
-
-def receive(
-    builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object
-) -> int:
-    return builder.add(rank, RECV, peer=peer, dst_buffer=OUT, dst_offset=unit, count=count, **more)
+    steps = CustomSteps(ranks, units, expected)
+    build(steps)
+    return replace(steps.algorithm(), provenance=Provenance(source_name="a.xml"))
 
 
 def codes(report: VerifyReport) -> list[str]:
@@ -73,18 +58,18 @@ def out_of_place(report: VerifyReport) -> ModeReport:
 
 
 def test_send_without_receive_is_named_with_file_line_rank_and_step() -> None:
-    report = verify(custom(lambda b: send(b, 0, 1, source_line=7)))
+    report = verify(custom(lambda b: b.send(0, 1, source_line=7)))
     found = report.diagnostics[0]
     assert (found.code, found.location.file, found.location.line) == ("unmatched-send", "a.xml", 7)
     assert (found.location.rank, found.location.step) == (0, 0)
 
 
 def test_receive_without_send_is_refused() -> None:
-    assert codes(verify(custom(lambda b: receive(b, 0, 1)))) == ["unmatched-receive"]
+    assert codes(verify(custom(lambda b: b.receive(0, 1)))) == ["unmatched-receive"]
 
 
 def test_messages_of_different_channels_do_not_match() -> None:
-    report = verify(custom(lambda b: (send(b, 0, 1, channel=0), receive(b, 1, 0, channel=1))))
+    report = verify(custom(lambda b: (b.send(0, 1, channel=0), b.receive(1, 0, channel=1))))
     assert codes(report) == ["unmatched-send", "unmatched-receive"]
 
 
@@ -93,7 +78,7 @@ def test_kth_send_matches_kth_receive() -> None:
         *(np.asarray(column, np.int64) for column in ([1, 1], [0, 1], [0, 0], [2, 3]))
     )
     algorithm = custom(
-        lambda b: (send(b, 0, 1, 2), send(b, 0, 1, 3), receive(b, 1, 0, 0), receive(b, 1, 0, 1)),
+        lambda b: (b.send(0, 1, 2), b.send(0, 1, 3), b.receive(1, 0, 0), b.receive(1, 0, 1)),
         expected=expected,
     )
     assert verify(algorithm).ok
@@ -101,7 +86,7 @@ def test_kth_send_matches_kth_receive() -> None:
 
 def test_a_surplus_send_leaves_the_earlier_pairs_intact() -> None:
     steps = custom(
-        lambda b: (send(b, 0, 1), send(b, 0, 1), send(b, 1, 0), receive(b, 0, 1), receive(b, 1, 0))
+        lambda b: (b.send(0, 1), b.send(0, 1), b.send(1, 0), b.receive(0, 1), b.receive(1, 0))
     ).steps
     messages = match_messages(steps, Findings())
     assert (messages.send.tolist(), messages.receive.tolist()) == ([0, 3], [4, 2])
@@ -109,23 +94,21 @@ def test_a_surplus_send_leaves_the_earlier_pairs_intact() -> None:
 
 
 def test_unequal_counts_of_a_message_are_named() -> None:
-    report = verify(custom(lambda b: (send(b, 0, 1, count=2), receive(b, 1, 0, count=1))))
+    report = verify(custom(lambda b: (b.send(0, 1, count=2), b.receive(1, 0, count=1))))
     assert codes(report) == ["count-mismatch"]
     assert "1 units are expected, 2 are sent" in report.diagnostics[0].message
 
 
 @pytest.mark.parametrize("peer", [-1, 2, 1000])
 def test_peer_outside_the_ranks_is_refused(peer: int) -> None:
-    algorithm = custom(lambda b: send(b, 0, 1))
+    algorithm = custom(lambda b: b.send(0, 1))
     # Files may hold such steps; the builder refuses them.
     steps = replace(algorithm.steps, peer=np.full(1, peer, np.int32))
     assert codes(verify(replace(algorithm, steps=steps))) == ["peer-range"]
 
 
 def test_message_to_oneself_is_refused() -> None:
-    assert set(codes(verify(custom(lambda b: (send(b, 0, 0), receive(b, 0, 0)))))) == {
-        "self-message"
-    }
+    assert set(codes(verify(custom(lambda b: (b.send(0, 0), b.receive(0, 0)))))) == {"self-message"}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +129,7 @@ def test_step_without_units_is_refused(count: int) -> None:
 
 
 def test_findings_of_one_code_are_capped_and_the_rest_is_counted() -> None:
-    report = verify(custom(lambda b: [send(b, 0, 1) for _ in range(50)]))
+    report = verify(custom(lambda b: [b.send(0, 1) for _ in range(50)]))
     named = [found for found in report.diagnostics if found.code == "unmatched-send"]
     assert len(named) == CAP + 1
     assert f"{50 - CAP} more" in named[-1].message
@@ -155,11 +138,11 @@ def test_findings_of_one_code_are_capped_and_the_rest_is_counted() -> None:
 # ---- deadlock ------------------------------------------------------------------------------------
 
 
-def crossed(builder: StepTableBuilder) -> None:
+def crossed(builder: CustomSteps) -> None:
     """Two ranks that each wait for the other's message before they send."""
     for rank in (0, 1):
-        first = receive(builder, rank, 1 - rank)
-        send(builder, rank, 1 - rank, data=[first])
+        first = builder.receive(rank, 1 - rank)
+        builder.send(rank, 1 - rank, data=[first])
 
 
 def test_deadlock_names_the_steps_of_a_cycle() -> None:
@@ -174,7 +157,7 @@ def test_deadlock_names_the_steps_of_a_cycle() -> None:
 
 
 def test_what_waits_behind_a_deadlock_is_said_per_rank() -> None:
-    algorithm = custom(lambda b: (crossed(b), send(b, 1, 2, data=[3]), receive(b, 2, 1)), ranks=3)
+    algorithm = custom(lambda b: (crossed(b), b.send(1, 2, data=[3]), b.receive(2, 1)), ranks=3)
     blocked = [found for found in verify(algorithm).diagnostics if found.code == "blocked"]
     assert [found.location.rank for found in blocked] == [2]
 
@@ -224,10 +207,10 @@ def test_fused_receive_and_send_forward_piece_by_piece(line: int, is_safe: bool)
     As two steps it takes in all pieces before it forwards the first one.
     """
 
-    def build(builder: StepTableBuilder) -> None:
-        sent = send(builder, 0, 1, count=8)
-        receive(builder, 0, 1, count=8, control=[sent])
-        taken = receive(builder, 1, 0, count=8, lane=0, source_line=line)
+    def build(builder: CustomSteps) -> None:
+        sent = builder.send(0, 1, count=8)
+        builder.receive(0, 1, count=8, control=[sent])
+        taken = builder.receive(1, 0, count=8, lane=0, source_line=line)
         builder.add(
             1, SEND, peer=0, src_buffer=OUT, count=8, lane=0, source_line=line, data=[taken]
         )
@@ -253,7 +236,7 @@ def test_two_writes_without_order_race() -> None:
 
 
 def test_program_order_alone_orders_nothing() -> None:
-    def build(builder: StepTableBuilder, ordered: bool) -> None:
+    def build(builder: CustomSteps, ordered: bool) -> None:
         first = builder.add(0, COPY, src_buffer=IN, dst_buffer=TMP, count=1, lane=0)
         builder.add(
             0,
@@ -281,17 +264,17 @@ def test_reads_of_one_unit_do_not_race() -> None:
 def test_a_message_and_its_answer_order_a_read_before_a_write() -> None:
     """Rank 0 overwrites what it sent once the answer is there: no dependency is needed."""
 
-    def build(builder: StepTableBuilder) -> None:
-        send(builder, 0, 1)
-        taken = receive(builder, 1, 0)
-        send(builder, 1, 0, data=[taken])
+    def build(builder: CustomSteps) -> None:
+        builder.send(0, 1)
+        taken = builder.receive(1, 0)
+        builder.send(1, 0, data=[taken])
         builder.add(0, RECV, peer=1, dst_buffer=IN, count=1)
 
     assert verify(custom(build)).ok
 
 
 def test_in_place_aliases_are_one_location() -> None:
-    algorithm = custom(lambda b: (send(b, 0, 1), receive(b, 1, 0), send(b, 1, 0), receive(b, 0, 1)))
+    algorithm = custom(lambda b: (b.send(0, 1), b.receive(1, 0), b.send(1, 0), b.receive(0, 1)))
     report = verify(algorithm)
     assert "race" in report.modes["in_place"].verdict
     assert report.modes["out_of_place"].verdict == "ok"
@@ -325,12 +308,12 @@ def test_regions_of_any_size_are_compared_at_their_borders() -> None:
 def random_messages(seed: int, messages: int, in_lanes: bool) -> StepTable:
     """Messages between 3 ranks, dependencies at random; `in_lanes`: 2 ordered lanes a rank."""
     random = np.random.default_rng(seed)
-    builder = StepTableBuilder(3)
+    builder = CustomSteps(3)
     made: list[list[int]] = [[], [], []]
     last: dict[tuple[int, int], int] = {}
     for _ in range(messages):
         source, target = random.permutation(3)[:2].tolist()
-        for rank, step, peer in ((source, send, target), (target, receive, source)):
+        for rank, step, peer in ((source, builder.send, target), (target, builder.receive, source)):
             known, lane = made[rank], int(random.integers(0, 2))
             parents = set(
                 random.choice(
@@ -340,7 +323,7 @@ def random_messages(seed: int, messages: int, in_lanes: bool) -> StepTable:
                 else []
             )
             parents |= {last[rank, lane]} if in_lanes and (rank, lane) in last else set()
-            last[rank, lane] = step(builder, rank, peer, data=sorted(parents), lane=lane)
+            last[rank, lane] = step(rank, peer, data=sorted(parents), lane=lane)
             known.append(last[rank, lane])
     return builder.build()
 
@@ -387,7 +370,7 @@ def test_missing_doubled_and_foreign_contributions_are_named() -> None:
 
 
 def test_doubled_contribution_is_named() -> None:
-    def build(builder: StepTableBuilder) -> None:
+    def build(builder: CustomSteps) -> None:
         first = builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1)
         builder.add(0, REDUCE, src_buffer=IN, dst_buffer=OUT, count=1, data=[first])
 
@@ -537,7 +520,7 @@ def test_fingerprints_say_the_same_as_exact_multisets(
 def test_sixty_four_doublings_do_not_pass_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """2^64 copies of a foreign contribution are 0 modulo 2^64; the saturating count tells."""
 
-    def build(builder: StepTableBuilder) -> None:
+    def build(builder: CustomSteps) -> None:
         last = builder.add(0, COPY, src_buffer=IN, src_offset=1, dst_buffer=TMP, count=1)
         for _ in range(64):
             last = builder.add(0, REDUCE, src_buffer=TMP, dst_buffer=TMP, count=1, data=[last])

@@ -6,15 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from hub_core.model import (
-    Algorithm,
-    Buffer,
-    Collective,
-    CollectiveKind,
-    CustomContract,
-    StepKind,
-    StepTableBuilder,
-)
+from hub_core.model import Algorithm, Buffer, StepKind, StepTableBuilder
+from hub_core.testing import custom_collective
 
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind
 IN, OUT, TMP = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
@@ -24,9 +17,7 @@ BACKGROUND = np.int64(-77)
 
 def custom(num_ranks: int, builder: StepTableBuilder, scratch: int = UNITS) -> Algorithm:
     """An algorithm with INPUT and OUTPUT of three units a rank that promises nothing."""
-    sizes = np.full(num_ranks, UNITS)
-    contract = CustomContract(sizes, sizes, np.ones(num_ranks, np.bool_))
-    collective = Collective(CollectiveKind.CUSTOM, num_ranks, UNITS, contract=contract)
+    collective = custom_collective(num_ranks, UNITS)
     return Algorithm(collective, builder.build(), np.full(num_ranks, scratch))
 
 

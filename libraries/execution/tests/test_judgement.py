@@ -26,10 +26,9 @@ from hub_core.model import (
     Collective,
     CollectiveKind,
     Contributions,
-    CustomContract,
     ReduceOp,
 )
-from hub_core.testing import ring_all_reduce
+from hub_core.testing import custom_collective, ring_all_reduce
 
 # Two ranks, four elements of input each where all hold all.
 A, B = [1, 2, 3, 4], [10, 20, 30, 40]
@@ -107,13 +106,7 @@ def test_a_wrong_element_is_found_in_any_part_of_a_large_output(kind: str) -> No
 
 
 def custom(expected: Contributions | None) -> Collective:
-    sizes = np.full(3, 2, np.int64)
-    return Collective(
-        CollectiveKind.CUSTOM,
-        3,
-        2,
-        contract=CustomContract(sizes, sizes, np.ones(3, np.bool_), expected),
-    )
+    return custom_collective(3, 2, expected)
 
 
 def contributions(*rows: tuple[int, int, int, int]) -> Contributions:

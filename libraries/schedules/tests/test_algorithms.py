@@ -13,10 +13,17 @@ from collhub_schedules import Chunks, Transfers, algorithm_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model import ALL_RANKS, ROOTED, Collective, CollectiveKind, InputError, StepKind
+from hub_core.model import (
+    ALL_RANKS,
+    ROOTED,
+    STANDARD_KINDS,
+    Collective,
+    CollectiveKind,
+    InputError,
+    StepKind,
+)
 from hub_core.verification import verify
 
-KINDS = tuple(kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM)
 SEEDS = st.integers(0, 2**32 - 1)
 COLUMNS = (
     "kind",
@@ -182,7 +189,7 @@ def case(kind: CollectiveKind, seed: int, in_place: bool = False) -> Case:
     return Case(collective, members, num_npus, chunks, scheduler.transfers())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 @pytest.mark.parametrize("in_place", [False, True])
 @given(seed=SEEDS)
 def test_algorithm_of_a_schedule_is_correct(kind, in_place, seed):
@@ -191,7 +198,7 @@ def test_algorithm_of_a_schedule_is_correct(kind, in_place, seed):
     assert report.ok, report.diagnostics
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 @given(seed=SEEDS)
 def test_each_transfer_is_one_message(kind, seed):
     made = case(kind, seed)
@@ -203,7 +210,7 @@ def test_each_transfer_is_one_message(kind, seed):
     )  # fmt: skip
 
 
-@given(st.sampled_from(KINDS), SEEDS)
+@given(st.sampled_from(STANDARD_KINDS), SEEDS)
 def test_message_waits_for_the_one_a_window_before_it_on_its_link(kind, seed):
     made = case(kind, seed)
     transfers, algorithm = made.transfers, made.algorithm()
@@ -234,7 +241,7 @@ def rows_of_sends(made: Case, steps) -> dict[int, int]:
     return rows
 
 
-@given(st.sampled_from(KINDS), SEEDS)
+@given(st.sampled_from(STANDARD_KINDS), SEEDS)
 def test_send_has_a_data_dependency_on_the_last_arrival_of_what_it_sends(kind, seed):
     made = case(kind, seed)
     transfers, steps = made.transfers, made.algorithm().steps
@@ -248,7 +255,7 @@ def test_send_has_a_data_dependency_on_the_last_arrival_of_what_it_sends(kind, s
         assert np.all(steps.receives[parents])
 
 
-@given(st.sampled_from(KINDS), SEEDS, st.data())
+@given(st.sampled_from(STANDARD_KINDS), SEEDS, st.data())
 def test_steps_of_wanted_ranks_are_those_of_the_whole(kind, seed, data):
     made = case(kind, seed)
     wanted = data.draw(st.sets(st.integers(0, made.num_npus - 1), min_size=1))
@@ -268,7 +275,7 @@ def test_steps_of_wanted_ranks_are_those_of_the_whole(kind, seed, data):
             assert np.array_equal(*waits)
 
 
-@given(st.sampled_from(KINDS), SEEDS, st.data())
+@given(st.sampled_from(STANDARD_KINDS), SEEDS, st.data())
 def test_schedule_that_sends_what_is_not_there_is_refused(kind, seed, data):
     made = case(kind, seed)
     transfers = made.transfers
@@ -288,7 +295,7 @@ def test_schedule_that_sends_what_is_not_there_is_refused(kind, seed, data):
     assert caught.value.diagnostics[0].code == "schedule-acausal"
 
 
-@given(st.sampled_from(KINDS), SEEDS, st.randoms(use_true_random=False))
+@given(st.sampled_from(STANDARD_KINDS), SEEDS, st.randoms(use_true_random=False))
 def test_order_of_transfers_with_distinct_times_does_not_matter(kind, seed, random):
     made = case(kind, seed)
     transfers = made.transfers
@@ -302,7 +309,7 @@ def test_order_of_transfers_with_distinct_times_does_not_matter(kind, seed, rand
     assert made.algorithm().differences(other.algorithm()) == []
 
 
-@given(st.sampled_from(KINDS), SEEDS, st.data())
+@given(st.sampled_from(STANDARD_KINDS), SEEDS, st.data())
 def test_renumbering_of_npus_renumbers_the_steps(kind, seed, data):
     made = case(kind, seed)
     number = np.asarray(data.draw(st.permutations(range(made.num_npus))), np.int64)

@@ -8,13 +8,13 @@ from collhub_schedules import Chunks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model import ROOTED, Collective, CollectiveKind, InputError
-
-KINDS = tuple(kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM)
+from hub_core.model import ROOTED, STANDARD_KINDS, Collective, CollectiveKind, InputError
 
 
 @given(
-    st.sampled_from(KINDS), st.integers(1, 5), st.lists(st.integers(1, 4), min_size=1, max_size=4)
+    st.sampled_from(STANDARD_KINDS),
+    st.integers(1, 5),
+    st.lists(st.integers(1, 4), min_size=1, max_size=4),
 )
 def test_chunks_cut_every_share_into_the_stated_sizes(kind, num_ranks, sizes):
     whole = kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.BROADCAST)

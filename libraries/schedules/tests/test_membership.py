@@ -7,12 +7,10 @@ from collhub_schedules.membership import collective_among
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model import ALL_RANKS, ROOTED, Collective, CollectiveKind
-
-KINDS = tuple(kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM)
+from hub_core.model import ALL_RANKS, ROOTED, STANDARD_KINDS, Collective, CollectiveKind
 
 
-@given(st.sampled_from(KINDS), st.integers(1, 4), st.integers(0, 3), st.data())
+@given(st.sampled_from(STANDARD_KINDS), st.integers(1, 4), st.integers(0, 3), st.data())
 def test_group_promises_the_same_to_its_members(kind, num_ranks, others, data):
     collective = Collective(kind, num_ranks, num_ranks * 2, 0 if kind in ROOTED else None)
     npus = data.draw(st.permutations(range(num_ranks + others)))[:num_ranks]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+
+from hub_core.testing import check_examples
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
 
 def test_the_example_runs() -> None:
-    (example,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-    names: dict[str, object] = {}
-    exec(compile(example, str(README), "exec"), names)
+    names = check_examples(README)
     assert len(names["algorithm"].steps) == 9

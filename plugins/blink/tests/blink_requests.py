@@ -16,8 +16,6 @@ from hub_core.plugin_api import SynthesisResult
 
 KINDS = ("broadcast", "reduce", "all-reduce", "all-gather", "reduce-scatter", "scatter", "gather")
 MIB = 1 << 20
-_ROOTED = ("broadcast", "reduce", "scatter", "gather")
-_WHOLE = ("broadcast", "reduce", "all-reduce")
 
 
 def synthesized(
@@ -35,9 +33,13 @@ def synthesized(
     """What blink makes; with `npus` all others may relay."""
     network = parse_topology(topology) if isinstance(topology, str) else topology
     ranks = network.num_npus if npus is None else len(npus)
-    units = 1 if kind in _WHOLE else ranks
+    wished = CollectiveKind(kind)
     collective = Collective(
-        CollectiveKind(kind), ranks, units, root=root if kind in _ROOTED else None, in_place=True
+        wished,
+        ranks,
+        wished.traits.parts(ranks),
+        root=root if wished.traits.is_rooted else None,
+        in_place=True,
     )
     given = {name: str(value) for name, value in options.items()}
     return hub_core.synthesize(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from collhub_certificates.plugin import collhub_checks
 
 from hub_core.plugin_api import CheckRequest, NoOptions, Subject, resolve
-from hub_core.testing import ring_all_reduce
+from hub_core.testing import check_examples, ring_all_reduce
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
@@ -25,5 +24,4 @@ def test_an_algorithm_without_a_certificate_is_not_its_subject() -> None:
 
 
 def test_the_example_of_the_readme_runs() -> None:
-    (example,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-    exec(compile(example, str(README), "exec"), {})
+    check_examples(README)

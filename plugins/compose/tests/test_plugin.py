@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from collhub_compose.plugin import collhub_commands, collhub_passes
+
+from hub_core.testing import check_examples
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
@@ -16,5 +17,4 @@ def test_what_has_one_input_is_a_pass() -> None:
 
 
 def test_the_example_of_the_readme_runs() -> None:
-    (example,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-    exec(compile(example, str(README), "exec"), {})
+    check_examples(README)

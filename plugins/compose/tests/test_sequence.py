@@ -16,24 +16,11 @@ from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import HubError, InputError, UsageError
 from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp, StepKind
 from hub_core.model.steps import StepTable, StepTableBuilder
-from hub_core.testing.samples import (
-    all_pairs_all_reduce,
-    all_samples,
-    binomial_broadcast,
-    binomial_reduce,
-    direct_all_to_all,
-    direct_gather,
-    direct_scatter,
-    halving_doubling_all_reduce,
-    ring_all_gather,
-    ring_all_reduce,
-    ring_reduce_scatter,
-    shift_to_next,
-)
+from hub_core.testing import custom_collective, samples
 from hub_core.testing.strategies import algorithms
 from hub_core.verification import verify
 
-SAMPLES = {num_ranks: all_samples(num_ranks) for num_ranks in (2, 3, 4)}
+SAMPLES = {num_ranks: samples.all_samples(num_ranks) for num_ranks in (2, 3, 4)}
 PAIRS = [
     (n, *pair) for n, samples in SAMPLES.items() for pair in itertools.product(samples, repeat=2)
 ]
@@ -76,16 +63,16 @@ def test_every_pair_of_samples_that_does_not_fit_names_the_rank(
 @pytest.mark.parametrize(
     ("first", "second", "kind", "root"),
     [
-        (ring_reduce_scatter, ring_all_gather, CollectiveKind.ALL_REDUCE, None),
-        (binomial_reduce, binomial_broadcast, CollectiveKind.ALL_REDUCE, None),
-        (direct_scatter, ring_all_gather, CollectiveKind.BROADCAST, 0),
-        (direct_gather, binomial_broadcast, CollectiveKind.ALL_GATHER, None),
-        (binomial_reduce, direct_scatter, CollectiveKind.REDUCE_SCATTER, None),
-        (ring_reduce_scatter, direct_gather, CollectiveKind.REDUCE, 0),
-        (binomial_broadcast, direct_scatter, CollectiveKind.SCATTER, 0),
-        (ring_all_reduce, binomial_broadcast, CollectiveKind.ALL_REDUCE, None),
-        (direct_gather, direct_scatter, CollectiveKind.CUSTOM, None),
-        (direct_all_to_all, direct_all_to_all, CollectiveKind.CUSTOM, None),
+        (samples.ring_reduce_scatter, samples.ring_all_gather, CollectiveKind.ALL_REDUCE, None),
+        (samples.binomial_reduce, samples.binomial_broadcast, CollectiveKind.ALL_REDUCE, None),
+        (samples.direct_scatter, samples.ring_all_gather, CollectiveKind.BROADCAST, 0),
+        (samples.direct_gather, samples.binomial_broadcast, CollectiveKind.ALL_GATHER, None),
+        (samples.binomial_reduce, samples.direct_scatter, CollectiveKind.REDUCE_SCATTER, None),
+        (samples.ring_reduce_scatter, samples.direct_gather, CollectiveKind.REDUCE, 0),
+        (samples.binomial_broadcast, samples.direct_scatter, CollectiveKind.SCATTER, 0),
+        (samples.ring_all_reduce, samples.binomial_broadcast, CollectiveKind.ALL_REDUCE, None),
+        (samples.direct_gather, samples.direct_scatter, CollectiveKind.CUSTOM, None),
+        (samples.direct_all_to_all, samples.direct_all_to_all, CollectiveKind.CUSTOM, None),
     ],
 )
 def test_two_collectives_make_the_collective_with_their_joint_contract(
@@ -96,20 +83,22 @@ def test_two_collectives_make_the_collective_with_their_joint_contract(
 
 
 def test_root_of_the_result_is_that_of_the_parts() -> None:
-    broadcast = sequential([direct_scatter(4, root=2), ring_all_gather(4)])
+    broadcast = sequential([samples.direct_scatter(4, root=2), samples.ring_all_gather(4)])
     assert (broadcast.collective.kind, broadcast.collective.root) == (CollectiveKind.BROADCAST, 2)
     assert verify(broadcast).ok
 
 
 def test_all_gather_of_reduce_scatter_needs_no_memory_of_its_own() -> None:
-    scatter = ring_reduce_scatter(4)
-    pair = sequential([scatter, ring_all_gather(4)])
+    scatter = samples.ring_reduce_scatter(4)
+    pair = sequential([scatter, samples.ring_all_gather(4)])
     assert (pair.collective.in_place, pair.collective.out_of_place) == (True, True)
     assert np.array_equal(pair.scratch_units, scatter.scratch_units)
 
 
 def test_reducing_twice_promises_every_contribution_once_for_every_rank() -> None:
-    contract = sequential([all_pairs_all_reduce(3), all_pairs_all_reduce(3)]).collective.contract
+    contract = sequential(
+        [samples.all_pairs_all_reduce(3), samples.all_pairs_all_reduce(3)]
+    ).collective.contract
     assert contract is not None
     assert contract.expected is not None
     assert len(contract.expected) == 3 * 3 * 3
@@ -117,7 +106,9 @@ def test_reducing_twice_promises_every_contribution_once_for_every_rank() -> Non
 
 
 def test_there_and_back_by_all_to_all_is_the_identity() -> None:
-    contract = sequential([direct_all_to_all(4), direct_all_to_all(4)]).collective.contract
+    contract = sequential(
+        [samples.direct_all_to_all(4), samples.direct_all_to_all(4)]
+    ).collective.contract
     assert contract is not None
     assert contract.expected is not None
     assert np.array_equal(contract.expected.rank, contract.expected.source_rank)
@@ -125,39 +116,43 @@ def test_there_and_back_by_all_to_all_is_the_identity() -> None:
 
 
 def test_two_algorithms_in_place_stay_in_place_without_copies() -> None:
-    pair = sequential([ring_all_reduce(4), halving_doubling_all_reduce(4)])
+    pair = sequential([samples.ring_all_reduce(4), samples.halving_doubling_all_reduce(4)])
     assert (pair.collective.in_place, pair.collective.out_of_place) == (True, False)
     assert not pair.steps.is_kind(StepKind.COPY).any()
 
 
 def test_copies_join_what_works_in_place_only_to_what_works_out_of_place_only() -> None:
-    pair = sequential([ring_all_reduce(4), direct_all_to_all(4)])
+    pair = sequential([samples.ring_all_reduce(4), samples.direct_all_to_all(4)])
     assert (pair.collective.in_place, pair.collective.out_of_place) == (True, True)
     assert int(pair.steps.is_kind(StepKind.COPY).sum()) == 4 * 4 + 4
     assert verify(pair).ok
 
 
 def test_part_that_works_in_place_on_a_share_of_its_input_gets_scratch() -> None:
-    scatter = ring_reduce_scatter(4)
+    scatter = samples.ring_reduce_scatter(4)
     only_in_place = replace(scatter, collective=replace(scatter.collective, out_of_place=False))
-    assert verify(sequential([direct_all_to_all(4), only_in_place])).ok
-    assert verify(sequential([only_in_place, direct_all_to_all(4)])).ok
+    assert verify(sequential([samples.direct_all_to_all(4), only_in_place])).ok
+    assert verify(sequential([only_in_place, samples.direct_all_to_all(4)])).ok
 
 
 def test_units_are_cut_to_a_common_size() -> None:
-    pair = sequential([binomial_broadcast(3), all_pairs_all_reduce(3)])
+    pair = sequential([samples.binomial_broadcast(3), samples.all_pairs_all_reduce(3)])
     assert pair.collective.unit_count == 6
     assert verify(pair).ok
 
 
 def test_scratch_is_shared() -> None:
-    both = sequential([all_pairs_all_reduce(4), ring_all_gather(4), binomial_reduce(4)])
-    apart = sum(part.scratch_units for part in (all_pairs_all_reduce(4), binomial_reduce(4)))
+    both = sequential(
+        [samples.all_pairs_all_reduce(4), samples.ring_all_gather(4), samples.binomial_reduce(4)]
+    )
+    apart = sum(
+        part.scratch_units for part in (samples.all_pairs_all_reduce(4), samples.binomial_reduce(4))
+    )
     assert both.scratch_units[0] < int(apart[0]) * 4
 
 
 def test_messages_and_lanes_of_the_parts_stay_apart() -> None:
-    ring = ring_all_reduce(4)
+    ring = samples.ring_all_reduce(4)
     steps = sequential([ring, ring, ring]).steps
     messages = steps.sends | steps.receives
     assert np.unique(steps.channel[messages]).tolist() == [0, 1, 2]
@@ -165,11 +160,13 @@ def test_messages_and_lanes_of_the_parts_stay_apart() -> None:
 
 
 def test_no_opinion_on_lanes_stays_none() -> None:
-    assert set(sequential([ring_reduce_scatter(4), ring_all_gather(4)]).steps.lane.tolist()) == {-1}
+    assert set(
+        sequential([samples.ring_reduce_scatter(4), samples.ring_all_gather(4)]).steps.lane.tolist()
+    ) == {-1}
 
 
 def test_next_part_waits_for_nothing_but_steps_on_the_same_units() -> None:
-    reduce_scatter, all_gather = ring_reduce_scatter(4), ring_all_gather(4)
+    reduce_scatter, all_gather = samples.ring_reduce_scatter(4), samples.ring_all_gather(4)
     steps = sequential([reduce_scatter, all_gather]).steps
     parents, children = steps.edges()
     crossing = (steps.channel[parents] == 0) & (steps.channel[children] == 1)
@@ -193,7 +190,7 @@ def test_next_part_waits_for_nothing_but_steps_on_the_same_units() -> None:
 
 
 def test_next_part_starts_on_a_rank_when_its_own_data_are_there() -> None:
-    steps = sequential([direct_scatter(4), ring_all_gather(4)]).steps
+    steps = sequential([samples.direct_scatter(4), samples.ring_all_gather(4)]).steps
     parents, children = steps.edges()
     for rank in range(1, 4):
         received = int(np.flatnonzero(steps.is_kind(StepKind.RECV) & (steps.rank == rank))[0])
@@ -217,13 +214,13 @@ def test_order_by_messages_counts_where_rows_stand_otherwise() -> None:
         Collective(CollectiveKind.CUSTOM, 2, 1, contract=contract), draft.build(), ones
     )
     assert verify(first).ok
-    pair = sequential([first, binomial_broadcast(2)])
+    pair = sequential([first, samples.binomial_broadcast(2)])
     report = verify(pair)
     assert report.ok, report.diagnostics
 
 
 def test_one_algorithm_alone_is_itself() -> None:
-    ring = ring_all_reduce(4)
+    ring = samples.ring_all_reduce(4)
     assert sequential([ring]) is ring
 
 
@@ -234,7 +231,7 @@ def test_nothing_is_refused() -> None:
 
 def test_other_numbers_of_ranks_are_refused() -> None:
     with pytest.raises(UsageError, match="all-reduce has 4 ranks, all-gather has 3"):
-        sequential([ring_all_reduce(4), ring_all_gather(3)])
+        sequential([samples.ring_all_reduce(4), samples.ring_all_gather(3)])
 
 
 def test_unit_that_is_not_produced_is_named_with_its_rank() -> None:
@@ -242,7 +239,7 @@ def test_unit_that_is_not_produced_is_named_with_its_rank() -> None:
         UsageError,
         match=r"^rank 1: broadcast needs INPUT\[0\], but reduce leaves nothing in OUTPUT\[0\]",
     ):
-        sequential([binomial_reduce(4, root=0), binomial_broadcast(4, root=1)])
+        sequential([samples.binomial_reduce(4, root=0), samples.binomial_broadcast(4, root=1)])
 
 
 def test_buffers_of_different_sizes_are_refused() -> None:
@@ -250,24 +247,20 @@ def test_buffers_of_different_sizes_are_refused() -> None:
         UsageError,
         match="rank 1: gather leaves 0 units in OUTPUT and all-gather expects 4 in INPUT",
     ):
-        sequential([direct_gather(4), ring_all_gather(4)])
+        sequential([samples.direct_gather(4), samples.ring_all_gather(4)])
 
 
 def test_timing_only_traces_are_refused() -> None:
     table = StepTable.from_columns(
         2, {"rank": [0, 1], "kind": [StepKind.SEND, StepKind.RECV], "peer": [1, 0], "count": [8, 8]}
     )
-    sizes = np.full(2, 8, np.int64)
-    contract = CustomContract(sizes, sizes, np.ones(2, np.bool_))
-    trace = Algorithm(
-        Collective(CollectiveKind.CUSTOM, 2, 8, contract=contract), table, np.zeros(2, np.int64)
-    )
+    trace = Algorithm(custom_collective(2, 8), table, np.zeros(2, np.int64))
     with pytest.raises(InputError, match="which units they touch"):
-        sequential([trace, ring_all_reduce(2)])
+        sequential([trace, samples.ring_all_reduce(2)])
 
 
 def test_message_without_partner_is_refused() -> None:
-    ring = ring_all_gather(2)
+    ring = samples.ring_all_gather(2)
     table = StepTable.from_columns(
         2, {"rank": [0], "kind": [StepKind.SEND], "peer": [1], "src_buffer": [0], "count": [1]}
     )
@@ -296,21 +289,21 @@ def test_contract_beyond_ranks_and_buffers_is_refused(
 
 
 def test_contract_that_is_too_large_is_refused() -> None:
-    ring = ring_all_reduce(2)
+    ring = samples.ring_all_reduce(2)
     huge = replace(ring, collective=replace(ring.collective, unit_count=2**40))
     with pytest.raises(InputError, match="too large to compose"):
         sequential([huge, huge])
 
 
 def test_steps_outside_their_buffers_are_refused() -> None:
-    ring = ring_all_gather(2)
+    ring = samples.ring_all_gather(2)
     far = replace(ring, steps=replace(ring.steps, src_offset=ring.steps.src_offset + 7))
     with pytest.raises(InputError, match=r"reads .*\[7\], but that buffer has 1 units"):
         sequential([ring, far])
 
 
 def test_different_operators_are_refused() -> None:
-    ring = ring_all_reduce(4)
+    ring = samples.ring_all_reduce(4)
     other = replace(ring, collective=replace(ring.collective, reduce_op=ReduceOp.MAX))
     with pytest.raises(
         UsageError,
@@ -320,11 +313,11 @@ def test_different_operators_are_refused() -> None:
 
 
 def test_average_of_averages_is_refused() -> None:
-    ring = ring_all_reduce(4)
+    ring = samples.ring_all_reduce(4)
     mean = replace(ring, collective=replace(ring.collective, reduce_op=ReduceOp.AVG))
     with pytest.raises(UsageError, match="both average"):
         sequential([mean, mean])
-    gather = ring_all_gather(4)
+    gather = samples.ring_all_gather(4)
     assert sequential([mean, gather]).collective.reduce_op is ReduceOp.AVG
 
 
@@ -356,11 +349,7 @@ def out_of_place_copy(num_ranks: int, units: int) -> Algorithm:
         "dst_buffer": np.ones_like(rank),
         "dst_offset": unit,
     }
-    sizes = np.full(num_ranks, units)
-    contract = CustomContract(
-        sizes, sizes, np.ones(num_ranks, np.bool_), Contributions(rank, unit, rank, unit)
-    )
-    collective = Collective(CollectiveKind.CUSTOM, num_ranks, units, contract=contract)
+    collective = custom_collective(num_ranks, units, Contributions(rank, unit, rank, unit))
     return Algorithm(
         collective, StepTable.from_columns(num_ranks, columns), np.zeros(num_ranks, np.int64)
     )
@@ -378,24 +367,24 @@ def test_copies_out_need_a_stated_result() -> None:
 
 
 def test_operator_is_that_of_the_part_that_reduces() -> None:
-    scatter = ring_reduce_scatter(4)
+    scatter = samples.ring_reduce_scatter(4)
     largest = replace(scatter, collective=replace(scatter.collective, reduce_op=ReduceOp.MAX))
-    assert sequential([largest, ring_all_gather(4)]).collective.reduce_op is ReduceOp.MAX
+    assert sequential([largest, samples.ring_all_gather(4)]).collective.reduce_op is ReduceOp.MAX
 
 
 def test_stated_sizes_must_agree_at_the_seam() -> None:
     scatter, gather = (
-        replace(ring_reduce_scatter(4), collective_bytes=1024),
-        replace(ring_all_gather(4), collective_bytes=1024),
+        replace(samples.ring_reduce_scatter(4), collective_bytes=1024),
+        replace(samples.ring_all_gather(4), collective_bytes=1024),
     )
     assert sequential([scatter, gather]).collective_bytes == 1024
-    assert sequential([scatter, ring_all_gather(4)]).collective_bytes == 1024
+    assert sequential([scatter, samples.ring_all_gather(4)]).collective_bytes == 1024
     with pytest.raises(UsageError, match="leaves 256 bytes, all-gather takes 512"):
         sequential([scatter, replace(gather, collective_bytes=2048)])
 
 
 def test_contract_without_result_makes_one_without_result() -> None:
-    shift = shift_to_next(3)
+    shift = samples.shift_to_next(3)
     assert shift.collective.contract is not None
     silent = replace(
         shift,
@@ -403,18 +392,18 @@ def test_contract_without_result_makes_one_without_result() -> None:
             shift.collective, contract=replace(shift.collective.contract, expected=None)
         ),
     )
-    pair = sequential([binomial_broadcast(3), silent])
+    pair = sequential([samples.binomial_broadcast(3), silent])
     assert pair.collective.contract is not None
     assert pair.collective.contract.expected is None
 
 
 def test_provenance_says_what_was_composed() -> None:
-    provenance = sequential([ring_reduce_scatter(4), ring_all_gather(4)]).provenance
+    provenance = sequential([samples.ring_reduce_scatter(4), samples.ring_all_gather(4)]).provenance
     assert provenance.options == {"composition": "sequential(reduce-scatter, all-gather)"}
 
 
 def test_source_lines_are_kept_only_where_they_mean_one_file() -> None:
-    ring = ring_all_reduce(4)
+    ring = samples.ring_all_reduce(4)
     lines = replace(ring.steps, source_line=np.arange(len(ring.steps), dtype=np.int32))
     one, other = (
         replace(ring, steps=lines, provenance=replace(ring.provenance, source_name=name))

@@ -59,10 +59,7 @@ def _write(folder: Path, artifact: Artifact) -> None:
 
 def make(folder: Path, *arguments: str) -> None:
     """Build what the arguments name, without optimisation."""
-    command = ["make", "-s", "CXXFLAGS=-O0", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    done = _done(folder, ["make", "-s", "CXXFLAGS=-O0", *arguments])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -84,13 +81,14 @@ def run(folder: Path, *arguments: str, limit_s: float = 20, **variables: str) ->
     """
     command = ["./collhub_double", "--repeats", "1", "--warmups", "0", *arguments]
     environment = {"COLLHUB_DOUBLE_TIMEOUT_S": str(limit_s), **variables}
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = _done(folder, command, environment)
     return Run(done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr)
+
+
+def _done(
+    folder: Path, command: list[str], env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command that has run in a folder; without `env`, in the environment of the tests."""
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=False
+    )

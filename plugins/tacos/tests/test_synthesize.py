@@ -17,16 +17,10 @@ from hub_core import (
     parse_topology,
     verify,
 )
+from hub_core.model import ROOTED, STANDARD_KINDS
 from hub_core.network import Links, Occupancy
 from hub_core.plugin_api import SynthesisResult
 
-ROOTED = (
-    CollectiveKind.BROADCAST,
-    CollectiveKind.REDUCE,
-    CollectiveKind.GATHER,
-    CollectiveKind.SCATTER,
-)
-KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
 CONSTANTS = "?bandwidth=50GiB/s&latency=500ns"
 PLAIN = [
     f"mesh:3x3{CONSTANTS}",
@@ -99,7 +93,7 @@ def check(result: SynthesisResult, topology: Topology, occupancy: Occupancy) -> 
 
 @pytest.mark.parametrize("occupancy", list(Occupancy))
 @pytest.mark.parametrize("text", PLAIN)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 def test_result_is_correct_and_takes_the_time_it_says(
     kind: CollectiveKind, text: str, occupancy: Occupancy
 ) -> None:
@@ -109,20 +103,20 @@ def test_result_is_correct_and_takes_the_time_it_says(
 
 @pytest.mark.parametrize("occupancy", list(Occupancy))
 @pytest.mark.parametrize("text", SWITCHED)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 def test_switches_store_and_forward(kind: CollectiveKind, text: str, occupancy: Occupancy) -> None:
     topology = parse_topology(text)
     check(make(kind, topology, occupancy=occupancy, seeds=2), topology, occupancy)
 
 
 @pytest.mark.parametrize("network", [one_way_ring, unequal_ring])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 def test_directions_may_differ(kind: CollectiveKind, network: object) -> None:
     topology = network(5)  # type: ignore[operator]
     check(make(kind, topology, seeds=2), topology, Occupancy.SERIALIZATION)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 def test_groups_use_the_others_as_relays(kind: CollectiveKind) -> None:
     topology = parse_topology("ring:6")
     result = make(kind, topology, npus=(4, 1, 3), seeds=2)
@@ -183,7 +177,7 @@ def two_islands() -> Topology:
     return Links.uniform(ends, ends ^ 1, 50e9, 0.0).topology("islands", 4, 4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STANDARD_KINDS)
 def test_network_in_pieces_is_refused_with_a_pair(kind: CollectiveKind) -> None:
     with pytest.raises(
         InputError, match=r"topology islands: NPU \d cannot reach NPU \d|no path from \d to \d"

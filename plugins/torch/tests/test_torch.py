@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from collhub_execution import element_type, levelled_request, rank_tasks
-from collhub_execution.testing import LaunchedExecutor, request_for, write_traps
+from collhub_execution.testing import LaunchedExecutor, request_for
 from collhub_torch import health
 from collhub_torch.executor import execute, run_in_processes
 from collhub_torch.options import TorchOptions
@@ -26,9 +26,6 @@ from hub_core.testing import all_samples
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(
     not HAS_TORCH, reason="torch is not installed: python -m pip install torch"
-)
-needs_proc = pytest.mark.skipif(
-    not Path("/proc/self/cmdline").exists(), reason="finding the ranks needs /proc"
 )
 # Importing torch takes seconds of a busy core, and every execution does that once.
 slow = pytest.mark.slow
@@ -108,12 +105,9 @@ def test_other_element_types_and_operators_are_exact(
 @needs_torch
 @slow
 def test_modules_in_the_working_folder_are_not_executed(
-    ranks: LaunchedExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ranks: LaunchedExecutor, tmp_path: Path
 ) -> None:
-    mark = write_traps(tmp_path, "torch", "numpy", "collhub_torch", "pickle")
-    monkeypatch.chdir(tmp_path)
-    ranks.check_result(SAMPLES["ring-all-reduce"], native_runs=2)
-    assert not mark.exists()
+    ranks.check_working_folder(tmp_path, "torch", "collhub_torch", native_runs=2)
 
 
 @needs_torch
@@ -131,7 +125,6 @@ def test_a_deadlock_ends_within_the_limit_with_positions(ranks: LaunchedExecutor
 
 @needs_torch
 @slow
-@needs_proc
 def test_a_rank_that_is_killed_ends_all(ranks: LaunchedExecutor) -> None:
     error = ranks.check_killed_rank(timeout_s=120.0, limit_s=90.0)
     assert "was ended by signal 9" in error.diagnostics[0].message
@@ -139,7 +132,6 @@ def test_a_rank_that_is_killed_ends_all(ranks: LaunchedExecutor) -> None:
 
 @needs_torch
 @slow
-@needs_proc
 def test_ranks_listen_to_their_own_machine_alone(
     ranks: LaunchedExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

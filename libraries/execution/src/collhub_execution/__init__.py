@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from collhub_execution.running.options import RunOptions, run_options, run_options_of
     from collhub_execution.running.outcome import RunOutcome
     from collhub_execution.running.scripts import (
-        SCRIPT_HELP,
         print_findings,
-        script_arguments,
-        script_status,
+        run_script,
+        script_command,
+        script_rank,
     )
     from collhub_execution.running.setup import RunSetup
     from collhub_execution.running.started_ranks import (
@@ -72,7 +72,6 @@ __all__ = [
     "FAILED",
     "NOT_STARTED",
     "REDUCTIONS",
-    "SCRIPT_HELP",
     "Array",
     "BlockCounts",
     "ByteChannel",
@@ -128,10 +127,11 @@ __all__ = [
     "run_options_of",
     "run_order",
     "run_rank",
+    "run_script",
     "run_task",
     "same_bits",
-    "script_arguments",
-    "script_status",
+    "script_command",
+    "script_rank",
     "serve_rank",
     "simulate_rendezvous",
     "step_times",
@@ -165,9 +165,7 @@ _HOMES = {
     "collhub_execution.request_levelling": "LevelledRequest execute_levelled levelled_request",
     "collhub_execution.running.options": "RunOptions run_options run_options_of",
     "collhub_execution.running.outcome": "RunOutcome",
-    "collhub_execution.running.scripts": (
-        "SCRIPT_HELP print_findings script_arguments script_status"
-    ),
+    "collhub_execution.running.scripts": ("print_findings run_script script_command script_rank"),
     "collhub_execution.running.setup": "RunSetup",
     "collhub_execution.running.started_ranks": "ByteChannel StartedRun StartedRunReport run_rank",
 }

@@ -7,10 +7,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from unittest import SkipTest
 
 import numpy as np
 import numpy.typing as npt
@@ -137,6 +138,12 @@ def foreign_listeners(processes: Iterable[int]) -> set[str]:
     return found
 
 
+def _need_proc() -> None:
+    """Skip a test where the processes of ranks cannot be found."""
+    if not Path("/proc/self/cmdline").exists():
+        raise SkipTest("finding the ranks needs /proc")
+
+
 def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:
     """Whether it became so within the limit."""
     deadline = time.monotonic() + limit_s
@@ -174,6 +181,13 @@ class LaunchedExecutor:
         assert len(result.native_times_s) == native_runs
         assert judged(request, result).is_right
 
+    def check_working_folder(self, folder: Path, *modules: str, native_runs: int) -> None:
+        """Nothing that lies in the user's working folder is imported, whatever it is called."""
+        mark = write_traps(folder, *modules, "numpy", "pickle")
+        with chdir(folder):
+            self.check_result(ring_all_reduce(4), native_runs=native_runs)
+        assert not mark.exists()
+
     def check_deadlock(self, *, timeout_s: float, limit_s: float) -> None:
         """A message that is never sent ends the run in time, with the position of a rank."""
         program = without_send(levelled_program(ring_all_reduce(4), in_place=True))
@@ -185,6 +199,7 @@ class LaunchedExecutor:
 
     def check_killed_rank(self, *, timeout_s: float, limit_s: float) -> InputError:
         """When one rank is killed, all end; return what is said."""
+        _need_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
         killer = threading.Thread(target=self._kill_one, args=(program.num_ranks,))
         killer.start()
@@ -197,6 +212,7 @@ class LaunchedExecutor:
 
     def foreign_listeners(self, *, seconds: float) -> set[str]:
         """Addresses other than loopback on which ranks listen while they run."""
+        _need_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
         found: set[str] = set()
 

@@ -21,16 +21,12 @@ from pipelining_reference import plain_schedule
 
 import hub_core
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology, verify
+from hub_core.model import ROOTED, STANDARD_KINDS
 from hub_core.network import Occupancy
 
-ROOTED = (
-    CollectiveKind.BROADCAST,
-    CollectiveKind.REDUCE,
-    CollectiveKind.GATHER,
-    CollectiveKind.SCATTER,
-)
+# Trees carry all but what every rank sends to every other.
 AT_RANKS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-KINDS = (CollectiveKind.ALL_REDUCE, *ROOTED, *AT_RANKS)
+KINDS = [kind for kind in STANDARD_KINDS if kind is not CollectiveKind.ALL_TO_ALL]
 CONSTANTS = "?bandwidth=50GB/s&latency=200ns"
 SIZE = 1 << 20
 

@@ -21,7 +21,6 @@ from hub_core.model import (
     Buffer,
     Collective,
     CollectiveKind,
-    CustomContract,
     InputError,
     Loss,
     StepKind,
@@ -29,7 +28,7 @@ from hub_core.model import (
     UsageError,
 )
 from hub_core.plugin_api import declared_options
-from hub_core.testing import ring_all_reduce
+from hub_core.testing import custom_collective, ring_all_reduce
 
 MIB = 1 << 20
 RING = {"topology": "ring:4?bandwidth=50GiB/s&latency=500ns", "size": MIB}
@@ -196,7 +195,7 @@ def test_larger_topology_makes_a_group_of_the_first_npus(store, run_script, awar
     ("options", "says"),
     [
         ({"group": "3,1", "npus": 5}, "do not ascend"),
-        ({"group": "1,1", "npus": 5}, "do not ascend"),
+        ({"group": "1,1", "npus": 5}, "NPU 1 stands more than once"),
         ({"group": "1", "npus": 5}, "1 NPUs for 2 ranks"),
         ({"group": "a,b"}, "not a list of NPUs"),
         ({"group": "1,5", "npus": 5}, "needs NPU 5, the world has 5"),
@@ -322,8 +321,7 @@ def test_trace_of_bytes_is_written_at_its_own_size_only(message):
     steps = StepTableBuilder(2)
     steps.add(0, StepKind.SEND, peer=1, count=4096)
     steps.add(1, StepKind.RECV, peer=0, count=4096)
-    contract = CustomContract(*[np.full(2, 4096)] * 2, np.ones(2, np.bool_))
-    collective = Collective(CollectiveKind.CUSTOM, 2, 4096, contract=contract)
+    collective = custom_collective(2, 4096)
     timing_only = dataclasses.replace(
         message(), collective=collective, steps=steps.build(), collective_bytes=4096
     )

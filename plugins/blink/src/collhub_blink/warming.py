@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collhub_blink.options import BlinkOptions
-from hub_core.plugin_api import CheckReport, CheckRequest, WarmOptions
+from collhub_packing.warming import small_request, warm_check
 
-_BYTES = 4096
+from collhub_blink.options import BlinkOptions
+from hub_core.model import CollectiveKind
+from hub_core.plugin_api import CheckReport, CheckRequest, WarmOptions
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
     """Compile what is not compiled yet where `options.warm` asks for it, else look at nothing."""
-    if not options.warm:
-        return CheckReport(True)
-    # Imports numba, which takes a second.
-    from collhub_packing.compiling.warming import warmed
-
-    return warmed(_run_every_kernel)
+    return warm_check(options, _run_every_kernel)
 
 
 def _run_every_kernel() -> None:
     # Imported here, as the work of this plugin is: for the kernels.
     from collhub_blink.synthesize import synthesize
-    from hub_core import parse_topology
-    from hub_core.model import Collective, CollectiveKind
-    from hub_core.network import Occupancy
-    from hub_core.plugin_api import SynthesisRequest
 
     # Switches, links both ways at once, and single trees: each takes other kernels.
     works = (
-        (CollectiveKind.ALL_GATHER, "switch:4", None),
-        (CollectiveKind.ALL_REDUCE, "ring:4", None),
-        (CollectiveKind.BROADCAST, "ring:4", 0),
+        (CollectiveKind.ALL_GATHER, "switch:4"),
+        (CollectiveKind.ALL_REDUCE, "ring:4"),
+        (CollectiveKind.BROADCAST, "ring:4"),
     )
-    for kind, text, root in works:
-        topology = parse_topology(text)
-        npus = tuple(range(topology.num_npus))
-        units = len(npus) if kind is CollectiveKind.ALL_GATHER else 1
-        collective = Collective(kind, len(npus), units, root=root, in_place=True)
-        request = SynthesisRequest(collective, topology, _BYTES, npus, Occupancy.SERIALIZATION)
-        synthesize(request, BlinkOptions())
+    for kind, text in works:
+        synthesize(small_request(kind, text), BlinkOptions())

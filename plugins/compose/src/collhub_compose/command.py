@@ -13,13 +13,13 @@ from hub_core.plugin_api import (
     FILE,
     Assignments,
     CommandContext,
-    FormatReader,
     OpenedInput,
     OutputRequest,
     OutputTarget,
     WrittenFiles,
     assign,
-    complete_offers,
+    from_option,
+    number_option,
     output_option,
     output_options,
 )
@@ -81,19 +81,8 @@ def _parsed_ranks(
     metavar="R,R,...",
     help="Then let rank i be the i-th of these.",
 )
-@click.option(
-    "--embed",
-    type=click.IntRange(1),
-    metavar="N",
-    help="The ranks are some of N; the others do nothing.",
-)
-@click.option(
-    "--from",
-    "source_format",
-    metavar="FORMAT",
-    shell_complete=complete_offers(FormatReader),
-    help="Format of every IN (default: by suffix, then content).",
-)
+@number_option("--embed", "N", "The ranks are some of N; the others do nothing.")
+@from_option
 @output_options
 @click.pass_obj
 def compose(

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from collhub_compose.buffers.relocation import Relocation
-from collhub_compose.buffers.usage import BufferUsage, contract_of, usage_of
+from collhub_compose.buffers.usage import BufferUsage, contract_of
 from collhub_compose.naming import composed_provenance, have_one_source
 from collhub_compose.seams.fitting import check_rank_counts, check_seam, common_bytes, common_op
 from collhub_compose.seams.joining import join
@@ -94,7 +94,7 @@ def _joined(
     first: Algorithm, second: Algorithm, contract: CustomContract, op: ReduceOp
 ) -> Algorithm | None:
     """The pair with this contract; None where it could be called in no mode."""
-    one, two = _placed(first), _placed(second)
+    one, two = PlacedPart.of(first), PlacedPart.of(second)
     outer = BufferUsage(
         one.usage.input,
         two.usage.output,
@@ -116,12 +116,6 @@ def _joined(
     of_seam = np.where(seam.output_offset < 0, seam.size, 0)
     scratch = shared + of_seam
     return Algorithm(joint, join(parts, joint, scratch), scratch)
-
-
-def _placed(part: Algorithm) -> PlacedPart:
-    """A part as its place is chosen: by claims and by the use of buffers."""
-    contract = contract_of(part.collective)
-    return PlacedPart(part.collective, usage_of(part, contract))
 
 
 def _at_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Array) -> StepTable:

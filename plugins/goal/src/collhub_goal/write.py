@@ -24,13 +24,12 @@ from hub_core.model import (
     first_positions,
     message_bytes,
 )
+from hub_core.network import work_times_ns
 from hub_core.plugin_api import Artifact, WriteResult
 
 DEFAULT_BYTES = 1 << 20
 # 18 digits, the most that the grammar of `collhub_goal.grammar` reads.
 LARGEST_BYTES = 10**18 - 1
-# Local work must not vanish: where nothing tells its time, it takes the least that GOAL can state.
-_UNSTATED_NS = 1
 
 
 def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
@@ -57,7 +56,7 @@ def schedule_of(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> G
     """
     steps = algorithm.steps
     sizes = _sizes(algorithm, size)
-    work_ns = _work_ns(steps, sizes, options)
+    work_ns = work_times_ns(steps, sizes, options.reduce_bandwidth, options.copy_bandwidth)
     tags = tags_of(steps)
     rows = _OperationRows.of(steps)
     step, is_message = rows.step, rows.is_message
@@ -131,21 +130,3 @@ class _OperationRows:
             np.concatenate([self.last[parent], self.first[is_fused]]),
             np.concatenate([self.first[child], self.last[is_fused]]),
         )
-
-
-def _work_ns(steps: StepTable, sizes: Int64Array, options: GoalWriteOptions) -> Int64Array:
-    """Time of the local part of every step.
-
-    As stated, else by its bytes where a bandwidth is given, else 1 ns. `sizes`: bytes by step.
-    """
-    # What is stated was measured or modelled by somebody, so it comes before any bandwidth.
-    time = np.full(len(steps), _UNSTATED_NS, np.int64)
-    kinds_by_bandwidth = (
-        (options.reduce_bandwidth, (StepKind.REDUCE, StepKind.RECV_REDUCE)),
-        (options.copy_bandwidth, (StepKind.COPY,)),
-    )
-    for bandwidth, kinds in kinds_by_bandwidth:
-        if bandwidth is not None:
-            nanoseconds = np.rint(sizes / bandwidth * 1e9).astype(np.int64)
-            time = np.where(steps.is_kind(*kinds), nanoseconds, time)
-    return np.where(steps.duration_ns >= 0, steps.duration_ns, time)

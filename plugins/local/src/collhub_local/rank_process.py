@@ -43,6 +43,11 @@ class RankPair:
     posted: Semaphore
     received: Semaphore
 
+    @classmethod
+    def at_start(cls, context: ForkContext) -> RankPair:
+        """Nothing is posted yet, so nothing received."""
+        return cls(context.Semaphore(0), context.Semaphore(0))
+
 
 @dataclass(frozen=True, slots=True)
 class SharedBoard:

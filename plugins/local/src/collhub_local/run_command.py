@@ -16,12 +16,9 @@ from hub_core.plugin_api import (
     CommandContext,
     Executor,
     assign,
-    complete_offers,
-    from_option,
-    json_flag,
-    option_pairs,
+    input_options,
+    offer_option,
     source_argument,
-    verify_option,
 )
 
 # What needs numpy is imported where it is used: the help of a command comes at once.
@@ -35,14 +32,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @source_argument
-@click.option(
-    "--executor",
-    metavar="NAME",
-    default=REFERENCE,
-    show_default=True,
-    shell_complete=complete_offers(Executor),
-    help="What runs it; collhub formats lists all.",
-)
+@offer_option("--executor", Executor, "What runs it; collhub formats lists all.", REFERENCE)
 @run_options
 @click.option(
     "--timeline",
@@ -51,10 +41,7 @@ if TYPE_CHECKING:
     type=FILE,
     help="Also write a Chrome trace of one more run.",
 )
-@from_option
-@option_pairs
-@verify_option
-@json_flag
+@input_options
 @click.pass_obj
 def run(
     context: CommandContext,
@@ -72,8 +59,6 @@ def run(
     Exit 0 where all ranks hold what the collective promises, else 1 with the first wrong elements.
     """
     from collhub_execution import RunSetup
-
-    from hub_core.plugin_api import Executor
 
     executor_options = context.options_of(Executor, executor)
     opened = context.open_input(source, source_format)

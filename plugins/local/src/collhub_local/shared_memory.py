@@ -128,10 +128,7 @@ def _pairs(request: LevelledRequest, context: ForkContext) -> dict[tuple[int, in
             f"the executor shared-memory can serve {_MAX_PAIRS}"
         )
         raise UsageError(message, cure="use the executor numpy", code="too-many-pairs")
-    return {
-        (source, destination): RankPair(context.Semaphore(0), context.Semaphore(0))
-        for source, destination in pairs
-    }
+    return {(source, destination): RankPair.at_start(context) for source, destination in pairs}
 
 
 def _shared(elements: int, dtype: npt.DTypeLike) -> Array:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import click
-from collhub_execution import (
-    SCRIPT_HELP,
-    StartedRun,
-    StartedRunReport,
-    print_findings,
-    run_options,
-    run_options_of,
-    run_rank,
-    script_arguments,
-    script_status,
-)
+from collhub_execution import StartedRun, print_findings, run_script, script_command, script_rank
 from mpi4py import MPI
 
-import hub_core
 from collhub_mpi.engine import Array, mpi_engine
 from hub_core.model import Diagnostic, HubError
 
@@ -52,28 +39,19 @@ class MpiChannel:
         self.world.Recv((array, MPI.BYTE), peer)
 
 
-@click.command(help=SCRIPT_HELP)
-@script_arguments
-@run_options
+@script_command
 def main(algorithm: str, as_json: bool, **values: Any) -> None:
     """Run one rank. The exit status is that of `collhub run`."""
     world = MPI.COMM_WORLD
-    try:
-        options = run_options_of(values)
-        run = StartedRun.of(hub_core.read(algorithm), options, algorithm, world.size)
-    except HubError as error:
-        # All ranks have read the same and find the same: one says it.
-        if world.rank == 0:
-            print_findings(error.diagnostics)
-        sys.exit(error.exit_code)
-    sys.exit(script_status(_run(run, world), as_json))
+    run_script(partial(_run, algorithm, values, world, as_json), is_first=world.rank == 0)
 
 
-def _run(run: StartedRun, world: MPI.Intracomm) -> StartedRunReport | None:
-    """What rank 0 reports; None at the others."""
+def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool) -> int:
+    """Run one rank and return its exit status."""
+    run = StartedRun.read(name, values, world.size)
     try:
         engine_of = partial(mpi_engine, communicator=world)
-        return run_rank(run, MpiChannel(world), engine_of, _end)
+        return script_rank(run, MpiChannel(world), engine_of, _end, as_json=as_json)
     except BaseException as error:
         # Without this, MPI would wait for the other ranks at the end of the process.
         _end(_findings(error))

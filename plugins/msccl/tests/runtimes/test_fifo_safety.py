@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
 import pytest
 from collhub_msccl.runtimes import fifo_safety as searching
 from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
 
-from hub_core import (
-    Algorithm,
-    Buffer,
-    Collective,
-    CollectiveKind,
-    CustomContract,
-    StepKind,
-    StepTableBuilder,
-)
-from hub_core.testing import flooding_exchange, ring_all_reduce
-
-SEND, RECV = StepKind.SEND, StepKind.RECV
-IN, OUT = Buffer.INPUT, Buffer.OUTPUT
-
-
-def custom(build: Callable[[StepTableBuilder], object], units: int) -> Algorithm:
-    """A custom algorithm of two ranks with buffers of `units` units."""
-    builder = StepTableBuilder(2)
-    build(builder)
-    sizes = np.full(2, units, np.int64)
-    contract = CustomContract(sizes, sizes, np.ones(2, np.bool_))
-    collective = Collective(CollectiveKind.CUSTOM, 2, units, contract=contract)
-    return Algorithm(collective, builder.build(), sizes.copy())
-
-
-def send(
-    builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object
-) -> int:
-    return builder.add(rank, SEND, peer=peer, src_buffer=IN, src_offset=unit, count=count, **more)
-
-
-def receive(
-    builder: StepTableBuilder, rank: int, peer: int, unit: int = 0, count: int = 1, **more: object
-) -> int:
-    return builder.add(rank, RECV, peer=peer, dst_buffer=OUT, dst_offset=unit, count=count, **more)
+from hub_core import Buffer, StepKind
+from hub_core.testing import CustomSteps, flooding_exchange, ring_all_reduce
 
 
 @pytest.mark.parametrize(
@@ -67,15 +31,13 @@ def test_fused_receive_and_send_forward_piece_by_piece(line: int, least: int) ->
     As two steps it takes in all pieces before it forwards the first one.
     """
 
-    def build(builder: StepTableBuilder) -> None:
-        sent = send(builder, 0, 1, count=8)
-        receive(builder, 0, 1, count=8, control=[sent])
-        taken = receive(builder, 1, 0, count=8, lane=0, source_line=line)
-        builder.add(
-            1, SEND, peer=0, src_buffer=OUT, count=8, lane=0, source_line=line, data=[taken]
-        )
-
-    assert fifo_safety(custom(build, units=8), 2).min_units == least
+    steps, of_rank_1 = CustomSteps(2, 8), {"lane": 0, "source_line": line}
+    sent = steps.send(0, 1, count=8)
+    steps.receive(0, 1, count=8, control=[sent])
+    taken = steps.receive(1, 0, count=8, **of_rank_1)
+    place = {"src_buffer": Buffer.OUTPUT, "count": 8}
+    steps.add(1, StepKind.SEND, peer=0, **place, **of_rank_1, data=[taken])
+    assert fifo_safety(steps.algorithm(), 2).min_units == least
 
 
 def test_fifo_safety_of_huge_counts_needs_no_huge_graph() -> None:
@@ -88,9 +50,10 @@ def test_fifo_safety_that_was_not_examined_to_the_end_says_so(
     monkeypatch.setattr(searching, "MAX_TRANSFERS", 100)
     safety = fifo_safety(ring_all_reduce(4), 2)
     assert safety == FifoSafety(1, 2)
-    safety = fifo_safety(
-        custom(lambda b: (send(b, 0, 1, count=99), receive(b, 1, 0, count=99)), units=99), 2
-    )
+    steps = CustomSteps(2, 99)
+    steps.send(0, 1, count=99)
+    steps.receive(1, 0, count=99)
+    safety = fifo_safety(steps.algorithm(), 2)
     assert not safety.is_exact
     assert safety.min_units is not None
     assert safety.min_units > 1

@@ -11,35 +11,20 @@ from collhub_msccl.writing.emission_order import arrange
 from collhub_msccl.writing.list_order import ListScheduler
 from collhub_msccl.writing.work_graph import WorkGraph, work_graph
 
-from hub_core.model import (
-    Algorithm,
-    Buffer,
-    Collective,
-    CollectiveKind,
-    CustomContract,
-    StepKind,
-    StepTableBuilder,
-)
+from hub_core.testing import CustomSteps
 
 MESSAGES = 5
 
 
 def _exchange() -> WorkGraph:
     """Two ranks send each other five units."""
-    builder = StepTableBuilder(2)
+    steps = CustomSteps(2, MESSAGES)
     for rank in (0, 1):
         for unit in range(MESSAGES):
-            place = {"src_buffer": Buffer.INPUT, "src_offset": unit}
-            builder.add(rank, StepKind.SEND, count=1, peer=1 - rank, **place)
+            steps.send(rank, 1 - rank, unit)
         for unit in range(MESSAGES):
-            place = {"dst_buffer": Buffer.OUTPUT, "dst_offset": unit}
-            builder.add(rank, StepKind.RECV, count=1, peer=1 - rank, **place)
-    sizes = np.full(2, MESSAGES, np.int64)
-    contract = CustomContract(sizes, sizes, np.ones(2, np.bool_))
-    kind = CollectiveKind.CUSTOM
-    collective = Collective(kind, 2, MESSAGES, None, False, True, contract=contract)
-    algorithm = Algorithm(collective, builder.build(), np.zeros(2, np.int64))
-    draft = draft_of(algorithm, with_control=False)
+            steps.receive(rank, 1 - rank, unit)
+    draft = draft_of(steps.algorithm(scratch_units=0), with_control=False)
     nothing = np.zeros(0, np.int64)
     arrangement = arrange(draft, nothing, nothing, (nothing, nothing))
     assert arrangement is not None

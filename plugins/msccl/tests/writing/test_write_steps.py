@@ -22,7 +22,6 @@ from hub_core.model import (
     Collective,
     CollectiveKind,
     Contributions,
-    CustomContract,
     HubError,
     InputError,
     ReduceOp,
@@ -33,6 +32,7 @@ from hub_core.model import (
 )
 from hub_core.plugin_api import Source, WriteResult
 from hub_core.testing import (
+    CustomSteps,
     all_samples,
     direct_all_to_all,
     direct_gather,
@@ -45,18 +45,13 @@ INPUT, OUTPUT, SCRATCH = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
 Place = tuple[Buffer, int]
 
 
-class CustomSteps:
+class PlacedSteps:
     """Steps of a custom collective, eight units a buffer, without stated result."""
 
     def __init__(
         self, num_ranks: int = 2, in_place: bool = False, out_of_place: bool = True
     ) -> None:
-        self.builder = StepTableBuilder(num_ranks)
-        sizes = np.full(num_ranks, 8, np.int64)
-        contract = CustomContract(sizes, sizes, np.ones(num_ranks, np.bool_))
-        self.collective = Collective(
-            CollectiveKind.CUSTOM, num_ranks, 8, None, in_place, out_of_place, contract=contract
-        )
+        self.steps = CustomSteps(num_ranks, 8, in_place=in_place, out_of_place=out_of_place)
 
     def add(
         self,
@@ -70,11 +65,10 @@ class CustomSteps:
         for side, place in (("src", source), ("dst", target)):
             if place:
                 values |= {f"{side}_buffer": place[0], f"{side}_offset": place[1]}
-        return self.builder.add(rank, kind, count=count, **values)  # type: ignore[arg-type]
+        return self.steps.add(rank, kind, count=count, **values)  # type: ignore[arg-type]
 
     def algorithm(self, scratch: int = 8) -> Algorithm:
-        steps = self.builder.build()
-        return Algorithm(self.collective, steps, np.full(steps.num_ranks, scratch, np.int64))
+        return self.steps.algorithm(scratch)
 
 
 def _result(
@@ -109,7 +103,7 @@ def _back(text: str) -> Algorithm:
 
 def _forwarding(reduces: bool, target: Place, is_read_again: bool = False) -> Algorithm:
     """Rank 0 sends to 1, which adds its input perhaps, and sends on to 2."""
-    draft = CustomSteps(3)
+    draft = PlacedSteps(3)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, peer=1)
     kind = StepKind.RECV_REDUCE if reduces else StepKind.RECV
     received = draft.add(1, kind, (INPUT, 0) if reduces else None, target, peer=0)
@@ -153,7 +147,7 @@ def test_slot_of_a_sum_that_is_only_sent_on_is_no_scratch() -> None:
 
 
 def test_send_that_waits_for_a_change_of_what_was_received_stays_apart(loaders: ModuleType) -> None:
-    draft = CustomSteps(3)
+    draft = PlacedSteps(3)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, peer=1)
     received = draft.add(1, StepKind.RECV, None, (OUTPUT, 0), peer=0)
     changed = draft.add(1, StepKind.REDUCE, (INPUT, 1), (OUTPUT, 0), data=[received])
@@ -171,7 +165,7 @@ def test_send_that_waits_for_a_change_of_what_was_received_stays_apart(loaders: 
 def test_sum_in_another_place_is_unfused_for_the_modes_that_are_claimed(
     loaders: ModuleType, in_place: bool, out_of_place: bool, types: str
 ) -> None:
-    draft = CustomSteps(2, in_place, out_of_place)
+    draft = PlacedSteps(2, in_place, out_of_place)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, peer=1)
     draft.add(1, StepKind.RECV_REDUCE, (INPUT, 0), (OUTPUT, 0), peer=0)
     text = _text(draft.algorithm(), "rccl")
@@ -182,7 +176,7 @@ def test_sum_in_another_place_is_unfused_for_the_modes_that_are_claimed(
 
 
 def test_sum_that_overlaps_its_operand_is_unfused_through_a_slot(loaders: ModuleType) -> None:
-    draft = CustomSteps(2)
+    draft = PlacedSteps(2)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, count=2, peer=1)
     draft.add(1, StepKind.RECV_REDUCE, (INPUT, 0), (INPUT, 1), count=2, peer=0)
     text = _text(draft.algorithm(), "rccl")
@@ -193,7 +187,7 @@ def test_sum_that_overlaps_its_operand_is_unfused_through_a_slot(loaders: Module
 
 
 def _reductions(counts: list[int], source: Buffer = INPUT, offset: int = 2) -> Algorithm:
-    draft, last = CustomSteps(1), []
+    draft, last = PlacedSteps(1), []
     last = [draft.add(0, StepKind.COPY, (INPUT, 0), (SCRATCH, 0), count=2)]
     for count in counts:
         last = [
@@ -227,7 +221,7 @@ def test_reductions_are_separated_where_an_operand_overlaps_the_result(
 
 def _gathered_sum(ranks: int, has_lanes: bool = False) -> Algorithm:
     """Every other rank sends a unit to rank 0, which adds them as they come."""
-    draft, last = CustomSteps(ranks), []
+    draft, last = PlacedSteps(ranks), []
     for rank in range(1, ranks):
         lanes = {"lane": rank} if has_lanes else {}
         draft.add(rank, StepKind.SEND, (INPUT, 0), None, peer=0, **lanes)
@@ -264,7 +258,7 @@ def test_reductions_wait_one_by_one_where_a_pass_needs_more_steps_than_there_may
 
 def _staged(is_in_turn: bool) -> Algorithm:
     """Two units reach rank 1 through scratch of their own, one after the other or at once."""
-    draft = CustomSteps(2)
+    draft = PlacedSteps(2)
     last: list[int] = []
     for unit in range(2):
         draft.add(0, StepKind.SEND, (INPUT, unit), None, peer=1, channel=unit)
@@ -289,7 +283,7 @@ def test_scratch_is_used_again_once_it_is_done_with(is_in_turn: bool, units: int
 
 
 def test_several_dependencies_are_nops_before_the_step() -> None:
-    draft = CustomSteps(2)
+    draft = PlacedSteps(2)
     parents = []
     for channel in range(3):
         draft.add(0, StepKind.SEND, (INPUT, channel), None, peer=1, channel=channel)
@@ -438,14 +432,14 @@ def test_timing_only_and_opaque_work_are_refused() -> None:
     unknown = np.full(len(ring.steps), Buffer.UNKNOWN, np.uint8)
     with pytest.raises(InputError, match="do not say which units they touch"):
         write(_with(ring, src_buffer=unknown, dst_buffer=unknown.copy()), WriteOptions())
-    draft = CustomSteps(1)
+    draft = PlacedSteps(1)
     draft.add(0, StepKind.COMPUTE, None, None)
     with pytest.raises(InputError, match="opaque work"):
         write(draft.algorithm(), WriteOptions("msccl"))
 
 
 def test_lonely_message_is_refused_with_its_place() -> None:
-    draft = CustomSteps(2)
+    draft = PlacedSteps(2)
     draft.add(0, StepKind.SEND, (INPUT, 0), None, peer=1)
     with pytest.raises(HubError, match="rank 0, step 0"):
         write(draft.algorithm(), WriteOptions("msccl"))
@@ -510,20 +504,13 @@ def test_size_is_limited_where_connections_would_fill_up(proto: str, limit: str)
 
     Two transfers fit a connection of Simple, so one must take two units.
     """
-    builder = StepTableBuilder(2)
+    steps = CustomSteps(2, 3)
     for rank in range(2):
-        builder.add(rank, StepKind.SEND, peer=1 - rank, src_buffer=INPUT, count=3, lane=0)
-        builder.add(rank, StepKind.RECV, peer=1 - rank, dst_buffer=OUTPUT, count=3, lane=0)
+        steps.send(rank, 1 - rank, count=3, lane=0)
+        steps.receive(rank, 1 - rank, count=3, lane=0)
         # One unit alone keeps the three from being taken as one.
-        builder.add(rank, StepKind.COPY, src_buffer=INPUT, dst_buffer=SCRATCH, count=1, lane=1)
-    sizes = np.full(2, 3, np.int64)
-    contract = CustomContract(sizes, sizes, np.ones(2, np.bool_))
-    algorithm = Algorithm(
-        Collective(CollectiveKind.CUSTOM, 2, 3, contract=contract),
-        builder.build(),
-        np.ones(2, np.int64),
-    )
-    text, result = _result(algorithm, "executor", proto=proto)
+        steps.add(rank, StepKind.COPY, src_buffer=INPUT, dst_buffer=SCRATCH, count=1, lane=1)
+    text, result = _result(steps.algorithm(scratch_units=1), "executor", proto=proto)
     assert _header(text)["maxBytes"] == limit
     assert ("extensions: maxBytes" in {loss.feature for loss in result.losses}) == (
         proto == "Simple"
@@ -554,7 +541,7 @@ def test_what_the_file_cannot_say_is_listed() -> None:
         "extensions",
     }
     expected = Contributions(*(np.zeros(1, np.int64) for _ in range(4)))
-    draft = CustomSteps(1).algorithm()
+    draft = PlacedSteps(1).algorithm()
     contract = draft.collective.contract
     assert contract is not None
     stated = replace(

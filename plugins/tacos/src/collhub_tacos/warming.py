@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collhub_tacos.options import TacosOptions
-from hub_core.plugin_api import CheckReport, CheckRequest, WarmOptions
+from collhub_packing.warming import small_request, warm_check
 
-_BYTES = 4096
+from collhub_tacos.options import TacosOptions
+from hub_core.model import CollectiveKind
+from hub_core.network import Occupancy
+from hub_core.plugin_api import CheckReport, CheckRequest, WarmOptions
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
     """Compile what is not compiled yet where `options.warm` asks for it, else look at nothing."""
-    if not options.warm:
-        return CheckReport(True)
-    # Imports numba, which takes a second.
-    from collhub_packing.compiling.warming import warmed
-
-    return warmed(_run_every_kernel)
+    return warm_check(options, _run_every_kernel)
 
 
 def _run_every_kernel() -> None:
@@ -24,10 +21,6 @@ def _run_every_kernel() -> None:
     from collhub_tacos.search import fastest_candidate
     from collhub_tacos.setting import Setting
     from collhub_tacos.synthesize import synthesize
-    from hub_core import parse_topology
-    from hub_core.model import Collective, CollectiveKind
-    from hub_core.network import Occupancy
-    from hub_core.plugin_api import SynthesisRequest
 
     # Rings, other networks of like links, switches, and trees: each takes other kernels.
     works = (
@@ -38,11 +31,7 @@ def _run_every_kernel() -> None:
     )
     options = TacosOptions()
     for kind, text, occupancy in works:
-        topology = parse_topology(text)
-        npus = tuple(range(topology.num_npus))
-        units = 1 if kind is CollectiveKind.ALL_REDUCE else len(npus)
-        collective = Collective(kind, len(npus), units, in_place=True)
-        request = SynthesisRequest(collective, topology, _BYTES, npus, occupancy)
+        request = small_request(kind, text, occupancy)
         synthesize(request, options)
         # Schedules that do not fit in memory are checked by a kernel of their own.
         fastest_candidate(Setting.of(request, options), request).replay(silent)

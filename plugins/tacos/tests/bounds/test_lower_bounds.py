@@ -13,16 +13,10 @@ from hypothesis import strategies as st
 from tacos_networks import TESTS_OF_THE_RELEASE, mesh, ring_full_switch
 
 from hub_core import Collective, CollectiveKind, InputError, Topology, parse_topology
+from hub_core.model import ROOTED, STANDARD_KINDS
 from hub_core.network import Links, Occupancy
 
 MIB = 1 << 20
-ROOTED = (
-    CollectiveKind.BROADCAST,
-    CollectiveKind.REDUCE,
-    CollectiveKind.GATHER,
-    CollectiveKind.SCATTER,
-)
-KINDS = [kind for kind in CollectiveKind if kind is not CollectiveKind.CUSTOM]
 OPPOSITES = [
     (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER),
     (CollectiveKind.BROADCAST, CollectiveKind.REDUCE),
@@ -224,7 +218,7 @@ def test_opposite_collectives_have_equal_bounds_on_duplex_networks(
     }
 
 
-@given(st.permutations(range(8)), st.sampled_from(KINDS), st.sampled_from(list(Occupancy)))
+@given(st.permutations(range(8)), st.sampled_from(STANDARD_KINDS), st.sampled_from(list(Occupancy)))
 @settings(max_examples=40, deadline=None)
 def test_renumbering_changes_no_bound(
     numbers: list[int], kind: CollectiveKind, occupancy: Occupancy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,23 +11,12 @@ from typing import Any
 import click
 import torch
 import torch.distributed as dist
-from collhub_execution import (
-    SCRIPT_HELP,
-    StartedRun,
-    StartedRunReport,
-    print_findings,
-    run_options,
-    run_options_of,
-    run_rank,
-    script_arguments,
-    script_status,
-)
+from collhub_execution import StartedRun, print_findings, run_script, script_command, script_rank
 
-import hub_core
 from collhub_torch.engine import Array, torch_engine
 from collhub_torch.group import RankPlace, join
 from collhub_torch.options import DEVICES, TorchOptions
-from hub_core.model import Diagnostic, HubError, UsageError
+from hub_core.model import Diagnostic, UsageError
 
 # As torchrun sets them: docs.pytorch.org, torch.distributed.run, "Environment Variables".
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -55,9 +43,7 @@ class TorchChannel:
         array[:] = tensor.cpu().numpy()
 
 
-@click.command(help=SCRIPT_HELP)
-@script_arguments
-@run_options
+@script_command
 @click.option(
     "--device",
     type=click.Choice(DEVICES),
@@ -68,30 +54,24 @@ class TorchChannel:
 def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any) -> None:
     """Run one rank. The exit status is that of `collhub run`."""
     is_first = os.environ.get("RANK", "0") == "0"
-    try:
-        report = _run(algorithm, values, TorchOptions(device, batch))
-    except HubError as error:
-        # All ranks find the same: one says it.
-        if is_first:
-            print_findings(error.diagnostics)
-        sys.exit(error.exit_code)
-    sys.exit(script_status(report, as_json))
+    options = TorchOptions(device, batch)
+    run_script(partial(_run, algorithm, values, options, as_json), is_first=is_first)
 
 
-def _run(name: str, values: dict[str, Any], options: TorchOptions) -> StartedRunReport | None:
-    """What rank 0 reports; None at the others."""
+def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool) -> int:
+    """Run one rank and return its exit status."""
     # Read and checked before the group is joined: an error then needs no farewell.
     place = _place()
-    run = StartedRun.of(hub_core.read(name), run_options_of(values), name, place.num_ranks)
+    run = StartedRun.read(name, values, place.num_ranks)
     torch.set_num_threads(1)
     device = join(options.device, place, "env://")
     channel = TorchChannel(place.rank, place.num_ranks, device)
     engine_of = partial(torch_engine, device=device, is_batched=options.batch)
-    report = run_rank(run, channel, engine_of, _end)
+    status = script_rank(run, channel, engine_of, _end, as_json=as_json)
     # A rank that leaves early may take down what others still receive.
     dist.barrier()
     dist.destroy_process_group()
-    return report
+    return status
 
 
 def _place() -> RankPlace:

@@ -11,12 +11,15 @@ import click
 
 from hub_core.model import ExitCode, UsageError, parse_sizes
 from hub_core.plugin_api import (
+    COLLECTIVE,
     FILE,
     CommandContext,
     Simulator,
     Synthesizer,
     complete_offers,
     json_flag,
+    number_option,
+    offer_option,
 )
 
 if TYPE_CHECKING:
@@ -25,14 +28,9 @@ if TYPE_CHECKING:
     from hub_core import Registry
     from hub_core.network import Topology
 
-_KINDS = (
-    *("all-gather", "reduce-scatter", "all-reduce", "broadcast"),
-    *("reduce", "gather", "scatter", "all-to-all"),
-)
-
 
 @click.command()
-@click.option("--collective", "kind", type=click.Choice(_KINDS), required=True)
+@click.option("--collective", "kind", type=COLLECTIVE, required=True)
 @click.option(
     "--topology",
     "topology_text",
@@ -56,23 +54,9 @@ _KINDS = (
     shell_complete=complete_offers(Synthesizer),
     help="A synthesizer, or an algorithm in a file (repeatable; default: all synthesizers).",
 )
-@click.option(
-    "--root", type=click.IntRange(0), metavar="R", help="Root of a rooted collective (default: 0)."
-)
-@click.option(
-    "--backend",
-    metavar="SIMULATOR",
-    default="analytical",
-    show_default=True,
-    shell_complete=complete_offers(Simulator),
-    help="What times them.",
-)
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Algorithms at once (default: one a core).",
-)
+@number_option("--root", "R", "Root of a rooted collective (default: 0).", least=0)
+@offer_option("--backend", Simulator, "The simulator that times them.", "analytical")
+@number_option("--jobs", "N", "Algorithms at once (default: one a core).")
 @click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing.")
 @click.option("--csv", "csv_out", metavar="FILE", help="Also write all measurements as CSV.")
 @json_flag

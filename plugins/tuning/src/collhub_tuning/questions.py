@@ -34,7 +34,7 @@ class ComparisonQuestion:
     def collective(self) -> Collective:
         """The collective, as synthesizers are asked for it."""
         kind = CollectiveKind(self.kind)
-        units = self.num_npus if kind.traits.is_split else 1
+        units = kind.traits.parts(self.num_npus)
         return Collective(kind, self.num_npus, units, root=self.root, in_place=True)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+import hub_core
 from collhub_execution.data.averages import averaged
 from collhub_execution.data.checked_inputs import background, checked_inputs
 from collhub_execution.data.element_types import Array
@@ -20,7 +21,7 @@ from collhub_execution.levelling.program import LevelledProgram
 from collhub_execution.ranks.engine import RankEngine, RankLog, run_task
 from collhub_execution.ranks.plans import RankPlans, RankTask
 from collhub_execution.rendezvous.positions import positions
-from collhub_execution.running.options import RunOptions
+from collhub_execution.running.options import RunOptions, run_options_of
 from collhub_execution.running.outcome import RunOutcome
 from collhub_execution.running.setup import RunSetup
 from hub_core.model import (
@@ -93,6 +94,11 @@ class StartedRun:
             raise UsageError(message, cure=f"start {wanted}", code="other-ranks")
         setup = RunSetup.of(algorithm, options, name)
         return cls(setup, levelled_program(algorithm, setup.in_place))
+
+    @classmethod
+    def read(cls, name: str, values: Mapping[str, Any], num_ranks: int) -> StartedRun:
+        """Read the algorithm, with what `run_options` gave to a command. Raises `HubError`."""
+        return cls.of(hub_core.read(name), run_options_of(values), name, num_ranks)
 
     @property
     def background(self) -> np.generic:

@@ -25,7 +25,6 @@ from collhub_packing.pipelining.windows import windows_of
 from collhub_packing.trees import SpanningTree
 from hub_core.model import (
     Collective,
-    CollectiveKind,
     InputError,
     Int64Array,
     counted_positions,
@@ -43,14 +42,6 @@ if TYPE_CHECKING:
 _PICOSECONDS = 1e12
 # Between two calls of the kernel, each of about a second at most, Ctrl-C is heard.
 _EVENTS_PER_CALL = 1 << 21
-_SPLIT_BY_RANK = frozenset(
-    {
-        CollectiveKind.ALL_GATHER,
-        CollectiveKind.REDUCE_SCATTER,
-        CollectiveKind.SCATTER,
-        CollectiveKind.GATHER,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,8 +123,7 @@ class Pipelining:
     @property
     def num_shares(self) -> int:
         """Shares into which the collective's data falls: one a rank, or one in all."""
-        is_split = self.collective.kind in _SPLIT_BY_RANK
-        return self.collective.num_ranks if is_split else 1
+        return self.collective.kind.traits.parts(self.collective.num_ranks)
 
     def schedule(self, chunk_counts: Sequence[int]) -> Pipeline:
         """Schedule with `chunk_counts[t]` equal chunks on tree t.

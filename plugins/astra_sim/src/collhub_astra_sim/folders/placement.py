@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from collhub_astra_sim.options import AstraFolderOptions
-from hub_core.model import Algorithm, UsageError, placement_of
+from hub_core.model import Algorithm, UsageError, parse_ranks, placement_of
 from hub_core.network import Topology
 
 _MOST_NPUS = 1 << 20
-_MOST_DIGITS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +65,11 @@ def _members(stated: str | None, num_ranks: int) -> tuple[int, ...]:
     """NPU of every rank by the option `group`, by default NPU r for rank r."""
     if not stated:
         return tuple(range(num_ranks))
-    parts = stated.split(",")
-    if not all(map(_is_npu, parts)):
-        raise UsageError(
-            f"option group: {stated[:80]!r} is not a list of NPUs",
-            cure="write for example 1,3",
-        )
-    members = tuple(map(int, parts))
-    if len(members) != num_ranks:
-        raise UsageError(
-            f"option group: {len(members)} NPUs for {num_ranks} ranks",
-            cure="name one NPU for every rank",
-        )
+    members = parse_ranks(stated, "NPU", num_ranks)
     # Of a list that does not ascend the simulator sorts one copy and not the other.
-    if list(members) != sorted(set(members)):
+    if list(members) != sorted(members):
         raise UsageError(
             "option group: the NPUs do not ascend; ASTRA-sim would mix up ranks and peers",
             cure="sort them: rank i is the i-th",
         )
     return members
-
-
-def _is_npu(text: str) -> bool:
-    # Other digits of Unicode are decimal too, and huge numbers take long to read.
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS

@@ -197,7 +197,6 @@ def _bytes_on_the_way(pipelining: Pipelining) -> float:
 def _smallest_chunk(pipelining: Pipelining, counts: Sequence[int]) -> Fraction:
     """Bytes of the smallest chunk."""
     collective = pipelining.collective
-    is_split = collective.units_per_rank < collective.unit_count
-    shares = collective.num_ranks if is_split else 1
+    shares = collective.kind.traits.parts(collective.num_ranks)
     parts = [stream.part / counts[stream.tree] for stream in pipelining.streams]
     return min(parts) * pipelining.collective_bytes / shares

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_compose.buffers.usage import BufferUsage, contract_of, required_units
-from hub_core.model import BoolArray, Buffer, Collective, Int64Array, MemoryLayout
+from collhub_compose.buffers.usage import BufferUsage, contract_of, required_units, usage_of
+from hub_core.model import Algorithm, BoolArray, Buffer, Collective, Int64Array, MemoryLayout
 
 # In the order of preference: (in place, out of place). Of one mode alone, out of place is what more
 # callers use, and what a sequence with a third part can always be joined to.
@@ -20,6 +20,12 @@ class PlacedPart:
 
     collective: Collective
     usage: BufferUsage
+
+    @classmethod
+    def of(cls, algorithm: Algorithm) -> PlacedPart:
+        """An algorithm on its own ranks. Raises `InputError` where it is too large to compose."""
+        contract = contract_of(algorithm.collective)
+        return cls(algorithm.collective, usage_of(algorithm, contract))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,6 @@ from hub_core.model import (
 Columns = dict[str, Int64Array]
 
 # The buffers of the others hold a part for every rank.
-_WHOLE_VECTORS = (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST)
 
 
 def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algorithm:
@@ -206,8 +205,7 @@ def _collective(trace: Trace, instances: Instances) -> Collective:
         # The longest buffer of any rank: the full buffer of a custom collective is as long.
         units = int(max(contract.input_units.max(), contract.output_units.max(), 1))
     else:
-        parts = 1 if kind in _WHOLE_VECTORS else trace.num_ranks
-        units = parts * trace.chunk_factor * instances.number
+        units = kind.traits.parts(trace.num_ranks) * trace.chunk_factor * instances.number
     return Collective(
         kind,
         trace.num_ranks,

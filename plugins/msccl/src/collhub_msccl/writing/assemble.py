@@ -30,16 +30,6 @@ _CUT_CIRCLE = "its thread blocks, cut to the limit of steps, would wait for each
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramLimits:
-    """Limits of a program: the runtime's, or others that the user asks for."""
-
-    runtime: Runtime
-    max_blocks: int
-    max_steps: int
-    max_channels: int
-
-
-@dataclass(frozen=True, slots=True)
 class Attempt:
     """One way to make thread blocks.
 
@@ -64,9 +54,12 @@ class NoProgramError(Exception):
 def assemble(
     attempt: Attempt,
     memory: Memory,
-    limits: ProgramLimits,
+    limits: Runtime,
 ) -> ThreadBlockProgram:
-    """The program of an attempt. Raises `NoProgramError` where it keeps not all limits."""
+    """The program of an attempt. Raises `NoProgramError` where it keeps not all limits.
+
+    `limits`: of the runtime, or a copy of it with those that the user asks for.
+    """
     return _Assembly(attempt, memory, limits).program()
 
 
@@ -81,7 +74,7 @@ class _Assembly:
         self,
         attempt: Attempt,
         memory: Memory,
-        limits: ProgramLimits,
+        limits: Runtime,
     ) -> None:
         self._draft = attempt.draft
         self._may_cut = attempt.may_cut
@@ -169,7 +162,7 @@ class _Assembly:
 
     def _emitted(self, blocks: Blocks) -> ThreadBlockProgram:
         """The program, which keeps all limits but perhaps that of steps in a thread block."""
-        has_fused_steps = self._limits.runtime.has_fused_steps
+        has_fused_steps = self._limits.has_fused_steps
         program = emit(self._draft, blocks, self._arrangement, self._memory, has_fused_steps)
         reason = _excess(program, self._limits)
         if reason:
@@ -196,7 +189,7 @@ class _Assembly:
 def _wanted_blocks(
     steps: int,
     local_share: float,
-    limits: ProgramLimits,
+    limits: Runtime,
 ) -> tuple[int, int]:
     """Thread blocks that a lane of so many steps needs for its messages and its local steps."""
     # Cutting adds waits at the borders, and with them nops.
@@ -238,7 +231,7 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
     return True
 
 
-def _excess_of_steps(length: Int64Array, limits: ProgramLimits) -> str:
+def _excess_of_steps(length: Int64Array, limits: Runtime) -> str:
     """The limit of steps, if a thread block exceeds it, else empty. `length`: int64 per block."""
     longest = int(length.max(initial=0))
     if longest <= limits.max_steps:
@@ -247,7 +240,7 @@ def _excess_of_steps(length: Int64Array, limits: ProgramLimits) -> str:
     return f"a thread block has {longest} steps, more than {limit}"
 
 
-def _excess(program: ThreadBlockProgram, limits: ProgramLimits) -> str:
+def _excess(program: ThreadBlockProgram, limits: Runtime) -> str:
     """The first other limit that the program exceeds, else empty."""
     per_rank = np.diff(program.block_indptr)
     steps = np.bincount(program.block_rank[program.block], minlength=program.num_ranks)

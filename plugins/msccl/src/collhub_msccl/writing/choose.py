@@ -16,9 +16,9 @@ import numpy as np
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.lowering import lower
 from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
-from collhub_msccl.runtimes.known_runtimes import FIFO_CAPACITY, MOST_COUNT
+from collhub_msccl.runtimes.known_runtimes import FIFO_CAPACITY, MOST_COUNT, Runtime
 from collhub_msccl.thread_block_program import ThreadBlockProgram
-from collhub_msccl.writing.assemble import Attempt, NoProgramError, ProgramLimits, assemble
+from collhub_msccl.writing.assemble import Attempt, NoProgramError, assemble
 from collhub_msccl.writing.block_time import BlockFigures, block_figures
 from collhub_msccl.writing.draft import StepDraft, cut_counts, draft_of
 from collhub_msccl.writing.emission import Memory
@@ -71,7 +71,7 @@ class WritingTask:
     collective: Collective
     protocol: str
     memory: Memory
-    limits: ProgramLimits
+    limits: Runtime
     channels: int | None
 
 
@@ -132,7 +132,7 @@ class _Chooser:
     def error(self) -> InputError:
         """Why there is no program."""
         task = self._task
-        title = task.limits.runtime.title
+        title = task.limits.title
         place = Location(task.algorithm.provenance.source_name or None)
         if not self._is_deadlock:
             message = f"cannot be written for {title}: {self._reason}"
@@ -160,7 +160,7 @@ def _stated_blocks(steps: StepTable) -> int:
 
 def _ways_to_fuse(task: WritingTask) -> tuple[bool, ...]:
     """With fused steps first: one receives only when it can send, which can close a circle."""
-    return (True, False) if task.limits.runtime.has_fused_steps else (False,)
+    return (True, False) if task.limits.has_fused_steps else (False,)
 
 
 def _faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
@@ -192,7 +192,7 @@ def _spread(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Atte
     channels = limits.max_channels if task.channels is None else task.channels
     blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
     is_free = task.channels is not None
-    ways = tuple(Fusing) if limits.runtime.has_fused_steps else (Fusing.NONE,)
+    ways = tuple(Fusing) if limits.has_fused_steps else (Fusing.NONE,)
     for fusing in ways:
         found = spread(draft, PlacementLimits(blocks, channels, is_free), fusing, capacity)
         if found is not None:

@@ -13,7 +13,6 @@ from collhub_msccl.runtimes.known_runtimes import (
     MOST_OFFSET,
     Runtime,
 )
-from collhub_msccl.writing.assemble import ProgramLimits
 from collhub_msccl.writing.choose import WritingTask, choose_program
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, largest_size, target_of
@@ -118,11 +117,10 @@ def _task(
 ) -> WritingTask:
     """What is to be written, within the runtime's limits or those that the user asks for."""
     runtime = target.runtime
-    limits = ProgramLimits(
+    limits = replace(
         runtime,
-        runtime.max_blocks,
-        options.max_steps or runtime.max_steps,
-        options.max_channels or runtime.max_channels,
+        max_steps=options.max_steps or runtime.max_steps,
+        max_channels=options.max_channels or runtime.max_channels,
     )
     return WritingTask(
         algorithm,

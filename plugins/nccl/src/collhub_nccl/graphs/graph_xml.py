@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 
 from collhub_nccl.graphs.rings import Ring, rings_of
 from collhub_nccl.options import NcclRingOptions
-from hub_core.model import Algorithm, InputError, Loss, ReduceOp, UsageError
+from hub_core.model import Algorithm, InputError, Loss, ReduceOp, UsageError, parse_ranks
 from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.verification import verify
 
@@ -78,25 +78,7 @@ def _devices(stated: str | None, num_ranks: int) -> tuple[int, ...]:
         )
     if stated is None:
         return tuple(range(num_ranks))
-    parts = stated.split(",")
-    if not all(map(_is_device_number, parts)):
-        raise UsageError(
-            f"option gpus: {stated[:80]!r} is not a list of device numbers",
-            cure="write for example 0,2,1,3",
-        )
-    devices = tuple(map(int, parts))
-    if len(set(devices)) != num_ranks or len(devices) != num_ranks:
-        raise UsageError(
-            f"option gpus: {len(set(devices))} different devices for {num_ranks} ranks",
-            cure="name one for each rank",
-        )
-    return devices
-
-
-def _is_device_number(text: str) -> bool:
-    """Whether a text is a small whole number."""
-    # Other digits of Unicode are decimal too, and huge numbers take long to read.
-    return text.isascii() and text.isdecimal() and len(text) <= 4
+    return parse_ranks(stated, "device", num_ranks)
 
 
 def _document(rings: Sequence[Ring], devices: Sequence[int], options: NcclRingOptions) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from collhub_execution import LevelledProgram, bus_bandwidth
@@ -100,7 +100,7 @@ class Tables:
         if kind is CollectiveKind.CUSTOM:
             # Only its blocks are known to be alike.
             return self.program.unit_count
-        return self.program.num_ranks if kind.traits.is_split else 1
+        return kind.traits.parts(self.program.num_ranks)
 
 
 def tables_of(algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1) -> Tables:
@@ -279,22 +279,13 @@ def schedule_json(tables: Tables) -> str:
         "in_place": program.in_place,
         "is_reducing": collective.kind in REDUCING,
         "reduce_op": str(collective.reduce_op),
-        "memory": [_memory_json(memory) for memory in _memories(tables)],
+        "memory": [asdict(memory) for memory in _memories(tables)],
         "record_fields": list(_RECORD_FIELDS),
         "records": _by_rank(tables.records, program.rank_indptr),
         "promise_fields": list(_PROMISE_FIELDS),
         "promises": _by_rank(tables.promises, tables.promise_indptr),
     }
     return json.dumps(document, separators=(",", ":")) + "\n"
-
-
-def _memory_json(memory: _RankMemory) -> dict[str, object]:
-    return {
-        "begin": memory.begin,
-        "size": memory.size,
-        "total": memory.total,
-        "is_defined": memory.is_defined,
-    }
 
 
 def _by_rank(rows: Int64Array, indptr: Int64Array) -> list[list[list[int]]]:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from hub_core.cli.gate import VerifyPolicy, admit
 from hub_core.model import Algorithm, Diagnostic, InputError, Severity
-from hub_core.pipeline.gate import VerifyPolicy, admit
 from hub_core.testing import ring_all_reduce
 
 

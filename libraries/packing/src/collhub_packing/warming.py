@@ -1,0 +1,36 @@
+"""Compile the kernels of a synthesizer beforehand; numba is imported only where that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hub_core import parse_topology
+from hub_core.model import Collective, CollectiveKind
+from hub_core.network import Occupancy
+from hub_core.plugin_api import CheckReport, SynthesisRequest, WarmOptions
+
+__all__ = ["small_request", "warm_check"]
+
+# Data of several chunks, made in no time.
+_BYTES = 4096
+
+
+def warm_check(options: WarmOptions, run_every_kernel: Callable[[], None]) -> CheckReport:
+    """Compile what is not compiled yet where `options.warm` asks for it, else look at nothing."""
+    if not options.warm:
+        return CheckReport(True)
+    # Imports numba, which takes a second.
+    from collhub_packing.compiling.warming import warmed
+
+    return warmed(run_every_kernel)
+
+
+def small_request(
+    kind: CollectiveKind, topology_text: str, occupancy: Occupancy = Occupancy.SERIALIZATION
+) -> SynthesisRequest:
+    """A request for a few KiB among all NPUs of a topology; the root is NPU 0."""
+    topology = parse_topology(topology_text)
+    npus = tuple(range(topology.num_npus))
+    units, root = kind.traits.parts(len(npus)), 0 if kind.traits.is_rooted else None
+    collective = Collective(kind, len(npus), units, root=root, in_place=True)
+    return SynthesisRequest(collective, topology, _BYTES, npus, occupancy)
