@@ -53,6 +53,13 @@ from hub_core.plugin_api.options import (
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.references import Reference, resolve
 from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
+from hub_core.plugin_api.selection_writer import (
+    SelectedCollective,
+    SelectedWindow,
+    Selection,
+    SelectionWriter,
+    ServedCalls,
+)
 from hub_core.plugin_api.simulator import (
     LinkLoad,
     LocalWorkOptions,
@@ -73,7 +80,8 @@ __all__ = [
     "ExecutionRequest", "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter",
     "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
     "OpenedInput", "Option", "OptionType", "OptionValue", "OutputRequest", "OutputTarget",
-    "PassReport", "Reference", "ReportRequest", "ReportWriter", "Shown", "SimulationRequest",
+    "PassReport", "Reference", "ReportRequest", "ReportWriter", "SelectedCollective",
+    "SelectedWindow", "Selection", "SelectionWriter", "ServedCalls", "Shown", "SimulationRequest",
     "SimulationResult", "Simulator", "Source", "SourcePart", "Subject", "SynthesisRequest",
     "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader", "TopologyWriter",
     "WarmOptions", "WriteResult", "WrittenFiles", "assign", "check_stdout", "complete_offers",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         staged_all_to_all,
         weighted_broadcast,
     )
+    from hub_core.testing.selection_samples import sample_selection, selected
     from hub_core.testing.strategies import (
         algorithms,
         collectives,
@@ -47,8 +48,9 @@ __all__ = [
     "all_samples", "binomial_broadcast", "binomial_reduce", "check_plugin", "check_routes",
     "check_rule", "check_subset", "collectives", "direct_all_to_all", "direct_gather",
     "direct_scatter", "flooding_exchange", "halving_doubling_all_reduce", "json_values",
-    "promise_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "shift_to_next",
-    "some_npus", "staged_all_to_all", "step_tables", "weighted_broadcast",
+    "promise_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "sample_selection",
+    "selected", "shift_to_next", "some_npus", "staged_all_to_all", "step_tables",
+    "weighted_broadcast",
 ]  # fmt: skip
 
 _HOMES = {
@@ -62,6 +64,7 @@ _HOMES = {
         "ring_all_gather ring_all_reduce ring_reduce_scatter shift_to_next staged_all_to_all "
         "weighted_broadcast"
     ),
+    "hub_core.testing.selection_samples": "sample_selection selected",
     "hub_core.testing.strategies": "algorithms collectives json_values some_npus step_tables",
 }
 
