@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hub_core.model import UsageError
-from hub_core.pipeline.artifacts import Content, destination, name_defect
+from hub_core.pipeline.artifacts import Content, Destination, destination, name_defect
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.outputs import Written
 from hub_core.plugin_api import (
@@ -49,12 +48,17 @@ class SelectionFolders:
             raise misfit(writer, f"reads {type(found).__name__}, expected a list of ServedCalls")
         return found
 
+    def admit(self, folder: str, *, force: bool) -> None:
+        """Raise `UsageError` for a folder that `put` would refuse, before any work is done."""
+        _place(folder, force)
+
     def put(self, folder: str, files: Iterable[Artifact], *, force: bool) -> Written:
         """Write all files or none; `force` for a folder that is not empty."""
-        if folder == "-":
-            raise UsageError("a folder cannot go to standard output", cure="name a path")
-        layout = Format("folder", "", (), layout=Layout.FOLDER)
-        return Written(destination(folder, layout, force=force).put(_contents(files)), ())
+        return Written(_place(folder, force).put(_contents(files)), ())
+
+
+def _place(folder: str, force: bool) -> Destination:
+    return destination(folder, Format("tuned", "", (), layout=Layout.FOLDER), force=force)
 
 
 def _contents(files: Iterable[Artifact]) -> Iterator[Content]:
