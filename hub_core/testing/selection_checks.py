@@ -50,12 +50,13 @@ def _coverage(
     selected: SelectedCollective, served: Sequence[ServedCalls], *, has_losses: bool
 ) -> Iterator[str]:
     kind = selected.collective.kind
+    modes = [mode for mode in ("in_place", "out_of_place") if getattr(selected.collective, mode)]
     for window in selected.windows(None):
         ends = {window.min_bytes, *window.sizes}
         if window.max_bytes is not None:
             ends.add(window.max_bytes)
         for size in sorted(ends):
-            for mode in ("in_place", "out_of_place"):
+            for mode in modes:
                 takers = [one for one in served if getattr(one, mode) and _takes(one, kind, size)]
                 place = f"{kind}, {mode.replace('_', ' ')}, {size} bytes"
                 if len(takers) > 1:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
-from hub_core.model.kinds import CollectiveKind
 from hub_core.plugin_api.selection_writer import SelectedCollective, SelectedWindow, Selection
 from hub_core.testing.samples import halving_doubling_all_reduce, ring_all_gather, ring_all_reduce
 
@@ -14,7 +13,7 @@ _SIZES = (1 << 10, 1 << 14, 1 << 20)
 
 
 def sample_selection(num_ranks: int = 4, num_nodes: int = 1) -> Selection:
-    """Two algorithms of all-reduce, the better one by size, and one of all-gather.
+    """Two algorithms of all-reduce in place, the better one by size, and one of all-gather.
 
     `num_ranks`: a power of two.
     """
@@ -24,13 +23,13 @@ def sample_selection(num_ranks: int = 4, num_nodes: int = 1) -> Selection:
     }
     gather = ring_all_gather(num_ranks)
     reduced = selected(
-        _in_both_modes(CollectiveKind.ALL_REDUCE, num_ranks),
+        samples["ring"].collective,
         _SIZES,
         {"halving-doubling": (10, 20, 900), "ring": (20, 21, 300)},
         lambda name, size: samples[name],
     )
     gathered = selected(
-        _in_both_modes(CollectiveKind.ALL_GATHER, num_ranks),
+        gather.collective,
         _SIZES,
         {"ring": (20, 21, 300)},
         lambda name, size: gather,
@@ -72,7 +71,3 @@ def selected(
 
 def _range(sizes: Sequence[int], known: Sequence[str]) -> range:
     return range(len(sizes) if known else 0)
-
-
-def _in_both_modes(kind: CollectiveKind, num_ranks: int) -> Collective:
-    return Collective(kind, num_ranks, num_ranks, in_place=True)

@@ -495,7 +495,7 @@ def test_plugins_of_this_repository_conform(name: str) -> None:
         ("[(A, 0, 99), (G, 0, None)]", "all-reduce, in place, 1024 bytes: not served"),
         (
             "[(A, 0, None), (A, 9999, None), (G, 0, None)]",
-            "out of place, 16384 bytes: served twice",
+            "all-reduce, in place, 16384 bytes: served twice",
         ),
     ],
 )

@@ -7,7 +7,7 @@ as the hub does. `MSCCL_ALGO_DIR`, and `src/misc/msccl/msccl_lifecycle.cc` of RO
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from collhub_msccl.options import SelectionOptions, WriteOptions
@@ -17,6 +17,7 @@ from collhub_msccl.writing.write_xml import write as write_xml
 from hub_core.model import CollectiveKind, HubError, Loss, UsageError, format_bytes
 from hub_core.plugin_api import (
     Artifact,
+    LoadableCall,
     SelectedCollective,
     SelectedWindow,
     Selection,
@@ -24,7 +25,6 @@ from hub_core.plugin_api import (
     WriteResult,
 )
 
-# microsoft/msccl reads a missing or zero upper end in ways of its own.
 _NO_LIMIT = 1 << 62
 # Of float32, the type of most gradients.
 _ELEMENT_BYTES = 4
@@ -138,20 +138,36 @@ def _file(
     """A program for a window, from a size on, that the runtime takes. Raises `HubError`."""
     first, mode = place
     algorithm = selected.made(name, _size_of_steps(window))
+    is_open = window.max_bytes is None and folder.runtime.has_both_modes
+    # Elsewhere a missing upper end is a default, and 0 is no size at all.
+    last = None if is_open else window.max_bytes or _NO_LIMIT
     options = WriteOptions(
         runtime=folder.runtime.name,
         name=name,
         proto=folder.protocol,
         mode=mode,
         min_bytes=first,
-        max_bytes=_NO_LIMIT if window.max_bytes is None else window.max_bytes,
+        max_bytes=last,
     )
     (artifact,) = write_xml(algorithm, options).artifacts
     content = artifact.content()
     _check_multiples(algorithm.collective.unit_count, name, window)
     calls = judged(Source.of_bytes(f"{name}.xml", content), folder.runtime)
+    _check_modes(calls, selected, name, mode)
     largest = min(_NO_LIMIT if one.max_bytes is None else one.max_bytes for one in calls)
     return _File(content, None if largest >= _NO_LIMIT else largest)
+
+
+def _check_modes(
+    calls: Sequence[LoadableCall], selected: SelectedCollective, name: str, mode: str | None
+) -> None:
+    """Raise `UsageError` for a file that does not serve all calls that it is for."""
+    served = {_MODES[0] if call.in_place else _MODES[1] for call in calls}
+    claims = (selected.collective.in_place, selected.collective.out_of_place)
+    wanted = {one for one, is_wanted in zip(_MODES, claims, strict=True) if is_wanted}
+    missing = sorted(({mode} if mode else wanted) - served)
+    if missing:
+        raise UsageError(f"{name} does not claim to be usable {missing[0].replace('-', ' ')}")
 
 
 def _check_multiples(chunks: int, name: str, window: SelectedWindow) -> None:

@@ -1,0 +1,146 @@
+"""Folders of programs: a file a window, each one that its runtime takes for all of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from collhub_msccl.options import SelectionOptions
+from collhub_msccl.selecting.load_calls import read
+from collhub_msccl.selecting.write_folder import write
+
+from hub_core.model import Algorithm, Collective, CollectiveKind, Diagnostic
+from hub_core.plugin_api import Selection, ServedCalls, Source, SourcePart
+from hub_core.testing import (
+    binomial_broadcast,
+    direct_all_to_all,
+    ring_all_reduce,
+    sample_selection,
+    selected,
+)
+
+
+def _written(selection: Selection, runtime: str = "executor") -> tuple[dict[str, bytes], list[str]]:
+    result = write(selection, SelectionOptions(runtime=runtime))
+    files = {artifact.name: artifact.content() for artifact in result.artifacts}
+    return files, [str(loss) for loss in result.losses]
+
+
+def _read(files: Mapping[str, bytes]) -> tuple[list[ServedCalls], list[str]]:
+    found: list[Diagnostic] = []
+    parts = [SourcePart(name, lambda content=content: content) for name, content in files.items()]
+    served = read(Source("msccl", tuple(parts), found.append))
+    return list(served), list(map(str, found))
+
+
+def _one(algorithm: Algorithm, name: str = "one", size: int = 1 << 20) -> Selection:
+    found = selected(algorithm.collective, (size,), {name: (1,)}, lambda name, size: algorithm)
+    return Selection("t", algorithm.num_ranks, 1, (found,))
+
+
+@pytest.mark.parametrize("runtime", ["executor", "rccl"])
+def test_every_window_is_a_file_that_the_runtime_takes(runtime: str) -> None:
+    files, losses = _written(sample_selection(), runtime)
+    assert losses == []
+    assert sorted(files) == [
+        f"{runtime}/all-gather-0-inf.xml",
+        f"{runtime}/all-reduce-0-1048575-in-place.xml",
+        f"{runtime}/all-reduce-1048576-inf-in-place.xml",
+    ]
+    served, found = _read(files)
+    assert found == []
+    rows = [(str(s.kind), s.min_bytes, s.max_bytes, s.in_place, s.out_of_place) for s in served]
+    assert sorted(rows) == [
+        ("all-gather", 0, None, True, True),
+        ("all-reduce", 0, 1048575, True, False),
+        ("all-reduce", 1048576, None, True, False),
+    ]
+
+
+def test_no_upper_end_is_0_in_the_file() -> None:
+    files, _ = _written(sample_selection())
+    header = files["executor/all-reduce-1048576-inf-in-place.xml"].decode().splitlines()[0]
+    assert 'minBytes="1048576"' in header
+    assert 'maxBytes="0"' in header
+
+
+def test_one_mode_a_file_for_the_runtime_that_takes_one() -> None:
+    files, losses = _written(sample_selection(), "msccl")
+    assert losses == []
+    assert "msccl/all-gather-0-inf-in-place.xml" in files
+    assert "msccl/all-gather-0-inf-out-of-place.xml" in files
+    served, found = _read(files)
+    assert found == []
+    assert {(s.in_place, s.out_of_place) for s in served} == {(True, False), (False, True)}
+    # Its upper end is the first size that is not served, which is none of the model's.
+    assert {s.max_bytes for s in served if s.kind is CollectiveKind.ALL_REDUCE} == {1048575, None}
+
+
+def test_rooted_collectives_are_left_to_the_runtime() -> None:
+    files, losses = _written(_one(binomial_broadcast(4)))
+    assert files == {}
+    assert "a file would be used for calls of every root" in losses[0]
+
+
+def test_a_window_goes_to_the_next_best_where_the_best_cannot_be_written() -> None:
+    ring = ring_all_reduce(4)
+    steps = {
+        "wrong": replace(
+            ring, collective=replace(ring.collective, in_place=False, out_of_place=True)
+        ),
+        "ok": ring,
+    }
+    collective = Collective(CollectiveKind.ALL_REDUCE, 4, 4, in_place=True, out_of_place=False)
+    times = {"wrong": (1,), "ok": (2,)}
+    found = selected(collective, (1 << 20,), times, lambda name, size: steps[name])
+    files, losses = _written(Selection("t", 4, 1, (found,)))
+    assert list(files) == ["executor/all-reduce-0-inf-in-place.xml"]
+    assert losses == [
+        "algorithm (all-reduce, from 0 B): no wrong: option mode: the algorithm does not claim"
+        " to be usable in place"
+    ]
+
+
+def test_a_file_that_serves_no_measured_size_is_not_written() -> None:
+    files, losses = _written(_one(ring_all_reduce(6), size=1 << 20))
+    assert files == {}
+    assert "serves multiples of 6 elements" in losses[0]
+    assert "left to the runtime" in losses[1]
+
+
+def test_calls_in_place_that_the_runtime_refuses_get_no_file() -> None:
+    files, _ = _written(_one(direct_all_to_all(4)), "msccl")
+    assert list(files) == ["msccl/all-to-all-0-inf-out-of-place.xml"]
+
+
+def test_elements_that_chunks_do_not_divide_are_told() -> None:
+    served, _ = _read(_written(_one(ring_all_reduce(4)))[0])
+    assert served[0].element_multiple == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('maxBytes="0"', "", "has no attribute 'maxBytes'"),
+        ('coll="allreduce"', 'coll="alreduce"', "knows no coll='alreduce'"),
+        ('type="s"', 'type="nop"', ""),
+        ("</algo>", "", ""),
+    ],
+)
+def test_a_damaged_file_serves_nothing(old: str, new: str, reason: str) -> None:
+    files, _ = _written(_one(ring_all_reduce(4)))
+    name, content = next(iter(files.items()))
+    damaged = re.sub(old.encode(), new.encode(), content, count=1)
+    served, found = _read({name: damaged})
+    assert served == []
+    assert found
+    assert reason in found[0]
+    assert found[0].startswith(name)
+
+
+def test_a_file_outside_the_folder_of_a_runtime_is_said() -> None:
+    served, found = _read({"all.xml": b"<algo/>"})
+    assert served == []
+    assert found == ["all.xml: lies in no folder of a runtime (msccl, executor, rccl)"]
