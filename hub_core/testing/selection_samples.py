@@ -57,7 +57,10 @@ def selected(
 
     def windows(names: Collection[str] | None) -> tuple[SelectedWindow, ...]:
         known = [name for name in times_ns if names is None or name in names]
-        winners = [min(known, key=lambda name: times_ns[name][at]) for at in _range(sizes, known)]
+        if not known:
+            return ()
+        places = range(len(sizes))
+        winners = [min(known, key=lambda name: times_ns[name][at]) for at in places]
         firsts = [at for at in range(len(winners)) if not at or winners[at] != winners[at - 1]]
         found = []
         for first, behind in zip(firsts, [*firsts[1:], len(winners)], strict=True):
@@ -67,7 +70,3 @@ def selected(
         return tuple(found)
 
     return SelectedCollective(collective, windows, slowdowns, made)
-
-
-def _range(sizes: Sequence[int], known: Sequence[str]) -> range:
-    return range(len(sizes) if known else 0)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from collhub_nccl.options import TunerOptions
 from collhub_nccl.tuner.tuner_names import COLLECTIVES, FILE, LARGEST, own_algorithms
-from hub_core.model import Loss, format_bytes
+from hub_core.model import CollectiveKind, Loss, format_bytes
 from hub_core.plugin_api import (
     Artifact,
     SelectedCollective,
@@ -30,8 +30,14 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
     place = f"{selection.num_nodes} nodes, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {selection.topology}, {place}"[:200]]
     losses: list[Loss] = []
+    seen: set[CollectiveKind] = set()
     for selected in selection.collectives:
         kind = selected.collective.kind
+        if kind in seen:
+            reason = "calls in and out of place are served alike, by what was selected in place"
+            losses.append(Loss("out_of_place", str(kind), reason))
+            continue
+        seen.add(kind)
         own = own_algorithms(kind, selection.num_ranks, selection.num_nodes)
         windows = selected.windows(own) if own else ()
         if not windows:
