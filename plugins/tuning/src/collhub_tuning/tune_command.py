@@ -161,7 +161,8 @@ def _tune(context: CommandContext, asked: dict[str, Any], as_json: bool) -> int:
     for line in report.tuning_notes(outcome):
         context.say(line)
     if paths:
-        context.say(f"wrote {asked['out']}: {len(paths)} files")
+        page = Path(asked["out"]) / report.PAGE_FILE
+        context.say(f"wrote {asked['out']}: {len(paths)} files; {page} says how they are loaded")
     return ExitCode.DONE if outcome.has_windows else ExitCode.INVALID
 
 

@@ -66,7 +66,6 @@ def tuning_notes(outcome: TuningOutcome) -> list[str]:
             lines.append(f"{tuned.label}: {', '.join(left_out)} left out; --json says why")
     for written in outcome.formats:
         lines += [f"{written.name} loses: {loss}" for loss in written.result.losses]
-        lines += [f"{written.name}: {note}" for note in written.result.notes]
     return lines
 
 

@@ -33,6 +33,8 @@ _USE = (
     "set OMPI_MCA_coll_tuned_use_dynamic_rules=1 and OMPI_MCA_coll_tuned_dynamic_rules_filename"
     " to {}; only coll/tuned obeys, not han or ucc"
 )
+# Segments of whole elements of any type.
+_SEGMENT_MULTIPLE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def _segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
         return 0
     size = window.sizes[len(window.sizes) // 2]
     chunks = selected.made(window.algorithm, size).collective.unit_count
-    return -(-size // chunks) if chunks > 1 else 0
+    whole = -(-size // (chunks * _SEGMENT_MULTIPLE)) * _SEGMENT_MULTIPLE
+    return whole if chunks > 1 else 0
 
 
 def _classic(rules: _Rules, selection: Selection) -> str:

@@ -27,7 +27,8 @@ _NAME_OF = {kind: name for name, kind in COLLECTIVES.items()}
 
 def write(selection: Selection, options: TunerOptions) -> WriteResult:
     """One file. What NCCL does not have goes to the best of what it has, and that is a loss."""
-    place = f"{selection.num_nodes} nodes, {selection.num_ranks} ranks"
+    nodes = "1 node" if selection.num_nodes == 1 else f"{selection.num_nodes} nodes"
+    place = f"{nodes}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {selection.topology}, {place}"[:200]]
     losses: list[Loss] = []
     seen: set[CollectiveKind] = set()
