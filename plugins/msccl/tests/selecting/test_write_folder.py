@@ -16,6 +16,7 @@ from hub_core.plugin_api import Selection, ServedCalls, Source, SourcePart
 from hub_core.testing import (
     binomial_broadcast,
     direct_all_to_all,
+    ring_all_gather,
     ring_all_reduce,
     sample_selection,
     selected,
@@ -98,7 +99,7 @@ def test_a_window_goes_to_the_next_best_where_the_best_cannot_be_written() -> No
     files, losses = _written(Selection("t", 4, 1, (found,)))
     assert list(files) == ["executor/all-reduce-0-inf-in-place.xml"]
     assert losses == [
-        "algorithm (all-reduce, from 0 B): no wrong: option mode: the algorithm does not claim"
+        "algorithm (all-reduce, from 0 B): not wrong: option mode: the algorithm does not claim"
         " to be usable in place"
     ]
 
@@ -106,8 +107,14 @@ def test_a_window_goes_to_the_next_best_where_the_best_cannot_be_written() -> No
 def test_a_file_that_serves_no_measured_size_is_not_written() -> None:
     files, losses = _written(_one(ring_all_reduce(6), size=1 << 20))
     assert files == {}
-    assert "serves multiples of 6 elements" in losses[0]
+    assert "not one: only multiples of 6 elements would be served" in losses[0]
     assert "left to the runtime" in losses[1]
+
+
+def test_parts_of_all_ranks_are_of_whole_elements() -> None:
+    # 1 MiB is no multiple of 6 elements, but no all-gather of 6 ranks has such a buffer.
+    files, losses = _written(_one(ring_all_gather(6), size=1 << 20))
+    assert (len(files), losses) == (1, [])
 
 
 def test_calls_in_place_that_the_runtime_refuses_get_no_file() -> None:

@@ -40,6 +40,7 @@ class StatedFormat:
     files: tuple[str, ...]
     served: tuple[ServedCalls, ...]
     sizes: tuple[int, ...]
+    num_ranks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ def _formats_of(document: object) -> list[StatedFormat]:
             tuple(_plain_name(name) for name in one["files"]),
             tuple(served_of_object(served) for served in one["served"]),
             tuple(int(size) for size in document["sizes"]),
+            int(document["num_ranks"]),
         )
         for one in document["formats"]
     ]
@@ -184,11 +186,13 @@ def _checked(context: CommandContext, folder: Path, stated: StatedFormat) -> Che
 def _kept_by_runtime(stated: StatedFormat, served: Sequence[ServedCalls]) -> Iterator[Diagnostic]:
     """Measured sizes that files serve not, since their chunks do not divide them."""
     for one in served:
+        # Buffers of parts for all ranks have as many elements in each.
+        part = stated.num_ranks * _ELEMENT_BYTES if one.kind.traits.is_split else 1
         kept = [
             format_bytes(size)
             for size in stated.sizes
             if one.min_bytes <= size <= (size if one.max_bytes is None else one.max_bytes)
-            and size % (one.element_multiple * _ELEMENT_BYTES)
+            and (size - size % part) % (one.element_multiple * _ELEMENT_BYTES)
         ]
         if kept:
             what = f"{one.kind}, {', '.join(kept)} of float32: {RUNTIME}, as {one.by} is for"

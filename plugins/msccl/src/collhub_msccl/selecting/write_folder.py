@@ -14,7 +14,7 @@ from collhub_msccl.options import SelectionOptions, WriteOptions
 from collhub_msccl.runtimes.known_runtimes import RUNTIMES, Runtime
 from collhub_msccl.selecting.load_calls import judged
 from collhub_msccl.writing.write_xml import write as write_xml
-from hub_core.model import CollectiveKind, HubError, Loss, UsageError, format_bytes
+from hub_core.model import Collective, CollectiveKind, HubError, Loss, UsageError, format_bytes
 from hub_core.plugin_api import (
     Artifact,
     LoadableCall,
@@ -99,6 +99,7 @@ def _add_window(
     """Files for all sizes of a window, by the best algorithms that can be written."""
     kind = str(selected.collective.kind)
     first: int | None = window.min_bytes
+    refused: dict[tuple[str, str], list[str]] = {}
     for name in _candidates(selected, window):
         assert first is not None
         try:
@@ -106,7 +107,7 @@ def _add_window(
         except HubError as error:
             reason = error.diagnostics[0].message
             where = f"{kind}, {_sizes(first, window.max_bytes)}"
-            folder.losses.append(Loss("algorithm", where, f"no {name}: {reason}"))
+            refused.setdefault((where, reason), []).append(name)
             continue
         _keep(folder, selected, (first, made.largest, name, mode), made.content)
         folder.notes.append(
@@ -116,10 +117,13 @@ def _add_window(
         is_whole = made.largest is None or made.largest == window.max_bytes
         first = None if is_whole or made.largest is None else made.largest + 1
         if first is None:
-            return
-    assert first is not None
-    where = f"{kind}, {_sizes(first, window.max_bytes)}"
-    folder.losses.append(Loss("algorithm", where, "left to the runtime: nothing can be written"))
+            break
+    for (where, reason), names in refused.items():
+        folder.losses.append(Loss("algorithm", where, f"not {', '.join(names)}: {reason}"))
+    if first is not None:
+        where = f"{kind}, {_sizes(first, window.max_bytes)}"
+        reason = "left to the runtime: nothing can be written"
+        folder.losses.append(Loss("algorithm", where, reason))
 
 
 def _candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
@@ -151,15 +155,15 @@ def _file(
     )
     (artifact,) = write_xml(algorithm, options).artifacts
     content = artifact.content()
-    _check_multiples(algorithm.collective.unit_count, name, window)
+    _check_multiples(algorithm.collective, window)
     calls = judged(Source.of_bytes(f"{name}.xml", content), folder.runtime)
-    _check_modes(calls, selected, name, mode)
+    _check_modes(calls, selected, mode)
     largest = min(_NO_LIMIT if one.max_bytes is None else one.max_bytes for one in calls)
     return _File(content, None if largest >= _NO_LIMIT else largest)
 
 
 def _check_modes(
-    calls: Sequence[LoadableCall], selected: SelectedCollective, name: str, mode: str | None
+    calls: Sequence[LoadableCall], selected: SelectedCollective, mode: str | None
 ) -> None:
     """Raise `UsageError` for a file that does not serve all calls that it is for."""
     served = {_MODES[0] if call.in_place else _MODES[1] for call in calls}
@@ -167,16 +171,18 @@ def _check_modes(
     wanted = {one for one, is_wanted in zip(_MODES, claims, strict=True) if is_wanted}
     missing = sorted(({mode} if mode else wanted) - served)
     if missing:
-        raise UsageError(f"{name} does not claim to be usable {missing[0].replace('-', ' ')}")
+        raise UsageError(f"it does not claim to be usable {missing[0].replace('-', ' ')}")
 
 
-def _check_multiples(chunks: int, name: str, window: SelectedWindow) -> None:
+def _check_multiples(collective: Collective, window: SelectedWindow) -> None:
     """Raise `UsageError` for a file that the runtime uses for no measured size of its window."""
-    if all(size % (chunks * _ELEMENT_BYTES) for size in window.sizes):
-        raise UsageError(
-            f"a file of {name} serves multiples of {chunks} elements, and no measured size of"
-            " float32 is one"
-        )
+    chunks = collective.unit_count
+    # Buffers of parts for all ranks have as many elements in each.
+    part = collective.num_ranks * _ELEMENT_BYTES if collective.kind.traits.is_split else 1
+    whole = [size - size % part for size in window.sizes]
+    if all(size % (chunks * _ELEMENT_BYTES) for size in whole):
+        reason = "elements would be served, and no measured size of float32 has so many"
+        raise UsageError(f"only multiples of {chunks} {reason}")
 
 
 def _size_of_steps(window: SelectedWindow) -> int:
