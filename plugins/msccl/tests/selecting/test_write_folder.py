@@ -6,12 +6,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from collhub_msccl.options import SelectionOptions
 from collhub_msccl.selecting.load_calls import read
 from collhub_msccl.selecting.write_folder import write
 
-from hub_core.model import Algorithm, Collective, CollectiveKind, Diagnostic
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Diagnostic,
+    StepKind,
+    StepTableBuilder,
+)
 from hub_core.plugin_api import Selection, ServedCalls, Source, SourcePart
 from hub_core.testing import (
     binomial_broadcast,
@@ -115,6 +124,60 @@ def test_parts_of_all_ranks_are_of_whole_elements() -> None:
     # 1 MiB is no multiple of 6 elements, but no all-gather of 6 ranks has such a buffer.
     files, losses = _written(_one(ring_all_gather(6), size=1 << 20))
     assert (len(files), losses) == (1, [])
+
+
+def _three_before_receiving() -> Algorithm:
+    """An all-gather of two ranks that send three units before they receive.
+
+    Two transfers fit a connection of Simple, so that one must take two units.
+    """
+    builder = StepTableBuilder(2)
+    for rank in range(2):
+        theirs, own = 3 * (1 - rank), 3 * rank
+        builder.add(rank, StepKind.SEND, peer=1 - rank, src_buffer=Buffer.INPUT, count=3, lane=0)
+        builder.add(
+            rank,
+            StepKind.RECV,
+            peer=1 - rank,
+            dst_buffer=Buffer.OUTPUT,
+            dst_offset=theirs,
+            count=3,
+            lane=0,
+        )
+        # One unit alone keeps the three from being taken as one.
+        for first, count in ((0, 1), (1, 2)):
+            builder.add(
+                rank,
+                StepKind.COPY,
+                src_buffer=Buffer.INPUT,
+                src_offset=first,
+                dst_buffer=Buffer.OUTPUT,
+                dst_offset=own + first,
+                count=count,
+                lane=1,
+            )
+    collective = Collective(CollectiveKind.ALL_GATHER, 2, 6)
+    return Algorithm(collective, builder.build(), np.zeros(2, np.int64))
+
+
+def test_sizes_at_which_fifos_fill_up_go_to_the_next_best() -> None:
+    steps = {"three": _three_before_receiving(), "ring": ring_all_gather(2)}
+    collective = steps["three"].collective
+    times = {"three": (1, 1), "ring": (2, 2)}
+    sizes = (6 << 10, 12 << 20)
+    found = selected(collective, sizes, times, lambda name, size: steps[name])
+    files, losses = _written(Selection("t", 2, 1, (found,)))
+    assert list(files) == [
+        f"executor/all-gather-0-{6 << 20}-out-of-place.xml",
+        f"executor/all-gather-{(6 << 20) + 1}-inf-out-of-place.xml",
+    ]
+    assert losses == [
+        "algorithm (all-gather, from 6 MiB): not three:"
+        " the FIFOs of its connections can fill up at such sizes"
+    ]
+    served, problems = _read(files)
+    assert problems == []
+    assert [one.max_bytes for one in served] == [6 << 20, None]
 
 
 def test_calls_in_place_that_the_runtime_refuses_get_no_file() -> None:

@@ -18,7 +18,15 @@ from collhub_tuning.tuning_report import (
     tuning_document,
     tuning_page,
 )
-from hub_core.model import Diagnostic, HubError, InputError, Location, Severity, format_bytes
+from hub_core.model import (
+    Diagnostic,
+    HubError,
+    InputError,
+    Location,
+    Severity,
+    UsageError,
+    format_bytes,
+)
 from hub_core.plugin_api import (
     Artifact,
     CommandContext,
@@ -88,7 +96,12 @@ def put(context: CommandContext, folder: str, outcome: TuningOutcome, *, force: 
     written = context.selection_folders().put(folder, _artifacts(outcome), force=force)
     for file in sorted(stale - {path.relative_to(place).as_posix() for path in written.paths}):
         # A runtime would load them beside the new ones.
-        (place / file).unlink(missing_ok=True)
+        try:
+            (place / file).unlink(missing_ok=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            cure = "remove it: the files beside it are new"
+            raise UsageError(f"{place / file} cannot be removed: {reason}", cure=cure) from None
     return list(written.paths)
 
 
@@ -163,11 +176,7 @@ def _renamed(artifact: Artifact, name: str) -> Artifact:
 
 
 def _checked(context: CommandContext, folder: Path, stated: StatedFormat) -> CheckedFormat:
-    contents = {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    contents = _contents(folder)
     missing = [name for name in stated.files if name not in contents]
     diagnostics = [
         Diagnostic("missing-file", "the file is gone", location=Location(str(folder / name)))
@@ -181,6 +190,19 @@ def _checked(context: CommandContext, folder: Path, stated: StatedFormat) -> Che
     diagnostics += [_below(one, folder) for one in found]
     diagnostics += _kept_by_runtime(stated, served)
     return CheckedFormat(stated.name, tuple(stretches(stated.served, served)), tuple(diagnostics))
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """All files below a folder by their relative paths. Raises `InputError`."""
+    try:
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+    except OSError as error:
+        place = error.filename or folder
+        raise InputError(f"{place} cannot be read: {error.strerror or error}") from None
 
 
 def _kept_by_runtime(stated: StatedFormat, served: Sequence[ServedCalls]) -> Iterator[Diagnostic]:

@@ -28,6 +28,7 @@ from hub_core.plugin_api import (
 _NO_LIMIT = 1 << 62
 # Of float32, the type of most gradients.
 _ELEMENT_BYTES = 4
+_FULL = "the FIFOs of its connections can fill up at such sizes"
 _MODES = ("in-place", "out-of-place")
 
 
@@ -118,6 +119,8 @@ def _add_window(
         first = None if is_whole or made.largest is None else made.largest + 1
         if first is None:
             break
+        where = f"{kind}, {_sizes(first, window.max_bytes)}"
+        refused.setdefault((where, _FULL), []).append(name)
     for (where, reason), names in refused.items():
         folder.losses.append(Loss("algorithm", where, f"not {', '.join(names)}: {reason}"))
     if first is not None:
