@@ -25,6 +25,7 @@ from hub_core.plugin_api import Selection, ServedCalls, Source, SourcePart
 from hub_core.testing import (
     binomial_broadcast,
     direct_all_to_all,
+    halving_doubling_all_reduce,
     ring_all_gather,
     ring_all_reduce,
     sample_selection,
@@ -181,8 +182,12 @@ def test_sizes_at_which_fifos_fill_up_go_to_the_next_best() -> None:
 
 
 def test_calls_in_place_that_the_runtime_refuses_get_no_file() -> None:
-    files, _ = _written(_one(direct_all_to_all(4)), "msccl")
+    algorithm = direct_all_to_all(4)
+    both = replace(algorithm.collective, in_place=True, out_of_place=True)
+    found = selected(both, (1 << 20,), {"one": (1,)}, lambda name, size: algorithm)
+    files, losses = _written(Selection("t", 4, 1, (found,)), "msccl")
     assert list(files) == ["msccl/all-to-all-0-inf-out-of-place.xml"]
+    assert losses == ["in_place (all-to-all): microsoft/msccl refuses calls in place"]
 
 
 def test_elements_that_chunks_do_not_divide_are_told() -> None:
@@ -214,3 +219,14 @@ def test_a_file_outside_the_folder_of_a_runtime_is_said() -> None:
     served, found = _read({"all.xml": b"<algo/>"})
     assert served == []
     assert found == ["all.xml: lies in no folder of a runtime (msccl, executor, rccl)"]
+
+
+def test_steps_that_depend_on_the_size_are_a_loss() -> None:
+    steps = {1 << 10: ring_all_reduce(4), 1 << 20: halving_doubling_all_reduce(4)}
+    collective = ring_all_reduce(4).collective
+    found = selected(collective, tuple(steps), {"one": (1, 1)}, lambda name, size: steps[size])
+    _, losses = _written(Selection("t", 4, 1, (found,)))
+    assert losses == [
+        "steps (all-reduce, from 0 B): one has the steps for 1 MiB,"
+        " and was measured with those for each size"
+    ]

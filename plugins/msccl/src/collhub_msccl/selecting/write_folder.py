@@ -42,6 +42,47 @@ class _Folder:
     losses: list[Loss] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def lose(self, feature: str, where: str, consequence: str) -> None:
+        """Note what the files cannot carry."""
+        self.losses.append(Loss(feature, where, consequence))
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A window of a collective; `mode`: the one that its files serve, None for both."""
+
+    selected: SelectedCollective
+    window: SelectedWindow
+    mode: str | None
+
+    @property
+    def kind(self) -> CollectiveKind:
+        """The collective."""
+        return self.selected.collective.kind
+
+    @property
+    def size_of_steps(self) -> int:
+        """The measured size in the middle of the window, for which its steps are made."""
+        return self.window.sizes[len(self.window.sizes) // 2]
+
+    def candidates(self) -> Iterator[str]:
+        """The algorithm of the window, then the others that fit its sizes, the best first."""
+        yield self.window.algorithm
+        others = self.selected.slowdowns(self.window.sizes)
+        yield from (name for name in others if name != self.window.algorithm)
+
+    def where(self, first: int) -> str:
+        """`all-reduce, 16 KiB to below 512 KiB`: the window, from a size on."""
+        last = self.window.max_bytes
+        if last is None:
+            return f"{self.kind}, from {format_bytes(first)}"
+        return f"{self.kind}, {format_bytes(first)} to below {format_bytes(last + 1)}"
+
+    def file_name(self, first: int, largest: int | None) -> str:
+        """`all-reduce-0-16383.xml`, with the mode where the file serves that one alone."""
+        parts = (str(self.kind), str(first), str(largest or "inf"), self.mode)
+        return "-".join(part for part in parts if part) + ".xml"
+
 
 @dataclass(frozen=True, slots=True)
 class _File:
@@ -61,11 +102,11 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
     for selected in selection.collectives:
         reason = _refusal(selected, folder.runtime)
         if reason:
-            folder.losses.append(Loss("collective", str(selected.collective.kind), reason))
+            folder.lose("collective", str(selected.collective.kind), reason)
             continue
-        for mode in _modes(selected, folder.runtime):
+        for mode in _modes(selected, folder):
             for window in selected.windows(None):
-                _add_window(folder, selected, window, mode)
+                _add_window(folder, _Task(selected, window, mode))
     place = f"set MSCCL_ALGO_DIR to this folder's {folder.runtime.name}/"
     multiples = "sizes that the chunks of a file do not divide are left to the runtime"
     return WriteResult(folder.files, folder.losses, (), [place, multiples, *folder.notes])
@@ -82,97 +123,81 @@ def _refusal(selected: SelectedCollective, runtime: Runtime) -> str:
     return ""
 
 
-def _modes(selected: SelectedCollective, runtime: Runtime) -> list[str | None]:
+def _modes(selected: SelectedCollective, folder: _Folder) -> list[str | None]:
     """Modes of files that are needed: None for one file that serves both."""
     collective = selected.collective
     claims = {"in-place": collective.in_place, "out-of-place": collective.out_of_place}
     wanted: list[str | None] = [mode for mode in _MODES if claims[mode]]
-    if runtime.has_both_modes:
+    if folder.runtime.has_both_modes:
         return [None] if len(wanted) > 1 else wanted
-    # Its all-to-all refuses calls in place.
-    is_all_to_all = collective.kind is CollectiveKind.ALL_TO_ALL
-    return [mode for mode in wanted if not (is_all_to_all and mode == "in-place")]
+    if collective.kind is CollectiveKind.ALL_TO_ALL and "in-place" in wanted:
+        wanted.remove("in-place")
+        reason = f"{folder.runtime.title} refuses calls in place"
+        folder.lose("in_place", str(collective.kind), reason)
+    return wanted
 
 
-def _add_window(
-    folder: _Folder, selected: SelectedCollective, window: SelectedWindow, mode: str | None
-) -> None:
+def _add_window(folder: _Folder, task: _Task) -> None:
     """Files for all sizes of a window, by the best algorithms that can be written."""
-    kind = str(selected.collective.kind)
-    first: int | None = window.min_bytes
+    first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}
-    for name in _candidates(selected, window):
-        assert first is not None
-        try:
-            made = _file(folder, selected, window, name, (first, mode))
-        except HubError as error:
-            reason = error.diagnostics[0].message
-            where = f"{kind}, {_sizes(first, window.max_bytes)}"
-            refused.setdefault((where, reason), []).append(name)
-            continue
-        _keep(folder, selected, (first, made.largest, name, mode), made.content)
-        folder.notes.append(
-            f"{_name(selected, first, made.largest, mode)}: {name} as made for"
-            f" {format_bytes(_size_of_steps(window))}"
-        )
-        is_whole = made.largest is None or made.largest == window.max_bytes
-        first = None if is_whole or made.largest is None else made.largest + 1
+    for name in task.candidates():
         if first is None:
             break
-        where = f"{kind}, {_sizes(first, window.max_bytes)}"
-        refused.setdefault((where, _FULL), []).append(name)
+        try:
+            made = _file(folder, task, name, first)
+        except HubError as error:
+            reason = error.diagnostics[0].message
+            refused.setdefault((task.where(first), reason), []).append(name)
+            continue
+        _keep(folder, task, name, made, first)
+        first = _behind(made, task.window)
+        if first is not None:
+            refused.setdefault((task.where(first), _FULL), []).append(name)
     for (where, reason), names in refused.items():
-        folder.losses.append(Loss("algorithm", where, f"not {', '.join(names)}: {reason}"))
+        folder.lose("algorithm", where, f"not {', '.join(names)}: {reason}")
     if first is not None:
-        where = f"{kind}, {_sizes(first, window.max_bytes)}"
         reason = "left to the runtime: nothing can be written"
-        folder.losses.append(Loss("algorithm", where, reason))
+        folder.lose("algorithm", task.where(first), reason)
 
 
-def _candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
-    """The algorithm of a window, then the others that fit its sizes, the best first."""
-    yield window.algorithm
-    yield from (name for name in selected.slowdowns(window.sizes) if name != window.algorithm)
+def _behind(made: _File, window: SelectedWindow) -> int | None:
+    """The first size of a window that a file leaves to others, None where it leaves none."""
+    if made.largest is None or made.largest == window.max_bytes:
+        return None
+    return made.largest + 1
 
 
-def _file(
-    folder: _Folder,
-    selected: SelectedCollective,
-    window: SelectedWindow,
-    name: str,
-    place: tuple[int, str | None],
-) -> _File:
+def _file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
     """A program for a window, from a size on, that the runtime takes. Raises `HubError`."""
-    first, mode = place
-    algorithm = selected.made(name, _size_of_steps(window))
-    is_open = window.max_bytes is None and folder.runtime.has_both_modes
+    algorithm = task.selected.made(name, task.size_of_steps)
+    is_open = task.window.max_bytes is None and folder.runtime.has_both_modes
     # Elsewhere a missing upper end is a default, and 0 is no size at all.
-    last = None if is_open else window.max_bytes or _NO_LIMIT
+    last = None if is_open else task.window.max_bytes or _NO_LIMIT
     options = WriteOptions(
         runtime=folder.runtime.name,
         name=name,
         proto=folder.protocol,
-        mode=mode,
+        mode=task.mode,
         min_bytes=first,
         max_bytes=last,
     )
     (artifact,) = write_xml(algorithm, options).artifacts
     content = artifact.content()
-    _check_multiples(algorithm.collective, window)
+    _check_multiples(algorithm.collective, task.window)
     calls = judged(Source.of_bytes(f"{name}.xml", content), folder.runtime)
-    _check_modes(calls, selected, mode)
+    _check_modes(calls, task)
     largest = min(_NO_LIMIT if one.max_bytes is None else one.max_bytes for one in calls)
     return _File(content, None if largest >= _NO_LIMIT else largest)
 
 
-def _check_modes(
-    calls: Sequence[LoadableCall], selected: SelectedCollective, mode: str | None
-) -> None:
+def _check_modes(calls: Sequence[LoadableCall], task: _Task) -> None:
     """Raise `UsageError` for a file that does not serve all calls that it is for."""
     served = {_MODES[0] if call.in_place else _MODES[1] for call in calls}
-    claims = (selected.collective.in_place, selected.collective.out_of_place)
+    collective = task.selected.collective
+    claims = (collective.in_place, collective.out_of_place)
     wanted = {one for one, is_wanted in zip(_MODES, claims, strict=True) if is_wanted}
-    missing = sorted(({mode} if mode else wanted) - served)
+    missing = sorted(({task.mode} if task.mode else wanted) - served)
     if missing:
         raise UsageError(f"it does not claim to be usable {missing[0].replace('-', ' ')}")
 
@@ -188,30 +213,14 @@ def _check_multiples(collective: Collective, window: SelectedWindow) -> None:
         raise UsageError(f"only multiples of {chunks} {reason}")
 
 
-def _size_of_steps(window: SelectedWindow) -> int:
-    """The measured size in the middle of a window, for which its steps are made."""
-    return window.sizes[len(window.sizes) // 2]
-
-
-def _keep(
-    folder: _Folder,
-    selected: SelectedCollective,
-    window: tuple[int, int | None, str, str | None],
-    content: bytes,
-) -> None:
-    first, largest, _, mode = window
-    name = f"{folder.runtime.name}/{_name(selected, first, largest, mode)}"
-    folder.files.append(Artifact(name, content))
-
-
-def _name(selected: SelectedCollective, first: int, largest: int | None, mode: str | None) -> str:
-    """`all-reduce-0-16383.xml`, with the mode where the file serves that one alone."""
-    parts = (str(selected.collective.kind), str(first), str(largest or "inf"), mode)
-    return "-".join(part for part in parts if part) + ".xml"
-
-
-def _sizes(first: int, last: int | None) -> str:
-    """`from 512 KiB`, `16 KiB to below 512 KiB`."""
-    if last is None:
-        return f"from {format_bytes(first)}"
-    return f"{format_bytes(first)} to below {format_bytes(last + 1)}"
+def _keep(folder: _Folder, task: _Task, name: str, made: _File, first: int) -> None:
+    """Add a file, and say where its steps are not those of all sizes."""
+    file = task.file_name(first, made.largest)
+    folder.files.append(Artifact(f"{folder.runtime.name}/{file}", made.content))
+    size = format_bytes(task.size_of_steps)
+    folder.notes.append(f"{file}: {name} as made for {size}")
+    steps = task.selected.made(name, task.size_of_steps).steps
+    ends = (task.window.sizes[0], task.window.sizes[-1])
+    if any(task.selected.made(name, end).steps.differences(steps) for end in ends):
+        what = f"{name} has the steps for {size}, and was measured with those for each size"
+        folder.lose("steps", task.where(first), what)
