@@ -26,6 +26,7 @@ from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.report_writer import ReportWriter, Shown
+from hub_core.plugin_api.selection_writer import SelectionWriter
 from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_reader import TopologyReader
@@ -45,6 +46,7 @@ _DOES: dict[type[Offer], str] = {
     TopologyReader: "read topology",
     TopologyWriter: "write topology",
     ReportWriter: "draw",
+    SelectionWriter: "tune",
     Synthesizer: "synthesize",
     AlgorithmPass: "transform",
     Simulator: "simulate",

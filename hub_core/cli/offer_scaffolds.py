@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from hub_core.plugin_api import OFFER_KINDS, OfferKind
 
+_LONGEST_LINE = 100
 _FORMAT = 'FORMAT = Format("example", "one line of text a step", (".example",), rb"^example 1\\n")'
 _LINKS = 'LINKS = Format("example-links", "one link a line", (".example-links",))'
+_RULES = 'RULES = Format("example-rules", "a line a window of sizes", ())'
 _PAGE = 'PAGE = Format("example-report", "a network, a line a link", (".example-report",))'
 
 
@@ -83,6 +85,14 @@ SCAFFOLDS = {
         "writes networks as `.example-report`, a line a link",
         ("Format", "Shown"),
         _PAGE,
+    ),
+    "selection-writer": Scaffold(
+        "example-rules",
+        ("write_selection.py",),
+        ("RULES", _reference("write_selection:write"), _reference("write_selection:read")),
+        "writes tuned selections as `example-rules`, a line a window of sizes",
+        ("Format",),
+        _RULES,
     ),
     "topology-reader": Scaffold(
         "example-links",
@@ -191,7 +201,10 @@ def _hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
     """The lines of one hook."""
     types = " | ".join(kind.type.__name__ for kind in kinds)
     offered = ", ".join(f"the {kind.noun}" for kind in kinds)
-    yield from ("", "", "@hookimpl", f"def {name}() -> Sequence[{types}]:")
+    signature = f"def {name}() -> Sequence[{types}]:"
+    if len(signature) > _LONGEST_LINE:
+        signature = f"def {name}() -> Sequence[\n    {types}\n]:"
+    yield from ("", "", "@hookimpl", signature)
     yield f'    """Offer {offered}."""'
     yield "    return ["
     for kind in kinds:

@@ -28,6 +28,7 @@ from hub_core.model import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hub_core.cli.selections import SelectionFolders
     from hub_core.model import Algorithm
     from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
@@ -283,6 +284,12 @@ class Session:
         for note in written.notes:
             output.print_note(f"{out} {note}")
         return written
+
+    def selection_folders(self) -> SelectionFolders:
+        """Write and read folders of tuned selections."""
+        from hub_core.cli.selections import SelectionFolders
+
+        return SelectionFolders(self.registry())
 
     def write_file(self, out: str, content: bytes) -> Written:
         """Write one file, or standard output (`-`)."""

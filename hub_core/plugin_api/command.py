@@ -14,6 +14,7 @@ from hub_core.plugin_api.references import Reference
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hub_core.cli.selections import SelectionFolders
     from hub_core.model.algorithm import Algorithm
     from hub_core.network.topology import Topology
     from hub_core.plugin_api.artifacts import WriteResult
@@ -145,6 +146,9 @@ class CommandContext(Protocol):
 
         Without a format, the suffix of OUT tells it, or the only writer that there is.
         """
+
+    def selection_folders(self) -> SelectionFolders:
+        """What writes and reads folders of tuned selections."""
 
     def write_file(self, out: str, content: bytes) -> WrittenFiles:
         """Write one file as a whole or not at all, over one that is there; `-` for stdout."""

@@ -15,6 +15,7 @@ from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.report_writer import ReportWriter
+from hub_core.plugin_api.selection_writer import SelectionWriter
 from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
@@ -38,7 +39,9 @@ def collhub_producers() -> Sequence[FormatReader | Synthesizer]:
 
 
 @hookspec
-def collhub_consumers() -> Sequence[FormatWriter | Simulator | Executor | ReportWriter]:
+def collhub_consumers() -> Sequence[
+    FormatWriter | Simulator | Executor | ReportWriter | SelectionWriter
+]:
     """Offer what takes algorithms: writers, simulators, executors, writers of reports."""
     raise AssertionError("a specification is not called")
 

@@ -14,6 +14,7 @@ from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.report_writer import ReportWriter
+from hub_core.plugin_api.selection_writer import SelectionWriter
 from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
@@ -28,6 +29,7 @@ Offer = (
     | Simulator
     | Executor
     | ReportWriter
+    | SelectionWriter
     | TopologyReader
     | TopologyWriter
     | TopologyBuilder
@@ -55,6 +57,7 @@ OFFER_KINDS = (
     OfferKind(Simulator, "simulator", "collhub_consumers", "simulate"),
     OfferKind(Executor, "executor", "collhub_consumers", "execute"),
     OfferKind(ReportWriter, "report writer", "collhub_consumers", "write"),
+    OfferKind(SelectionWriter, "selection writer", "collhub_consumers", "write"),
     OfferKind(TopologyReader, "topology reader", "collhub_topologies", "read"),
     OfferKind(TopologyWriter, "topology writer", "collhub_topologies", "write"),
     OfferKind(TopologyBuilder, "topology builder", "collhub_topologies", "build"),

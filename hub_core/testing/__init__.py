@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         staged_all_to_all,
         weighted_broadcast,
     )
+    from hub_core.testing.selection_samples import sample_selection, selected
     from hub_core.testing.strategies import (
         algorithms,
         collectives,
@@ -45,13 +46,14 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "RULES", "CustomSteps", "Rule", "RuleResult", "Verdict", "algorithms", "all_pairs_all_reduce",
-    "all_samples", "binomial_broadcast", "binomial_reduce", "check_cabling", "check_examples",
-    "check_plugin", "check_routes", "check_rule", "check_subset", "collectives",
-    "custom_collective", "direct_all_to_all", "direct_gather", "direct_scatter",
-    "flooding_exchange", "halving_doubling_all_reduce", "json_values", "promise_of",
-    "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "shift_to_next", "some_npus",
-    "staged_all_to_all", "step_tables", "weighted_broadcast",
+    "RULES", "CustomSteps", "Rule", "RuleResult", "Verdict", "algorithms",
+    "all_pairs_all_reduce", "all_samples", "binomial_broadcast", "binomial_reduce",
+    "check_cabling", "check_examples", "check_plugin", "check_routes", "check_rule",
+    "check_subset", "collectives", "custom_collective", "direct_all_to_all", "direct_gather",
+    "direct_scatter", "flooding_exchange", "halving_doubling_all_reduce", "json_values",
+    "promise_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter",
+    "sample_selection", "selected", "shift_to_next", "some_npus", "staged_all_to_all",
+    "step_tables", "weighted_broadcast",
 ]  # fmt: skip
 
 _HOMES = {
@@ -67,6 +69,7 @@ _HOMES = {
         "ring_all_gather ring_all_reduce ring_reduce_scatter shift_to_next staged_all_to_all "
         "weighted_broadcast"
     ),
+    "hub_core.testing.selection_samples": "sample_selection selected",
     "hub_core.testing.strategies": "algorithms collectives json_values some_npus step_tables",
 }
 

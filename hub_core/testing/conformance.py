@@ -14,6 +14,7 @@ from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.selection_writer import SelectionWriter
 from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
@@ -23,7 +24,13 @@ from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Plugin, PluginState, Registry
-from hub_core.testing import format_checks, loading_checks, synthesis_checks, work_checks
+from hub_core.testing import (
+    format_checks,
+    loading_checks,
+    selection_checks,
+    synthesis_checks,
+    work_checks,
+)
 from hub_core.testing.checked_plugin import CheckedPlugin, Skip
 from hub_core.testing.probe import trial
 
@@ -92,6 +99,7 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (work_checks.checks_answer, (Check,)),
     (work_checks.builders_build_their_example, (TopologyBuilder,)),
     (work_checks.topologies_come_back, (TopologyWriter,)),
+    (selection_checks.selections_come_back, (SelectionWriter,)),
     (work_checks.commands_are_click_commands, (Command,)),
     (work_checks.work_is_silent, _WORKERS),
 )

@@ -486,3 +486,40 @@ def test_core_conforms_to_its_own_kit() -> None:
 def test_plugins_of_this_repository_conform(name: str) -> None:
     failed = [(r.rule.name, r.details) for r in check_plugin(name) if r.verdict is Verdict.FAILED]
     assert failed == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ("[(A, 0, None), (G, 0, None)]", None),
+        ("[(A, 0, 99), (G, 0, None)]", "all-reduce, in place, 1024 bytes: not served"),
+        (
+            "[(A, 0, None), (A, 9999, None), (G, 0, None)]",
+            "all-reduce, in place, 16384 bytes: served twice",
+        ),
+    ],
+)
+def test_selection_writer_that_leaves_sizes_out_is_found(
+    make_plugin: MakePlugin, rows: str, problem: str | None
+) -> None:
+    code = f"""
+from hub_core.model import CollectiveKind
+from hub_core.plugin_api import SelectionWriter, ServedCalls
+
+A, G = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
+
+@hookimpl
+def collhub_consumers():
+    rules = Format("rules", "rules", ())
+    return [SelectionWriter(rules, f"{{__name__}}:write", f"{{__name__}}:read")]
+
+def write(selection, options):
+    return WriteResult([Artifact('rules', b'')])
+
+def read(source):
+    return [ServedCalls(kind, True, True, least, most, "x") for kind, least, most in {rows}]
+"""
+    make_plugin("subject", code)
+    result = _result("subject", "selections-come-back")
+    assert (result.verdict is Verdict.FAILED) == (problem is not None), result.details
+    assert problem is None or any(problem in line for line in result.details)

@@ -17,3 +17,15 @@ class MpiOptions:
         "program that starts the ranks, with its arguments "
         "(default: the mpiexec beside this Python, else on the path)",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RulesOptions:
+    """Options of dynamic rules for Open MPI."""
+
+    format: str = option(
+        OptionType.TEXT,
+        "classic",
+        "classic text, which all versions read, or json, which they read from 6.0 on",
+        choices=("classic", "json"),
+    )

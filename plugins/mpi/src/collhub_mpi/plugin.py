@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_mpi.options import MpiOptions
-from hub_core.plugin_api import Check, Executor, Subject, hookimpl
+from collhub_mpi.options import MpiOptions, RulesOptions
+from hub_core.plugin_api import (
+    Check,
+    Executor,
+    Format,
+    Layout,
+    SelectionWriter,
+    Subject,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -14,6 +22,24 @@ MPI = Executor(
     "MPI by mpi4py, a process per rank on this machine",
     "collhub_mpi.executor:execute",
     MpiOptions,
+)
+OPEN_MPI = SelectionWriter(
+    Format(
+        "openmpi",
+        "dynamic rules of Open MPI: which of its own algorithms, by size",
+        (),
+        layout=Layout.FOLDER,
+    ),
+    "collhub_mpi.tuned.open_mpi_rules:write",
+    "collhub_mpi.tuned.read_open_mpi:read",
+    RulesOptions,
+)
+UCC = SelectionWriter(
+    Format(
+        "ucc", "tune string of UCC: which of its own algorithms, by size", (), layout=Layout.FOLDER
+    ),
+    "collhub_mpi.tuned.ucc_tune:write",
+    "collhub_mpi.tuned.ucc_tune:read",
 )
 INSTALLATION = Check(
     "mpi",
@@ -24,9 +50,9 @@ INSTALLATION = Check(
 
 
 @hookimpl
-def collhub_consumers() -> Sequence[Executor]:
-    """Describe the executor."""
-    return [MPI]
+def collhub_consumers() -> Sequence[Executor | SelectionWriter]:
+    """Describe the executor, and the writers of tuned selections."""
+    return [MPI, OPEN_MPI, UCC]
 
 
 @hookimpl

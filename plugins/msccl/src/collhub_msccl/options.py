@@ -106,3 +106,22 @@ class ProgramOptions:
         minimum=1,
     )
     memory_limit: int = option(OptionType.SIZE, 4 << 30, "address space that the program may take")
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionOptions:
+    """Options of folders of programs among which a runtime chooses by size."""
+
+    runtime: str = option(
+        OptionType.TEXT,
+        "executor",
+        "who will load the folder: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor)"
+        " or ROCm/rccl (rccl)",
+        choices=("msccl", "executor", "rccl"),
+    )
+    proto: str | None = option(
+        OptionType.TEXT,
+        None,
+        "protocol of all files; else Simple",
+        choices=("Simple", "LL", "LL128"),
+    )

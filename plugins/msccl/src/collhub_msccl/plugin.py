@@ -1,11 +1,20 @@
-"""Offers of this plugin: read, write and check MSCCL-IR XML; read MSCCLang programs."""
+"""Offers of this plugin: MSCCL-IR XML, read, written, selected by size, checked; MSCCLang read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_msccl.options import ProgramOptions, ReadOptions, WriteOptions
-from hub_core.plugin_api import Check, Format, FormatReader, FormatWriter, Subject, hookimpl
+from collhub_msccl.options import ProgramOptions, ReadOptions, SelectionOptions, WriteOptions
+from hub_core.plugin_api import (
+    Check,
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    SelectionWriter,
+    Subject,
+    hookimpl,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -18,6 +27,12 @@ _XML = Format(
 )
 _PROGRAM = Format(
     "mscclang", "MSCCLang programs; reading one EXECUTES it, in a process of its own", (".py",)
+)
+_FOLDER = Format(
+    "msccl",
+    "programs for MSCCL_ALGO_DIR, among which the runtime chooses by size",
+    (),
+    layout=Layout.FOLDER,
 )
 _RUNTIMES = (
     ("msccl", "microsoft/msccl"),
@@ -46,9 +61,15 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 
 @hookimpl
-def collhub_consumers() -> Sequence[FormatWriter]:
-    """Offer the writer of MSCCL-IR XML."""
-    return [FormatWriter(_XML, "collhub_msccl.writing.write_xml:write", WriteOptions)]
+def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
+    """Offer the writers of MSCCL-IR XML: of one program, and of folders of them."""
+    folder = SelectionWriter(
+        _FOLDER,
+        "collhub_msccl.selecting.write_folder:write",
+        "collhub_msccl.selecting.load_calls:read",
+        SelectionOptions,
+    )
+    return [FormatWriter(_XML, "collhub_msccl.writing.write_xml:write", WriteOptions), folder]
 
 
 @hookimpl

@@ -110,3 +110,21 @@ class NcclRingOptions:
         "the farthest kind of path between neighbours, by which NCCL chooses its protocol",
         choices=("NVL", "NVB", "PIX", "PXB", "PHB", "SYS"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TunerOptions:
+    """Options of the configuration of NCCL's tuner."""
+
+    channels: int = option(
+        OptionType.INT,
+        16,
+        "channels of every line; no line may leave them open, which would mean one",
+        minimum=1,
+        maximum=64,
+    )
+    ll_below: int = option(
+        OptionType.SIZE,
+        64 << 10,
+        "size below which the protocol is ll, from which it is simple; simulations tell neither",
+    )

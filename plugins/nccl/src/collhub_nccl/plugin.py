@@ -12,12 +12,14 @@ from collhub_nccl.options import (
     NcclProgramOptions,
     NcclRingOptions,
     SmiMatrixOptions,
+    TunerOptions,
 )
 from hub_core.plugin_api import (
     Check,
     Format,
     FormatWriter,
     Layout,
+    SelectionWriter,
     Subject,
     TopologyReader,
     hookimpl,
@@ -70,6 +72,18 @@ RINGS = FormatWriter(
     NcclRingOptions,
 )
 
+TUNER = SelectionWriter(
+    Format(
+        "nccl-tuner",
+        "configuration of NCCL's tuner: which of NCCL's own algorithms, by size",
+        (),
+        layout=Layout.FOLDER,
+    ),
+    "collhub_nccl.tuner.write:write",
+    "collhub_nccl.tuner.read:read",
+    TunerOptions,
+)
+
 COMPILERS = Check(
     "nccl",
     Subject.INSTALLATION,
@@ -79,9 +93,9 @@ COMPILERS = Check(
 
 
 @hookimpl
-def collhub_consumers() -> Sequence[FormatWriter]:
+def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
     """Describe the writers."""
-    return [PROGRAM, RINGS]
+    return [PROGRAM, RINGS, TUNER]
 
 
 @hookimpl

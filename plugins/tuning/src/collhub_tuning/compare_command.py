@@ -96,10 +96,10 @@ def _outcome(context: CommandContext, asked: dict[str, Any]) -> ComparisonOutcom
     sizes = parse_sizes(asked["sizes_text"])
     topology = context.read_topology(asked["topology_text"])
     question = _question(asked, sizes, topology)
-    algorithms = _algorithms(asked["names"], registry)
+    algorithms = named_algorithms(asked["names"], registry)
     folder = None if asked["no_cache"] else cache_folder(os.environ)
     content = hub_core.topology_to_json(topology)
-    cache = ResultCache(folder, content, _versions(registry))
+    cache = ResultCache(folder, content, plugin_versions(registry))
     with context.progress_bar(f"comparing {len(algorithms)} algorithms") as progress:
         jobs = asked["jobs"] or os.cpu_count() or 1
         found = compared(algorithms, question, cache, jobs=jobs, progress=progress)
@@ -125,7 +125,7 @@ def _question(
     return ComparisonQuestion(str(kind), stated, text, topology.num_npus, sizes, backend)
 
 
-def _algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
+def named_algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
     """What is named, else every synthesizer. Raises `HubError` for what is neither."""
     from collhub_tuning.auto import NAME as PORTFOLIO
     from collhub_tuning.questions import ComparedAlgorithm
@@ -152,6 +152,6 @@ def _may_be_a_file(name: str) -> bool:
     return place.exists() or place.with_name(f"{place.name}.0.et").exists()
 
 
-def _versions(registry: Registry) -> dict[str, str]:
+def plugin_versions(registry: Registry) -> dict[str, str]:
     """Versions of all that may take part in a result."""
     return {plugin.distribution: plugin.version for plugin in registry.plugins}

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import hub_core
-from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.questions import (
+    ANY_MODE,
+    ComparedAlgorithm,
+    ComparisonQuestion,
+    Measurement,
+)
 from hub_core import Algorithm, HubError, Registry, Topology, UsageError
 from hub_core.verification import VerificationInput, verify_input
 
@@ -26,6 +31,20 @@ def measured(compared: ComparedAlgorithm, question: ComparisonQuestion) -> list[
     except HubError as error:
         return [_failure(compared, size, error) for size in question.sizes]
     return list(_all_sizes(compared, question, topology, registry, algorithm_at))
+
+
+def verified_algorithm(
+    compared: ComparedAlgorithm,
+    question: ComparisonQuestion,
+    size: int,
+    topology: Topology,
+    registry: Registry,
+) -> Algorithm:
+    """The algorithm as it was measured at one size. Raises `HubError`."""
+    made = _of_file if compared.is_file else _of_synthesizer
+    algorithm = made(compared.name, question, topology, registry)(size)
+    _check(algorithm)
+    return algorithm
 
 
 def _all_sizes(
@@ -62,9 +81,11 @@ def _of_synthesizer(
 
     def made(size: int) -> Algorithm:
         collective = question.collective
-        return hub_core.synthesize(
+        algorithm = hub_core.synthesize(
             collective, topology, size, name=name, backend=question.backend, registry=registry
         ).algorithm
+        _check_modes(name, algorithm, question)
+        return algorithm
 
     return made
 
@@ -81,7 +102,21 @@ def _of_file(
             f"{wanted.num_ranks}",
             code="other-collective",
         )
+    _check_modes(name, algorithm, question)
     return lambda size: algorithm
+
+
+def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:
+    """Raise `UsageError` for an algorithm that does not claim all calls that are asked for."""
+    if question.mode == ANY_MODE:
+        return
+    wanted, found = question.collective, algorithm.collective
+    for mode, is_missing in (
+        ("in place", wanted.in_place and not found.in_place),
+        ("out of place", wanted.out_of_place and not found.out_of_place),
+    ):
+        if is_missing:
+            raise UsageError(f"{name} does not claim to be usable {mode}", code="other-mode")
 
 
 def _check(algorithm: Algorithm) -> None:

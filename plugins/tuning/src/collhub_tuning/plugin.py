@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: the command `compare`, the synthesizer `auto`."""
+"""Offers of this distribution: the commands `compare` and `tune`, the synthesizer `auto`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ def collhub_producers() -> Sequence[Synthesizer]:
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Describe the command."""
+    """Describe the commands."""
     return [
         Command(
             "compare",
             "Compare algorithms on a topology over a range of sizes.",
             "collhub_tuning.compare_command:compare",
-        )
+        ),
+        Command(
+            "tune",
+            "Choose the best algorithm by size, as files that runtimes load.",
+            "collhub_tuning.tune_command:tune",
+        ),
     ]

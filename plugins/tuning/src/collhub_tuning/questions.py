@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 
 from hub_core.model import Collective, CollectiveKind
 
+ANY_MODE = "any"
+
 
 @dataclass(frozen=True, slots=True)
 class ComparedAlgorithm:
@@ -20,7 +22,8 @@ class ComparisonQuestion:
     """A collective on a topology for some sizes in bytes, timed by a simulator.
 
     `kind`: the value of a `CollectiveKind`. `root`: of a rooted collective, else None. `topology`:
-    a text or a file. `num_npus`: its NPUs, all of which take part.
+    a text or a file. `num_npus`: its NPUs, all of which take part. `mode`: the calls that an
+    algorithm must serve: `in-place`, `out-of-place`, `both`, or those that it claims (ANY_MODE).
     """
 
     kind: str
@@ -29,13 +32,15 @@ class ComparisonQuestion:
     num_npus: int
     sizes: tuple[int, ...]
     backend: str
+    mode: str = ANY_MODE
 
     @property
     def collective(self) -> Collective:
         """The collective, as synthesizers are asked for it."""
         kind = CollectiveKind(self.kind)
         units = kind.traits.parts(self.num_npus)
-        return Collective(kind, self.num_npus, units, root=self.root, in_place=True)
+        in_place, out_of_place = self.mode != "out-of-place", self.mode != "in-place"
+        return Collective(kind, self.num_npus, units, self.root, in_place, out_of_place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,52 @@
+"""Windows of the algorithms that a library itself has, and what is lost with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hub_core.model import CollectiveKind, Loss, format_bytes
+from hub_core.plugin_api import SelectedCollective, SelectedWindow, Selection
+
+
+def first_of_kinds(selection: Selection) -> tuple[list[SelectedCollective], list[Loss]]:
+    """One selection a collective: the libraries choose alike for calls in and out of place."""
+    found: dict[CollectiveKind, SelectedCollective] = {}
+    losses = []
+    for selected in selection.collectives:
+        kind = selected.collective.kind
+        if kind in found:
+            reason = "calls in and out of place are served alike, by what was selected in place"
+            losses.append(Loss("out_of_place", str(kind), reason))
+        found.setdefault(kind, selected)
+    return list(found.values()), losses
+
+
+def own_windows(
+    selected: SelectedCollective, own: Mapping[str, object], library: str
+) -> tuple[Sequence[SelectedWindow], list[Loss]]:
+    """Windows of the algorithms named in `own`; none, and one loss, where none of them fits."""
+    windows = selected.windows(own) if own else ()
+    if windows:
+        return windows, list(_losses(selected, windows, own, library))
+    kind = str(selected.collective.kind)
+    reason = f"no algorithm of {library} was compared and fits; it chooses itself"
+    return (), [Loss("collective", kind, reason)]
+
+
+def _losses(
+    selected: SelectedCollective,
+    windows: Sequence[SelectedWindow],
+    own: Mapping[str, object],
+    library: str,
+) -> Iterator[Loss]:
+    """What the best algorithm is, wherever the library has another one."""
+    for best in selected.windows(None):
+        for window in windows:
+            sizes = [size for size in best.sizes if size in window.sizes]
+            if not sizes or best.algorithm in own:
+                continue
+            slowdown = selected.slowdowns(sizes).get(window.algorithm)
+            times = f"{slowdown:.2f} times the time of the fastest" if slowdown else "longer"
+            where = " to ".join(dict.fromkeys(map(format_bytes, (sizes[0], sizes[-1]))))
+            what = f"{library} has no {best.algorithm}; {window.algorithm} takes {times}"
+            yield Loss("algorithm", f"{selected.collective.kind}, {where}", what)

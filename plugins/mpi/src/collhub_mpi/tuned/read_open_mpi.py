@@ -1,0 +1,127 @@
+"""Tell what dynamic rules of Open MPI serve, classic text or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from collhub_mpi.tuned.open_mpi_names import (
+    CLASSIC_FILE,
+    COLLECTIVES,
+    JSON_FILE,
+    JSON_VERSION,
+    algorithm_name,
+)
+from hub_core.model import CollectiveKind, Diagnostic, InputError, Location
+from hub_core.plugin_api import ServedCalls, Source, SourcePart
+
+_VERSION_2 = "rule-file-version-2"
+_KIND_OF_NUMBER = {number: kind for kind, (number, _) in COLLECTIVES.items()}
+_KIND_OF_NAME = {name: kind for kind, (_, name) in COLLECTIVES.items()}
+
+
+def read(source: Source) -> Sequence[ServedCalls]:
+    """A row a rule; a file with an error serves nothing, as Open MPI then takes none of it."""
+    found: list[ServedCalls] = []
+    readers = {CLASSIC_FILE: _classic, JSON_FILE: _json}
+    for part in source.parts:
+        reader = readers.get(part.name)
+        try:
+            if reader is None:
+                raise InputError("no file of this format", code="unknown-file")
+            found += reader(part)
+        except InputError as error:
+            first = error.diagnostics[0]
+            source.report(Diagnostic(first.code, first.message, location=Location(part.name)))
+    return found
+
+
+class _Numbers:
+    """The whole numbers of a classic file, one after the other, without comments."""
+
+    def __init__(self, text: str) -> None:
+        lines = [line.partition("#")[0] for line in text.splitlines()]
+        self._words = [word for line in lines for word in line.split()]
+        self._place = 0
+        self.has_requests = self._words[:1] == [_VERSION_2]
+        if self.has_requests:
+            self._place = 1
+
+    def next(self, what: str) -> int:
+        """The next number. Raises `InputError` where there is none."""
+        word = self._words[self._place] if self._place < len(self._words) else "the end"
+        if not word.isdecimal():
+            raise InputError(f"{word!r:.40} stands where {what} is expected", code="not-a-rule")
+        self._place += 1
+        return int(word)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing follows."""
+        return self._place == len(self._words)
+
+
+def _classic(part: SourcePart) -> list[ServedCalls]:
+    numbers = _Numbers(part.load().decode("latin-1"))
+    found: list[ServedCalls] = []
+    for _ in range(numbers.next("the number of collectives")):
+        kind = _KIND_OF_NUMBER.get(numbers.next("a collective"))
+        if kind is None:
+            raise InputError("a collective that the hub does not write", code="unknown-collective")
+        if numbers.next("the number of sets") != 1 or numbers.next("the communicator size") != 0:
+            # Below, above or at which size a set holds differs between versions.
+            raise InputError(f"{kind}: not exactly one set, for size 0", code="communicator-size")
+        found += _of_collective(kind, numbers)
+    if not numbers.is_at_end:
+        raise InputError("more follows than is announced", code="not-a-rule")
+    return found
+
+
+def _of_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
+    rules = []
+    for _ in range(numbers.next("the number of rules")):
+        first, number = numbers.next("a size"), numbers.next("an algorithm")
+        numbers.next("a fan")
+        segment = numbers.next("a segment")
+        if numbers.has_requests:
+            numbers.next("the number of requests")
+        rules.append((first, number, segment))
+    starts = [first for first, _, _ in rules]
+    if starts[:1] != [0] or any(one >= other for one, other in pairwise(starts)):
+        raise InputError(f"{kind}: sizes do not ascend from 0", code="not-ascending")
+    ends = [*(start - 1 for start in starts[1:]), None]
+    for (first, number, segment), last in zip(rules, ends, strict=True):
+        by = _by(algorithm_name(kind, number), segment)
+        yield ServedCalls(kind, True, True, first, last, by)
+
+
+def _json(part: SourcePart) -> list[ServedCalls]:
+    try:
+        document = json.loads(part.load())
+        if document["rule_file_version"] != JSON_VERSION or document["module"] != "tuned":
+            raise ValueError("another document")
+        return [
+            _of_json(name, rule)
+            for name, sets in document["collectives"].items()
+            for one in sets
+            for rule in one["rules"]
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        message = f"no rules of version {JSON_VERSION} in JSON"
+        raise InputError(message, code="not-a-rule") from None
+
+
+def _of_json(name: str, rule: dict[str, object]) -> ServedCalls:
+    """One rule. Raises `ValueError`, `TypeError` or `KeyError`."""
+    first, last = rule["msg_size_min"], rule["msg_size_max"]
+    if not isinstance(first, int) or not (last == "inf" or isinstance(last, int)):
+        raise ValueError("no sizes")
+    segment = rule.get("seg_size", 0)
+    by = _by(str(rule["alg"]), segment if isinstance(segment, int) else 0)
+    most = last if isinstance(last, int) else None
+    return ServedCalls(_KIND_OF_NAME[name], True, True, first, most, by)
+
+
+def _by(name: str, segment: int) -> str:
+    return f"{name} in segments of {segment} bytes" if segment else name

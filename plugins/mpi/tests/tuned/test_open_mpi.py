@@ -1,0 +1,144 @@
+"""Dynamic rules of Open MPI: golden texts in both forms, and what it would misread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from collhub_mpi.options import RulesOptions
+from collhub_mpi.tuned.open_mpi_rules import write
+from collhub_mpi.tuned.read_open_mpi import read
+
+from hub_core.model import Algorithm, Collective, CollectiveKind, Diagnostic
+from hub_core.plugin_api import SelectedCollective, Selection, Source, SourcePart
+from hub_core.testing import binomial_broadcast, ring_all_reduce, selected
+
+SIZES = (1 << 10, 1 << 13, 1 << 20)
+CLASSIC = """\
+# collhub tune: ring:16, 16 ranks
+2 # collectives
+0 # allgather
+1 # set of rules
+0 # communicators of every size
+1 # rules: from bytes, algorithm, fan, segment
+0 2 0 0 # bruck
+2 # allreduce
+1 # set of rules
+0 # communicators of every size
+2 # rules: from bytes, algorithm, fan, segment
+0 3 0 0 # recursive_doubling
+8192 4 0 0 # ring
+"""
+
+
+def _selected(
+    kind: CollectiveKind, times: dict[str, Sequence[int]], made: Algorithm | None = None
+) -> SelectedCollective:
+    root = 0 if kind.traits.is_rooted else None
+    collective = Collective(kind, 16, 16, root, in_place=True)
+    algorithm = made or ring_all_reduce(16)
+    return selected(collective, SIZES, times, lambda name, size: algorithm)
+
+
+REDUCED = _selected(CollectiveKind.ALL_REDUCE, {"recursive-doubling": (1, 5, 9), "ring": (2, 4, 4)})
+GATHERED = _selected(CollectiveKind.ALL_GATHER, {"bruck": (1, 1, 1)})
+
+
+def _written(*found: SelectedCollective, form: str = "classic") -> tuple[str, list[str]]:
+    result = write(Selection("ring:16", 16, 1, found), RulesOptions(format=form))
+    (artifact,) = result.artifacts
+    return artifact.content().decode(), [str(loss) for loss in result.losses]
+
+
+def _read(text: str, name: str = "tuned_rules.conf") -> tuple[list[tuple[object, ...]], list[str]]:
+    found: list[Diagnostic] = []
+    served = read(Source("openmpi", (SourcePart(name, text.encode),), found.append))
+    return [(str(s.kind), s.min_bytes, s.max_bytes, s.by) for s in served], list(map(str, found))
+
+
+SERVED = [
+    ("all-gather", 0, None, "bruck"),
+    ("all-reduce", 0, 8191, "recursive_doubling"),
+    ("all-reduce", 8192, None, "ring"),
+]
+
+
+def test_classic_text() -> None:
+    text, losses = _written(REDUCED, GATHERED)
+    assert (text, losses) == (CLASSIC, [])
+    assert _read(text) == (SERVED, [])
+
+
+def test_json_of_version_3() -> None:
+    text, _ = _written(REDUCED, GATHERED, form="json")
+    document = json.loads(text)
+    assert (document["rule_file_version"], document["module"]) == (3, "tuned")
+    (rules,) = document["collectives"]["allreduce"]
+    assert (rules["comm_size_min"], rules["comm_size_max"]) == (16, 16)
+    assert rules["comm_rank_distribution"] == "any"
+    sizes = [(one["msg_size_min"], one["msg_size_max"], one["alg"]) for one in rules["rules"]]
+    assert sizes == [(0, 8191, "recursive_doubling"), (8192, "inf", "ring")]
+    assert _read(text, "tuned_rules.json") == (SERVED, [])
+
+
+def test_what_open_mpi_has_not_goes_to_the_best_that_it_has() -> None:
+    found = _selected(CollectiveKind.ALL_REDUCE, {"swing": (1, 1, 1), "ring": (2, 2, 3)})
+    text, losses = _written(found)
+    assert "0 4 0 0 # ring" in text
+    assert losses == [
+        "algorithm (all-reduce, 1 KiB to 1 MiB): Open MPI has no swing;"
+        " ring takes 2.33 times the time of the fastest"
+    ]
+
+
+def test_a_collective_without_an_own_algorithm_keeps_the_built_in_decision() -> None:
+    text, losses = _written(_selected(CollectiveKind.ALL_REDUCE, {"swing": (1, 1, 1)}))
+    assert text.splitlines()[1:] == ["0 # collectives"]
+    assert "it chooses itself" in losses[0]
+
+
+def test_a_pipelined_broadcast_has_segments() -> None:
+    whole = binomial_broadcast(16)
+    chunked = replace(whole, collective=replace(whole.collective, unit_count=8))
+    text, _ = _written(_selected(CollectiveKind.BROADCAST, {"ring": (1, 1, 1)}, chunked))
+    # 8 KiB, the size in the middle, in 8 chunks.
+    assert "0 3 0 1024 # pipeline" in text
+    assert _read(text)[0] == [("broadcast", 0, None, "pipeline in segments of 1024 bytes")]
+
+
+def test_one_mode_serves_both() -> None:
+    text, losses = _written(GATHERED, GATHERED)
+    assert text.splitlines()[1] == "1 # collectives"
+    assert "calls in and out of place are served alike" in losses[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("8192 4", "0 4", "all-reduce: sizes do not ascend from 0"),
+        ("0 3 0 0", "1 3 0 0", "all-reduce: sizes do not ascend from 0"),
+        ("0 # communicators", "16 # communicators", "not exactly one set, for size 0"),
+        ("2 # collectives", "3 # collectives", "'the end' stands where a collective is expected"),
+        ("2 # collectives", "1 # collectives", "more follows than is announced"),
+        ("8192 4 0 0", "8192 ring 0 0", "'ring' stands where an algorithm is expected"),
+        ("2 # allreduce", "99 # allreduce", "a collective that the hub does not write"),
+    ],
+)
+def test_rules_that_open_mpi_misreads_serve_nothing(old: str, new: str, reason: str) -> None:
+    assert old in CLASSIC
+    served, found = _read(CLASSIC.replace(old, new, 1))
+    assert served == []
+    assert [reason in one and one.startswith("tuned_rules.conf: ") for one in found] == [True]
+
+
+def test_requests_of_version_2_are_passed_over() -> None:
+    text = "rule-file-version-2 1 2 1 0 2  0 3 0 0 0  8192 4 0 0 0"
+    assert _read(text) == (SERVED[1:], [])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"rule_file_version": 2, "module": "tuned"}'])
+def test_other_json_serves_nothing(text: str) -> None:
+    served, found = _read(text, "tuned_rules.json")
+    assert (served, found) == ([], ["tuned_rules.json: no rules of version 3 in JSON"])

@@ -1,0 +1,92 @@
+"""Tune strings of UCC: golden text, sizes of the destination, and what is no such string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from collhub_mpi.tuned.ucc_tune import read, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hub_core.model import Collective, CollectiveKind, Diagnostic
+from hub_core.plugin_api import NoOptions, Selection, ServedCalls, Source, SourcePart
+from hub_core.testing import ring_all_reduce, selected
+
+
+def _written(
+    kind: CollectiveKind, times: dict[str, Sequence[int]], sizes: Sequence[int], ranks: int = 16
+) -> tuple[str, list[str]]:
+    collective = Collective(kind, ranks, ranks, in_place=True)
+    made = ring_all_reduce(2)
+    found = selected(collective, sizes, times, lambda name, size: made)
+    result = write(Selection("t", ranks, 1, (found,)), NoOptions())
+    (artifact,) = result.artifacts
+    return artifact.content().decode(), [str(loss) for loss in result.losses]
+
+
+def _read(text: str) -> tuple[list[ServedCalls], list[str]]:
+    found: list[Diagnostic] = []
+    served = read(Source("ucc", (SourcePart("ucc.conf", text.encode),), found.append))
+    return list(served), list(map(str, found))
+
+
+def test_the_string_of_the_specification() -> None:
+    times = {"recursive-doubling": (1, 9), "halving-doubling": (2, 2)}
+    text, losses = _written(CollectiveKind.ALL_REDUCE, times, (1024, 4096))
+    assert text == (
+        "# collhub tune: t\n"
+        "UCC_TL_UCP_TUNE = allreduce:0-4096:[16-16]:inf:@knomial"
+        "#allreduce:4096-inf:[16-16]:inf:@sra_knomial\n"
+    )
+    assert losses == []
+
+
+def test_reduce_scatter_counts_the_part_of_one_rank() -> None:
+    times = {"ring": (1, 9), "halving-doubling": (2, 2)}
+    text, _ = _written(CollectiveKind.REDUCE_SCATTER, times, (1024, 4096))
+    assert "reduce_scatter:0-256:[16-16]:inf:@ring#reduce_scatter:256-inf:" in text
+    served, found = _read(text)
+    assert found == []
+    assert [(s.min_bytes, s.max_bytes) for s in served] == [(0, 4080), (4081, None)]
+
+
+@given(
+    st.lists(st.integers(1, 1 << 20), min_size=2, max_size=5, unique=True).map(sorted),
+    st.integers(2, 9),
+)
+def test_parts_leave_no_gap(sizes: list[int], ranks: int) -> None:
+    times = {
+        name: [1 + (place % 2 == number) for place in range(len(sizes))]
+        for number, name in enumerate(("ring", "halving-doubling"))
+    }
+    served, found = _read(_written(CollectiveKind.REDUCE_SCATTER, times, sizes, ranks)[0])
+    assert found == []
+    assert (served[0].min_bytes, served[-1].max_bytes) == (0, None)
+    for one, behind in pairwise(served):
+        assert one.max_bytes is not None
+        assert one.max_bytes + 1 == behind.min_bytes
+
+
+def test_a_collective_that_ucc_is_not_told_of_is_a_loss() -> None:
+    text, losses = _written(CollectiveKind.ALL_TO_ALL, {"direct": (1,)}, (1024,))
+    assert "UCC_TL_UCP_TUNE" not in text
+    assert "no algorithm of UCC was compared and fits" in losses[0]
+    assert _read(text) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "allreduce:0-4K:[16-16]:inf:@knomial",
+        "allreduce:0-inf:[16-16]:inf:@bruck",
+        "barrier:0-inf:[16-16]:inf:@knomial",
+        "allreduce:9-9:[16-16]:inf:@knomial",
+        "allreduce",
+    ],
+)
+def test_another_string_serves_nothing(value: str) -> None:
+    served, found = _read(f"UCC_TL_UCP_TUNE = {value}\n")
+    assert served == []
+    assert len(found) == 1

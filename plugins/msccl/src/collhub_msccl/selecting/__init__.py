@@ -1,0 +1,1 @@
+"""Folders of programs among which the runtimes choose by size."""

@@ -1,0 +1,1 @@
+"""Configurations by which NCCL's example tuner chooses among NCCL's own algorithms."""

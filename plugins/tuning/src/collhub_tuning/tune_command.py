@@ -1,0 +1,272 @@
+"""`collhub tune`: the best algorithm by collective and size, as files that a runtime loads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, parse_sizes
+from hub_core.plugin_api import (
+    FILE,
+    CommandContext,
+    SelectionWriter,
+    Simulator,
+    Synthesizer,
+    assign,
+    complete_offers,
+    force_flag,
+    json_flag,
+    number_option,
+    offer_option,
+    option_pairs,
+)
+
+if TYPE_CHECKING:
+    from collhub_tuning.tuning_question import TunedCollective
+    from collhub_tuning.tuning_report import TuningOutcome, WrittenFormat
+    from hub_core import Registry, Topology
+
+_KINDS = tuple(str(kind) for kind in STANDARD_KINDS)
+_DEFAULT_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
+_MOST_TOLERANCE = 100.0
+
+
+def _complete_kinds(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    return [kind for kind in _KINDS if kind.startswith(begun)]
+
+
+def _share(context: click.Context, parameter: click.Parameter, text: str) -> float:
+    """`2%` as 0.02."""
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not text.endswith("%") or not 0 <= percent <= _MOST_TOLERANCE:
+        raise click.BadParameter(f"{text!r} is not 0% to 100%, for example 2%", context, parameter)
+    return percent / 100
+
+
+@click.command()
+@click.option(
+    "--collective",
+    "kinds",
+    metavar="KIND",
+    multiple=True,
+    shell_complete=_complete_kinds,
+    help=f"A collective (repeatable; default: {', '.join(_DEFAULT_KINDS)}).",
+)
+@click.option(
+    "--topology", "topology_text", metavar="T", type=FILE, help="For example dgx-a100:2, a file."
+)
+@click.option(
+    "--size",
+    "sizes_text",
+    metavar="A..B",
+    help="Sizes of the full buffer, such as 1KiB..1GiB, each twice the one before.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["in-place", "out-of-place", "both"]),
+    default="both",
+    show_default=True,
+    help="Calls that the algorithms must serve.",
+)
+@click.option(
+    "--with",
+    "names",
+    metavar="NAME|FILE",
+    multiple=True,
+    shell_complete=complete_offers(Synthesizer),
+    help="A synthesizer, or an algorithm in a file (repeatable; default: all synthesizers).",
+)
+@number_option("--root", "R", "Root of rooted collectives (default: 0).", least=0)
+@click.option(
+    "--tolerance",
+    metavar="PERCENT",
+    default="2%",
+    show_default=True,
+    callback=_share,
+    help="A faster algorithm is passed over up to this: windows are fewer.",
+)
+@offer_option("--backend", Simulator, "The simulator that times them.", "analytical")
+@number_option("--jobs", "N", "Algorithms at once (default: one a core).")
+@click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing.")
+@click.option(
+    "-o", "--output", "out", metavar="FOLDER", type=FILE, help="Folder for the files and a report."
+)
+@click.option(
+    "--to",
+    "formats",
+    metavar="FORMAT,...",
+    shell_complete=complete_offers(SelectionWriter),
+    help="Formats of the files (default: all that are installed).",
+)
+@click.option(
+    "--check", "checked", metavar="FOLDER", type=FILE, help="Check a folder that was written."
+)
+@option_pairs
+@force_flag
+@json_flag
+@click.pass_obj
+def tune(context: CommandContext, /, as_json: bool, checked: str | None, **asked: Any) -> int:
+    """Choose the best algorithm for every collective and size, in the form that runtimes load.
+
+    Compares as `collhub compare` does, cuts the sizes into few windows, and writes a folder with
+    a report and the files of every format: exit 1 where no algorithm fits. With --check it proves
+    that every size is served, and by whom: exit 1 where one is not, or twice.
+    """
+    if checked is not None:
+        return _check(context, checked, asked, as_json)
+    return _tune(context, asked, as_json)
+
+
+def _tune(context: CommandContext, asked: dict[str, Any], as_json: bool) -> int:
+    # Imported here: the help of the command needs no numpy.
+    from collhub_tuning import tuning_report as report
+    from collhub_tuning.tuned_folder import put
+
+    for name, flag in (("topology_text", "--topology"), ("sizes_text", "--size")):
+        if asked[name] is None:
+            raise UsageError(f"{flag} is missing", cure="see 'collhub tune --help'")
+    options = _options_of_formats(context, asked)
+    if asked["out"] is not None:
+        context.selection_folders().admit(asked["out"], force=asked["force"])
+    outcome = _outcome(context, asked, options)
+    paths: Sequence[Path] = ()
+    if asked["out"] is not None and outcome.has_windows:
+        paths = put(context, asked["out"], outcome, force=asked["force"])
+    if as_json:
+        context.print_json(report.tuning_document(outcome))
+    else:
+        context.print_table(report.HEADER, report.tuning_rows(outcome), report.RIGHT)
+    for line in report.tuning_notes(outcome):
+        context.say(line)
+    if paths:
+        page = Path(asked["out"]) / report.PAGE_FILE
+        context.say(f"wrote {asked['out']}: {len(paths)} files; {page} says how they are loaded")
+    return ExitCode.DONE if outcome.has_windows else ExitCode.INVALID
+
+
+def _check(context: CommandContext, folder: str, asked: dict[str, Any], as_json: bool) -> int:
+    from collhub_tuning.tuned_folder import checked_folder, checked_rows
+    from collhub_tuning.tuning_check_report import check_document
+
+    given = [name for name in ("topology_text", "sizes_text", "out", "formats") if asked[name]]
+    if given or asked["kinds"] or asked["names"]:
+        cure = "give --check FOLDER alone"
+        raise UsageError("--check looks at what is there, and tunes nothing", cure=cure)
+    found = checked_folder(context, folder)
+    if as_json:
+        context.print_json(check_document(folder, found))
+    else:
+        header = ("format", "collective", "calls", "sizes", "served by")
+        context.print_table(header, checked_rows(found))
+    context.report(one for form in found for one in form.findings)
+    return ExitCode.DONE if all(form.ok for form in found) else ExitCode.INVALID
+
+
+def _outcome(
+    context: CommandContext, asked: dict[str, Any], options: Mapping[str, Mapping[str, str]]
+) -> TuningOutcome:
+    """Compare every collective, and make the files of every format, on nothing but memory."""
+    from collhub_tuning.tuned_folder import written_format
+    from collhub_tuning.tuning_question import selection_of
+    from collhub_tuning.tuning_report import TuningOutcome
+
+    tuned = _tuned(context, asked)
+    written: list[WrittenFormat] = []
+    if any(one.windows for one in tuned):
+        selection = selection_of(tuned, context.registry())
+        written = [written_format(context, selection, *item) for item in options.items()]
+    return TuningOutcome(tuned, asked["mode"], asked["tolerance"], written)
+
+
+def _tuned(context: CommandContext, asked: dict[str, Any]) -> list[TunedCollective]:
+    """The comparison of every collective, from the cache where that is known."""
+    import hub_core
+    from collhub_tuning.compare_command import named_algorithms, plugin_versions
+    from collhub_tuning.comparison_report import ComparisonOutcome
+    from collhub_tuning.questions import ComparisonQuestion
+    from collhub_tuning.result_cache import ResultCache, cache_folder
+    from collhub_tuning.sweep import compared
+    from collhub_tuning.tuning_question import TunedCollective
+
+    registry = context.registry()
+    sizes = parse_sizes(asked["sizes_text"])
+    kinds = _kinds(asked["kinds"], registry)
+    topology = context.read_topology(asked["topology_text"])
+    roots = _roots(kinds, asked["root"], topology)
+    algorithms = named_algorithms(asked["names"], registry)
+    folder = None if asked["no_cache"] else cache_folder(os.environ)
+    cache = ResultCache(folder, hub_core.topology_to_json(topology), plugin_versions(registry))
+
+    def tuned(kind: str, mode: str) -> TunedCollective:
+        place = (asked["topology_text"], topology.num_npus)
+        question = ComparisonQuestion(kind, roots[kind], *place, sizes, asked["backend"], mode)
+        with context.progress_bar(f"{kind}: comparing {len(algorithms)} algorithms") as progress:
+            jobs = asked["jobs"] or os.cpu_count() or 1
+            measured = compared(algorithms, question, cache, jobs=jobs, progress=progress)
+        outcome = ComparisonOutcome(question, topology, measured)
+        return TunedCollective(outcome, algorithms, asked["tolerance"])
+
+    found = [one for kind in roots for one in _in_modes(kind, asked["mode"], tuned)]
+    if cache.defect:
+        context.say(f"results are not kept: {cache.defect}")
+    return found
+
+
+def _in_modes(
+    kind: str, mode: str, tuned: Callable[[str, str], TunedCollective]
+) -> list[TunedCollective]:
+    """A collective as it is asked for; each mode by itself where nothing serves both."""
+    whole = tuned(kind, mode)
+    if whole.windows or mode != "both":
+        return [whole]
+    apart = [tuned(kind, one) for one in ("in-place", "out-of-place")]
+    return apart if any(one.windows for one in apart) else [whole]
+
+
+def _kinds(names: Sequence[str], registry: Registry) -> list[str]:
+    """The collectives that are asked for, each once. Raises `UsageError` with the closest match."""
+    for name in names:
+        if name not in _KINDS:
+            known = f"known: {', '.join(_KINDS)}"
+            raise registry.unknown_name(f"there is no collective {name!r}", name, _KINDS, known)
+    return list(dict.fromkeys(names or _DEFAULT_KINDS))
+
+
+def _roots(kinds: Sequence[str], root: int | None, topology: Topology) -> dict[str, int | None]:
+    """The root by collective, None where it has none. Raises `UsageError` for what is no NPU."""
+    from hub_core.model import CollectiveKind
+
+    rooted = [kind for kind in kinds if CollectiveKind(kind).traits.is_rooted]
+    if root is not None and not rooted:
+        raise UsageError(f"--root has no meaning for {', '.join(kinds)}")
+    if root is not None and root >= topology.num_npus:
+        raise UsageError(f"the root {root} is no NPU of {topology.name}")
+    return {kind: (root or 0) if kind in rooted else None for kind in kinds}
+
+
+def _options_of_formats(
+    context: CommandContext, asked: dict[str, Any]
+) -> dict[str, Mapping[str, str]]:
+    """The formats that are to be written, with the options of each. Raises `HubError`."""
+    registry = context.registry()
+    if asked["out"] is None:
+        if asked["formats"] or asked["assignments"]:
+            raise UsageError("--to and -O are for files", cure="give -o FOLDER")
+        return {}
+    known = [provided.name for provided in registry.all(SelectionWriter)]
+    text = asked["formats"]
+    names = known if text is None else [name.strip() for name in text.split(",")]
+    declared = {
+        # As `assign` spells the sides of an option.
+        name.replace("-", "_"): context.options_of(SelectionWriter, name)
+        for name in dict.fromkeys(names)
+    }
+    given = assign(asked["assignments"], declared)
+    return {name: given[name.replace("-", "_")] for name in dict.fromkeys(names)}
