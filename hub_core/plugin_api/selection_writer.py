@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SelectedWindow:
-    """The best `algorithm` for full buffers of `min_bytes` to `max_bytes`; None: no limit.
-
-    `sizes`: those of them that were measured, at least one.
-    """
+    """The best `algorithm` from `min_bytes` to `max_bytes` (None: no limit); `sizes`: measured."""
 
     min_bytes: int
     max_bytes: int | None

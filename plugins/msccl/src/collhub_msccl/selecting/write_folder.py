@@ -141,6 +141,7 @@ def _add_window(folder: _Folder, task: _Task) -> None:
     """Files for all sizes of a window, by the best algorithms that can be written."""
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}
+    takers: dict[str, str] = {}
     for name in task.candidates():
         if first is None:
             break
@@ -151,14 +152,22 @@ def _add_window(folder: _Folder, task: _Task) -> None:
             refused.setdefault((task.where(first), reason), []).append(name)
             continue
         _keep(folder, task, name, made, first)
+        takers[task.where(first)] = name
         first = _behind(made, task.window)
         if first is not None:
             refused.setdefault((task.where(first), _FULL), []).append(name)
     for (where, reason), names in refused.items():
-        folder.lose("algorithm", where, f"not {', '.join(names)}: {reason}")
+        cost = _cost(task, takers.get(where))
+        folder.lose("algorithm", where, f"not {', '.join(names)}: {reason}{cost}")
     if first is not None:
         reason = "left to the runtime: nothing can be written"
         folder.lose("algorithm", task.where(first), reason)
+
+
+def _cost(task: _Task, taker: str | None) -> str:
+    """What it costs that an algorithm takes a window that is not the fastest one's."""
+    slowdown = task.selected.slowdowns(task.window.sizes).get(taker) if taker else None
+    return f"; {taker} takes {slowdown:.2f} times the time of the fastest" if slowdown else ""
 
 
 def _behind(made: _File, window: SelectedWindow) -> int | None:
