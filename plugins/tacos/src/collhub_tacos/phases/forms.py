@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from collhub_schedules import Chunks, Transfers
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.transposition import is_duplex, transposed
+from collhub_tacos.networks.window_rules import SLOW_START, WINDOW_RULES
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
 from collhub_tacos.phases.reversal import reversed_schedule
 from collhub_tacos.progress import Progress
@@ -42,13 +43,17 @@ class _Phases:
     spreads: tuple[SpreadResult, ...]
     is_first_reversed: bool = False
 
+    @property
+    def is_free_early(self) -> bool:
+        """Whether a link can take a message before the one before it has arrived."""
+        return bool(np.any(self.times.busy < self.times.arrival))
+
     def transfers(self, nodes: Nodes) -> Transfers:
         """All transfers, as early as can be; or those that touch some nodes, as planned."""
         schedule = self._planned(nodes)
-        is_free_early = np.any(self.times.busy < self.times.arrival)
         # Reversed, a schedule is as late as can be; elsewhere a link may be free earlier than in
         # steps of equal length. A part alone cannot be retimed.
-        if nodes is None and (self.is_first_reversed or is_free_early):
+        if nodes is None and (self.is_first_reversed or self.is_free_early):
             # Imported here: numba takes a second.
             from collhub_tacos.schedules.retiming import retimed
 
@@ -73,10 +78,22 @@ class _Phases:
         each_once = dict.fromkeys(self.spreads)
         return all(spread.replay(progress) for spread in each_once)
 
-    def candidate(
+    def candidates(
+        self, form: str, pieces: int, parts: tuple[Collective, Chunks]
+    ) -> list[SynthesisCandidate]:
+        """What is offered for synthesis: with the window of the plan, and with the others."""
+        rules = WINDOW_RULES if self.is_free_early else (self.times.rule,)
+        if self.times.rule is SLOW_START:
+            rules = (SLOW_START,)
+        found = []
+        for rule in rules:
+            phases = replace(self, times=replace(self.times, rule=rule))
+            found.append(phases._candidate(form, pieces, parts))
+        return found
+
+    def _candidate(
         self, form: str, pieces: int, parts: tuple[Collective, Chunks]
     ) -> SynthesisCandidate:
-        """What is offered for synthesis."""
         collective, chunks = parts
         last = self.spreads[-1]
         return SynthesisCandidate(
@@ -93,31 +110,31 @@ class _Phases:
         )
 
 
-Form = Callable[[Setting, int, Progress], SynthesisCandidate]
-"""`form(setting, pieces, progress)`: the algorithm with so many chunks of a share."""
+Form = Callable[[Setting, int, Progress], list[SynthesisCandidate]]
+"""`form(setting, pieces, progress)`: the algorithms with so many chunks of a share."""
 
 
-def _spread(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+def _spread(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
     """All-gather and broadcast."""
     collective, chunks = setting.cut(pieces)
     times = setting.link_times(collective.unit_count)
     origin = setting.members[chunks.origin]
     found = spread_out(SpreadTask(setting, setting.network, times, origin), progress)
     phases = _Phases(setting.network, times, (found,))
-    return phases.candidate("spread", pieces, (collective, chunks))
+    return phases.candidates("spread", pieces, (collective, chunks))
 
 
-def _collect(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+def _collect(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
     """Reduce-scatter and reduce: the opposite collective on the transposed network, reversed."""
     collective, chunks = setting.cut(pieces)
     times = setting.link_times(collective.unit_count)
     target = setting.members[chunks.target]
     found = _on_transpose(setting, times, collective.unit_count, target, progress)
     phases = _Phases(setting.network, times, (found,), is_first_reversed=True)
-    return phases.candidate("reversed", pieces, (collective, chunks))
+    return phases.candidates("reversed", pieces, (collective, chunks))
 
 
-def _two_phase(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+def _two_phase(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
     """All-reduce as a reduce-scatter and then an all-gather, without a barrier.
 
     One synthesis where all links are duplex.
@@ -132,10 +149,10 @@ def _two_phase(setting: Setting, pieces: int, progress: Progress) -> SynthesisCa
     if not is_duplex(setting.network, times):
         scattered = _on_transpose(setting, times, collective.unit_count, origin, progress)
     phases = _Phases(setting.network, times, (scattered, gathered), is_first_reversed=True)
-    return phases.candidate("two-phase", pieces, (collective, chunks))
+    return phases.candidates("two-phase", pieces, (collective, chunks))
 
 
-def _route(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+def _route(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
     """All-to-all, scatter and gather: every chunk has one origin and one target."""
     # Imported here: numba takes a second.
     from collhub_tacos.routing.routes import route_all
@@ -147,7 +164,7 @@ def _route(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandid
     progress(1.0, "routing")
     made = SpreadResult(schedule, times, origin, None, "routing", setting.seed)
     phases = _Phases(setting.network, times, (made,))
-    return phases.candidate("routed", pieces, (collective, chunks))
+    return phases.candidates("routed", pieces, (collective, chunks))
 
 
 FORMS: Mapping[CollectiveKind, Form] = {
@@ -169,5 +186,5 @@ def _on_transpose(
     network = setting.network
     if not is_duplex(network, times):
         network = transposed(network)
-        times = network.link_times(setting.chunk_bytes(unit_count), setting.occupancy)
+        times = setting.times_on(network, unit_count)
     return spread_out(SpreadTask(setting, network, times, origin), progress)
