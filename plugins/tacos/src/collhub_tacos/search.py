@@ -8,15 +8,13 @@ from functools import partial
 
 from collhub_tacos.judging import candidate_time_ns, compared_ps, is_judged
 from collhub_tacos.phases.candidate import SynthesisCandidate
-from collhub_tacos.phases.forms import FORMS, LADDERS
+from collhub_tacos.phases.forms import FORMS, ladder_of
 from collhub_tacos.progress import Progress, part_of
-from collhub_tacos.setting import PAIRS_TO_COMPARE, Setting
+from collhub_tacos.setting import MOST_COMPARED, Setting
 from hub_core.model import CollectiveKind, InputError, UsageError
 from hub_core.plugin_api import SynthesisRequest
 
 _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
-# Transfers of a candidate up to which it is compared by the simulator with all others.
-_MOST_COMPARED = 200_000
 
 
 def fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
@@ -72,7 +70,7 @@ class _BestCandidate:
 
     def keep(self, candidate: SynthesisCandidate) -> None:
         """Keep a candidate if it is the fastest of its kind so far; of equal ones the first."""
-        is_small = candidate.num_transfers <= _MOST_COMPARED
+        is_small = candidate.num_transfers <= MOST_COMPARED
         if candidate.whole is not None or (self._is_judged and is_small):
             self._compare(candidate)
             return
@@ -166,7 +164,7 @@ def _in_one_phase(
 def _climb(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
     """Candidates by growing number of chunks; of large ones until two in a row do not help."""
     kind = setting.collective.kind
-    ladder = setting.candidates(LADDERS[kind])
+    ladder = ladder_of(setting)
     times: list[int] = []
     for place, pieces in enumerate(ladder):
         candidates = FORMS[kind](setting, pieces, part_of(progress, place, len(ladder)))
@@ -174,10 +172,6 @@ def _climb(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]
         times.append(candidates[0].time_ps)
         # One step may be worse by chance, two in a row say that more chunks cost more. That is not
         # so where few windows and many are compared, which takes little time.
-        if _is_costly(setting, pieces) and len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
+        is_costly = not setting.is_compared(setting.units(pieces))
+        if is_costly and len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
             return
-
-
-def _is_costly(setting: Setting, pieces: int) -> bool:
-    """Whether more chunks than these cost more than is worth without a hope."""
-    return setting.network.num_links * setting.units(pieces) > PAIRS_TO_COMPARE

@@ -23,8 +23,8 @@ _MOST_CHUNKS = 1 << 20
 _RESOLUTION_S = 1e-9
 # Pairs of a link and a chunk up to which several numbers of chunks are tried.
 _MOST_PAIRS = 50_000_000
-PAIRS_TO_COMPARE = 1_000_000
-"""Pairs of a link and a chunk up to which all numbers of chunks and all windows are compared."""
+MOST_COMPARED = 200_000
+"""Transfers up to which all numbers of chunks and all windows are compared by the simulator."""
 # Of these the vector is cut in pieces as a whole, of others every rank's share.
 _WHOLE_VECTOR = frozenset(
     {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
@@ -117,9 +117,12 @@ class Setting:
     def times_on(self, network: LinkNetwork, unit_count: int) -> LinkTimes:
         """The same on the links of another network, such as the transposed one."""
         times = network.link_times(self.chunk_bytes(unit_count), self.occupancy)
-        pairs = self.network.num_links * unit_count
-        is_small = pairs <= PAIRS_TO_COMPARE
-        return replace(times, rule=UNCAPPED if is_small else SLOW_START)
+        return replace(times, rule=UNCAPPED if self.is_compared(unit_count) else SLOW_START)
+
+    def is_compared(self, unit_count: int) -> bool:
+        """Whether so many units are few enough to compare all windows and numbers of chunks."""
+        everyone = self.network.num_npus - 1
+        return unit_count * everyone <= MOST_COMPARED
 
     def candidates(self, ladder: Sequence[int]) -> list[int]:
         """Numbers of pieces to try.

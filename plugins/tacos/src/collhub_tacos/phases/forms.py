@@ -9,6 +9,7 @@ import numpy as np
 from collhub_schedules import Chunks, Transfers
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.transposition import is_duplex, transposed
 from collhub_tacos.networks.window_rules import SLOW_START, WINDOW_RULES
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
@@ -32,6 +33,20 @@ LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
     CollectiveKind.ALL_TO_ALL: (1, 2, 4),
 }
 """Chunks of a share that are tried in this order, until more of them do not help."""
+
+
+def ladder_of(setting: Setting) -> list[int]:
+    """Chunks of a share that are tried.
+
+    For what leaves a root through switches, also multiples of the others: as each sends on as many.
+    """
+    kind, others = setting.collective.kind, setting.network.num_npus - 1
+    ladder = list(LADDERS[kind])
+    is_rooted = kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+    if is_rooted and isinstance(setting.network, PathNetwork):
+        rounds = ladder[-1] // max(1, others)
+        ladder += [others << power for power in range(rounds.bit_length())]
+    return setting.candidates(sorted(set(ladder)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

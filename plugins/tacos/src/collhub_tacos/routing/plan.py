@@ -35,12 +35,20 @@ class RoutePlan:
         Farthest in time, with all that depends on it. At switches what waits least on its way goes
         first of all. No link idles while its source has something for it, but for the windows.
         """
+        return self.in_order(times, self._ranks(times))
+
+    def in_order(
+        self, times: LinkTimes, rank: Int64Array, *, is_fixed: bool = False
+    ) -> LinkSchedule:
+        """The same with the smallest `rank` first: int64 per transfer.
+
+        `is_fixed`: always, else of what is at hand, and waits least at switches.
+        """
         network = self.network
         # A chunk goes on when it has come: one wait a transfer.
         children = np.flatnonzero(self.parent >= 0)
         waits = (self.parent[children], children)
-        rank = self._ranks(times)
-        start, finish = in_time(network, times, self.link, waits, rank, is_fixed=False)
+        start, finish = in_time(network, times, self.link, waits, rank, is_fixed=is_fixed)
         schedule = LinkSchedule.spreading(network, self.chunk, self.link, start, finish)
         # A simulator sends in a fixed order: so that is how messages meet at switches.
         return settled(schedule, times) if isinstance(network, PathNetwork) else schedule
