@@ -21,5 +21,3 @@ class WindowRule:
 SLOW_START = WindowRule(most=12, begins_slowly=True)
 CAPPED = WindowRule(most=12, begins_slowly=False)
 UNCAPPED = WindowRule(most=0, begins_slowly=False)
-WINDOW_RULES = (UNCAPPED, CAPPED, SLOW_START)
-"""All rules that are tried where links are free before their messages arrive."""

@@ -11,16 +11,19 @@ from collhub_schedules import Chunks, Transfers
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.transposition import is_duplex, transposed
-from collhub_tacos.networks.window_rules import SLOW_START, WINDOW_RULES
+from collhub_tacos.networks.window_rules import CAPPED, SLOW_START, UNCAPPED, WindowRule
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
 from collhub_tacos.phases.reversal import reversed_schedule
 from collhub_tacos.progress import Progress
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.schedules.windows import windows_of_links
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_out
 from hub_core.model import Collective, CollectiveKind, Int64Array
 
 _SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
+# Behind switches a chunk is stored on its way: finer ones fill the links sooner.
+_STAGED_LADDER = (1, 2, 4, 8, 16)
 _PIPELINE_LADDER = tuple(1 << power for power in range(11))
 LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
     CollectiveKind.ALL_GATHER: _SPREAD_LADDER,
@@ -40,13 +43,17 @@ def ladder_of(setting: Setting) -> list[int]:
 
     For what leaves a root through switches, also multiples of the others: as each sends on as many.
     """
-    kind, others = setting.collective.kind, setting.network.num_npus - 1
-    ladder = list(LADDERS[kind])
-    is_rooted = kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
-    if is_rooted and isinstance(setting.network, PathNetwork):
-        rounds = ladder[-1] // max(1, others)
-        ladder += [others << power for power in range(rounds.bit_length())]
-    return setting.candidates(sorted(set(ladder)))
+    ladder = LADDERS[setting.collective.kind]
+    if not isinstance(setting.network, PathNetwork):
+        return setting.candidates(ladder)
+    if ladder is _SPREAD_LADDER:
+        return setting.candidates(_STAGED_LADDER)
+    if ladder is not _PIPELINE_LADDER:
+        return setting.candidates(ladder)
+    others = max(1, setting.network.num_npus - 1)
+    rounds = (ladder[-1] // others).bit_length()
+    multiples = [others << power for power in range(rounds)]
+    return setting.candidates(sorted({*ladder, *multiples}))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,14 +104,18 @@ class _Phases:
         self, form: str, pieces: int, parts: tuple[Collective, Chunks]
     ) -> list[SynthesisCandidate]:
         """What is offered for synthesis: with the window of the plan, and with the others."""
-        rules = WINDOW_RULES if self.is_free_early else (self.times.rule,)
-        if self.times.rule is SLOW_START:
-            rules = (SLOW_START,)
         found = []
-        for rule in rules:
+        for rule in self._rules():
             phases = replace(self, times=replace(self.times, rule=rule))
             found.append(phases._candidate(form, pieces, parts))
         return found
+
+    def _rules(self) -> tuple[WindowRule, ...]:
+        """Windows that differ on this network, those of the plan first."""
+        if self.times.rule is SLOW_START or not self.is_free_early:
+            return (self.times.rule,)
+        widest = int(windows_of_links(self.network, self.times).max(initial=1))
+        return (UNCAPPED, SLOW_START) if widest <= CAPPED.most else (UNCAPPED, CAPPED, SLOW_START)
 
     def _candidate(
         self, form: str, pieces: int, parts: tuple[Collective, Chunks]

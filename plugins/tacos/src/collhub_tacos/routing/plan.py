@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import PathNetwork
+from collhub_tacos.networks.path_network import PathNetwork, links_of_arcs
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.timing import in_time, settled
-from hub_core.model import Int64Array, inverse
+from hub_core.model import Int64Array, expanded_ranges, inverse
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +28,14 @@ class RoutePlan:
 
     def __len__(self) -> int:
         return len(self.chunk)
+
+    def fullest_ps(self, times: LinkTimes) -> int:
+        """How long the link with most transfers is busy, in picoseconds."""
+        paths, single = links_of_arcs(self.network, times)
+        first, lengths = paths.indptr[self.link], np.diff(paths.indptr)[self.link]
+        links = paths.links[expanded_ranges(first, lengths)]
+        load = np.bincount(links, minlength=len(single.busy)) * single.busy
+        return int(load.max(initial=0))
 
     def farthest_first(self, times: LinkTimes) -> LinkSchedule:
         """Schedule in which every free link sends what has farthest to go of what is there.

@@ -9,7 +9,7 @@ barrier (Barnett et al., Supercomputing 1994).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 from hub_core.model import Int64Array, inverse
 
 # Levels of groups that are tried.
-_MOST_LEVELS = 3
+_MOST_LEVELS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,13 +141,11 @@ def staged_all_gathers(
 ) -> Iterator[LinkSchedule]:
     """Schedules in which every chunk comes to all NPUs, those that the network has arcs for."""
     start, whole = _Growth.at(origin), _Grid(network.num_npus, 1)
-    ways = [partial(_Growth.straight, start, whole, 0)]
+    ways = [partial(way, start, whole, 0) for way in (_Growth.straight, _Growth.around)]
     for grid in group_grids(network, times):
         ways += [partial(way, start, grid) for way in (_outwards, _around_groups, _inwards)]
-    for way in ways:
-        plan = way().plan(network)
-        if plan is not None:
-            yield plan.farthest_first(times)
+    plans = [plan for way in ways if (plan := way().plan(network)) is not None]
+    yield from _hopeful(plans, times, lambda plan: plan.farthest_first(times))
 
 
 def staged_broadcasts(
@@ -162,16 +160,32 @@ def staged_broadcasts(
     whole = _Grid(network.num_npus, 1)
     straight = _Growth.at(origin).straight(whole, 0).plan(network)
     if straight is not None:
-        yield straight.farthest_first(times)
+        yield from _hopeful([straight], times, lambda plan: plan.farthest_first(times))
     for grid in (whole, *group_grids(network, times)):
         # Without other groups one way is the other.
         ways = (_Growth.straight, _Growth.around) if grid.groups > 1 else (_Growth.straight,)
-        for way in ways:
-            plan = _on_lanes(grid, origin, way).plan(network)
-            if plan is not None:
-                yield plan.in_order(
-                    times, _round_by_round(plan, grid, root), is_fixed=grid.groups == 1
-                )
+        found = [_on_lanes(grid, origin, way).plan(network) for way in ways]
+        in_order = partial(_in_rounds, times=times, grid=grid, root=root)
+        yield from _hopeful([plan for plan in found if plan is not None], times, in_order)
+
+
+def _hopeful(
+    plans: Sequence[RoutePlan], times: LinkTimes, scheduled: Callable[[RoutePlan], LinkSchedule]
+) -> Iterator[LinkSchedule]:
+    """Schedules of the plans, but for those whose fullest link takes longer than another's all."""
+    best: int | None = None
+    for plan in sorted(plans, key=lambda plan: plan.fullest_ps(times)):
+        if best is not None and plan.fullest_ps(times) > best:
+            return
+        schedule = scheduled(plan)
+        best = schedule.time_ps if best is None else min(best, schedule.time_ps)
+        yield schedule
+
+
+def _in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: int) -> LinkSchedule:
+    """Schedule of a broadcast over lanes, behind one switch in the fixed order of its slots."""
+    rank = _round_by_round(plan, grid, root)
+    return plan.in_order(times, rank, is_fixed=grid.groups == 1)
 
 
 def _outwards(start: _Growth, grid: _Grid) -> _Growth:
@@ -239,19 +253,34 @@ def _round_by_round(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
 
 
 def group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
-    """Grids of groups of NPUs that are nearer to one another than to others, the nearest first.
+    """Grids of groups of NPUs that are nearer to one another than to others, the smallest first.
 
-    By the times of the messages of NPU 0, for groups of one size whose numbers follow one another.
+    Those that the topology names, and those that the times of the messages of NPU 0 tell; of one
+    size, of NPUs whose numbers follow one another.
     """
     npus = network.num_npus
+    widths = sorted(_named_widths(network) | _near_widths(network, times))
+    fitting = [width for width in widths if 1 < width < npus and npus % width == 0]
+    return [_Grid(width, npus // width) for width in fitting[:_MOST_LEVELS]]
+
+
+def _named_widths(network: LinkNetwork) -> set[int]:
+    """Size of the groups of the topology, where these stand one after another."""
+    groups = sorted(sorted(group) for group in network.topology.groups.values())
+    members = [npu for group in groups for npu in group]
+    sizes = {len(group) for group in groups}
+    is_partition = members == list(range(network.num_npus))
+    return sizes if is_partition and len(sizes) == 1 else set()
+
+
+def _near_widths(network: LinkNetwork, times: LinkTimes) -> set[int]:
+    """Sizes of the groups of NPU 0 by the times of its messages."""
     from_first = np.flatnonzero(network.source == 0)
     arrival = times.arrival[from_first]
     near = network.destination[from_first]
-    found = []
+    found = set()
     for longest in np.unique(arrival)[:-1].tolist():
         members = np.sort(near[arrival <= longest])
-        width = len(members) + 1
-        is_block = np.array_equal(members, np.arange(1, width))
-        if is_block and npus % width == 0:
-            found.append(_Grid(width, npus // width))
-    return found[:_MOST_LEVELS]
+        if np.array_equal(members, np.arange(1, len(members) + 1)):
+            found.add(len(members) + 1)
+    return found
