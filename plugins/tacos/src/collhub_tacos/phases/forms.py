@@ -213,4 +213,16 @@ def _on_transpose(
     if not is_duplex(network, times):
         network = transposed(network)
         times = setting.times_on(network, unit_count)
-    return spread_out(SpreadTask(setting, network, times, origin), progress)
+    task = SpreadTask(setting, network, times, origin)
+    if not isinstance(setting.network, PathNetwork):
+        return spread_out(task, progress)
+    back = setting.link_times(unit_count)
+    return spread_out(task, progress, lambda found: _time_reversed_ps(setting, found, back))
+
+
+def _time_reversed_ps(setting: Setting, found: SpreadResult, times: LinkTimes) -> int:
+    """What a spreading takes as a reduction: at switches messages meet otherwise then."""
+    # Imported here: numba takes a second.
+    from collhub_tacos.schedules.retiming import retimed
+
+    return retimed(reversed_schedule(found.schedule(), setting.network), times).time_ps
