@@ -14,6 +14,8 @@ from collhub_tacos.setting import MOST_COMPARED, Setting
 from hub_core.model import CollectiveKind, InputError, UsageError
 from hub_core.plugin_api import SynthesisRequest
 
+# More messages must save so much: all who work on the algorithm pay for them.
+_WORTH = 1e-3
 _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 
 
@@ -79,9 +81,17 @@ class _BestCandidate:
             self._by_form[candidate.form] = candidate
 
     def _compare(self, candidate: SynthesisCandidate) -> None:
-        limit = None if self._compared is None else self._compared[0]
+        if self._compared is None:
+            time_ps = compared_ps(self._setting, self._request, candidate, None)
+            self._compared = None if time_ps is None else (time_ps, candidate)
+            return
+        limit, best = self._compared
         time_ps = compared_ps(self._setting, self._request, candidate, limit)
-        if time_ps is not None and (limit is None or time_ps < limit):
+        if time_ps is None:
+            return
+        saved = limit - time_ps
+        has_more = candidate.num_transfers > best.num_transfers
+        if saved > (_WORTH * limit if has_more else 0):
             self._compared = time_ps, candidate
 
     def fastest(self) -> SynthesisCandidate:
