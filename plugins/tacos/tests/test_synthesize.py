@@ -88,7 +88,8 @@ def check(result: SynthesisResult, topology: Topology, occupancy: Occupancy) -> 
     # Every message of a chain is truncated to whole nanoseconds, every reduction takes one.
     chain = len(result.algorithm.steps) // topology.num_npus + topology.num_npus
     assert abs(simulated_ns(result.algorithm, topology, occupancy) - result.time_ns) <= 2 * chain
-    assert result.time_ns >= (result.bound_ns or 1) - 1
+    # What is as fast as can be is below the bound by what simulators truncate.
+    assert result.time_ns + chain >= (result.bound_ns or 1) - 1
 
 
 @pytest.mark.parametrize("occupancy", list(Occupancy))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 from collhub_schedules import Transfers, algorithm_of
 
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.setting import Setting
-from hub_core.model import Algorithm
+from hub_core.model import Algorithm, StepKind, expanded_ranges, message_bytes
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SynthesisRequest
 
 MOST_JUDGED = 1_000_000
 """Transfers up to which the whole is put in time even where the steps of some ranks are wanted
 alone, and up to which the simulator is asked."""
+# The own clock is not that wrong: what takes so much longer by it is not simulated.
+_HOPELESS = 1.3
 
 
 def algorithm_for(
@@ -34,6 +37,19 @@ def algorithm_for(
     )
 
 
+def whole_with_time(
+    setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate
+) -> tuple[Algorithm, int]:
+    """Algorithm with all its steps, and its nanoseconds: the simulator's where that counts more."""
+    if candidate.whole is not None:
+        # Of what no own clock has put in time there is the simulator's word alone.
+        return candidate.whole, request.simulate(candidate.whole) or whole_ns(candidate.time_ps)
+    transfers = candidate.transfers(None)
+    algorithm = algorithm_for(setting, candidate, transfers, None)
+    judged = judged_ns(setting, request, algorithm)
+    return algorithm, judged or whole_ns(last_finish_ps(transfers))
+
+
 def candidate_time_ns(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate, *, is_alone: bool
 ) -> int:
@@ -41,26 +57,69 @@ def candidate_time_ns(
     # Nothing to compare with, or too much to simulate.
     if is_alone or candidate.num_transfers > MOST_JUDGED:
         return whole_ns(candidate.time_ps)
+    _, time_ns = whole_with_time(setting, request, candidate)
+    return time_ns
+
+
+def compared_ps(
+    setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate, limit_ps: int | None
+) -> int | None:
+    """Picoseconds by which a candidate is compared; None where it is far above `limit_ps`.
+
+    By the simulator, and what the fullest link gains as simulators drop fractions of nanoseconds:
+    else the tiniest chunks would seem to take no time. None, too, for what has no time of its own
+    where there is no simulator.
+    """
+    if candidate.whole is not None:
+        time_ns = request.simulate(candidate.whole)
+        algorithm = candidate.whole
+        return None if time_ns is None else 1000 * time_ns + _dropped_ps(setting, algorithm)
     transfers = candidate.transfers(None)
+    own_ps = last_finish_ps(transfers)
+    if limit_ps is not None and own_ps > _HOPELESS * limit_ps:
+        return None
     algorithm = algorithm_for(setting, candidate, transfers, None)
     judged = judged_ns(setting, request, algorithm)
-    return judged or whole_ns(last_finish_ps(transfers))
+    return own_ps if judged is None else 1000 * judged + _dropped_ps(setting, algorithm)
 
 
-def judged_ns(setting: Setting, request: SynthesisRequest, algorithm: Algorithm) -> int | None:
-    """Simulator's time where the order of what happens in one instant counts, else None.
+def _dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
+    """Fractions of nanoseconds of all messages on a link together, of the link with most."""
+    network, steps = setting.network, algorithm.steps
+    sends = np.flatnonzero(steps.is_kind(StepKind.SEND))
+    pair = steps.peer[sends].astype(np.int64) * network.num_nodes + steps.rank[sends]
+    # Links stand by destination, then by source, so that these keys ascend.
+    arc = np.searchsorted(network.destination * network.num_nodes + network.source, pair)
+    size = message_bytes(
+        setting.collective_bytes, algorithm.collective.unit_count, steps.count[sends]
+    )
+    links = network
+    if isinstance(network, PathNetwork):
+        first, lengths = network.paths.indptr[arc], np.diff(network.paths.indptr)[arc]
+        arc = network.paths.links[expanded_ranges(first, lengths)]
+        size, links = np.repeat(size, lengths), network.links
+    busy_ns = 1e9 * size / links.topology.bandwidth_bytes_per_s[links.row[arc]]
+    dropped = np.bincount(arc, busy_ns % 1.0, minlength=links.num_links)
+    return int(1000 * dropped.max(initial=0.0))
 
-    The own time may differ from it there, that is where links are free before messages arrive, and
-    where messages meet at switches. None for what was made for another network than that of the
-    request, too, and for what is too large.
+
+def is_judged(setting: Setting, request: SynthesisRequest) -> bool:
+    """Whether the simulator's time counts more than the own one.
+
+    That is where the order of what happens in one instant counts: where links are free before
+    messages arrive, and where messages meet at switches. Not for what was made for another network
+    than that of the request.
     """
     is_pipelined = setting.occupancy is not Occupancy.ALPHA_BETA
     meets_at_switches = isinstance(setting.network, PathNetwork)
-    if not is_pipelined and not meets_at_switches:
-        return None
     is_other_network = setting.network.topology.name != request.topology.name
+    return (is_pipelined or meets_at_switches) and not is_other_network
+
+
+def judged_ns(setting: Setting, request: SynthesisRequest, algorithm: Algorithm) -> int | None:
+    """Simulator's time where it `is_judged`, else None; None too for what is too large."""
     # A transfer is a send and a receive, at least.
-    if is_other_network or len(algorithm.steps) > 2 * MOST_JUDGED:
+    if not is_judged(setting, request) or len(algorithm.steps) > 2 * MOST_JUDGED:
         return None
     return request.simulate(algorithm)
 

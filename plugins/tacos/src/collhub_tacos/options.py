@@ -39,7 +39,7 @@ class TacosOptions:
         OptionType.TEXT,
         "auto",
         "form of an all-reduce: the fastest of the others, or the one that is named",
-        choices=("auto", "two-phase", "fused", "latency"),
+        choices=("auto", "two-phase", "fused", "latency", "one-shot"),
     )
     switches: str = option(
         OptionType.TEXT,

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from collhub_tacos.judging import candidate_time_ns
+from collhub_tacos.judging import candidate_time_ns, compared_ps, is_judged
 from collhub_tacos.phases.candidate import SynthesisCandidate
-from collhub_tacos.phases.forms import FORMS, LADDERS
+from collhub_tacos.phases.forms import FORMS, ladder_of
 from collhub_tacos.progress import Progress, part_of
-from collhub_tacos.setting import Setting
-from hub_core.model import CollectiveKind, UsageError
+from collhub_tacos.setting import MOST_COMPARED, Setting
+from hub_core.model import CollectiveKind, InputError, UsageError
 from hub_core.plugin_api import SynthesisRequest
 
+# More messages must save so much: all who work on the algorithm pay for them.
+_WORTH = 1e-3
 _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 
 
@@ -23,9 +25,9 @@ def fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisC
     Ctrl-C ends the search; without a result it is raised again. Raises `UsageError` for a method
     that belongs to another collective.
     """
-    best = _BestOfForms()
+    best = _BestCandidate(setting, request)
     is_interrupted = False
-    searches = _searches(setting)
+    searches = _searches(setting, best)
     try:
         for place, search in enumerate(searches):
             progress = part_of(setting.progress, place, len(searches))
@@ -35,34 +37,78 @@ def fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisC
             if is_interrupted:
                 break
     except KeyboardInterrupt:
-        if not best.by_form:
+        if best.is_empty:
             raise
         is_interrupted = True
-    return replace(best.fastest(setting, request), is_interrupted=is_interrupted)
+    return replace(best.fastest(), is_interrupted=is_interrupted)
 
 
-class _BestOfForms:
-    """Fastest candidate of every form, by its own account."""
+class _BestCandidate:
+    """Fastest candidate: of small ones by the simulator, of others by form and their own account.
 
-    def __init__(self) -> None:
-        self.by_form: dict[str, SynthesisCandidate] = {}
+    Where the simulator's word counts, chunk counts and windows are compared by it as forms are: by
+    the own clock, which knows no order within one instant, four chunks may look better than one
+    and be slower.
+    """
+
+    def __init__(self, setting: Setting, request: SynthesisRequest) -> None:
+        self._setting = setting
+        self._request = request
+        self._is_judged = is_judged(setting, request)
+        self._compared: tuple[int, SynthesisCandidate] | None = None
+        self._by_form: dict[str, SynthesisCandidate] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no candidate yet."""
+        return self._compared is None and not self._by_form
+
+    def limit_ps(self) -> int | None:
+        """Time of the fastest so far in picoseconds, None before there is one."""
+        times = [candidate.time_ps for candidate in self._by_form.values()]
+        if self._compared is not None:
+            times.append(self._compared[0])
+        return min(times, default=None)
 
     def keep(self, candidate: SynthesisCandidate) -> None:
-        before = self.by_form.get(candidate.form)
+        """Keep a candidate if it is the fastest of its kind so far; of equal ones the first."""
+        is_small = candidate.num_transfers <= MOST_COMPARED
+        if candidate.whole is not None or (self._is_judged and is_small):
+            self._compare(candidate)
+            return
+        before = self._by_form.get(candidate.form)
         if before is None or candidate.time_ps < before.time_ps:
-            self.by_form[candidate.form] = candidate
+            self._by_form[candidate.form] = candidate
 
-    def fastest(self, setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
+    def _compare(self, candidate: SynthesisCandidate) -> None:
+        if self._compared is None:
+            time_ps = compared_ps(self._setting, self._request, candidate, None)
+            self._compared = None if time_ps is None else (time_ps, candidate)
+            return
+        limit, best = self._compared
+        time_ps = compared_ps(self._setting, self._request, candidate, limit)
+        if time_ps is None:
+            return
+        saved = limit - time_ps
+        has_more = candidate.num_transfers > best.num_transfers
+        if saved > (_WORTH * limit if has_more else 0):
+            self._compared = time_ps, candidate
+
+    def fastest(self) -> SynthesisCandidate:
         """Fastest of all; forms are compared by the simulator where its word counts more."""
-        candidates = list(self.by_form.values())
+        candidates = list(self._by_form.values())
+        if self._compared is not None:
+            candidates.insert(0, self._compared[1])
         is_alone = len(candidates) == 1
         return min(
             candidates,
-            key=lambda candidate: candidate_time_ns(setting, request, candidate, is_alone=is_alone),
+            key=lambda candidate: candidate_time_ns(
+                self._setting, self._request, candidate, is_alone=is_alone
+            ),
         )
 
 
-def _searches(setting: Setting) -> list[_FormSearch]:
+def _searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
     """Forms to try. Raises `UsageError` for a method that belongs to another collective."""
     kind, method = setting.collective.kind, setting.method
     climb = partial(_climb, setting)
@@ -78,10 +124,14 @@ def _searches(setting: Setting) -> list[_FormSearch]:
         "two-phase": climb,
         "latency": partial(_on_one_tree, setting),
         "fused": partial(_on_many_trees, setting),
+        # Last, because others tell up to which size it can be the fastest.
+        "one-shot": partial(_in_one_phase, setting, best),
     }
     if method != "auto":
         return [forms[method]]
-    return list(forms.values()) if _has_trees(setting) else [climb]
+    if not _has_trees(setting):
+        del forms["latency"], forms["fused"]
+    return list(forms.values())
 
 
 def _has_trees(setting: Setting) -> bool:
@@ -105,15 +155,33 @@ def _on_many_trees(setting: Setting, progress: Progress) -> Iterator[SynthesisCa
         yield fused(setting, progress)
 
 
+def _in_one_phase(
+    setting: Setting, best: _BestCandidate, progress: Progress
+) -> Iterator[SynthesisCandidate]:
+    from collhub_tacos.one_shot.candidates import one_shot, unsuitability
+
+    reason = unsuitability(setting)
+    if reason is None:
+        yield from one_shot(setting, best.limit_ps, progress)
+    elif setting.method == "one-shot":
+        raise InputError(
+            f"no all-reduce in one phase: {reason}",
+            cure="choose the method two-phase",
+            code="not-one-shot",
+        )
+
+
 def _climb(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
-    """Candidates by growing number of chunks, until two in a row do not help."""
+    """Candidates by growing number of chunks; of large ones until two in a row do not help."""
     kind = setting.collective.kind
-    ladder = setting.candidates(LADDERS[kind])
+    ladder = ladder_of(setting)
     times: list[int] = []
     for place, pieces in enumerate(ladder):
-        candidate = FORMS[kind](setting, pieces, part_of(progress, place, len(ladder)))
-        yield candidate
-        times.append(candidate.time_ps)
-        # One step may be worse by chance, two in a row say that more chunks cost more.
-        if len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
+        candidates = FORMS[kind](setting, pieces, part_of(progress, place, len(ladder)))
+        yield from candidates
+        times.append(candidates[0].time_ps)
+        # One step may be worse by chance, two in a row say that more chunks cost more. That is not
+        # so where few windows and many are compared, which takes little time.
+        is_costly = not setting.is_compared(setting.units(pieces))
+        if is_costly and len(times) > 2 and min(times[-2:]) >= min(times[:-2]):
             return

@@ -12,6 +12,7 @@ from collhub_schedules import Chunks
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import contracted
 from collhub_tacos.networks.unwinding import unwound
+from collhub_tacos.networks.window_rules import SLOW_START, UNCAPPED
 from collhub_tacos.options import TacosOptions
 from collhub_tacos.progress import Progress
 from hub_core.model import Collective, CollectiveKind, Int64Array, UsageError, message_bytes
@@ -19,8 +20,11 @@ from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest
 
 _MOST_CHUNKS = 1 << 20
+_RESOLUTION_S = 1e-9
 # Pairs of a link and a chunk up to which several numbers of chunks are tried.
 _MOST_PAIRS = 50_000_000
+MOST_COMPARED = 200_000
+"""Transfers up to which all numbers of chunks and all windows are compared by the simulator."""
 # Of these the vector is cut in pieces as a whole, of others every rank's share.
 _WHOLE_VECTOR = frozenset(
     {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
@@ -108,7 +112,17 @@ class Setting:
 
     def link_times(self, unit_count: int) -> LinkTimes:
         """Times of a message of one of `unit_count` units on every link."""
-        return self.network.link_times(self.chunk_bytes(unit_count), self.occupancy)
+        return self.times_on(self.network, unit_count)
+
+    def times_on(self, network: LinkNetwork, unit_count: int) -> LinkTimes:
+        """The same on the links of another network, such as the transposed one."""
+        times = network.link_times(self.chunk_bytes(unit_count), self.occupancy)
+        return replace(times, rule=UNCAPPED if self.is_compared(unit_count) else SLOW_START)
+
+    def is_compared(self, unit_count: int) -> bool:
+        """Whether so many units are few enough to compare all windows and numbers of chunks."""
+        everyone = self.network.num_npus - 1
+        return unit_count * everyone <= MOST_COMPARED
 
     def candidates(self, ladder: Sequence[int]) -> list[int]:
         """Numbers of pieces to try.
@@ -122,9 +136,14 @@ class Setting:
         by_size = self.collective_bytes // shares
         pairs = self.network.num_links * shares
         by_time = _MOST_PAIRS // pairs if pairs else by_size
-        most = min(by_size, by_time)
+        most = min(by_size, by_time, self._by_resolution(shares))
         tried = [pieces for pieces in ladder if pieces <= most]
         return tried or list(ladder[:1])
+
+    def _by_resolution(self, shares: int) -> int:
+        """Most pieces of a share of which each takes a link a nanosecond, as simulators count."""
+        fastest = float(self.network.topology.bandwidth_bytes_per_s.max(initial=1.0))
+        return int(self.collective_bytes / (shares * _RESOLUTION_S * fastest))
 
 
 def _topology(topology: Topology, options: TacosOptions) -> Topology:

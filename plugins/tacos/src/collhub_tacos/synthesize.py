@@ -11,9 +11,9 @@ from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.judging import (
     MOST_JUDGED,
     algorithm_for,
-    judged_ns,
     last_finish_ps,
     whole_ns,
+    whole_with_time,
 )
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.options import TacosOptions
@@ -85,11 +85,7 @@ def _made(setting: Setting, request: SynthesisRequest, best: SynthesisCandidate)
     """Steps that are wanted: of all ranks, or of some."""
     if setting.wanted is not None:
         return _made_in_part(setting, best)
-    transfers = best.transfers(None)
-    algorithm = algorithm_for(setting, best, transfers, None)
-    # The simulator's word counts where it was asked.
-    judged = judged_ns(setting, request, algorithm)
-    time_ns = judged or whole_ns(last_finish_ps(transfers))
+    algorithm, time_ns = whole_with_time(setting, request, best)
     return _Answer(algorithm, time_ns, is_replayed=False)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from collhub_tacos.networks.window_rules import SLOW_START, WindowRule
 from hub_core.model import Float64Array, Int64Array, csr, group_of_entry, group_pointer
 from hub_core.network import Occupancy, Topology
 
@@ -18,11 +19,12 @@ class LinkTimes:
     """What one message of a chunk's size costs on every link, in the order of `LinkNetwork`.
 
     `busy`: int64 picoseconds, how long the link can take no other message; `arrival`: int64
-    picoseconds from the start to the arrival at its end.
+    picoseconds from the start to the arrival at its end; `rule`: how many may be on their way.
     """
 
     busy: Int64Array
     arrival: Int64Array
+    rule: WindowRule = field(default=SLOW_START, kw_only=True)
 
     @property
     def is_alike(self) -> bool:

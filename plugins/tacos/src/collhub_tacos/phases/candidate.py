@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from collhub_schedules import Chunks, Transfers
 
 from collhub_tacos.progress import Progress
-from hub_core.model import Collective, JsonValue
+from hub_core.model import Algorithm, Collective, JsonValue
 
 Nodes = Sequence[int] | None
 """NPUs whose transfers are wanted, None for all."""
@@ -20,6 +20,7 @@ class SynthesisCandidate:
 
     `transfers(nodes)`: all of them, or those that touch some nodes. `replay(progress)`: check the
     whole on the synthesizer's own arrays, where not all steps are made; False where it cannot.
+    `whole`: the algorithm itself, where it does not follow from transfers.
     """
 
     form: str
@@ -32,3 +33,4 @@ class SynthesisCandidate:
     replay: Callable[[Progress], bool]
     details: Mapping[str, JsonValue] = field(default_factory=dict)
     is_interrupted: bool = False
+    whole: Algorithm | None = None

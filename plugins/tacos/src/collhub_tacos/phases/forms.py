@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from collhub_schedules import Chunks, Transfers
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.networks.transposition import is_duplex, transposed
+from collhub_tacos.networks.window_rules import CAPPED, SLOW_START, UNCAPPED, WindowRule
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
 from collhub_tacos.phases.reversal import reversed_schedule
 from collhub_tacos.progress import Progress
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.schedules.windows import windows_of_links
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_out
 from hub_core.model import Collective, CollectiveKind, Int64Array
 
 _SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
+# Behind switches a chunk is stored on its way: finer ones fill the links sooner.
+_STAGED_LADDER = (1, 2, 4, 8, 16)
 _PIPELINE_LADDER = tuple(1 << power for power in range(11))
 LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
     CollectiveKind.ALL_GATHER: _SPREAD_LADDER,
@@ -33,6 +38,24 @@ LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
 """Chunks of a share that are tried in this order, until more of them do not help."""
 
 
+def ladder_of(setting: Setting) -> list[int]:
+    """Chunks of a share that are tried.
+
+    For what leaves a root through switches, also multiples of the others: as each sends on as many.
+    """
+    ladder = LADDERS[setting.collective.kind]
+    if not isinstance(setting.network, PathNetwork):
+        return setting.candidates(ladder)
+    if ladder is _SPREAD_LADDER:
+        return setting.candidates(_STAGED_LADDER)
+    if ladder is not _PIPELINE_LADDER:
+        return setting.candidates(ladder)
+    others = max(1, setting.network.num_npus - 1)
+    rounds = (ladder[-1] // others).bit_length()
+    multiples = [others << power for power in range(rounds)]
+    return setting.candidates(sorted({*ladder, *multiples}))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Phases:
     """Spreadings one after the other, the first one reversed in time where it is to collect."""
@@ -42,13 +65,17 @@ class _Phases:
     spreads: tuple[SpreadResult, ...]
     is_first_reversed: bool = False
 
+    @property
+    def is_free_early(self) -> bool:
+        """Whether a link can take a message before the one before it has arrived."""
+        return bool(np.any(self.times.busy < self.times.arrival))
+
     def transfers(self, nodes: Nodes) -> Transfers:
         """All transfers, as early as can be; or those that touch some nodes, as planned."""
         schedule = self._planned(nodes)
-        is_free_early = np.any(self.times.busy < self.times.arrival)
         # Reversed, a schedule is as late as can be; elsewhere a link may be free earlier than in
         # steps of equal length. A part alone cannot be retimed.
-        if nodes is None and (self.is_first_reversed or is_free_early):
+        if nodes is None and (self.is_first_reversed or self.is_free_early):
             # Imported here: numba takes a second.
             from collhub_tacos.schedules.retiming import retimed
 
@@ -73,10 +100,26 @@ class _Phases:
         each_once = dict.fromkeys(self.spreads)
         return all(spread.replay(progress) for spread in each_once)
 
-    def candidate(
+    def candidates(
+        self, form: str, pieces: int, parts: tuple[Collective, Chunks]
+    ) -> list[SynthesisCandidate]:
+        """What is offered for synthesis: with the window of the plan, and with the others."""
+        found = []
+        for rule in self._rules():
+            phases = replace(self, times=replace(self.times, rule=rule))
+            found.append(phases._candidate(form, pieces, parts))
+        return found
+
+    def _rules(self) -> tuple[WindowRule, ...]:
+        """Windows that differ on this network, those of the plan first."""
+        if self.times.rule is SLOW_START or not self.is_free_early:
+            return (self.times.rule,)
+        widest = int(windows_of_links(self.network, self.times).max(initial=1))
+        return (UNCAPPED, SLOW_START) if widest <= CAPPED.most else (UNCAPPED, CAPPED, SLOW_START)
+
+    def _candidate(
         self, form: str, pieces: int, parts: tuple[Collective, Chunks]
     ) -> SynthesisCandidate:
-        """What is offered for synthesis."""
         collective, chunks = parts
         last = self.spreads[-1]
         return SynthesisCandidate(
@@ -93,31 +136,31 @@ class _Phases:
         )
 
 
-Form = Callable[[Setting, int, Progress], SynthesisCandidate]
-"""`form(setting, pieces, progress)`: the algorithm with so many chunks of a share."""
+Form = Callable[[Setting, int, Progress], list[SynthesisCandidate]]
+"""`form(setting, pieces, progress)`: the algorithms with so many chunks of a share."""
 
 
-def _spread(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+def _spread(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
     """All-gather and broadcast."""
     collective, chunks = setting.cut(pieces)
     times = setting.link_times(collective.unit_count)
     origin = setting.members[chunks.origin]
     found = spread_out(SpreadTask(setting, setting.network, times, origin), progress)
     phases = _Phases(setting.network, times, (found,))
-    return phases.candidate("spread", pieces, (collective, chunks))
+    return phases.candidates("spread", pieces, (collective, chunks))
 
 
-def _collect(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+def _collect(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
     """Reduce-scatter and reduce: the opposite collective on the transposed network, reversed."""
     collective, chunks = setting.cut(pieces)
     times = setting.link_times(collective.unit_count)
     target = setting.members[chunks.target]
     found = _on_transpose(setting, times, collective.unit_count, target, progress)
     phases = _Phases(setting.network, times, (found,), is_first_reversed=True)
-    return phases.candidate("reversed", pieces, (collective, chunks))
+    return phases.candidates("reversed", pieces, (collective, chunks))
 
 
-def _two_phase(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+def _two_phase(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
     """All-reduce as a reduce-scatter and then an all-gather, without a barrier.
 
     One synthesis where all links are duplex.
@@ -132,10 +175,10 @@ def _two_phase(setting: Setting, pieces: int, progress: Progress) -> SynthesisCa
     if not is_duplex(setting.network, times):
         scattered = _on_transpose(setting, times, collective.unit_count, origin, progress)
     phases = _Phases(setting.network, times, (scattered, gathered), is_first_reversed=True)
-    return phases.candidate("two-phase", pieces, (collective, chunks))
+    return phases.candidates("two-phase", pieces, (collective, chunks))
 
 
-def _route(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandidate:
+def _route(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisCandidate]:
     """All-to-all, scatter and gather: every chunk has one origin and one target."""
     # Imported here: numba takes a second.
     from collhub_tacos.routing.routes import route_all
@@ -147,7 +190,7 @@ def _route(setting: Setting, pieces: int, progress: Progress) -> SynthesisCandid
     progress(1.0, "routing")
     made = SpreadResult(schedule, times, origin, None, "routing", setting.seed)
     phases = _Phases(setting.network, times, (made,))
-    return phases.candidate("routed", pieces, (collective, chunks))
+    return phases.candidates("routed", pieces, (collective, chunks))
 
 
 FORMS: Mapping[CollectiveKind, Form] = {
@@ -169,5 +212,17 @@ def _on_transpose(
     network = setting.network
     if not is_duplex(network, times):
         network = transposed(network)
-        times = network.link_times(setting.chunk_bytes(unit_count), setting.occupancy)
-    return spread_out(SpreadTask(setting, network, times, origin), progress)
+        times = setting.times_on(network, unit_count)
+    task = SpreadTask(setting, network, times, origin)
+    if not isinstance(setting.network, PathNetwork):
+        return spread_out(task, progress)
+    back = setting.link_times(unit_count)
+    return spread_out(task, progress, lambda found: _time_reversed_ps(setting, found, back))
+
+
+def _time_reversed_ps(setting: Setting, found: SpreadResult, times: LinkTimes) -> int:
+    """What a spreading takes as a reduction: at switches messages meet otherwise then."""
+    # Imported here: numba takes a second.
+    from collhub_tacos.schedules.retiming import retimed
+
+    return retimed(reversed_schedule(found.schedule(), setting.network), times).time_ps

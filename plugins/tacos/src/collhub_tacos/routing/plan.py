@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import PathNetwork
+from collhub_tacos.networks.path_network import PathNetwork, links_of_arcs
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.timing import in_time, settled
-from hub_core.model import Int64Array, inverse
+from hub_core.model import Int64Array, expanded_ranges, inverse
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,18 +29,34 @@ class RoutePlan:
     def __len__(self) -> int:
         return len(self.chunk)
 
+    def fullest_ps(self, times: LinkTimes) -> int:
+        """How long the link with most transfers is busy, in picoseconds."""
+        paths, single = links_of_arcs(self.network, times)
+        first, lengths = paths.indptr[self.link], np.diff(paths.indptr)[self.link]
+        links = paths.links[expanded_ranges(first, lengths)]
+        load = np.bincount(links, minlength=len(single.busy)) * single.busy
+        return int(load.max(initial=0))
+
     def farthest_first(self, times: LinkTimes) -> LinkSchedule:
         """Schedule in which every free link sends what has farthest to go of what is there.
 
         Farthest in time, with all that depends on it. At switches what waits least on its way goes
         first of all. No link idles while its source has something for it, but for the windows.
         """
+        return self.in_order(times, self._ranks(times))
+
+    def in_order(
+        self, times: LinkTimes, rank: Int64Array, *, is_fixed: bool = False
+    ) -> LinkSchedule:
+        """The same with the smallest `rank` first: int64 per transfer.
+
+        `is_fixed`: always, else of what is at hand, and waits least at switches.
+        """
         network = self.network
         # A chunk goes on when it has come: one wait a transfer.
         children = np.flatnonzero(self.parent >= 0)
         waits = (self.parent[children], children)
-        rank = self._ranks(times)
-        start, finish = in_time(network, times, self.link, waits, rank, is_fixed=False)
+        start, finish = in_time(network, times, self.link, waits, rank, is_fixed=is_fixed)
         schedule = LinkSchedule.spreading(network, self.chunk, self.link, start, finish)
         # A simulator sends in a fixed order: so that is how messages meet at switches.
         return settled(schedule, times) if isinstance(network, PathNetwork) else schedule

@@ -55,7 +55,8 @@ class SenderQueues(NamedTuple):
     `waiting[begin[l]:begin[l] + number[l]]`: what its sender could send; where the order is fixed,
     all that it will send, in order. `gone[begin[l]:begin[l] + sent[l]]`: what it has sent, of which
     the first `arrived[l]` have arrived. `window`: how many may be on their way, `at_once`: how many
-    may wait for the same one. `is_touched`: bool, `touched`: links that may begin to send.
+    may wait for the same one, 0 for any number. `is_touched`: bool, `touched`: links that may begin
+    to send.
     """
 
     busy: Int64Array
@@ -278,7 +279,10 @@ def _send(
 def _is_open(link: Integer, queues: SenderQueues) -> bool:
     """Whether what the next message of a link waits for, by `windows.windows`, has arrived."""
     turn = queues.sent[link]
-    earlier = max(turn - queues.window[link], (turn - 1) // queues.at_once[link])
+    earlier = turn - queues.window[link]
+    at_once = queues.at_once[link]
+    if at_once > 0:
+        earlier = max(earlier, (turn - 1) // at_once)
     return bool(queues.arrived[link] >= min(turn, earlier + 1))
 
 

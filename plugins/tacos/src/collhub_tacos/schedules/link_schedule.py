@@ -99,7 +99,7 @@ class LinkSchedule:
         # The core orders messages by link of the topology.
         row = network.row[self.link]
         window = windows_of_links(network, times)[self.link]
-        at_once = released_at_once(network)
+        at_once = released_at_once(network, times.rule)
         return Transfers(
             self.chunk,
             self.source,

@@ -37,7 +37,7 @@ def retimed(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
         times.arrival,
         windows_of_links(network, times),
         row_pointer(turns),
-        released_at_once(network),
+        released_at_once(network, times.rule),
     )
     return replace(schedule, start=start, finish=start + times.arrival[schedule.link])
 
@@ -79,9 +79,11 @@ def _earliest(
         begin = max(free[used], present[at_source[transfer]])
         place = first_turn[used]
         number = turn[used]
+        awaited = number - window[used]
         # The first message of a link waits for none.
-        if number > 0:
-            awaited = max(number - window[used], (number - 1) // at_once)
+        if at_once > 0 and number > 0:
+            awaited = max(awaited, (number - 1) // at_once)
+        if awaited >= 0:
             begin = max(begin, ended[place + awaited])
         ended[place + number] = begin + arrival[used]
         turn[used] = number + 1

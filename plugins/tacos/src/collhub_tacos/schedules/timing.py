@@ -163,7 +163,7 @@ def _queues(
         sent=_filled(links, 0),
         arrived=_filled(links, 0),
         window=_windows_of_first_links(network, times, links),
-        at_once=_filled(links, released_at_once(network)),
+        at_once=_filled(links, released_at_once(network, times.rule)),
         is_touched=number > 0,
         touched=touched,
     )

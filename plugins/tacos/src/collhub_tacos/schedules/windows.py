@@ -6,16 +6,14 @@ import numpy as np
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork
+from collhub_tacos.networks.window_rules import WindowRule
 from hub_core.model import Int64Array, sorted_ordinals
-
-# The fewer are under way, the less there is for a simulator to put in another order.
-_MOST_ON_THE_WAY = 12
 
 
 def windows_of_links(network: LinkNetwork, times: LinkTimes) -> Int64Array:
     """Messages that keep the first link of every arc busy until the first of them has arrived.
 
-    int64 per arc, at most 12.
+    int64 per arc, at most as many as `times.rule` allows.
     """
     idle = times.arrival - times.busy
     # So many can start behind a message before it arrives.
@@ -25,18 +23,20 @@ def windows_of_links(network: LinkNetwork, times: LinkTimes) -> Int64Array:
     groups = int(which.max(initial=-1)) + 1
     most = np.zeros(groups, np.int64)
     np.maximum.at(most, which, ahead)
-    window: Int64Array = np.minimum(1 + most[which], _MOST_ON_THE_WAY)
-    return window
+    window: Int64Array = 1 + most[which]
+    return np.minimum(window, times.rule.most) if times.rule.most else window
 
 
-def released_at_once(network: LinkNetwork) -> int:
-    """How many messages of a link may wait for the same one.
+def released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
+    """How many messages of a link may wait for the same one, 0 for any number.
 
     Simulators start what becomes free in one instant in an order of their own, that of a hash set
     in ASTRA-sim. In a set of two it is the stated order, and in a set of few steps that stand
     close together, as where an NPU has one link alone: there the paths are long, and the start
     would take too much time by two.
     """
+    if not rule.begins_slowly:
+        return 0
     if not isinstance(network, PathNetwork):
         return 2
     rows = int(network.row.max(initial=0)) + 1
@@ -51,8 +51,9 @@ def windows(
     """Window of every message: how many turns of its link before its own it waits for; int64.
 
     `row`: link of every message, `window`: that of its link. Turn i of a link waits for turns
-    0 ... max(i - `window`, (i - 1) // `at_once`), that is for the last of these to arrive. A link
-    thus begins with one message, then has `at_once` on their way, and so on up to its window.
+    0 ... i - `window`, that is for the last of these to arrive. With `at_once`, also for turn
+    (i - 1) // `at_once`: a link then begins with one message, then has `at_once` on their way, and
+    so on up to its window. Who waits for none has a window of more than its turn.
     """
     if not len(row):
         return window
@@ -63,11 +64,13 @@ def windows(
     first = place - turn
     # What was sent earlier may arrive later, over a longer path.
     latest = _latest_so_far(link, finish[order])
-    earlier = np.maximum(turn - window[order], (turn - 1) // at_once)
+    earlier = turn - window[order]
+    if at_once:
+        earlier = np.maximum(earlier, (turn - 1) // at_once)
     awaited = latest[first + np.maximum(earlier, 0)]
     result = np.empty(len(row), np.int64)
-    # The first message of a link waits for none, which a window of 1 says as well.
-    result[order] = np.where(turn > 0, place - awaited, 1)
+    waits = (turn > 0) & (earlier >= 0)
+    result[order] = np.where(waits, place - awaited, turn + 1)
     return result
 
 

@@ -17,12 +17,14 @@ from collhub_tacos.schedules.arrival_log import ArrivalLog
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.seed_search import best_of_seeds
+from collhub_tacos.spreading.staged import group_grids, staged_all_gathers, staged_broadcasts
 from hub_core.model import BoolArray, InputError, Int64Array
 
 _MOST_SEEDS = 20
 # Numbers of (link, chunk) pairs, by which the cost of a kernel goes, and of transfers.
 _PAIRS_FOR_SEEDS = 400_000
 _PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS = 40_000, 4
+_PAIRS_FOR_TREES_AS_WELL = 20_000
 _PAIRS_FOR_SYMMETRY = 20_000_000
 _TRANSFERS_TO_RETIME = 2_000_000
 _GIB = 2**30
@@ -126,14 +128,22 @@ class SpreadResult:
         return True
 
 
-def spread_out(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Bring all chunks to all members, by the kernels that fit, the fastest kept.
+def _own_time_ps(result: SpreadResult) -> int:
+    return result.time_ps
+
+
+def spread_out(
+    task: SpreadTask,
+    progress: Progress,
+    time_ps: Callable[[SpreadResult], int] = _own_time_ps,
+) -> SpreadResult:
+    """Bring all chunks to all members, by the kernels that fit, the one of least time kept.
 
     Ctrl-C ends the search; without a result it is raised again. Raises `InputError` for a network
     that does not connect those who must be, and for a log beyond the setting's memory.
     """
     results = (kernel(task, progress) for kernel in _kernels(task))
-    best = fastest_of(results, lambda result: result.time_ps)
+    best = fastest_of(results, time_ps)
     # There is a kernel for every network.
     assert best is not None
     return best
@@ -145,7 +155,7 @@ _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 def _kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
     """Kernels that fit: trees on loaded links at switches, lockstep, symmetry, and events."""
     if isinstance(task.network, PathNetwork):
-        yield _on_trees
+        yield from _kernels_at_switches(task)
         return
     is_everywhere = task.is_everywhere
     fits_lockstep = is_everywhere and task.times.is_alike
@@ -161,6 +171,31 @@ def _kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
             yield partial(_symmetric, translations)
     if not fits_lockstep or task.num_pairs <= _PAIRS_FOR_SEEDS:
         yield _by_events
+
+
+def _kernels_at_switches(task: SpreadTask) -> Iterator[_SpreadKernel]:
+    """Stages where they are possible, and trees where these are few or the only way."""
+    is_staged = not task.setting.has_relays
+    if is_staged:
+        for schedule in _staged(task):
+            yield partial(_as_staged, schedule)
+    # On networks that are alike from everywhere, trees were not seen to be faster than stages.
+    is_regular = task.times.is_alike or bool(group_grids(task.network, task.times))
+    if not (is_staged and is_regular and task.num_pairs > _PAIRS_FOR_TREES_AS_WELL):
+        yield _on_trees
+
+
+def _staged(task: SpreadTask) -> Iterator[LinkSchedule]:
+    """Schedules in stages: of an all-gather, or of a broadcast."""
+    if task.is_everywhere:
+        return staged_all_gathers(task.network, task.times, task.origin)
+    root, chunks = int(task.origin[0]), len(task.origin)
+    return staged_broadcasts(task.network, task.times, root, chunks)
+
+
+def _as_staged(schedule: LinkSchedule, task: SpreadTask, progress: Progress) -> SpreadResult:
+    progress(0.0, "spreading in stages")
+    return task.result(schedule, "stages", task.setting.seed, False)
 
 
 def _symmetric(translations: Translations, task: SpreadTask, progress: Progress) -> SpreadResult:

@@ -1,0 +1,130 @@
+"""All-reduce in one phase: right in and out of place, merged where trees agree, and fast."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from collhub_tacos.networks.path_network import contracted
+from collhub_tacos.one_shot.in_trees import in_trees
+from collhub_tacos.one_shot.partial_sums import PartialSums, partial_sums
+from collhub_tacos.one_shot.steps import steps_of_sums
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hub_core
+from hub_core import (
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    InputError,
+    Topology,
+    parse_topology,
+    verify,
+)
+from hub_core.network import Links, Occupancy
+
+KIB = 1 << 10
+
+
+def sums_of(topology: Topology, size: int = KIB) -> PartialSums:
+    network = contracted(topology)
+    return partial_sums(in_trees(network, network.link_times(size, Occupancy.SERIALIZATION)))
+
+
+def all_reduce(topology: Topology, pieces: int) -> Algorithm:
+    network = contracted(topology)
+    times = network.link_times(KIB // pieces, Occupancy.SERIALIZATION)
+    trees = in_trees(network, times)
+    steps, scratch_units = steps_of_sums(trees, partial_sums(trees), times, pieces)
+    collective = Collective(
+        CollectiveKind.ALL_REDUCE, topology.num_npus, pieces, in_place=True, out_of_place=True
+    )
+    return Algorithm(collective, steps, scratch_units)
+
+
+@st.composite
+def connected_networks(draw: st.DrawFn) -> Topology:
+    """A ring one way, and other links, of several rates: there is a way, and seldom one alone."""
+    n = draw(st.integers(2, 9))
+    pairs = draw(st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=20))
+    around = {(i, (i + 1) % n) for i in range(n)}
+    ends = np.asarray(sorted({(a, b) for a, b in pairs if a != b} | around), np.int64)
+    rates = draw(st.lists(st.sampled_from([10e9, 50e9]), min_size=len(ends), max_size=len(ends)))
+    latencies = np.full(len(ends), 1e-6)
+    return Links(ends[:, 0], ends[:, 1], np.asarray(rates), latencies).topology("random", n, n)
+
+
+@settings(max_examples=60, deadline=None)
+@given(connected_networks(), st.integers(1, 3))
+def test_every_rank_gets_every_contribution_once(topology: Topology, pieces: int) -> None:
+    report = verify(all_reduce(topology, pieces))
+    assert report.ok, report.diagnostics[:3]
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ring:2",
+        "ring:5",
+        "ring:8",
+        "line:7",
+        "mesh:3x4",
+        "torus:4x4",
+        "hypercube:3",
+        "fc:6",
+        "dgx1v",
+        "switch:8",
+        "switch:17",
+        "fat-tree:4",
+        "dgx-a100:2",
+        "dragonfly:2,1,1",
+    ],
+)
+def test_topologies_of_all_sorts_are_right(text: str, pieces: int) -> None:
+    report = verify(all_reduce(parse_topology(text), pieces))
+    assert report.ok, report.diagnostics[:3]
+
+
+@pytest.mark.parametrize(("dimensions", "npus"), [(1, 2), (3, 8), (5, 32)])
+def test_trees_of_a_hypercube_merge_to_recursive_doubling(dimensions: int, npus: int) -> None:
+    # Every NPU exchanges one vector in every dimension.
+    assert len(sums_of(parse_topology(f"hypercube:{dimensions}"))) == dimensions * npus
+
+
+@pytest.mark.parametrize("npus", [2, 7, 16])
+def test_full_graphs_need_one_message_a_pair(npus: int) -> None:
+    assert len(sums_of(parse_topology(f"fc:{npus}"))) == npus * (npus - 1)
+
+
+@pytest.mark.parametrize("text", ["line:6", "mesh:4x3", "mesh:3x3x3"])
+def test_meshes_send_one_sum_over_every_link(text: str) -> None:
+    # Prefix sums in one dimension, then sums of whole rows in the next one.
+    topology = parse_topology(text)
+    assert len(sums_of(topology)) == topology.num_links
+
+
+def test_result_is_not_sent() -> None:
+    sums = sums_of(parse_topology("torus:4x4"))
+    results = sums.indptr[len(sums) :]
+    # Every result has parts of its own.
+    assert np.all(np.diff(results) > 0)
+
+
+def test_groups_are_refused_by_name() -> None:
+    collective = Collective(CollectiveKind.ALL_REDUCE, 3, 1, in_place=True)
+    with pytest.raises(InputError, match="no all-reduce in one phase: some NPUs take no part"):
+        hub_core.synthesize(
+            collective,
+            parse_topology("ring:6"),
+            KIB,
+            name="tacos",
+            options={"method": "one-shot"},
+            npus=(4, 1, 3),
+        )
+
+
+def test_large_vectors_are_not_collected_in_one_phase() -> None:
+    collective = Collective(CollectiveKind.ALL_REDUCE, 8, 1, in_place=True)
+    result = hub_core.synthesize(collective, parse_topology("switch:8"), 1 << 26, name="tacos")
+    assert result.statistics["form"] == "two-phase"
