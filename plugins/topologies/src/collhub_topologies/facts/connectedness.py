@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from collhub_columns import NodePairs
 
 from hub_core.model import (
     BoolArray,
@@ -15,7 +16,7 @@ from hub_core.model import (
     format_ranks,
     gather,
 )
-from hub_core.network import NodePairs, Topology
+from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
 _NAMED_NODES = 8
