@@ -149,6 +149,7 @@ def _tree_reduce_cost(task: ClassicTask) -> AlphaBetaCost:
 def _pat(task: ClassicTask) -> PlannedAlgorithm:
     largest = pat.largest_aggregation(task.num_ranks)
     stated = cast("PatOptions", task.options).aggregation
+    # A power of two has no bit in common with the number below; 0 asks for the largest.
     if stated & (stated - 1) or stated > largest:
         raise UsageError(
             f"option aggregation: {stated} is not a power of two up to {largest}",

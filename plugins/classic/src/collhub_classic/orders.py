@@ -132,6 +132,7 @@ def _paths(free: Int64Array, noise: Int64Array) -> Iterator[list[int]]:
     ranks = len(is_free)
     path, is_left = [0], np.ones(ranks, np.bool_)
     is_left[0] = False
+    # The ways that were not tried yet, for every rank of the path.
     choices = [_ways(is_free, is_left, 0, noise)]
     for _ in range(_MOST_STEPS):
         if not choices:

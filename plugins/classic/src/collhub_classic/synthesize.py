@@ -169,6 +169,7 @@ def _algorithm(plan: MessagePlan, request: SynthesisRequest, options: ClassicOpt
         in_place=not is_square,
         out_of_place=True,
     )
+    # An all-to-all has blocks for every pair, its units are those of one rank's buffer.
     places = BlockPlaces(collective, plan.num_blocks)
     steps, scratch = steps_of(plan, places, is_synchronous=options.rounds == "blocking")
     total = request.topology.num_npus

@@ -39,6 +39,7 @@ def _folded(rank: Int32Array, number: Int64Array) -> Int64Array:
     """
     if number.max(initial=-1) < MOST_RESOURCES:
         return number
+    # Steps without a number share none, so that -1 stays.
     stated = number >= 0
     pairs = np.stack([rank[stated].astype(np.int64), number[stated]], axis=1)
     # Ascending by rank, then by number: equal numbers of a rank stay one resource.

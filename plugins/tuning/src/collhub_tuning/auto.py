@@ -44,6 +44,7 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     except KeyboardInterrupt:
         if not found:
             raise
+        # The best so far is an answer, and is said to be cut short.
         is_interrupted = True
     if not found:
         reasons = "; ".join(f"{name}: {why}" for name, why in failures.items())

@@ -17,6 +17,7 @@ def bruck_all_gather(num_ranks: int) -> MessagePlan:
     rank = np.arange(num_ranks)
     for distance in _distances(num_ranks):
         builder.next_round()
+        # The last round of a number that is no power of two completes the ring.
         count = min(distance, num_ranks - distance)
         builder.send_ranges(rank, (rank - distance) % num_ranks, rank, count)
     return builder.build()

@@ -75,6 +75,7 @@ def _all_gather(virtual: int) -> MessagePlan:
     rank = np.arange(virtual)
     for distance in _distances(virtual):
         builder.next_round()
+        # What a rank holds begins at the multiple of the distance below it.
         builder.send_ranges(rank, rank ^ distance, rank & -distance, distance)
     return builder.build()
 

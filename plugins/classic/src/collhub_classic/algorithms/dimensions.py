@@ -45,6 +45,7 @@ def grid_cost(
     """The costs along the axes; the data of an axis is a part of all, by the axes behind it."""
     total = AlphaBetaCost(0, Fraction(0))
     part = Fraction(1)
+    # Backwards, as the last axis carries all that the others gathered.
     for axis in reversed(axes):
         cost = cost_of[axis](sizes[axis])
         total += AlphaBetaCost(cost.alphas, cost.betas * part)

@@ -26,6 +26,7 @@ def neighbour_all_gather(num_ranks: int) -> MessagePlan:
         partner = outward if k % 2 else rank ^ 1
         builder.next_round()
         builder.send(rank, partner, np.stack([2 * pair, 2 * pair + 1], axis=1))
+        # What the partner sent is what this rank passes on next.
         pair = pair[partner]
     return builder.build()
 

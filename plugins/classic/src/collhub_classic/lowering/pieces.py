@@ -107,6 +107,7 @@ class MessagePieces:
         level[-1] = np.where(is_staged, level[-1], 0)
         starts = run_mask(accesses.message, *level, *buffers, *flags)
         entry = np.flatnonzero(starts)
+        # Numbers the pieces: an entry belongs to the last one that began.
         of_entry = np.cumsum(starts) - 1
         return cls(entry, np.bincount(of_entry, minlength=len(entry)), of_entry)
 

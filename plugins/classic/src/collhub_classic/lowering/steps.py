@@ -255,6 +255,7 @@ def _receives(
     entry = pieces.entry
     message = accesses.message[entry]
     is_staged = where.staging[entry] >= 0
+    # What is staged is added by a step of its own, when its operand is there.
     adds = plan.reduces[message] & ~is_staged
     return _columns(
         plan.destination[message],

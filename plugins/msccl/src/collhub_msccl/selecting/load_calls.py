@@ -69,6 +69,7 @@ def _served(part: SourcePart, file: str, runtime: Runtime) -> ServedCalls:
     if not verdict.ok:
         raise InputError(verdict.diagnostics)
     algo = parse_raw(content.decode("latin-1"), part.name)
+    # All calls of a file share its window.
     largest = calls[0].max_bytes
     return ServedCalls(
         algorithm.collective.kind,

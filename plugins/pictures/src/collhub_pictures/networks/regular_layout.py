@@ -36,6 +36,7 @@ def regular_places(topology: Topology) -> Points:
     switches = topology.num_nodes - topology.num_npus
     if not switches:
         return npus
+    # Switches begin anywhere: only the places of their neighbours count.
     places = np.concatenate([npus, np.zeros((switches, 2))])
     wanted = neighbour_centres(topology, places)
     return free_places(places, wanted, topology.num_npus, sizes_of(topology))

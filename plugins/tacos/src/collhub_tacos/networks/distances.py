@@ -90,6 +90,7 @@ def diameter_ps(
 def _longest_by_sweeps(paths: ShortestPaths, members: Int64Array) -> int:
     """Longest path found by going to the farthest member, and on from there, four times."""
     found = 0
+    # Any member will do: each sweep starts at a farther one.
     start = members[:1]
     for _ in range(_SWEEPS):
         length = paths.lengths(start)[:, members]

@@ -55,6 +55,7 @@ def _without(links: Links, switch: int, degree: int) -> Links:
     )
     # All links of other nodes stay.
     others = np.flatnonzero((links.source != switch) & (links.destination != switch))
+    # Behind them the direct ones: numbers of links that stay keep their order.
     rest = Links(
         links.source[others],
         links.destination[others],

@@ -53,6 +53,7 @@ def in_trees(network: LinkNetwork, times: LinkTimes) -> InTrees:
     for target in range(nodes):
         is_tight = distance[target, source] == times.arrival + distance[target, destination]
         arc[target] = _first_of(order[is_tight[order]], source, nodes)
+    # A tree ends at its own NPU.
     np.fill_diagonal(arc, -1)
     return InTrees(network, arc, distance)
 

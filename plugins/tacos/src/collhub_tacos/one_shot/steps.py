@@ -208,6 +208,7 @@ class _StepWriter:
             if written == self._plan.result[npu]:
                 control = [reader for reader in readers if reader not in after]
         step = self._steps.add(npu, kind, data=data, control=control, **columns)
+        # What overwrites the own vector must wait for everyone who reads it.
         if read == OWN:
             readers.append(step)
         return step

@@ -50,6 +50,7 @@ def ladder_of(setting: Setting) -> list[int]:
         return setting.candidates(_STAGED_LADDER)
     if ladder is not _PIPELINE_LADDER:
         return setting.candidates(ladder)
+    # At least one: a network of one NPU has nobody else.
     others = max(1, setting.network.num_npus - 1)
     rounds = (ladder[-1] // others).bit_length()
     multiples = [others << power for power in range(rounds)]
@@ -210,6 +211,7 @@ def _on_transpose(
 ) -> SpreadResult:
     """Spreading on the transposed network, not yet reversed."""
     network = setting.network
+    # Of a network that is its own transpose the times hold as they are.
     if not is_duplex(network, times):
         network = transposed(network)
         times = setting.times_on(network, unit_count)

@@ -283,6 +283,7 @@ def _central(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
 
 def _rate(found: Strength, graph: CapacityGraph) -> dict[str, JsonValue]:
     """Strength, and the partition of the NPUs that no trees can beat."""
+    # The finest partition is said in words: it would list every NPU.
     is_finest = len(found.blocks) == graph.num_nodes
     blocks: JsonValue = "every NPU alone" if is_finest else [list(block) for block in found.blocks]
     return {
