@@ -51,7 +51,11 @@ _DOES: dict[type[Offer], str] = {
     Executor: "run",
     Check: "check",
 }
-_SHOWN = {Shown.TOPOLOGY: "draw topology", Shown.RUN: "draw timeline"}
+_SHOWN = {
+    Shown.TOPOLOGY: "draw topology",
+    Shown.RUN: "draw timeline",
+    Shown.COMPARISON: "draw comparison",
+}
 _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER: "folder"}
 
 

@@ -52,7 +52,7 @@ from hub_core.plugin_api.options import (
 )
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.references import Reference, resolve
-from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
+from hub_core.plugin_api.report_writer import BandwidthSeries, ReportRequest, ReportWriter, Shown
 from hub_core.plugin_api.simulator import (
     LinkLoad,
     LocalWorkOptions,
@@ -68,16 +68,16 @@ from hub_core.plugin_api.topology_writer import TopologyWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
-    "API_VERSION", "FILE", "OFFER_KINDS", "AlgorithmPass", "Artifact", "Assignments", "Check",
-    "CheckLine", "CheckReport", "CheckRequest", "Command", "CommandContext", "CommandGroup",
-    "ExecutionRequest", "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter",
-    "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
-    "OpenedInput", "Option", "OptionType", "OptionValue", "OutputRequest", "OutputTarget",
-    "PassReport", "Reference", "ReportRequest", "ReportWriter", "Shown", "SimulationRequest",
-    "SimulationResult", "Simulator", "Source", "SourcePart", "Subject", "SynthesisRequest",
-    "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader", "TopologyWriter",
-    "WarmOptions", "WriteResult", "WrittenFiles", "assign", "check_stdout", "complete_offers",
-    "declared_options", "force_flag", "from_option", "hookimpl", "json_flag", "log_diagnostic",
-    "option", "option_pairs", "output_option", "output_options", "resolve", "source_argument",
-    "strict_flag", "verify_option",
+    "API_VERSION", "FILE", "OFFER_KINDS", "AlgorithmPass", "Artifact", "Assignments",
+    "BandwidthSeries", "Check", "CheckLine", "CheckReport", "CheckRequest", "Command",
+    "CommandContext", "CommandGroup", "ExecutionRequest", "ExecutionResult", "Executor", "Format",
+    "FormatReader", "FormatWriter", "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions",
+    "NoOptions", "Offer", "OfferKind", "OpenedInput", "Option", "OptionType", "OptionValue",
+    "OutputRequest", "OutputTarget", "PassReport", "Reference", "ReportRequest", "ReportWriter",
+    "Shown", "SimulationRequest", "SimulationResult", "Simulator", "Source", "SourcePart",
+    "Subject", "SynthesisRequest", "SynthesisResult", "Synthesizer", "TopologyBuilder",
+    "TopologyReader", "TopologyWriter", "WarmOptions", "WriteResult", "WrittenFiles", "assign",
+    "check_stdout", "complete_offers", "declared_options", "force_flag", "from_option", "hookimpl",
+    "json_flag", "log_diagnostic", "option", "option_pairs", "output_option", "output_options",
+    "resolve", "source_argument", "strict_flag", "verify_option",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from collhub_tuning.result_cache import ResultCache, cache_folder
 from dying_process import dies_for_bruck
 
 import hub_core
-from hub_core.plugin_api import Simulator, Synthesizer
+from hub_core.plugin_api import ReportWriter, Shown, Simulator, Synthesizer
 from hub_core.testing import ring_all_gather, ring_all_reduce
 
 Program = Callable[..., object]
@@ -224,3 +224,35 @@ def test_no_module_of_the_working_folder_is_run(tmp_path: Path) -> None:
     asked = [*ASKED[:-1], "2", "--size", "1KiB", "--with", "ring", "--with", "bruck", "--no-cache"]
     done = subprocess.run([program, *asked], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, list(tmp_path.glob("*.ran"))) == (0, [])
+
+
+@pytest.fixture
+def drawing() -> None:
+    registry = hub_core.discover()
+    if not any(found.offer.shows is Shown.COMPARISON for found in registry.all(ReportWriter)):
+        pytest.skip("what draws comparisons (collhub-pictures) is not installed")
+
+
+def test_a_picture_has_a_line_for_every_algorithm_and_the_bound(
+    collhub, tmp_path: Path, drawing: None
+) -> None:
+    out = tmp_path / "ring.svg"
+    run = collhub(
+        *ASKED, "--size", "1KiB..4KiB", "--with", "ring", "--with", "pairwise", "--picture", out
+    )
+    assert run.code == 0
+    assert f"wrote {out}" in run.err
+    content = out.read_text()
+    assert "all-reduce on ring:4, 4 ranks, timed by analytical" in content
+    assert [name in content for name in (">ring, ", ">bound, ", "pairwise")] == [True, True, False]
+
+
+def test_a_picture_that_nobody_draws_is_refused_before_anything_is_measured(
+    collhub, tmp_path: Path, drawing: None
+) -> None:
+    run = collhub(*ASKED, "--size", "1KiB", "--with", "ring", "--picture", tmp_path / "ring.png")
+    assert run.code == 2
+    assert [line.endswith("its suffix is none of .html, .svg") for line in run.error_lines] == [
+        True
+    ]
+    assert not cache_folder(os.environ).exists()

@@ -13,6 +13,7 @@ from hub_core.model import ExitCode, UsageError, parse_sizes
 from hub_core.plugin_api import (
     FILE,
     CommandContext,
+    Shown,
     Simulator,
     Synthesizer,
     complete_offers,
@@ -75,9 +76,22 @@ _KINDS = (
 )
 @click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing.")
 @click.option("--csv", "csv_out", metavar="FILE", help="Also write all measurements as CSV.")
+@click.option(
+    "--picture",
+    "picture_out",
+    metavar="FILE",
+    help="Also draw bandwidth over size, as .svg, or as .html with all numbers.",
+)
 @json_flag
 @click.pass_obj
-def compare(context: CommandContext, /, as_json: bool, csv_out: str | None, **asked: Any) -> int:
+def compare(
+    context: CommandContext,
+    /,
+    as_json: bool,
+    csv_out: str | None,
+    picture_out: str | None,
+    **asked: Any,
+) -> int:
     """Compare algorithms for a collective on a topology: the fastest for every size.
 
     Every algorithm is made or read, verified, and timed by the simulator; what does not fit is
@@ -85,7 +99,10 @@ def compare(context: CommandContext, /, as_json: bool, csv_out: str | None, **as
     answered at once, and one that was interrupted goes on. Exit 1 where no algorithm fits.
     """
     from collhub_tuning import comparison_report as report
+    from collhub_tuning.comparison_picture import check_picture, picture_request
 
+    if picture_out is not None:
+        check_picture(picture_out, context.registry())
     outcome = _outcome(context, asked)
     if csv_out is not None:
         context.write_file(csv_out, report.comparison_csv(outcome))
@@ -97,6 +114,9 @@ def compare(context: CommandContext, /, as_json: bool, csv_out: str | None, **as
     for line in report.comparison_failures(outcome):
         context.say(line)
     has_winner = any(one.time_ns is not None for one in outcome.measurements)
+    if picture_out is not None and has_winner:
+        written = context.write_report(Shown.COMPARISON, picture_request(outcome), picture_out)
+        context.say_written(written)
     return ExitCode.DONE if has_winner else ExitCode.INVALID
 
 
