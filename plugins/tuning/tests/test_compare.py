@@ -256,3 +256,20 @@ def test_a_picture_that_nobody_draws_is_refused_before_anything_is_measured(
         True
     ]
     assert not cache_folder(os.environ).exists()
+
+
+def test_what_was_measured_before_ctrl_c_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ComparedAlgorithm("direct", False)
+
+    def interrupted(one: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurement]:
+        if one == other:
+            raise KeyboardInterrupt
+        return FOUND
+
+    monkeypatch.setattr(sweep, "measured", interrupted)
+    cache = ResultCache(tmp_path, b"network", {})
+    with pytest.raises(KeyboardInterrupt):
+        sweep.compared([RING, other], QUESTION, cache, jobs=1, progress=lambda fraction, what: None)
+    assert (cache.find(RING, QUESTION), cache.find(other, QUESTION)) == (FOUND, None)

@@ -23,6 +23,7 @@ from hub_core.plugin_api import (
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
     from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion
+    from collhub_tuning.sensitivity_report import VariedOutcome
     from hub_core import Registry
     from hub_core.network import Topology
 
@@ -74,6 +75,23 @@ _KINDS = (
     metavar="N",
     help="Algorithms at once (default: one a core).",
 )
+@click.option(
+    "--vary",
+    "ranges",
+    metavar="WHAT=RANGE",
+    multiple=True,
+    help="Also on networks with other constants: bandwidth=10GB/s..100GB/s of the fastest link, "
+    "latency=100ns..10us of the slowest, each twice the one before; others in proportion "
+    "(repeatable).",
+)
+@click.option(
+    "--without-link",
+    "failures",
+    metavar="A-B",
+    multiple=True,
+    help="Also on the network without this link, both directions; A->B: one; A-B,C-D: at once "
+    "(repeatable).",
+)
 @click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing.")
 @click.option("--csv", "csv_out", metavar="FILE", help="Also write all measurements as CSV.")
 @click.option(
@@ -99,19 +117,29 @@ def compare(
     answered at once, and one that was interrupted goes on. Exit 1 where no algorithm fits.
     """
     from collhub_tuning import comparison_report as report
+    from collhub_tuning import sensitivity_report as sensitivity
     from collhub_tuning.comparison_picture import check_picture, picture_request
 
     if picture_out is not None:
         check_picture(picture_out, context.registry())
-    outcome = _outcome(context, asked)
+    outcome, varied = _outcomes(context, asked)
     if csv_out is not None:
         context.write_file(csv_out, report.comparison_csv(outcome))
     if as_json:
-        context.print_json(report.comparison_document(outcome))
+        document = report.comparison_document(outcome)
+        if varied:
+            document |= sensitivity.sensitivity_document(outcome, varied)
+        context.print_json(document)
     elif csv_out != "-":
         rows = report.comparison_rows(outcome)
         context.print_table(report.HEADER, rows, report.RIGHT)
-    for line in report.comparison_failures(outcome):
+        if varied:
+            _print_sensitivity(context, outcome, varied)
+    failures = report.comparison_failures(outcome)
+    for one in varied:
+        lines = report.comparison_failures(one.outcome)
+        failures += [f"{one.name}: {line}" for line in lines if line not in failures]
+    for line in failures:
         context.say(line)
     has_winner = any(one.time_ns is not None for one in outcome.measurements)
     if picture_out is not None and has_winner:
@@ -120,25 +148,65 @@ def compare(
     return ExitCode.DONE if has_winner else ExitCode.INVALID
 
 
-def _outcome(context: CommandContext, asked: dict[str, Any]) -> ComparisonOutcome:
-    """Answer the question, from the cache where that is known."""
+def _print_sensitivity(
+    context: CommandContext, outcome: ComparisonOutcome, varied: Sequence[VariedOutcome]
+) -> None:
+    """The winner of every size on every network, and how far the choice falls behind."""
+    from collhub_tuning import sensitivity_report as sensitivity
+
+    context.print_line("")
+    rows = sensitivity.sensitivity_rows(outcome, varied)
+    context.print_table(sensitivity.sensitivity_header(varied), rows, ("size",))
+    context.print_line("")
+    for line in sensitivity.sensitivity_lines(outcome, varied):
+        context.print_line(line)
+
+
+def _outcomes(
+    context: CommandContext, asked: dict[str, Any]
+) -> tuple[ComparisonOutcome, list[VariedOutcome]]:
+    """Answer the question on the network as given, then on every variation of it."""
     # Imported here: the help of the command needs no numpy.
-    import hub_core
-    from collhub_tuning.comparison_report import ComparisonOutcome
-    from collhub_tuning.result_cache import ResultCache, cache_folder
-    from collhub_tuning.sweep import compared
+    from collhub_tuning.sensitivity_report import VariedOutcome
+    from collhub_tuning.variations import variations
 
     registry = context.registry()
     sizes = parse_sizes(asked["sizes_text"])
     topology = context.read_topology(asked["topology_text"])
     question = _question(asked, sizes, topology)
     algorithms = _algorithms(asked["names"], registry)
+    # All are made before one is measured: a slip in the last costs nothing.
+    networks = variations(topology, asked["ranges"], asked["failures"])
+    base = _outcome(context, asked, question, algorithms, topology)
+    found = []
+    for one in networks:
+        outcome = _outcome(context, asked, question, algorithms, one.topology)
+        found.append(VariedOutcome(one.name, outcome))
+    return base, found
+
+
+def _outcome(
+    context: CommandContext,
+    asked: dict[str, Any],
+    question: ComparisonQuestion,
+    algorithms: Sequence[ComparedAlgorithm],
+    topology: Topology,
+) -> ComparisonOutcome:
+    """Answer the question on a network, from the cache where that is known."""
+    import hub_core
+    from collhub_tuning.comparison_report import ComparisonOutcome
+    from collhub_tuning.result_cache import ResultCache, cache_folder
+    from collhub_tuning.sweep import compared
+
     folder = None if asked["no_cache"] else cache_folder(os.environ)
     content = hub_core.topology_to_json(topology)
-    cache = ResultCache(folder, content, _versions(registry))
-    with context.progress_bar(f"comparing {len(algorithms)} algorithms") as progress:
+    cache = ResultCache(folder, content, _versions(context.registry()))
+    what = f"comparing {len(algorithms)} algorithms on {topology.name}"
+    with context.progress_bar(what) as progress:
         jobs = asked["jobs"] or os.cpu_count() or 1
-        found = compared(algorithms, question, cache, jobs=jobs, progress=progress)
+        found = compared(
+            algorithms, question, cache, jobs=jobs, progress=progress, network=topology
+        )
     if cache.defect:
         context.say(f"results are not kept: {cache.defect}")
     return ComparisonOutcome(question, topology, found)

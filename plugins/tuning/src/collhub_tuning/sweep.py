@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from collhub_tuning.measuring import measured
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from collhub_tuning.result_cache import ResultCache
+from hub_core.network import Topology
 
 Progress = Callable[[float, str], None]
 # As the flag -P, for processes that are started without a command line of ours.
 _SAFE_PATH = "PYTHONSAFEPATH"
+_Asked = tuple[ComparisonQuestion] | tuple[ComparisonQuestion, Topology]
 _Done = tuple[ComparedAlgorithm, list[Measurement]]
 
 
@@ -30,10 +32,12 @@ def compared(
     *,
     jobs: int,
     progress: Progress,
+    network: Topology | None = None,
 ) -> list[Measurement]:
     """All measurements, in the order of the algorithms, then of the sizes.
 
-    `jobs`: processes at once; 1: in this one. The number changes nothing in the result.
+    `jobs`: processes at once; 1: in this one. The number changes nothing in the result. `network`:
+    in place of what the text of the question names; it is that of the cache.
     """
     found: dict[ComparedAlgorithm, list[Measurement]] = {}
     for one in algorithms:
@@ -41,24 +45,23 @@ def compared(
         if known is not None:
             found[one] = known
     missing = [one for one in algorithms if one not in found]
-    for one, measurements in _measured(missing, question, min(jobs, len(missing))):
+    asked = (question,) if network is None else (question, network)
+    for one, measurements in _measured(missing, asked, min(jobs, len(missing))):
         cache.keep(one, question, measurements)
         found[one] = measurements
         progress(len(found) / len(algorithms), one.name)
     return [measurement for one in algorithms for measurement in found[one]]
 
 
-def _measured(
-    missing: Sequence[ComparedAlgorithm], question: ComparisonQuestion, jobs: int
-) -> Iterator[_Done]:
+def _measured(missing: Sequence[ComparedAlgorithm], asked: _Asked, jobs: int) -> Iterator[_Done]:
     """Each algorithm when it is done."""
     if jobs <= 1:
         for one in missing:
-            yield one, measured(one, question)
+            yield one, measured(one, *asked)
         return
     died = []
     with _pool(jobs) as pool:
-        tasks = {pool.submit(measured, one, question): one for one in missing}
+        tasks = {pool.submit(measured, one, *asked): one for one in missing}
         for task in as_completed(tasks):
             outcome = _outcome(task)
             if outcome is None:
@@ -68,8 +71,8 @@ def _measured(
     # The death of one process ends all that were under way: each gets a process of its own.
     for one in died:
         with _pool(1) as pool:
-            outcome = _outcome(pool.submit(measured, one, question))
-        yield one, outcome if outcome is not None else _lost(one, question)
+            outcome = _outcome(pool.submit(measured, one, *asked))
+        yield one, outcome if outcome is not None else _lost(one, asked[0])
 
 
 def _outcome(task: Future[list[Measurement]]) -> list[Measurement] | None:
