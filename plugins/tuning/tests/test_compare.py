@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from collhub_tuning import sweep
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from collhub_tuning.result_cache import ResultCache, cache_folder
-from dying_process import dies_for_bruck
+from dying_process import dies_for_bruck, hangs_for_bruck, lacks_memory_for_bruck
 
 import hub_core
 from hub_core.plugin_api import ReportWriter, Shown, Simulator, Synthesizer
@@ -113,6 +114,9 @@ def test_unknown_names_are_answered_with_the_closest_one(collhub) -> None:
     ("arguments", "says"),
     [
         (("--size", "2KiB..1KiB"), "ends below its start"),
+        (("--size", "1MiB", "--timeout", "0s"), "leaves no time"),
+        (("--size", "1MiB..", "--jobs", "2"), "is not a number with a unit"),
+        (("--size", ""), "is not a number with a unit"),
         (("--size", "1MiB", "--root", "1"), "--root has no meaning for all-reduce"),
     ],
 )
@@ -201,19 +205,54 @@ def test_a_cache_that_cannot_be_written_is_named(
     assert [line for line in run.err.splitlines() if "results are not kept: " in line] != []
 
 
-def test_a_process_that_dies_costs_its_algorithm_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "measured", dies_for_bruck)
+@pytest.mark.parametrize(
+    ("measured", "timeout_s", "says"),
+    [
+        (dies_for_bruck, None, "the process that measured it died"),
+        (hangs_for_bruck, 1.0, "it took longer than 1.00 s"),
+        (lacks_memory_for_bruck, None, "it ran out of memory"),
+    ],
+)
+def test_a_task_that_is_lost_costs_its_algorithm_alone(
+    measured: Callable[..., object],
+    timeout_s: float | None,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweep, "measured", measured)
+    cache = ResultCache(tmp_path, b"", {})
     algorithms = [ComparedAlgorithm(name, False) for name in ("ring", "bruck", "direct")]
     found = sweep.compared(
         algorithms,
         QUESTION,
-        ResultCache(None, b"", {}),
+        cache,
         jobs=2,
         progress=lambda fraction, what: None,
+        timeout_s=timeout_s,
     )
-    lost = {one.algorithm for one in found if one.failure == "the process that measured it died"}
-    assert lost == {"bruck"}
+    assert {(one.algorithm, one.failure) for one in found if one.failure} == {("bruck", says)}
     assert [one.time_ns for one in found if one.algorithm != "bruck"] == [7] * 4
+    # Another time it may do: it is not kept, the others are.
+    kept = [cache.find(one, QUESTION) is not None for one in algorithms]
+    assert kept == [True, False, True]
+
+
+def test_ctrl_c_waits_for_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "measured", hangs_for_bruck)
+
+    def interrupt(fraction: float, what: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep.compared(
+            [ComparedAlgorithm("ring", False), ComparedAlgorithm("bruck", False)],
+            QUESTION,
+            ResultCache(None, b"", {}),
+            jobs=2,
+            progress=interrupt,
+        )
+    assert multiprocessing.active_children() == []
 
 
 def test_no_module_of_the_working_folder_is_run(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hub_core.model import ExitCode, UsageError, parse_sizes
+from hub_core.model import ExitCode, UsageError, parse_sizes, parse_time
 from hub_core.plugin_api import (
     FILE,
     CommandContext,
@@ -91,6 +91,12 @@ _KINDS = (
     multiple=True,
     help="Also on the network without this link, both directions; A->B: one; A-B,C-D: at once "
     "(repeatable).",
+)
+@click.option(
+    "--timeout",
+    "timeout_text",
+    metavar="TIME",
+    help="Give up an algorithm that takes longer, as 60s, for all sizes (default: never).",
 )
 @click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing.")
 @click.option("--csv", "csv_out", metavar="FILE", help="Also write all measurements as CSV.")
@@ -176,6 +182,7 @@ def _outcomes(
     question = _question(asked, sizes, topology)
     algorithms = _algorithms(asked["names"], registry)
     # All are made before one is measured: a slip in the last costs nothing.
+    _timeout_s(asked["timeout_text"])
     networks = variations(topology, asked["ranges"], asked["failures"])
     base = _outcome(context, asked, question, algorithms, topology)
     found = []
@@ -205,11 +212,25 @@ def _outcome(
     with context.progress_bar(what) as progress:
         jobs = asked["jobs"] or os.cpu_count() or 1
         found = compared(
-            algorithms, question, cache, jobs=jobs, progress=progress, network=topology
+            algorithms,
+            question,
+            cache,
+            jobs=jobs,
+            progress=progress,
+            network=topology,
+            timeout_s=_timeout_s(asked["timeout_text"]),
         )
     if cache.defect:
         context.say(f"results are not kept: {cache.defect}")
     return ComparisonOutcome(question, topology, found)
+
+
+def _timeout_s(text: str | None) -> float | None:
+    """Seconds, None where no time is given. Raises `UsageError` for 0."""
+    seconds = None if text is None else parse_time(text)
+    if seconds == 0:
+        raise UsageError("--timeout 0 leaves no time to measure", cure="write for example 60s")
+    return seconds
 
 
 def _question(
