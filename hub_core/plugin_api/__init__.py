@@ -38,6 +38,7 @@ from hub_core.plugin_api.command_line import (
     strict_flag,
     verify_option,
 )
+from hub_core.plugin_api.engine import Engine, EngineRequest
 from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
 from hub_core.plugin_api.formats import Format, Layout
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
@@ -70,14 +71,14 @@ from hub_core.plugin_api.writer import FormatWriter
 __all__ = [
     "API_VERSION", "FILE", "OFFER_KINDS", "AlgorithmPass", "Artifact", "Assignments",
     "BandwidthSeries", "Check", "CheckLine", "CheckReport", "CheckRequest", "Command",
-    "CommandContext", "CommandGroup", "ExecutionRequest", "ExecutionResult", "Executor", "Format",
-    "FormatReader", "FormatWriter", "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions",
-    "NoOptions", "Offer", "OfferKind", "OpenedInput", "Option", "OptionType", "OptionValue",
-    "OutputRequest", "OutputTarget", "PassReport", "Reference", "ReportRequest", "ReportWriter",
-    "Shown", "SimulationRequest", "SimulationResult", "Simulator", "Source", "SourcePart",
-    "Subject", "SynthesisRequest", "SynthesisResult", "Synthesizer", "TopologyBuilder",
-    "TopologyReader", "TopologyWriter", "WarmOptions", "WriteResult", "WrittenFiles", "assign",
-    "check_stdout", "complete_offers", "declared_options", "force_flag", "from_option", "hookimpl",
-    "json_flag", "log_diagnostic", "option", "option_pairs", "output_option", "output_options",
-    "resolve", "source_argument", "strict_flag", "verify_option",
+    "CommandContext", "CommandGroup", "Engine", "EngineRequest", "ExecutionRequest",
+    "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter", "Layout", "LinkLoad",
+    "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind", "OpenedInput", "Option",
+    "OptionType", "OptionValue", "OutputRequest", "OutputTarget", "PassReport", "Reference",
+    "ReportRequest", "ReportWriter", "Shown", "SimulationRequest", "SimulationResult", "Simulator",
+    "Source", "SourcePart", "Subject", "SynthesisRequest", "SynthesisResult", "Synthesizer",
+    "TopologyBuilder", "TopologyReader", "TopologyWriter", "WarmOptions", "WriteResult",
+    "WrittenFiles", "assign", "check_stdout", "complete_offers", "declared_options", "force_flag",
+    "from_option", "hookimpl", "json_flag", "log_diagnostic", "option", "option_pairs",
+    "output_option", "output_options", "resolve", "source_argument", "strict_flag", "verify_option",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,22 @@ from hub_core.model import ExitCode, UsageError, parse_sizes, parse_time
 from hub_core.plugin_api import (
     FILE,
     CommandContext,
+    Engine,
+    EngineRequest,
     Shown,
     Simulator,
     Synthesizer,
+    assign,
     complete_offers,
     json_flag,
+    option_pairs,
 )
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
     from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion
     from collhub_tuning.sensitivity_report import VariedOutcome
+    from collhub_tuning.sweep import Start
     from hub_core import Registry
     from hub_core.network import Topology
 
@@ -93,6 +99,14 @@ _KINDS = (
     "(repeatable).",
 )
 @click.option(
+    "--engine",
+    metavar="NAME",
+    default="processes",
+    show_default=True,
+    shell_complete=complete_offers(Engine),
+    help="What runs them at once; its options are given as -O key=value.",
+)
+@click.option(
     "--timeout",
     "timeout_text",
     metavar="TIME",
@@ -106,6 +120,7 @@ _KINDS = (
     metavar="FILE",
     help="Also draw bandwidth over size, as .svg, or as .html with all numbers.",
 )
+@option_pairs
 @json_flag
 @click.pass_obj
 def compare(
@@ -181,6 +196,7 @@ def _outcomes(
     topology = context.read_topology(asked["topology_text"])
     question = _question(asked, sizes, topology)
     algorithms = _algorithms(asked["names"], registry)
+    asked["start"] = _engine(context, asked, algorithms)
     # All are made before one is measured: a slip in the last costs nothing.
     _timeout_s(asked["timeout_text"])
     networks = variations(topology, asked["ranges"], asked["failures"])
@@ -219,10 +235,36 @@ def _outcome(
             progress=progress,
             network=topology,
             timeout_s=_timeout_s(asked["timeout_text"]),
+            start=asked["start"],
         )
     if cache.defect:
         context.say(f"results are not kept: {cache.defect}")
     return ComparisonOutcome(question, topology, found)
+
+
+def _engine(
+    context: CommandContext, asked: dict[str, Any], algorithms: Sequence[ComparedAlgorithm]
+) -> Start | None:
+    """What starts the engine that is named; None for the default, which needs no start.
+
+    Raises `UsageError` where its workers do not see a file that is compared.
+    """
+    import hub_core
+
+    name, registry = asked["engine"], context.registry()
+    given = assign(asked["assignments"], {"engine": context.options_of(Engine, name)})["engine"]
+    files = [one.name for one in algorithms if one.is_file]
+    if files and not registry.find(Engine, name).offer.shares_files:
+        cure = "compare it with --engine processes"
+        raise UsageError(f"the engine {name} does not see the file {files[0]}", cure=cure)
+    if name == "processes":
+        return None
+
+    def start(workers: int, timeout_s: float | None) -> Executor:
+        request = EngineRequest(workers, timeout_s)
+        return hub_core.start_engine(name, request, options=given, registry=registry)
+
+    return start
 
 
 def _timeout_s(text: str | None) -> float | None:

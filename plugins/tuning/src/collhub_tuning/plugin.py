@@ -1,11 +1,12 @@
-"""Offers of this distribution to the hub: the command `compare`, the synthesizer `auto`."""
+"""Offers of this distribution to the hub: the command `compare`, the synthesizer `auto`,
+the engine `processes`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from collhub_tuning.options import AutoOptions
-from hub_core.plugin_api import Command, Synthesizer, hookimpl
+from hub_core.plugin_api import Command, Engine, Synthesizer, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -31,5 +32,18 @@ def collhub_commands() -> Sequence[Command]:
             "compare",
             "Compare algorithms on a topology over a range of sizes.",
             "collhub_tuning.compare_command:compare",
+        )
+    ]
+
+
+@hookimpl
+def collhub_engines() -> Sequence[Engine]:
+    """Describe the engine."""
+    return [
+        Engine(
+            "processes",
+            "processes of this machine",
+            "collhub_tuning.processes_engine:start",
+            shares_files=True,
         )
     ]

@@ -7,7 +7,7 @@ comparison that Ctrl-C has ended goes on where it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 
 from collhub_tuning.measuring import measured
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
@@ -16,6 +16,7 @@ from collhub_tuning.task_processes import TaskProcesses
 from hub_core.model import format_time
 from hub_core.network import Topology
 
+Start = Callable[[int, float | None], Executor]
 Progress = Callable[[float, str], None]
 _Asked = tuple[ComparisonQuestion] | tuple[ComparisonQuestion, Topology]
 # What was measured, or why nothing was.
@@ -31,12 +32,14 @@ def compared(
     progress: Progress,
     network: Topology | None = None,
     timeout_s: float | None = None,
+    start: Start | None = None,
 ) -> list[Measurement]:
     """All measurements, in the order of the algorithms, then of the sizes.
 
     `jobs`: processes at once; 1: in this one. The number changes nothing in the result. `network`:
     in place of what the text of the question names; it is that of the cache. `timeout_s`: after
-    which an algorithm is given up, at all sizes.
+    which an algorithm is given up, at all sizes. `start`: what runs them, by the number at once and
+    the time; by default processes.
     """
     found: dict[ComparedAlgorithm, list[Measurement]] = {}
     for one in algorithms:
@@ -45,7 +48,7 @@ def compared(
             found[one] = known
     missing = [one for one in algorithms if one not in found]
     asked = (question,) if network is None else (question, network)
-    for one, measurements in _measured(missing, asked, min(jobs, len(missing)), timeout_s):
+    for one, measurements in _measured(missing, asked, min(jobs, len(missing)), timeout_s, start):
         if isinstance(measurements, str):
             # What was lost may be found another time: it is not kept.
             measurements = [
@@ -59,15 +62,20 @@ def compared(
 
 
 def _measured(
-    missing: Sequence[ComparedAlgorithm], asked: _Asked, jobs: int, timeout_s: float | None
+    missing: Sequence[ComparedAlgorithm],
+    asked: _Asked,
+    jobs: int,
+    timeout_s: float | None,
+    start: Start | None,
 ) -> Iterator[_Done]:
     """Each algorithm when it is done."""
     # A task that may be ended needs a process of its own.
-    if not missing or (jobs <= 1 and timeout_s is None):
+    is_here = start is None and jobs <= 1 and timeout_s is None
+    if not missing or is_here:
         for one in missing:
             yield one, measured(one, *asked)
         return
-    with TaskProcesses(jobs, timeout_s) as pool:
+    with (start or TaskProcesses)(jobs, timeout_s) as pool:
         try:
             tasks = {pool.submit(measured, one, *asked): one for one in missing}
             for task in as_completed(tasks):
