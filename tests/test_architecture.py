@@ -38,7 +38,7 @@ PUBLIC_PACKAGES = ("model", "network", "plugin_api", "testing", "verification")
 
 MOST_LINES = 400
 # A ratchet: it goes down with the core, to 12,000.
-MOST_LINES_OF_THE_CORE = 13_925
+MOST_LINES_OF_THE_CORE = 13_910
 
 CORE_FILES = sorted(CORE.rglob("*.py"))
 LIBRARIES = sorted(path.parent for path in REPOSITORY.glob("libraries/*/pyproject.toml"))

@@ -178,6 +178,18 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     assert cache.find(one, QUESTION) is None
 
 
+def test_a_folder_is_known_by_the_content_of_its_files(tmp_path: Path) -> None:
+    one = ComparedAlgorithm(str(tmp_path / "made"), True)
+    cache = ResultCache(tmp_path / "cache", b"network", {})
+    (tmp_path / "made").mkdir()
+    file = tmp_path / "made" / "a.et"
+    file.write_text("1")
+    cache.keep(one, QUESTION, [Measurement(one.name, size, 1) for size in QUESTION.sizes])
+    assert cache.find(one, QUESTION) is not None
+    file.write_text("2")
+    assert cache.find(one, QUESTION) is None
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"time_ns": "x", "failure": ""}', '{"time_ns": 1}'])
 def test_a_broken_cache_file_is_measured_again(tmp_path: Path, content: str) -> None:
     cache = ResultCache(tmp_path, b"network", {})
