@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hub_core.model.losses import Loss, LossPolicy
     from hub_core.model.steps import StepTable, StepTableBuilder
     from hub_core.network.topology import Topology
+    from hub_core.pipeline.engines import start_engine
     from hub_core.pipeline.execution import execute
     from hub_core.pipeline.inputs import read
     from hub_core.pipeline.outputs import Written, write
@@ -55,10 +56,9 @@ __all__ = [
     "LossyError", "NodeTable", "NodeType", "PluginError", "Provenance", "ReduceOp", "Registry",
     "Severity", "SimulationResult", "StepKind", "StepTable", "StepTableBuilder", "Topology",
     "TraceOptions", "UsageError", "VerifyReport", "Written", "__version__", "chakra_algorithm",
-    "chakra_bytes", "chakra_nodes", "chakra_traces",
-    "discover", "execute", "first_violation", "installed_version", "names_from",
-    "parse_topology", "read", "read_topology", "simulate", "synthesize", "topology_to_json",
-    "transform", "verify", "write",
+    "chakra_bytes", "chakra_nodes", "chakra_traces", "discover", "execute", "first_violation",
+    "installed_version", "names_from", "parse_topology", "read", "read_topology", "simulate",
+    "start_engine", "synthesize", "topology_to_json", "transform", "verify", "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -77,6 +77,7 @@ _HOMES = {
     "hub_core.model.losses": "Loss LossPolicy",
     "hub_core.model.steps": "StepTable StepTableBuilder",
     "hub_core.network.topology": "Topology",
+    "hub_core.pipeline.engines": "start_engine",
     "hub_core.pipeline.execution": "execute",
     "hub_core.pipeline.inputs": "read",
     "hub_core.pipeline.outputs": "Written write",

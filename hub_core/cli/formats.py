@@ -20,6 +20,7 @@ from hub_core.cli.session import Session
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check, Subject
 from hub_core.plugin_api.command_line import complete_offers, json_flag
+from hub_core.plugin_api.engine import Engine
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.formats import Format, Layout
 from hub_core.plugin_api.offers import Offer
@@ -51,9 +52,14 @@ _DOES: dict[type[Offer], str] = {
     AlgorithmPass: "transform",
     Simulator: "simulate",
     Executor: "run",
+    Engine: "sweep",
     Check: "check",
 }
-_SHOWN = {Shown.TOPOLOGY: "draw topology", Shown.RUN: "draw timeline"}
+_SHOWN = {
+    Shown.TOPOLOGY: "draw topology",
+    Shown.RUN: "draw timeline",
+    Shown.COMPARISON: "draw comparison",
+}
 _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER: "folder"}
 
 
@@ -77,7 +83,8 @@ class _Way:
 def formats(session: Session, name: str | None, as_json: bool) -> None:
     """List what there is to work with, or show NAME with its options.
 
-    Formats, pictures, synthesizers, passes, simulators, executors and checks, by their plugins.
+    Formats, pictures, synthesizers, passes, simulators, executors, engines and checks, by their
+    plugins.
     """
     registry = session.registry()
     ways = sorted(_ways(registry), key=_position)
@@ -186,6 +193,6 @@ def _range(option: Option) -> str:
 
 def _unknown(registry: Registry, name: str, ways: list[_Way]) -> list[_Way]:
     known = sorted({way.name for way in ways})
-    kinds = "format, picture, synthesizer, pass, simulator, executor or check"
+    kinds = "format, picture, synthesizer, pass, simulator, executor, engine or check"
     message = f"there is no {kinds} {name!r}"
     raise registry.unknown_name(message, name, known, f"known: {', '.join(known)}")

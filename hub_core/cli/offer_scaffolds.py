@@ -148,6 +148,12 @@ SCAFFOLDS = {
         ),
         "the command `collhub example T`: how many links leave each NPU of a network",
     ),
+    "engine": Scaffold(
+        "example",
+        ("start_engine.py",),
+        ('"example"', '"threads of this process"', _reference("start_engine:start")),
+        "runs many tasks at once in threads of this process",
+    ),
 }
 """By the kind's noun, with `-` for a blank, in the order of `OFFER_KINDS`."""
 

@@ -137,7 +137,8 @@ def enable(session: Session, name: str) -> int:
     show_default=True,
     metavar="KIND,...",
     help="What it offers: reader, synthesizer, writer, simulator, executor, report-writer, "
-    "selection-writer, topology-reader, topology-writer, topology-builder, pass, check, command.",
+    "selection-writer, topology-reader, topology-writer, topology-builder, pass, check, command, "
+    "engine.",
 )
 @click.pass_obj
 def new(session: Session, name: str, directory: str | None, offers: str) -> int:

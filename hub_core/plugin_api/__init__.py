@@ -42,6 +42,7 @@ from hub_core.plugin_api.command_line import (
     strict_flag,
     verify_option,
 )
+from hub_core.plugin_api.engine import Engine, EngineRequest
 from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
 from hub_core.plugin_api.formats import Format, Layout
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
@@ -56,7 +57,7 @@ from hub_core.plugin_api.options import (
 )
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.references import Reference, resolve
-from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
+from hub_core.plugin_api.report_writer import BandwidthSeries, ReportRequest, ReportWriter, Shown
 from hub_core.plugin_api.selection_writer import (
     SelectedCollective,
     SelectedWindow,
@@ -80,18 +81,18 @@ from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
     "API_VERSION", "COLLECTIVE", "FILE", "OFFER_KINDS", "AlgorithmPass", "Artifact",
-    "Assignments", "Check", "CheckLine", "CheckReport", "CheckRequest", "Command",
-    "CommandContext", "CommandGroup", "ExecutionRequest", "ExecutionResult", "Executor",
-    "Format", "FormatReader", "FormatWriter", "Layout", "LinkLoad", "LoadableCall",
-    "LocalWorkOptions", "NoOptions", "Offer", "OfferKind", "OpenedInput", "Option",
-    "OptionType", "OptionValue", "OutputRequest", "OutputTarget", "PassReport", "Reference",
-    "ReportRequest", "ReportWriter", "SelectedCollective", "SelectedWindow", "Selection",
-    "SelectionWriter", "ServedCalls", "Shown", "SimulationRequest", "SimulationResult",
-    "Simulator", "Source", "SourcePart", "Subject", "SynthesisRequest", "SynthesisResult",
-    "Synthesizer", "TopologyBuilder", "TopologyReader", "TopologyWriter", "WarmOptions",
-    "WriteResult", "WrittenFiles", "assign", "check_stdout", "complete_offers",
-    "declared_options", "force_flag", "from_option", "hookimpl", "input_options", "json_flag",
-    "log_diagnostic", "number_option", "offer_option", "option", "option_pairs",
-    "output_option", "output_options", "resolve", "source_argument", "strict_flag",
-    "verify_option",
+    "Assignments", "BandwidthSeries", "Check", "CheckLine", "CheckReport", "CheckRequest",
+    "Command", "CommandContext", "CommandGroup", "Engine", "EngineRequest", "ExecutionRequest",
+    "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter", "Layout",
+    "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
+    "OpenedInput", "Option", "OptionType", "OptionValue", "OutputRequest", "OutputTarget",
+    "PassReport", "Reference", "ReportRequest", "ReportWriter", "SelectedCollective",
+    "SelectedWindow", "Selection", "SelectionWriter", "ServedCalls", "Shown",
+    "SimulationRequest", "SimulationResult", "Simulator", "Source", "SourcePart", "Subject",
+    "SynthesisRequest", "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader",
+    "TopologyWriter", "WarmOptions", "WriteResult", "WrittenFiles", "assign", "check_stdout",
+    "complete_offers", "declared_options", "force_flag", "from_option", "hookimpl",
+    "input_options", "json_flag", "log_diagnostic", "number_option", "offer_option", "option",
+    "option_pairs", "output_option", "output_options", "resolve", "source_argument",
+    "strict_flag", "verify_option",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import pluggy
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check
 from hub_core.plugin_api.command import Command
+from hub_core.plugin_api.engine import Engine
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.report_writer import ReportWriter
@@ -67,4 +68,10 @@ def collhub_checks() -> Sequence[Check]:
 @hookspec
 def collhub_commands() -> Sequence[Command]:
     """Offer commands of the program."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def collhub_engines() -> Sequence[Engine]:
+    """Offer engines, which run many tasks at once."""
     raise AssertionError("a specification is not called")

@@ -11,6 +11,7 @@ from typing import TypeVar
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check
 from hub_core.plugin_api.command import Command
+from hub_core.plugin_api.engine import Engine
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.report_writer import ReportWriter
@@ -36,6 +37,7 @@ Offer = (
     | AlgorithmPass
     | Check
     | Command
+    | Engine
 )
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 
@@ -64,6 +66,7 @@ OFFER_KINDS = (
     OfferKind(AlgorithmPass, "pass", "collhub_passes", "run"),
     OfferKind(Check, "check", "collhub_checks", "run"),
     OfferKind(Command, "command", "collhub_commands", "function"),
+    OfferKind(Engine, "engine", "collhub_engines", "start"),
 )
 HOOKS = tuple(dict.fromkeys(kind.hook for kind in OFFER_KINDS))
 

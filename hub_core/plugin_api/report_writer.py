@@ -1,4 +1,4 @@
-"""The offer `ReportWriter`: a network or a run becomes a picture, a page or a timeline."""
+"""The offer `ReportWriter`: a network, a run or a comparison becomes a picture or a page."""
 
 from __future__ import annotations
 
@@ -24,11 +24,21 @@ class Shown(StrEnum):
 
     TOPOLOGY: `topology`, and after a simulation its `link_loads` and `time_ns`, by `topology draw`.
     RUN: `algorithm`, `collective_bytes` and the times of
-    its steps, by `--timeline` of `simulate` and `run`.
+    its steps, by `--timeline` of `simulate` and `run`. COMPARISON: `sizes`, `series` and `bound`,
+    by `--picture` of `compare`.
     """
 
     TOPOLOGY = "topology"
     RUN = "run"
+    COMPARISON = "comparison"
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthSeries:
+    """Bus bandwidths of one algorithm in bytes per second, one a size; None where there is none."""
+
+    name: str
+    bandwidths: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,8 @@ class ReportRequest:
     """What is to be shown; `title` names it.
 
     `step_start_ns`, `step_end_ns`: int64 per row of the step table, -1 for what never started
-    (ended). `time_ns`: of the whole run, None where it never ends.
+    (ended). `time_ns`: of the whole run, None where it never ends. `sizes`: of the full buffer, in
+    bytes, ascending. `bound`: what no algorithm can exceed, as a series.
     """
 
     title: str
@@ -47,6 +58,9 @@ class ReportRequest:
     step_end_ns: Int64Array | None = None
     link_loads: Sequence[LinkLoad] = ()
     time_ns: int | None = None
+    sizes: tuple[int, ...] = ()
+    series: Sequence[BandwidthSeries] = ()
+    bound: BandwidthSeries | None = None
 
 
 @dataclass(frozen=True, slots=True)

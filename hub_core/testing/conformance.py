@@ -11,6 +11,7 @@ from hub_core.model.diagnostics import PluginError
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check
 from hub_core.plugin_api.command import Command
+from hub_core.plugin_api.engine import Engine
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.reader import FormatReader
@@ -101,6 +102,7 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (work_checks.topologies_come_back, (TopologyWriter,)),
     (selection_checks.selections_come_back, (SelectionWriter,)),
     (work_checks.commands_are_click_commands, (Command,)),
+    (work_checks.engines_run_tasks, (Engine,)),
     (work_checks.work_is_silent, _WORKERS),
 )
 

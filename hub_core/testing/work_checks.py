@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
 from hub_core.plugin_api.artifacts import WriteResult
 from hub_core.plugin_api.check import Check, CheckReport, CheckRequest, Subject
 from hub_core.plugin_api.command import Command
+from hub_core.plugin_api.engine import Engine, EngineRequest
 from hub_core.plugin_api.executor import ExecutionResult, Executor
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.references import resolve
@@ -317,3 +319,23 @@ def _are_equal(one: Topology, other: Topology) -> bool:
         return False
     columns = [(getattr(one, name), getattr(other, name)) for name in _TOPOLOGY_COLUMNS]
     return all(np.array_equal(left, right) for left, right in columns)
+
+
+def engines_run_tasks(subject: CheckedPlugin) -> Iterator[str | Skip]:
+    """Every engine runs tasks, and its futures have what they return or raise."""
+    for engine in subject.offers(Engine):
+        try:
+            executor = call(engine, EngineRequest(2))
+        except HubError as error:
+            yield Skip(f"{title(engine)} does not start here: {error}")
+            continue
+        if not isinstance(executor, futures.Executor):
+            yield f"{title(engine)} returned {type(executor).__name__}, expected Executor"
+            continue
+        with executor:
+            powers = [executor.submit(pow, 2, number) for number in range(8)]
+            wrong = executor.submit(divmod, 1, 0)
+            if [task.result() for task in powers] != [2**number for number in range(8)]:
+                yield f"{title(engine)}: results of tasks are not theirs"
+            if not isinstance(wrong.exception(), ZeroDivisionError):
+                yield f"{title(engine)}: what a task raises is lost"

@@ -16,9 +16,14 @@ TOPOLOGY = "ring:4?bandwidth=50GB/s&latency=500ns"
 RING_NS = 6 * 5742 + 3
 
 
-def test_one_writer_for_networks_and_one_for_runs() -> None:
+def test_networks_runs_and_comparisons_have_writers() -> None:
     offers = {one.name: one.shows for one in collhub_consumers()}
-    assert offers == {"svg": Shown.TOPOLOGY, "chrome-trace": Shown.RUN}
+    assert offers == {
+        "svg": Shown.TOPOLOGY,
+        "chrome-trace": Shown.RUN,
+        "comparison-svg": Shown.COMPARISON,
+        "comparison-html": Shown.COMPARISON,
+    }
 
 
 def test_draw_writes_svg_to_a_file_or_stdout(collhub, tmp_path: Path) -> None:

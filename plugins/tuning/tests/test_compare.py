@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -16,10 +17,10 @@ import pytest
 from collhub_tuning import sweep
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from collhub_tuning.result_cache import ResultCache, cache_folder
-from dying_process import dies_for_bruck
+from dying_process import dies_for_bruck, hangs_for_bruck, lacks_memory_for_bruck
 
 import hub_core
-from hub_core.plugin_api import Simulator, Synthesizer
+from hub_core.plugin_api import ReportWriter, Shown, Simulator, Synthesizer
 from hub_core.testing import ring_all_gather, ring_all_reduce
 
 Program = Callable[..., object]
@@ -113,6 +114,9 @@ def test_unknown_names_are_answered_with_the_closest_one(collhub) -> None:
     ("arguments", "says"),
     [
         (("--size", "2KiB..1KiB"), "ends below its start"),
+        (("--size", "1MiB", "--timeout", "0s"), "leaves no time"),
+        (("--size", "1MiB..", "--jobs", "2"), "is not a number with a unit"),
+        (("--size", ""), "is not a number with a unit"),
         (("--size", "1MiB", "--root", "1"), "--root has no meaning for all-reduce"),
     ],
 )
@@ -174,6 +178,18 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     assert cache.find(one, QUESTION) is None
 
 
+def test_a_folder_is_known_by_the_content_of_its_files(tmp_path: Path) -> None:
+    one = ComparedAlgorithm(str(tmp_path / "made"), True)
+    cache = ResultCache(tmp_path / "cache", b"network", {})
+    (tmp_path / "made").mkdir()
+    file = tmp_path / "made" / "a.et"
+    file.write_text("1")
+    cache.keep(one, QUESTION, [Measurement(one.name, size, 1) for size in QUESTION.sizes])
+    assert cache.find(one, QUESTION) is not None
+    file.write_text("2")
+    assert cache.find(one, QUESTION) is None
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"time_ns": "x", "failure": ""}', '{"time_ns": 1}'])
 def test_a_broken_cache_file_is_measured_again(tmp_path: Path, content: str) -> None:
     cache = ResultCache(tmp_path, b"network", {})
@@ -201,19 +217,54 @@ def test_a_cache_that_cannot_be_written_is_named(
     assert [line for line in run.err.splitlines() if "results are not kept: " in line] != []
 
 
-def test_a_process_that_dies_costs_its_algorithm_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "measured", dies_for_bruck)
+@pytest.mark.parametrize(
+    ("measured", "timeout_s", "says"),
+    [
+        (dies_for_bruck, None, "the process that measured it died"),
+        (hangs_for_bruck, 1.0, "it took longer than 1.00 s"),
+        (lacks_memory_for_bruck, None, "it ran out of memory"),
+    ],
+)
+def test_a_task_that_is_lost_costs_its_algorithm_alone(
+    measured: Callable[..., object],
+    timeout_s: float | None,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweep, "measured", measured)
+    cache = ResultCache(tmp_path, b"", {})
     algorithms = [ComparedAlgorithm(name, False) for name in ("ring", "bruck", "direct")]
     found = sweep.compared(
         algorithms,
         QUESTION,
-        ResultCache(None, b"", {}),
+        cache,
         jobs=2,
         progress=lambda fraction, what: None,
+        timeout_s=timeout_s,
     )
-    lost = {one.algorithm for one in found if one.failure == "the process that measured it died"}
-    assert lost == {"bruck"}
+    assert {(one.algorithm, one.failure) for one in found if one.failure} == {("bruck", says)}
     assert [one.time_ns for one in found if one.algorithm != "bruck"] == [7] * 4
+    # Another time it may do: it is not kept, the others are.
+    kept = [cache.find(one, QUESTION) is not None for one in algorithms]
+    assert kept == [True, False, True]
+
+
+def test_ctrl_c_waits_for_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "measured", hangs_for_bruck)
+
+    def interrupt(fraction: float, what: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep.compared(
+            [ComparedAlgorithm("ring", False), ComparedAlgorithm("bruck", False)],
+            QUESTION,
+            ResultCache(None, b"", {}),
+            jobs=2,
+            progress=interrupt,
+        )
+    assert multiprocessing.active_children() == []
 
 
 def test_no_module_of_the_working_folder_is_run(tmp_path: Path) -> None:
@@ -224,3 +275,52 @@ def test_no_module_of_the_working_folder_is_run(tmp_path: Path) -> None:
     asked = [*ASKED[:-1], "2", "--size", "1KiB", "--with", "ring", "--with", "bruck", "--no-cache"]
     done = subprocess.run([program, *asked], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, list(tmp_path.glob("*.ran"))) == (0, [])
+
+
+@pytest.fixture
+def drawing() -> None:
+    registry = hub_core.discover()
+    if not any(found.offer.shows is Shown.COMPARISON for found in registry.all(ReportWriter)):
+        pytest.skip("what draws comparisons (collhub-pictures) is not installed")
+
+
+def test_a_picture_has_a_line_for_every_algorithm_and_the_bound(
+    collhub, tmp_path: Path, drawing: None
+) -> None:
+    out = tmp_path / "ring.svg"
+    run = collhub(
+        *ASKED, "--size", "1KiB..4KiB", "--with", "ring", "--with", "pairwise", "--picture", out
+    )
+    assert run.code == 0
+    assert f"wrote {out}" in run.err
+    content = out.read_text()
+    assert "all-reduce on ring:4, 4 ranks, timed by analytical" in content
+    assert [name in content for name in (">ring, ", ">bound, ", "pairwise")] == [True, True, False]
+
+
+def test_a_picture_that_nobody_draws_is_refused_before_anything_is_measured(
+    collhub, tmp_path: Path, drawing: None
+) -> None:
+    run = collhub(*ASKED, "--size", "1KiB", "--with", "ring", "--picture", tmp_path / "ring.png")
+    assert run.code == 2
+    assert [line.endswith("its suffix is none of .html, .svg") for line in run.error_lines] == [
+        True
+    ]
+    assert not cache_folder(os.environ).exists()
+
+
+def test_what_was_measured_before_ctrl_c_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ComparedAlgorithm("direct", False)
+
+    def interrupted(one: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurement]:
+        if one == other:
+            raise KeyboardInterrupt
+        return FOUND
+
+    monkeypatch.setattr(sweep, "measured", interrupted)
+    cache = ResultCache(tmp_path, b"network", {})
+    with pytest.raises(KeyboardInterrupt):
+        sweep.compared([RING, other], QUESTION, cache, jobs=1, progress=lambda fraction, what: None)
+    assert (cache.find(RING, QUESTION), cache.find(other, QUESTION)) == (FOUND, None)

@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub: networks as SVG, runs as timelines."""
+"""What this distribution offers to the hub: networks and comparisons as SVG, runs as timelines."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ _CHROME_TRACE = Format(
     (".json",),
 )
 
+_COMPARISON = Format(
+    "comparison-svg", "SVG picture of a comparison: bandwidth over size", (".svg",)
+)
+_COMPARISON_PAGE = Format(
+    "comparison-html", "page with the picture and the numbers of a comparison", (".html",)
+)
+
 
 @hookimpl
 def collhub_consumers() -> Sequence[ReportWriter]:
@@ -23,4 +30,10 @@ def collhub_consumers() -> Sequence[ReportWriter]:
     return [
         ReportWriter(_SVG, Shown.TOPOLOGY, "collhub_pictures.networks.write:write"),
         ReportWriter(_CHROME_TRACE, Shown.RUN, "collhub_pictures.timelines.write:write"),
+        ReportWriter(
+            _COMPARISON, Shown.COMPARISON, "collhub_pictures.comparisons.write:write_picture"
+        ),
+        ReportWriter(
+            _COMPARISON_PAGE, Shown.COMPARISON, "collhub_pictures.comparisons.write:write_page"
+        ),
     ]

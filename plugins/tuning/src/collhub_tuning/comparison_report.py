@@ -70,7 +70,9 @@ def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
 def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
     """The report as `report-compare-1` describes it."""
     question = outcome.question
-    results: list[JsonValue] = [dict(_fields(outcome, one)) for one in outcome.measurements]
+    results: list[JsonValue] = [
+        dict(measurement_fields(outcome, one)) for one in outcome.measurements
+    ]
     winners: list[JsonValue] = []
     for size in question.sizes:
         ranking = outcome.ranking(size)
@@ -95,7 +97,7 @@ def comparison_csv(outcome: ComparisonOutcome) -> bytes:
     writer = csv.DictWriter(text, _CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for one in outcome.measurements:
-        fields = _fields(outcome, one)
+        fields = measurement_fields(outcome, one)
         writer.writerow({name: "" if value is None else value for name, value in fields.items()})
     return text.getvalue().encode("utf-8")
 
@@ -105,7 +107,7 @@ def _row(outcome: ComparisonOutcome, size: int) -> list[str]:
     if not ranking:
         return [format_bytes(size), "none", "", "", "", "", ""]
     best = ranking[0]
-    fields = _fields(outcome, best)
+    fields = measurement_fields(outcome, best)
     ratio = fields["ratio_to_bound"]
     return [
         format_bytes(size),
@@ -130,7 +132,9 @@ def _bandwidth(value: object) -> str:
     return format_bandwidth(value) if isinstance(value, float) else ""
 
 
-def _fields(outcome: ComparisonOutcome, one: Measurement) -> dict[str, str | int | float | None]:
+def measurement_fields(
+    outcome: ComparisonOutcome, one: Measurement
+) -> dict[str, str | int | float | None]:
     """What reports say of a measurement; bandwidths as nccl-tests define them."""
     # Imported here: the help of the command needs no numpy.
     from collhub_execution import algorithm_bandwidth, bus_bandwidth

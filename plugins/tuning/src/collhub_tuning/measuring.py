@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import hub_core
 from collhub_tuning.questions import (
@@ -17,14 +18,21 @@ from hub_core.verification import VerificationInput, verify_input
 _NO_REPORTS: Callable[[object], None] = lambda found: None  # noqa: E731
 
 
-def measured(compared: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurement]:
+def measured(
+    compared: ComparedAlgorithm, question: ComparisonQuestion, network: Topology | None = None
+) -> list[Measurement]:
     """The algorithm at every size of the question.
 
-    What cannot be made for a size, is wrong, or never ends is a failure of that size. Runs in a
-    process of its own: plugins are discovered once for all sizes.
+    `network`: in place of what the text of the question names. What cannot be made for a size, is
+    wrong, or never ends is a failure of that size. Runs in a process of its own: plugins are
+    discovered once for all sizes.
     """
     registry = hub_core.discover()
-    topology = hub_core.read_topology(question.topology, registry=registry)
+    if network is None:
+        topology = hub_core.read_topology(question.topology, registry=registry)
+    else:
+        # What comes from another process can be written to; what is made anew cannot.
+        topology = replace(network)
     made = _of_file if compared.is_file else _of_synthesizer
     try:
         algorithm_at = made(compared.name, question, topology, registry)

@@ -1,11 +1,11 @@
-"""Offers of this distribution: the commands `compare` and `tune`, the synthesizer `auto`."""
+"""Offers of this distribution: `compare`, `tune`, synthesizer `auto`, engine `processes`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from collhub_tuning.options import AutoOptions
-from hub_core.plugin_api import Command, Synthesizer, hookimpl
+from hub_core.plugin_api import Command, Engine, Synthesizer, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -37,4 +37,17 @@ def collhub_commands() -> Sequence[Command]:
             "Choose the best algorithm by size, as files that runtimes load.",
             "collhub_tuning.tune_command:tune",
         ),
+    ]
+
+
+@hookimpl
+def collhub_engines() -> Sequence[Engine]:
+    """Describe the engine."""
+    return [
+        Engine(
+            "processes",
+            "processes of this machine",
+            "collhub_tuning.processes_engine:start",
+            shares_files=True,
+        )
     ]

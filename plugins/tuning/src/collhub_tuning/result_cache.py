@@ -82,7 +82,12 @@ def _content(compared: ComparedAlgorithm) -> list[str]:
     if not compared.is_file:
         return [compared.name]
     place = Path(compared.name)
-    files = [place] if place.is_file() else sorted(place.parent.glob(f"{place.name}.*"))
+    if place.is_dir():
+        files = sorted(place.rglob("*"))
+    elif place.is_file():
+        files = [place]
+    else:
+        files = sorted(place.parent.glob(f"{place.name}.*"))
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
 
 

@@ -6,21 +6,21 @@ comparison that Ctrl-C has ended goes on where it was.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 
 from collhub_tuning.measuring import measured
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from collhub_tuning.result_cache import ResultCache
+from collhub_tuning.task_processes import TaskProcesses
+from hub_core.model import format_time
+from hub_core.network import Topology
 
+Start = Callable[[int, float | None], Executor]
 Progress = Callable[[float, str], None]
-# As the flag -P, for processes that are started without a command line of ours.
-_SAFE_PATH = "PYTHONSAFEPATH"
-_Done = tuple[ComparedAlgorithm, list[Measurement]]
+_Asked = tuple[ComparisonQuestion] | tuple[ComparisonQuestion, Topology]
+# What was measured, or why nothing was.
+_Done = tuple[ComparedAlgorithm, list[Measurement] | str]
 
 
 def compared(
@@ -30,10 +30,16 @@ def compared(
     *,
     jobs: int,
     progress: Progress,
+    network: Topology | None = None,
+    timeout_s: float | None = None,
+    start: Start | None = None,
 ) -> list[Measurement]:
     """All measurements, in the order of the algorithms, then of the sizes.
 
-    `jobs`: processes at once; 1: in this one. The number changes nothing in the result.
+    `jobs`: processes at once; 1: in this one. The number changes nothing in the result. `network`:
+    in place of what the text of the question names; it is that of the cache. `timeout_s`: after
+    which an algorithm is given up, at all sizes. `start`: what runs them, by the number at once and
+    the time; by default processes.
     """
     found: dict[ComparedAlgorithm, list[Measurement]] = {}
     for one in algorithms:
@@ -41,62 +47,52 @@ def compared(
         if known is not None:
             found[one] = known
     missing = [one for one in algorithms if one not in found]
-    for one, measurements in _measured(missing, question, min(jobs, len(missing))):
-        cache.keep(one, question, measurements)
+    asked = (question,) if network is None else (question, network)
+    for one, measurements in _measured(missing, asked, min(jobs, len(missing)), timeout_s, start):
+        if isinstance(measurements, str):
+            # What was lost may be found another time: it is not kept.
+            measurements = [
+                Measurement(one.name, size, None, measurements) for size in question.sizes
+            ]
+        else:
+            cache.keep(one, question, measurements)
         found[one] = measurements
         progress(len(found) / len(algorithms), one.name)
     return [measurement for one in algorithms for measurement in found[one]]
 
 
 def _measured(
-    missing: Sequence[ComparedAlgorithm], question: ComparisonQuestion, jobs: int
+    missing: Sequence[ComparedAlgorithm],
+    asked: _Asked,
+    jobs: int,
+    timeout_s: float | None,
+    start: Start | None,
 ) -> Iterator[_Done]:
     """Each algorithm when it is done."""
-    if jobs <= 1:
+    # A task that may be ended needs a process of its own.
+    is_here = start is None and jobs <= 1 and timeout_s is None
+    if not missing or is_here:
         for one in missing:
-            yield one, measured(one, question)
+            yield one, measured(one, *asked)
         return
-    died = []
-    with _pool(jobs) as pool:
-        tasks = {pool.submit(measured, one, question): one for one in missing}
-        for task in as_completed(tasks):
-            outcome = _outcome(task)
-            if outcome is None:
-                died.append(tasks[task])
-            else:
-                yield tasks[task], outcome
-    # The death of one process ends all that were under way: each gets a process of its own.
-    for one in died:
-        with _pool(1) as pool:
-            outcome = _outcome(pool.submit(measured, one, question))
-        yield one, outcome if outcome is not None else _lost(one, question)
+    with (start or TaskProcesses)(jobs, timeout_s) as pool:
+        try:
+            tasks = {pool.submit(measured, one, *asked): one for one in missing}
+            for task in as_completed(tasks):
+                yield tasks[task], _outcome(task, timeout_s)
+        except BaseException:
+            # Of Ctrl-C as well: nobody waits for what is under way.
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
-def _outcome(task: Future[list[Measurement]]) -> list[Measurement] | None:
-    """The result of a task, None where its process died."""
+def _outcome(task: Future[list[Measurement]], timeout_s: float | None) -> list[Measurement] | str:
+    """The result of a task, or why it has none."""
     try:
         return task.result()
-    except BrokenProcessPool:
-        return None
-
-
-def _lost(one: ComparedAlgorithm, question: ComparisonQuestion) -> list[Measurement]:
-    failure = "the process that measured it died"
-    return [Measurement(one.name, size, None, failure) for size in question.sizes]
-
-
-@contextmanager
-def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes for tasks, in which nothing of the working folder is imported."""
-    before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"
-    # Spawned, as a fork would copy the threads of libraries in the state that they are in.
-    context = multiprocessing.get_context("spawn")
-    try:
-        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-            yield pool
-    finally:
-        if before is None:
-            del os.environ[_SAFE_PATH]
-        else:
-            os.environ[_SAFE_PATH] = before
+    except BrokenExecutor:
+        return "the process that measured it died"
+    except TimeoutError:
+        return f"it took longer than {format_time((timeout_s or 0.0) * 1e9)}"
+    except MemoryError:
+        return "it ran out of memory"
