@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hub_core.model.losses import Loss, LossPolicy
     from hub_core.model.steps import StepTable, StepTableBuilder
     from hub_core.network.topology import Topology
-    from hub_core.pipeline.engines import start_engine
+    from hub_core.pipeline.calls import start_engine
     from hub_core.pipeline.execution import execute
     from hub_core.pipeline.inputs import read
     from hub_core.pipeline.outputs import Written, write
@@ -77,7 +77,7 @@ _HOMES = {
     "hub_core.model.losses": "Loss LossPolicy",
     "hub_core.model.steps": "StepTable StepTableBuilder",
     "hub_core.network.topology": "Topology",
-    "hub_core.pipeline.engines": "start_engine",
+    "hub_core.pipeline.calls": "start_engine",
     "hub_core.pipeline.execution": "execute",
     "hub_core.pipeline.inputs": "read",
     "hub_core.pipeline.outputs": "Written write",

@@ -28,6 +28,7 @@ from hub_core.cli.output import (
 )
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, HubError, UsageError
+from hub_core.model.diagnostics import closest
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
@@ -107,10 +108,7 @@ def _plugin_command(session: Session, name: str) -> click.Command:
         provided = registry.find(Command, name)
     except UsageError:
         known = [command.name for command in _all_commands(session)]
-        import difflib
-
-        close = difflib.get_close_matches(name, known, 1, 0.5)
-        cure = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}"
+        cure = closest(name, known) or f"use one of {', '.join(known)}"
         message = f"there is no command {name!r}"
         raise UsageError(message, cure=cure, code="unknown-command") from None
     with blamed_on(str(provided.plugin), provided.offer.function):

@@ -12,9 +12,9 @@ from pathlib import Path
 from hub_core.cli.offer_scaffolds import SCAFFOLDS, kinds_of, noun_of, plugin_module, readme
 from hub_core.installed import canonical_name
 from hub_core.model import UsageError
+from hub_core.model.diagnostics import closest
 from hub_core.pipeline.artifacts import Content, destination
 from hub_core.plugin_api import Format, Layout
-from hub_core.registry.closest_match import closest
 from hub_core.registry.plugins import CORE_NAME, Registry
 
 OF_THE_TUTORIAL = ("reader", "writer")

@@ -128,6 +128,15 @@ class LossyError(HubError):
     default_code = "lossy"
 
 
+def closest(name: str, known: Iterable[str]) -> str:
+    """The cure `did you mean 'x'?` for a misspelt name, or an empty text."""
+    # Imported here: most names are spelt right.
+    import difflib
+
+    close = difflib.get_close_matches(name, sorted(set(known)), 1, 0.6)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
 def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
     """A finding as the reports carry it; parts of the location that are not known are null."""
     place = diagnostic.location

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from hub_core.model.diagnostics import PluginError
 from hub_core.plugin_api import NoOptions, resolve
+from hub_core.plugin_api.engine import Engine, EngineRequest
 from hub_core.plugin_api.offers import Offer, kind_of
 from hub_core.registry.bind_options import OptionText, bind_options
 from hub_core.registry.border import blamed_on
 from hub_core.registry.descriptions import reference_of
-from hub_core.registry.plugins import Provided
+from hub_core.registry.plugins import Provided, Registry
 
 T = TypeVar("T")
 
@@ -48,3 +50,11 @@ def misfit(provided: Provided[Offer], what: str) -> PluginError:
     """The error for a result that breaks the contract."""
     message = f"{provided.plugin}: {reference_of(provided.offer)} {what}"
     return PluginError(message, cure="report it to the plugin's authors")
+
+
+def start_engine(
+    name: str, request: EngineRequest, *, options: OptionText | None = None, registry: Registry
+) -> Executor:
+    """The engine of a name, a context manager that ends its workers. Raises `HubError`."""
+    engine = registry.find(Engine, name)
+    return call(engine, Executor, request, bound_options(engine, options))

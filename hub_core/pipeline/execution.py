@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.model import Algorithm, PluginError, ReduceOp, UsageError
-from hub_core.pipeline.calls import bound_options, call
+from hub_core.model import Algorithm, ReduceOp, UsageError
+from hub_core.pipeline.calls import bound_options, call, misfit
 from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import discover
@@ -52,9 +52,8 @@ def execute(
         wants_step_times,
     )
     result = call(executor, ExecutionResult, request, bound_options(executor, options))
-    if (outputs := len(result.outputs)) != ranks:
-        message = f"{executor.plugin}: {name} returned {outputs} outputs for {ranks} ranks"
-        raise PluginError(message)
+    if len(result.outputs) != ranks:
+        raise misfit(executor, f"returned {len(result.outputs)} outputs for {ranks} ranks")
     return result
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 import click
 
-from hub_core.model.diagnostics import UsageError
+from hub_core.model.diagnostics import UsageError, closest
 
 
 class CommandGroup(click.Group):
@@ -23,10 +21,7 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is asked for. Raises `UsageError` naming the closest one."""
         if args[0] not in self.commands and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], sorted(self.commands), 1, 0.6)
-            cure = f"use one of {', '.join(self.commands)}"
-            if close:
-                cure = f"did you mean {close[0]!r}?"
+            cure = closest(args[0], self.commands) or f"use one of {', '.join(self.commands)}"
             message = f"there is no command '{self.name} {args[0]}'"
             raise UsageError(message, cure=cure, code="unknown-command")
         return super().resolve_command(ctx, args)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hub_core.model.diagnostics import UsageError
+from hub_core.model.diagnostics import UsageError, closest
 from hub_core.model.kinds import STANDARD_KINDS
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option
@@ -273,17 +273,13 @@ def _names(options: Sequence[Option]) -> list[str]:
 
 
 def _closest(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
-    owners = [f"{side}.{name}" for side, options in declared.items() if name in _names(options)]
+    for side, options in declared.items():
+        if name in _names(options):
+            return f"did you mean '{side}.{name}'?"
     known = sorted({known for options in declared.values() for known in _names(options)})
-    import difflib
-
-    if close := owners or difflib.get_close_matches(name, known, 1, 0.5):
-        return f"did you mean {close[0]!r}?"
-    return (
-        f"use one of {', '.join(known)}"
-        if known
-        else f"no option is declared by the {' or the '.join(declared)}"
-    )
+    if not known:
+        return f"no option is declared by the {' or the '.join(declared)}"
+    return closest(name, known) or f"use one of {', '.join(known)}"
 
 
 def _parsed_pairs(

@@ -23,9 +23,8 @@ class Shown(StrEnum):
     """What a report shows, and which fields of its request are set.
 
     TOPOLOGY: `topology`, and after a simulation its `link_loads` and `time_ns`, by `topology draw`.
-    RUN: `algorithm`, `collective_bytes` and the times of
-    its steps, by `--timeline` of `simulate` and `run`. COMPARISON: `sizes`, `series` and `bound`,
-    by `--picture` of `compare`.
+    RUN: `algorithm`, `collective_bytes` and the times of its steps, by `--timeline` of `simulate`
+    and `run`. COMPARISON: `sizes`, `series` and `bound`, by `--picture` of `compare`.
     """
 
     TOPOLOGY = "topology"

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeGuard
 
-from hub_core.model.diagnostics import Diagnostic, HubError, UsageError
+from hub_core.model.diagnostics import Diagnostic, HubError, UsageError, closest
 from hub_core.plugin_api.options import Option, OptionType, OptionValue, declared_options
-from hub_core.registry.closest_match import closest
 
 OptionText = Mapping[str, OptionValue]
 _LONGEST_NUMBER = 40

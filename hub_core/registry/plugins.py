@@ -9,9 +9,8 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from hub_core.installed import canonical_name
-from hub_core.model.diagnostics import HubError, PluginError, UsageError
+from hub_core.model.diagnostics import HubError, PluginError, UsageError, closest
 from hub_core.plugin_api.offers import OFFER_KINDS, Offer, kind_of, noun_of
-from hub_core.registry.closest_match import closest
 
 T = TypeVar("T", bound=Offer)
 T_co = TypeVar("T_co", bound=Offer, covariant=True)
