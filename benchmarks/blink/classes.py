@@ -26,10 +26,11 @@ from collhub_blink.fewest.all_reduce import fewest_all_reduce_trees
 from collhub_blink.fewest.broadcast import fewest_broadcast_trees
 from collhub_blink.fewest.counting import Fewest
 from collhub_blink.fewest.weights import Budget
+from collhub_columns import Float64Array
 from collhub_packing import CapacityGraph, broadcast_rate, strength
 
 import hub_core
-from hub_core.model import Collective, CollectiveKind, Float64Array
+from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Topology
 
 # Bandwidth of one NVLink in bytes/s.

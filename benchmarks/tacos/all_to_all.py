@@ -16,6 +16,7 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import Int64Array
 from collhub_schedules import Chunks, Transfers, algorithm_of
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
@@ -26,7 +27,6 @@ from measuring import timed, versions
 
 import hub_core
 from hub_core import Collective, CollectiveKind, Topology, parse_topology
-from hub_core.model import Int64Array
 from hub_core.network import Occupancy
 
 TORI = ("torus:8x8", "torus:4x4x4", "torus:8x8x8")

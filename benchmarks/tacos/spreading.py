@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import Int64Array
 from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.routing.multicast import spread
@@ -21,7 +22,7 @@ from collhub_tacos.spreading.heterogeneous import find_all_gather
 from measuring import timed_warm, versions
 
 from hub_core import parse_topology
-from hub_core.model import Collective, CollectiveKind, Int64Array
+from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy
 
 NETWORKS = ("mesh:4x4", "mesh:8x8", "torus:4x4x4")

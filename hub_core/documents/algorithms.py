@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array
 
 from hub_core.documents.schema_check import TYPE_NAMES, first_violation
 from hub_core.documents.strict_json import MAX_DEPTH, JsonObject, is_too_deep, parse_object
@@ -28,7 +29,6 @@ from hub_core.model import (
     Contributions,
     CustomContract,
     InputError,
-    Int64Array,
     JsonValue,
     Location,
     Provenance,

@@ -7,32 +7,6 @@ from typing import TYPE_CHECKING
 from hub_core.public_names import names_from
 
 if TYPE_CHECKING:
-    from collhub_columns import (
-        BoolArray,
-        Float64Array,
-        Int64Array,
-        IntArray,
-        Order,
-        counted_positions,
-        csr,
-        expanded_ranges,
-        first_positions,
-        gather,
-        group_of_entry,
-        group_pointer,
-        inverse,
-        is_sorted,
-        ordinals,
-        positions_in,
-        row_pointer,
-        rows_of,
-        run_lengths,
-        run_mask,
-        run_starts,
-        sorted_ordinals,
-        topological_levels,
-    )
-
     from hub_core.model.algorithm import Algorithm, JsonValue, Provenance, message_bytes
     from hub_core.model.collectives import (
         ALL_RANKS,
@@ -85,32 +59,23 @@ if TYPE_CHECKING:
     from hub_core.model.wording import action, describe, region
 
 __all__ = [
-    "ALL_RANKS", "CAP", "COLUMN_DEFAULTS", "COLUMN_DTYPES", "MAX_RANKS", "MAX_UNITS", "PLACEMENT",
-    "READING", "REDUCING", "ROOTED", "STANDARD_KINDS", "WRITING", "Algorithm", "BoolArray",
+    "ALL_RANKS", "CAP", "COLUMN_DEFAULTS", "COLUMN_DTYPES", "MAX_RANKS", "MAX_UNITS",
+    "PLACEMENT", "READING", "REDUCING", "ROOTED", "STANDARD_KINDS", "WRITING", "Algorithm",
     "Buffer", "Collective", "CollectiveKind", "CollectiveTraits", "Contributions",
-    "CustomContract", "Diagnostic", "ExitCode", "Findings", "Float64Array", "HubError",
-    "InputError", "Int64Array", "IntArray", "JsonValue", "Location", "Loss", "LossPolicy",
-    "LossyError", "MemoryLayout", "Messages", "Order", "PluginError", "Provenance", "ReduceOp",
-    "Severity", "StepKind", "StepTable", "StepTableBuilder", "UsageError", "action",
-    "apply_policy", "connection_keys", "counted_positions", "csr", "describe",
-    "diagnostic_object", "expanded_ranges", "first_positions", "format_bandwidth", "format_bytes",
-    "format_ranks", "format_time", "gather", "group_of_entry", "group_pointer", "inverse",
-    "is_sorted", "loss_object", "match_messages", "message_bytes", "ordinals", "pair_in_order",
-    "parse_bandwidth", "parse_ranks", "parse_size", "parse_sizes", "parse_time", "placed",
-    "placement_of", "positions_in", "region", "row_pointer", "rows_of", "run_lengths", "run_mask",
-    "run_starts", "sorted_ordinals", "topological_levels",
+    "CustomContract", "Diagnostic", "ExitCode", "Findings", "HubError", "InputError",
+    "JsonValue", "Location", "Loss", "LossPolicy", "LossyError", "MemoryLayout", "Messages",
+    "PluginError", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
+    "StepTableBuilder", "UsageError", "action", "apply_policy", "connection_keys", "describe",
+    "diagnostic_object", "format_bandwidth", "format_bytes", "format_ranks", "format_time",
+    "loss_object", "match_messages", "message_bytes", "pair_in_order", "parse_bandwidth",
+    "parse_ranks", "parse_size", "parse_sizes", "parse_time", "placed", "placement_of",
+    "region",
 ]  # fmt: skip
 
 _HOMES = {
     "hub_core.model.algorithm": "Algorithm JsonValue Provenance message_bytes",
     "hub_core.model.collectives": (
         "ALL_RANKS Collective Contributions CustomContract MAX_RANKS MAX_UNITS MemoryLayout"
-    ),
-    "collhub_columns": (
-        "BoolArray Float64Array Int64Array IntArray counted_positions csr expanded_ranges "
-        "first_positions gather group_of_entry group_pointer inverse is_sorted ordinals "
-        "positions_in row_pointer rows_of run_lengths run_mask run_starts sorted_ordinals "
-        "Order topological_levels"
     ),
     "hub_core.model.diagnostics": (
         "Diagnostic ExitCode HubError InputError Location LossyError PluginError Severity "

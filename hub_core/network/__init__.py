@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collhub_columns import Arcs
-
 from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links, Occupancy, link_times_ns, work_times_ns
@@ -20,7 +18,7 @@ from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind,
 
 __all__ = [
     "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES",
-    "PLANE_SEPARATOR", "Arcs", "Dimension", "DimensionKind", "Link", "Links",
+    "PLANE_SEPARATOR", "Dimension", "DimensionKind", "Link", "Links",
     "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText", "build_topology", "grid",
     "link_times_ns", "lower_bound_ns", "side_by_side", "work_times_ns",
 ]  # fmt: skip

@@ -8,8 +8,9 @@ import operator
 from collections.abc import Sequence
 
 import numpy as np
+from collhub_columns import Int64Array
 
-from hub_core.model import Int64Array, UsageError
+from hub_core.model import UsageError
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
 

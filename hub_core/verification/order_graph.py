@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, csr
 
-from hub_core.model import BoolArray, Int64Array, StepTable, csr
+from hub_core.model import StepTable
 from hub_core.verification.step_order import HappensBefore
 
 

@@ -19,6 +19,7 @@ from collhub_columns import (
     BoolArray,
     Float64Array,
     Int64Array,
+    Order,
     counted_positions,
     distinct,
     first_positions,
@@ -26,7 +27,7 @@ from collhub_columns import (
     run_starts,
 )
 
-from hub_core.model import Messages, Order, StepKind, StepTable
+from hub_core.model import Messages, StepKind, StepTable
 from hub_core.verification.regions import Regions
 from hub_core.verification.values import Values
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array, counted_positions, row_pointer
 
-from hub_core.model import Collective, Contributions, Int64Array, counted_positions, row_pointer
+from hub_core.model import Collective, Contributions
 
 _Array = npt.NDArray[Any]
 _UintArray = npt.NDArray[np.uint64]

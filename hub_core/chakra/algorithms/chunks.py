@@ -12,20 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from collhub_chakra import Column, Edges, NodeColumns, ResolvedLinks, UInt64Array
+from collhub_columns import Int64Array, first_positions, inverse, run_mask, run_starts
 
 from hub_core.chakra.algorithms.lowering import message_tags
 from hub_core.chakra.algorithms.numbering import CHANNEL_TAGS
-from hub_core.model import (
-    InputError,
-    Int64Array,
-    JsonValue,
-    Location,
-    StepTable,
-    first_positions,
-    inverse,
-    run_mask,
-    run_starts,
-)
+from hub_core.model import InputError, JsonValue, Location, StepTable
 
 
 @dataclass(frozen=True, slots=True)

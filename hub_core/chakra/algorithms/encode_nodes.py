@@ -22,18 +22,10 @@ from collhub_chakra import (
     number_field,
     packed_field,
 )
+from collhub_columns import Int64Array, csr, group_of_entry, row_pointer
 
 from hub_core.chakra.algorithms.profile import CompKind
-from hub_core.model import (
-    Algorithm,
-    Buffer,
-    Int64Array,
-    StepKind,
-    csr,
-    group_of_entry,
-    message_bytes,
-    row_pointer,
-)
+from hub_core.model import Algorithm, Buffer, StepKind, message_bytes
 
 # Beyond the kinds of steps: the second node of a receive-reduce, and the stand-in of an idle rank.
 _COMBINE = len(StepKind)

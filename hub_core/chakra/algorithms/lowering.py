@@ -7,22 +7,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from collhub_chakra import NodeTable, NodeType
-
-from hub_core.chakra.algorithms.numbering import EXTENSION, restore
-from hub_core.model import (
-    Algorithm,
+from collhub_columns import (
     Int64Array,
-    StepKind,
-    StepTable,
     counted_positions,
     csr,
     first_positions,
     group_of_entry,
-    message_bytes,
     row_pointer,
     run_lengths,
     run_starts,
 )
+
+from hub_core.chakra.algorithms.numbering import EXTENSION, restore
+from hub_core.model import Algorithm, StepKind, StepTable, message_bytes
 
 _TYPE_OF_KIND = np.full(len(StepKind), NodeType.COMP, np.uint8)
 _TYPE_OF_KIND[StepKind.SEND] = NodeType.COMM_SEND

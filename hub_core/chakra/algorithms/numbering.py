@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from collhub_chakra import NodeTable, UInt64Array
+from collhub_columns import Int64Array, gather, inverse, row_pointer
 
-from hub_core.model import InputError, Int64Array, JsonValue, gather, inverse, row_pointer
+from hub_core.model import InputError, JsonValue
 
 EXTENSION = "chakra"
 CHANNEL_TAGS = "channel"

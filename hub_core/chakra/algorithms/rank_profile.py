@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 from collhub_chakra import INTEGER_KINDS, LARGEST, AttributeValue, Metadata
+from collhub_columns import Int64Array
 
 from hub_core.chakra.algorithms.numbering import EXTENSION
 from hub_core.chakra.algorithms.profile import (
@@ -25,7 +26,6 @@ from hub_core.model import (
     Contributions,
     CustomContract,
     InputError,
-    Int64Array,
     JsonValue,
     Location,
     Provenance,

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 from collhub_chakra import LARGEST, Column, Edges, NodeFields, ResolvedLinks, Triple
+from collhub_columns import BoolArray, Int64Array
 
 from hub_core.chakra.algorithms.chunks import Chunk, irregular_ranks
 from hub_core.chakra.algorithms.profile import CompKind
-from hub_core.model import COLUMN_DTYPES, BoolArray, Buffer, Int64Array, StepKind, message_bytes
+from hub_core.model import COLUMN_DTYPES, Buffer, StepKind, message_bytes
 
 _INT32 = (1 << 31) - 1
 _LEAST_INT32 = -_INT32 - 1

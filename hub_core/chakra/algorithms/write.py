@@ -7,21 +7,13 @@ from functools import partial
 
 import numpy as np
 from collhub_chakra import LARGEST, encode_metadata
+from collhub_columns import BoolArray
 
 from hub_core.chakra.algorithms.encode_nodes import Plan, encode_nodes
 from hub_core.chakra.algorithms.lowering import lower
 from hub_core.chakra.algorithms.profile import VERSION, default_bytes, metadata_entries
 from hub_core.chakra.formats import ChakraWriteOptions
-from hub_core.model import (
-    Algorithm,
-    BoolArray,
-    Buffer,
-    Loss,
-    StepKind,
-    StepTable,
-    UsageError,
-    parse_ranks,
-)
+from hub_core.model import Algorithm, Buffer, Loss, StepKind, StepTable, UsageError, parse_ranks
 from hub_core.plugin_api import Artifact, WriteResult
 
 _LARGEST_TRIPLE = (1 << 31) - 1

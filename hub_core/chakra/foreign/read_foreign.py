@@ -19,6 +19,7 @@ from collhub_chakra import (
     TraceError,
     type_name,
 )
+from collhub_columns import Int64Array
 
 from hub_core.chakra.algorithms.chunks import Chunk, Joined, irregular_ranks
 from hub_core.model import (
@@ -29,7 +30,6 @@ from hub_core.model import (
     CollectiveKind,
     CustomContract,
     InputError,
-    Int64Array,
     Location,
     StepKind,
 )

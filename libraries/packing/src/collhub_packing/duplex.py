@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_packing.flows import FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
-from hub_core.model import BoolArray, InputError, Int64Array
+from hub_core.model import InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, group_pointer, inverse
 
-from hub_core.model import BoolArray, InputError, Int64Array, group_pointer, inverse
+from hub_core.model import InputError
 
 if TYPE_CHECKING:
     from collhub_packing.kernels import WirePairs

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
+from collhub_columns import Float64Array, Int64Array, positions_in
 
-from hub_core.model import Float64Array, InputError, Int64Array, positions_in
+from hub_core.model import InputError
 from hub_core.network import Topology
 
 # Sums over a million links, scaled by rates, still stay below 2^60.

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from collhub_columns import Int64Array, csr
 
 from collhub_packing.flows import FlowNetwork
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.rates import SourcedNetwork
 from collhub_packing.trees import SpanningTree, cost
-from hub_core.model import InputError, Int64Array, csr
+from hub_core.model import InputError
 
 if TYPE_CHECKING:
     from collhub_packing.kernels import GrowthField

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from collhub_columns import Int64Array
+
 from collhub_packing.flows import scaled
 from collhub_packing.graph import CapacityGraph
 from collhub_packing.growth import pack_rooted_trees
 from collhub_packing.rates import Rate, SourcedNetwork, all_gather_rate, weights_of
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
 from collhub_packing.trees import SpanningTree
-from hub_core.model import Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_packing.duplex import DuplexLinks, LeastSets
 from collhub_packing.flows import FlowNetwork, scaled
@@ -21,7 +22,7 @@ from collhub_packing.growth import pack_arborescences, sent_from
 from collhub_packing.rates import Strength, strength
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
 from collhub_packing.trees import SpanningTree, cost
-from hub_core.model import InputError, Int64Array
+from hub_core.model import InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

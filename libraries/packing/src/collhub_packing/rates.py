@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_packing.duplex import DuplexLinks, LeastSets
 from collhub_packing.flows import UNLIMITED, FlowNetwork, scaled
 from collhub_packing.graph import CapacityGraph
-from hub_core.model import BoolArray, InputError, Int64Array
+from hub_core.model import InputError
 
 _NAMED_IN_A_MESSAGE = 8
 

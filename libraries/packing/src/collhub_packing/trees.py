@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-
-from hub_core.model import Int64Array
+from collhub_columns import Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_schedules.chunks import Chunks
 from collhub_schedules.lowering.holders import ChunkHolders
@@ -13,14 +14,7 @@ from collhub_schedules.lowering.message_ends import MessageEnds
 from collhub_schedules.lowering.steps import steps_of
 from collhub_schedules.membership import collective_among
 from collhub_schedules.transfers import Transfers
-from hub_core.model import (
-    Algorithm,
-    Collective,
-    CollectiveKind,
-    Int64Array,
-    JsonValue,
-    Provenance,
-)
+from hub_core.model import Algorithm, Collective, CollectiveKind, JsonValue, Provenance
 
 
 def algorithm_of(

@@ -6,14 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import Int64Array, first_positions
 
-from hub_core.model import (
-    ALL_RANKS,
-    Collective,
-    InputError,
-    Int64Array,
-    first_positions,
-)
+from hub_core.model import ALL_RANKS, Collective, InputError
 
 NO_RANK = -1
 

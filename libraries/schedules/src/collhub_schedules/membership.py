@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from collhub_columns import Int64Array
 
-from hub_core.model import Collective, CollectiveKind, Contributions, CustomContract, Int64Array
+from hub_core.model import Collective, CollectiveKind, Contributions, CustomContract
 
 
 def collective_among(collective: Collective, npus: Sequence[int], num_npus: int) -> Collective:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-
-from hub_core.model import BoolArray, Int64Array, ordinals, run_mask
+from collhub_columns import BoolArray, Int64Array, ordinals, run_mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)

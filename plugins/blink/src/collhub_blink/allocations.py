@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from collhub_columns import Float64Array
 
-from hub_core.model import Float64Array
 from hub_core.network import Topology
 
 _Npus = tuple[int, ...]

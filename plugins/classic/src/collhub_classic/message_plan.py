@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-
-from hub_core.model import BoolArray, Int64Array, expanded_ranges, row_pointer
+from collhub_columns import BoolArray, Int64Array, expanded_ranges, row_pointer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

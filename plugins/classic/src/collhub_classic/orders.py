@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
+from collhub_columns import BoolArray, Float64Array, Int64Array
 
-from hub_core.model import BoolArray, Float64Array, Int64Array
 from hub_core.network import Topology
 
 # Steps of a search for one ring, and random starts, before it counts as not to be found.

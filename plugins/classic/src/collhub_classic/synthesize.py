@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from math import floor
 
 import numpy as np
+from collhub_columns import Int64Array
 from collhub_schedules import collective_among
 
 from collhub_classic.catalogue import ALGORITHMS
@@ -23,7 +24,6 @@ from hub_core.model import (
     Collective,
     CollectiveKind,
     InputError,
-    Int64Array,
     JsonValue,
     Provenance,
     StepTable,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from collhub_columns import Int64Array, group_of_entry
 
 from collhub_compose.buffers.blocks import BlockMoves
 from collhub_compose.buffers.cutting import cut_torn_steps
@@ -24,10 +25,8 @@ from hub_core.model import (
     Collective,
     Contributions,
     CustomContract,
-    Int64Array,
     StepTable,
     UsageError,
-    group_of_entry,
     message_bytes,
 )
 

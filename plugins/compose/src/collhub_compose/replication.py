@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_compose.buffers.blocks import MOST_BLOCKS, BlockMoves
 from collhub_compose.buffers.cutting import MOST_STEPS, cut_torn_steps
@@ -22,7 +23,6 @@ from hub_core.model import (
     Contributions,
     CustomContract,
     InputError,
-    Int64Array,
     StepTable,
     UsageError,
 )

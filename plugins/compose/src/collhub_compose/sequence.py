@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_compose.buffers.relocation import Relocation
 from collhub_compose.buffers.usage import BufferUsage, contract_of
@@ -19,15 +20,7 @@ from collhub_compose.seams.promises import followed_by, promise
 from collhub_compose.seams.staging import out_of_place
 from collhub_compose.soundness import require_sound
 from collhub_compose.units import rescale
-from hub_core.model import (
-    Algorithm,
-    Buffer,
-    CustomContract,
-    Int64Array,
-    ReduceOp,
-    StepTable,
-    UsageError,
-)
+from hub_core.model import Algorithm, Buffer, CustomContract, ReduceOp, StepTable, UsageError
 
 
 def _as_it_is(algorithm: Algorithm) -> Algorithm:

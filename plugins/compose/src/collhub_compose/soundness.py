@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray
 
 from hub_core.model import (
     Algorithm,
-    BoolArray,
     Collective,
     Contributions,
     CustomContract,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from collhub_columns import BoolArray
 
 from collhub_goal.options import GoalWriteOptions
 from collhub_goal.read import algorithm_of
 from collhub_goal.resources import MOST_RESOURCES, cpus_of, nics_of
 from collhub_goal.schedule import GoalSchedule
 from collhub_goal.tags import tags_of
-from hub_core.model import Algorithm, BoolArray, Loss, StepKind, StepTable
+from hub_core.model import Algorithm, Loss, StepKind, StepTable
 
 # Feature, consequence, and the parts of an algorithm of which one is read back different.
 _OF_MODEL: Sequence[tuple[str, str, frozenset[str]]] = (

@@ -11,6 +11,7 @@ from itertools import compress
 from typing import NoReturn
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_goal.grammar import (
     BLANK,
@@ -25,7 +26,7 @@ from collhub_goal.grammar import (
     STATEMENT,
 )
 from collhub_goal.schedule import GoalOperation, GoalSchedule
-from hub_core.model import BoolArray, InputError, Int64Array, Location
+from hub_core.model import InputError, Location
 
 Texts = Sequence[bytes]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from collhub_columns import Int64Array, csr, expanded_ranges
 
 from collhub_goal.parse import parse
 from collhub_goal.schedule import GoalOperation, GoalSchedule
@@ -19,14 +20,11 @@ from hub_core.model import (
     CustomContract,
     Diagnostic,
     InputError,
-    Int64Array,
     Location,
     Provenance,
     Severity,
     StepKind,
     StepTable,
-    csr,
-    expanded_ranges,
 )
 from hub_core.plugin_api import NoOptions, Source
 

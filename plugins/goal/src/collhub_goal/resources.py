@@ -8,10 +8,11 @@ would be none.
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array, ordinals
 
 from collhub_goal.options import GoalWriteOptions
 from collhub_goal.tags import Int32Array
-from hub_core.model import Int64Array, StepTable, ordinals
+from hub_core.model import StepTable
 
 MOST_RESOURCES = 255
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from hub_core.model import Int64Array
+from collhub_columns import Int64Array
 
 
 class GoalOperation(IntEnum):

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array, run_mask
 
-from hub_core.model import BoolArray, InputError, Int64Array, StepTable, run_mask
+from hub_core.model import InputError, StepTable
 
 Int32Array = npt.NDArray[np.int32]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, first_positions
 
 from collhub_goal.losses import losses_of
 from collhub_goal.options import GoalWriteOptions
@@ -13,17 +14,7 @@ from collhub_goal.resources import cpus_of, nics_of
 from collhub_goal.schedule import GoalOperation, GoalSchedule
 from collhub_goal.tags import tags_of
 from collhub_goal.text import goal_text
-from hub_core.model import (
-    Algorithm,
-    BoolArray,
-    Int64Array,
-    Loss,
-    StepKind,
-    StepTable,
-    UsageError,
-    first_positions,
-    message_bytes,
-)
+from hub_core.model import Algorithm, Loss, StepKind, StepTable, UsageError, message_bytes
 from hub_core.network import work_times_ns
 from hub_core.plugin_api import Artifact, WriteResult
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array, expanded_ranges, row_pointer
 from collhub_execution import (
     REDUCTIONS,
     LevelledRequest,
@@ -26,7 +27,7 @@ from collhub_execution import (
     used_elements,
 )
 
-from hub_core.model import InputError, Int64Array, expanded_ranges, row_pointer
+from hub_core.model import InputError
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult, NoOptions
 
 Array = npt.NDArray[Any]

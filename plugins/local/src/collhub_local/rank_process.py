@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Float64Array, Int64Array
 from collhub_execution import (
     FAILED,
     LevelledRequest,
@@ -28,8 +29,6 @@ from collhub_execution import (
     rank_task,
     run_task,
 )
-
-from hub_core.model import Float64Array, Int64Array
 
 Array = npt.NDArray[Any]
 

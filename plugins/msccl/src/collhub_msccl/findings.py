@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
-from hub_core.model import BoolArray, Diagnostic, InputError, Int64Array, Location, Severity
+from hub_core.model import Diagnostic, InputError, Location, Severity
 
 # A defect of a generator is in every thread block: a screen full of copies would hide the others.
 _SHOWN_PER_RULE = 5

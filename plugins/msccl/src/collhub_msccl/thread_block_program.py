@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
-
-from hub_core.model import BoolArray, Int64Array
+from collhub_columns import BoolArray, Int64Array
 
 
 class StepType(IntEnum):

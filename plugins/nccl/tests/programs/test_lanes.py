@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from collhub_columns import Int64Array
 from collhub_execution import RecordKind
 from emitted import link, run, tables
 
-from hub_core.model import Algorithm, Buffer, Int64Array, StepKind
+from hub_core.model import Algorithm, Buffer, StepKind
 from hub_core.testing import samples
 
 

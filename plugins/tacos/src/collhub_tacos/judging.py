@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import expanded_ranges
 from collhub_schedules import Transfers, algorithm_of
 
 from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.phases.candidate import SynthesisCandidate
 from collhub_tacos.setting import Setting
-from hub_core.model import Algorithm, StepKind, expanded_ranges, message_bytes
+from hub_core.model import Algorithm, StepKind, message_bytes
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SynthesisRequest
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import Int64Array
 from collhub_schedules import Chunks
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
@@ -15,7 +16,7 @@ from collhub_tacos.networks.unwinding import unwound
 from collhub_tacos.networks.window_rules import SLOW_START, UNCAPPED
 from collhub_tacos.options import TacosOptions
 from collhub_tacos.progress import Progress
-from hub_core.model import Collective, CollectiveKind, Int64Array, UsageError, message_bytes
+from hub_core.model import Collective, CollectiveKind, UsageError, message_bytes
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest
 

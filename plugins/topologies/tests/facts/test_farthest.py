@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Arcs
 from collhub_topologies.facts.farthest import farthest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from hub_core.network import Arcs
 
 NODES = 7
 ARCS = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)), max_size=20)

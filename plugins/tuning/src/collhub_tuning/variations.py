@@ -9,15 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import Float64Array
 
-from hub_core.model import (
-    Float64Array,
-    UsageError,
-    format_bandwidth,
-    format_time,
-    parse_bandwidth,
-    parse_time,
-)
+from hub_core.model import UsageError, format_bandwidth, format_time, parse_bandwidth, parse_time
 from hub_core.network import Dimension, Topology
 
 _CURE = "write for example bandwidth=10GB/s..100GB/s or latency=100ns..10us"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_execution.data.checked_inputs import AnyArray
 from collhub_execution.data.element_types import Array, is_floating
-from hub_core.model import REDUCING, Collective, Contributions, Int64Array
+from hub_core.model import REDUCING, Collective, Contributions
 
 
 def averaged(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyArray, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array, group_pointer
 
 from collhub_execution.levelling.blocks import in_blocks, units_of_block
 from collhub_execution.levelling.ordering import Edges, assign_levels
@@ -15,13 +16,11 @@ from hub_core.model import (
     Diagnostic,
     Findings,
     InputError,
-    Int64Array,
     Location,
     Messages,
     StepTable,
     action,
     describe,
-    group_pointer,
     match_messages,
 )
 from hub_core.verification import (

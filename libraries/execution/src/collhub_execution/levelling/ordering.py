@@ -6,16 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, Order, csr, topological_levels
 
-from hub_core.model import (
-    BoolArray,
-    Int64Array,
-    Messages,
-    Order,
-    StepTable,
-    csr,
-    topological_levels,
-)
+from hub_core.model import Messages, StepTable
 from hub_core.verification import HappensBefore
 
 Edges = tuple[Int64Array, Int64Array]

@@ -7,9 +7,10 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array, group_of_entry
 
 from collhub_execution.levelling.blocks import BlockCounts
-from hub_core.model import BoolArray, Buffer, Int64Array, MemoryLayout, group_of_entry
+from hub_core.model import Buffer, MemoryLayout
 
 
 class RecordKind(IntEnum):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from hub_core.model import Int64Array, IntArray, run_mask
+from collhub_columns import Int64Array, IntArray, run_mask
 
 # (offset, end, last level) of a slot that is in use.
 _LivingSlot = tuple[int, int, int]

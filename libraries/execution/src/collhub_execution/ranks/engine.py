@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+from collhub_columns import Float64Array, Int64Array
 
 from collhub_execution.data.element_types import Array
 from collhub_execution.ranks.plans import LocalMove, MessageEnd, RankLevel, RankTask
-from hub_core.model import Float64Array, Int64Array
 
 V = TypeVar("V")
 

@@ -11,12 +11,13 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array, ordinals
 
 from collhub_execution.data.element_types import Array
 from collhub_execution.data.memory import find_moves, fused_moves, used_elements
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
 from collhub_execution.request_levelling import LevelledRequest
-from hub_core.model import BoolArray, Buffer, CollectiveKind, Int64Array, ReduceOp, ordinals
+from hub_core.model import Buffer, CollectiveKind, ReduceOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
 from collhub_execution.rendezvous.positions import deadlock
-from hub_core.model import Algorithm, InputError, Int64Array
+from hub_core.model import Algorithm, InputError
 
 
 def simulate_rendezvous(

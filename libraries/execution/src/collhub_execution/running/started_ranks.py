@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from collhub_columns import Float64Array
 
 import hub_core
 from collhub_execution.data.averages import averaged
@@ -24,15 +25,7 @@ from collhub_execution.rendezvous.positions import positions
 from collhub_execution.running.options import RunOptions, run_options_of
 from collhub_execution.running.outcome import RunOutcome
 from collhub_execution.running.setup import RunSetup
-from hub_core.model import (
-    Algorithm,
-    Buffer,
-    Diagnostic,
-    Float64Array,
-    JsonValue,
-    ReduceOp,
-    UsageError,
-)
+from hub_core.model import Algorithm, Buffer, Diagnostic, JsonValue, ReduceOp, UsageError
 
 V = TypeVar("V")
 

@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, first_positions, group_of_entry
 
 from collhub_packing.compiling import kernel, part
-from hub_core.model import BoolArray, Int64Array, first_positions, group_of_entry
 
 # Places in `PipelineState.counter`.
 _EVENTS, _SEQUENCE = 0, 1

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, first_positions, positions_in
 
 from collhub_packing.trees import SpanningTree
-from hub_core.model import BoolArray, InputError, Int64Array, first_positions, positions_in
+from hub_core.model import InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
+from collhub_columns import Int64Array, counted_positions, csr, group_of_entry, row_pointer
 from collhub_schedules import Chunks, Transfers
 
 from collhub_packing.pipelining.operations import Operations
@@ -23,16 +24,7 @@ from collhub_packing.pipelining.streams import Stream, streams_of
 from collhub_packing.pipelining.tree_routes import TreePaths, routed_along
 from collhub_packing.pipelining.windows import windows_of
 from collhub_packing.trees import SpanningTree
-from hub_core.model import (
-    Collective,
-    InputError,
-    Int64Array,
-    counted_positions,
-    csr,
-    group_of_entry,
-    message_bytes,
-    row_pointer,
-)
+from hub_core.model import Collective, InputError, message_bytes
 from hub_core.network import Occupancy, Routes, Topology
 
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from collhub_columns import Int64Array
+
 from collhub_packing.pipelining.operations import (
     Operations,
     PrunedTree,
@@ -17,7 +19,7 @@ from collhub_packing.pipelining.operations import (
     turned_round,
 )
 from collhub_packing.trees import SpanningTree
-from hub_core.model import Collective, CollectiveKind, InputError, Int64Array
+from hub_core.model import Collective, CollectiveKind, InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from collhub_columns import row_pointer
 
 from collhub_packing.pipelining.streams import Stream
 from collhub_packing.trees import SpanningTree
-from hub_core.model import row_pointer
 from hub_core.network import Routes, Topology
 
 TreePaths = Sequence[Mapping[int, Sequence[int]]]

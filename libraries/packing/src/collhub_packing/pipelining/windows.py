@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from hub_core.model import BoolArray, Int64Array, sorted_ordinals
+from collhub_columns import BoolArray, Int64Array, sorted_ordinals
 
 # A runtime that holds more open at once gains little and needs as many buffers.
 _MOST_ON_THE_WAY = 12

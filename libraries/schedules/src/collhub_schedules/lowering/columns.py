@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array
 
-from hub_core.model import COLUMN_DEFAULTS, Int64Array, StepKind
+from hub_core.model import COLUMN_DEFAULTS, StepKind
 
 StepColumns = dict[str, npt.NDArray[np.generic]]
 """Columns by name, of equal length; all of `STATED`."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, positions_in
 
 from collhub_schedules.chunks import NO_RANK, Chunks
-from hub_core.model import ALL_RANKS, BoolArray, Int64Array, positions_in
+from hub_core.model import ALL_RANKS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

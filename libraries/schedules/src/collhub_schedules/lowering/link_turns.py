@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, run_lengths, run_starts
 
 from collhub_schedules.lowering.columns import RowPairs
 from collhub_schedules.lowering.message_ends import MessageEnds
 from collhub_schedules.transfers import Transfers
-from hub_core.model import BoolArray, Int64Array, run_lengths, run_starts
 
 
 def link_turns(ends: MessageEnds, transfers: Transfers) -> RowPairs:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, run_lengths, run_starts
 
 from collhub_schedules.lowering.holders import ChunkHolders
 from collhub_schedules.transfers import Transfers
-from hub_core.model import BoolArray, InputError, Int64Array, run_lengths, run_starts
+from hub_core.model import InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_schedules.lowering.columns import StepColumns
 from collhub_schedules.lowering.holders import ChunkHolders
 from collhub_schedules.lowering.message_ends import MessageEnds
 from collhub_schedules.transfers import Transfers
-from hub_core.model import BoolArray, Buffer, Int64Array, StepKind
+from hub_core.model import Buffer, StepKind
 
 
 def message_steps(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_schedules.chunks import Chunks
 from collhub_schedules.lowering.columns import RowPairs, StepColumns, steps_of_kind
 from collhub_schedules.lowering.holders import ChunkHolders
 from collhub_schedules.lowering.message_ends import MessageEnds
-from hub_core.model import BoolArray, Buffer, Int64Array, StepKind
+from hub_core.model import Buffer, StepKind
 
 
 def own_copies(ends: MessageEnds, holders: ChunkHolders) -> tuple[StepColumns, RowPairs]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, first_positions
 
 from collhub_schedules.lowering.holders import ChunkHolders
 from collhub_schedules.lowering.message_ends import MessageEnds
-from hub_core.model import BoolArray, Int64Array, first_positions
 
 
 def scratch_slots(

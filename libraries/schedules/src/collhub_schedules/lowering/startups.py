@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_schedules.lowering.columns import RowPairs, StepColumns, steps_of_kind
 from collhub_schedules.lowering.message_ends import MessageEnds
-from hub_core.model import Int64Array, StepKind
+from hub_core.model import StepKind
 
 
 def startup_steps(

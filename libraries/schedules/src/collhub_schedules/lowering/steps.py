@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_schedules.lowering.columns import RowPairs, concatenated
 from collhub_schedules.lowering.holders import ChunkHolders
@@ -13,7 +14,7 @@ from collhub_schedules.lowering.own_copies import own_copies
 from collhub_schedules.lowering.scratch import scratch_slots
 from collhub_schedules.lowering.startups import startup_steps
 from collhub_schedules.transfers import Transfers, link_channels
-from hub_core.model import Int64Array, StepTable
+from hub_core.model import StepTable
 
 
 def steps_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
 from collhub_astra_sim.networks.expressible import AstraNetwork
@@ -13,7 +14,7 @@ from collhub_astra_sim.options import (
     AstraFolderOptions,
 )
 from hub_core import NodeTable, NodeType
-from hub_core.model import Algorithm, Int64Array, Location, Loss
+from hub_core.model import Algorithm, Location, Loss
 from hub_core.network import link_times_ns
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, group_of_entry
 
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.folders.folder import AstraFolder, FolderProgram
@@ -25,14 +26,11 @@ from hub_core import (
 )
 from hub_core.model import (
     Algorithm,
-    BoolArray,
     CollectiveKind,
     InputError,
-    Int64Array,
     Loss,
     UsageError,
     format_bytes,
-    group_of_entry,
     placed,
 )
 from hub_core.network import Topology

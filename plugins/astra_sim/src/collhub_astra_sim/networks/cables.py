@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from collhub_columns import Int64Array
 
-from hub_core.model import Int64Array, UsageError
+from hub_core.model import UsageError
 from hub_core.network import Links, Topology
 
 

@@ -8,13 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.options import AnalyticalOptions
 from collhub_astra_sim.simulating.local_costs import local_durations_ns, stated_durations_ns
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, chakra_nodes
-from hub_core.model import Algorithm, Diagnostic, Int64Array, Location
+from hub_core.model import Algorithm, Diagnostic, Location
 from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
 

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array, IntArray
 
 from hub_core import NodeTable, NodeType
-from hub_core.model import BoolArray, Int64Array, IntArray
 
 Records = npt.NDArray[np.void]
 Integer = int | np.int64

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, NodeType
-from hub_core.model import Algorithm, Int64Array, message_bytes
+from hub_core.model import Algorithm, message_bytes
 from hub_core.network import work_times_ns
 
 # ASTRA-sim turns a duration of 0 into a cycle.

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Float64Array, Int64Array
 
 from collhub_astra_sim.simulating.private_links import private_links
 from collhub_astra_sim.simulating.timing_model import TimingModel
-from hub_core.model import Float64Array, InputError, Int64Array
+from hub_core.model import InputError
 from hub_core.network import Occupancy, Routes, Topology, link_times_ns
 
 LONGEST_NS = 1 << 62

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array, IntArray, group_of_entry
 
 from collhub_astra_sim.simulating.kernel import (
     BUCKET,
@@ -29,7 +30,7 @@ from collhub_astra_sim.simulating.node_checks import Locate, check_longest_time,
 from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, network_between
 from collhub_astra_sim.simulating.timing_model import TimingModel
 from hub_core import NodeTable, NodeType
-from hub_core.model import InputError, Int64Array, IntArray, group_of_entry
+from hub_core.model import InputError
 from hub_core.network import Topology
 
 # The kernel counts nodes and hops in 32 bits.

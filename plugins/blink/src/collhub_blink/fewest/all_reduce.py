@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array, row_pointer
 from collhub_packing import CapacityGraph, DuplexLinks, SpanningTree, induced, strength
 
 from collhub_blink.fewest.counting import Fewest, search_counts
 from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND
 from collhub_blink.fewest.undirected_search import search_undirected
 from collhub_blink.fewest.weights import Budget, first_found, twin_bits, weight_vectors
-from hub_core.model import Int64Array, row_pointer
 
 # Sets of trees are tried by the thousand for every link.
 _MOST_TREES = 12

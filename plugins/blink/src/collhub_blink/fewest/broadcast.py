@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, csr, row_pointer
 from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.fewest.counting import Fewest, search_counts
 from collhub_blink.fewest.directed_search import search_directed
 from collhub_blink.fewest.weights import Budget, first_found, twin_bits, weight_vectors
-from hub_core.model import BoolArray, Int64Array, csr, row_pointer
 
 _MOST_PATTERNS = 1 << 16
 _UNREACHED = 1 << 30

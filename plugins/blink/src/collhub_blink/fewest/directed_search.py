@@ -17,9 +17,8 @@ which stops and goes on.
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array
 from collhub_packing.compiling import kernel, part
-
-from hub_core.model import Int64Array
 
 STOPPED, FOUND, EXHAUSTED = 0, 1, 2
 

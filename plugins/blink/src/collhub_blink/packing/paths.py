@@ -11,13 +11,13 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 from collhub_packing import CapacityGraph, FlowNetwork
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, placed_by_stops
 from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.task import PackingTask
-from hub_core.model import BoolArray, Int64Array
 
 _Path = tuple[int, ...]
 

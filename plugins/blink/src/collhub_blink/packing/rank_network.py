@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, inverse
 from collhub_packing import CapacityGraph, are_duplex, transposed
 
-from hub_core.model import BoolArray, InputError, Int64Array, inverse
+from hub_core.model import InputError
 from hub_core.network import Topology
 
 _NAMED_IN_A_MESSAGE = 8

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 from collhub_packing import CapacityGraph, SpanningTree
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import placed_along_routes, shallow_tree, unit_that_fits
 from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.task import PackingTask
-from hub_core.model import BoolArray, CollectiveKind, Int64Array
+from hub_core.model import CollectiveKind
 
 Blocks = list[tuple[int, ...]]
 """A partition of the ranks."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.message_plan import MessagePlan, PlanBuilder
-from hub_core.model import Int64Array
 
 
 def direct_all_gather(num_ranks: int) -> MessagePlan:

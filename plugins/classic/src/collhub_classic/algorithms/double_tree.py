@@ -8,10 +8,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.message_plan import MessagePlan, PlanBuilder, beside
-from hub_core.model import Int64Array
 
 NO_RANK = -1
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.message_plan import MessagePlan, PlanBuilder
-from hub_core.model import Int64Array
 
 
 @dataclass(frozen=True, slots=True)

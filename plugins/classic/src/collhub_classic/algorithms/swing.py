@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_classic.algorithms.folding import Fold, folded_all_reduce
 from collhub_classic.message_plan import MessagePlan, PlanBuilder
-from hub_core.model import Int64Array
 
 
 def swing_all_gather(num_ranks: int) -> MessagePlan:

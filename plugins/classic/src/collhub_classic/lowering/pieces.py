@@ -5,18 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, ordinals, row_pointer, run_mask
 
 from collhub_classic.lowering.accesses import BlockAccesses
 from collhub_classic.lowering.places import BlockPlaces
 from collhub_classic.message_plan import MessagePlan
-from hub_core.model import (
-    BoolArray,
-    Buffer,
-    Int64Array,
-    ordinals,
-    row_pointer,
-    run_mask,
-)
+from hub_core.model import Buffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
-from hub_core.model import BoolArray, Collective, CollectiveKind, Int64Array
+from hub_core.model import Collective, CollectiveKind
 
 _WHOLE = (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 

@@ -5,21 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, expanded_ranges, run_mask, run_starts
 
 from collhub_classic.lowering.accesses import BlockAccesses
 from collhub_classic.lowering.pieces import EntryPlaces, MessagePieces, in_block_order
 from collhub_classic.lowering.places import BlockPlaces
 from collhub_classic.message_plan import MessagePlan
-from hub_core.model import (
-    BoolArray,
-    Buffer,
-    Int64Array,
-    StepKind,
-    StepTable,
-    expanded_ranges,
-    run_mask,
-    run_starts,
-)
+from hub_core.model import Buffer, StepKind, StepTable
 
 _Edges = tuple[Int64Array, Int64Array]
 # Copies that come before all rounds, and those that come last.

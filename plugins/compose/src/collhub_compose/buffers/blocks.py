@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array, row_pointer
 
 from collhub_compose.buffers.regions import SIDES
-from hub_core.model import BoolArray, Int64Array, StepTable, row_pointer
+from hub_core.model import StepTable
 
 # Places of blocks are a table for every copy.
 MOST_BLOCKS = 1 << 25

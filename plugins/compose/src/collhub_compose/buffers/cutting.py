@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-
-from collhub_compose.buffers.blocks import BlockMoves
-from collhub_compose.buffers.regions import SIDES
-from hub_core.model import (
-    COLUMN_DTYPES,
+from collhub_columns import (
     BoolArray,
-    InputError,
     Int64Array,
-    Messages,
-    StepTable,
     counted_positions,
     first_positions,
     group_of_entry,
 )
+
+from collhub_compose.buffers.blocks import BlockMoves
+from collhub_compose.buffers.regions import SIDES
+from hub_core.model import COLUMN_DTYPES, InputError, Messages, StepTable
 
 # A step takes about a hundred bytes in the table.
 MOST_STEPS = 1 << 28

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array
 
-from hub_core.model import READING, WRITING, Buffer, Int64Array, StepKind, StepTable
+from hub_core.model import READING, WRITING, Buffer, StepKind, StepTable
 
 BufferRegions = tuple[Int64Array, npt.NDArray[np.uint8], Int64Array]
 """Rows of steps, the buffers that they touch, and the units at which the regions start."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_compose.buffers.regions import SIDES
-from hub_core.model import BoolArray, Buffer, Int64Array, StepTable
+from hub_core.model import Buffer, StepTable
 
 # Where an algorithm is put between others, its steps stay: what changes is which memory their
 # buffers are. A table of three entries a rank says so, and one pass over the regions does it.

@@ -5,17 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_compose.buffers.regions import SIDES
-from hub_core.model import (
-    Algorithm,
-    Buffer,
-    Collective,
-    CustomContract,
-    InputError,
-    Int64Array,
-    StepTable,
-)
+from hub_core.model import Algorithm, Buffer, Collective, CustomContract, InputError, StepTable
 
 # A table of contents takes some hundred bytes a unit: beyond this, gigabytes.
 MOST_UNITS = 1 << 25

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from collhub_columns import Int64Array, first_positions
 
 from collhub_compose.buffers.usage import contract_of
 from collhub_compose.naming import display_name
 from hub_core.model import (
     Algorithm,
     Contributions,
-    Int64Array,
     Location,
     ReduceOp,
     StepKind,
     UsageError,
-    first_positions,
     message_bytes,
 )
 

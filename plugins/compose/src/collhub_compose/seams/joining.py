@@ -6,18 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array, first_positions, group_of_entry
 
 from hub_core.model import (
     COLUMN_DTYPES,
     Algorithm,
-    BoolArray,
     Collective,
     Findings,
     InputError,
-    Int64Array,
     StepTable,
-    first_positions,
-    group_of_entry,
     match_messages,
 )
 from hub_core.verification import adjacent_conflicts, find_regions, happens_before

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_compose.buffers.usage import BufferUsage, contract_of, required_units, usage_of
-from hub_core.model import Algorithm, BoolArray, Buffer, Collective, Int64Array, MemoryLayout
+from hub_core.model import Algorithm, Buffer, Collective, MemoryLayout
 
 # In the order of preference: (in place, out of place). Of one mode alone, out of place is what more
 # callers use, and what a sequence with a third part can always be joined to.

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, expanded_ranges
 
-from hub_core.model import (
-    ALL_RANKS,
-    BoolArray,
-    Contributions,
-    InputError,
-    Int64Array,
-    expanded_ranges,
-)
+from hub_core.model import ALL_RANKS, Contributions, InputError
 
 # Four columns of eight bytes a row, and as many again while they are sorted: half a gigabyte each.
 _MOST_ROWS = 1 << 24

@@ -5,23 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, counted_positions
 
 from collhub_compose.buffers.relocation import Relocation
 from collhub_compose.buffers.usage import BufferUsage, contract_of, usage_of
 from collhub_compose.naming import display_name
 from collhub_compose.seams.joining import join
 from collhub_compose.seams.placement import input_in_output
-from hub_core.model import (
-    Algorithm,
-    BoolArray,
-    Buffer,
-    CustomContract,
-    Int64Array,
-    StepKind,
-    StepTable,
-    UsageError,
-    counted_positions,
-)
+from hub_core.model import Algorithm, Buffer, CustomContract, StepKind, StepTable, UsageError
 
 # As many as contributions, which a table of contents holds too: copies one by one cost no more.
 UnitsOfRanks = tuple[Int64Array, Int64Array]

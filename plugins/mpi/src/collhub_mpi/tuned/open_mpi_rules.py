@@ -11,6 +11,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from collhub_selections import first_of_kinds, own_windows
+
 from collhub_mpi.options import RulesOptions
 from collhub_mpi.tuned.open_mpi_names import (
     ALGORITHMS,
@@ -19,7 +21,6 @@ from collhub_mpi.tuned.open_mpi_names import (
     JSON_FILE,
     JSON_VERSION,
 )
-from collhub_mpi.tuned.own_windows import first_of_kinds, own_windows
 from hub_core.model import CollectiveKind
 from hub_core.plugin_api import (
     Artifact,

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from collhub_mpi.tuned.own_windows import first_of_kinds, own_windows
+from collhub_selections import first_of_kinds, own_windows
+
 from hub_core.model import CollectiveKind, Diagnostic, InputError, Location
 from hub_core.plugin_api import (
     Artifact,

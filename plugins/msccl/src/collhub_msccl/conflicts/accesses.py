@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array, expanded_ranges, run_mask
 
-from hub_core.model import BoolArray, Buffer, Int64Array, StepKind, expanded_ranges, run_mask
+from hub_core.model import Buffer, StepKind
 
 Columns = Mapping[str, npt.NDArray[Any]]
 # Pairs of rows as two columns: (row that comes first, row that must come later).

@@ -11,13 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from collhub_msccl.conflicts.accesses import Edges, UnitAccesses
-from collhub_msccl.conflicts.clocks import Clocks
-from hub_core.model import (
+from collhub_columns import (
     BoolArray,
     Int64Array,
-    StepTable,
     expanded_ranges,
     group_of_entry,
     inverse,
@@ -25,6 +21,10 @@ from hub_core.model import (
     run_lengths,
     run_starts,
 )
+
+from collhub_msccl.conflicts.accesses import Edges, UnitAccesses
+from collhub_msccl.conflicts.clocks import Clocks
+from hub_core.model import StepTable
 
 # A unit that all thread blocks touch gives as many queries as the square of its accesses.
 _MOST_QUERIES = 1 << 23

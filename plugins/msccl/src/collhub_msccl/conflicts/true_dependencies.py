@@ -7,11 +7,12 @@ executes the steps is data: read after write, write after read and write after w
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array, group_of_entry
 
 from collhub_msccl.conflicts.accesses import Edges, conflicts_within_blocks, find_accesses
 from collhub_msccl.conflicts.between_blocks import conflicts_between_blocks
 from collhub_msccl.conflicts.clocks import Clocks, tell_clocks
-from hub_core.model import COLUMN_DTYPES, Collective, Int64Array, StepTable, group_of_entry
+from hub_core.model import COLUMN_DTYPES, Collective, StepTable
 
 
 def with_true_dependencies(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
 
 from collhub_msccl.conflicts.accesses import Edges, conflicts_within_blocks, find_accesses
 from collhub_msccl.language.instances import Instances
@@ -19,20 +20,15 @@ from collhub_msccl.language.trace import COPY, INPUT, OPERATION_FIELDS, OUTPUT, 
 from collhub_msccl.provenance import provenance_of
 from hub_core.model import (
     Algorithm,
-    BoolArray,
     Buffer,
     Collective,
     CollectiveKind,
     Contributions,
     CustomContract,
-    Int64Array,
     JsonValue,
     Provenance,
     StepKind,
     StepTable,
-    group_of_entry,
-    row_pointer,
-    run_mask,
 )
 
 Columns = dict[str, Int64Array]

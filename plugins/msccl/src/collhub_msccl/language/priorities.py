@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from hub_core.model import Int64Array
+from collhub_columns import Int64Array
 
 
 def execution_order(

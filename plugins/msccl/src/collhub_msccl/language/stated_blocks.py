@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_msccl.language.trace import OPERATION_FIELDS
-from hub_core.model import InputError, Int64Array, Location
+from hub_core.model import InputError, Location
 
 Columns = dict[str, Int64Array]
 RankBlock = tuple[int, int]

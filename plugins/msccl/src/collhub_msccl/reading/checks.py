@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, run_mask, run_starts
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.header import AlgoHeader
@@ -19,7 +20,6 @@ from collhub_msccl.thread_block_program import (
     StepType,
     ThreadBlockProgram,
 )
-from hub_core.model import BoolArray, Int64Array, run_mask, run_starts
 
 # MSCCL_MAX_COUNT is 72 in all three runtimes, and a count must be less.
 _MOST_COUNT = 71

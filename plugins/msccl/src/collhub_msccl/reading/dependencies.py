@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.fusion import Fusion
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
-from hub_core.model import BoolArray, Int64Array
 
 # Nops that wait for nops pass on lists that can grow quadratically in a hostile file.
 _MOST_FORWARDED = 1 << 22

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, first_positions
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.conflicts.true_dependencies import with_true_dependencies
@@ -18,15 +19,7 @@ from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.dependencies import resolve_dependencies
 from collhub_msccl.reading.fusion import fuse_reductions
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
-from hub_core.model import (
-    BoolArray,
-    Buffer,
-    Collective,
-    Int64Array,
-    StepKind,
-    StepTable,
-    first_positions,
-)
+from hub_core.model import Buffer, Collective, StepKind, StepTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.options import ReadOptions
@@ -23,7 +24,6 @@ from hub_core.model import (
     CollectiveKind,
     CustomContract,
     InputError,
-    Int64Array,
     JsonValue,
     Provenance,
     UsageError,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from collhub_columns import Int64Array
 
-from hub_core.model import Buffer, CollectiveKind, Int64Array, StepKind
+from hub_core.model import Buffer, CollectiveKind, StepKind
 
 Columns = Mapping[str, Int64Array]
 

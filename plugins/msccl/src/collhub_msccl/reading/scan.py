@@ -17,10 +17,11 @@ from xml.parsers import expat
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.numbers import NumberState, parse_number
-from hub_core.model import InputError, Int64Array, Location
+from hub_core.model import InputError, Location
 
 MAX_BYTES = 1 << 30
 # The file is handed over in pieces that are views of it; texts are encoded in batches, so that few

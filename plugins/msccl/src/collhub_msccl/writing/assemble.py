@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.runtimes.known_runtimes import (
@@ -21,7 +22,6 @@ from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.emission import Memory, emit
 from collhub_msccl.writing.emission_order import arrange, neighbours
 from collhub_msccl.writing.thread_blocks import Lanes
-from hub_core.model import Int64Array
 
 # Lanes are parted, then cut further and further; cuts grow by a quarter, so this is far.
 _MOST_ROUNDS = 12

@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_msccl.runtimes.known_runtimes import BLOCKS_PER_CHANNEL
 from collhub_msccl.writing.blocks import Blocks
-from hub_core.model import Int64Array
 
 Pair = tuple[int, int]  # (source, destination)
 End = tuple[int, str]  # (rank, "send" or "recv")

@@ -6,24 +6,26 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
+from collhub_columns import (
+    BoolArray,
+    Int64Array,
+    counted_positions,
+    first_positions,
+    group_of_entry,
+    row_pointer,
+)
 
 from collhub_msccl.conflicts.accesses import Edges
 from hub_core.model import (
     Algorithm,
-    BoolArray,
     Buffer,
     Findings,
     InputError,
-    Int64Array,
     Location,
     StepKind,
     StepTable,
     connection_keys,
-    counted_positions,
-    first_positions,
-    group_of_entry,
     match_messages,
-    row_pointer,
 )
 from hub_core.verification import check_regions
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, run_mask, sorted_ordinals
 
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
@@ -20,7 +21,7 @@ from collhub_msccl.writing.emission_waits import Knowledge, find_waits
 from collhub_msccl.writing.forwarded import forwarded_only
 from collhub_msccl.writing.scratch import allocated, touched
 from collhub_msccl.writing.unfuse import REGION, Steps, unfused
-from hub_core.model import BoolArray, Int64Array, StepKind, run_mask, sorted_ordinals
+from hub_core.model import StepKind
 
 # Step type of a plain step, in the order of `StepKind`.
 _PLAIN = np.asarray(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_msccl.numbers import NumberState, parse_number
 from collhub_msccl.options import WriteOptions
@@ -19,15 +20,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     Runtime,
 )
 from collhub_msccl.thread_block_program import ThreadBlockProgram
-from hub_core.model import (
-    Algorithm,
-    Collective,
-    CollectiveKind,
-    InputError,
-    Int64Array,
-    Location,
-    UsageError,
-)
+from hub_core.model import Algorithm, Collective, CollectiveKind, InputError, Location, UsageError
 
 # microsoft/msccl keeps so many characters.
 _LONGEST_NAME = 63

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_msccl.runtimes.known_runtimes import MOST_OPERANDS
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
@@ -10,7 +11,6 @@ from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.emission_waits import Knowledge
 from collhub_msccl.writing.reduction_runs import may_run
 from collhub_msccl.writing.unfuse import REGION, Steps
-from hub_core.model import BoolArray, Int64Array
 
 
 def program_of(

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
 
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
 from collhub_msccl.writing.emission_order import Arrangement
-from hub_core.model import (
-    BoolArray,
-    Buffer,
-    Int64Array,
-    StepKind,
-    expanded_ranges,
-    group_of_entry,
-    row_pointer,
-)
+from hub_core.model import Buffer, StepKind
 
 
 def forwarded_only(draft: StepDraft, arrangement: Arrangement) -> BoolArray:

@@ -13,11 +13,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_msccl.runtimes.known_runtimes import BLOCKS_PER_CHANNEL
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.work_graph import NONE, WorkGraph
-from hub_core.model import Int64Array
 
 _RECV, _SEND = 0, 1
 # Steps that are tried in all: about a second.

@@ -8,11 +8,12 @@ between them, a run becomes one step of the writer: its waits all go before its 
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_msccl.conflicts.accesses import Columns, Edges
 from collhub_msccl.runtimes.known_runtimes import MOST_OPERANDS
 from collhub_msccl.writing.draft import StepDraft
-from hub_core.model import BoolArray, Buffer, Int64Array, StepKind
+from hub_core.model import Buffer, StepKind
 
 
 def reduction_runs(draft: StepDraft, first: Int64Array, second: Int64Array) -> Edges:

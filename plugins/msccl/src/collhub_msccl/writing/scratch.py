@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, run_lengths
 
 from collhub_msccl.writing.draft import READS_SRC, WRITES_DST, StepDraft
 from collhub_msccl.writing.emission_waits import Knowledge
-from hub_core.model import BoolArray, Buffer, Int64Array, run_lengths
+from hub_core.model import Buffer
 
 # Places that are tried for a piece: more would save little scratch and cost quadratic time.
 _MOST_TRIES = 64

@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import Enum
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import STEP_COLUMNS, StepDraft
@@ -15,7 +16,6 @@ from collhub_msccl.writing.placement import Placement, PlacementLimits, place
 from collhub_msccl.writing.reduction_runs import reduction_runs
 from collhub_msccl.writing.thread_blocks import Lanes, numbered_lanes, one_to_one
 from collhub_msccl.writing.work_graph import work_graph
-from hub_core.model import Int64Array
 
 _NOTHING = np.zeros(0, np.int64)
 

@@ -9,12 +9,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, run_mask, run_starts
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
 from collhub_msccl.writing.emission_order import neighbours
 from collhub_msccl.writing.reduction_runs import reduction_runs
-from hub_core.model import BoolArray, Int64Array, run_mask, run_starts
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
-from hub_core.model import BoolArray, Int64Array, StepKind
+from hub_core.model import StepKind
 
 NONE = -1
 

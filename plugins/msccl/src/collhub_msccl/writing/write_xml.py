@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_msccl.options import WriteOptions
 from collhub_msccl.runtimes.known_runtimes import (
@@ -18,15 +19,7 @@ from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, largest_size, target_of
 from collhub_msccl.writing.emission_text import xml_text
 from collhub_msccl.writing.xml_losses import losses_of, note_of
-from hub_core.model import (
-    Algorithm,
-    Collective,
-    InputError,
-    Int64Array,
-    JsonValue,
-    Location,
-    StepTable,
-)
+from hub_core.model import Algorithm, Collective, InputError, JsonValue, Location, StepTable
 from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.verification import common_unit
 

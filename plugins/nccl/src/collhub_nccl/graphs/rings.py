@@ -13,17 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from collhub_columns import Int64Array, csr
 from collhub_execution import LevelledProgram, RecordKind, levelled_program
 
-from hub_core.model import (
-    Algorithm,
-    Buffer,
-    Collective,
-    CollectiveKind,
-    InputError,
-    Int64Array,
-    csr,
-)
+from hub_core.model import Algorithm, Buffer, Collective, CollectiveKind, InputError
 
 RankPair = tuple[int, int]
 Ring = tuple[int, ...]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
+from collhub_columns import Int64Array, group_pointer, run_lengths, run_starts
 from collhub_execution import LevelledProgram, bus_bandwidth
 
 from collhub_nccl.programs.lanes import Lanes, lanes_of
@@ -20,11 +21,7 @@ from hub_core.model import (
     Collective,
     CollectiveKind,
     InputError,
-    Int64Array,
     Provenance,
-    group_pointer,
-    run_lengths,
-    run_starts,
 )
 
 # Offsets and counts are int32 in a record, which so takes 24 bytes.

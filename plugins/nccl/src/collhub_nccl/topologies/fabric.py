@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_nccl.options import NcclMachineOptions
 from collhub_nccl.topologies.machine import Machine, NodeKind
-from hub_core.model import InputError, Int64Array, Location, UsageError
+from hub_core.model import InputError, Location, UsageError
 from hub_core.network import Links, Topology
 
 # More than any cluster has: a mistyped number of machines must not take all memory.

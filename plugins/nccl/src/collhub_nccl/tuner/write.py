@@ -9,14 +9,15 @@ bytes of the full buffer of all its collectives, as the hub does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+
+from collhub_selections import first_of_kinds, own_windows
 
 from collhub_nccl.options import TunerOptions
 from collhub_nccl.tuner.tuner_names import COLLECTIVES, FILE, LARGEST, own_algorithms
-from hub_core.model import CollectiveKind, Loss, format_bytes
+from hub_core.model import Loss
 from hub_core.plugin_api import (
     Artifact,
-    SelectedCollective,
     SelectedWindow,
     Selection,
     WriteResult,
@@ -30,23 +31,18 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
     nodes = "1 node" if selection.num_nodes == 1 else f"{selection.num_nodes} nodes"
     place = f"{nodes}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {selection.topology}, {place}"[:200]]
-    losses: list[Loss] = []
-    seen: set[CollectiveKind] = set()
-    for selected in selection.collectives:
+    ranks = (selection.num_nodes, selection.num_ranks)
+    once, losses = first_of_kinds(selection)
+    for selected in once:
         kind = selected.collective.kind
-        if kind in seen:
-            reason = "calls in and out of place are served alike, by what was selected in place"
-            losses.append(Loss("out_of_place", str(kind), reason))
+        if kind not in _NAME_OF:
+            reason = "NCCL's tuner is not asked for it; NCCL chooses itself"
+            losses.append(Loss("collective", str(kind), reason))
             continue
-        seen.add(kind)
         own = own_algorithms(kind, selection.num_ranks, selection.num_nodes)
-        windows = selected.windows(own) if own else ()
-        if not windows:
-            losses.append(_left_out(selected))
-            continue
-        losses += _losses(selected, windows, own)
+        windows, lost = own_windows(selected, own, "NCCL")
+        losses += lost
         for window in windows:
-            ranks = (selection.num_nodes, selection.num_ranks)
             lines += _lines(_NAME_OF[kind], window, own, options, ranks)
     content = "\n".join([*lines, ""]).encode("ascii", "replace")
     notes = [
@@ -76,30 +72,3 @@ def _lines(
         if first <= last:
             fields = (name, first, last, algorithm, protocol, options.channels, *ranks)
             yield ",".join(map(str, fields))
-
-
-def _left_out(selected: SelectedCollective) -> Loss:
-    kind = str(selected.collective.kind)
-    if selected.collective.kind not in _NAME_OF:
-        return Loss("collective", kind, "NCCL's tuner is not asked for it; NCCL chooses itself")
-    reason = "none of NCCL's own algorithms was compared and fits; NCCL chooses itself"
-    return Loss("collective", kind, reason)
-
-
-def _losses(
-    selected: SelectedCollective, windows: Sequence[SelectedWindow], own: Mapping[str, str]
-) -> Iterator[Loss]:
-    """What the best algorithm is, wherever NCCL has another one."""
-    for best in selected.windows(None):
-        for window in windows:
-            sizes = [size for size in best.sizes if size in window.sizes]
-            if not sizes or best.algorithm in own:
-                continue
-            slowdown = selected.slowdowns(sizes).get(window.algorithm)
-            times = f"{slowdown:.2f} times the time of the fastest" if slowdown else "slower"
-            sizes_text = " to ".join(dict.fromkeys(map(format_bytes, (sizes[0], sizes[-1]))))
-            yield Loss(
-                "algorithm",
-                f"{selected.collective.kind}, {sizes_text}",
-                f"NCCL has no {best.algorithm}; {window.algorithm} takes {times}",
-            )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import NodePairs
+from collhub_columns import BoolArray, Float64Array, Int64Array, NodePairs
 
 from collhub_pictures.networks.places import Points
-from hub_core.model import BoolArray, Float64Array, Int64Array
 from hub_core.network import Topology
 
 _CLEARANCE = 17.0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Float64Array, Int64Array
 
 from collhub_pictures.networks.node_boxes import widest
 from collhub_pictures.networks.places import Points, circle, on_unit_circle
-from hub_core.model import Float64Array, Int64Array
 from hub_core.network import Topology
 
 _NARROWEST = 48.0

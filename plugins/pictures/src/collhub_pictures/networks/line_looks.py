@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import Float64Array
 
 from collhub_pictures.networks.drawn_lines import DrawnLines
 from collhub_pictures.networks.line_loads import LineLoad
-from hub_core.model import Float64Array, format_bandwidth, format_time
+from hub_core.model import format_bandwidth, format_time
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart; grey for the classes
 # beyond (Okabe and Ito, Color Universal Design, 2008).

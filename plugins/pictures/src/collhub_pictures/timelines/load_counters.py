@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from collhub_columns import Float64Array, Int64Array
 
 from collhub_pictures.timelines.run_times import RunTimes
 from collhub_pictures.timelines.trace_events import TraceEvent, microseconds, named_process
 from collhub_pictures.timelines.tracks import TRACKS, track_kinds
-from hub_core.model import Float64Array, Int64Array, format_ranks
+from hub_core.model import format_ranks
 
 _GROUPS = 100
 _INTERVALS = 500

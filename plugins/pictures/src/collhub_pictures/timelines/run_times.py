@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
-from hub_core.model import (
-    BoolArray,
-    Findings,
-    InputError,
-    Int64Array,
-    StepTable,
-    match_messages,
-)
+from hub_core.model import Findings, InputError, StepTable, match_messages
 
 
 @dataclass(frozen=True, slots=True)

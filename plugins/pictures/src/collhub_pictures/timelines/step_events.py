@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_pictures.timelines.message_arrows import arrows_of
 from collhub_pictures.timelines.run_times import RunTimes, ShownTimes
@@ -17,7 +18,7 @@ from collhub_pictures.timelines.trace_events import (
     time_of,
 )
 from collhub_pictures.timelines.tracks import TRACKS, tracks_of
-from hub_core.model import Int64Array, StepKind
+from hub_core.model import StepKind
 
 _NAMES = {
     StepKind.SEND: "send to {}",

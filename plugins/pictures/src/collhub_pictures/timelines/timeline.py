@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from collhub_columns import Int64Array
+
 from collhub_pictures.timelines.load_counters import load_events
 from collhub_pictures.timelines.run_times import RunTimes
 from collhub_pictures.timelines.step_events import step_events
 from collhub_pictures.timelines.trace_events import document_of
-from hub_core.model import Algorithm, Int64Array, message_bytes
+from hub_core.model import Algorithm, message_bytes
 
 # More than that the programs that show traces do not take in a reasonable time.
 MAX_RANKS = 1000

@@ -6,9 +6,10 @@ import heapq
 from collections.abc import Iterator
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_pictures.timelines.run_times import RunTimes, ShownTimes
-from hub_core.model import Int64Array, StepKind, StepTable
+from hub_core.model import StepKind, StepTable
 
 TRACKS = ("send", "receive", "compute")
 _TRACK = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array, inverse
 from collhub_packing import CapacityGraph
 
 from collhub_tacos.networks.link_network import LinkNetwork
-from hub_core.model import BoolArray, InputError, Int64Array, inverse
+from hub_core.model import InputError
 
 
 def tightest_sets(network: LinkNetwork, members: Int64Array) -> list[BoolArray]:

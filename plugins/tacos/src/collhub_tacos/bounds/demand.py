@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork
-from hub_core.model import BoolArray, Collective, CollectiveKind, Int64Array
+from hub_core.model import Collective, CollectiveKind
 
 _LeavingChunks = Callable[[Int64Array, Int64Array, BoolArray], Int64Array]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from collhub_columns import Float64Array, Int64Array, csr, group_of_entry, group_pointer
 
 from collhub_tacos.networks.window_rules import SLOW_START, WindowRule
-from hub_core.model import Float64Array, Int64Array, csr, group_of_entry, group_pointer
 from hub_core.network import Occupancy, Topology
 
 # Whole picoseconds: sums are exact, ties are ties, and a byte takes one even at 1 TB/s.

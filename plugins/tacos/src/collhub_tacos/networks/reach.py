@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork
-from hub_core.model import InputError, Int64Array, format_ranks
+from hub_core.model import InputError, format_ranks
 
 
 def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> Int64Array:

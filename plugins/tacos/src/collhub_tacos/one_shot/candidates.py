@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
+from collhub_columns import expanded_ranges
 from collhub_schedules import Chunks, Transfers
 
 from collhub_tacos.networks.path_network import links_of_arcs
@@ -15,7 +16,7 @@ from collhub_tacos.one_shot.steps import steps_of_sums
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
 from collhub_tacos.progress import Progress
 from collhub_tacos.setting import Setting
-from hub_core.model import Algorithm, expanded_ranges
+from hub_core.model import Algorithm
 
 # Messages on the way fill the links: latencies are then no longer what counts.
 _LADDER = (1, 2, 4, 8)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_tacos.networks.link_network import LinkTimes
 from collhub_tacos.one_shot.in_trees import InTrees
 from collhub_tacos.one_shot.partial_sums import PartialSums
 from collhub_tacos.one_shot.sums import OWN, Vectors
-from hub_core.model import Buffer, Int64Array, StepKind, StepTable, StepTableBuilder
+from hub_core.model import Buffer, StepKind, StepTable, StepTableBuilder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

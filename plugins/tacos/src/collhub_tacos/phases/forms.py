@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import Int64Array
 from collhub_schedules import Chunks, Transfers
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
@@ -19,7 +20,7 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.windows import windows_of_links
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_out
-from hub_core.model import Collective, CollectiveKind, Int64Array
+from hub_core.model import Collective, CollectiveKind
 
 _SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
 # Behind switches a chunk is stored on its way: finer ones fill the links sooner.

@@ -6,6 +6,7 @@ So the fullest link gets emptier. Import it late: numba takes a second.
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import BoolArray, Float64Array, Int64Array
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import links_of_arcs
@@ -20,7 +21,6 @@ from collhub_tacos.routing.trees_kernel import (
     distances,
     reroute,
 )
-from hub_core.model import BoolArray, Float64Array, Int64Array
 
 # Transfers between two looks at Ctrl-C: at most a second.
 _SLICE = 100_000

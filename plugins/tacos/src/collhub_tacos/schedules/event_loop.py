@@ -18,9 +18,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 from collhub_packing.compiling import inlined, kernel, part
-
-from hub_core.model import BoolArray, Int64Array
 
 Integer = int | np.int64
 

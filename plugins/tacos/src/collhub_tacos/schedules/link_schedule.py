@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 from collhub_schedules import Transfers
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.windows import released_at_once, windows, windows_of_links
-from hub_core.model import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

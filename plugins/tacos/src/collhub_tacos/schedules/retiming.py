@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from collhub_columns import Int64Array, row_pointer
 from collhub_packing.compiling import kernel
 
 from collhub_tacos.networks.link_network import LinkTimes
@@ -15,7 +16,6 @@ from collhub_tacos.networks.path_network import PathNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.timing import settled
 from collhub_tacos.schedules.windows import released_at_once, windows_of_links
-from hub_core.model import Int64Array, row_pointer
 
 
 def retimed(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:

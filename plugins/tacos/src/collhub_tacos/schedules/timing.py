@@ -6,13 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.path_network import links_of_arcs
-from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.schedules.windows import released_at_once, windows_of_links
-from hub_core.model import (
-    InputError,
+from collhub_columns import (
     Int64Array,
     counted_positions,
     csr,
@@ -20,6 +14,12 @@ from hub_core.model import (
     group_pointer,
     inverse,
 )
+
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.path_network import links_of_arcs
+from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.schedules.windows import released_at_once, windows_of_links
+from hub_core.model import InputError
 
 if TYPE_CHECKING:
     from collhub_tacos.schedules.event_loop import EventHeap, Jobs, SenderQueues

@@ -6,20 +6,14 @@ import os
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.reach import unreachable
 from collhub_tacos.progress import FractionReport, Progress, named, silent, unreported
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.seed_search import Best, best_of_seeds
-from hub_core.model import (
-    BoolArray,
-    InputError,
-    Int64Array,
-    expanded_ranges,
-    group_of_entry,
-    row_pointer,
-)
+from hub_core.model import InputError
 
 _DEFAULT_SEEDS = 20
 # Looks at chunks per slice: a tenth of a second, so that Ctrl-C and progress get through.

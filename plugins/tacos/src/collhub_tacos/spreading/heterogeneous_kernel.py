@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array
 from collhub_packing.compiling import inlined, kernel, part
-
-from hub_core.model import BoolArray, Int64Array
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array, sorted_ordinals
 from collhub_schedules import fastest_of
 
 from collhub_tacos.networks.link_network import LinkNetwork
@@ -20,7 +21,7 @@ from collhub_tacos.progress import FractionReport, Progress, named, silent, unre
 from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits, identifier_type
 from collhub_tacos.spreading.seed_search import best_of_seeds
 from collhub_tacos.spreading.translated import symmetric_all_gather
-from hub_core.model import InputError, Int64Array, sorted_ordinals
+from hub_core.model import InputError
 
 _MOST_SEEDS = 20
 _PAIRS_FOR_SEEDS = 5_000_000

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from collhub_columns import Int64Array
 from collhub_packing.compiling import inlined, kernel, part
-
-from hub_core.model import Int64Array
 
 
 class LockstepState(NamedTuple):

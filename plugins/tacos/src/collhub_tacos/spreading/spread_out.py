@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from collhub_columns import BoolArray, Int64Array
 from collhub_schedules import fastest_of
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
@@ -18,7 +19,7 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.seed_search import best_of_seeds
 from collhub_tacos.spreading.staged import group_grids, staged_all_gathers, staged_broadcasts
-from hub_core.model import BoolArray, InputError, Int64Array
+from hub_core.model import InputError
 
 _MOST_SEEDS = 20
 # Numbers of (link, chunk) pairs, by which the cost of a kernel goes, and of transfers.

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from collhub_columns import Int64Array, inverse
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.routing.plan import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from hub_core.model import Int64Array, inverse
 
 # Levels of groups that are tried.
 _MOST_LEVELS = 2

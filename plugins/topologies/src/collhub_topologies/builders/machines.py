@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_topologies.builders.levels import both_ways, check_npus, joined_levels, span
-from hub_core.model import Int64Array
 from hub_core.network import Dimension, DimensionKind, Links, Topology, TopologyText, grid
 
 Lanes = Mapping[tuple[int, int], int]

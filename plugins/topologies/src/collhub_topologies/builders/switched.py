@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from collhub_columns import Int64Array
 
 from collhub_topologies.builders.levels import check_npus, joined_levels, span
-from hub_core.model import Int64Array
 from hub_core.network import MAX_NODES, Topology, TopologyText
 
 Ends = tuple[Int64Array, Int64Array]

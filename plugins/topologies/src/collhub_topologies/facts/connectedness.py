@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from collhub_columns import NodePairs
+from collhub_columns import BoolArray, Int64Array, NodePairs, csr, gather
 
-from hub_core.model import (
-    BoolArray,
-    Diagnostic,
-    Int64Array,
-    Severity,
-    csr,
-    format_ranks,
-    gather,
-)
+from hub_core.model import Diagnostic, Severity, format_ranks
 from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 

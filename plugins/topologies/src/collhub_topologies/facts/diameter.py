@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from collhub_columns import Int64Array, ordinals, run_mask
 
 from collhub_topologies.facts.farthest import farthest
-from hub_core.model import Int64Array, ordinals, run_mask
 from hub_core.network import DimensionKind, Topology
 
 # Bytes of reach tables that the search for the diameter goes through before it gives up: a few

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-
-from hub_core.model import Int64Array, csr, ordinals
-from hub_core.network import Arcs
+from collhub_columns import Arcs, Int64Array, csr, ordinals
 
 
 def farthest(arcs: Arcs, starts: Int64Array, goals: int, work: int) -> tuple[int, int] | None:

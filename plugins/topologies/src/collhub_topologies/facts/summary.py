@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_columns import BoolArray, Float64Array, Int64Array
 
 from collhub_topologies.facts.diameter import diameter
-from hub_core.model import BoolArray, Float64Array, Int64Array
 from hub_core.network import Topology
 
 # Of nodes, by whether they are switches.
