@@ -38,7 +38,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class PairTraffic:
-    """What one rank sends to another: messages, and units of the full buffer."""
+    """What one rank sends to another.
+
+    `messages`: how many; `units`: how much, in units of the full buffer.
+    """
 
     messages: int
     units: int

@@ -29,7 +29,10 @@ LOAD_SCHEMA = "collhub/report-load-1"
 
 @dataclass(frozen=True, slots=True)
 class RuntimeVerdict:
-    """The report of a runtime's rules on one file."""
+    """What the rules of a runtime say of one file.
+
+    `source`: the file as named; `runtime`: the check; `report`: its findings, and the calls served.
+    """
 
     source: str
     runtime: str

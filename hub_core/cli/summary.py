@@ -35,7 +35,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The longest chain of dependent steps, and the most messages that wait in a chain."""
+    """What no number of lanes makes shorter.
+
+    `steps`: of the longest chain of dependent steps; `messages`: the most in such a chain.
+    """
 
     steps: int
     messages: int

@@ -99,7 +99,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Ids that each node waits for, in the order of the file: `ids[indptr[i]:indptr[i + 1]]`."""
+    """Ids that each node waits for, as a CSR table over the nodes of a batch.
+
+    `indptr`: int64[nodes + 1]; `ids`: uint64. Node i waits for `ids[indptr[i]:indptr[i + 1]]`, in
+    the order of the file.
+    """
 
     indptr: Int64Array
     ids: UInt64Array

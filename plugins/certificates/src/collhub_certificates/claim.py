@@ -14,7 +14,10 @@ from hub_core.model import ROOTED, Algorithm, CollectiveKind
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The document, and bytes per second by link for every plane of its network."""
+    """A certificate with the network that it speaks of.
+
+    `planes`: bytes per second by link, for every plane.
+    """
 
     document: Certificate
     planes: Sequence[LinkCapacities]

@@ -21,7 +21,10 @@ NAME = "auto"
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """What one synthesizer made, and its time by the judge."""
+    """What one synthesizer made.
+
+    `time_ns`: by the simulator that judges, else by the synthesizer's own account.
+    """
 
     name: str
     result: SynthesisResult

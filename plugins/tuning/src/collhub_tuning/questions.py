@@ -11,7 +11,10 @@ ANY_MODE = "any"
 
 @dataclass(frozen=True, slots=True)
 class ComparedAlgorithm:
-    """A synthesizer by name, or an algorithm in a file, at a path."""
+    """A synthesizer, or an algorithm in a file.
+
+    `name`: of the synthesizer, or the path of the file, prefix or folder (`is_file`).
+    """
 
     name: str
     is_file: bool

@@ -20,7 +20,10 @@ _LINK_CURE = "write two nodes, as 3-4, or 3->4 for one direction"
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """A network and what is different in it: `bandwidth=20 GB/s`, `without 3-4`."""
+    """A network that differs from the one as given in one thing.
+
+    `name`: that thing, as `bandwidth=20 GB/s` or `without 3-4`.
+    """
 
     name: str
     topology: Topology

@@ -21,7 +21,11 @@ _SAME_EVERYWHERE = frozenset(
 
 
 class Comparison(StrEnum):
-    """How outputs were compared. NONE: a custom collective that states no result."""
+    """How outputs were compared.
+
+    BITWISE: equal to the definition. BOUND: within the rounding error of a correct order. NONE:
+    not, as a custom collective states no result.
+    """
 
     BITWISE = "bitwise"
     BOUND = "bound"

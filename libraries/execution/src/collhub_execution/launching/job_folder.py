@@ -33,7 +33,12 @@ _MOST_TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class LoggedTimes:
-    """What the ranks measured, arrays over (start or end, run, rank), seconds; records in ns."""
+    """What the ranks measured.
+
+    `runs`, `native`: float64[2, runs, ranks], start and end in seconds on one clock; `native` stays
+    0 where the library has no collective of its own. `records`: int64 in nanoseconds, -1 for what
+    was not timed.
+    """
 
     runs: Float64Array
     native: Float64Array

@@ -19,7 +19,10 @@ _EVENT = "numba:compile"
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """A kernel that was compiled; `is_cached`: whether its machine code was kept on disk."""
+    """A kernel that was compiled.
+
+    `is_cached`: whether its machine code was kept on disk, so that it need not be done again.
+    """
 
     name: str
     is_cached: bool

@@ -45,7 +45,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class NamedAlgorithm:
-    """An algorithm for a folder, the name of its traces, and the size that they are for."""
+    """An algorithm for a folder.
+
+    `name`: the prefix of its traces. `collective_bytes`: the size that they are for.
+    """
 
     name: str
     algorithm: Algorithm

@@ -40,7 +40,11 @@ _SEGMENT_MULTIPLE = 64
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """An algorithm from a size on, and the bytes of a segment, 0 for none."""
+    """An algorithm from a size on.
+
+    `number`, `name`: what Open MPI calls it, in rules as text and as JSON. `segment_bytes`: of the
+    pieces in which it works, 0 for the whole.
+    """
 
     window: SelectedWindow
     number: int

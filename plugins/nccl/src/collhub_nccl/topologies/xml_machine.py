@@ -94,7 +94,10 @@ class XmlMachine:
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """What is above an element: the host, the node of its CPU, and the nearest node."""
+    """What is above an element of the XML.
+
+    `host`: as the file names it; `cpu`: the node of its CPU; `node`: the nearest node of any kind.
+    """
 
     host: str
     cpu: int

@@ -13,7 +13,10 @@ _MOST_TICKS = 11
 
 @dataclass(frozen=True, slots=True)
 class LogScale:
-    """Values from `least` to `most` on pixels from `start` to `end`, and the values to write."""
+    """A logarithmic axis: `least` stands at pixel `start`, `most` at pixel `end`.
+
+    `ticks`: the values to write, ascending, within both.
+    """
 
     least: float
     most: float

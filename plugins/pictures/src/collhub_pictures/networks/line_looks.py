@@ -28,7 +28,10 @@ _FEW_LINES = 40
 
 @dataclass(frozen=True, slots=True)
 class LegendRow:
-    """Lines that look alike, and what that means."""
+    """Lines that look alike: their `colour` as CSS has it, their `width` in pixels.
+
+    `text`: what that means.
+    """
 
     colour: str
     width: float
