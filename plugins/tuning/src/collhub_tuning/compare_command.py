@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from collhub_tuning.asked_alike import (
+    algorithms_option,
+    named_algorithms,
+    plugin_versions,
+    roots_of,
+)
 from hub_core.model import ExitCode, UsageError, parse_sizes, parse_time
 from hub_core.plugin_api import (
     COLLECTIVE,
@@ -19,9 +24,7 @@ from hub_core.plugin_api import (
     EngineRequest,
     Shown,
     Simulator,
-    Synthesizer,
     assign,
-    complete_offers,
     json_flag,
     number_option,
     offer_option,
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion
     from collhub_tuning.sensitivity_report import VariedOutcome
     from collhub_tuning.sweep import Start
-    from hub_core import Registry
     from hub_core.network import Topology
 
 
@@ -54,14 +56,7 @@ if TYPE_CHECKING:
     required=True,
     help="Size of the full buffer, or a range such as 1KiB..1GiB, each twice the one before.",
 )
-@click.option(
-    "--with",
-    "names",
-    metavar="NAME|FILE",
-    multiple=True,
-    shell_complete=complete_offers(Synthesizer),
-    help="A synthesizer, or an algorithm in a file (repeatable; default: all synthesizers).",
-)
+@algorithms_option
 @number_option("--root", "R", "Root of a rooted collective (default: 0).", least=0)
 @offer_option("--backend", Simulator, "The simulator that times them.", "analytical")
 @number_option("--jobs", "N", "Algorithms at once (default: one a core).")
@@ -261,46 +256,8 @@ def _question(
     asked: dict[str, Any], sizes: tuple[int, ...], topology: Topology
 ) -> ComparisonQuestion:
     from collhub_tuning.questions import ComparisonQuestion
-    from hub_core.model import CollectiveKind
 
-    kind, root = CollectiveKind(asked["kind"]), asked["root"]
-    if root is not None and not kind.traits.is_rooted:
-        raise UsageError(f"--root has no meaning for {kind}")
-    if root is not None and root >= topology.num_npus:
-        raise UsageError(f"the root {root} is no NPU of {topology.name}")
-    stated = (root or 0) if kind.traits.is_rooted else None
+    kind = asked["kind"]
+    root = roots_of([kind], asked["root"], topology)[kind]
     text = asked["topology_text"]
-    backend = asked["backend"]
-    return ComparisonQuestion(str(kind), stated, text, topology.num_npus, sizes, backend)
-
-
-def named_algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
-    """What is named, else every synthesizer. Raises `HubError` for what is neither."""
-    from collhub_tuning.auto import NAME as PORTFOLIO
-    from collhub_tuning.questions import ComparedAlgorithm
-
-    # What takes the best of all others would only repeat it.
-    known = [one.name for one in registry.all(Synthesizer) if one.name != PORTFOLIO]
-    found = []
-    for name in dict.fromkeys(names or known):
-        is_file = name not in known and _may_be_a_file(name)
-        if name not in known and not is_file:
-            # Says what is closest, and which plugin is broken.
-            registry.find(Synthesizer, name)
-        found.append(ComparedAlgorithm(name, is_file))
-    if not found:
-        raise UsageError(
-            "there is no synthesizer to compare", cure="install one, or give files: --with FILE"
-        )
-    return found
-
-
-def _may_be_a_file(name: str) -> bool:
-    """Whether there is a file of the name, or a set of rank files with this prefix."""
-    place = Path(name)
-    return place.exists() or place.with_name(f"{place.name}.0.et").exists()
-
-
-def plugin_versions(registry: Registry) -> dict[str, str]:
-    """Versions of all that may take part in a result."""
-    return {plugin.distribution: plugin.version for plugin in registry.plugins}
+    return ComparisonQuestion(kind, root, text, topology.num_npus, sizes, asked["backend"])

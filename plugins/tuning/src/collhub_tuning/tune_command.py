@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from collhub_tuning.asked_alike import (
+    algorithms_option,
+    named_algorithms,
+    plugin_versions,
+    roots_of,
+)
 from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, parse_sizes
 from hub_core.plugin_api import (
     FILE,
     CommandContext,
     SelectionWriter,
     Simulator,
-    Synthesizer,
     assign,
     complete_offers,
     force_flag,
@@ -28,7 +33,7 @@ from hub_core.plugin_api import (
 if TYPE_CHECKING:
     from collhub_tuning.tuning_question import TunedCollective
     from collhub_tuning.tuning_report import TuningOutcome, WrittenFormat
-    from hub_core import Registry, Topology
+    from hub_core import Registry
 
 _KINDS = tuple(str(kind) for kind in STANDARD_KINDS)
 _DEFAULT_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
@@ -75,14 +80,7 @@ def _share(context: click.Context, parameter: click.Parameter, text: str) -> flo
     show_default=True,
     help="Calls that the algorithms must serve.",
 )
-@click.option(
-    "--with",
-    "names",
-    metavar="NAME|FILE",
-    multiple=True,
-    shell_complete=complete_offers(Synthesizer),
-    help="A synthesizer, or an algorithm in a file (repeatable; default: all synthesizers).",
-)
+@algorithms_option
 @number_option("--root", "R", "Root of rooted collectives (default: 0).", least=0)
 @click.option(
     "--tolerance",
@@ -188,7 +186,6 @@ def _outcome(
 def _tuned(context: CommandContext, asked: dict[str, Any]) -> list[TunedCollective]:
     """The comparison of every collective, from the cache where that is known."""
     import hub_core
-    from collhub_tuning.compare_command import named_algorithms, plugin_versions
     from collhub_tuning.comparison_report import ComparisonOutcome
     from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.result_cache import ResultCache, cache_folder
@@ -199,7 +196,7 @@ def _tuned(context: CommandContext, asked: dict[str, Any]) -> list[TunedCollecti
     sizes = parse_sizes(asked["sizes_text"])
     kinds = _kinds(asked["kinds"], registry)
     topology = context.read_topology(asked["topology_text"])
-    roots = _roots(kinds, asked["root"], topology)
+    roots = roots_of(kinds, asked["root"], topology)
     algorithms = named_algorithms(asked["names"], registry)
     folder = None if asked["no_cache"] else cache_folder(os.environ)
     cache = ResultCache(folder, hub_core.topology_to_json(topology), plugin_versions(registry))
@@ -237,18 +234,6 @@ def _kinds(names: Sequence[str], registry: Registry) -> list[str]:
             known = f"known: {', '.join(_KINDS)}"
             raise registry.unknown_name(f"there is no collective {name!r}", name, _KINDS, known)
     return list(dict.fromkeys(names or _DEFAULT_KINDS))
-
-
-def _roots(kinds: Sequence[str], root: int | None, topology: Topology) -> dict[str, int | None]:
-    """The root by collective, None where it has none. Raises `UsageError` for what is no NPU."""
-    from hub_core.model import CollectiveKind
-
-    rooted = [kind for kind in kinds if CollectiveKind(kind).traits.is_rooted]
-    if root is not None and not rooted:
-        raise UsageError(f"--root has no meaning for {', '.join(kinds)}")
-    if root is not None and root >= topology.num_npus:
-        raise UsageError(f"the root {root} is no NPU of {topology.name}")
-    return {kind: (root or 0) if kind in rooted else None for kind in kinds}
 
 
 def _options_of_formats(
