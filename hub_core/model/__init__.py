@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         Buffer,
         CollectiveKind,
         CollectiveTraits,
+        JobCollective,
+        NodeKind,
         ReduceOp,
         StepKind,
     )
@@ -57,19 +59,27 @@ if TYPE_CHECKING:
     from hub_core.model.rank_lists import format_ranks, parse_ranks
     from hub_core.model.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepTable, StepTableBuilder
     from hub_core.model.wording import action, describe, region
+    from hub_core.model.workload import (
+        NODE_DEFAULTS,
+        NODE_DTYPES,
+        NodeColumns,
+        ProcessGroup,
+        Workload,
+    )
 
 __all__ = [
     "ALL_RANKS", "CAP", "COLUMN_DEFAULTS", "COLUMN_DTYPES", "MAX_RANKS", "MAX_UNITS",
-    "PLACEMENT", "READING", "REDUCING", "ROOTED", "STANDARD_KINDS", "WRITING", "Algorithm",
-    "Buffer", "Collective", "CollectiveKind", "CollectiveTraits", "Contributions",
-    "CustomContract", "Diagnostic", "ExitCode", "Findings", "HubError", "InputError",
-    "JsonValue", "Location", "Loss", "LossPolicy", "LossyError", "MemoryLayout", "Messages",
-    "PluginError", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
-    "StepTableBuilder", "UsageError", "action", "apply_policy", "connection_keys", "describe",
-    "diagnostic_object", "format_bandwidth", "format_bytes", "format_ranks", "format_time",
-    "loss_object", "match_messages", "message_bytes", "pair_in_order", "parse_bandwidth",
-    "parse_ranks", "parse_size", "parse_sizes", "parse_time", "placed", "placement_of",
-    "region",
+    "NODE_DEFAULTS", "NODE_DTYPES", "PLACEMENT", "READING", "REDUCING", "ROOTED",
+    "STANDARD_KINDS", "WRITING", "Algorithm", "Buffer", "Collective", "CollectiveKind",
+    "CollectiveTraits", "Contributions", "CustomContract", "Diagnostic", "ExitCode", "Findings",
+    "HubError", "InputError", "JobCollective", "JsonValue", "Location", "Loss", "LossPolicy",
+    "LossyError", "MemoryLayout", "Messages", "NodeColumns", "NodeKind", "PluginError",
+    "ProcessGroup", "Provenance", "ReduceOp", "Severity", "StepKind", "StepTable",
+    "StepTableBuilder", "UsageError", "Workload", "action", "apply_policy", "connection_keys",
+    "describe", "diagnostic_object", "format_bandwidth", "format_bytes", "format_ranks",
+    "format_time", "loss_object", "match_messages", "message_bytes", "pair_in_order",
+    "parse_bandwidth", "parse_ranks", "parse_size", "parse_sizes", "parse_time", "placed",
+    "placement_of", "region",
 ]  # fmt: skip
 
 _HOMES = {
@@ -83,8 +93,8 @@ _HOMES = {
     ),
     "hub_core.model.findings": "CAP Findings",
     "hub_core.model.kinds": (
-        "Buffer CollectiveKind CollectiveTraits READING REDUCING ROOTED ReduceOp STANDARD_KINDS "
-        "StepKind WRITING"
+        "Buffer CollectiveKind CollectiveTraits JobCollective NodeKind READING REDUCING ROOTED "
+        "ReduceOp STANDARD_KINDS StepKind WRITING"
     ),
     "hub_core.model.losses": "Loss LossPolicy apply_policy loss_object",
     "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
@@ -96,6 +106,7 @@ _HOMES = {
     "hub_core.model.rank_lists": "format_ranks parse_ranks",
     "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepTable StepTableBuilder",
     "hub_core.model.wording": "action describe region",
+    "hub_core.model.workload": "NODE_DEFAULTS NODE_DTYPES NodeColumns ProcessGroup Workload",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

@@ -61,6 +61,41 @@ class StepKind(IntEnum):
     COMPUTE = 5
 
 
+class NodeKind(IntEnum):
+    """What a node of a workload does; a MARKER takes no time."""
+
+    COMPUTE = 0
+    COLLECTIVE = 1
+    SEND = 2
+    RECV = 3
+    LOAD = 4
+    STORE = 5
+    MARKER = 6
+
+
+class JobCollective(IntEnum):
+    """Collectives of workloads, by the numbers of the Chakra schema (`CollectiveCommType`).
+
+    Their bytes are those of the buffer that a rank puts in; of a broadcast or scatter, the root.
+    """
+
+    ALL_REDUCE = 0
+    REDUCE = 1
+    ALL_GATHER = 2
+    GATHER = 3
+    SCATTER = 4
+    BROADCAST = 5
+    ALL_TO_ALL = 6
+    REDUCE_SCATTER = 7
+    REDUCE_SCATTER_BLOCK = 8
+    BARRIER = 9
+
+    @property
+    def kind(self) -> CollectiveKind | None:
+        """The collective that algorithms perform, None for a barrier, which moves nothing."""
+        return None if self is JobCollective.BARRIER else _KIND_OF_JOB[self]
+
+
 # Kinds of steps that read the region `src`, and those that write the region `dst`.
 READING = (StepKind.SEND, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
 WRITING = (StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDUCE)
@@ -119,6 +154,12 @@ _TRAITS = {
     CollectiveKind.ALL_TO_ALL: CollectiveTraits(split_by_source=True, split_by_target=True),
     # Its contract says everything; whether it reduces depends on that.
     CollectiveKind.CUSTOM: CollectiveTraits(),
+}
+
+_KIND_OF_JOB = {
+    job: CollectiveKind(job.name.removesuffix("_BLOCK").lower().replace("_", "-"))
+    for job in JobCollective
+    if job is not JobCollective.BARRIER
 }
 
 # All whose name says what they do. Then sets; whoever asks for one kind takes its traits.

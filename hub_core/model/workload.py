@@ -1,0 +1,260 @@
+"""A workload: what the ranks of a whole job do, as read-only numpy columns, one row a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array, csr, group_pointer, inverse
+
+from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
+from hub_core.model.diagnostics import InputError, Location
+from hub_core.model.kinds import JobCollective, NodeKind
+from hub_core.model.steps import Array
+
+NODE_DTYPES: Mapping[str, type[np.generic]] = {
+    "rank": np.int32,
+    "kind": np.uint8,
+    "identity": np.uint64,
+    "name": np.int32,
+    "duration_ns": np.int64,
+    "operations": np.int64,
+    "bytes": np.int64,
+    "collective": np.int8,
+    "root": np.int32,
+    "group": np.int32,
+    "peer": np.int32,
+    "tag": np.int32,
+    "dimensions": np.int32,
+    "on_host": np.bool_,
+    "algorithm": np.int32,
+    "extra": np.int32,
+}
+NODE_DEFAULTS: Mapping[str, int] = dict.fromkeys(NODE_DTYPES, -1) | {"tag": 0, "on_host": 0}
+_REQUIRED = ("rank", "kind")
+_LAST_VALUES = {"kind": int(max(NodeKind)), "collective": int(max(JobCollective))}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """Ranks that communicate with one another, in the order in which their places count.
+
+    Raises `InputError` where a rank stands twice.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.ranks)) < len(self.ranks):
+            message = f"process group {self.name!r} names a rank twice"
+            raise InputError(message, code="group")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeColumns:
+    """Nodes of all ranks, grouped by rank, in the order of their source.
+
+    Build it with `from_columns`. One entry a node, dtypes as in `NODE_DTYPES`; -1 where the source
+    does not say: rank; kind (`NodeKind`); identity: unique within a rank, by default the position
+    there; name: index of `Workload.names`; duration_ns; operations: of a COMPUTE; bytes: of a
+    message, of a collective as `JobCollective` counts them, or that a COMPUTE, LOAD or STORE
+    touches; collective (`JobCollective`); root: a rank; group: index of `Workload.groups`, -1: all
+    ranks; peer: SEND: destination, RECV: source; tag: messages of one (source, destination, tag,
+    bytes) match in order; dimensions: bit d says that the collective uses dimension d of the
+    network, -1: all of them; on_host: runs on the CPU; algorithm: index of `Workload.algorithms`;
+    extra: index of `Workload.extras`.
+
+    `rank_indptr` int64[num_ranks + 1]. `data_indptr`, `control_indptr` int64[nodes + 1] with
+    `data_indices`, `control_indices` int64: the rows of the same rank that a node waits for, in the
+    order in which the source lists them; they may point forward.
+    """
+
+    rank: npt.NDArray[np.int32]
+    kind: npt.NDArray[np.uint8]
+    identity: npt.NDArray[np.uint64]
+    name: npt.NDArray[np.int32]
+    duration_ns: Int64Array
+    operations: Int64Array
+    bytes: Int64Array
+    collective: npt.NDArray[np.int8]
+    root: npt.NDArray[np.int32]
+    group: npt.NDArray[np.int32]
+    peer: npt.NDArray[np.int32]
+    tag: npt.NDArray[np.int32]
+    dimensions: npt.NDArray[np.int32]
+    on_host: BoolArray
+    algorithm: npt.NDArray[np.int32]
+    extra: npt.NDArray[np.int32]
+    rank_indptr: Int64Array
+    data_indptr: Int64Array
+    data_indices: Int64Array
+    control_indptr: Int64Array
+    control_indices: Int64Array
+
+    def __post_init__(self) -> None:
+        for column in fields(self):
+            getattr(self, column.name).flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def __repr__(self) -> str:
+        return f"<NodeColumns: {len(self)} nodes, {self.num_ranks} ranks>"
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks, those without nodes included."""
+        return len(self.rank_indptr) - 1
+
+    def is_kind(self, *kinds: NodeKind) -> BoolArray:
+        """Mask of the nodes of one of these kinds: bool[nodes]."""
+        is_chosen = np.zeros(256, np.bool_)
+        is_chosen[list(kinds)] = True
+        mask: BoolArray = is_chosen[self.kind]
+        return mask
+
+    def location(self, row: int, file: str | None = None) -> Location:
+        """Where a node stands, for messages."""
+        rank = int(self.rank[row])
+        return Location(file, rank=rank, step=int(row - self.rank_indptr[rank]))
+
+    def differences(self, other: NodeColumns) -> list[str]:
+        """Names of the columns that differ; empty for equal nodes."""
+        return [
+            column.name
+            for column in fields(self)
+            if not np.array_equal(getattr(self, column.name), getattr(other, column.name))
+        ]
+
+    @classmethod
+    def from_columns(
+        cls,
+        num_ranks: int,
+        columns: Mapping[str, npt.ArrayLike],
+        data: tuple[npt.ArrayLike, npt.ArrayLike] = ((), ()),
+        control: tuple[npt.ArrayLike, npt.ArrayLike] = ((), ()),
+        file: str | None = None,
+    ) -> NodeColumns:
+        """Build the table from columns in any order of rows, which are grouped by rank.
+
+        `rank` and `kind` are required. `data`, `control`: (parent rows, child rows) that index the
+        given rows. Cost: linear, plus a sort where rows or children are not in order. Raises
+        `InputError` for values out of range, and dependencies that cross ranks; `file` is named in
+        it.
+        """
+        rows = len(np.asarray(columns["rank"]))
+        order = np.argsort(np.asarray(columns["rank"]), kind="stable")
+        table = {name: _column(name, columns, rows, file)[order] for name in NODE_DTYPES}
+        rank = table["rank"]
+        if rows and not 0 <= int(rank[0]) <= int(rank[-1]) < num_ranks:
+            message = f"a node names a rank outside 0..{num_ranks - 1}"
+            raise InputError(message, location=Location(file), code="rank-range")
+        indptr = group_pointer(rank, num_ranks)
+        if "identity" not in columns:
+            table["identity"] = (np.arange(rows) - indptr[rank]).astype(np.uint64)
+        position = inverse(order)
+        edges = [_edges(given, position, rank, file) for given in (data, control)]
+        (data_indptr, data_indices), (control_indptr, control_indices) = edges
+        return cls(
+            **table,
+            rank_indptr=indptr,
+            data_indptr=data_indptr,
+            data_indices=data_indices,
+            control_indptr=control_indptr,
+            control_indices=control_indices,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workload:
+    """The nodes of a job, its process groups, and where it came from.
+
+    `algorithms`: those that COLLECTIVE nodes name. `extras`: what a format says of nodes beyond the
+    columns, kept verbatim by its reader for its writer. `extensions`: likewise of the whole, keyed
+    by format or plugin name. Raises `InputError` where columns or groups point nowhere.
+    """
+
+    nodes: NodeColumns
+    names: tuple[str, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
+    algorithms: tuple[Algorithm, ...] = ()
+    extras: tuple[str, ...] = ()
+    provenance: Provenance = field(default_factory=Provenance)
+    extensions: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for column, table in (
+            ("name", self.names), ("group", self.groups),
+            ("algorithm", self.algorithms), ("extra", self.extras),
+        ):  # fmt: skip
+            if getattr(self.nodes, column).max(initial=-1) >= len(table):
+                message = f"a node names {column} {len(table)} or above: there are {len(table)}"
+                raise InputError(message, code="dangling")
+        for group in self.groups:
+            if min(group.ranks, default=0) < 0 or max(group.ranks, default=-1) >= self.num_ranks:
+                message = f"process group {group.name!r} has a rank outside 0..{self.num_ranks - 1}"
+                raise InputError(message, code="group")
+
+    def __repr__(self) -> str:
+        sizes = f"{self.num_ranks} ranks, {len(self.nodes)} nodes, {len(self.groups)} groups"
+        return f"<Workload: {sizes}, by {self.provenance.producer}>"
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks of the job."""
+        return self.nodes.num_ranks
+
+    def members(self, group: int) -> tuple[int, ...]:
+        """The ranks of a group by its index, -1: all of the job."""
+        return self.groups[group].ranks if group >= 0 else tuple(range(self.num_ranks))
+
+    def differences(self, other: Workload) -> list[str]:
+        """Names of the parts that differ, provenance included; empty for equal workloads."""
+        found = self.nodes.differences(other.nodes)
+        names = ("names", "groups", "extras", "provenance", "extensions")
+        found += [name for name in names if getattr(self, name) != getattr(other, name)]
+        pairs = list(zip(self.algorithms, other.algorithms, strict=False))
+        is_longer = len(self.algorithms) != len(other.algorithms)
+        if is_longer or any(one.differences(two) for one, two in pairs):
+            found.append("algorithms")
+        return found
+
+
+def _column(name: str, columns: Mapping[str, npt.ArrayLike], rows: int, file: str | None) -> Array:
+    """One column in its dtype. Raises `InputError` for a wrong length and values out of range."""
+    dtype = NODE_DTYPES[name]
+    if name not in columns:
+        default = 0 if name == "identity" else NODE_DEFAULTS[name]
+        return np.full(rows, default, dtype)
+    values = np.asarray(columns[name])
+    if len(values) != rows:
+        message = f"column {name} has {len(values)} rows, rank has {rows}"
+        raise InputError(message, location=Location(file))
+    if rows and dtype is not np.bool_:
+        limits = np.iinfo(dtype)  # type: ignore[type-var]
+        low = 0 if name in _REQUIRED or name == "identity" else min(0, NODE_DEFAULTS[name])
+        high = _LAST_VALUES.get(name, int(limits.max))
+        if int(values.min()) < low or int(values.max()) > high:
+            message = f"column {name} holds a value outside {low}..{high}"
+            raise InputError(message, location=Location(file))
+    return values.astype(dtype)
+
+
+def _edges(
+    given: tuple[npt.ArrayLike, npt.ArrayLike], position: Int64Array, rank: Array, file: str | None
+) -> tuple[Int64Array, Int64Array]:
+    """The parents of every row as given, (indptr, indices)."""
+    ends = [np.asarray(side, np.int64) for side in given]
+    if any(bool(np.any((side < 0) | (side >= len(rank)))) for side in ends):
+        message = "a dependency names a node that does not exist"
+        raise InputError(message, location=Location(file), code="dangling")
+    parents, children = (position[side] for side in ends)
+    crossing = np.flatnonzero(rank[parents] != rank[children])
+    if len(crossing):
+        place = Location(file, rank=int(rank[children[crossing[0]]]))
+        message = "a dependency names a node of another rank"
+        raise InputError(message, location=place, code="crossing-dependency")
+    return csr(children, parents, len(rank))
