@@ -188,7 +188,7 @@ class Session:
     def output_target(self, out: str, request: OutputRequest) -> ChosenOutput:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
         from hub_core.pipeline.outputs import chosen_writer
-        from hub_core.plugin_api import check_stdout
+        from hub_core.plugin_api import FormatWriter, check_stdout
 
         check_stdout(out, request.as_json)
         # The null device in its place: see `main`. Words may be lost there, an output may not.
@@ -196,7 +196,9 @@ class Session:
             raise UsageError("standard output is closed", cure="give -o a path")
         # The name of a folder tells no format of what is written into it.
         told = "" if out.endswith("/") else out
-        return ChosenOutput(out, chosen_writer(self.registry(), told, request.target_format))
+        return ChosenOutput(
+            out, chosen_writer(self.registry(), told, request.target_format, FormatWriter)
+        )
 
     def write_output(
         self,

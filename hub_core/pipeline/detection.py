@@ -8,12 +8,21 @@ from typing import TypeVar
 
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.sources import Input, has_signature, may_read
-from hub_core.plugin_api import Format, FormatReader, FormatWriter, Layout, TopologyReader
+from hub_core.plugin_api import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    TopologyReader,
+    WorkloadWriter,
+)
 from hub_core.plugin_api.offers import Offer, noun_of
 from hub_core.registry.plugins import Provided, Registry
 
 CANONICAL_FORMAT = "chakra"
+CANONICAL_WORKLOADS = "chakra-workload"
 R = TypeVar("R", FormatReader, TopologyReader)
+W = TypeVar("W", FormatWriter, WorkloadWriter)
 
 
 def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
@@ -34,14 +43,15 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     raise _undecided(opened, fitting or named, noun_of(kind), registry)
 
 
-def writer_for(out: str, registry: Registry) -> Provided[FormatWriter]:
+def writer_for(out: str, kind: type[W], registry: Registry) -> Provided[W]:
     """The writer that the suffix of a path names; without suffix, of the canonical traces."""
-    writers = registry.all(FormatWriter)
+    writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]
     if len(named) == 1:
         return named[0]
     if not named and not PurePath(out).suffix and out != "-":
-        return registry.find(FormatWriter, CANONICAL_FORMAT)
+        is_algorithm = kind is FormatWriter
+        return registry.find(kind, CANONICAL_FORMAT if is_algorithm else CANONICAL_WORKLOADS)
     known = sorted({suffix for provided in writers for suffix in provided.offer.format.suffixes})
     message = f"the name {out!r} does not tell the format"
     if named:

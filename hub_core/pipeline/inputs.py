@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from hub_core.model import Algorithm, Diagnostic
+from hub_core.model import Algorithm, Diagnostic, InputError, Location, Workload
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import reader_for
 from hub_core.pipeline.sources import open_input
-from hub_core.plugin_api import FormatReader, Option, Source, TopologyReader, log_diagnostic
+from hub_core.plugin_api import (
+    FormatReader,
+    Option,
+    Source,
+    TopologyReader,
+    WorkloadReader,
+    log_diagnostic,
+)
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.discovery import discover
@@ -44,9 +51,21 @@ class OpenedAlgorithm:
         """The options of its reader."""
         return options_of(self.reader.offer)
 
-    def read(self, options: OptionText | None = None) -> Algorithm:
+    def read_any(self, options: OptionText | None = None) -> Algorithm | Workload:
         """Read it, with options of the reader. Raises `HubError`."""
-        return call(self.reader, Algorithm, self.source, bound_options(self.reader, options))
+        given = bound_options(self.reader, options)
+        is_open = isinstance(self.reader.offer, WorkloadReader)
+        kinds: tuple[type, ...] = (Algorithm, Workload) if is_open else (Algorithm,)
+        return cast(Algorithm | Workload, call(self.reader, kinds, self.source, given))
+
+    def read(self, options: OptionText | None = None) -> Algorithm:
+        """As `read_any`, for those who take no workload."""
+        model = self.read_any(options)
+        if isinstance(model, Workload):
+            cure = "inspect, verify, simulate and convert take workloads"
+            message, place = "is a workload, not an algorithm", Location(self.name)
+            raise InputError(message, location=place, code="workload", cure=cure)
+        return model
 
 
 def open_algorithm(

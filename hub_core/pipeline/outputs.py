@@ -6,23 +6,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub_core.model import Algorithm, Loss, LossPolicy, PluginError, UsageError, apply_policy
+from hub_core.model import (
+    Algorithm,
+    Loss,
+    LossPolicy,
+    PluginError,
+    UsageError,
+    Workload,
+    apply_policy,
+)
 from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import Content, Destination, destination, name_defect
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
-from hub_core.pipeline.detection import writer_for
+from hub_core.pipeline.detection import W, writer_for
 from hub_core.pipeline.inputs import PathText
 from hub_core.plugin_api.artifacts import WriteResult
 from hub_core.plugin_api.formats import Layout
 from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
 from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Provided, Registry
 
 CANONICAL_TOPOLOGY = "topology-json"
-AnyWriter = Provided[FormatWriter] | Provided[ReportWriter] | Provided[TopologyWriter]
+ModelWriter = Provided[FormatWriter] | Provided[WorkloadWriter]
+AnyWriter = ModelWriter | Provided[ReportWriter] | Provided[TopologyWriter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,7 @@ class Written:
 
 
 def write(
-    algorithm: Algorithm,
+    model: Algorithm | Workload,
     out: PathText,
     *,
     format: str | None = None,
@@ -44,17 +54,21 @@ def write(
     force: bool = False,
     registry: Registry | None = None,
 ) -> Written:
-    """Write an algorithm to a file, a prefix, a folder or standard output (`-`).
+    """Write an algorithm or a workload to a file, a prefix, a folder or standard output (`-`).
 
     The format is told by the suffix of `out` unless named; without suffix it is the canonical trace
     set. Losses are returned; under `LossPolicy.REFUSE` they raise `LossyError` before anything is
     written. Output appears complete or not at all; `force` is needed to replace what would be mixed
-    otherwise. The algorithm is not verified. Raises `HubError`.
+    otherwise. The model is not verified. Raises `HubError`.
     """
     registry = registry or discover()
-    writer = chosen_writer(registry, str(out), format)
+    writer: ModelWriter = (
+        chosen_writer(registry, str(out), format, WorkloadWriter)
+        if isinstance(model, Workload)
+        else chosen_writer(registry, str(out), format, FormatWriter)
+    )
     place = destination(str(out), writer.offer.format, force=force)
-    return _written(writer, algorithm, options, place, policy)
+    return _written(writer, model, options, place, policy)
 
 
 def write_topology(
@@ -114,12 +128,12 @@ def write_report(
 
 
 def chosen_writer(
-    registry: Registry, out: str, target_format: str | None
-) -> Provided[FormatWriter]:
-    """The writer that is named, else the one that the output's suffix tells."""
+    registry: Registry, out: str, target_format: str | None, kind: type[W]
+) -> Provided[W]:
+    """The writer of a kind that is named, else the one that the output's suffix tells."""
     if target_format is not None:
-        return registry.find(FormatWriter, target_format)
-    return writer_for(out, registry)
+        return registry.find(kind, target_format)
+    return writer_for(out, kind, registry)
 
 
 def _report_writer(

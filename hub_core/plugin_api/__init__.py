@@ -77,6 +77,13 @@ from hub_core.plugin_api.synthesizer import SynthesisRequest, SynthesisResult, S
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_reader import WorkloadReader
+from hub_core.plugin_api.workload_simulator import (
+    WorkloadRequest,
+    WorkloadSimulator,
+    WorkloadTimes,
+)
+from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
@@ -90,7 +97,8 @@ __all__ = [
     "SelectedWindow", "Selection", "SelectionWriter", "ServedCalls", "Shown",
     "SimulationRequest", "SimulationResult", "Simulator", "Source", "SourcePart", "Subject",
     "SynthesisRequest", "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader",
-    "TopologyWriter", "WarmOptions", "WriteResult", "WrittenFiles", "assign", "check_stdout",
+    "TopologyWriter", "WarmOptions", "WorkloadReader", "WorkloadRequest", "WorkloadSimulator",
+    "WorkloadTimes", "WorkloadWriter", "WriteResult", "WrittenFiles", "assign", "check_stdout",
     "complete_offers", "declared_options", "force_flag", "from_option", "hookimpl",
     "input_options", "json_flag", "log_diagnostic", "number_option", "offer_option", "option",
     "option_pairs", "output_option", "output_options", "resolve", "source_argument",

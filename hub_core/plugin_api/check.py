@@ -14,6 +14,7 @@ from hub_core.plugin_api.sources import Source
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
+    from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
 
 
@@ -22,7 +23,8 @@ class Subject(StrEnum):
 
     ALGORITHM: `algorithm`, by `verify --check NAME`. CERTIFICATE: `algorithm` that carries one, and
     `topology` where the user names one, by `verify --certificate`. RUNTIME: `source`, a file as it
-    stands, by `verify --runtime NAME`, which is the name of the check. TOPOLOGY: `topology`, by
+    stands, by `verify --runtime NAME`, which is the name of the check. WORKLOAD: `workload`, every
+    such check by `verify` of one. TOPOLOGY: `topology`, by
     `topology check`. INSTALLATION: `environment`, by `doctor`; a check that declares the BOOL
     option `warm` does with it, for `doctor --warm`, what the first use would wait for.
     """
@@ -30,6 +32,7 @@ class Subject(StrEnum):
     ALGORITHM = "algorithm"
     CERTIFICATE = "certificate"
     RUNTIME = "runtime"
+    WORKLOAD = "workload"
     TOPOLOGY = "topology"
     INSTALLATION = "installation"
 
@@ -42,6 +45,7 @@ class CheckRequest:
     algorithm: Algorithm | None = None
     topology: Topology | None = None
     source: Source | None = None
+    workload: Workload | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -22,6 +22,9 @@ from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_reader import WorkloadReader
+from hub_core.plugin_api.workload_simulator import WorkloadSimulator
+from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 API_VERSION = (1, 0)
@@ -34,16 +37,22 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec
-def collhub_producers() -> Sequence[FormatReader | Synthesizer]:
-    """Offer what makes algorithms: readers of formats, and synthesizers."""
+def collhub_producers() -> Sequence[FormatReader | WorkloadReader | Synthesizer]:
+    """Offer what makes algorithms and workloads: readers of formats, and synthesizers."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def collhub_consumers() -> Sequence[
-    FormatWriter | Simulator | Executor | ReportWriter | SelectionWriter
+    FormatWriter
+    | WorkloadWriter
+    | Simulator
+    | WorkloadSimulator
+    | Executor
+    | ReportWriter
+    | SelectionWriter
 ]:
-    """Offer what takes algorithms: writers, simulators, executors, writers of reports."""
+    """Offer what takes algorithms and workloads: writers, simulators, executors, reports."""
     raise AssertionError("a specification is not called")
 
 

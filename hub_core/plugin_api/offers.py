@@ -21,6 +21,9 @@ from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_reader import WorkloadReader
+from hub_core.plugin_api.workload_simulator import WorkloadSimulator
+from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 Offer = (
@@ -38,6 +41,9 @@ Offer = (
     | Check
     | Command
     | Engine
+    | WorkloadReader
+    | WorkloadWriter
+    | WorkloadSimulator
 )
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 
@@ -54,9 +60,12 @@ class OfferKind:
 
 OFFER_KINDS = (
     OfferKind(FormatReader, "reader", "collhub_producers", "read"),
+    OfferKind(WorkloadReader, "workload reader", "collhub_producers", "read"),
     OfferKind(Synthesizer, "synthesizer", "collhub_producers", "synthesize"),
     OfferKind(FormatWriter, "writer", "collhub_consumers", "write"),
+    OfferKind(WorkloadWriter, "workload writer", "collhub_consumers", "write"),
     OfferKind(Simulator, "simulator", "collhub_consumers", "simulate"),
+    OfferKind(WorkloadSimulator, "workload simulator", "collhub_consumers", "simulate"),
     OfferKind(Executor, "executor", "collhub_consumers", "execute"),
     OfferKind(ReportWriter, "report writer", "collhub_consumers", "write"),
     OfferKind(SelectionWriter, "selection writer", "collhub_consumers", "write"),

@@ -111,7 +111,8 @@ class Registry:
             counts = Counter(provided.name for provided in offers)
             for name in sorted(name for name, count in counts.items() if count > 1):
                 lines.append(_clash_text([p for p in offers if p.name == name]))
-        return lines
+        # A kind may be a special case of another one.
+        return list(dict.fromkeys(lines))
 
     def unavailable(self) -> tuple[Plugin, ...]:
         """Plugins that are installed but not loaded."""
