@@ -16,6 +16,34 @@ if TYPE_CHECKING:
         chakra_nodes,
         chakra_traces,
     )
+    from hub_core.cli.arguments import (
+        COLLECTIVE,
+        FILE,
+        Assignments,
+        OutputRequest,
+        assign,
+        check_stdout,
+        complete_offers,
+        force_flag,
+        from_option,
+        input_options,
+        json_flag,
+        number_option,
+        offer_option,
+        option_pairs,
+        output_option,
+        output_options,
+        source_argument,
+        strict_flag,
+        verify_option,
+    )
+    from hub_core.cli.command_context import (
+        CommandContext,
+        OpenedInput,
+        OutputTarget,
+        WrittenFiles,
+    )
+    from hub_core.cli.command_group import CommandGroup
     from hub_core.documents.schema_check import first_violation
     from hub_core.documents.topologies import topology_to_json
     from hub_core.installed import installed_version
@@ -51,20 +79,32 @@ if TYPE_CHECKING:
     from hub_core.version import __version__
 
 __all__ = [
-    "Algorithm", "Buffer", "ChakraReadOptions", "Collective", "CollectiveKind", "Contributions",
+    "COLLECTIVE", "FILE", "Algorithm", "Assignments", "Buffer", "ChakraReadOptions",
+    "Collective", "CollectiveKind", "CommandContext", "CommandGroup", "Contributions",
     "CustomContract", "Diagnostic", "HubError", "InputError", "Location", "Loss", "LossPolicy",
-    "LossyError", "NodeTable", "NodeType", "PluginError", "Provenance", "ReduceOp", "Registry",
-    "Severity", "SimulationResult", "StepKind", "StepTable", "StepTableBuilder", "Topology",
-    "TraceOptions", "UsageError", "VerifyReport", "Written", "__version__", "chakra_algorithm",
-    "chakra_bytes", "chakra_nodes", "chakra_traces", "discover", "execute", "first_violation",
-    "installed_version", "names_from", "parse_topology", "read", "read_topology", "simulate",
-    "start_engine", "synthesize", "topology_to_json", "transform", "verify", "write",
+    "LossyError", "NodeTable", "NodeType", "OpenedInput", "OutputRequest", "OutputTarget",
+    "PluginError", "Provenance", "ReduceOp", "Registry", "Severity", "SimulationResult",
+    "StepKind", "StepTable", "StepTableBuilder", "Topology", "TraceOptions", "UsageError",
+    "VerifyReport", "Written", "WrittenFiles", "__version__", "assign", "chakra_algorithm",
+    "chakra_bytes", "chakra_nodes", "chakra_traces", "check_stdout", "complete_offers",
+    "discover", "execute", "first_violation", "force_flag", "from_option", "input_options",
+    "installed_version", "json_flag", "names_from", "number_option", "offer_option",
+    "option_pairs", "output_option", "output_options", "parse_topology", "read",
+    "read_topology", "simulate", "source_argument", "start_engine", "strict_flag", "synthesize",
+    "topology_to_json", "transform", "verify", "verify_option", "write",
 ]  # fmt: skip
 
 _HOMES = {
     "collhub_chakra": "NodeTable NodeType",
     "hub_core.chakra.formats": "ChakraReadOptions TraceOptions",
     "hub_core.chakra.traces": ("chakra_algorithm chakra_bytes chakra_nodes chakra_traces"),
+    "hub_core.cli.arguments": (
+        "COLLECTIVE FILE Assignments OutputRequest assign check_stdout complete_offers force_flag "
+        "from_option input_options json_flag number_option offer_option option_pairs "
+        "output_option output_options source_argument strict_flag verify_option"
+    ),
+    "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
+    "hub_core.cli.command_group": "CommandGroup",
     "hub_core.documents.schema_check": "first_violation",
     "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_version",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hub_core.plugin_api import CommandContext
+from hub_core import CommandContext
 
 
 @click.command()

@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.placed_output import placed
-from hub_core.cli.session import Session, written_paths
-from hub_core.model import loss_object
-from hub_core.plugin_api import (
+from hub_core.cli.arguments import (
     OutputRequest,
     assign,
     from_option,
@@ -17,6 +14,9 @@ from hub_core.plugin_api import (
     output_options,
     source_argument,
 )
+from hub_core.cli.placed_output import placed
+from hub_core.cli.session import Session, written_paths
+from hub_core.model import loss_object
 
 if TYPE_CHECKING:
     from hub_core.model import JsonValue

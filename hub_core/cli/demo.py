@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.simulate import TIMING_COLUMNS, timing_cells
 from hub_core.model import InputError, PluginError
-from hub_core.plugin_api import json_flag
 
 if TYPE_CHECKING:
     from hub_core.cli.timing import Timing

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.arguments import (
+    FILE,
+    Assignments,
+    assign,
+    json_flag,
+    option_pairs,
+)
 from hub_core.cli.output import print_json, print_line, print_table
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, UsageError
-from hub_core.plugin_api import FILE, Assignments, assign, json_flag, option_pairs
 
 if TYPE_CHECKING:
     from hub_core.cli.comparison import Comparison, PairDifference, PairTraffic

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import print_json, print_line
 from hub_core.cli.session import Session
 from hub_core.installed import find_distribution, installed_version
 from hub_core.model import ExitCode
-from hub_core.plugin_api import CheckLine, json_flag
+from hub_core.plugin_api import CheckLine
 from hub_core.registry.compatibility import CORE_DISTRIBUTION
 from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, Registry
 from hub_core.testing.requirements import active_requirements, unmet_requirements

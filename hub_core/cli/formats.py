@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.arguments import complete_offers, json_flag
 from hub_core.cli.output import (
     print_fields,
     print_json,
@@ -19,7 +20,6 @@ from hub_core.cli.plugin_report import default_text, description_of, option_obje
 from hub_core.cli.session import Session
 from hub_core.plugin_api.algorithm_pass import AlgorithmPass
 from hub_core.plugin_api.check import Check, Subject
-from hub_core.plugin_api.command_line import complete_offers, json_flag
 from hub_core.plugin_api.engine import Engine
 from hub_core.plugin_api.executor import Executor
 from hub_core.plugin_api.formats import Format, Layout

@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
+from hub_core.cli.arguments import (
+    Assignments,
+    assign,
+    from_option,
+    json_flag,
+    option_pairs,
+    source_argument,
+)
 from hub_core.cli.inspect_workload import print_survey
 from hub_core.cli.output import (
     print_fields,
@@ -33,14 +41,6 @@ from hub_core.model.placement import placement_of
 from hub_core.model.quantities import format_bytes, parse_size
 from hub_core.model.rank_lists import format_ranks
 from hub_core.pipeline.detection import CANONICAL_FORMAT
-from hub_core.plugin_api.command_line import (
-    Assignments,
-    assign,
-    from_option,
-    json_flag,
-    option_pairs,
-    source_argument,
-)
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.arguments import json_flag
+from hub_core.cli.command_group import CommandGroup
 from hub_core.cli.completion import plugin_names
 from hub_core.cli.output import (
     print_diagnostic,
@@ -20,7 +22,7 @@ from hub_core.cli.plugin_report import default_text, description_of, plugin_obje
 from hub_core.cli.session import Session
 from hub_core.installed import canonical_name
 from hub_core.model import ExitCode, PluginError
-from hub_core.plugin_api import CommandGroup, Option, json_flag
+from hub_core.plugin_api import Option
 from hub_core.plugin_api.offers import kind_of
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.plugins import Plugin, PluginState

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
+from hub_core.cli.arguments import Assignments
 from hub_core.cli.output import (
     print_diagnostic,
     print_line,
@@ -17,7 +18,6 @@ from hub_core.cli.output import (
 )
 from hub_core.cli.session import Session
 from hub_core.model.diagnostics import diagnostic_object
-from hub_core.plugin_api import Assignments
 
 if TYPE_CHECKING:
     from hub_core.model import JsonValue

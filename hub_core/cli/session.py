@@ -28,6 +28,8 @@ from hub_core.model import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hub_core.cli.arguments import OutputRequest
+    from hub_core.cli.command_context import OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.selections import SelectionFolders
     from hub_core.model import Algorithm
     from hub_core.network import Topology
@@ -37,15 +39,11 @@ if TYPE_CHECKING:
         CheckReport,
         CheckRequest,
         FormatWriter,
-        OpenedInput,
         Option,
-        OutputRequest,
-        OutputTarget,
         ReportRequest,
         Shown,
         Subject,
         WriteResult,
-        WrittenFiles,
     )
     from hub_core.registry.plugins import Plugin, Provided, Registry
     from hub_core.verification import VerifyReport
@@ -187,8 +185,9 @@ class Session:
 
     def output_target(self, out: str, request: OutputRequest) -> ChosenOutput:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
+        from hub_core.cli.arguments import check_stdout
         from hub_core.pipeline.outputs import chosen_writer
-        from hub_core.plugin_api import FormatWriter, check_stdout
+        from hub_core.plugin_api import FormatWriter
 
         check_stdout(out, request.as_json)
         # The null device in its place: see `main`. Words may be lost there, an output may not.

@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.arguments import (
+    FILE,
+    Assignments,
+    assign,
+    input_options,
+    offer_option,
+    source_argument,
+)
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.step_times import write_step_times
@@ -22,15 +30,7 @@ from hub_core.model import (
     parse_sizes,
 )
 from hub_core.model.diagnostics import diagnostic_object
-from hub_core.plugin_api import (
-    FILE,
-    Assignments,
-    Simulator,
-    assign,
-    input_options,
-    offer_option,
-    source_argument,
-)
+from hub_core.plugin_api import Simulator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.arguments import (
+    COLLECTIVE,
+    Assignments,
+    OutputRequest,
+    assign,
+    complete_offers,
+    number_option,
+    offer_option,
+    output_options,
+)
 from hub_core.cli.output import progress_bar
 from hub_core.cli.session import ChosenOutput, Session
 from hub_core.cli.synthesis_report import SynthesisWish, SynthesizedAlgorithm, print_synthesis
@@ -22,18 +32,7 @@ from hub_core.model import (
     parse_ranks,
     parse_size,
 )
-from hub_core.plugin_api import (
-    COLLECTIVE,
-    Assignments,
-    OutputRequest,
-    Simulator,
-    Synthesizer,
-    assign,
-    complete_offers,
-    number_option,
-    offer_option,
-    output_options,
-)
+from hub_core.plugin_api import Simulator, Synthesizer
 
 if TYPE_CHECKING:
     from hub_core.model import Collective

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.placed_output import placed
-from hub_core.cli.session import Session, written_paths
-from hub_core.model import loss_object
-from hub_core.plugin_api import (
-    AlgorithmPass,
+from hub_core.cli.arguments import (
     Assignments,
     OutputRequest,
     assign,
@@ -21,6 +17,10 @@ from hub_core.plugin_api import (
     output_options,
     source_argument,
 )
+from hub_core.cli.placed_output import placed
+from hub_core.cli.session import Session, written_paths
+from hub_core.model import loss_object
+from hub_core.plugin_api import AlgorithmPass
 
 if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue

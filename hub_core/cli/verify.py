@@ -11,6 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core.cli.arguments import (
+    FILE,
+    Assignments,
+    assign,
+    from_option,
+    json_flag,
+    number_option,
+    option_pairs,
+)
 from hub_core.cli.check_report import check_object, print_check
 from hub_core.cli.judgements import judge
 from hub_core.cli.output import print_diagnostic, print_line, print_table, progress
@@ -18,16 +27,7 @@ from hub_core.cli.runtime_check import LOAD_SCHEMA, RuntimeVerdict, runtime_verd
 from hub_core.cli.session import Session, with_path
 from hub_core.model import InputError, PluginError, UsageError
 from hub_core.model.diagnostics import diagnostic_object
-from hub_core.plugin_api import (
-    FILE,
-    Assignments,
-    Subject,
-    assign,
-    from_option,
-    json_flag,
-    number_option,
-    option_pairs,
-)
+from hub_core.plugin_api import Subject
 
 if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue

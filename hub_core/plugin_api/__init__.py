@@ -13,35 +13,7 @@ from hub_core.plugin_api.check import (
     Subject,
     WarmOptions,
 )
-from hub_core.plugin_api.command import (
-    Command,
-    CommandContext,
-    OpenedInput,
-    OutputTarget,
-    WrittenFiles,
-)
-from hub_core.plugin_api.command_group import CommandGroup
-from hub_core.plugin_api.command_line import (
-    COLLECTIVE,
-    FILE,
-    Assignments,
-    OutputRequest,
-    assign,
-    check_stdout,
-    complete_offers,
-    force_flag,
-    from_option,
-    input_options,
-    json_flag,
-    number_option,
-    offer_option,
-    option_pairs,
-    output_option,
-    output_options,
-    source_argument,
-    strict_flag,
-    verify_option,
-)
+from hub_core.plugin_api.command import Command
 from hub_core.plugin_api.engine import Engine, EngineRequest
 from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
 from hub_core.plugin_api.formats import Format, Layout
@@ -87,20 +59,15 @@ from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
-    "API_VERSION", "COLLECTIVE", "FILE", "OFFER_KINDS", "AlgorithmPass", "Artifact",
-    "Assignments", "BandwidthSeries", "Check", "CheckLine", "CheckReport", "CheckRequest",
-    "Command", "CommandContext", "CommandGroup", "Engine", "EngineRequest", "ExecutionRequest",
-    "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter", "Layout",
-    "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
-    "OpenedInput", "Option", "OptionType", "OptionValue", "OutputRequest", "OutputTarget",
-    "PassReport", "Reference", "ReportRequest", "ReportWriter", "SelectedCollective",
-    "SelectedWindow", "Selection", "SelectionWriter", "ServedCalls", "Shown",
-    "SimulationRequest", "SimulationResult", "Simulator", "Source", "SourcePart", "Subject",
-    "SynthesisRequest", "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader",
-    "TopologyWriter", "WarmOptions", "WorkloadReader", "WorkloadRequest", "WorkloadSimulator",
-    "WorkloadTimes", "WorkloadWriter", "WriteResult", "WrittenFiles", "assign", "check_stdout",
-    "complete_offers", "declared_options", "force_flag", "from_option", "hookimpl",
-    "input_options", "json_flag", "log_diagnostic", "number_option", "offer_option", "option",
-    "option_pairs", "output_option", "output_options", "resolve", "source_argument",
-    "strict_flag", "verify_option",
+    "API_VERSION", "OFFER_KINDS", "AlgorithmPass", "Artifact", "BandwidthSeries", "Check",
+    "CheckLine", "CheckReport", "CheckRequest", "Command", "Engine", "EngineRequest",
+    "ExecutionRequest", "ExecutionResult", "Executor", "Format", "FormatReader", "FormatWriter",
+    "Layout", "LinkLoad", "LoadableCall", "LocalWorkOptions", "NoOptions", "Offer", "OfferKind",
+    "Option", "OptionType", "OptionValue", "PassReport", "Reference", "ReportRequest",
+    "ReportWriter", "SelectedCollective", "SelectedWindow", "Selection", "SelectionWriter",
+    "ServedCalls", "Shown", "SimulationRequest", "SimulationResult", "Simulator", "Source",
+    "SourcePart", "Subject", "SynthesisRequest", "SynthesisResult", "Synthesizer",
+    "TopologyBuilder", "TopologyReader", "TopologyWriter", "WarmOptions", "WorkloadReader",
+    "WorkloadRequest", "WorkloadSimulator", "WorkloadTimes", "WorkloadWriter", "WriteResult",
+    "declared_options", "hookimpl", "log_diagnostic", "option", "resolve",
 ]  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hub_core.cli.arguments import assign
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import Option, OptionType
-from hub_core.plugin_api.command_line import assign
 
 
 def options(*names: str) -> tuple[Option, ...]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from hub_core.model import Loss, UsageError, loss_object
-from hub_core.plugin_api import (
+from hub_core import (
     FILE,
     Assignments,
     CommandContext,
@@ -23,6 +22,7 @@ from hub_core.plugin_api import (
     output_option,
     output_options,
 )
+from hub_core.model import Loss, UsageError, loss_object
 
 if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue

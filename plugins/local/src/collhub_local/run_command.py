@@ -9,17 +9,17 @@ from collhub_execution import run_options, run_options_of
 
 from collhub_local.local_run import REFERENCE, LocalRun
 from collhub_local.run_report import run_document, run_fields
-from hub_core.model import ExitCode, format_bytes
-from hub_core.plugin_api import (
+from hub_core import (
     FILE,
     Assignments,
     CommandContext,
-    Executor,
     assign,
     input_options,
     offer_option,
     source_argument,
 )
+from hub_core.model import ExitCode, format_bytes
+from hub_core.plugin_api import Executor
 
 # What needs numpy is imported where it is used: the help of a command comes at once.
 if TYPE_CHECKING:

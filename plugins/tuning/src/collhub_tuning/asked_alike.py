@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hub_core import complete_offers
 from hub_core.model import CollectiveKind, UsageError
-from hub_core.plugin_api import Synthesizer, complete_offers
+from hub_core.plugin_api import Synthesizer
 
 if TYPE_CHECKING:
     from collhub_tuning.questions import ComparedAlgorithm

@@ -15,21 +15,18 @@ from collhub_tuning.asked_alike import (
     plugin_versions,
     roots_of,
 )
-from hub_core.model import ExitCode, UsageError, parse_sizes, parse_time
-from hub_core.plugin_api import (
+from hub_core import (
     COLLECTIVE,
     FILE,
     CommandContext,
-    Engine,
-    EngineRequest,
-    Shown,
-    Simulator,
     assign,
     json_flag,
     number_option,
     offer_option,
     option_pairs,
 )
+from hub_core.model import ExitCode, UsageError, parse_sizes, parse_time
+from hub_core.plugin_api import Engine, EngineRequest, Shown, Simulator
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome

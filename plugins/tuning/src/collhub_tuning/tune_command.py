@@ -15,12 +15,9 @@ from collhub_tuning.asked_alike import (
     plugin_versions,
     roots_of,
 )
-from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, parse_sizes
-from hub_core.plugin_api import (
+from hub_core import (
     FILE,
     CommandContext,
-    SelectionWriter,
-    Simulator,
     assign,
     complete_offers,
     force_flag,
@@ -29,6 +26,8 @@ from hub_core.plugin_api import (
     offer_option,
     option_pairs,
 )
+from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, parse_sizes
+from hub_core.plugin_api import SelectionWriter, Simulator
 
 if TYPE_CHECKING:
     from collhub_tuning.tuning_question import TunedCollective

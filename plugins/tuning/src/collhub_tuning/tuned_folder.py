@@ -18,6 +18,7 @@ from collhub_tuning.tuning_report import (
     tuning_document,
     tuning_page,
 )
+from hub_core import CommandContext
 from hub_core.model import (
     Diagnostic,
     HubError,
@@ -29,7 +30,6 @@ from hub_core.model import (
 )
 from hub_core.plugin_api import (
     Artifact,
-    CommandContext,
     Selection,
     ServedCalls,
     Source,

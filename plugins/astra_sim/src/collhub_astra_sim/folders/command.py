@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from collhub_astra_sim.options import CONGESTION_AWARE, NETWORKS, AstraFolderOptions
-from hub_core.model import UsageError, parse_size
-from hub_core.plugin_api import (
+from hub_core import (
     CommandContext,
     OutputRequest,
-    WriteResult,
     force_flag,
     output_option,
     strict_flag,
     verify_option,
 )
+from hub_core.model import UsageError, parse_size
+from hub_core.plugin_api import WriteResult
 
 if TYPE_CHECKING:
     from collhub_astra_sim.folders.write import NamedAlgorithm

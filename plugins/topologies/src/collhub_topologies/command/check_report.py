@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hub_core import CommandContext
 from hub_core.model import (
     ROOTED,
     Collective,
@@ -15,7 +16,7 @@ from hub_core.model import (
     format_time,
 )
 from hub_core.network import Topology, lower_bound_ns
-from hub_core.plugin_api import CheckRequest, CommandContext, Subject
+from hub_core.plugin_api import CheckRequest, Subject
 
 _NUMBERS = ("takes at least", "exactly")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from collhub_topologies.facts.summary import Facts, HalfCut, LinkClass, Span
+from hub_core import CommandContext
 from hub_core.model import format_bandwidth, format_ranks, format_time
 from hub_core.network import Dimension, Link, Topology
-from hub_core.plugin_api import CommandContext
 
 # Classes of links, and groups, that are listed before the others are only counted.
 _LISTED = 10

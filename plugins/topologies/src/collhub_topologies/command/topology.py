@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.model import ExitCode, parse_size
-from hub_core.plugin_api import (
+from hub_core import (
     FILE,
     Assignments,
     CommandContext,
     CommandGroup,
-    ReportRequest,
-    ReportWriter,
-    Shown,
     check_stdout,
     complete_offers,
     from_option,
@@ -23,11 +19,13 @@ from hub_core.plugin_api import (
     output_option,
     strict_flag,
 )
+from hub_core.model import ExitCode, parse_size
+from hub_core.plugin_api import ReportRequest, ReportWriter, Shown
 
 if TYPE_CHECKING:
+    from hub_core import WrittenFiles
     from hub_core.model import JsonValue
     from hub_core.network import Topology
-    from hub_core.plugin_api import WrittenFiles
 
 # Modules that compute are imported inside the functions: the help of a command needs no numpy.
 
