@@ -32,6 +32,9 @@ from hub_core.plugin_api.simulator import Simulator
 from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_reader import WorkloadReader
+from hub_core.plugin_api.workload_simulator import WorkloadSimulator
+from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.plugins import Provided, Registry
@@ -43,7 +46,9 @@ if TYPE_CHECKING:
 # What each kind of offer does, in the order of the list behind the formats.
 _DOES: dict[type[Offer], str] = {
     FormatReader: "read",
+    WorkloadReader: "read workload",
     FormatWriter: "write",
+    WorkloadWriter: "write workload",
     TopologyReader: "read topology",
     TopologyWriter: "write topology",
     ReportWriter: "draw",
@@ -51,6 +56,7 @@ _DOES: dict[type[Offer], str] = {
     Synthesizer: "synthesize",
     AlgorithmPass: "transform",
     Simulator: "simulate",
+    WorkloadSimulator: "simulate workload",
     Executor: "run",
     Engine: "sweep",
     Check: "check",

@@ -15,6 +15,7 @@ _LONGEST_LINE = 100
 _FORMAT = 'FORMAT = Format("example", "one line of text a step", (".example",), rb"^example 1\\n")'
 _LINKS = 'LINKS = Format("example-links", "one link a line", (".example-links",))'
 _RULES = 'RULES = Format("example-rules", "a line a window of sizes", ())'
+_JOB = 'JOB = Format("example-job", "a line a node", (".example-job",), rb"^example-job 1\\n")'
 _PAGE = 'PAGE = Format("example-report", "a network, a line a link", (".example-report",))'
 
 
@@ -52,6 +53,18 @@ SCAFFOLDS = {
         ("Format",),
         _FORMAT,
     ),
+    "workload-reader": Scaffold(
+        "example-job",
+        ("read_workload.py",),
+        (
+            "JOB",
+            _reference("read_workload:read"),
+            f"samples={_reference('read_workload:samples')}",
+        ),
+        "reads jobs from `.example-job`, a line a node",
+        ("Format",),
+        _JOB,
+    ),
     "synthesizer": Scaffold(
         "example",
         ("synthesize.py",),
@@ -66,11 +79,25 @@ SCAFFOLDS = {
         ("Format",),
         _FORMAT,
     ),
+    "workload-writer": Scaffold(
+        "example-job",
+        ("write_workload.py",),
+        ("JOB", _reference("write_workload:write")),
+        "writes jobs as `.example-job`, a line a node",
+        ("Format",),
+        _JOB,
+    ),
     "simulator": Scaffold(
         "example",
         ("simulate.py",),
         ('"example"', '"one message at a time"', _reference("simulate:simulate")),
         "times algorithms as if the network carried one message at a time",
+    ),
+    "workload-simulator": Scaffold(
+        "example",
+        ("simulate_workload.py",),
+        ('"example"', '"messages take no time"', _reference("simulate_workload:simulate")),
+        "times jobs as if messages took no time",
     ),
     "executor": Scaffold(
         "example",
@@ -209,9 +236,13 @@ def _hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
     offered = ", ".join(f"the {kind.noun}" for kind in kinds)
     signature = f"def {name}() -> Sequence[{types}]:"
     if len(signature) > _LONGEST_LINE:
-        signature = f"def {name}() -> Sequence[\n    {types}\n]:"
+        fits = len(types) + 4 <= _LONGEST_LINE
+        listed = types if fits else types.replace(" | ", "\n    | ")
+        signature = f"def {name}() -> Sequence[\n    {listed}\n]:"
     yield from ("", "", "@hookimpl", signature)
-    yield f'    """Offer {offered}."""'
+    summary = f'    """Offer {offered}."""'
+    is_long = len(summary) > _LONGEST_LINE
+    yield f'    """Offer {len(kinds)} kinds of work."""' if is_long else summary
     yield "    return ["
     for kind in kinds:
         yield f"        {kind.type.__name__}("

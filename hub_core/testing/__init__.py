@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         some_npus,
         step_tables,
     )
+    from hub_core.testing.workload_samples import pipeline, sample_workloads, training_step
 
 __all__ = [
     "RULES", "CustomSteps", "Rule", "RuleResult", "Verdict", "algorithms",
@@ -51,9 +52,9 @@ __all__ = [
     "check_cabling", "check_examples", "check_plugin", "check_routes", "check_rule",
     "check_subset", "collectives", "custom_collective", "direct_all_to_all", "direct_gather",
     "direct_scatter", "flooding_exchange", "halving_doubling_all_reduce", "json_values",
-    "promise_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter",
-    "sample_selection", "selected", "shift_to_next", "some_npus", "staged_all_to_all",
-    "step_tables", "weighted_broadcast",
+    "pipeline", "promise_of", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter",
+    "sample_selection", "sample_workloads", "selected", "shift_to_next", "some_npus",
+    "staged_all_to_all", "step_tables", "training_step", "weighted_broadcast",
 ]  # fmt: skip
 
 _HOMES = {
@@ -70,6 +71,7 @@ _HOMES = {
         "weighted_broadcast"
     ),
     "hub_core.testing.selection_samples": "sample_selection selected",
+    "hub_core.testing.workload_samples": "pipeline sample_workloads training_step",
     "hub_core.testing.strategies": "algorithms collectives json_values some_npus step_tables",
 }
 

@@ -21,6 +21,8 @@ from hub_core.plugin_api.synthesizer import Synthesizer
 from hub_core.plugin_api.topology_builder import TopologyBuilder
 from hub_core.plugin_api.topology_reader import TopologyReader
 from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.workload_simulator import WorkloadSimulator
+from hub_core.plugin_api.workload_writer import WorkloadWriter
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.discovery import discover
@@ -31,6 +33,7 @@ from hub_core.testing import (
     selection_checks,
     synthesis_checks,
     work_checks,
+    workload_checks,
 )
 from hub_core.testing.checked_plugin import CheckedPlugin, Skip
 from hub_core.testing.probe import trial
@@ -103,6 +106,8 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (selection_checks.selections_come_back, (SelectionWriter,)),
     (work_checks.commands_are_click_commands, (Command,)),
     (work_checks.engines_run_tasks, (Engine,)),
+    (workload_checks.workloads_come_back, (WorkloadWriter,)),
+    (workload_checks.workload_simulators_simulate, (WorkloadSimulator,)),
     (work_checks.work_is_silent, _WORKERS),
 )
 

@@ -12,11 +12,14 @@ from functools import partial
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import HubError
 from hub_core.model.steps import StepTable
+from hub_core.model.workload import Workload
 from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import name_defect
 from hub_core.plugin_api.formats import Layout
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.sources import Source
+from hub_core.plugin_api.topology_reader import TopologyReader
+from hub_core.plugin_api.workload_reader import WorkloadReader
 from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.descriptions import reference_of
@@ -47,6 +50,12 @@ _FEATURE_WORDS = {
     "extensions": ("extension",),
 }
 _OF_STEPS = frozenset(field.name for field in fields(StepTable))
+# What readers of each kind return.
+_EXPECTED: dict[type, tuple[type, ...]] = {
+    FormatReader: (Algorithm,),
+    WorkloadReader: (Workload, Algorithm),
+    TopologyReader: (Topology,),
+}
 # Damage is random, and the same in every run: whoever fixes a reader wants to see it again.
 _SEED = 20240229
 _CUTS = 12
@@ -214,10 +223,10 @@ def _undeclared_differences(
     alike = replace(read_back, provenance=algorithm.provenance)
     features = [*(loss.feature for loss in written.losses), *written.restated]
     differences = algorithm.differences(alike)
-    return [name for name in differences if not _is_declared(name, features)]
+    return [name for name in differences if not is_declared(name, features)]
 
 
-def _is_declared(difference: str, features: Sequence[str]) -> bool:
+def is_declared(difference: str, features: Sequence[str]) -> bool:
     """Whether a loss or a restatement names what differs, or `steps` for the whole table."""
     words = _FEATURE_WORDS.get(difference, (difference.replace("_", " "),))
     if difference in _OF_STEPS:
@@ -235,9 +244,10 @@ def _is_declared(difference: str, features: Sequence[str]) -> bool:
 def _reading_problem(reader: Reader, source: Source) -> str | None:
     """What is wrong with what a reader makes of a valid input."""
     model = call(reader, source)
-    expected = Algorithm if isinstance(reader, FormatReader) else Topology
+    expected = _EXPECTED[type(reader)]
     if not isinstance(model, expected):
-        return f"returned {type(model).__name__}, expected {expected.__name__}"
+        names = " or ".join(kind.__name__ for kind in expected)
+        return f"returned {type(model).__name__}, expected {names}"
     # A topology is checked where it is built.
     if not isinstance(model, Algorithm):
         return None
