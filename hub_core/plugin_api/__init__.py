@@ -30,6 +30,7 @@ from hub_core.plugin_api.command_line import (
     check_stdout,
     complete_offers,
     force_flag,
+    format_option,
     from_option,
     input_options,
     json_flag,
@@ -52,8 +53,10 @@ from hub_core.plugin_api.options import (
     Option,
     OptionType,
     OptionValue,
+    choice,
     declared_options,
     option,
+    optional,
 )
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.references import Reference, resolve
@@ -91,8 +94,8 @@ __all__ = [
     "SimulationRequest", "SimulationResult", "Simulator", "Source", "SourcePart", "Subject",
     "SynthesisRequest", "SynthesisResult", "Synthesizer", "TopologyBuilder", "TopologyReader",
     "TopologyWriter", "WarmOptions", "WriteResult", "WrittenFiles", "assign", "check_stdout",
-    "complete_offers", "declared_options", "force_flag", "from_option", "hookimpl",
-    "input_options", "json_flag", "log_diagnostic", "number_option", "offer_option", "option",
-    "option_pairs", "output_option", "output_options", "resolve", "source_argument",
-    "strict_flag", "verify_option",
+    "choice", "complete_offers", "declared_options", "force_flag", "format_option",
+    "from_option", "hookimpl", "input_options", "json_flag", "log_diagnostic", "number_option",
+    "offer_option", "option", "option_pairs", "optional", "output_option",
+    "output_options", "resolve", "source_argument", "strict_flag", "verify_option",
 ]  # fmt: skip
