@@ -15,8 +15,9 @@ from hub_core.plugin_api import (
     ReportRequest,
     ReportWriter,
     Shown,
+    TopologyWriter,
     check_stdout,
-    complete_offers,
+    format_option,
     from_option,
     json_flag,
     option_pairs,
@@ -110,12 +111,11 @@ def check(
 @topology.command()
 @_ARGUMENT
 @output_option
-@click.option(
+@format_option(
     "--to",
     "target_format",
-    metavar="FORMAT",
-    shell_complete=complete_offers(ReportWriter),
-    help="Format of OUT (default: by suffix; `collhub formats` lists those that draw).",
+    ReportWriter,
+    "Format of OUT (default: by suffix; `collhub formats` lists those that draw).",
 )
 @click.option(
     "--loads",
@@ -160,11 +160,11 @@ def draw(
 @topology.command()
 @_ARGUMENT
 @output_option
-@click.option(
+@format_option(
     "--to",
     "target_format",
-    metavar="FORMAT",
-    help="Format of OUT (default: by suffix, else the hub's JSON document).",
+    TopologyWriter,
+    "Format of OUT (default: by suffix, else the hub's JSON document).",
 )
 @option_pairs
 @strict_flag
