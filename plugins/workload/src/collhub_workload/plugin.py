@@ -35,6 +35,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             "collhub_workload.reading.read:read",
             WorkloadReadOptions,
             samples="collhub_workload.reading.samples:samples",
+            claims="collhub_workload.reading.claims:claims",
         )
     ]
 
