@@ -102,6 +102,23 @@ def read(
     return open_algorithm(path, format=format, registry=registry, report=report).read(options)
 
 
+def read_workload(
+    path: PathText,
+    *,
+    format: str | None = None,
+    options: OptionText | None = None,
+    registry: Registry | None = None,
+    report: Report = log_diagnostic,
+) -> Workload:
+    """Read a workload, otherwise as `read`. Raises `HubError`, for algorithms too."""
+    opened = open_algorithm(path, format=format, registry=registry, report=report)
+    model = opened.read_any(options)
+    if isinstance(model, Algorithm):
+        message, place = "is an algorithm, not a workload", Location(opened.name)
+        raise InputError(message, location=place, code="algorithm", cure="read it as that")
+    return model
+
+
 def open_source(
     path: PathText, kind: type[R], format: str | None, registry: Registry, report: Report
 ) -> tuple[Source, Provided[R]]:
