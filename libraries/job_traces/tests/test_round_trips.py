@@ -8,9 +8,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from collhub_workload.options import WorkloadReadOptions
-from collhub_workload.reading.read import read
-from collhub_workload.writing.write import write
+from collhub_job_traces.options import JobReadOptions
+from collhub_job_traces.read import read
+from collhub_job_traces.write import write
 
 from hub_core import InputError
 from hub_core.model import JobCollective, NodeKind, Workload
@@ -50,7 +50,7 @@ def _sets(folder: Path) -> dict[str, dict[int, bytes]]:
 def test_every_chakra_set_of_the_corpus_is_byte_stable(corpus: Path) -> None:
     sets = _sets(corpus / "chakra")
     assert len(sets) > 20
-    options = WorkloadReadOptions(drop_dangling=True)
+    options = JobReadOptions(drop_dangling=True)
     for name, contents in sets.items():
         assert _written(read(_source(name, contents), options)) == contents, name
 
@@ -65,7 +65,7 @@ def test_llm_traces_are_byte_stable_and_have_the_counts_of_the_index(
         with tarfile.open(corpus / "workload" / f"{row['name']}.tar.gz") as archive:
             archive.extractall(tmp_path / row["name"], filter="data")
         ((name, contents),) = _sets(tmp_path / row["name"]).items()
-        workload = read(_source(name, contents), WorkloadReadOptions())
+        workload = read(_source(name, contents), JobReadOptions())
         assert _written(workload) == contents, row["name"]
         nodes = workload.nodes
         sends = nodes.is_kind(NodeKind.SEND)
@@ -90,7 +90,7 @@ def test_llm_traces_are_byte_stable_and_have_the_counts_of_the_index(
 @pytest.mark.parametrize("name", sample_workloads())
 def test_jobs_from_elsewhere_come_back(name: str) -> None:
     workload = sample_workloads()[name]
-    found = read(_source("job", _written(workload)), WorkloadReadOptions())
+    found = read(_source("job", _written(workload)), JobReadOptions())
     different = workload.differences(found)
     # How records are put together, and the files.
     assert set(different) <= {"extra", "extras", "provenance", "extensions"}
@@ -101,23 +101,23 @@ def test_a_missing_rank_is_named() -> None:
     contents = _written(sample_workloads()["pipeline"])
     del contents[2]
     with pytest.raises(InputError, match="the file of rank 3 is there, that of rank 2 not"):
-        read(_source("job", contents), WorkloadReadOptions())
+        read(_source("job", contents), JobReadOptions())
 
 
 def test_a_dangling_dependency_is_refused_with_its_place_or_dropped(corpus: Path) -> None:
     content = (corpus / "chakra" / "mlc-chakra-feeder-trace" / "chakra.0.et").read_bytes()
     source = _source("job", {0: content})
     with pytest.raises(InputError, match=r"waits for node 3, which is not there") as caught:
-        read(source, WorkloadReadOptions())
+        read(source, JobReadOptions())
     assert caught.value.diagnostics[0].location.byte == 97
-    found = read(source, WorkloadReadOptions(drop_dangling=True))
+    found = read(source, JobReadOptions(drop_dangling=True))
     # The count of workload.md, section 13.
     assert found.extensions["chakra-workload"]["dangling dependencies dropped"] == 1277  # type: ignore[call-overload, index]
 
 
 def test_groups_are_taken_from_the_option_in_their_order() -> None:
     contents = _written(sample_workloads()["pipeline"])
-    options = WorkloadReadOptions(groups='{"1": [1, 0], "2": [3, 2], "3": [0]}')
+    options = JobReadOptions(groups='{"1": [1, 0], "2": [3, 2], "3": [0]}')
     groups = read(_source("job", contents), options).groups
     assert [(group.name, group.ranks) for group in groups] == [
         ("1", (1, 0)),
@@ -139,4 +139,4 @@ def test_groups_are_taken_from_the_option_in_their_order() -> None:
 def test_wrong_groups_are_refused(text: str, message: str) -> None:
     contents = _written(sample_workloads()["pipeline"])
     with pytest.raises(InputError, match=message):
-        read(_source("job", contents), WorkloadReadOptions(groups=text))
+        read(_source("job", contents), JobReadOptions(groups=text))

@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 from collhub_chakra import Metadata, RankFile, TraceError, open_rank_file, varint
 
-from collhub_workload.options import WorkloadReadOptions
-from collhub_workload.reading.groups import ATTRIBUTE, job_groups
-from collhub_workload.reading.node import DecodedNode, NodeDecoder
+from collhub_job_traces.groups import ATTRIBUTE, job_groups
+from collhub_job_traces.node import DecodedNode, NodeDecoder
+from collhub_job_traces.options import JobReadOptions
 from hub_core import InputError, Location, Provenance
 from hub_core.model import JsonValue, NodeColumns, Workload
 from hub_core.plugin_api import Source
@@ -27,7 +27,7 @@ _COLUMNS = (
 _Edges = tuple[list[int], list[int]]
 
 
-def read(source: Source, options: WorkloadReadOptions) -> Workload:
+def read(source: Source, options: JobReadOptions) -> Workload:
     """Read the rank files of a job.
 
     Groups are those of the metadata, else every group has the ranks whose nodes name it. Raises
@@ -43,7 +43,7 @@ def read(source: Source, options: WorkloadReadOptions) -> Workload:
 class _Reader:
     """One reading: the columns of all nodes so far."""
 
-    def __init__(self, source: Source, options: WorkloadReadOptions) -> None:
+    def __init__(self, source: Source, options: JobReadOptions) -> None:
         self._source = source
         self._options = options
         self._columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}

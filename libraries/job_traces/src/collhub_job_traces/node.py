@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from collhub_chakra import Kind, NodeType, RankFile, TraceError, type_name
 
-from collhub_workload.records import (
+from collhub_job_traces.records import (
     ATTRIBUTE,
     CONTROL,
     DATA,
