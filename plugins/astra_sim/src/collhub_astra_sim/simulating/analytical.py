@@ -20,7 +20,7 @@ from hub_core.network import Topology
 from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
 
 if TYPE_CHECKING:
-    from collhub_astra_sim.simulating.kernel import SimulatedWorld
+    from collhub_astra_sim.simulating.kernel import Records, SimulatedWorld
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +92,7 @@ def simulate_nodes(
     world = world_of(nodes, duration_ns, topology, model, place, npu_of_rank, channel)
     has_event_at_zero = run(world, parents_of(nodes))
     found = findings(nodes, world, has_event_at_zero, topology, model, place)
-    loads = _link_loads(topology, world) if model.is_congestion_aware else ()
+    loads = link_loads(topology, world.link) if model.is_congestion_aware else ()
     # Copies, as columns of records would keep all of the world in memory.
     start, end = world.node["start"].copy(), world.node["end"].copy()
     return NodeTimes(_finish_times(world), start, end, loads, found)
@@ -148,10 +148,10 @@ def _time_or_none(time: int) -> int | None:
     return time if time >= 0 else None
 
 
-def _link_loads(topology: Topology, world: SimulatedWorld) -> tuple[LinkLoad, ...]:
+def link_loads(topology: Topology, link: Records) -> tuple[LinkLoad, ...]:
     """Links that carried anything, the busiest first."""
-    carried = world.link["bytes"]
-    busy_ns = world.link["busy_ns"]
+    carried = link["bytes"]
+    busy_ns = link["busy_ns"]
     used = np.flatnonzero(carried)
     # The last key is the first to sort by.
     keys = (used, -carried[used], -busy_ns[used])

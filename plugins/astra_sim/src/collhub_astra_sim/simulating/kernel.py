@@ -50,7 +50,7 @@ _INNER: dict[str, Any] = {
 }
 
 
-def _compiled(function: _Function) -> _Function:
+def compiled(function: _Function) -> _Function:
     """Compile when the first caller is compiled; the typed form of numba's decorator."""
     return cast(_Function, numba.njit(**_UNCOUNTED, **_INNER)(function))
 
@@ -204,7 +204,7 @@ def run(world: SimulatedWorld, parents: NodeParents) -> bool:
 
     Return whether the start schedules an event at time 0, on which ASTRA-sim aborts.
     """
-    _link_children(world, parents)
+    link_children(world, parents)
     for rank in range(len(world.rank) - 1):
         _start(rank, world, parents)
     buckets = world.heap[_BUCKETS]
@@ -214,16 +214,16 @@ def run(world: SimulatedWorld, parents: NodeParents) -> bool:
         # bucket of the same time stands behind it.
         now, place = world.entry[0]["time"], world.entry[0]["item"]
         while world.bucket[place]["first"] >= 0:
-            event = _next_event(place, world)
+            event = next_event(place, world)
             ended = _happen(event & 3, event >> 2, now, world)
             # A node that ends may issue others in the same instant, behind what is in line.
             for position in range(ended):
                 _finish(world.ended[position], now, world)
-        _end_bucket(place, now, world)
+        end_bucket(place, now, world)
     return has_event_at_zero
 
 
-@_compiled
+@compiled
 def _happen(kind: Integer, item: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     """Let an event happen.
 
@@ -243,15 +243,23 @@ def _happen(kind: Integer, item: Integer, now: Integer, world: SimulatedWorld) -
 # --- the nodes of one rank ---
 
 
-@_compiled
+@compiled
 def _start(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> None:
-    """Issue the nodes without parents.
+    """Issue the nodes without parents."""
+    roots = roots_in_order(rank, world, parents)
+    for position in range(roots):
+        _issue(world.freed[position], _START_NS, world)
+
+
+@compiled
+def roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
+    """Write the nodes without parents to `world.freed`; return their number.
 
     Their order is that of the set which Chakra's feeder fills with them, while it goes through the
     set of all nodes.
     """
     count = _touch_order(rank, world, parents)
-    _set_order(world.freed, count, _EMPTY_SET, world)
+    set_order(world.freed, count, _EMPTY_SET, world)
     # Roots are moved to the front of the same array: they are never ahead of what is read.
     roots = 0
     for position in range(count):
@@ -259,12 +267,11 @@ def _start(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> None:
         if world.node[row]["unmet"] == 0:
             world.freed[roots] = row
             roots += 1
-    world.rank[rank]["buckets"] = _set_order(world.freed, roots, _EMPTY_SET, world)
-    for position in range(roots):
-        _issue(world.freed[position], _START_NS, world)
+    world.rank[rank]["buckets"] = set_order(world.freed, roots, _EMPTY_SET, world)
+    return roots
 
 
-@_compiled
+@compiled
 def _issue(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Start a node. Any number of nodes of a rank may run at once."""
     node = world.node[row]
@@ -280,7 +287,7 @@ def _issue(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     # A node of any other type stays unfinished for ever, as in ASTRA-sim.
 
 
-@_compiled
+@compiled
 def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Give a message the next slot of its key, and put it on its way."""
     node = world.node[row]
@@ -291,18 +298,18 @@ def _send(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     _put(row, now, world)
 
 
-@_compiled
+@compiled
 def _compute(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Run a COMP, which keeps nothing busy: COMPs of one rank run side by side."""
     node = world.node[row]
     end = now + node["work"]
     # In 64 bits, as the shift below would leave the 32 of the record.
     rank = np.int64(node["rank"])
-    _insert(world, 1 + rank, end, row)
-    _push(world, end, (rank << 2) | _COMPUTED)
+    insert(world, 1 + rank, end, row)
+    push(world, end, (rank << 2) | _COMPUTED)
 
 
-@_compiled
+@compiled
 def _post(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Post a RECV.
 
@@ -315,12 +322,12 @@ def _post(row: Integer, now: Integer, world: SimulatedWorld) -> None:
         world.receives[key] += 1
     slot = node["slot"]
     if world.slot[slot] == _ARRIVED:
-        _push(world, now, (row << 2) | _RECEIVED)
+        push(world, now, (row << 2) | _RECEIVED)
     else:
         world.slot[slot] = row
 
 
-@_compiled
+@compiled
 def _end_batch(rank: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     """End all COMPs of a rank that end now, one after the other, by the first one's event.
 
@@ -332,12 +339,12 @@ def _end_batch(rank: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     count = 0
     while running["size"] > 0 and world.entry[first]["time"] == now:
         world.ended[count] = world.entry[first]["item"]
-        _pop(world.entry, world.heap, 1 + rank)
+        pop(world.entry, world.heap, 1 + rank)
         count += 1
     return count
 
 
-@_compiled
+@compiled
 def _finish(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """End a node, and start those that waited for nothing else."""
     node = world.node[row]
@@ -346,7 +353,7 @@ def _finish(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     rank["ongoing"] -= 1
     count = _free_children(row, world)
     # The set of free nodes is empty before and after, but keeps its number of buckets.
-    rank["buckets"] = _set_order(world.freed, count, rank["buckets"], world)
+    rank["buckets"] = set_order(world.freed, count, rank["buckets"], world)
     for position in range(count):
         _issue(world.freed[position], now, world)
     # Also where nodes never begin, as those of a cycle: ASTRA-sim asks for what is under way alone.
@@ -354,7 +361,7 @@ def _finish(row: Integer, now: Integer, world: SimulatedWorld) -> None:
         rank["finish"] = now
 
 
-@_compiled
+@compiled
 def _free_children(row: Integer, world: SimulatedWorld) -> Integer:
     """Write the nodes that waited for this one last to `world.freed`; return their number."""
     node = world.node[row]
@@ -373,7 +380,7 @@ def _free_children(row: Integer, world: SimulatedWorld) -> Integer:
 # --- the network ---
 
 
-@_compiled
+@compiled
 def _put(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Put a message on the next link of its route, or in the line of those that wait for it."""
     index = world.path_link[world.node[row]["work"] & _LOW_BITS]
@@ -390,24 +397,24 @@ def _put(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     link["last"] = row
 
 
-@_compiled
+@compiled
 def _transmit(index: Integer, row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Send a message over a free link: first its arrival is scheduled, then the link's release."""
     size_class = world.node[row]["size_class"]
     link = world.link[index]
     time = world.time[size_class, link["link_class"]]
     arrival = now + time["arrival_ns"]
-    _push(world, arrival, (row << 2) | _DELIVERY)
+    push(world, arrival, (row << 2) | _DELIVERY)
     # Without congestion a link serves any number of messages at once.
     if world.is_shared:
         link["is_busy"] = True
         link["bytes"] += time["size"]
         link["busy_ns"] += time["busy_ns"]
         release = now + time["busy_ns"]
-        _push(world, release, (index << 2) | _LINK_FREE)
+        push(world, release, (index << 2) | _LINK_FREE)
 
 
-@_compiled
+@compiled
 def _free_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
     """End the use of a link by one message, and send the next one in line."""
     link = world.link[index]
@@ -420,7 +427,7 @@ def _free_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
         _transmit(index, row, now, world)
 
 
-@_compiled
+@compiled
 def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     """Pass a whole message on, or deliver it: the SEND ends, after it the RECV if it is posted."""
     node = world.node[row]
@@ -442,8 +449,8 @@ def _arrive(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
 # --- events ---
 
 
-@_compiled
-def _push(world: SimulatedWorld, time: Integer, item: Integer) -> None:
+@compiled
+def push(world: SimulatedWorld, time: Integer, item: Integer) -> None:
     """Put an event behind all others of the same time."""
     event = _taken_event(world)
     world.event[event]["item"] = item
@@ -457,7 +464,7 @@ def _push(world: SimulatedWorld, time: Integer, item: Integer) -> None:
         world.recent[kept] = place
         bucket = world.bucket[place]
         bucket["time"], bucket["first"], bucket["last"] = time, event, event
-        _insert(world, _BUCKETS, time, place)
+        insert(world, _BUCKETS, time, place)
         return
     bucket = world.bucket[place]
     # A bucket may have run empty while its own events happen.
@@ -468,8 +475,8 @@ def _push(world: SimulatedWorld, time: Integer, item: Integer) -> None:
     bucket["last"] = event
 
 
-@_compiled
-def _next_event(place: Integer, world: SimulatedWorld) -> Integer:
+@compiled
+def next_event(place: Integer, world: SimulatedWorld) -> Integer:
     """Take the first event of a bucket that has one."""
     index = world.bucket[place]["first"]
     event = world.event[index]
@@ -480,10 +487,10 @@ def _next_event(place: Integer, world: SimulatedWorld) -> Integer:
     return item
 
 
-@_compiled
-def _end_bucket(place: Integer, now: Integer, world: SimulatedWorld) -> None:
+@compiled
+def end_bucket(place: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Take the bucket on top of the heap, which is empty, away."""
-    _pop(world.entry, world.heap, _BUCKETS)
+    pop(world.entry, world.heap, _BUCKETS)
     kept = now & (RECENT_TIMES - 1)
     if world.recent[kept] == place:
         world.recent[kept] = -1
@@ -491,7 +498,7 @@ def _end_bucket(place: Integer, now: Integer, world: SimulatedWorld) -> None:
     world.store[1]["returned"] = place
 
 
-@_compiled
+@compiled
 def _taken_event(world: SimulatedWorld) -> Integer:
     """An event that is free."""
     store = world.store[0]
@@ -504,7 +511,7 @@ def _taken_event(world: SimulatedWorld) -> Integer:
     return index
 
 
-@_compiled
+@compiled
 def _taken_bucket(world: SimulatedWorld) -> Integer:
     """A bucket that is free."""
     store = world.store[1]
@@ -520,8 +527,8 @@ def _taken_bucket(world: SimulatedWorld) -> Integer:
 # --- binary heaps by (time, order of making) ---
 
 
-@_compiled
-def _insert(world: SimulatedWorld, heap: Integer, time: Integer, item: Integer) -> None:
+@compiled
+def insert(world: SimulatedWorld, heap: Integer, time: Integer, item: Integer) -> None:
     """Put an item in a heap: sift it up from the end, moving parents down into the hole."""
     sequence = world.counter[0]
     world.counter[0] = sequence + 1
@@ -542,8 +549,8 @@ def _insert(world: SimulatedWorld, heap: Integer, time: Integer, item: Integer) 
     entry["item"] = item
 
 
-@_compiled
-def _pop(entries: Records, heaps: Records, heap: Integer) -> None:
+@compiled
+def pop(entries: Records, heaps: Records, heap: Integer) -> None:
     """Take the first entry of a heap away. The last entry sifts down from the top."""
     first = heaps[heap]["first"]
     size = heaps[heap]["size"] - 1
@@ -560,7 +567,7 @@ def _pop(entries: Records, heaps: Records, heap: Integer) -> None:
     _copy(entries, first + size, first + hole)
 
 
-@_compiled
+@compiled
 def _is_before(entries: Records, one: Integer, other: Integer) -> bool:
     """Whether an entry comes out before another: the earlier one, then the one scheduled first."""
     first, second = entries[one], entries[other]
@@ -569,7 +576,7 @@ def _is_before(entries: Records, one: Integer, other: Integer) -> bool:
     return bool(first["sequence"] < second["sequence"])
 
 
-@_compiled
+@compiled
 def _copy(entries: Records, origin: Integer, destination: Integer) -> None:
     # Field by field, as numba has no assignment of records.
     source, target = entries[origin], entries[destination]
@@ -581,8 +588,8 @@ def _copy(entries: Records, origin: Integer, destination: Integer) -> None:
 # --- the graph of one rank, and the iteration order of its hash sets ---
 
 
-@_compiled
-def _link_children(world: SimulatedWorld, parents: NodeParents) -> None:
+@compiled
+def link_children(world: SimulatedWorld, parents: NodeParents) -> None:
     """List who waits for a node, in the iteration order of the set that holds them.
 
     Also count the parents of every node. Cost: the dependencies are read twice, to count and to
@@ -594,7 +601,7 @@ def _link_children(world: SimulatedWorld, parents: NodeParents) -> None:
     _order_children(world)
 
 
-@_compiled
+@compiled
 def _count_children(world: SimulatedWorld, parents: NodeParents) -> None:
     for row in range(len(world.node)):
         unmet = _distinct_parents(row, world, parents)
@@ -604,7 +611,7 @@ def _count_children(world: SimulatedWorld, parents: NodeParents) -> None:
             parent["children"] += 1
 
 
-@_compiled
+@compiled
 def _reserve_children(world: SimulatedWorld) -> None:
     """Give every node as many places as it has children, none of them taken yet."""
     total = 0
@@ -617,7 +624,7 @@ def _reserve_children(world: SimulatedWorld) -> None:
         world.latest_child[row] = -1
 
 
-@_compiled
+@compiled
 def _order_children(world: SimulatedWorld) -> None:
     """Put the children of every node in the order of their set."""
     for row in range(len(world.node)):
@@ -627,10 +634,10 @@ def _order_children(world: SimulatedWorld) -> None:
         first = np.int64(node["first_child"])
         count = np.int64(node["children"])
         children = world.child[first : first + count]
-        _set_order(children, count, _EMPTY_SET, world)
+        set_order(children, count, _EMPTY_SET, world)
 
 
-@_compiled
+@compiled
 def _place_children(world: SimulatedWorld, parents: NodeParents) -> None:
     """Write every node behind the children that its parents have so far, in file order."""
     for row in range(len(world.node)):
@@ -641,7 +648,7 @@ def _place_children(world: SimulatedWorld, parents: NodeParents) -> None:
             parent["children"] += 1
 
 
-@_compiled
+@compiled
 def _distinct_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
     """Write the parents of a node to `world.parents`, data before control, each once.
 
@@ -655,7 +662,7 @@ def _distinct_parents(row: Integer, world: SimulatedWorld, parents: NodeParents)
     return count
 
 
-@_compiled
+@compiled
 def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedWorld) -> Integer:
     """Add a parent to the first `count` ones of `row`, if it is new; return their number."""
     if world.latest_child[parent] == row:
@@ -665,7 +672,7 @@ def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedW
     return count + 1
 
 
-@_compiled
+@compiled
 def _touch_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
     """Write the nodes of a rank to `world.freed` as its file first names them.
 
@@ -682,13 +689,13 @@ def _touch_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> 
         if not _has_forward_parent(row, parents):
             continue
         named = _distinct_parents(row, world, parents)
-        _set_order(world.parents, named, _EMPTY_SET, world)
+        set_order(world.parents, named, _EMPTY_SET, world)
         for position in range(named):
             count = _touch(world.parents[position], first, is_touched, world.freed, count)
     return count
 
 
-@_compiled
+@compiled
 def _has_forward_parent(row: Integer, parents: NodeParents) -> bool:
     """Whether a node waits for one that stands behind it in the file."""
     for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):
@@ -700,7 +707,7 @@ def _has_forward_parent(row: Integer, parents: NodeParents) -> bool:
     return False
 
 
-@_compiled
+@compiled
 def _touch(
     row: Integer,
     first: Integer,
@@ -717,8 +724,8 @@ def _touch(
     return count + 1
 
 
-@_compiled
-def _set_order(rows: IntArray, count: Integer, buckets: Integer, world: SimulatedWorld) -> Integer:
+@compiled
+def set_order(rows: IntArray, count: Integer, buckets: Integer, world: SimulatedWorld) -> Integer:
     """Put the first `count` rows, given as inserted, in the order of libstdc++'s unordered_set.
 
     Keys are the ids of the nodes, hashed to themselves. The set is empty before and has `buckets`
@@ -733,7 +740,7 @@ def _set_order(rows: IntArray, count: Integer, buckets: Integer, world: Simulate
     return _long_set_order(rows[:count], buckets, world.identity, world.element, world.before)
 
 
-@_compiled
+@compiled
 def _long_set_order(
     rows: IntArray,
     buckets: Integer,
@@ -741,7 +748,7 @@ def _long_set_order(
     element: Records,
     before: Int64Array,
 ) -> Integer:
-    """As `_set_order`, by a linked list of positions, as libstdc++ has one.
+    """As `set_order`, by a linked list of positions, as libstdc++ has one.
 
     `before`: the position before a bucket's first element. `element[len(rows)]` is the head of the
     list, which stands before its first element.
@@ -760,7 +767,7 @@ def _long_set_order(
     return buckets
 
 
-@_compiled
+@compiled
 def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
     """Write the rows as the list has them, and leave `before` all -1 for the next set."""
     position = element[len(rows)]["after"]
@@ -771,7 +778,7 @@ def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
         position = entry["after"]
 
 
-@_compiled
+@compiled
 def _place(
     position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array
 ) -> None:
@@ -791,7 +798,7 @@ def _place(
     element[previous]["after"] = position
 
 
-@_compiled
+@compiled
 def _grow(head: Integer, buckets: Integer, element: Records, before: Int64Array) -> Integer:
     """Take the next number of buckets and place all elements anew, as they stand in the list."""
     before[:buckets] = -1

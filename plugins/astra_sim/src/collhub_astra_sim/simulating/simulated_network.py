@@ -51,14 +51,28 @@ def network_between(
     `channels`: int64 per pair, by default 0; it chooses the plane. Raises `InputError` where a pair
     has no path, or a time does not fit.
     """
-    if model.is_congestion_aware:
+    is_shared = model.is_congestion_aware
+    links = routed_links(topology, sources, destinations, is_shared, channels)
+    return _with_times(*links, sizes, model.occupancy)
+
+
+def routed_links(
+    topology: Topology,
+    sources: Int64Array,
+    destinations: Int64Array,
+    is_shared: bool,
+    channels: Int64Array | None = None,
+) -> tuple[Routes, Float64Array, Float64Array]:
+    """(routes of pairs of NPUs, bandwidth in bytes/s and latency in ns of every link).
+
+    The links are those of the topology, or, if they are not shared, one for every pair.
+    """
+    if is_shared:
         routes = topology.routes(sources, destinations, channels)
-        bandwidth, latency_ns = topology.bandwidth_bytes_per_s, topology.latency_ns
-    else:
-        bandwidth, latency_ns = private_links(topology, sources, destinations, channels)
-        pairs = np.arange(len(sources) + 1, dtype=np.int64)
-        routes = Routes(pairs, pairs[:-1])
-    return _with_times(routes, bandwidth, latency_ns, sizes, model.occupancy)
+        return routes, topology.bandwidth_bytes_per_s, topology.latency_ns
+    bandwidth, latency_ns = private_links(topology, sources, destinations, channels)
+    pairs = np.arange(len(sources) + 1, dtype=np.int64)
+    return Routes(pairs, pairs[:-1]), bandwidth, latency_ns
 
 
 def _with_times(

@@ -1,0 +1,1 @@
+"""Whole jobs on ASTRA-sim's model: its workload layer and native collectives, simulated exactly."""

@@ -1,0 +1,267 @@
+"""Which algorithm every collective runs, who its members are, and which ranks talk by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from collhub_columns import Int64Array
+
+from collhub_astra_sim.workloads.machine_state import (
+    DIRECT,
+    HALVING_DOUBLING,
+    MEMBER,
+    NO_CHOICE,
+    PHASE,
+    PLAN,
+    RING,
+    TYPES,
+)
+from collhub_astra_sim.simulating.kernel import Records
+from collhub_astra_sim.workloads.phases import Phase, group_phases, system_phases
+from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
+from hub_core import NodeTable, NodeType
+from hub_core.model import InputError, Workload
+
+# Streams of one group are numbered from a multiple of this.
+_STREAMS_OF_A_GROUP = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choices:
+    """The choices of all collectives.
+
+    `choice`, `member`: by node, as in `machine_state.NODE`. `pairs`: source * ranks + destination
+    of all that may talk by native or custom algorithms, ascending.
+    """
+
+    choice: Int64Array
+    member: Int64Array
+    members: Records
+    group_rank: Int64Array
+    plan: Records
+    phase: Records
+    algorithms: tuple[NodeTable, ...]
+    pairs: Int64Array
+
+
+class _Chooser:
+    """Collects plans, custom algorithms and pairs while the kinds of collectives are gone through.
+
+    `dimensions`: sizes of the network's dimensions.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        system: System,
+        dimensions: Sequence[int],
+        algorithms: Mapping[str, NodeTable],
+    ) -> None:
+        self.workload, self.system, self.dimensions = workload, system, dimensions
+        self.available = algorithms
+        self.plans: list[tuple[Phase, ...]] = []
+        self.custom: dict[str, int] = {}
+        self.pairs: list[Int64Array] = []
+
+    @property
+    def num_ranks(self) -> int:
+        return self.workload.num_ranks
+
+    def native(self, kind: int, group: int, mask: int) -> int:
+        """The number of the plan of native collectives."""
+        ranks = np.array(self.workload.members(group), np.int64)
+        if len(ranks) < self.num_ranks:
+            phases = group_phases(kind, self.system, len(ranks))
+            lists = [ranks[None, :]] * len(phases)
+        else:
+            phases = system_phases(kind, self.system, self.dimensions, mask)
+            lists = [_rings(self.num_ranks, phase) for phase in phases]
+        for phase, members in zip(phases, lists, strict=True):
+            self.pairs.append(_native_pairs(phase, members, self.num_ranks))
+        self.plans.append(phases)
+        return len(self.plans) - 1
+
+    def of_traces(self, prefix: str, group: int) -> int:
+        """The choice of a custom algorithm."""
+        if prefix not in self.available:
+            cure = "give the traces that the system JSON names"
+            raise InputError(f"no algorithm {prefix!r}", cure=cure, code="no-algorithm")
+        if self.system.splits != 1:
+            message = "custom algorithms need preferred-dataset-splits 1: no rank ever finishes"
+            raise InputError(message, cure="set it to 1", code="invalid-system")
+        nodes, ranks = self.available[prefix], self.workload.members(group)
+        if nodes.num_ranks != len(ranks):
+            message = f"algorithm {prefix!r} has {nodes.num_ranks} ranks, it runs on {len(ranks)}"
+            raise InputError(message, code="no-algorithm")
+        if list(ranks) != sorted(ranks):
+            name = self.workload.groups[group].name
+            message = f"process group {name!r}: ASTRA-sim mixes up unsorted ranks"
+            raise InputError(message, cure="list its ranks in ascending order", code="group")
+        self.pairs.append(_custom_pairs(nodes, np.array(ranks), self.num_ranks))
+        return -2 - self.custom.setdefault(prefix, len(self.custom))
+
+
+def choices(
+    workload: Workload,
+    system: System,
+    kind: Int64Array,
+    is_running: Int64Array,
+    dimensions: Sequence[int],
+    algorithms: Mapping[str, NodeTable],
+    per_node: Mapping[int, str],
+) -> Choices:
+    """Choose for the collectives of the rows `is_running`; `kind`: native types by node.
+
+    `per_node`: identities of nodes to prefixes. Raises `InputError` where there is no choice.
+    """
+    nodes, rows = workload.nodes, is_running
+    chooser = _Chooser(workload, system, dimensions, algorithms)
+    choice = np.full(len(nodes), NO_CHOICE, np.int64)
+    prefix = _prefixes(workload, system, kind, rows, per_node)
+    # One entry for each of what decides: type, group, dimensions, prefix.
+    table = np.stack(
+        [kind[rows].astype(np.int64), nodes.group[rows], nodes.dimensions[rows], prefix.number],
+        axis=1,
+    )
+    distinct, of_row = np.unique(table, axis=0, return_inverse=True)
+    numbers = [
+        chooser.native(one, group, mask)
+        if name < 0
+        else chooser.of_traces(prefix.names[name], group)
+        for one, group, mask, name in distinct.tolist()
+    ]
+    choice[rows] = np.array(numbers, np.int64)[of_row.reshape(-1)]
+    member, members, group_rank = _members(workload, rows)
+    used = tuple(algorithms[name] for name in chooser.custom)
+    pairs = np.unique(np.concatenate([np.zeros(0, np.int64), *chooser.pairs]))
+    return Choices(
+        choice, member, members, group_rank, *_plan_records(chooser.plans), used, pairs
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prefixes:
+    """Numbers of `names` by row, -1: native."""
+
+    names: tuple[str, ...]
+    number: Int64Array
+
+
+def _prefixes(
+    workload: Workload,
+    system: System,
+    kind: Int64Array,
+    rows: Int64Array,
+    per_node: Mapping[int, str],
+) -> _Prefixes:
+    """The custom algorithm of every row: that of the node, before that of the type."""
+    names = tuple(sorted({*system.custom.values(), *per_node.values()}))
+    number_of = {name: number for number, name in enumerate(names)}
+    by_type = np.full(TYPES, -1, np.int64)
+    for collective, name in system.custom.items():
+        by_type[NATIVE_TYPES.index(collective)] = number_of[name]
+    number = by_type[kind[rows]]
+    for identity, name in per_node.items():
+        number[workload.nodes.identity[rows] == np.uint64(identity)] = number_of[name]
+    return _Prefixes(names, number)
+
+
+def dimension_sizes(dimensions: Sequence[int], num_ranks: int) -> tuple[int, ...]:
+    """Sizes of a network's dimensions; one of all ranks where it is not regular."""
+    return tuple(dimensions) if prod(dimensions) == num_ranks and dimensions else (num_ranks,)
+
+
+def _members(workload: Workload, rows: Int64Array) -> tuple[Int64Array, Records, Int64Array]:
+    """(member of every node, records of members, ranks of all groups)."""
+    nodes = workload.nodes
+    groups = workload.groups
+    first = np.cumsum([0, *(len(group.ranks) for group in groups)])
+    group_rank = np.array([rank for group in groups for rank in group.ranks], np.int64)
+    place = {
+        (number, rank): position
+        for number, group in enumerate(groups)
+        for position, rank in enumerate(group.ranks)
+    }
+    grouped = rows[nodes.group[rows] >= 0]
+    code = nodes.group[grouped].astype(np.int64) * workload.num_ranks + nodes.rank[grouped]
+    distinct, example, of_row = np.unique(code, return_index=True, return_inverse=True)
+    member = np.full(len(nodes), -1, np.int64)
+    member[grouped] = of_row
+    # Compiled code may look at the first one where there are none.
+    members = np.zeros(max(len(distinct), 1), MEMBER)
+    for index, one in enumerate(distinct.tolist()):
+        number, rank = divmod(one, workload.num_ranks)
+        position = place.get((number, rank))
+        if position is None:
+            message = f"a collective of process group {groups[number].name!r}, without its rank"
+            raise InputError(
+                message, location=nodes.location(int(grouped[example[index]])), code="group"
+            )
+        size = len(groups[number].ranks)
+        base = group_number(workload, number) * _STREAMS_OF_A_GROUP
+        members[index] = (base, 0, first[number], position, size, size < workload.num_ranks)
+    return member, members, group_rank
+
+
+def group_number(workload: Workload, group: int) -> int:
+    """The number by which ASTRA-sim knows a group: its name, else one above all of the names."""
+    names = [group.name for group in workload.groups]
+    numbers = [int(name) for name in names if name.isascii() and name.isdecimal()]
+    name = names[group]
+    if name.isascii() and name.isdecimal():
+        return int(name)
+    return max(numbers, default=0) + 1 + group
+
+
+def _plan_records(plans: Sequence[tuple[Phase, ...]]) -> tuple[Records, Records]:
+    """(plans, phases of all plans)."""
+    counts = np.array([len(plan) for plan in plans], np.int64)
+    plan = np.zeros(len(plans), PLAN)
+    plan["first"], plan["count"] = np.cumsum(counts) - counts, counts
+    phase = np.array([tuple(phase) for phases in plans for phase in phases], PHASE)
+    return plan, phase
+
+
+# --- who talks to whom ---
+
+
+def _rings(num_ranks: int, phase: Phase) -> Int64Array:
+    """The ranks of every part of a dimension, int64[parts, size of the dimension]."""
+    ranks = np.arange(num_ranks)
+    starts = ranks[ranks // phase.stride % phase.size == 0]
+    grid: Int64Array = starts[:, None] + np.arange(phase.size) * phase.stride
+    return grid
+
+
+def _native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Array:
+    """Codes of the pairs that may talk in a phase, both ways."""
+    found = []
+    for shift in _shifts(phase):
+        ahead = np.roll(members, -shift, axis=1)
+        found += [members * num_ranks + ahead, ahead * num_ranks + members]
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+
+def _shifts(phase: Phase) -> Iterator[int]:
+    """Distances between positions that talk."""
+    if phase.algorithm == RING:
+        yield 1
+    elif phase.algorithm == DIRECT:
+        yield from range(1, phase.size // 2 + 1)
+    elif phase.algorithm == HALVING_DOUBLING:
+        yield from (1 << power for power in range(phase.size.bit_length() - 1))
+    else:
+        # Parents and children are a power of two apart, counted from the root around.
+        powers = (1 << power for power in range(phase.size.bit_length()))
+        yield from sorted({step % phase.size for power in powers for step in (power, power - 1)})
+
+
+def _custom_pairs(nodes: NodeTable, ranks: Int64Array, num_ranks: int) -> Int64Array:
+    """Codes of the pairs that talk in a custom algorithm, both ways."""
+    rows = np.flatnonzero((nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV))
+    own = np.repeat(np.arange(nodes.num_ranks), np.diff(nodes.rank_indptr))[rows]
+    one, other = ranks[own], ranks[nodes.peer[rows]]
+    return np.unique(np.concatenate([one * num_ranks + other, other * num_ranks + one]))

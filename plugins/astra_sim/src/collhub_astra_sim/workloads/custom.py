@@ -1,0 +1,88 @@
+"""Compiled: a custom algorithm in progress, node by node.
+
+Class of ASTRA-sim: `CustomAlgorithm`. Its nodes need no slots, and are issued in the iteration
+order of the set that holds the free ones, as `simulating.kernel` explains.
+"""
+
+from __future__ import annotations
+
+from collhub_astra_sim.simulating.kernel import Integer, compiled, set_order
+from collhub_astra_sim.workloads.compiling import outlined
+from collhub_astra_sim.workloads.machine_state import CODE_BITS, CUSTOM_ENDS, Machine
+from collhub_astra_sim.workloads.messages import receive, send
+from collhub_astra_sim.workloads.pools import delay
+from hub_core import NodeType
+
+_SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)
+_TAG_MODULUS = 500_000_000
+
+
+@outlined
+def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
+    """Issue the roots of the algorithm that a stream runs."""
+    stream = machine.stream[index]
+    node = machine.node[stream["row"]]
+    position = stream["rank"]
+    if node["member"] >= 0:
+        position = machine.member[node["member"]]["position"]
+    own = machine.custom_rank[machine.custom_first[-2 - node["choice"]] + position]
+    for offset in range(own["count"]):
+        place = machine.progress[node["instance"] + offset]
+        place["stream"] = index
+        place["custom"] = own["first"] + offset
+        place["unmet"] = machine.custom[own["first"] + offset]["unmet"]
+    node["ongoing"] = 0
+    node["buckets"] = own["buckets"]
+    for position in range(own["roots"]):
+        root = machine.custom_root[own["first_root"] + position]
+        _issue(node["instance"] + root - own["first"], now, machine)
+
+
+@outlined
+def _issue(place: Integer, now: Integer, machine: Machine) -> None:
+    """Start a node of an algorithm; one of no known type stays unfinished for ever."""
+    progress = machine.progress[place]
+    custom = machine.custom[progress["custom"]]
+    stream = machine.stream[progress["stream"]]
+    machine.node[stream["row"]]["ongoing"] += 1
+    rank, code = stream["rank"], (place << CODE_BITS) | CUSTOM_ENDS
+    kind, tag = custom["kind"], custom["tag"] % _TAG_MODULUS
+    if kind == _COMP:
+        delay(rank, now, custom["work"], code, machine)
+    elif kind == _SEND:
+        peer = _peer(progress["stream"], custom["peer"], machine)
+        send(rank, peer, custom["work"], tag, code, now, machine)
+    elif kind == _RECV:
+        peer = _peer(progress["stream"], custom["peer"], machine)
+        receive(peer, rank, custom["work"], tag, code, now, machine)
+
+
+@compiled
+def _peer(index: Integer, position: Integer, machine: Machine) -> Integer:
+    """The rank at a position of the algorithm."""
+    member = machine.node[machine.stream[index]["row"]]["member"]
+    if member < 0:
+        return position
+    return machine.group_rank[machine.member[member]["first"] + position]
+
+
+@outlined
+def end_custom(place: Integer, now: Integer, machine: Machine) -> bool:
+    """End a node and issue those that waited for it last. Return whether the algorithm ends."""
+    progress = machine.progress[place]
+    node = machine.node[machine.stream[progress["stream"]]["row"]]
+    custom = machine.custom[progress["custom"]]
+    node["ongoing"] -= 1
+    shift = place - progress["custom"]
+    count = 0
+    for edge in range(custom["first_child"], custom["first_child"] + custom["children"]):
+        child = machine.custom_child[edge]
+        waiting = machine.progress[shift + child]
+        waiting["unmet"] -= 1
+        if waiting["unmet"] == 0:
+            machine.freed[count] = child
+            count += 1
+    node["buckets"] = set_order(machine.freed, count, node["buckets"], machine)
+    for position in range(count):
+        _issue(shift + machine.freed[position], now, machine)
+    return bool(node["ongoing"] == 0)

@@ -1,0 +1,129 @@
+"""Lay out custom algorithms for compiled code: their nodes in the orders of ASTRA-sim's sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from collhub_columns import Int64Array
+
+from collhub_astra_sim.simulating.kernel import (
+    ELEMENT,
+    NodeParents,
+    Records,
+    SimulatedWorld,
+    link_children,
+    parents_of,
+    roots_in_order,
+)
+from collhub_astra_sim.simulating.local_costs import stated_durations_ns
+from collhub_astra_sim.simulating.starting_world import world_of
+from collhub_astra_sim.simulating.timing_model import TimingModel
+from collhub_astra_sim.workloads.compiling import digest_of_sources, kept
+from collhub_astra_sim.workloads.machine_state import CUSTOM, CUSTOM_RANK
+from hub_core import NodeTable, NodeType, parse_topology
+from hub_core.model import Location
+
+
+class CustomTables(NamedTuple):
+    """The fields of `Machine` that describe custom algorithms. `most_nodes`: of a rank."""
+
+    custom: Records
+    custom_rank: Records
+    custom_first: Int64Array
+    custom_root: Int64Array
+    custom_child: npt.NDArray[np.int32]
+    identity: npt.NDArray[np.uint64]
+    element: Records
+    before: Int64Array
+    most_nodes: int
+
+
+def custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
+    """The tables of these algorithms, one behind the other."""
+    parts = [_one(nodes) for nodes in algorithms]
+    node_first = np.cumsum([0, *(len(part.custom) for part in parts)])
+    root_first = np.cumsum([0, *(len(part.custom_root) for part in parts)])
+    child_first = np.cumsum([0, *(len(part.custom_child) for part in parts)])
+    for part, nodes, roots, children in zip(
+        parts, node_first, root_first, child_first, strict=False
+    ):
+        part.custom["first_child"] += children
+        part.custom_rank["first"] += nodes
+        part.custom_rank["first_root"] += roots
+        part.custom_root[:] += nodes
+        part.custom_child[:] += nodes
+    ranks = np.cumsum([0, *(len(part.custom_rank) for part in parts)])
+    most = max((part.most_nodes for part in parts), default=0)
+    empty = np.zeros(0, np.int64)
+    return CustomTables(
+        np.concatenate([np.zeros(0, CUSTOM), *(part.custom for part in parts)]),
+        np.concatenate([np.zeros(0, CUSTOM_RANK), *(part.custom_rank for part in parts)]),
+        ranks.astype(np.int64),
+        np.concatenate([empty, *(part.custom_root for part in parts)]),
+        np.concatenate([empty.astype(np.int32), *(part.custom_child for part in parts)]),
+        np.concatenate([empty.astype(np.uint64), *(part.identity for part in parts)]),
+        max((part.element for part in parts), key=len, default=np.zeros(1, ELEMENT)),
+        max((part.before for part in parts), key=len, default=np.full(16, -1)),
+        most,
+    )
+
+
+def _one(nodes: NodeTable) -> CustomTables:
+    """The tables of one algorithm."""
+    ranks = nodes.num_ranks
+    # Any network will do: the orders have nothing to do with it.
+    topology = parse_topology(f"switch:{ranks}")
+    durations = stated_durations_ns(nodes)
+    world = world_of(
+        nodes, durations, topology, TimingModel(), lambda row: Location(step=row), np.arange(ranks)
+    )
+    roots = np.zeros(len(nodes), np.int64)
+    counts = np.zeros(ranks, np.int64)
+    _order(world, parents_of(nodes), roots, counts)
+    custom = np.zeros(len(nodes), CUSTOM)
+    for name in ("first_child", "children", "unmet", "kind"):
+        custom[name] = world.node[name]
+    is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
+    custom["work"] = np.where(is_message, nodes.size, durations)
+    custom["peer"], custom["tag"] = nodes.peer, nodes.tag
+    own = np.zeros(ranks, CUSTOM_RANK)
+    own["first"], own["count"] = nodes.rank_indptr[:-1], np.diff(nodes.rank_indptr)
+    own["first_root"], own["roots"] = np.cumsum(counts) - counts, counts
+    own["buckets"] = world.rank["buckets"][:-1]
+    return CustomTables(
+        custom,
+        own,
+        np.zeros(0, np.int64),
+        roots[: counts.sum()],
+        world.child[: int(custom["children"].sum())],
+        nodes.node_id,
+        world.element,
+        world.before,
+        int(own["count"].max(initial=0)),
+    )
+
+
+def _ordering(digest: int) -> Callable[[SimulatedWorld, NodeParents, Int64Array, Int64Array], int]:
+    """What writes the orders, compiled anew when the digest of the sources differs."""
+
+    def order(
+        world: SimulatedWorld, parents: NodeParents, roots: Int64Array, counts: Int64Array
+    ) -> int:
+        """Write children to the world, and roots, rank by rank, with their counts."""
+        link_children(world, parents)
+        total = 0
+        for rank in range(len(counts)):
+            counts[rank] = roots_in_order(rank, world, parents)
+            for position in range(counts[rank]):
+                roots[total] = world.freed[position]
+                total += 1
+        # Returned, so that the digest is part of the closure.
+        return digest
+
+    return kept(order)
+
+
+_order = _ordering(digest_of_sources())

@@ -1,0 +1,294 @@
+"""Lay out the machine of a job before its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from collhub_columns import Int64Array, csr
+
+from collhub_astra_sim.simulating.kernel import (
+    BUCKET,
+    ENTRY,
+    EVENT,
+    HEAP,
+    RECENT_TIMES,
+    STORE,
+    Records,
+)
+from collhub_astra_sim.simulating.simulated_network import routed_links
+from collhub_astra_sim.workloads.choices import Choices, choices, dimension_sizes
+from collhub_astra_sim.workloads.custom_tables import custom_tables
+from collhub_astra_sim.workloads.machine_state import (
+    BATCH,
+    COLLECTIVE_NODE,
+    DELAY,
+    LINE,
+    LINK,
+    MESSAGE,
+    MOST_PHASES,
+    NO_CHOICE,
+    NODE,
+    PROGRESS,
+    RANK,
+    SLOTS,
+    STORES,
+    STREAM,
+    TYPES,
+    Machine,
+)
+from collhub_astra_sim.workloads.node_work import NodeWork, node_work
+from collhub_astra_sim.workloads.streams import TURNS
+from collhub_astra_sim.workloads.system import MemoryKind, RemoteMemory, System
+from hub_core import NodeTable
+from hub_core.model import NodeColumns, NodeKind, UsageError, Workload
+from hub_core.network import Topology
+
+_UNMET_LINES = 1 << 16
+_BATCH_PLACES = 1 << 14
+_GIGA = 1e9
+
+
+class Layout:
+    """A machine, and how its nodes are numbered: `order[i]` is the workload's row of its node i."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        topology: Topology,
+        system: System,
+        memory: RemoteMemory,
+        algorithms: Mapping[str, NodeTable],
+        per_node: Mapping[int, str],
+    ) -> None:
+        _check_size(workload, topology)
+        self.workload, self.topology, self.system = workload, topology, system
+        self.memory = memory
+        self.order = np.lexsort((workload.nodes.identity, workload.nodes.rank))
+        self.work = node_work(workload, system, memory)
+        sizes = tuple(dimension.size for dimension in topology.dimensions)
+        self.dimensions = dimension_sizes(sizes, workload.num_ranks)
+        running = np.flatnonzero(self.work.action == COLLECTIVE_NODE)
+        kind = self.work.type.astype(np.int64)
+        self.choices = choices(
+            workload, system, kind, running, self.dimensions, algorithms, per_node
+        )
+
+    def machine(
+        self, *, queues: int, has_rendezvous: bool, is_shared: bool, has_slots: bool
+    ) -> Machine:
+        """The machine before the start."""
+        workload, system, chosen = self.workload, self.system, self.choices
+        ranks, levels = workload.num_ranks, len(self.dimensions)
+        node = _node_records(workload.nodes, self.order, self.work, chosen)
+        tables = custom_tables(chosen.algorithms)
+        custom_rows = np.flatnonzero(node["choice"] < NO_CHOICE)
+        owners = _owners(node, has_slots)
+        lines = queues * levels
+        node["queue"] = owners * lines
+        regions = owners if has_slots else np.zeros(len(node), np.int64)
+        if not has_slots:
+            regions[custom_rows] = np.arange(len(custom_rows))
+        node["instance"] = regions * tables.most_nodes
+        held = (ranks if has_slots else len(custom_rows)) * tables.most_nodes
+        queue = np.zeros(max(int(owners.max(initial=0)) + 1, 1) * lines, LINE)
+        queue["first"] = -1
+        link, pair_first, pair_peer, path_first, path_link = self._network(is_shared)
+        margin = self._margin(node, tables.most_nodes, has_slots)
+        heap, entry = _heaps(node, ranks)
+        child = _children(workload.nodes, self.order, node)
+        line_of, memory_lines = _memory_lines(self.memory, ranks)
+        most = int(np.bincount(node["rank"], minlength=1).max(initial=1)) + tables.most_nodes
+        chunks = system.active_chunks
+        return Machine(
+            node=node,
+            rank=_filled(RANK, ranks, finish=-1),
+            child=child,
+            member=chosen.members.copy(),
+            member_choice=np.full(len(chosen.members) * TYPES, NO_CHOICE, np.int64),
+            group_rank=chosen.group_rank,
+            plan=chosen.plan,
+            phase=chosen.phase,
+            stream=np.zeros(2 * margin, STREAM),
+            stream_queue=np.zeros((2 * margin, MOST_PHASES), np.int32),
+            queue=queue,
+            turn=np.zeros(ranks * levels * TURNS, np.int32),
+            message=np.zeros(4 * margin, MESSAGE),
+            unmet=_filled(LINE, _UNMET_LINES, first=-1, last=-1),
+            link=link,
+            pair_first=pair_first,
+            pair_peer=pair_peer,
+            path_first=path_first,
+            path_link=path_link,
+            batch=np.zeros(4 * margin, BATCH),
+            batch_of=np.full(_BATCH_PLACES, -1, np.int64),
+            delay=np.zeros(4 * margin, DELAY),
+            custom=tables.custom,
+            custom_rank=tables.custom_rank,
+            custom_first=tables.custom_first,
+            custom_root=tables.custom_root,
+            custom_child=tables.custom_child,
+            progress=np.zeros(held, PROGRESS),
+            memory=memory_lines,
+            memory_of=line_of,
+            heap=heap,
+            entry=np.concatenate([entry, np.zeros(4 * margin, ENTRY)]),
+            bucket=np.zeros(4 * margin, BUCKET),
+            event=np.zeros(4 * margin, EVENT),
+            recent=np.full(RECENT_TIMES, -1, np.int64),
+            store=_filled(STORE, STORES, returned=-1),
+            counter=np.zeros(4, np.int64),
+            identity=tables.identity,
+            element=tables.element,
+            before=tables.before,
+            freed=np.zeros(most, np.int64),
+            codes=np.zeros(2, np.int64),
+            endpoint_ns=system.endpoint_ns,
+            reduce_bytes_per_s=float((system.local_memory_gb_per_s or 0.0) * _GIGA),
+            most_active=-(-chunks // queues),
+            queues_per_level=queues,
+            levels=levels,
+            margin=margin,
+            is_shared=is_shared,
+            has_slots=has_slots,
+            has_rendezvous=has_rendezvous,
+        )
+
+    def _margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
+        """What one event can cause, of messages, delays or streams: it is that of one rank."""
+        widths = self.choices.phase["size"].max(initial=1) + 4
+        streams = node["streams"] * (node["choice"] != NO_CHOICE)
+        ranks = self.workload.num_ranks
+        most = int(streams.max(initial=0))
+        if not has_slots:
+            most = int(np.bincount(node["rank"], streams, ranks).max(initial=0))
+        nodes = int(np.bincount(node["rank"], minlength=ranks).max(initial=0))
+        active = min(most, 2 * self.system.active_chunks * len(self.dimensions) + 2)
+        if not has_slots:
+            active = most
+        return 64 + 2 * (nodes + most + custom_nodes) + 4 * active * int(widths)
+
+    def _network(
+        self, is_shared: bool
+    ) -> tuple[Records, Int64Array, Int64Array, Int64Array, Int64Array]:
+        """(links; routes: first by source, destinations, first hop, hops)."""
+        nodes, ranks = self.workload.nodes, self.workload.num_ranks
+        rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
+        if self.system.is_replay_only:
+            rows = rows[:0]
+        own, peer = nodes.rank[rows].astype(np.int64), nodes.peer[rows].astype(np.int64)
+        pairs = [self.choices.pairs, own * ranks + peer, peer * ranks + own]
+        codes = np.unique(np.concatenate(pairs))
+        source, destination = np.divmod(codes, ranks)
+        routes, bandwidth, latency_ns = routed_links(
+            self.topology, source, destination, is_shared
+        )
+        link = _filled(LINK, len(bandwidth), first=-1, last=-1)
+        link["bytes_per_ns"], link["latency_ns"] = bandwidth / _GIGA, latency_ns
+        first = np.searchsorted(source, np.arange(ranks + 1)).astype(np.int64)
+        return link, first, destination, routes.indptr, routes.links
+
+
+def _check_size(workload: Workload, topology: Topology) -> None:
+    if workload.num_ranks != topology.num_npus:
+        message = (
+            f"topology {topology.name} has {topology.num_npus} NPUs, "
+            f"the workload has {workload.num_ranks} ranks"
+        )
+        cure = "choose a topology with one NPU for every rank"
+        raise UsageError(message, cure=cure, code="topology-size")
+
+
+def _filled(dtype: np.dtype[np.void], count: int, **values: int) -> Records:
+    """Records with these values, 0 elsewhere."""
+    records = np.zeros(count, dtype)
+    for name, value in values.items():
+        records[name] = value
+    return records
+
+
+def _node_records(
+    nodes: NodeColumns, order: Int64Array, work: NodeWork, chosen: Choices
+) -> Records:
+    """Records of all nodes, in ascending order of ids, without children."""
+    node = _filled(NODE, len(nodes), start=-1, end=-1)
+    for name in ("rank", "peer", "tag"):
+        node[name] = getattr(nodes, name)[order]
+    for name in ("action", "slot", "work", "streams", "type", "is_counted"):
+        node[name] = getattr(work, name)[order]
+    node["choice"], node["member"] = chosen.choice[order], chosen.member[order]
+    return node
+
+
+def _owners(node: Records, has_slots: bool) -> Int64Array:
+    """Whose queues a collective stands in: those of its rank, or its own where slots do not end."""
+    if has_slots:
+        return node["rank"].astype(np.int64)
+    owners = np.zeros(len(node), np.int64)
+    rows = np.flatnonzero(node["action"] == COLLECTIVE_NODE)
+    owners[rows] = np.arange(len(rows))
+    return owners
+
+
+def _children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Array:
+    """Link children to parents in `node`; data and control dependencies are alike."""
+    count = len(nodes)
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    rows = np.arange(count)
+    child = np.concatenate(
+        [
+            np.repeat(rows, np.diff(nodes.data_indptr)),
+            np.repeat(rows, np.diff(nodes.control_indptr)),
+        ]
+    )
+    parent = np.concatenate([nodes.data_indices, nodes.control_indices])
+    codes = np.unique(place[parent] * max(count, 1) + place[child])
+    parents, children = np.divmod(codes, max(count, 1))
+    first, children = csr(parents, children, count)
+    node["first_child"], node["children"] = first[:-1], np.diff(first)
+    node["unmet"] = np.bincount(children, minlength=count)
+    return children
+
+
+def _heaps(node: Records, ranks: int) -> tuple[Records, Records]:
+    """Heaps of the nodes that wait for nothing, behind which that of event buckets begins."""
+    code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
+    room = np.bincount(code, minlength=ranks * SLOTS)
+    heap = np.zeros(1 + ranks * SLOTS, HEAP)
+    heap["first"][1:] = np.cumsum(room) - room
+    heap["first"][0] = len(node)
+    roots = np.flatnonzero(node["unmet"] == 0)
+    roots = roots[np.argsort(code[roots], kind="stable")]
+    sizes = np.bincount(code[roots], minlength=ranks * SLOTS)
+    heap["size"][1:] = sizes
+    # Ascending rows are a heap already.
+    offset = np.arange(len(roots)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    entry = np.zeros(len(node), ENTRY)
+    places = heap["first"][1:][code[roots]] + offset
+    entry["time"][places] = roots
+    entry["item"][places] = roots
+    return heap, entry
+
+
+def _memory_lines(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, Records]:
+    """(line of every rank, -1: none; the lines)."""
+    line_of: npt.NDArray[np.int64] = np.full(ranks, -1, np.int64)
+    if memory.kind is MemoryKind.PER_NODE:
+        line_of = np.arange(ranks) // memory.npus_per_node
+    elif memory.kind is MemoryKind.POOL:
+        line_of = np.zeros(ranks, np.int64)
+    return line_of, _filled(LINE, max(int(line_of.max(initial=0)) + 1, 1), first=-1, last=-1)
+
+
+def enlarged(machine: Machine) -> Machine:
+    """The same machine with pools of twice the size."""
+    fields = ("stream", "stream_queue", "message", "batch", "delay", "bucket", "event", "entry")
+    larger = {}
+    for name in fields:
+        old = getattr(machine, name)
+        new = np.zeros((2 * len(old), *old.shape[1:]), old.dtype)
+        new[: len(old)] = old
+        larger[name] = new
+    return machine._replace(**larger)

@@ -1,0 +1,270 @@
+"""The state of a simulated job: records of numpy, and the tuple of arrays that compiled code takes.
+
+Names follow ASTRA-sim (public release of March 2026): a node of the workload layer may start a
+data set; it is cut into streams; a stream goes through phases, each one algorithm in one dimension;
+a phase sends and receives messages and passes delays.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from collhub_columns import Int64Array
+
+from collhub_astra_sim.simulating.kernel import Records
+
+# What a node of the workload does when it is issued.
+TIMER, SEND_NODE, RECV_NODE, MEMORY_NODE, COLLECTIVE_NODE, SKIPPED, NEVER_ENDS = range(7)
+# What a node occupies while it is under way; RECV nodes occupy nothing.
+COMM_SLOT, COMPUTE_SLOT, HOST_SLOT, NO_SLOT = range(4)
+SLOTS = 4
+# What happens next to a thing: the lowest bits of a code, its index above them.
+(
+    NOTHING, NODE_ENDS, PACKET_ARRIVES, PACKET_READY, PACKET_REDUCES, CUSTOM_ENDS, MEMORY_ENDS,
+    SEND_IS_CLEARED, RECEIVE_IS_CLEARED,
+) = range(9)  # fmt: skip
+CODE_BITS = 4
+# Types of collectives that native algorithms know.
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = range(4)
+TYPES = 4
+# Native algorithms.
+RING, DIRECT, HALVING_DOUBLING, TREE = range(4)
+# Which queues of a dimension a phase takes.
+ANY_QUEUE, FIRST_QUEUES, LAST_QUEUES = range(3)
+# What is taken from and given back to: events and buckets as in `simulating.kernel`, then these.
+MESSAGES, DELAYS, BATCHES, STREAMS = range(2, 6)
+STORES = 6
+# Of `node["choice"]` and `member_choice`: nothing chosen; custom algorithm t is -2 - t.
+NO_CHOICE = -1
+MOST_PHASES = 16
+
+NODE = np.dtype(
+    [
+        ("start", np.int64),
+        ("end", np.int64),
+        # Duration of a timer in ns, else bytes: of a message, or of one stream of a collective.
+        ("work", np.int64),
+        ("first_child", np.int64),
+        ("queue", np.int64),  # the first queue that its streams may stand in
+        ("instance", np.int64),  # the first place for nodes of a custom algorithm in progress
+        ("buckets", np.int64),  # of the set of free nodes of that algorithm
+        ("children", np.int32),
+        ("unmet", np.int32),
+        ("rank", np.int32),
+        ("peer", np.int32),
+        ("tag", np.int32),
+        ("streams", np.int32),
+        ("unfinished", np.int32),  # streams
+        ("ongoing", np.int32),  # nodes of the custom algorithm
+        ("choice", np.int32),
+        ("member", np.int32),  # the rank's membership in the node's group, -1: all ranks
+        ("type", np.int8),
+        ("action", np.uint8),
+        ("slot", np.uint8),
+        ("is_counted", np.bool_),  # as computation
+    ],
+    align=True,
+)
+RANK = np.dtype(
+    [
+        ("finish", np.int64),
+        ("ongoing", np.int64),
+        ("compute_ns", np.int64),
+        ("streams", np.int64),
+        ("occupied", np.int64),  # slots, one bit each
+    ],
+    align=True,
+)
+# A rank in a group; group -1 of all ranks has one for every rank, too.
+MEMBER = np.dtype(
+    [
+        ("base", np.int64),  # of stream numbers
+        ("streams", np.int64),
+        ("first", np.int64),  # of the group's ranks in `group_rank`
+        ("position", np.int32),
+        ("size", np.int32),
+        ("is_small", np.bool_),  # has fewer ranks than the system
+    ],
+    align=True,
+)
+PLAN = np.dtype([("first", np.int64), ("count", np.int64)], align=True)
+PHASE = np.dtype(
+    [
+        ("type", np.int32),
+        ("algorithm", np.int32),
+        ("width", np.int32),  # packets at once, of DIRECT; -1: as many as peers
+        ("level", np.int32),  # the dimension
+        ("stride", np.int32),  # between the ranks of that dimension; 0: those of the group
+        ("size", np.int32),
+        ("half", np.int32),
+    ],
+    align=True,
+)
+STREAM = np.dtype(
+    [
+        ("row", np.int64),
+        ("number", np.int64),  # of its messages' tags
+        ("bytes", np.int64),
+        ("phase", np.int64),
+        ("steps_left", np.int64),
+        ("step", np.int64),
+        ("queue", np.int64),
+        ("next", np.int64),
+        ("base", np.int64),  # rank at position 0 of the dimension, or first of `group_rank`
+        ("delay_ns", np.int64),
+        ("reduce_ns", np.int64),
+        ("made", np.int64),  # packets, of which `sent` have been sent
+        ("sent", np.int64),
+        ("to_send", np.int64),
+        ("arrived", np.int64),
+        ("free", np.int64),
+        ("plain", np.int64),  # packets until the next one to reduce
+        ("reduced", np.int64),  # packets to reduce
+        ("position", np.int32),
+        ("rank", np.int32),
+        ("is_reducing", np.bool_),
+        ("is_reverse", np.bool_),  # anticlockwise
+        ("is_lowest", np.bool_),  # the root of the tree
+    ],
+    align=True,
+)
+# Also a receive that has met no message. Codes: -1 for none.
+MESSAGE = np.dtype(
+    [
+        ("bytes", np.int64),
+        ("tag", np.int64),
+        ("sender", np.int64),
+        ("receiver", np.int64),
+        ("hop", np.int64),
+        ("last_hop", np.int64),
+        ("next_in_line", np.int64),
+        ("next_unmet", np.int64),
+        ("source", np.int32),
+        ("destination", np.int32),
+        ("is_receive", np.bool_),
+        ("is_arrived", np.bool_),
+        ("is_unmet", np.bool_),
+    ],
+    align=True,
+)
+LINK = np.dtype(
+    [
+        ("bytes_per_ns", np.float64),
+        ("latency_ns", np.float64),
+        ("bytes", np.int64),
+        ("busy_ns", np.int64),
+        ("first", np.int64),  # messages that wait in line
+        ("last", np.int64),
+        ("is_busy", np.bool_),
+    ],
+    align=True,
+)
+LINE = np.dtype([("first", np.int64), ("last", np.int64), ("active", np.int64)], align=True)
+# The delays of one rank that end at one time.
+BATCH = np.dtype(
+    [
+        ("time", np.int64), ("rank", np.int64), ("first", np.int64), ("last", np.int64),
+        ("next", np.int64),
+    ],
+    align=True,
+)  # fmt: skip
+DELAY = np.dtype([("code", np.int64), ("next", np.int64)], align=True)
+# Nodes of custom algorithms, and of one in progress.
+CUSTOM = np.dtype(
+    [
+        ("work", np.int64),  # bytes or ns
+        ("first_child", np.int64),
+        ("children", np.int32),
+        ("unmet", np.int32),
+        ("peer", np.int32),
+        ("tag", np.int32),
+        ("kind", np.uint8),
+    ],
+    align=True,
+)
+CUSTOM_RANK = np.dtype(
+    [
+        ("first", np.int64), ("count", np.int64), ("first_root", np.int64), ("roots", np.int64),
+        ("buckets", np.int64),
+    ],
+    align=True,
+)  # fmt: skip
+PROGRESS = np.dtype(
+    [("stream", np.int64), ("custom", np.int32), ("unmet", np.int32)],
+    align=True,
+)
+
+
+class Machine(NamedTuple):
+    """Everything that a run reads and changes.
+
+    Nodes are in ascending order of their ids within a rank, as ASTRA-sim issues them. `heap`: 0
+    the buckets of events, 1 + 4 r + s the free nodes of rank r that need slot s; `entry`, `bucket`,
+    `event`, `recent`, `store`, `counter`, `identity`, `element`, `before`: as in
+    `simulating.kernel`; `counter[1]`: whether room ran out. `pair_first`, `pair_peer`: by source,
+    the destinations that have a route, ascending; the links of route p are
+    `path_link[path_first[p]:path_first[p + 1]]`. `unmet`: by hash, the messages and receives that
+    have met no other side. `batch_of`: by hash, the open batches. `member_choice`: by member and
+    type. `turn`: whose turn it is, by rank and level: queue of all, first ones, last ones, and
+    trees by type. `stream_queue`: of every phase of a stream its queue, direction and tree.
+    `custom_rank`: by custom algorithm and position; `custom_first` by algorithm. `memory`: lines of
+    transfers to remote memory. `memory_of`: by rank, -1: no line.
+
+    Scalars: `reduce_bytes_per_s` 0: reductions take no time.
+    """
+
+    node: Records
+    rank: Records
+    child: Int64Array
+    member: Records
+    member_choice: Int64Array
+    group_rank: Int64Array
+    plan: Records
+    phase: Records
+    stream: Records
+    stream_queue: npt.NDArray[np.int32]
+    queue: Records
+    turn: npt.NDArray[np.int32]
+    message: Records
+    unmet: Records
+    link: Records
+    pair_first: Int64Array
+    pair_peer: Int64Array
+    path_first: Int64Array
+    path_link: Int64Array
+    batch: Records
+    batch_of: Int64Array
+    delay: Records
+    custom: Records
+    custom_rank: Records
+    custom_first: Int64Array
+    custom_root: Int64Array
+    custom_child: npt.NDArray[np.int32]
+    progress: Records
+    memory: Records
+    memory_of: Int64Array
+    heap: Records
+    entry: Records
+    bucket: Records
+    event: Records
+    recent: Int64Array
+    store: Records
+    counter: Int64Array
+    identity: npt.NDArray[np.uint64]
+    element: Records
+    before: Int64Array
+    freed: Int64Array
+    codes: Int64Array
+    endpoint_ns: int
+    reduce_bytes_per_s: float
+    most_active: int
+    queues_per_level: int
+    levels: int
+    margin: int
+    is_shared: bool
+    has_slots: bool
+    has_rendezvous: bool
+
+

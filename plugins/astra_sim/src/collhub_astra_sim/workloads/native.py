@@ -1,0 +1,371 @@
+"""Compiled: ASTRA-sim's own algorithms, phase by phase.
+
+Classes of ASTRA-sim: `Ring`, `AllToAll` (direct), `HalvingDoubling`, `DoubleBinaryTreeAllReduce`
+and `PacketBundle`. A packet is made at the start of a phase or by an arrival, and is ready after
+the endpoint's delay, after the time of a reduction too where it is reduced; only then may a message
+be sent, and the receive that goes with it be posted. A phase does not wait for the arrival of its
+own messages.
+
+Packets are made in order and sent in order, so their number alone says to whom and how much.
+"""
+
+from __future__ import annotations
+
+from collhub_astra_sim.simulating.kernel import Integer, compiled
+from collhub_astra_sim.workloads.compiling import outlined
+from collhub_astra_sim.workloads.machine_state import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    CODE_BITS,
+    DIRECT,
+    HALVING_DOUBLING,
+    PACKET_ARRIVES,
+    PACKET_READY,
+    PACKET_REDUCES,
+    REDUCE_SCATTER,
+    RING,
+    TREE,
+    Machine,
+)
+from collhub_astra_sim.workloads.messages import receive, send
+from collhub_astra_sim.workloads.pools import delay
+
+# Groups smaller than the system delay by this, whatever the endpoint's delay is.
+_SMALL_GROUP_NS = 10
+# A reduction reads two operands and writes one.
+_ACCESSES = 3
+_NATIVE_TAG = 500_000_000
+
+
+@outlined
+def start_native(index: Integer, now: Integer, machine: Machine) -> None:
+    """Begin the phase in which a stream is."""
+    stream = machine.stream[index]
+    phase = machine.phase[stream["phase"]]
+    _reset(index, machine)
+    if phase["algorithm"] == TREE:
+        _start_tree(index, now, machine)
+        return
+    for _ in range(_width(index, machine)):
+        make_packet(index, now, machine)
+
+
+@compiled
+def _reset(index: Integer, machine: Machine) -> None:
+    stream = machine.stream[index]
+    phase = machine.phase[stream["phase"]]
+    stream["made"] = 0
+    stream["sent"] = 0
+    stream["arrived"] = 0
+    stream["free"] = 0
+    stream["plain"] = 0
+    stream["reduced"] = 0
+    stream["is_reducing"] = False
+    member = machine.member[machine.node[stream["row"]]["member"]]
+    is_small = phase["stride"] == 0
+    stream["delay_ns"] = machine.endpoint_ns
+    if is_small and phase["algorithm"] != TREE:
+        stream["delay_ns"] = _SMALL_GROUP_NS
+    if is_small:
+        stream["position"] = member["position"]
+        stream["base"] = member["first"]
+    else:
+        position = stream["rank"] // phase["stride"] % phase["size"]
+        stream["position"] = position
+        stream["base"] = stream["rank"] - position * phase["stride"]
+    stream["to_send"] = _messages_to_send(phase["algorithm"], phase["type"], phase["size"])
+
+
+@compiled
+def _messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Integer:
+    steps = size - 1
+    if algorithm == HALVING_DOUBLING:
+        steps = _log2(size)
+    if kind == ALL_REDUCE:
+        return 2 * steps
+    if kind == ALL_TO_ALL and algorithm == RING:
+        return size * (size - 1) // 2
+    return steps
+
+
+@compiled
+def _log2(size: Integer) -> Integer:
+    """The logarithm, rounded down."""
+    result = 0
+    while size > 1:
+        size = size >> 1
+        result += 1
+    return result
+
+
+@compiled
+def _width(index: Integer, machine: Machine) -> Integer:
+    """Packets that may be under way at once."""
+    phase = machine.phase[machine.stream[index]["phase"]]
+    if phase["algorithm"] != DIRECT:
+        return 1
+    peers = phase["size"] - 1
+    if phase["width"] < 0:
+        return peers
+    return min(phase["width"], peers)
+
+
+@compiled
+def _width_of_reduced(index: Integer, machine: Machine) -> Integer:
+    """Packets that are reduced before one is not."""
+    phase = machine.phase[machine.stream[index]["phase"]]
+    if phase["algorithm"] == RING:
+        return phase["size"] - 1
+    if phase["algorithm"] == HALVING_DOUBLING:
+        return _log2(phase["size"]) - 1
+    width = _width(index, machine)
+    if phase["stride"] == 0:
+        return (phase["size"] - 1) * width
+    return width
+
+
+@outlined
+def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
+    """Make the next packet of a phase, which is ready after its delay."""
+    stream = machine.stream[index]
+    kind = machine.phase[stream["phase"]]["type"]
+    if stream["plain"] == 0 and stream["reduced"] == 0:
+        stream["plain"] = _width(index, machine)
+        stream["reduced"] = _width_of_reduced(index, machine)
+        stream["is_reducing"] = not stream["is_reducing"]
+    is_reduced = False
+    if stream["plain"] > 0:
+        stream["plain"] -= 1
+    else:
+        is_reduced = kind == REDUCE_SCATTER or (kind == ALL_REDUCE and stream["is_reducing"])
+        stream["reduced"] -= 1
+    action = PACKET_READY
+    if is_reduced:
+        stream["reduce_ns"] = reduction_ns(_packet_bytes(index, stream["made"], machine), machine)
+        action = PACKET_REDUCES
+    stream["made"] += 1
+    delay(stream["rank"], now, stream["delay_ns"], (index << CODE_BITS) | action, machine)
+
+
+@compiled
+def reduction_ns(size: Integer, machine: Machine) -> Integer:
+    """Time to reduce so many bytes."""
+    if machine.reduce_bytes_per_s == 0:
+        return 0
+    return _ACCESSES * int(size / machine.reduce_bytes_per_s * 1e9)
+
+
+@outlined
+def packet_arrives(index: Integer, now: Integer, machine: Machine) -> None:
+    """Go on after the arrival of a message."""
+    stream = machine.stream[index]
+    stream["arrived"] += 1
+    if machine.phase[stream["phase"]]["algorithm"] != TREE:
+        make_packet(index, now, machine)
+        return
+    action = PACKET_READY if _is_leaf(index, machine) else PACKET_REDUCES
+    stream["reduce_ns"] = reduction_ns(stream["bytes"], machine)
+    delay(stream["rank"], now, stream["delay_ns"], (index << CODE_BITS) | action, machine)
+
+
+@outlined
+def packet_is_ready(index: Integer, now: Integer, machine: Machine) -> bool:
+    """Send what may be sent. Return whether the phase ends by it."""
+    stream = machine.stream[index]
+    phase = machine.phase[stream["phase"]]
+    if phase["algorithm"] == TREE:
+        return _climb(index, now, machine)
+    stream["free"] += 1
+    width = _width(index, machine)
+    peers = phase["size"] - 1
+    is_direct_all_reduce = phase["algorithm"] == DIRECT and phase["type"] == ALL_REDUCE
+    # The second half of a direct all-reduce begins when the first one has arrived.
+    if is_direct_all_reduce and stream["to_send"] <= peers:
+        if stream["arrived"] < peers:
+            return False
+        for _ in range(width):
+            _send_packet(index, now, machine)
+    else:
+        _send_packet(index, now, machine)
+    return bool(stream["to_send"] == 0 and stream["free"] == width)
+
+
+@outlined
+def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
+    """Send the next packet, and post the receive that goes with it."""
+    stream = machine.stream[index]
+    if stream["sent"] == stream["made"] or stream["to_send"] == 0 or stream["free"] == 0:
+        return
+    number = stream["sent"]
+    size = _packet_bytes(index, number, machine)
+    distance = _distance(index, number, machine)
+    if stream["is_reverse"]:
+        distance = -distance
+    stream["sent"] += 1
+    stream["to_send"] -= 1
+    stream["free"] -= 1
+    _send_to(index, stream["position"] + distance, size, now, machine)
+    origin = stream["position"] - distance
+    if machine.phase[stream["phase"]]["algorithm"] == HALVING_DOUBLING:
+        origin = stream["position"] + distance
+    _receive_from(index, origin, size, now, machine)
+
+
+@outlined
+def _packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
+    """Size of a packet's message."""
+    stream = machine.stream[index]
+    phase = machine.phase[stream["phase"]]
+    size = stream["bytes"]
+    is_gather = phase["type"] == ALL_GATHER
+    if phase["algorithm"] != HALVING_DOUBLING:
+        return size if is_gather else size // phase["size"]
+    if is_gather:
+        return size << number
+    steps = _log2(phase["size"])
+    if phase["type"] == ALL_REDUCE and number >= steps:
+        # Halved once more at the turn, then doubled.
+        return (size >> (steps + 1)) << (number - steps + 1)
+    return size >> (number + 1)
+
+
+@compiled
+def _distance(index: Integer, number: Integer, machine: Machine) -> Integer:
+    """Positions from the sender to the receiver of a packet, clockwise."""
+    stream = machine.stream[index]
+    phase = machine.phase[stream["phase"]]
+    if phase["algorithm"] == RING:
+        return 1
+    if phase["algorithm"] == DIRECT:
+        return 1 + number % (phase["size"] - 1)
+    steps = _log2(phase["size"])
+    offset = 1 << number
+    if phase["type"] == ALL_GATHER:
+        offset = 1 << (steps - 1 - number)
+    elif number >= steps:
+        offset = 1 << (2 * steps - 1 - number)
+    if stream["position"] // offset % 2 == 1:
+        offset = -offset
+    # Both partners of a pair say so, and a stream's direction does not count.
+    return -offset if stream["is_reverse"] else offset
+
+
+@compiled
+def _rank_at(index: Integer, position: Integer, machine: Machine) -> Integer:
+    """The rank at a position of the stream's dimension or group, cyclically."""
+    stream = machine.stream[index]
+    phase = machine.phase[stream["phase"]]
+    position = position % phase["size"]
+    if phase["stride"] == 0:
+        return machine.group_rank[stream["base"] + position]
+    return stream["base"] + position * phase["stride"]
+
+
+@outlined
+def _send_to(
+    index: Integer, position: Integer, size: Integer, now: Integer, machine: Machine
+) -> None:
+    stream = machine.stream[index]
+    tag = _NATIVE_TAG + stream["number"] % _NATIVE_TAG
+    send(stream["rank"], _rank_at(index, position, machine), size, tag, -1, now, machine)
+
+
+@outlined
+def _receive_from(
+    index: Integer, position: Integer, size: Integer, now: Integer, machine: Machine
+) -> None:
+    stream = machine.stream[index]
+    tag = _NATIVE_TAG + stream["number"] % _NATIVE_TAG
+    code = (index << CODE_BITS) | PACKET_ARRIVES
+    receive(_rank_at(index, position, machine), stream["rank"], size, tag, code, now, machine)
+
+
+# --- the double binary tree ---
+#
+# The root is the lowest or the highest position. Below it a complete tree holds the others, whose
+# numbers from 1 are those of the nodes in order: odd ones are leaves, and the lowest bit of a number
+# is the distance to its children, twice over.
+
+
+@compiled
+def _number_in_tree(index: Integer, machine: Machine) -> Integer:
+    """The number from 1, 0 or the number of ranks for the root."""
+    stream = machine.stream[index]
+    return stream["position"] if stream["is_lowest"] else stream["position"] + 1
+
+
+@compiled
+def _position_in_tree(index: Integer, number: Integer, machine: Machine) -> Integer:
+    stream = machine.stream[index]
+    size = machine.phase[stream["phase"]]["size"]
+    return number % size if stream["is_lowest"] else number - 1
+
+
+@compiled
+def _is_root(index: Integer, machine: Machine) -> bool:
+    size = machine.phase[machine.stream[index]["phase"]]["size"]
+    return bool(_number_in_tree(index, machine) % size == 0)
+
+
+@compiled
+def _is_leaf(index: Integer, machine: Machine) -> bool:
+    return bool(_number_in_tree(index, machine) % 2 == 1) and not _is_root(index, machine)
+
+
+@compiled
+def _child_number(index: Integer, is_second: bool, machine: Machine) -> Integer:
+    """The number of a child of a node that is no leaf."""
+    size = machine.phase[machine.stream[index]["phase"]]["size"]
+    if _is_root(index, machine):
+        return size >> 1
+    number = _number_in_tree(index, machine)
+    half = (number & -number) >> 1
+    return number + half if is_second else number - half
+
+
+@compiled
+def _parent_position(index: Integer, machine: Machine) -> Integer:
+    number = _number_in_tree(index, machine)
+    bit = number & -number
+    return _position_in_tree(index, (number & ~bit) | (2 * bit), machine)
+
+
+@outlined
+def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
+    """Leaves begin to send after the endpoint's delay; the others wait for their children."""
+    stream = machine.stream[index]
+    size = stream["bytes"]
+    if _is_leaf(index, machine):
+        code = (index << CODE_BITS) | PACKET_READY
+        delay(stream["rank"], now, stream["delay_ns"], code, machine)
+        return
+    for second in range(1 if _is_root(index, machine) else 2):
+        child = _position_in_tree(index, _child_number(index, second == 1, machine), machine)
+        _receive_from(index, child, size, now, machine)
+
+
+@outlined
+def _climb(index: Integer, now: Integer, machine: Machine) -> bool:
+    """Take the next step in the tree. Return whether the phase ends by it."""
+    stream = machine.stream[index]
+    size = stream["bytes"]
+    # What is ready: of a leaf also its start, of others each arrival.
+    stream["made"] += 1
+    children = 0 if _is_leaf(index, machine) else 2
+    if _is_root(index, machine):
+        child = _position_in_tree(index, _child_number(index, False, machine), machine)
+        _send_to(index, child, size, now, machine)
+        return True
+    asks_parent = stream["made"] == max(children, 1)
+    if asks_parent:
+        parent = _parent_position(index, machine)
+        _send_to(index, parent, size, now, machine)
+        _receive_from(index, parent, size, now, machine)
+        return False
+    if stream["made"] < children:
+        return False
+    for second in range(children):
+        child = _position_in_tree(index, _child_number(index, second == 1, machine), machine)
+        _send_to(index, child, size, now, machine)
+    return True

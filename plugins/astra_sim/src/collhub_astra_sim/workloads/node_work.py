@@ -1,0 +1,165 @@
+"""What every node of a workload does on ASTRA-sim, how long, and which slot it takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from collhub_columns import BoolArray, Int64Array
+
+from collhub_astra_sim.workloads.machine_state import (
+    COLLECTIVE_NODE,
+    COMM_SLOT,
+    COMPUTE_SLOT,
+    HOST_SLOT,
+    MEMORY_NODE,
+    NEVER_ENDS,
+    NO_SLOT,
+    RECV_NODE,
+    SEND_NODE,
+    SKIPPED,
+    TIMER,
+)
+from collhub_astra_sim.workloads.system import NATIVE_TYPES, MemoryKind, RemoteMemory, System
+from hub_core.model import InputError, JobCollective, NodeColumns, NodeKind, Workload
+
+SHORTEST_NS = 1
+
+
+class NodeWork(NamedTuple):
+    """Columns by node, as `machine_state.NODE` has them; `type` -1: no native collective."""
+
+    action: npt.NDArray[np.uint8]
+    slot: npt.NDArray[np.uint8]
+    work: Int64Array
+    streams: Int64Array
+    type: npt.NDArray[np.int8]
+    is_counted: BoolArray
+
+
+def node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
+    """What the nodes do. Raises `InputError` for what ASTRA-sim aborts on, at the first node."""
+    nodes = workload.nodes
+    count = len(nodes)
+    action = np.full(count, TIMER, np.uint8)
+    slot = np.full(count, COMM_SLOT, np.uint8)
+    slot[nodes.is_kind(NodeKind.RECV)] = NO_SLOT
+    is_compute = nodes.is_kind(NodeKind.COMPUTE)
+    slot[is_compute] = np.where(nodes.on_host[is_compute], HOST_SLOT, COMPUTE_SLOT)
+    work = np.maximum(nodes.duration_ns, SHORTEST_NS)
+    streams = np.zeros(count, np.int64)
+    kind = collective_types(nodes)
+    is_counted = is_compute & ~nodes.on_host
+    if system.is_replay_only:
+        return NodeWork(action, slot, work, streams, kind, ~nodes.on_host)
+    _compute(nodes, is_counted, system, action, work)
+    _messages(nodes, action, work)
+    _transfers(nodes, memory, action, work)
+    _collectives(nodes, kind, system, action, slot, work, streams)
+    action[nodes.is_kind(NodeKind.MARKER)] = SKIPPED
+    return NodeWork(action, slot, work, streams, kind, is_counted)
+
+
+def collective_types(nodes: NodeColumns) -> npt.NDArray[np.int8]:
+    """Native types of collectives in the order of `NATIVE_TYPES`, -1 for all other nodes."""
+    table = np.full(len(JobCollective) + 1, -1, np.int8)
+    table[list(NATIVE_TYPES)] = range(len(NATIVE_TYPES))
+    # The last entry is for nodes that are no collective.
+    kind: npt.NDArray[np.int8] = table[nodes.collective]
+    kind[~nodes.is_kind(NodeKind.COLLECTIVE)] = -1
+    return kind
+
+
+def _refuse(nodes: NodeColumns, is_wrong: BoolArray, message: str, cure: str, code: str) -> None:
+    """Refuse the first of the wrong nodes, if there is one."""
+    if is_wrong.any():
+        place = nodes.location(int(np.argmax(is_wrong)))
+        raise InputError(message, location=place, cure=cure, code=code)
+
+
+def _compute(
+    nodes: NodeColumns,
+    is_device: BoolArray,
+    system: System,
+    action: npt.NDArray[np.uint8],
+    work: Int64Array,
+) -> None:
+    """Durations by the roofline, in doubles as ASTRA-sim computes them."""
+    if not system.has_roofline or system.local_memory_gb_per_s is None:
+        return
+    is_unstated = is_device & ((nodes.operations < 0) | (nodes.bytes < 0))
+    message = "with roofline-enabled a COMPUTE node needs operations and bytes: ASTRA-sim aborts"
+    cure = "state both, or set roofline-enabled to 0"
+    _refuse(nodes, is_unstated, message, cure, "no-operations")
+    action[is_device & (nodes.bytes == 0)] = SKIPPED
+    action[is_device & (nodes.operations == 0) & (nodes.bytes > 0)] = NEVER_ENDS
+    rows = np.flatnonzero(is_device & (nodes.operations > 0) & (nodes.bytes > 0))
+    operations = nodes.operations[rows].astype(np.float64)
+    memory_bound = system.local_memory_gb_per_s * 1e9 * (operations / nodes.bytes[rows])
+    speed = np.minimum(memory_bound, system.peak_tflops * 1e12)
+    work[rows] = (operations / speed * 1e9).astype(np.int64)
+
+
+def _messages(nodes: NodeColumns, action: npt.NDArray[np.uint8], work: Int64Array) -> None:
+    is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
+    is_stranger = (nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)
+    _refuse(nodes, is_message & is_stranger, "names a peer that is no rank", "", "peer-range")
+    is_own = is_message & (nodes.peer == nodes.rank)
+    _refuse(nodes, is_own, "sends to or receives from its own rank", "", "self-message")
+    is_empty = is_message & (nodes.bytes <= 0)
+    _refuse(nodes, is_empty, "a message without bytes: ASTRA-sim aborts", "", "empty-message")
+    action[nodes.is_kind(NodeKind.SEND)] = SEND_NODE
+    action[nodes.is_kind(NodeKind.RECV)] = RECV_NODE
+    work[is_message] = nodes.bytes[is_message]
+
+
+def _transfers(
+    nodes: NodeColumns, memory: RemoteMemory, action: npt.NDArray[np.uint8], work: Int64Array
+) -> None:
+    is_transfer = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
+    if memory.kind is MemoryKind.NONE:
+        message = "a LOAD or STORE node needs a remote memory: ASTRA-sim exits"
+        _refuse(nodes, is_transfer, message, "describe the memory in memory.json", "no-memory")
+    action[is_transfer] = MEMORY_NODE
+    sizes = np.maximum(nodes.bytes[is_transfer], 0)
+    work[is_transfer] = memory.latency_ns + sizes // memory.bytes_per_ns
+
+
+def _collectives(
+    nodes: NodeColumns,
+    kind: npt.NDArray[np.int8],
+    system: System,
+    action: npt.NDArray[np.uint8],
+    slot: npt.NDArray[np.uint8],
+    work: Int64Array,
+    streams: Int64Array,
+) -> None:
+    is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
+    # All others throw, and the rank hangs; a broadcast is a timer.
+    is_known = (kind >= 0) | (nodes.collective == JobCollective.BROADCAST)
+    action[is_collective & ~is_known] = NEVER_ENDS
+    is_host = is_collective & nodes.on_host
+    slot[is_host] = HOST_SLOT
+    action[is_host] = NEVER_ENDS
+    is_native = (kind >= 0) & ~nodes.on_host
+    action[is_native] = COLLECTIVE_NODE
+    size, chunk, is_gather = _chunks(nodes, system.splits)
+    message = "an all-gather of fewer bytes than splits: ASTRA-sim never stops"
+    is_endless = is_native & is_gather & (chunk == 0) & (size > 0)
+    _refuse(nodes, is_endless, message, "use fewer preferred-dataset-splits", "endless")
+    rows = np.flatnonzero(is_native & (chunk > 0))
+    work[rows] = chunk[rows]
+    # What is left over becomes one more chunk of full size.
+    streams[rows] = -(-size[rows] // chunk[rows])
+
+
+def _chunks(nodes: NodeColumns, splits: int) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """(bytes of every collective, bytes of a stream of it, whether it is an all-gather)."""
+    size = np.maximum(nodes.bytes, 0)
+    chunk = size // splits
+    is_gather = nodes.collective == JobCollective.ALL_GATHER
+    # At least a byte for every rank of the system, also in smaller groups.
+    is_raised = ~is_gather & (chunk < nodes.num_ranks)
+    chunk = np.where(is_raised, nodes.num_ranks, chunk)
+    return np.where(is_raised, splits * chunk, size), chunk, is_gather

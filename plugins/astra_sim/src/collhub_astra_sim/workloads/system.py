@@ -1,0 +1,212 @@
+"""ASTRA-sim's system JSON and its remote memory, as far as the model of whole jobs knows them.
+
+Source: `Sys::initialize_sys` and `AnalyticalRemoteMemory` of ASTRA-sim (public release of March
+2026). What makes ASTRA-sim hang, crash or read a variable that nobody set is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NoReturn
+
+from hub_core.model import InputError, JobCollective, JsonValue, Location
+
+NATIVE_TYPES = (
+    JobCollective.ALL_REDUCE, JobCollective.ALL_GATHER, JobCollective.REDUCE_SCATTER,
+    JobCollective.ALL_TO_ALL,
+)  # fmt: skip
+"""The collectives that ASTRA-sim has algorithms for, in the order of `machine_state`'s types."""
+
+_ALGORITHM = re.compile(
+    r"(one)?(ring|Ring|halvingDoubling|HalvingDoubling|direct(\d*)|Direct(\d*))|doubleBinaryTree"
+)
+_POLICIES = ("FIFO", "LIFO", "EXPLICIT")
+_DEFAULT_ENDPOINT_NS = 10
+
+
+class Optimization(StrEnum):
+    """How an all-reduce goes through several dimensions (key `collective-optimization`)."""
+
+    BASELINE = "baseline"
+    LOCAL_BANDWIDTH_AWARE = "localBWAware"
+
+
+class MemoryKind(StrEnum):
+    """Who shares remote memory (key `memory-type`)."""
+
+    NONE = "NO_MEMORY_EXPANSION"
+    PER_NPU = "PER_NPU_MEMORY_EXPANSION"
+    PER_NODE = "PER_NODE_MEMORY_EXPANSION"
+    POOL = "MEMORY_POOL"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMemory:
+    """A remote memory: a transfer of b bytes takes latency_ns + b // bytes_per_ns."""
+
+    kind: MemoryKind = MemoryKind.NONE
+    latency_ns: int = 0
+    bytes_per_ns: int = 1
+    npus_per_node: int = 1
+
+    @classmethod
+    def of_json(cls, content: bytes | str, name: str = "memory.json") -> RemoteMemory:
+        """The memory that a file describes. Raises `InputError`."""
+        keys = _Keys(content, name)
+        kind = keys.text("memory-type", tuple(MemoryKind))
+        if kind == MemoryKind.NONE:
+            return cls()
+        npus = keys.integer("num-npus-per-node", 1) if kind == MemoryKind.PER_NODE else 1
+        latency_ns = keys.integer("remote-mem-latency", 0)
+        return cls(MemoryKind(kind), latency_ns, keys.integer("remote-mem-bw", 1), npus)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system configuration.
+
+    `endpoint_ns`: before every message of a native algorithm. `splits`: streams of a collective.
+    `active_chunks`: streams of a dimension at once. `optimization`: None where not stated.
+    `algorithms`: names of native algorithms, one a dimension. `custom`: prefix of the algorithm's
+    traces. `per_node_file`: name of the YAML that maps nodes to prefixes. `local_memory_gb_per_s`
+    (1e9 bytes/s), None: reductions take no time. `peak_tflops`: of the roofline.
+    """
+
+    endpoint_ns: int = _DEFAULT_ENDPOINT_NS
+    splits: int = 1
+    active_chunks: int = 1
+    optimization: Optimization | None = None
+    algorithms: Mapping[JobCollective, tuple[str, ...]] = field(default_factory=dict)
+    custom: Mapping[JobCollective, str] = field(default_factory=dict)
+    per_node_file: str | None = None
+    local_memory_gb_per_s: float | None = None
+    has_roofline: bool = False
+    peak_tflops: float = 0.0
+    is_replay_only: bool = False
+
+    @classmethod
+    def of_json(
+        cls, content: bytes | str, name: str = "system.json", injection_scale: float = 1.0
+    ) -> System:
+        """The system that a file describes.
+
+        `injection_scale`: ASTRA-sim's option of that name, a factor of the endpoint's delay. Raises
+        `InputError` for what ASTRA-sim hangs or aborts on, and for what is not modelled.
+        """
+        keys = _Keys(content, name)
+        if keys.integer("model-shared-bus", 0, 0):
+            keys.fail("model-shared-bus 1 is not modelled", "set it to 0")
+        keys.text("scheduling-policy", _POLICIES)
+        optimization = None
+        if "collective-optimization" in keys.values:
+            optimization = Optimization(keys.text("collective-optimization", tuple(Optimization)))
+        has_roofline = bool(keys.integer("roofline-enabled", 0, 0))
+        memory = keys.number("local-mem-bw") if "local-mem-bw" in keys.values else None
+        if has_roofline and not memory:
+            keys.fail("roofline-enabled needs local-mem-bw", "state it in GB/s")
+        endpoint_ns = keys.integer("endpoint-delay", 0, _DEFAULT_ENDPOINT_NS)
+        return cls(
+            endpoint_ns=int(endpoint_ns * injection_scale),
+            splits=keys.integer("preferred-dataset-splits", 1),
+            active_chunks=keys.integer("active-chunks-per-dimension", 1, 1),
+            optimization=optimization,
+            algorithms=keys.algorithms(),
+            custom=keys.custom(),
+            per_node_file=keys.optional_text("per-node-custom-implementation"),
+            local_memory_gb_per_s=memory or None,
+            has_roofline=has_roofline,
+            peak_tflops=keys.number("peak-perf") if has_roofline else 0.0,
+            is_replay_only=bool(keys.integer("replay-only", 0, 0)),
+        )
+
+
+class _Keys:
+    """The object of a configuration file, asked for values of one kind."""
+
+    def __init__(self, content: bytes | str, name: str) -> None:
+        self._name = name
+        try:
+            values: JsonValue = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"this is not JSON: {error}")
+        if not isinstance(values, dict):
+            self.fail("a JSON object was expected")
+        self.values: Mapping[str, JsonValue] = values
+
+    def fail(self, message: str, cure: str = "") -> NoReturn:
+        raise InputError(message, location=Location(self._name), cure=cure, code="invalid-system")
+
+    def _value(self, key: str) -> JsonValue:
+        if key not in self.values:
+            self.fail(f"the key {key!r} is missing: ASTRA-sim crashes, hangs or guesses", "state it")
+        return self.values[key]
+
+    def integer(self, key: str, least: int, default: int | None = None) -> int:
+        """A whole number of at least `least`; where `default` is None, the key is required."""
+        if default is not None and key not in self.values:
+            return default
+        value = self._value(key)
+        if not isinstance(value, int) or value < least:
+            self.fail(f"{key}: {value!r} is not a whole number of at least {least}")
+        return int(value)
+
+    def number(self, key: str) -> float:
+        value = self._value(key)
+        # Written so that not-a-number fails, too.
+        if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            self.fail(f"{key}: {value!r} is not a number of at least 0")
+        return float(value)
+
+    def text(self, key: str, choices: tuple[str, ...]) -> str:
+        value = self._value(key)
+        if value not in choices:
+            self.fail(f"{key}: {value!r} is not one of {', '.join(choices)}")
+        return str(value)
+
+    def optional_text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            self.fail(f"{key}: a file name was expected, not {value!r}")
+        return value or None
+
+    def _names(self, key: str) -> tuple[str, ...]:
+        value = self.values[key]
+        if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
+            self.fail(f"{key}: a list of names was expected, not {value!r}")
+        return tuple(str(name) for name in value)
+
+    def algorithms(self) -> dict[JobCollective, tuple[str, ...]]:
+        """The native algorithms of every collective that has some."""
+        found = {}
+        for collective in NATIVE_TYPES:
+            key = f"{_text_of(collective)}-implementation"
+            if key not in self.values:
+                continue
+            found[collective] = self._names(key)
+            for name in found[collective]:
+                if not _ALGORITHM.fullmatch(name):
+                    self.fail(
+                        f"{key}: {name!r} is no algorithm of ASTRA-sim",
+                        "choose ring, direct, halvingDoubling, doubleBinaryTree or a one... form",
+                    )
+        return found
+
+    def custom(self) -> dict[JobCollective, str]:
+        """The prefix of every collective's custom algorithm."""
+        found = {}
+        for collective in NATIVE_TYPES:
+            key = f"{_text_of(collective)}-implementation-custom"
+            if key in self.values:
+                names = self._names(key)
+                if len(names) > 1:
+                    self.fail(f"{key}: ASTRA-sim takes one prefix, not {len(names)}")
+                found[collective] = names[0]
+        return found
+
+
+def _text_of(collective: JobCollective) -> str:
+    return collective.name.lower().replace("_", "-")

@@ -1,0 +1,2 @@
+def waiting_ranks(workload, layout, machine):
+    return ()
