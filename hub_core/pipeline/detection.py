@@ -42,7 +42,7 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
         return named[0]
     fitting = [found for found in named or able if has_signature(opened.head, found.offer.format)]
     # What may be either is an algorithm, unless a reader of workloads says that it is its own.
-    jobs = [found for found in named if isinstance(found.offer, WorkloadReader)]
+    jobs = [found for found in named or able if isinstance(found.offer, WorkloadReader)]
     plain = [found for found in fitting if found not in jobs]
     if len(plain) == 1:
         return next((found for found in jobs if _claims(found, opened)), plain[0])

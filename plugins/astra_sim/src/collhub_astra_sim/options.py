@@ -79,3 +79,48 @@ class AstraBinaryOptions:
         (None, *NETWORKS), "which backend the binary is (default: by its name)"
     )
     time_limit_s: float = option(OptionType.FLOAT, 3600.0, "seconds after which a run is ended")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolderOptions:
+    """Options of the reader `astra-sim-job`."""
+
+    workload: str | None = optional(
+        "prefix of the workload's traces in the folder, where it is not clear"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """Options of the simulator of jobs; those of the system are for jobs without a folder."""
+
+    network: str = choice(NETWORKS, "which backend of ASTRA-sim is simulated")
+    slots: str = choice(
+        ("astra-sim", "unlimited"),
+        "one node of each kind in flight a rank, as in ASTRA-sim, or any number",
+    )
+    queues: int = option(OptionType.INT, 1, "queues a dimension", minimum=1)
+    rendezvous: bool = option(
+        OptionType.BOOL, False, "messages wait until their receiver says that it is ready"
+    )
+    all_reduce: str | None = optional("algorithm, of each dimension: ring (default), direct, ...")
+    all_gather: str | None = optional("likewise")
+    reduce_scatter: str | None = optional("likewise")
+    all_to_all: str | None = optional("likewise")
+    endpoint_delay: int | None = optional(
+        "ns before every message of a native algorithm (default 10)", OptionType.INT
+    )
+    splits: int | None = optional("streams of a collective (default 1)", OptionType.INT)
+    active_chunks: int | None = optional(
+        "streams of a dimension at once (default 1)", OptionType.INT
+    )
+    optimization: str | None = choice(
+        (None, "baseline", "localBWAware"),
+        "how an all-reduce goes through dimensions (default: localBWAware)",
+    )
+    memory_bandwidth: float | None = optional(
+        "local memory, as 1600GB/s: times of reductions, and of the roofline", OptionType.BANDWIDTH
+    )
+    peak_tflops: float | None = optional(
+        "peak performance: computations take the time of the roofline", OptionType.FLOAT
+    )

@@ -10,6 +10,8 @@ from collhub_astra_sim.options import (
     AstraBinaryOptions,
     AstraFolderOptions,
     AstraFolderReadOptions,
+    JobFolderOptions,
+    JobOptions,
 )
 from hub_core.plugin_api import (
     Check,
@@ -23,6 +25,8 @@ from hub_core.plugin_api import (
     TopologyReader,
     TopologyWriter,
     WarmOptions,
+    WorkloadReader,
+    WorkloadSimulator,
     hookimpl,
 )
 
@@ -51,6 +55,28 @@ _FOLDER = Format(
     (".json",),
     rb'"([a-z-]+-implementation-custom|per-node-custom-implementation)"',
     layout=Layout.FOLDER,
+)
+
+_JOB = Format(
+    "astra-sim-job",
+    "a folder that ASTRA-sim runs as it is, whose workload is a whole job",
+    (".json",),
+    rb'"([a-z-]+-implementation(-custom)?|per-node-custom-implementation)"',
+    layout=Layout.FOLDER,
+)
+
+JOB_READER = WorkloadReader(
+    _JOB,
+    "collhub_astra_sim.folders.job:read",
+    JobFolderOptions,
+    claims="collhub_astra_sim.folders.job:claims",
+)
+
+JOB_SIMULATOR = WorkloadSimulator(
+    "analytical",
+    "ASTRA-sim's workload layer, exact to the cycle",
+    "collhub_astra_sim.workloads.simulator:simulate",
+    JobOptions,
 )
 
 FOLDER = FormatWriter(_FOLDER, "collhub_astra_sim.folders.write:write", AstraFolderOptions)
@@ -108,15 +134,15 @@ KERNELS = Check(
 
 
 @hookimpl
-def collhub_producers() -> Sequence[FormatReader]:
-    """Describe the reader of folders."""
-    return [FOLDER_READER]
+def collhub_producers() -> Sequence[FormatReader | WorkloadReader]:
+    """Describe the readers of folders."""
+    return [FOLDER_READER, JOB_READER]
 
 
 @hookimpl
-def collhub_consumers() -> Sequence[FormatWriter | Simulator]:
+def collhub_consumers() -> Sequence[FormatWriter | Simulator | WorkloadSimulator]:
     """Describe the writer of folders and the simulators."""
-    return [FOLDER, ANALYTICAL, ASTRA_SIM]
+    return [FOLDER, ANALYTICAL, ASTRA_SIM, JOB_SIMULATOR]
 
 
 @hookimpl

@@ -64,15 +64,21 @@ class _Node(Protocol):
     attr: Sequence[_Attribute]
 
 
-class _Uses:
+class AlgorithmUses:
     """Which algorithm a workload node runs."""
 
-    def __init__(self, files: FolderFiles) -> None:
-        """Read the system configuration of a folder. Raises `InputError` where there is none."""
+    def __init__(self, files: FolderFiles, *, are_natives_enough: bool = False) -> None:
+        """Read the system configuration of a folder. Raises `InputError` where there is none.
+
+        `are_natives_enough`: it need not name a custom algorithm.
+        """
         self._files = files
+        self._keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}
+        if are_natives_enough:
+            self._keys |= {key.removesuffix("-custom") for key in COLLECTIVE_KEYS.values()}
         self.by_kind: dict[CollectiveKind, str] = {}
         self.by_node: dict[int, str] = {}
-        self._file, system = self._system()
+        self.file, system = self._system()
         for kind, key in COLLECTIVE_KEYS.items():
             if key in system:
                 self.by_kind[kind] = self._prefix(key, system[key])
@@ -86,8 +92,8 @@ class _Uses:
         return self.by_node.get(node, by_kind)
 
     def _system(self) -> tuple[str, dict[str, object]]:
-        keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}
-        found = {name: value for name, value in self._files.objects() if keys & value.keys()}
+        objects = self._files.objects()
+        found = {name: value for name, value in objects if self._keys & value.keys()}
         if len(found) > 1 and SYSTEM in found:
             found = {SYSTEM: found[SYSTEM]}
         if len(found) == 1:
@@ -102,25 +108,25 @@ class _Uses:
         # ASTRA-sim aborts on anything else.
         if not (isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], str)):
             message = f"{key} is no list of exactly one prefix, on which ASTRA-sim aborts"
-            raise self._files.error(message, 'write for example ["traces/ring"]', self._file)
+            raise self._files.error(message, 'write for example ["traces/ring"]', self.file)
         return self._set_at(stated[0])
 
     def _per_node(self, stated: object) -> dict[int, str]:
         part = self._files.part_at(stated) if isinstance(stated, str) else None
         if part is None:
             message = f"{PER_NODE_KEY} names no file of the folder"
-            raise self._files.error(message, file=self._file)
+            raise self._files.error(message, file=self.file)
         pairs = _pairs(part)
         if not pairs or not all(_is_node(node) for node in pairs):
             message = f"{part.name} is no YAML map of workload nodes to prefixes"
-            raise self._files.error(message, "write for example 0: traces/ring", self._file)
+            raise self._files.error(message, "write for example 0: traces/ring", self.file)
         return {int(node): self._set_at(prefix) for node, prefix in pairs.items()}
 
     def _set_at(self, stated: str) -> str:
         found = self._files.set_at(stated)
         if found is None:
             message = f"the traces {stated[:200]!r} that it names are not in the folder"
-            raise self._files.error(message, "name the folder that holds them, too", self._file)
+            raise self._files.error(message, "name the folder that holds them, too", self.file)
         return found
 
 
@@ -152,17 +158,17 @@ def configuration_of(files: FolderFiles, workload: str | None = None) -> FolderC
 
     Raises `InputError` for what is missing or contradicts itself.
     """
-    uses = _Uses(files)
+    uses = AlgorithmUses(files)
     prefixes = sorted({*uses.by_kind.values(), *uses.by_node.values()})
     algorithms = {prefix: FolderAlgorithm(prefix) for prefix in prefixes}
-    chosen = _workload(files, prefixes, workload)
+    chosen = workload_prefix(files, prefixes, workload)
     parts = files.sets[chosen] if chosen is not None else ()
     for part in parts:
         _note_uses(part.load(), part.name, uses, algorithms)
-    return FolderConfiguration(algorithms, len(parts), _groups(files))
+    return FolderConfiguration(algorithms, len(parts), folder_groups(files))
 
 
-def _workload(files: FolderFiles, algorithms: list[str], stated: str | None) -> str | None:
+def workload_prefix(files: FolderFiles, algorithms: list[str], stated: str | None) -> str | None:
     """The prefix of the workload: what is stated, else `workload`, else the only other set."""
     others = [prefix for prefix in files.sets if prefix not in algorithms]
     if stated is not None and stated not in files.sets:
@@ -177,7 +183,7 @@ def _workload(files: FolderFiles, algorithms: list[str], stated: str | None) -> 
 
 
 def _note_uses(
-    content: bytes, file: str, uses: _Uses, algorithms: Mapping[str, FolderAlgorithm]
+    content: bytes, file: str, uses: AlgorithmUses, algorithms: Mapping[str, FolderAlgorithm]
 ) -> None:
     """Note which algorithms the collectives in the trace of one NPU run, in which groups."""
     for node in _nodes(content, file):
@@ -220,7 +226,7 @@ def _attributes(node: _Node) -> dict[str, object]:
     return values
 
 
-def _groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
+def folder_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
     """The communicator groups by name; none where no file states any."""
     found = {}
     for name, value in files.objects():

@@ -1,0 +1,126 @@
+"""Read a folder for ASTRA-sim whose workload is a whole job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from collhub_chakra import Batch, NodeType, ShapeBook, TraceError, decode_nodes, open_rank_file
+from collhub_job_traces import JobReadOptions
+from collhub_job_traces import read as read_traces
+
+from collhub_astra_sim.folders.configurations import (
+    AlgorithmUses,
+    folder_groups,
+    workload_prefix,
+)
+from collhub_astra_sim.folders.found_files import FolderFiles
+from collhub_astra_sim.folders.run_script import MEMORY, NETWORK
+from collhub_astra_sim.options import JobFolderOptions
+from hub_core import ChakraReadOptions, HubError, chakra_algorithm
+from hub_core.model import JsonValue, ProcessGroup, Workload
+from hub_core.plugin_api import Source, SourcePart
+
+EXTENSION = "astra-sim"
+"""Key of `Workload.extensions`: the texts of `system`, `network` and `memory`; `custom`: the prefix
+of each of `Workload.algorithms`; `per_node`: prefixes by node."""
+_MEMORY_KEY = "memory-type"
+_NETWORK_KEY = b"npus_count"
+
+
+def read(source: Source, options: JobFolderOptions) -> Workload:
+    """The job of a folder, with its configurations as extension.
+
+    Raises `InputError` for what is missing or contradicts itself.
+    """
+    files = FolderFiles.of(source)
+    uses = AlgorithmUses(files, are_natives_enough=True)
+    prefixes = sorted({*uses.by_kind.values(), *uses.by_node.values()})
+    prefix = workload_prefix(files, prefixes, files.chosen_prefix or options.workload)
+    if prefix is None:
+        raise files.error("the folder has no traces of a workload")
+    groups = folder_groups(files)
+    traces = _traces(files, prefix, groups)
+    said: dict[str, JsonValue] = {
+        "system": _text(files.files[uses.file]),
+        "network": _network(files),
+        "memory": _memory(files),
+        "custom": [*prefixes],
+        "by_kind": {str(kind): used for kind, used in uses.by_kind.items()},
+        "per_node": {str(node): used for node, used in uses.by_node.items()},
+    }
+    return replace(
+        traces,
+        algorithms=tuple(
+            chakra_algorithm(files.source_of(used), ChakraReadOptions()) for used in prefixes
+        ),
+        extensions={**traces.extensions, EXTENSION: said},
+    )
+
+
+def _traces(files: FolderFiles, prefix: str, groups: Mapping[str, tuple[int, ...]]) -> Workload:
+    """The workload of the rank files; groups as the folder states them."""
+    source = replace(files.source_of(prefix), report=lambda found: None)
+    workload = read_traces(source, JobReadOptions())
+    named = [group.name for group in workload.groups]
+    for name in named:
+        if name not in groups:
+            message = f"communicator group {name[:80]!r} is in no groups file of the folder"
+            raise files.error(message, "add it to the groups file")
+    others = [name for name in groups if name not in named]
+    stated = tuple(ProcessGroup(name, groups[name]) for name in (*named, *others))
+    return replace(workload, groups=stated)
+
+
+def _text(part: SourcePart) -> str:
+    return part.load().decode("utf-8", "replace")
+
+
+def _network(files: FolderFiles) -> str | None:
+    """The text of the only network YAML, or of the one that is named as in the examples."""
+    found = {name: text for name, text in files.texts(".yml", ".yaml") if _NETWORK_KEY in text}
+    if len(found) > 1 and NETWORK in found:
+        found = {NETWORK: found[NETWORK]}
+    if len(found) > 1:
+        raise files.error(f"several files describe networks: {', '.join(sorted(found)[:8])}")
+    return next((text.decode("utf-8", "replace") for text in found.values()), None)
+
+
+def _memory(files: FolderFiles) -> str | None:
+    """The text of the remote memory, None where no file describes one."""
+    found = [name for name, value in files.objects() if _MEMORY_KEY in value]
+    if len(found) > 1 and MEMORY not in found:
+        raise files.error(f"several files describe memories: {', '.join(found[:8])}")
+    chosen = MEMORY if MEMORY in found else next(iter(found), None)
+    return None if chosen is None else _text(files.files[chosen])
+
+
+def claims(source: Source) -> bool:
+    """Whether the workload of a folder is more than collectives by custom algorithms."""
+    try:
+        files = FolderFiles.of(source)
+        uses = AlgorithmUses(files, are_natives_enough=True)
+        prefixes = sorted({*uses.by_kind.values(), *uses.by_node.values()})
+        if files.chosen_prefix in prefixes:
+            return False
+        prefix = files.chosen_prefix or workload_prefix(files, prefixes, None)
+        parts = files.sets[prefix] if prefix is not None else ()
+        return any(_is_of_job(part, uses) for part in parts)
+    except (TraceError, HubError):
+        return False
+
+
+def _is_of_job(part: SourcePart, uses: AlgorithmUses) -> bool:
+    """Whether a rank does anything but collectives by custom algorithms, or idle."""
+    file, _ = open_rank_file(part.name, part.rank or 0, part.load())
+    nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))
+    is_collective = nodes.type == NodeType.COMM_COLL
+    others = set(np.unique(nodes.type[~is_collective]).tolist())
+    if others - {NodeType.COMP}:
+        return True
+    if not is_collective.any():
+        return False
+    kinds = nodes.attributes.values["comm_type"][is_collective].tolist()
+    uses_of = zip(nodes.id[is_collective].tolist(), kinds, strict=True)
+    return bool(others) or any(uses.prefix_of(node, kind) is None for node, kind in uses_of)
