@@ -8,6 +8,8 @@ either all are messages or all are receives: the first one is the one to meet.
 
 from __future__ import annotations
 
+import numpy as np
+
 from collhub_astra_sim.simulating.kernel import Integer, compiled, push
 from collhub_astra_sim.workloads.compiling import outlined
 from collhub_astra_sim.workloads.machine_state import (
@@ -147,8 +149,8 @@ def _wait(
 def _meet(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
     """Take the other side out of its line, or stand in line for it and return -1."""
     side = machine.message[index]
-    mixed = side["tag"] * 0x9E3779B1 + side["source"] * 0x85EBCA6B
-    mixed = mixed + side["destination"] * 0xC2B2AE35 + side["bytes"]
+    mixed = side["tag"] * 0x9E3779B1 + np.int64(side["source"]) * 0x85EBCA6B
+    mixed = mixed + np.int64(side["destination"]) * 0xC2B2AE35 + side["bytes"]
     line = machine.unmet[(mixed ^ (mixed >> 15)) & (len(machine.unmet) - 1)]
     before, other = -1, line["first"]
     while other >= 0:
