@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 from collhub_columns import Int64Array
 
+from collhub_astra_sim.simulating.kernel import Records
 from collhub_astra_sim.workloads.machine_state import (
     DIRECT,
     HALVING_DOUBLING,
@@ -19,7 +20,6 @@ from collhub_astra_sim.workloads.machine_state import (
     RING,
     TYPES,
 )
-from collhub_astra_sim.simulating.kernel import Records
 from collhub_astra_sim.workloads.phases import Phase, group_phases, system_phases
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
 from hub_core import NodeTable, NodeType
@@ -137,9 +137,7 @@ def choices(
     member, members, group_rank = _members(workload, rows)
     used = tuple(algorithms[name] for name in chooser.custom)
     pairs = np.unique(np.concatenate([np.zeros(0, np.int64), *chooser.pairs]))
-    return Choices(
-        choice, member, members, group_rank, *_plan_records(chooser.plans), used, pairs
-    )
+    return Choices(choice, member, members, group_rank, *_plan_records(chooser.plans), used, pairs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -181,9 +181,7 @@ class Layout:
         pairs = [self.choices.pairs, own * ranks + peer, peer * ranks + own]
         codes = np.unique(np.concatenate(pairs))
         source, destination = np.divmod(codes, ranks)
-        routes, bandwidth, latency_ns = routed_links(
-            self.topology, source, destination, is_shared
-        )
+        routes, bandwidth, latency_ns = routed_links(self.topology, source, destination, is_shared)
         link = _filled(LINK, len(bandwidth), first=-1, last=-1)
         link["bytes_per_ns"], link["latency_ns"] = bandwidth / _GIGA, latency_ns
         first = np.searchsorted(source, np.arange(ranks + 1)).astype(np.int64)

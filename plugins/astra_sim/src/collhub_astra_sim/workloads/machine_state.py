@@ -266,5 +266,3 @@ class Machine(NamedTuple):
     is_shared: bool
     has_slots: bool
     has_rendezvous: bool
-
-

@@ -142,7 +142,9 @@ class _Keys:
 
     def _value(self, key: str) -> JsonValue:
         if key not in self.values:
-            self.fail(f"the key {key!r} is missing: ASTRA-sim crashes, hangs or guesses", "state it")
+            self.fail(
+                f"the key {key!r} is missing: ASTRA-sim crashes, hangs or guesses", "state it"
+            )
         return self.values[key]
 
     def integer(self, key: str, least: int, default: int | None = None) -> int:
