@@ -6,6 +6,8 @@ order of the set that holds the free ones, as `simulating.kernel` explains.
 
 from __future__ import annotations
 
+import numpy as np
+
 from collhub_astra_sim.simulating.kernel import Integer, compiled, set_order
 from collhub_astra_sim.workloads.compiling import outlined
 from collhub_astra_sim.workloads.machine_state import CODE_BITS, CUSTOM_ENDS, Machine
@@ -46,7 +48,7 @@ def _issue(place: Integer, now: Integer, machine: Machine) -> None:
     stream = machine.stream[progress["stream"]]
     machine.node[stream["row"]]["ongoing"] += 1
     rank, code = stream["rank"], (place << CODE_BITS) | CUSTOM_ENDS
-    kind, tag = custom["kind"], custom["tag"] % _TAG_MODULUS
+    kind, tag = custom["kind"], np.int64(custom["tag"]) % _TAG_MODULUS
     if kind == _COMP:
         delay(rank, now, custom["work"], code, machine)
     elif kind == _SEND:

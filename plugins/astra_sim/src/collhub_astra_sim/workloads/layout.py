@@ -96,8 +96,8 @@ class Layout:
         queue["first"] = -1
         link, pair_first, pair_peer, path_first, path_link = self._network(is_shared)
         margin = self._margin(node, tables.most_nodes, has_slots)
-        heap, entry = _heaps(node, ranks)
         child = _children(workload.nodes, self.order, node)
+        heap, entry = _heaps(node, ranks)
         line_of, memory_lines = _memory_lines(self.memory, ranks)
         most = int(np.bincount(node["rank"], minlength=1).max(initial=1)) + tables.most_nodes
         chunks = system.active_chunks

@@ -8,6 +8,8 @@ either all are messages or all are receives: the first one is the one to meet.
 
 from __future__ import annotations
 
+import numpy as np
+
 from collhub_astra_sim.simulating.kernel import Integer, compiled, push
 from collhub_astra_sim.workloads.compiling import outlined
 from collhub_astra_sim.workloads.machine_state import (
@@ -22,6 +24,7 @@ from collhub_astra_sim.workloads.pools import DELIVERY, HAPPENS, LINK_FREE
 _CLEARANCE_BYTES = 8192
 # ASTRA-sim gives clearances tags of their own, too.
 _CLEARANCE_TAG = 1 << 50
+_LOW_BITS = (1 << 24) - 1
 
 
 @outlined
@@ -147,9 +150,10 @@ def _wait(
 def _meet(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
     """Take the other side out of its line, or stand in line for it and return -1."""
     side = machine.message[index]
-    mixed = side["tag"] * 0x9E3779B1 + side["source"] * 0x85EBCA6B
-    mixed = mixed + side["destination"] * 0xC2B2AE35 + side["bytes"]
-    line = machine.unmet[(mixed ^ (mixed >> 15)) & (len(machine.unmet) - 1)]
+    # Without overflow, of which compiled code may make anything.
+    mixed = (side["tag"] & _LOW_BITS) * 31 + (side["tag"] >> 24) + (side["bytes"] & _LOW_BITS)
+    mixed = mixed + np.int64(side["source"]) * 40503 + np.int64(side["destination"]) * 9973
+    line = machine.unmet[(mixed ^ (mixed >> 16)) & (len(machine.unmet) - 1)]
     before, other = -1, line["first"]
     while other >= 0:
         candidate = machine.message[other]

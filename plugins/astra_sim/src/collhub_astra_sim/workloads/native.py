@@ -284,7 +284,7 @@ def _receive_from(
 # --- the double binary tree ---
 #
 # The root is the lowest or the highest position. Below it a complete tree holds the others, whose
-# numbers from 1 are those of the nodes in order: odd ones are leaves, and the lowest bit of a number
+# numbers from 1 are those of the nodes in order: odd ones are leaves, and the lowest bit of one
 # is the distance to its children, twice over.
 
 

@@ -6,6 +6,8 @@ whenever a node of the rank ends, the free ones are looked at again in ascending
 
 from __future__ import annotations
 
+import numpy as np
+
 from collhub_astra_sim.simulating.kernel import Integer, compiled, insert, pop
 from collhub_astra_sim.workloads.compiling import outlined
 from collhub_astra_sim.workloads.machine_state import (
@@ -110,7 +112,7 @@ def _issue(row: Integer, now: Integer, machine: Machine) -> None:
     if machine.has_slots and node["slot"] != NO_SLOT:
         rank["occupied"] |= 1 << node["slot"]
     code = (row << CODE_BITS) | NODE_ENDS
-    action, tag = node["action"], node["tag"] % _TAG_MODULUS
+    action, tag = node["action"], np.int64(node["tag"]) % _TAG_MODULUS
     if action == TIMER:
         if node["is_counted"]:
             rank["compute_ns"] += node["work"]

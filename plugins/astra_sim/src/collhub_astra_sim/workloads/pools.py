@@ -7,6 +7,8 @@ included.
 
 from __future__ import annotations
 
+import numpy as np
+
 from collhub_astra_sim.simulating.kernel import Integer, Records, compiled, push
 from collhub_astra_sim.workloads.compiling import outlined
 from collhub_astra_sim.workloads.machine_state import BATCHES, DELAYS, Machine
@@ -40,7 +42,7 @@ def given_back(pool: Records, kind: Integer, index: Integer, machine: Machine) -
 
 @compiled
 def _place_of(rank: Integer, time: Integer, machine: Machine) -> Integer:
-    return (time * 31 + rank * 0x9E3779B1) & (len(machine.batch_of) - 1)
+    return (time * 31 + np.int64(rank) * 0x9E3779B1) & (len(machine.batch_of) - 1)
 
 
 @outlined

@@ -1,0 +1,101 @@
+"""What ASTRA-sim hangs, aborts or goes wrong on in a workload, by the numbers of its hazards.
+
+Measured with the public release of March 2026. H4 and H5 show in a simulation alone: ranks that
+never finish, which `simulate_workload` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from collhub_columns import BoolArray
+
+from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
+from hub_core.model import Diagnostic, JobCollective, NodeKind, Severity, Workload
+
+# Tags of streams wrap above this group.
+_LAST_GROUP = 499
+
+
+def hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
+    """The first node of each hazard, with how many there are."""
+    found = []
+    for code, is_there, message, severity, cure in _checks(workload, system):
+        rows = np.flatnonzero(is_there)
+        if len(rows):
+            row = int(rows[0])
+            name = f"node {int(workload.nodes.identity[row])}"
+            more = f" ({len(rows)} nodes)" if len(rows) > 1 else ""
+            place = workload.nodes.location(row)
+            found.append(Diagnostic(code, f"{name} {message}{more}", severity, place, cure))
+    return tuple(found)
+
+
+_Check = tuple[str, BoolArray, str, Severity, str]
+
+
+def _checks(workload: Workload, system: System) -> Iterator[_Check]:
+    nodes = workload.nodes
+    is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
+    is_memory = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
+    is_marker = nodes.is_kind(NodeKind.MARKER)
+    is_host_compute = nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host
+    yield (
+        "h1", is_host_compute | is_memory | is_marker,
+        "breaks the statistics at the rank's end: ASTRA-sim aborts if a message ends last",
+        Severity.WARNING, "let a COMPUTE node come last",
+    )  # fmt: skip
+    yield (
+        "h2", is_marker, "is a marker: written as METADATA it aborts ASTRA-sim",
+        Severity.WARNING, "leave it out",
+    )  # fmt: skip
+    is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
+    is_empty = is_device & (nodes.bytes == 0) & system.has_roofline
+    yield (
+        "h3", is_empty | is_marker, "takes no time: what it frees waits for another node to end",
+        Severity.WARNING, "state a tensor size, or leave the node out",
+    )  # fmt: skip
+    known = [*NATIVE_TYPES, JobCollective.BROADCAST]
+    is_unknown = is_collective & ~np.isin(nodes.collective, known)
+    yield (
+        "h6", is_unknown | (is_collective & nodes.on_host),
+        "is a collective that ASTRA-sim never ends", Severity.ERROR,
+        "choose another kind, and let it run on the device",
+    )  # fmt: skip
+    is_gather = is_collective & (nodes.collective == JobCollective.ALL_GATHER)
+    yield (
+        "h7", is_gather & (nodes.bytes < system.splits),
+        f"gathers fewer bytes than {system.splits} splits: ASTRA-sim never stops",
+        Severity.ERROR, "use fewer splits",
+    )  # fmt: skip
+    yield (
+        "h8", is_collective & _has_other_group(workload, system),
+        "is of a rank that uses several small groups for one type: ASTRA-sim may crash at its end",
+        Severity.WARNING, "accept a run in which every rank has finished",
+    )  # fmt: skip
+    numbers = [int(g.name) if g.name.isdecimal() else 0 for g in workload.groups]
+    is_high = np.array([*(number > _LAST_GROUP for number in numbers), False])
+    yield (
+        "h9", is_collective & is_high[nodes.group],
+        f"is of a group above {_LAST_GROUP}, whose tags wrap",
+        Severity.WARNING, "number the groups from 1",
+    )  # fmt: skip
+
+
+def _has_other_group(workload: Workload, system: System) -> BoolArray:
+    """Nodes whose rank runs the same type in another small group, with one-entry algorithms."""
+    nodes = workload.nodes
+    is_small = [len(group.ranks) < workload.num_ranks for group in workload.groups]
+    is_one_entry = [
+        job in NATIVE_TYPES and len(system.algorithms.get(job, ())) == 1 for job in JobCollective
+    ]
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
+    rows = rows[np.array([*is_small, False])[nodes.group[rows]]]
+    rows = rows[np.array([*is_one_entry, False])[nodes.collective[rows]]]
+    use = nodes.rank[rows].astype(np.int64) * len(JobCollective) + nodes.collective[rows]
+    pairs = np.unique(np.stack([use, nodes.group[rows].astype(np.int64)], axis=1), axis=0)
+    uses, counts = np.unique(pairs[:, 0], return_counts=True)
+    mask = np.zeros(len(nodes), np.bool_)
+    mask[rows[np.isin(use, uses[counts > 1])]] = True
+    return mask
