@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         check_stdout,
         complete_offers,
         force_flag,
+        format_option,
         from_option,
         input_options,
         json_flag,
@@ -87,9 +88,9 @@ __all__ = [
     "StepKind", "StepTable", "StepTableBuilder", "Topology", "TraceOptions", "UsageError",
     "VerifyReport", "Written", "WrittenFiles", "__version__", "assign", "chakra_algorithm",
     "chakra_bytes", "chakra_nodes", "chakra_traces", "check_stdout", "complete_offers",
-    "discover", "execute", "first_violation", "force_flag", "from_option", "input_options",
-    "installed_version", "json_flag", "names_from", "number_option", "offer_option",
-    "option_pairs", "output_option", "output_options", "parse_topology", "read",
+    "discover", "execute", "first_violation", "force_flag", "format_option", "from_option",
+    "input_options", "installed_version", "json_flag", "names_from", "number_option",
+    "offer_option", "option_pairs", "output_option", "output_options", "parse_topology", "read",
     "read_topology", "simulate", "source_argument", "start_engine", "strict_flag", "synthesize",
     "topology_to_json", "transform", "verify", "verify_option", "write",
 ]  # fmt: skip
@@ -100,6 +101,7 @@ _HOMES = {
     "hub_core.chakra.traces": ("chakra_algorithm chakra_bytes chakra_nodes chakra_traces"),
     "hub_core.cli.arguments": (
         "COLLECTIVE FILE Assignments OutputRequest assign check_stdout complete_offers force_flag "
+        "format_option "
         "from_option input_options json_flag number_option offer_option option_pairs "
         "output_option output_options source_argument strict_flag verify_option"
     ),

@@ -4,18 +4,17 @@
 
 The release (astra-sim/tacos v1.3.0) reports times of schedules that cannot be, so its causal form
 stands beside it. On small networks both are run here (`release.py`, written anew); times marked by
-* are measured on the release itself, minimum of 20.
+* are measured on the release itself, minimum of 20 (`tacos_networks` in the plugin's tests).
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import release
@@ -29,23 +28,12 @@ from measuring import median_timed, networks_of_tests, timed, versions
 from hub_core.model import Collective, CollectiveKind
 from hub_core.network import Occupancy, Topology
 
+if TYPE_CHECKING:
+    from tacos_networks import ReleasedCase
+
 T = TypeVar("T")
 
 NODE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class HeterogeneousCase:
-    """A network, chunks a node, and what the release itself gives in us.
-
-    That is as it reports, and in its causal form (0: not measured).
-    """
-
-    name: str
-    topology: Topology
-    chunks: int
-    reported_us: float
-    causal_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +67,7 @@ def main() -> None:
     ratios = f"{'ours/bound':>11}{'causal/ours':>12}"
     print(f"{'network':<20}{'N':>4}{'c':>3}{'bound':>10}{head}{ratios}")
     networks = networks_of_tests()
-    for case in _cases(networks):
+    for case in networks.released_cases().values():
         if arguments.only in case.name:
             pairs = case.topology.num_npus * case.chunks
             _row(case, arguments.seeds, pairs <= arguments.release_pairs)
@@ -87,56 +75,7 @@ def main() -> None:
         _all_reduce(networks.ring_full_switch(groups), paper)
 
 
-def _cases(networks: ModuleType) -> Iterator[HeterogeneousCase]:
-    for width, height, x_gib, y_gib, chunks, reported_us, causal_us in _MESHES:
-        name = f"mesh {width}x{height} {x_gib}/{y_gib}"
-        topology = networks.mesh(width, height, x_gib, y_gib)
-        yield HeterogeneousCase(name, topology, chunks, reported_us, causal_us)
-    for groups, degree, chunks, reported_us, causal_us in _RING_FULL_SWITCH:
-        neighbours = f" g={degree}" if degree > 1 else ""
-        name = f"3D-RFS 2x4x{groups}{neighbours}"
-        topology = networks.ring_full_switch(groups, degree)
-        yield HeterogeneousCase(name, topology, chunks, reported_us, causal_us)
-
-
-# Width, height, GiB/s of x and y links, chunks; the release in us, as reported and causal. Of 12x12
-# and larger: the best of 1 to 3 runs.
-_MESHES = (
-    (4, 4, 50, 75, 1, 121.69, 133.71),
-    (4, 4, 16, 73, 1, 279.90, 232.24),
-    (5, 5, 50, 75, 1, 200.31, 200.31),
-    (5, 5, 16, 73, 1, 375.21, 372.19),
-    (8, 8, 50, 75, 1, 513.79, 513.79),
-    (8, 8, 16, 73, 1, 824.81, 875.49),
-    (7, 10, 16, 73, 1, 833.14, 848.02),
-    (12, 12, 16, 73, 1, 1725.80, 1725.80),
-    (12, 12, 50, 75, 1, 1161.81, 0.0),
-    (16, 16, 16, 73, 1, 3064.78, 0.0),
-    (16, 16, 50, 75, 1, 2063.22, 0.0),
-    (4, 4, 16, 73, 4, 249.16, 244.31),
-    (5, 5, 16, 73, 4, 363.33, 363.33),
-    (4, 4, 50, 75, 4, 134.57, 134.57),
-    (5, 5, 50, 75, 4, 214.05, 214.05),
-    (8, 8, 50, 75, 4, 559.53, 559.53),
-    (12, 12, 50, 75, 4, 1265.51, 0.0),
-    (8, 8, 16, 73, 4, 949.50, 949.50),
-    (12, 12, 16, 73, 4, 2150.91, 0.0),
-)
-# Groups, degree of the unwound switch, chunks; the release in us, as reported and causal. Of 2x4x16
-# with 4 chunks: the best of 10 runs.
-_RING_FULL_SWITCH = (
-    (4, 1, 1, 145.60, 148.99),
-    (8, 1, 1, 303.35, 365.45),
-    (16, 1, 1, 626.74, 781.22),
-    (16, 3, 1, 590.94, 684.83),
-    (4, 1, 4, 125.97, 133.35),
-    (8, 1, 4, 260.92, 279.23),
-    (16, 1, 4, 536.30, 565.20),
-    (16, 3, 4, 479.15, 492.93),
-)
-
-
-def _row(case: HeterogeneousCase, seeds: int, runs_release: bool) -> None:
+def _row(case: ReleasedCase, seeds: int, runs_release: bool) -> None:
     npus = case.topology.num_npus
     bound_us, ours = _ours(case, seeds)
     if runs_release:
@@ -156,7 +95,7 @@ def _cited(time_us: float) -> str:
     return f"{time_us:>9.2f}*{'':>19}" if time_us else f"{'':>29}"
 
 
-def _ours(case: HeterogeneousCase, seeds: int) -> tuple[float, SeedTimes]:
+def _ours(case: ReleasedCase, seeds: int) -> tuple[float, SeedTimes]:
     """The largest bound in us, and what our seeds take; every schedule is replayed."""
     npus, chunk_bytes = case.topology.num_npus, NODE_BYTES // case.chunks
     network = LinkNetwork.of(case.topology)
@@ -174,7 +113,7 @@ def _ours(case: HeterogeneousCase, seeds: int) -> tuple[float, SeedTimes]:
     return max(bounds.values()) / 1e6, ours
 
 
-def _released(case: HeterogeneousCase, seeds: int, *, causal: bool) -> SeedTimes:
+def _released(case: ReleasedCase, seeds: int, *, causal: bool) -> SeedTimes:
     chunk_bytes = NODE_BYTES // case.chunks
     return _measured(
         lambda seed: release.all_gather(

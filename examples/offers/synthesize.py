@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hub_core import (
     Algorithm,
     Buffer,
-    Collective,
     CollectiveKind,
     InputError,
     Provenance,
@@ -27,8 +28,7 @@ def synthesize(request: SynthesisRequest, options: NoOptions) -> SynthesisResult
     if request.npus != tuple(range(topology.num_npus)):
         raise InputError("example needs a rank on every NPU, in order")
     ranks = wanted.num_ranks
-    kind = CollectiveKind.ALL_GATHER
-    collective = Collective(kind, ranks, ranks, in_place=True, out_of_place=False)
+    collective = replace(wanted, unit_count=ranks, in_place=True, out_of_place=False)
     provenance = Provenance("collhub-example", "0.1.0")
     algorithm = Algorithm(collective, _steps(ranks), np.zeros(ranks, np.int64), provenance)
     time_ns = request.simulate(algorithm)

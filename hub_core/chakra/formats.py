@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import Format, FormatReader, FormatWriter, Layout, OptionType, option
+from hub_core.plugin_api import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    OptionType,
+    choice,
+    option,
+    optional,
+)
 
 CHAKRA = Format(
     name="chakra",
@@ -31,10 +40,9 @@ class ChakraReadOptions:
         False,
         "drop dependencies on nodes that are not in the file, and count them",
     )
-    size: int | None = option(
-        OptionType.SIZE,
-        None,
+    size: int | None = optional(
         "size of the collective that a foreign trace with sizes in bytes was made for",
+        OptionType.SIZE,
     )
 
 
@@ -42,17 +50,14 @@ class ChakraReadOptions:
 class TraceOptions:
     """How the traces of an algorithm are written, by whatever writer."""
 
-    size: int | None = option(
-        OptionType.SIZE,
-        None,
+    size: int | None = optional(
         "size of the collective that comm_size is written for"
         " (default: the algorithm's own size, else 1 MiB a unit)",
+        OptionType.SIZE,
     )
-    dialect: str = option(
-        OptionType.TEXT,
-        "both",
+    dialect: str = choice(
+        ("both", "absolute", "symbolic"),
         "how messages state their size: in bytes (absolute), in chunks (symbolic), or both",
-        choices=("both", "absolute", "symbolic"),
     )
     flatten: bool = option(
         OptionType.BOOL,
@@ -65,10 +70,8 @@ class TraceOptions:
 class ChakraWriteOptions(TraceOptions):
     """Options of the writer `chakra`."""
 
-    ranks: str | None = option(
-        OptionType.TEXT,
-        None,
-        "write the traces of these ranks alone, as 0,17,4000-4010 (default: all)",
+    ranks: str | None = optional(
+        "write the traces of these ranks alone, as 0,17,4000-4010 (default: all)"
     )
 
 

@@ -116,6 +116,14 @@ def offer_option(
     )
 
 
+def format_option(
+    flag: str, name: str, kind: type[Offer], help_text: str
+) -> Callable[[Function], Function]:
+    """An option that names a format of such offers; the command gets it as `name`."""
+    names = complete_offers(kind)
+    return click.option(flag, name, metavar="FORMAT", shell_complete=names, help=help_text)
+
+
 def number_option(
     flag: str, metavar: str, help_text: str, least: int = 1
 ) -> Callable[[Function], Function]:
@@ -137,13 +145,8 @@ def source_argument(function: Function) -> Function:
 
 def from_option(function: Function) -> Function:
     """`--from FORMAT`."""
-    return click.option(
-        "--from",
-        "source_format",
-        metavar="FORMAT",
-        shell_complete=complete_offers(FormatReader),
-        help="Format of IN (default: by suffix, then content).",
-    )(function)
+    help_text = "Format of IN (default: by suffix, then content)."
+    return format_option("--from", "source_format", FormatReader, help_text)(function)
 
 
 def input_options(function: Function) -> Function:
@@ -165,10 +168,7 @@ def output_option(function: Function) -> Function:
 def _to_option(function: Function) -> Function:
     """`--to FORMAT`."""
     help_text = "Format of OUT (default: by suffix; none: Chakra traces)."
-    names = complete_offers(FormatWriter)
-    return click.option(
-        "--to", "target_format", metavar="FORMAT", shell_complete=names, help=help_text
-    )(function)
+    return format_option("--to", "target_format", FormatWriter, help_text)(function)
 
 
 def verify_option(function: Function) -> Function:

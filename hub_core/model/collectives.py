@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_columns import (
     BoolArray,
+    ColumnTable,
     Int64Array,
     counted_positions,
     group_of_entry,
@@ -24,7 +25,7 @@ ALL_RANKS = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Contributions:
+class Contributions(ColumnTable):
     """A relation between output units and contributions, one row a pair, int64 columns.
 
     Row i: unit `offset[i]` of the OUTPUT of rank `rank[i]` holds contribution (`source_rank[i]`,
@@ -37,9 +38,6 @@ class Contributions:
     offset: Int64Array
     source_rank: Int64Array
     source_unit: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.rank)
 
     def where(self, mask: BoolArray) -> Contributions:
         """The rows where `mask`, bool[rows], holds."""

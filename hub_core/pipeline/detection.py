@@ -14,6 +14,7 @@ from hub_core.plugin_api import (
     FormatWriter,
     Layout,
     TopologyReader,
+    WorkloadReader,
     WorkloadWriter,
 )
 from hub_core.plugin_api.offers import Offer, noun_of
@@ -38,8 +39,10 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     if len(named) == 1:
         return named[0]
     fitting = [found for found in named or able if has_signature(opened.head, found.offer.format)]
-    if len(fitting) == 1:
-        return fitting[0]
+    # What may be both is tried as an algorithm first: its reader tells a workload (`read_any`).
+    plain = [found for found in fitting if not isinstance(found.offer, WorkloadReader)]
+    if len(fitting) == 1 or len(plain) == 1:
+        return (plain or fitting)[0]
     raise _undecided(opened, fitting or named, noun_of(kind), registry)
 
 

@@ -25,6 +25,7 @@ from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Provided, Registry
 
 PathText = str | os.PathLike[str]
+WORKLOAD = "workload-trace"
 Report = Callable[[Diagnostic], None]
 R = TypeVar("R", FormatReader, TopologyReader)
 
@@ -35,6 +36,7 @@ class OpenedAlgorithm:
 
     source: Source
     reader: Provided[FormatReader]
+    registry: Registry
 
     @property
     def name(self) -> str:
@@ -52,11 +54,25 @@ class OpenedAlgorithm:
         return options_of(self.reader.offer)
 
     def read_any(self, options: OptionText | None = None) -> Algorithm | Workload:
-        """Read it, with options of the reader. Raises `HubError`."""
+        """Read it, with options of the reader. Raises `HubError`.
+
+        What a reader of algorithms refuses as `WORKLOAD`, a workload reader of the suffix takes.
+        """
         given = bound_options(self.reader, options)
         is_open = isinstance(self.reader.offer, WorkloadReader)
         kinds: tuple[type, ...] = (Algorithm, Workload) if is_open else (Algorithm,)
-        return cast(Algorithm | Workload, call(self.reader, kinds, self.source, given))
+        try:
+            return cast(Algorithm | Workload, call(self.reader, kinds, self.source, given))
+        except InputError as error:
+            other = self._workload_reader()
+            if error.diagnostics[0].code != WORKLOAD or is_open or other is None:
+                raise
+            return OpenedAlgorithm(self.source, other, self.registry).read_any()
+
+    def _workload_reader(self) -> Provided[WorkloadReader] | None:
+        suffixes = set(self.reader.offer.format.suffixes)
+        readers = self.registry.all(WorkloadReader)
+        return next((r for r in readers if suffixes & set(r.offer.format.suffixes)), None)
 
     def read(self, options: OptionText | None = None) -> Algorithm:
         """As `read_any`, for those who take no workload."""
@@ -64,7 +80,7 @@ class OpenedAlgorithm:
         if isinstance(model, Workload):
             cure = "inspect, verify, simulate and convert take workloads"
             message, place = "is a workload, not an algorithm", Location(self.name)
-            raise InputError(message, location=place, code="workload", cure=cure)
+            raise InputError(message, location=place, code=WORKLOAD, cure=cure)
         return model
 
 
@@ -76,7 +92,8 @@ def open_algorithm(
     report: Report = log_diagnostic,
 ) -> OpenedAlgorithm:
     """Open what `read` would read, and find its reader."""
-    return OpenedAlgorithm(*open_source(path, FormatReader, format, registry or discover(), report))
+    registry = registry or discover()
+    return OpenedAlgorithm(*open_source(path, FormatReader, format, registry, report), registry)
 
 
 def read(

@@ -24,8 +24,10 @@ from hub_core.plugin_api.options import (
     Option,
     OptionType,
     OptionValue,
+    choice,
     declared_options,
     option,
+    optional,
 )
 from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.references import Reference, resolve
@@ -69,5 +71,5 @@ __all__ = [
     "SourcePart", "Subject", "SynthesisRequest", "SynthesisResult", "Synthesizer",
     "TopologyBuilder", "TopologyReader", "TopologyWriter", "WarmOptions", "WorkloadReader",
     "WorkloadRequest", "WorkloadSimulator", "WorkloadTimes", "WorkloadWriter", "WriteResult",
-    "declared_options", "hookimpl", "log_diagnostic", "option", "resolve",
+    "choice", "declared_options", "hookimpl", "log_diagnostic", "option", "optional", "resolve",
 ]  # fmt: skip

@@ -79,6 +79,26 @@ def option(
     return field
 
 
+def choice(choices: tuple[T, ...], help: str) -> T:
+    """Declare a field as an option that is one of these words, by default the first.
+
+    A first None means: not given, so that none of them is the default.
+    """
+    words = tuple(word for word in choices if isinstance(word, str))
+    return option(OptionType.TEXT, choices[0], help, choices=words)
+
+
+def optional(
+    help: str,
+    type: OptionType = OptionType.TEXT,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> T | None:
+    """Declare a field as an option that is None where it is not given."""
+    return option(type, None, help, minimum=minimum, maximum=maximum)
+
+
 def declared_options(record: type) -> tuple[Option, ...]:
     """The options that a record class declares, in the order of its fields.
 

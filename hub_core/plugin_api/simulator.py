@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hub_core.model.diagnostics import Diagnostic
-from hub_core.plugin_api.options import NoOptions, OptionType, option
+from hub_core.plugin_api.options import NoOptions, OptionType, optional
 from hub_core.plugin_api.references import Reference
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ class LocalWorkOptions:
     A time that the step itself states comes first.
     """
 
-    reduce_bandwidth: float | None = option(
-        OptionType.BANDWIDTH, None, "bytes reduced per second, as 200GB/s; not given: 1 ns each"
+    reduce_bandwidth: float | None = optional(
+        "bytes reduced per second, as 200GB/s; not given: 1 ns each", OptionType.BANDWIDTH
     )
-    copy_bandwidth: float | None = option(
-        OptionType.BANDWIDTH, None, "bytes copied per second, as 1TB/s; not given: 1 ns each"
+    copy_bandwidth: float | None = optional(
+        "bytes copied per second, as 1TB/s; not given: 1 ns each", OptionType.BANDWIDTH
     )
 
 

@@ -31,7 +31,6 @@ def node_table(ranks: list[list[Any]]) -> NodeTable:
     ]
     owner = [place[number] for number, rank in enumerate(ranks) for _ in rank]
     return NodeTable(
-        indptr,
         np.asarray([node[0] for node in nodes], np.uint64),
         np.asarray([_TYPES[node[1]] for node in nodes], np.uint8),
         np.asarray([-1 if node[2] is None else node[2] for node in nodes], np.int32),
@@ -39,6 +38,7 @@ def node_table(ranks: list[list[Any]]) -> NodeTable:
         np.asarray([node[3] or 0 for node in nodes], np.int64),
         np.asarray([1000 * node[5] if node[5] else -1 for node in nodes], np.int64),
         np.arange(len(nodes)),
+        indptr,
         *_lists([node[6] for node in nodes], owner),
         *_lists([node[7] for node in nodes], owner),
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.model.diagnostics import UsageError
-from hub_core.plugin_api import OptionType, OptionValue, declared_options, option
+from hub_core.plugin_api import OptionType, OptionValue, choice, declared_options, option, optional
 from hub_core.registry.bind_options import bind_options
 
 
@@ -24,7 +24,7 @@ class BinaryOptions:
 class ModelOptions:
     """One option with choices."""
 
-    model: str = option(OptionType.TEXT, "aware", "network model", choices=("aware", "unaware"))
+    model: str = choice(("aware", "unaware"), "network model")
 
 
 def _record(type_: OptionType, default: object = None, **details: object) -> type:
@@ -95,6 +95,24 @@ def test_value_outside_the_choices_names_the_closest() -> None:
         match=r"writer x: option model 'awar' is not one of aware, unaware; did you mean 'aware'\?",
     ):
         _bind(ModelOptions, "awar")
+
+
+def test_a_choice_is_its_first_word_unless_given() -> None:
+    assert bind_options(ModelOptions, {}, {}, "writer x") == ModelOptions("aware")
+    record = make_dataclass("Record", [("o", object, choice((None, "a", "b"), "h"))], frozen=True)
+    assert bind_options(record, {}, {}, "writer x") == record(None)
+    assert _bind(record, "b") == "b"
+    with pytest.raises(UsageError, match="is not one of a, b"):
+        _bind(record, "None")
+
+
+def test_an_optional_value_is_none_unless_given_and_keeps_its_range() -> None:
+    declared = optional("h", OptionType.INT, minimum=1)
+    record = make_dataclass("Record", [("o", object, declared)], frozen=True)
+    assert bind_options(record, {}, {}, "writer x") == record(None)
+    assert _bind(record, "2") == 2
+    with pytest.raises(UsageError, match="is not at least 1"):
+        _bind(record, "0")
 
 
 def test_unknown_option_names_the_closest() -> None:

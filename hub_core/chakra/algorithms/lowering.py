@@ -64,9 +64,9 @@ def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     children, parents = first[group_of_entry(steps.control_indptr)], last[steps.control_indices]
     control_indptr, control_indices = csr(children, parents, nodes)
     return NodeTable(
-        rank_indptr,
         counted_positions(nodes_of_rank).astype(np.uint64),
         **_columns(algorithm, first, last, nodes, collective_bytes),
+        rank_indptr=rank_indptr,
         data_indptr=data_indptr,
         data_indices=data_indices,
         control_indptr=control_indptr,

@@ -23,7 +23,7 @@ from hub_core.testing import all_samples, ring_all_reduce
 SAMPLES = all_samples(4)
 
 
-def in_threads(request: LevelledRequest) -> list[object]:
+def outputs_of(request: LevelledRequest) -> list[object]:
     tasks, world = list(rank_tasks(request)), threads.ThreadWorld(request.program.num_ranks)
     return world.run(
         lambda rank: run_task(
@@ -36,7 +36,7 @@ def in_threads(request: LevelledRequest) -> list[object]:
 def test_plans_of_all_ranks_compute_the_collective(sample: str) -> None:
     for in_place in claimed_modes(SAMPLES[sample]):
         request = levelled_for(SAMPLES[sample], in_place=in_place, repeats=2)
-        outputs = in_threads(request)
+        outputs = outputs_of(request)
         collective = request.algorithm.collective
         assert judge(collective, request.inputs, outputs, ReduceOp.SUM, True).is_right
 

@@ -24,6 +24,7 @@ from collhub_execution import (
     run_task,
     serve_rank,
 )
+from collhub_execution.testing import in_threads
 
 Array = npt.NDArray[Any]
 
@@ -42,20 +43,7 @@ class ThreadWorld:
 
     def run(self, work: Callable[[int], object]) -> list[object]:
         """Run `work(rank)` in a thread a rank."""
-        found: list[object] = [None] * self.num_ranks
-
-        def keep(rank: int) -> None:
-            found[rank] = work(rank)
-
-        threads = [
-            threading.Thread(target=keep, args=(rank,), daemon=True)
-            for rank in range(self.num_ranks)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return found
+        return in_threads(work, self.num_ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_execution.testing import in_threads
 from collhub_nccl.programs.schedule_tables import Tables, schedule_cpp
 from emitted import NAMES, make
 
@@ -32,7 +32,6 @@ DATATYPES = {
 }
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 SUCCESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS, TIMEOUT = 0, 4, 5, 6, 7, 8
-_JOIN_SECONDS = 60.0
 
 
 class _UniqueId(ctypes.Structure):
@@ -142,28 +141,6 @@ class Double:
         finally:
             assert self.release(communicator.value) == SUCCESS
             self.calls.ncclCommDestroy(communicator)
-
-
-def in_threads(work: Callable[[int], Any], count: int) -> list[Any]:
-    """Results of work(0), work(1), ... on a thread each; the first error is raised."""
-    results: list[Any] = [None] * count
-    errors: list[BaseException] = []
-
-    def on_thread(number: int) -> None:
-        try:
-            results[number] = work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=on_thread, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_JOIN_SECONDS)
-        assert not thread.is_alive(), "a rank hangs"
-    if errors:
-        raise errors[0]
-    return results
 
 
 def built(folder: Path, stated: Tables, target: Path) -> Double:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +30,73 @@ TESTS_OF_THE_RELEASE = [
     ("torus:3x4x5?bandwidth=50GiB/s&latency=500ns", 2, 2 * GIB, 6676.67),
     ("torus:4x2x3?bandwidth=50GiB/s&latency=500ns", 3, 3 * GIB, 11673.67),
 ]
+
+# Width, height, GiB/s of x and y links, chunks; the release in us, as reported and causal. Of 12x12
+# and larger: the best of 1 to 3 runs.
+_RELEASED_MESHES = (
+    (4, 4, 50, 75, 1, 121.69, 133.71),
+    (4, 4, 16, 73, 1, 279.90, 232.24),
+    (5, 5, 50, 75, 1, 200.31, 200.31),
+    (5, 5, 16, 73, 1, 375.21, 372.19),
+    (8, 8, 50, 75, 1, 513.79, 513.79),
+    (8, 8, 16, 73, 1, 824.81, 875.49),
+    (7, 10, 16, 73, 1, 833.14, 848.02),
+    (12, 12, 16, 73, 1, 1725.80, 1725.80),
+    (12, 12, 50, 75, 1, 1161.81, 0.0),
+    (16, 16, 16, 73, 1, 3064.78, 0.0),
+    (16, 16, 50, 75, 1, 2063.22, 0.0),
+    (4, 4, 16, 73, 4, 249.16, 244.31),
+    (5, 5, 16, 73, 4, 363.33, 363.33),
+    (4, 4, 50, 75, 4, 134.57, 134.57),
+    (5, 5, 50, 75, 4, 214.05, 214.05),
+    (8, 8, 50, 75, 4, 559.53, 559.53),
+    (12, 12, 50, 75, 4, 1265.51, 0.0),
+    (8, 8, 16, 73, 4, 949.50, 949.50),
+    (12, 12, 16, 73, 4, 2150.91, 0.0),
+)
+# Groups, degree of the unwound switch, chunks; the release in us, as reported and causal. Of 2x4x16
+# with 4 chunks: the best of 10 runs.
+_RELEASED_RING_FULL_SWITCH = (
+    (4, 1, 1, 145.60, 148.99),
+    (8, 1, 1, 303.35, 365.45),
+    (16, 1, 1, 626.74, 781.22),
+    (16, 3, 1, 590.94, 684.83),
+    (4, 1, 4, 125.97, 133.35),
+    (8, 1, 4, 260.92, 279.23),
+    (16, 1, 4, 536.30, 565.20),
+    (16, 3, 4, 479.15, 492.93),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedCase:
+    """A network, chunks a node, and what TACOS v1.3.0 gives for an all-gather of 1 MiB a node.
+
+    In us, the least of 20 runs: as it reports, which is the time of a schedule that cannot be, and
+    of the schedule made causal (0: not measured).
+    """
+
+    name: str
+    topology: Topology
+    chunks: int
+    reported_us: float
+    causal_us: float
+
+
+def released_cases() -> dict[str, ReleasedCase]:
+    """The cases by name and chunks, as `mesh 4x4 50/75, 1` and `3D-RFS 2x4x16 g=3, 4`."""
+    return {f"{case.name}, {case.chunks}": case for case in _released_cases()}
+
+
+def _released_cases() -> Iterator[ReleasedCase]:
+    for width, height, x_gib, y_gib, chunks, reported_us, causal_us in _RELEASED_MESHES:
+        name = f"mesh {width}x{height} {x_gib}/{y_gib}"
+        topology = mesh(width, height, x_gib, y_gib)
+        yield ReleasedCase(name, topology, chunks, reported_us, causal_us)
+    for groups, degree, chunks, reported_us, causal_us in _RELEASED_RING_FULL_SWITCH:
+        name = f"3D-RFS 2x4x{groups}" + (f" g={degree}" if degree > 1 else "")
+        topology = ring_full_switch(groups, degree)
+        yield ReleasedCase(name, topology, chunks, reported_us, causal_us)
 
 
 def mesh(width: int, height: int, x_gib: int, y_gib: int) -> Topology:

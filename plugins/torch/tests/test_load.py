@@ -10,12 +10,12 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from collhub_execution.testing import in_threads
 from collhub_torch import load
 from collhub_torch.manifest import read_manifest
 
@@ -70,24 +70,7 @@ def on_ranks(work: Callable[[int, Any], Any]) -> list[Any]:
     import torch.distributed as dist
 
     store = dist.HashStore()
-    results: list[Any] = [None] * RANKS
-    errors: list[BaseException] = []
-
-    def on_rank(rank: int) -> None:
-        try:
-            results[rank] = work(rank, dist.ProcessGroupGloo(store, rank, RANKS))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=on_rank, args=(rank,)) for rank in range(RANKS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a rank hangs"
-    if errors:
-        raise errors[0]
-    return results
+    return in_threads(lambda rank: work(rank, dist.ProcessGroupGloo(store, rank, RANKS)), RANKS)
 
 
 def given(rank: int, count: int) -> Any:

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import Int64Array
+from collhub_columns import ColumnTable, Int64Array
 
 
 class NodeType(IntEnum):
@@ -31,7 +31,7 @@ def type_name(node_type: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NodeTable:
+class NodeTable(ColumnTable):
     """The nodes of all ranks in file order: what a simulator of traces needs.
 
     One entry a node: `node_id` uint64, unique within a rank; `type` uint8 (`NodeType`); `peer`
@@ -43,7 +43,6 @@ class NodeTable:
     file lists them; they may point forward.
     """
 
-    rank_indptr: Int64Array
     node_id: npt.NDArray[np.uint64]
     type: npt.NDArray[np.uint8]
     peer: npt.NDArray[np.int32]
@@ -51,13 +50,11 @@ class NodeTable:
     size: Int64Array
     duration_ns: Int64Array
     step: Int64Array
+    rank_indptr: Int64Array
     data_indptr: Int64Array
     data_indices: Int64Array
     control_indptr: Int64Array
     control_indices: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.node_id)
 
     @property
     def num_ranks(self) -> int:

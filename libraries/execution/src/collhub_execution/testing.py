@@ -56,6 +56,33 @@ def without_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
     return only_records(program, ~is_sending)
 
 
+def in_threads(work: Callable[[int], Any], count: int, timeout_s: float = 60.0) -> list[Any]:
+    """Results of work(0), work(1), ... on a thread each, as ranks are; the first error is raised.
+
+    A thread that does not end in time is a failed assertion.
+    """
+    results: list[Any] = [None] * count
+    errors: list[BaseException] = []
+
+    def on_thread(number: int) -> None:
+        try:
+            results[number] = work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=on_thread, args=(number,), daemon=True) for number in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s)
+        assert not thread.is_alive(), "a rank hangs"
+    if errors:
+        raise errors[0]
+    return results
+
+
 def request_for(
     algorithm: Algorithm,
     dtype: npt.DTypeLike = np.int64,

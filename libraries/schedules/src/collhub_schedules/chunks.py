@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array, first_positions
+from collhub_columns import ColumnTable, Int64Array, first_positions
 
 from hub_core.model import ALL_RANKS, Collective, InputError
 
@@ -14,7 +14,7 @@ NO_RANK = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chunks:
+class Chunks(ColumnTable):
     """The chunks of a collective as int64 columns of equal length, in its units and ranks.
 
     `origin`: the rank whose INPUT holds the chunk before, or -1: all ranks contribute, and it is
@@ -27,9 +27,6 @@ class Chunks:
     output_offset: Int64Array
     count: Int64Array
     target: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.count)
 
     @classmethod
     def cut(cls, collective: Collective, sizes: Sequence[int] | Int64Array) -> Chunks:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, ordinals, run_mask
+from collhub_columns import BoolArray, ColumnTable, Int64Array, ordinals, run_mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Transfers:
+class Transfers(ColumnTable):
     """A schedule as columns of equal length, one row a transfer.
 
     Chunk `chunk[i]` goes from NPU `source[i]` to NPU `destination[i]`. `start`, `finish`: int64
@@ -31,9 +31,6 @@ class Transfers:
     reduces: BoolArray
     window: Int64Array
     channel: Int64Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.chunk)
 
     def touching(self, npus: Sequence[int]) -> Transfers:
         """Those that start or end at one of `npus`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hub_core import ChakraReadOptions, TraceOptions
-from hub_core.plugin_api import LocalWorkOptions, OptionType, option
+from hub_core.plugin_api import LocalWorkOptions, OptionType, choice, option, optional
 
 CONGESTION_AWARE = "congestion-aware"
 CONGESTION_UNAWARE = "congestion-unaware"
@@ -23,18 +23,11 @@ BINARY_VARIABLE = "ASTRA_SIM_BIN"
 class AnalyticalOptions(LocalWorkOptions):
     """Options of the simulator `analytical`; bandwidths in bytes per second."""
 
-    network: str = option(
-        OptionType.TEXT,
-        CONGESTION_AWARE,
-        "whether messages wait for one another on links",
-        choices=NETWORKS,
-    )
-    occupancy: str = option(
-        OptionType.TEXT,
-        "serialization",
+    network: str = choice(NETWORKS, "whether messages wait for one another on links")
+    occupancy: str = choice(
+        ("serialization", "alpha-beta"),
         "how long a message keeps a link busy: size/bandwidth, "
         "or latency + size/bandwidth (alpha-beta)",
-        choices=("serialization", "alpha-beta"),
     )
 
 
@@ -45,37 +38,22 @@ class AstraFolderOptions(TraceOptions):
     `simulator`: which ASTRA-sim will read the folder.
     """
 
-    topology: str | None = option(
-        OptionType.TEXT,
-        None,
+    topology: str | None = optional(
         "the network, as ring:8 or switch:8?bandwidth=50GiB/s&latency=500ns "
-        "(default: fully connected, 50GiB/s, 500ns)",
+        "(default: fully connected, 50GiB/s, 500ns)"
     )
-    network: str = option(
-        OptionType.TEXT,
-        CONGESTION_AWARE,
-        "which backend of ASTRA-sim will run the folder",
-        choices=NETWORKS,
+    network: str = choice(NETWORKS, "which backend of ASTRA-sim will run the folder")
+    group: str | None = optional(
+        "the NPUs that the ranks run on, ascending, as 1,3 (default: the first ones)"
     )
-    group: str | None = option(
-        OptionType.TEXT,
-        None,
-        "the NPUs that the ranks run on, ascending, as 1,3 (default: the first ones)",
+    npus: int | None = optional(
+        "NPUs of the world where no topology is given (default: as many as needed)", OptionType.INT
     )
-    npus: int | None = option(
-        OptionType.INT,
-        None,
-        "NPUs of the world where no topology is given (default: as many as needed)",
-    )
-    name: str | None = option(
-        OptionType.TEXT, None, "name of the algorithm's traces (default: the collective)"
-    )
-    simulator: str = option(
-        OptionType.TEXT,
-        PUBLIC_RELEASE,
+    name: str | None = optional("name of the algorithm's traces (default: the collective)")
+    simulator: str = choice(
+        (PUBLIC_RELEASE, SYMBOLIC_BRANCH),
         "which ASTRA-sim will run the folder: the public one reads sizes in bytes, "
         "the branch of its pull request 343 sizes in chunks",
-        choices=(PUBLIC_RELEASE, SYMBOLIC_BRANCH),
     )
 
 
@@ -83,16 +61,10 @@ class AstraFolderOptions(TraceOptions):
 class AstraFolderReadOptions(ChakraReadOptions):
     """Options of the reader `astra-sim`: those of its traces, and what to take of a folder."""
 
-    algorithm: str | None = option(
-        OptionType.TEXT, None, "which algorithm, of a folder with several"
-    )
-    group: str | None = option(
-        OptionType.TEXT, None, "which communicator group runs it, where several do"
-    )
-    workload: str | None = option(
-        OptionType.TEXT,
-        None,
-        "prefix of the workload's traces in the folder, where it is not clear",
+    algorithm: str | None = optional("which algorithm, of a folder with several")
+    group: str | None = optional("which communicator group runs it, where several do")
+    workload: str | None = optional(
+        "prefix of the workload's traces in the folder, where it is not clear"
     )
 
 
@@ -103,10 +75,7 @@ class AstraBinaryOptions:
     binary: str | None = option(
         OptionType.PATH, None, "path of the simulator's binary", environment=BINARY_VARIABLE
     )
-    network: str | None = option(
-        OptionType.TEXT,
-        None,
-        "which backend the binary is (default: by its name)",
-        choices=NETWORKS,
+    network: str | None = choice(
+        (None, *NETWORKS), "which backend the binary is (default: by its name)"
     )
     time_limit_s: float = option(OptionType.FLOAT, 3600.0, "seconds after which a run is ended")

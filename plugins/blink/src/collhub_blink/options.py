@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import OptionType, choice, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,9 @@ class BlinkOptions:
         "auto",
         "pieces of the widest tree's share: a number, or auto to choose by the time",
     )
-    trees: str = option(
-        OptionType.TEXT,
-        "auto",
+    trees: str = choice(
+        ("auto", "fewest", "shallow"),
         "packing: the fastest for the size, the fewest trees at the optimal rate, or shallow trees",
-        choices=("auto", "fewest", "shallow"),
     )
     depth: int = option(
         OptionType.INT,

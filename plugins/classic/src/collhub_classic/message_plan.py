@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, expanded_ranges, row_pointer
+from collhub_columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, row_pointer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MessagePlan:
+class MessagePlan(ColumnTable):
     """Messages as columns, one row each, in the order of their rounds.
 
     `round`, `source`, `destination`, `channel`: int64. `reduces`: the blocks are added to what the
@@ -33,9 +33,6 @@ class MessagePlan:
     reduces: BoolArray
     indptr: Int64Array
     blocks: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.round)
 
     @property
     def num_rounds(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import OptionType, choice, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,10 @@ class ClassicOptions:
         "the NPU of every place in the algorithm: as numbered (given), by the topology (auto),"
         " or a list such as 0,3,2,1",
     )
-    rounds: str = option(
-        OptionType.TEXT,
-        "data",
+    rounds: str = choice(
+        ("data", "blocking"),
         "when a rank goes on: as soon as the data are there, or when its round is over, as with"
         " blocking calls",
-        choices=("data", "blocking"),
     )
 
 
@@ -70,12 +68,10 @@ class GridOptions(ClassicOptions):
         "ranks along each dimension, the closest first, as 8x4 (default: the groups or the"
         " dimensions of the topology)",
     )
-    ports: str = option(
-        OptionType.TEXT,
-        "auto",
+    ports: str = choice(
+        ("auto", "all", "one"),
         "links that parts of the data use at once: those of all dimensions both ways round, one,"
         " or of all dimensions only where they are of one size (auto)",
-        choices=("auto", "all", "one"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import OptionType, option, optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +21,17 @@ class ReplicateOptions:
 class RelabelOptions:
     """Options of the pass `relabel`."""
 
-    ranks: str | None = option(
-        OptionType.TEXT, None, "rank i becomes the i-th of these, as 3,0-2 (default: stays)"
-    )
+    ranks: str | None = optional("rank i becomes the i-th of these, as 3,0-2 (default: stays)")
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedOptions:
     """Options of the pass `embed`."""
 
-    num_ranks: int | None = option(
-        OptionType.INT,
-        None,
-        "number of ranks of which these are some (default: no more)",
-        minimum=1,
+    num_ranks: int | None = optional(
+        "number of ranks of which these are some (default: no more)", OptionType.INT, minimum=1
     )
-    ranks: str | None = option(
-        OptionType.TEXT, None, "rank i becomes the i-th of these (default: the first ones)"
-    )
+    ranks: str | None = optional("rank i becomes the i-th of these (default: the first ones)")
 
 
 @dataclass(frozen=True, slots=True)

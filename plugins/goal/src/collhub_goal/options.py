@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import LocalWorkOptions, OptionType, option
+from hub_core.plugin_api import LocalWorkOptions, OptionType, choice, optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,20 +14,11 @@ class GoalWriteOptions(LocalWorkOptions):
     `size` in bytes; bandwidths in bytes per second, for local steps that state no time.
     """
 
-    size: int | None = option(
-        OptionType.SIZE,
-        None,
-        "size of the collective (default: the size that the algorithm states)",
+    size: int | None = optional(
+        "size of the collective (default: the size that the algorithm states)", OptionType.SIZE
     )
-    cpu: str = option(
-        OptionType.TEXT,
-        "lane",
+    cpu: str = choice(
+        ("lane", "none"),
         "what the number of the cpu is taken from; one cpu does one thing at a time",
-        choices=("lane", "none"),
     )
-    nic: str = option(
-        OptionType.TEXT,
-        "none",
-        "what the number of the nic is taken from",
-        choices=("channel", "none"),
-    )
+    nic: str = choice(("none", "channel"), "what the number of the nic is taken from")

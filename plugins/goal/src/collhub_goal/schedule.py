@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from collhub_columns import Int64Array
+from collhub_columns import ColumnTable, Int64Array
 
 
 class GoalOperation(IntEnum):
@@ -17,7 +17,7 @@ class GoalOperation(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GoalSchedule:
+class GoalSchedule(ColumnTable):
     """Operations grouped by rank, in the order of the file; all columns are int64.
 
     `operation`: of `GoalOperation`. `amount`: ns of a calc, bytes of a message. `peer`, `tag`: of
@@ -39,6 +39,3 @@ class GoalSchedule:
     child: Int64Array
     early_parent: Int64Array
     early_child: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.rank)

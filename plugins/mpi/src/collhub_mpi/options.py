@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import choice, optional
 
 
 @dataclass(frozen=True, slots=True)
 class MpiOptions:
     """How ranks are started."""
 
-    launcher: str | None = option(
-        OptionType.TEXT,
-        None,
+    launcher: str | None = optional(
         "program that starts the ranks, with its arguments "
-        "(default: the mpiexec beside this Python, else on the path)",
+        "(default: the mpiexec beside this Python, else on the path)"
     )
 
 
@@ -23,9 +21,7 @@ class MpiOptions:
 class RulesOptions:
     """Options of dynamic rules for Open MPI."""
 
-    format: str = option(
-        OptionType.TEXT,
-        "classic",
+    format: str = choice(
+        ("classic", "json"),
         "classic text, which all versions read, or json, which they read from 6.0 on",
-        choices=("classic", "json"),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import OptionType, choice, option, optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,17 +12,14 @@ class ReadOptions:
     """Options of the reader of MSCCL-IR XML."""
 
     # Its range is that of the file's ranks, so the reader checks it.
-    root: int | None = option(
-        OptionType.INT,
-        None,
+    root: int | None = optional(
         "root of a broadcast, reduce, gather or scatter, which the file does not name",
+        OptionType.INT,
     )
-    reading: str = option(
-        OptionType.TEXT,
-        "runtime",
+    reading: str = choice(
+        ("runtime", "dsl"),
         "local operand of reducing receives: srcbuf and srcoff (runtime) or dstbuf and dstoff,"
         " as MSCCLang means them (dsl)",
-        choices=("runtime", "dsl"),
     )
 
 
@@ -30,52 +27,36 @@ class ReadOptions:
 class WriteOptions:
     """Options of the writer of MSCCL-IR XML."""
 
-    runtime: str | None = option(
-        OptionType.TEXT,
-        None,
+    runtime: str | None = choice(
+        (None, "msccl", "executor", "rccl"),
         "who will load the file: microsoft/msccl (msccl), Azure/msccl-executor-nccl (executor)"
         " or ROCm/rccl (rccl); msccl for custom collectives, which no other has, else executor",
-        choices=("msccl", "executor", "rccl"),
     )
-    name: str | None = option(OptionType.TEXT, None, "name of the algorithm in the file")
-    proto: str | None = option(
-        OptionType.TEXT,
-        None,
-        "protocol; as imported, else Simple",
-        choices=("Simple", "LL", "LL128"),
+    name: str | None = optional("name of the algorithm in the file")
+    proto: str | None = choice(
+        (None, "Simple", "LL", "LL128"), "protocol; as imported, else Simple"
     )
-    mode: str | None = option(
-        OptionType.TEXT,
-        None,
+    mode: str | None = choice(
+        (None, "in-place", "out-of-place"),
         "calls that the file serves, where the algorithm is right for both;"
         " msccl takes one mode a file",
-        choices=("in-place", "out-of-place"),
     )
-    collective: str | None = option(
-        OptionType.TEXT, None, "name of the collective in the file, for custom ones"
-    )
-    min_bytes: int | None = option(
-        OptionType.SIZE, None, "smallest size of calls that use the file"
-    )
-    max_bytes: int | None = option(OptionType.SIZE, None, "largest size of calls that use the file")
-    channels: int | None = option(
-        OptionType.INT,
-        None,
+    collective: str | None = optional("name of the collective in the file, for custom ones")
+    min_bytes: int | None = optional("smallest size of calls that use the file", OptionType.SIZE)
+    max_bytes: int | None = optional("largest size of calls that use the file", OptionType.SIZE)
+    channels: int | None = optional(
         "channels to spread steps over that have no thread blocks, whatever their own;"
         " for programs that state none as many as shorten it, else their own",
+        OptionType.INT,
         minimum=1,
     )
-    max_steps: int | None = option(
-        OptionType.INT,
-        None,
+    max_steps: int | None = optional(
         "steps that a thread block may have, where the runtime was built for others",
+        OptionType.INT,
         minimum=1,
     )
-    max_channels: int | None = option(
-        OptionType.INT,
-        None,
-        "channels that the file may use, if not all that the runtime has",
-        minimum=1,
+    max_channels: int | None = optional(
+        "channels that the file may use, if not all that the runtime has", OptionType.INT, minimum=1
     )
 
 
@@ -83,21 +64,15 @@ class WriteOptions:
 class ProgramOptions:
     """Options of the reader of MSCCLang programs."""
 
-    arguments: str | None = option(
-        OptionType.TEXT,
-        None,
-        "command line arguments of the program, quoted as in a shell; or after --",
+    arguments: str | None = optional(
+        "command line arguments of the program, quoted as in a shell; or after --"
     )
-    program: str | None = option(
-        OptionType.TEXT,
-        None,
-        "number (from 1) or name of the program that is meant, where the file defines several",
+    program: str | None = optional(
+        "number (from 1) or name of the program that is meant, where the file defines several"
     )
-    mode: str | None = option(
-        OptionType.TEXT,
-        None,
+    mode: str | None = choice(
+        (None, "in-place", "out-of-place"),
         "calls that the program serves, whatever its collective states",
-        choices=("in-place", "out-of-place"),
     )
     time_limit: int = option(
         OptionType.INT,
@@ -119,9 +94,6 @@ class SelectionOptions:
         " or ROCm/rccl (rccl)",
         choices=("msccl", "executor", "rccl"),
     )
-    proto: str | None = option(
-        OptionType.TEXT,
-        None,
-        "protocol of all files; else Simple",
-        choices=("Simple", "LL", "LL128"),
+    proto: str | None = choice(
+        (None, "Simple", "LL", "LL128"), "protocol of all files; else Simple"
     )

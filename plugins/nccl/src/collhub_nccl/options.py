@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import OptionType, choice, option, optional
 
 # The keys of `profiles.PROFILES`, which is imported only by the readers.
 _GPUS = ("v100", "t4", "a100", "a10", "l40", "h100", "h200", "b200", "b300", "mi250x", "mi300x")
@@ -17,33 +17,25 @@ class NcclMachineOptions:
     `latency` in seconds, bandwidths in bytes per second.
     """
 
-    profile: str | None = option(
-        OptionType.TEXT,
-        None,
-        "the GPU, which supplies what the file does not say of NVLink or xGMI",
-        choices=_GPUS,
+    profile: str | None = choice(
+        (None, *_GPUS), "the GPU, which supplies what the file does not say of NVLink or xGMI"
     )
     latency: float = option(
         OptionType.TIME, 500e-9, "latency of every link for which the file states none", minimum=0
     )
-    cpu_bandwidth: float | None = option(
-        OptionType.BANDWIDTH,
-        None,
-        "bandwidth between two CPUs, as 22GB/s, instead of the derived one",
+    cpu_bandwidth: float | None = optional(
+        "bandwidth between two CPUs, as 22GB/s, instead of the derived one", OptionType.BANDWIDTH
     )
-    net_bandwidth: float | None = option(
-        OptionType.BANDWIDTH,
-        None,
+    net_bandwidth: float | None = optional(
         "bandwidth of every network card, as 400Gbit/s, instead of the stated one",
+        OptionType.BANDWIDTH,
     )
     nodes: int = option(
         OptionType.INT, 1, "number of such machines, joined by a network", minimum=1
     )
-    fabric: str = option(
-        OptionType.TEXT,
-        "nonblocking",
+    fabric: str = choice(
+        ("nonblocking", "rail"),
         "the network: one switch for all ports, or one for the k-th ports of all machines",
-        choices=("nonblocking", "rail"),
     )
 
 
@@ -51,17 +43,15 @@ class NcclMachineOptions:
 class MachineXmlOptions(NcclMachineOptions):
     """Options of the reader `nccl-topology`."""
 
-    gpus: str | None = option(
-        OptionType.TEXT, None, "bus ids of GPUs, as 00:16.0,00:17.0, where no class tells them"
-    )
+    gpus: str | None = optional("bus ids of GPUs, as 00:16.0,00:17.0, where no class tells them")
 
 
 @dataclass(frozen=True, slots=True)
 class SmiMatrixOptions(NcclMachineOptions):
     """Options of the reader `nvidia-smi`; the XML states the rate of every PCI link."""
 
-    pci_bandwidth: float | None = option(
-        OptionType.BANDWIDTH, None, "bandwidth of PCI links, as 24GB/s (default: the profile's)"
+    pci_bandwidth: float | None = optional(
+        "bandwidth of PCI links, as 24GB/s (default: the profile's)", OptionType.BANDWIDTH
     )
 
 
@@ -69,16 +59,12 @@ class SmiMatrixOptions(NcclMachineOptions):
 class NcclProgramOptions:
     """Options of the writer `nccl`."""
 
-    mode: str | None = option(
-        OptionType.TEXT,
-        None,
+    mode: str | None = choice(
+        (None, "in-place", "out-of-place"),
         "calls that need no copy; out of place where the algorithm is right for both",
-        choices=("in-place", "out-of-place"),
     )
-    name: str | None = option(
-        OptionType.TEXT,
-        None,
-        "end of the names of the library's functions (default: from the source of the algorithm)",
+    name: str | None = optional(
+        "end of the names of the library's functions (default: from the source of the algorithm)"
     )
     lanes: int = option(
         OptionType.INT,
@@ -93,10 +79,8 @@ class NcclProgramOptions:
 class NcclRingOptions:
     """Options of the writer `nccl-graph`; `speed` in GB/s, as in NCCL's file."""
 
-    gpus: str | None = option(
-        OptionType.TEXT,
-        None,
-        "device number of every rank in its node, as 0,2,1,3 (default: rank r has r)",
+    gpus: str | None = optional(
+        "device number of every rank in its node, as 0,2,1,3 (default: rank r has r)"
     )
     copies: int = option(OptionType.INT, 1, "channels for each ring", minimum=1)
     speed: float = option(
@@ -104,11 +88,9 @@ class NcclRingOptions:
         20.0,
         "bandwidth of one channel in GB/s, by which NCCL chooses between algorithms",
     )
-    type: str = option(
-        OptionType.TEXT,
-        "NVL",
+    type: str = choice(
+        ("NVL", "NVB", "PIX", "PXB", "PHB", "SYS"),
         "the farthest kind of path between neighbours, by which NCCL chooses its protocol",
-        choices=("NVL", "NVB", "PIX", "PXB", "PHB", "SYS"),
     )
 
 

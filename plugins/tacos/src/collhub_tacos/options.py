@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import OptionType, choice, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,13 @@ class TacosOptions:
         minimum=0,
         maximum=2**31 - 1,
     )
-    method: str = option(
-        OptionType.TEXT,
-        "auto",
+    method: str = choice(
+        ("auto", "two-phase", "fused", "latency", "one-shot"),
         "form of an all-reduce: the fastest of the others, or the one that is named",
-        choices=("auto", "two-phase", "fused", "latency", "one-shot"),
     )
-    switches: str = option(
-        OptionType.TEXT,
-        "forward",
+    switches: str = choice(
+        ("forward", "unwind"),
         "switches store and forward, or are unwound into links between their neighbours",
-        choices=("forward", "unwind"),
     )
     degree: int = option(
         OptionType.INT,

@@ -16,7 +16,7 @@ from collhub_tacos.networks.unwinding import unwound
 from collhub_tacos.networks.window_rules import SLOW_START, UNCAPPED
 from collhub_tacos.options import TacosOptions
 from collhub_tacos.progress import Progress
-from hub_core.model import Collective, CollectiveKind, UsageError, message_bytes
+from hub_core.model import Collective, UsageError, message_bytes
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest
 
@@ -26,10 +26,6 @@ _RESOLUTION_S = 1e-9
 _MOST_PAIRS = 50_000_000
 MOST_COMPARED = 200_000
 """Transfers up to which all numbers of chunks and all windows are compared by the simulator."""
-# Of these the vector is cut in pieces as a whole, of others every rank's share.
-_WHOLE_VECTOR = frozenset(
-    {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,8 +85,7 @@ class Setting:
     def units(self, pieces: int) -> int:
         """Units of the whole with `pieces` in a share. Raises `UsageError` for one of no byte."""
         collective, size = self.collective, self.collective_bytes
-        shares = 1 if collective.kind in _WHOLE_VECTOR else collective.num_ranks
-        units = pieces * shares
+        units = pieces * collective.kind.traits.parts(collective.num_ranks)
         if units > size:
             most = max(1, size * pieces // units)
             raise UsageError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import OptionType, choice, option
 
 DEVICES = ("cpu", "cuda")
 
@@ -13,12 +13,7 @@ DEVICES = ("cpu", "cuda")
 class TorchOptions:
     """Where tensors lie, and how messages start."""
 
-    device: str = option(
-        OptionType.TEXT,
-        "cpu",
-        "where the data lies: cpu (gloo), or cuda (NCCL, a GPU per rank)",
-        choices=DEVICES,
-    )
+    device: str = choice(DEVICES, "where the data lies: cpu (gloo), or cuda (NCCL, a GPU per rank)")
     batch: bool = option(
         OptionType.BOOL,
         False,

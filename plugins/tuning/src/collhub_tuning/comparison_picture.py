@@ -28,7 +28,11 @@ def check_picture(out: str, registry: Registry) -> None:
         raise PluginError("no installed plugin draws comparisons", cure=cure, code="not-available")
     if not out.endswith(tuple(suffixes)):
         known = ", ".join(sorted(suffixes))
-        raise UsageError(f"--picture {out}: its suffix is none of {known}")
+        raise UsageError(
+            f"--picture {out}: its suffix is none of {known}",
+            cure=f"name a file that ends so, as --picture comparison{min(suffixes)}",
+            code="picture-format",
+        )
 
 
 def picture_request(outcome: ComparisonOutcome) -> ReportRequest:

@@ -54,16 +54,24 @@ def comparison_rows(outcome: ComparisonOutcome) -> list[list[str]]:
 
 
 def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
-    """One line for every algorithm and reason why it has no time, with the sizes it is for."""
+    """One line for every reason why algorithms have no time, with the sizes it is for."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for one in outcome.measurements:
         if one.time_ns is None:
             sizes.setdefault((one.algorithm, one.failure), []).append(one.size)
+    # Most often the same with the algorithm's own name before it: `ring defines no all-to-all`.
+    alike: dict[tuple[bool, str, tuple[int, ...]], list[str]] = {}
+    for (algorithm, failure), failed in sizes.items():
+        is_named = failure.startswith(f"{algorithm} ")
+        reason = failure.removeprefix(f"{algorithm} ")
+        alike.setdefault((is_named, reason, tuple(failed)), []).append(algorithm)
     total = len(outcome.question.sizes)
     lines = []
-    for (algorithm, failure), failed in sizes.items():
-        part = "" if len(failed) == total else f" at {', '.join(map(format_bytes, failed))}"
-        lines.append(f"{algorithm} does not take part{part}: {failure}")
+    for (is_named, reason, at), names in alike.items():
+        part = "" if len(at) == total else f" at {', '.join(map(format_bytes, at))}"
+        who, verb = (names[0], "does") if len(names) == 1 else ("each", "do")
+        why = f"{who} {reason}" if is_named else reason
+        lines.append(f"{', '.join(names)} {verb} not take part{part}: {why}")
     return lines
 
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, group_of_entry
+from collhub_columns import BoolArray, ColumnTable, Int64Array, group_of_entry
 
 from collhub_execution.levelling.blocks import BlockCounts
 from hub_core.model import Buffer, MemoryLayout
@@ -23,7 +23,7 @@ class RecordKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LevelledProgram:
+class LevelledProgram(ColumnTable):
     """Records of all ranks, read-only columns of equal length, grouped by rank.
 
     Within a rank records are sorted by (level, message), the local ones of a level last, in the
@@ -71,9 +71,6 @@ class LevelledProgram:
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
-
-    def __len__(self) -> int:
-        return len(self.kind)
 
     @property
     def num_ranks(self) -> int:

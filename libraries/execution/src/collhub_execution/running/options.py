@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from hub_core.model import parse_size
-from hub_core.plugin_api import Option, OptionType, declared_options, option
+from hub_core.plugin_api import Option, OptionType, choice, declared_options, option, optional
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -23,25 +23,22 @@ _METAVARS = {"size": "S", "dtype": "TYPE", "op": "OP"}
 class RunOptions:
     """What a user asks of a run; `size` in bytes, `timeout` in seconds."""
 
-    size: int | None = option(
-        OptionType.SIZE,
-        None,
+    size: int | None = optional(
         "Size of the full buffer, 1MiB, rounded down to whole elements in every chunk "
         "(default: the size that IN states).",
+        OptionType.SIZE,
     )
     # Names are checked later, by words that list them: `element_type` and `RunSetup`.
     dtype: str = option(
         OptionType.TEXT, "float32", "float16, bfloat16, float32, float64, int32 or int64."
     )
-    op: str | None = option(
-        OptionType.TEXT, None, "sum, prod, min, max or avg (default: that of the collective)."
-    )
+    op: str | None = optional("sum, prod, min, max or avg (default: that of the collective).")
     in_place: bool = option(
         OptionType.BOOL,
         False,
         "Let INPUT and OUTPUT share memory (default where IN is for that alone).",
     )
-    data: str = option(OptionType.TEXT, "exact", _DATA_HELP, choices=("exact", "random"))
+    data: str = choice(("exact", "random"), _DATA_HELP)
     repeats: int = option(OptionType.INT, 5, "Timed runs.", minimum=1, maximum=10000)
     warmups: int = option(OptionType.INT, 1, "Runs before them.", minimum=0, maximum=10000)
     timeout: float = option(OptionType.FLOAT, 60.0, "Seconds to give up after.", minimum=0.1)

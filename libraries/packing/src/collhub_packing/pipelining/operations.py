@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, first_positions, positions_in
+from collhub_columns import BoolArray, ColumnTable, Int64Array, first_positions, positions_in
 
 from collhub_packing.trees import SpanningTree
 from hub_core.model import InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Operations:
+class Operations(ColumnTable):
     """Messages for one chunk, as int64 columns; `reduces`: bool.
 
     `remaining`: messages in a row from this one to the last. Pair i: operation `after[i]` waits
@@ -29,9 +29,6 @@ class Operations:
     remaining: Int64Array
     before: Int64Array
     after: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.source)
 
     @classmethod
     def joined(cls, parts: Sequence[Operations]) -> Operations:

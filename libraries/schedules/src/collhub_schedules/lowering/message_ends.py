@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, run_lengths, run_starts
+from collhub_columns import BoolArray, ColumnTable, Int64Array, run_lengths, run_starts
 
 from collhub_schedules.lowering.holders import ChunkHolders
 from collhub_schedules.transfers import Transfers
@@ -14,7 +14,7 @@ from hub_core.model import InputError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MessageEnds:
+class MessageEnds(ColumnTable):
     """Both ends of every transfer, by rank and then by time, as columns of equal length.
 
     `transfer`, `rank`, `chunk`: int64; `is_send`: whether this is the end that sends. `previous`:
@@ -54,9 +54,6 @@ class MessageEnds:
         place = rank[end] * num_chunks + chunk
         previous = _last_arrivals(place, is_send)
         return cls(transfer, is_send, rank[end], chunk, previous, chosen)
-
-    def __len__(self) -> int:
-        return len(self.rank)
 
     @property
     def has_arrived(self) -> BoolArray:

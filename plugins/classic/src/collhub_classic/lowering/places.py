@@ -9,8 +9,6 @@ from collhub_columns import BoolArray, Int64Array
 
 from hub_core.model import Collective, CollectiveKind
 
-_WHOLE = (CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
-
 
 @dataclass(frozen=True, slots=True)
 class BlockPlaces:
@@ -27,9 +25,10 @@ class BlockPlaces:
     def pieces(self) -> int:
         """Blocks of a share."""
         kind, ranks = self.collective.kind, self.collective.num_ranks
-        if kind in _WHOLE:
-            return self.num_blocks
-        shares = ranks * ranks if kind is CollectiveKind.ALL_TO_ALL else ranks
+        shares = kind.traits.parts(ranks)
+        # Every rank has a buffer of its own.
+        if kind is CollectiveKind.ALL_TO_ALL:
+            shares *= ranks
         return self.num_blocks // shares
 
     def input_offset(self, block: Int64Array) -> Int64Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, expanded_ranges, run_mask
+from collhub_columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, run_mask
 
 from hub_core.model import Buffer, StepKind
 
@@ -23,7 +23,7 @@ _WRITES_DST = (StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY, StepKind.REDU
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UnitAccesses:
+class UnitAccesses(ColumnTable):
     """Accesses to single units, sorted by (thread block, unit, row), at most one a unit and row.
 
     `block`, `row`: int64; `unit`: int64, address within the rank; `is_write`: bool, also where the
@@ -35,9 +35,6 @@ class UnitAccesses:
     row: Int64Array
     is_write: BoolArray
     is_new: BoolArray
-
-    def __len__(self) -> int:
-        return len(self.row)
 
     def last_writes(self) -> Int64Array:
         """For each access the latest write before it in its (block, unit), or -1."""

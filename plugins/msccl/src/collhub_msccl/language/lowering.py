@@ -7,24 +7,20 @@ on lowering); fusion and thread blocks are left to the writer of the runtime's f
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from collhub_columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
 
 from collhub_msccl.conflicts.accesses import Edges, conflicts_within_blocks, find_accesses
 from collhub_msccl.language.instances import Instances
+from collhub_msccl.language.lowered_collective import lowered_collective
 from collhub_msccl.language.priorities import execution_order
 from collhub_msccl.language.stated_blocks import stated_blocks
-from collhub_msccl.language.trace import COPY, INPUT, OPERATION_FIELDS, OUTPUT, Trace
+from collhub_msccl.language.trace import COPY, OPERATION_FIELDS, Trace
 from collhub_msccl.provenance import provenance_of
 from hub_core.model import (
     Algorithm,
     Buffer,
     Collective,
-    CollectiveKind,
-    Contributions,
-    CustomContract,
     JsonValue,
     Provenance,
     StepKind,
@@ -32,8 +28,6 @@ from hub_core.model import (
 )
 
 Columns = dict[str, Int64Array]
-
-# The buffers of the others hold a part for every rank.
 
 
 def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algorithm:
@@ -49,7 +43,7 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
     columns["depth"] = depth
     columns = {name: column[order] for name, column in columns.items()}
     instances = Instances(trace, columns, trace.instances)
-    collective = _collective(trace, instances)
+    collective = lowered_collective(trace, instances)
     rows = _sends_first(instances.replicated(columns))
     data = _conflicts(rows, collective, instances.scratch_units)
     control = _program_order(rows)
@@ -84,7 +78,7 @@ def _order(columns: Columns, single: Instances) -> tuple[Int64Array, Int64Array]
     It is a valid sequential run in which the longest chains go first.
     """
     rows, operation = _rows(single.replicated(columns))
-    collective = _collective(single.trace, single)
+    collective = lowered_collective(single.trace, single)
     parents, children = _conflicts(rows, collective, single.scratch_units)
     return execution_order(len(columns["kind"]), operation[parents], operation[children])
 
@@ -191,54 +185,3 @@ def _chain(key: Int64Array) -> Edges:
     # A stable sort keeps the entries of a key in their order.
     is_same = key[order[1:]] == key[order[:-1]]
     return order[:-1][is_same], order[1:][is_same]
-
-
-def _collective(trace: Trace, instances: Instances) -> Collective:
-    """The collective that all instances together do."""
-    kind = CollectiveKind(trace.kind)
-    contract = _contract(trace, instances) if kind is CollectiveKind.CUSTOM else None
-    if contract is not None:
-        # The longest buffer of any rank: the full buffer of a custom collective is as long.
-        units = int(max(contract.input_units.max(), contract.output_units.max(), 1))
-    else:
-        units = kind.traits.parts(trace.num_ranks) * trace.chunk_factor * instances.number
-    return Collective(
-        kind,
-        trace.num_ranks,
-        units,
-        trace.root if kind is CollectiveKind.BROADCAST else None,
-        in_place=trace.is_in_place,
-        out_of_place=not trace.is_in_place,
-        contract=contract,
-    )
-
-
-def _contract(trace: Trace, instances: Instances) -> CustomContract:
-    """What the program's own collective promises, for all instances."""
-    stated = trace.contract
-    if stated is None:
-        raise ValueError("the trace of a custom collective states no contract")
-    # Sizes are in chunks of one instance; a chunk is a unit.
-    return CustomContract(
-        np.asarray(trace.input_sizes, np.int64) * instances.number,
-        np.asarray(trace.output_sizes, np.int64) * instances.number,
-        np.asarray(stated.defined, np.bool_),
-        None if stated.expected is None else _expected(stated.expected, instances),
-    )
-
-
-def _expected(rows: list[list[int]], instances: Instances) -> Contributions:
-    """The outcome of all instances, by that of one: see `StatedContract.expected`."""
-    rank, index, source_rank, source_index = np.asarray(rows, np.int64).reshape(-1, 4).T
-    output, given = np.full_like(rank, OUTPUT), np.full_like(rank, INPUT)
-    copies = range(instances.number)
-
-    def each(column: Callable[[int], Int64Array]) -> Int64Array:
-        return np.concatenate([column(copy) for copy in copies])
-
-    return Contributions(
-        each(lambda copy: rank),
-        each(lambda copy: instances.place(rank, output, index, copy)),
-        each(lambda copy: source_rank),
-        each(lambda copy: instances.place(source_rank, given, source_index, copy)),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import BoolArray, Float64Array, Int64Array, NodePairs
+from collhub_columns import BoolArray, ColumnTable, Float64Array, Int64Array, NodePairs
 
 from collhub_pictures.networks.places import Points
 from hub_core.network import Topology
@@ -23,7 +23,7 @@ _NOTHING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DrawnLines:
+class DrawnLines(ColumnTable):
     """Lines as columns of equal length: one for links alike both ways, else an arrow a way.
 
     `source`, `destination`, `count` (parallel links): int64. `bandwidth_bytes_per_s`, `latency_s`:
@@ -40,9 +40,6 @@ class DrawnLines:
     is_arrow: BoolArray
     bend: Float64Array
     controls: Float64Array
-
-    def __len__(self) -> int:
-        return len(self.source)
 
     @classmethod
     def of(cls, topology: Topology, places: Points) -> DrawnLines:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, csr
+from collhub_columns import BoolArray, ColumnTable, Int64Array, csr
 
 from collhub_tacos.one_shot.in_trees import InTrees
 
@@ -20,7 +20,7 @@ Bits = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PartialSums:
+class PartialSums(ColumnTable):
     """Distinct messages, int64 columns, and what every message and every result is the sum of.
 
     `arc`: of each message; `remaining`: picoseconds to the farthest NPU that waits for it.
@@ -32,9 +32,6 @@ class PartialSums:
     remaining: Int64Array
     indptr: Int64Array
     parts: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.arc)
 
     def parts_of(self, row: int) -> list[int]:
         """Messages that message `row`, or the result `row - len(self)`, is the sum of."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_columns import Int64Array, expanded_ranges, inverse
+from collhub_columns import ColumnTable, Int64Array, expanded_ranges, inverse
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.path_network import PathNetwork, links_of_arcs
@@ -14,7 +14,7 @@ from collhub_tacos.schedules.timing import in_time, settled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RoutePlan:
+class RoutePlan(ColumnTable):
     """Chunk `chunk[i]` goes over `link[i]` of `network` when transfer `parent[i]` is done.
 
     int64 columns. `parent`: the transfer that brings the chunk to the source, which stands before
@@ -25,9 +25,6 @@ class RoutePlan:
     chunk: Int64Array
     link: Int64Array
     parent: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.chunk)
 
     def fullest_ps(self, times: LinkTimes) -> int:
         """How long the link with most transfers is busy, in picoseconds."""

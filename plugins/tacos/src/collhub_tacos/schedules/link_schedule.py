@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array
+from collhub_columns import BoolArray, ColumnTable, Int64Array
 from collhub_schedules import Transfers
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
@@ -14,7 +14,7 @@ from collhub_tacos.schedules.windows import released_at_once, windows, windows_o
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LinkSchedule:
+class LinkSchedule(ColumnTable):
     """Chunk `chunk[i]` is put on link `link[i]` at `start[i]` and arrives at `finish[i]`.
 
     int64 columns of equal length, times in picoseconds, links of `network`, chunk ids as in
@@ -40,9 +40,6 @@ class LinkSchedule:
     ) -> LinkSchedule:
         """Schedule in which no transfer reduces."""
         return cls(network, chunk, link, start, finish, np.zeros(len(chunk), np.bool_))
-
-    def __len__(self) -> int:
-        return len(self.chunk)
 
     @property
     def time_ps(self) -> int:

@@ -12,7 +12,7 @@ from hub_core import (
     CommandContext,
     CommandGroup,
     check_stdout,
-    complete_offers,
+    format_option,
     from_option,
     json_flag,
     option_pairs,
@@ -20,7 +20,12 @@ from hub_core import (
     strict_flag,
 )
 from hub_core.model import ExitCode, parse_size
-from hub_core.plugin_api import ReportRequest, ReportWriter, Shown
+from hub_core.plugin_api import (
+    ReportRequest,
+    ReportWriter,
+    Shown,
+    TopologyWriter,
+)
 
 if TYPE_CHECKING:
     from hub_core import WrittenFiles
@@ -108,12 +113,11 @@ def check(
 @topology.command()
 @_ARGUMENT
 @output_option
-@click.option(
+@format_option(
     "--to",
     "target_format",
-    metavar="FORMAT",
-    shell_complete=complete_offers(ReportWriter),
-    help="Format of OUT (default: by suffix; `collhub formats` lists those that draw).",
+    ReportWriter,
+    "Format of OUT (default: by suffix; `collhub formats` lists those that draw).",
 )
 @click.option(
     "--loads",
@@ -158,11 +162,11 @@ def draw(
 @topology.command()
 @_ARGUMENT
 @output_option
-@click.option(
+@format_option(
     "--to",
     "target_format",
-    metavar="FORMAT",
-    help="Format of OUT (default: by suffix, else the hub's JSON document).",
+    TopologyWriter,
+    "Format of OUT (default: by suffix, else the hub's JSON document).",
 )
 @option_pairs
 @strict_flag

@@ -1,0 +1,1 @@
+"""Whole jobs for Collective Hub: Chakra workload traces, read, written and checked."""

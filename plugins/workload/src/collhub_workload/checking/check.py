@@ -1,0 +1,196 @@
+"""The check of workloads: dependencies, messages, and the collectives of every group."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from collhub_columns import Int64Array, group_of_entry, topological_levels
+
+from hub_core import Diagnostic, Location, UsageError
+from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload
+from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
+
+MOST = 8
+"""How many findings of one kind are told in words."""
+
+
+def run(request: CheckRequest, options: NoOptions) -> CheckReport:
+    """Judge a workload; every finding is an error."""
+    if request.workload is None:
+        raise UsageError("the check needs a workload")
+    found = [
+        *_cycles(request.workload),
+        *_messages(request.workload),
+        *_collectives(request.workload),
+    ]
+    return CheckReport(not found, diagnostics=tuple(found))
+
+
+def _finding(workload: Workload, row: int, code: str, message: str, cure: str = "") -> Diagnostic:
+    nodes, file = workload.nodes, workload.provenance.source_name or None
+    text = f"{said(workload, row)}: {message}"
+    return Diagnostic(code, text, location=nodes.location(row, file), cure=cure)
+
+
+def said(workload: Workload, row: int) -> str:
+    """How messages name a node: by its id, and what it does."""
+    nodes = workload.nodes
+    kind = NodeKind(nodes.kind[row])
+    what = JobCollective(nodes.collective[row]).name if nodes.collective[row] >= 0 else kind.name
+    name = workload.names[nodes.name[row]] if nodes.name[row] >= 0 else ""
+    return f"node {nodes.identity[row]} ({what.lower().replace('_', '-')}{name and ' ' + name})"
+
+
+def _capped(found: list[Diagnostic]) -> list[Diagnostic]:
+    """The first few of one kind, and how many more there are."""
+    if len(found) <= MOST:
+        return found
+    last = found[MOST - 1]
+    more = f"{len(found) - MOST} more of this kind are not listed"
+    return [*found[:MOST], Diagnostic(last.code, more, location=Location(last.location.file))]
+
+
+def _edges(nodes: NodeColumns) -> tuple[Int64Array, Int64Array]:
+    """All dependencies, (parents, children)."""
+    children = [group_of_entry(nodes.data_indptr), group_of_entry(nodes.control_indptr)]
+    return np.concatenate([nodes.data_indices, nodes.control_indices]), np.concatenate(children)
+
+
+def _cycles(workload: Workload) -> list[Diagnostic]:
+    """A node of every rank that waits for itself."""
+    nodes = workload.nodes
+    parents, children = _edges(nodes)
+    order = topological_levels(len(nodes), parents, children)
+    if order.is_complete:
+        return []
+    stuck = np.flatnonzero(order.position < 0)
+    _, first = np.unique(nodes.rank[stuck], return_index=True)
+    message = "it waits for itself, or for nodes that do"
+    cure = "take away one of the dependencies"
+    return _capped(
+        [_finding(workload, int(row), "cycle", message, cure) for row in stuck[np.sort(first)]]
+    )
+
+
+def _messages(workload: Workload) -> list[Diagnostic]:
+    """Messages whose other side is missing: pairs have equal ranks, tag and bytes."""
+    nodes = workload.nodes
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
+    peer, rank = nodes.peer[rows], nodes.rank[rows]
+    is_wrong = (peer < 0) | (peer >= nodes.num_ranks) | (peer == rank)
+    wrong = [
+        _finding(workload, int(row), "peer", f"its peer {nodes.peer[row]} is no other rank")
+        for row in rows[is_wrong]
+    ]
+    rows = rows[~is_wrong]
+    is_send = nodes.kind[rows] == NodeKind.SEND
+    ends = [nodes.rank[rows], nodes.peer[rows]]
+    columns = (
+        np.where(is_send, *ends),
+        np.where(is_send, *ends[::-1]),
+        nodes.tag[rows],
+        nodes.bytes[rows],
+    )
+    _, key = np.unique(
+        np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True
+    )
+    surplus = np.bincount(key, np.where(is_send, 1, -1)).astype(np.int64)
+    lonely = []
+    # Of the surplus of one key, the last ones are those without partner.
+    for one in np.flatnonzero(surplus):
+        side = rows[(key == one) & (is_send == (surplus[one] > 0))]
+        for row in side[-abs(int(surplus[one])) :].tolist():
+            size = f"{nodes.bytes[row]} bytes with tag {nodes.tag[row]}"
+            other = "receives" if surplus[one] > 0 else "sends"
+            message = f"rank {nodes.peer[row]} {other} no such message: {size}"
+            lonely.append(_finding(workload, row, "unmatched", message))
+    return _capped(wrong) + _capped(sorted(lonely, key=lambda found: found.location.rank or 0))
+
+
+def _collectives(workload: Workload) -> list[Diagnostic]:
+    """Where the ranks of a group differ in the collectives that they issue, or their order."""
+    nodes = workload.nodes
+    found: list[Diagnostic] = []
+    issued = _in_order_of_issue(nodes)
+    for group in np.unique(nodes.group[issued]).tolist():
+        rows = issued[nodes.group[issued] == group]
+        found += _group_findings(workload, group, rows)
+    return _capped(found)
+
+
+def _group_findings(workload: Workload, group: int, rows: Int64Array) -> list[Diagnostic]:
+    nodes, members = workload.nodes, workload.members(group)
+    name = f"process group {workload.groups[group].name!r}" if group >= 0 else "the job"
+    strangers = rows[~np.isin(nodes.rank[rows], members)]
+    if len(strangers):
+        row = int(strangers[0])
+        message = f"rank {nodes.rank[row]} is no member of {name}"
+        return [_finding(workload, row, "group", message)]
+    if group >= 0 and len(members) == 1:
+        message = f"{name} has one member: simulators wait for others for ever"
+        return [_finding(workload, int(rows[0]), "group", message)]
+    first = rows[nodes.rank[rows] == members[0]]
+    for member in members[1:]:
+        other = rows[nodes.rank[rows] == member]
+        difference = _difference(workload, first, other, (members[0], member), name)
+        if difference:
+            # One difference makes all that follow differ.
+            return [difference]
+    return []
+
+
+def _difference(
+    workload: Workload, one: Int64Array, other: Int64Array, ranks: tuple[int, int], name: str
+) -> Diagnostic | None:
+    """The first collective of two ranks that is not the same."""
+    nodes = workload.nodes
+    shared = min(len(one), len(other))
+    is_same = nodes.collective[one[:shared]] == nodes.collective[other[:shared]]
+    is_same &= nodes.bytes[one[:shared]] == nodes.bytes[other[:shared]]
+    at = int(np.argmin(is_same)) if not is_same.all() else shared
+    if at == len(one) == len(other):
+        return None
+    cure = "all ranks of a group issue the same collectives in the same order"
+    if at == shared:
+        longer, lacks = (one, ranks[1]) if len(one) > len(other) else (other, ranks[0])
+        row = int(longer[at])
+        message = f"collective {at + 1} of {name} is missing on rank {lacks}"
+        return _finding(workload, row, "collectives-differ", message, cure)
+    row, there = int(other[at]), int(one[at])
+    bytes_here, bytes_there = int(nodes.bytes[row]), int(nodes.bytes[there])
+    message = (
+        f"collective {at + 1} of {name} has {bytes_here} bytes, "
+        f"on rank {ranks[0]} it is {said(workload, there)} of {bytes_there} bytes"
+    )
+    return _finding(workload, row, "collectives-differ", message, cure)
+
+
+def _in_order_of_issue(nodes: NodeColumns) -> Int64Array:
+    """The collectives of all ranks, by rank in the order in which a rank can issue them.
+
+    Of nodes that wait for nothing more, the smallest id goes first, as in ASTRA-sim.
+    """
+    parents, children = _edges(nodes)
+    missing = np.bincount(children, minlength=len(nodes)).tolist()
+    order = np.argsort(parents, kind="stable")
+    targets, starts = (
+        children[order].tolist(),
+        np.searchsorted(parents[order], range(len(nodes) + 1)),
+    )
+    identity, issued = nodes.identity.tolist(), []
+    bounds = nodes.rank_indptr.tolist()
+    for rank in range(nodes.num_ranks):
+        rows = range(bounds[rank], bounds[rank + 1])
+        free = [(identity[row], row) for row in rows if not missing[row]]
+        heapq.heapify(free)
+        while free:
+            _, row = heapq.heappop(free)
+            issued.append(row)
+            for child in targets[starts[row] : starts[row + 1]]:
+                missing[child] -= 1
+                if not missing[child]:
+                    heapq.heappush(free, (identity[child], child))
+    found = np.asarray(issued, np.int64)
+    collectives: Int64Array = found[nodes.kind[found] == NodeKind.COLLECTIVE]
+    return collectives

@@ -1,0 +1,225 @@
+"""Decode one node record: the columns of the model, and the tokens that give its bytes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from collhub_chakra import Kind, NodeType, RankFile, TraceError, type_name
+
+from collhub_workload.records import (
+    ATTRIBUTE,
+    CONTROL,
+    DATA,
+    FIELD_TOKENS,
+    GROUP,
+    ID,
+    MICROS,
+    NAME,
+    TYPE,
+    Attribute,
+    attribute,
+    attribute_token,
+    encoded,
+    fields,
+    varints,
+)
+from hub_core.model import JobCollective, NodeKind
+
+_KINDS = {
+    NodeType.MEM_LOAD: NodeKind.LOAD,
+    NodeType.MEM_STORE: NodeKind.STORE,
+    NodeType.COMP: NodeKind.COMPUTE,
+    NodeType.COMM_SEND: NodeKind.SEND,
+    NodeType.COMM_RECV: NodeKind.RECV,
+    NodeType.COMM_COLL: NodeKind.COLLECTIVE,
+}
+NODE_TYPES = {kind: node_type for node_type, kind in _KINDS.items()}
+_COMMUNICATION = frozenset({NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV})
+_MEMORY = frozenset({NodeKind.COMPUTE, NodeKind.LOAD, NodeKind.STORE})
+_LARGEST = 1 << 62
+_LARGEST_INT32 = (1 << 31) - 1
+# Attributes of whole numbers: column, kinds of nodes, smallest and largest value.
+COLUMN_OF = {
+    "comm_size": ("bytes", _COMMUNICATION, 0, _LARGEST),
+    "tensor_size": ("bytes", _MEMORY, 0, _LARGEST),
+    "num_ops": ("operations", frozenset({NodeKind.COMPUTE}), 0, _LARGEST),
+    "comm_type": ("collective", frozenset({NodeKind.COLLECTIVE}), 0, int(max(JobCollective))),
+    "comm_dst": ("peer", frozenset({NodeKind.SEND}), 0, _LARGEST_INT32),
+    "comm_src": ("peer", frozenset({NodeKind.RECV}), 0, _LARGEST_INT32),
+    "comm_tag": ("tag", frozenset({NodeKind.SEND, NodeKind.RECV}), 0, _LARGEST_INT32),
+    "root": ("root", frozenset({NodeKind.COLLECTIVE}), 0, _LARGEST_INT32),
+    "duration_ns": ("duration_ns", frozenset(NodeKind), 0, _LARGEST),
+    "is_cpu_op": ("on_host", frozenset(NodeKind), 0, 1),
+}
+_WHOLE = frozenset({Kind.INT32, Kind.INT64, Kind.UINT32, Kind.UINT64, Kind.BOOL})
+_MOST_DIMENSIONS = 30
+_MICROS_LIMIT = _LARGEST // 1000
+
+
+@dataclass(slots=True)
+class DecodedNode:
+    """A node in the terms of the model; `data`, `control`: ids that it waits for."""
+
+    identity: int = 0
+    kind: int = int(NodeKind.MARKER)
+    name: str = ""
+    group: str = ""
+    extra: str = ""
+    duration_ns: int = -1
+    operations: int = -1
+    bytes: int = -1
+    collective: int = -1
+    root: int = -1
+    peer: int = -1
+    tag: int = 0
+    dimensions: int = -1
+    on_host: int = 0
+    data: list[int] = field(default_factory=list)
+    control: list[int] = field(default_factory=list)
+
+
+class NodeDecoder:
+    """Decode the records of one file."""
+
+    def __init__(self, file: RankFile) -> None:
+        self._file = file
+        self._attributes: dict[bytes, Attribute] = {}
+
+    def error(self, index: int, message: str, cure: str = "") -> TraceError:
+        """An error about a record."""
+        byte = int(self._file.starts[index])
+        place = {"byte": byte, "rank": self._file.rank}
+        return TraceError(message, self._file.name, code="node", cure=cure, **place)
+
+    def node(self, index: int) -> DecodedNode:
+        """Decode a record. Raises `TraceError`."""
+        start, stop = int(self._file.starts[index]), int(self._file.stops[index])
+        record = self._file.content[start:stop]
+        try:
+            found = list(fields(record))
+            attributes = [
+                self._attribute(value)
+                for number, value, _ in found
+                if number == ATTRIBUTE and isinstance(value, bytes)
+            ]
+            return _Composition(found, attributes).node(record)
+        except ValueError as error:
+            raise self.error(index, f"a record is malformed: {error}") from None
+
+    def _attribute(self, body: bytes) -> Attribute:
+        """The same bytes stand in many records."""
+        known = self._attributes.get(body)
+        if known is None:
+            known = self._attributes[body] = attribute(body)
+        return known
+
+
+class _Composition:
+    """The fields of one record on their way to columns and tokens."""
+
+    def __init__(
+        self, found: list[tuple[int, int | bytes, bytes]], attributes: list[Attribute]
+    ) -> None:
+        self._found = found
+        self._attributes = attributes
+        self._node = DecodedNode()
+        self._values: dict[str, int | list[int] | bytes] = {}
+
+    def node(self, record: bytes) -> DecodedNode:
+        """The node of the record."""
+        node = self._node
+        node_type = next((value for number, value, _ in self._found if number == TYPE), 0)
+        kind = self._kind(node_type if isinstance(node_type, int) else 0)
+        node.kind = int(kind)
+        is_plain = NODE_TYPES.get(kind) == node_type
+        names = [one.name for one in self._attributes]
+        tokens, left = [], iter(self._attributes)
+        for number, value, raw in self._found:
+            if number == ATTRIBUTE and isinstance(value, bytes):
+                one = next(left)
+                is_known = names.count(one.name) == 1 and self._take_attribute(one, kind)
+                tokens.append(attribute_token(one, is_known, raw))
+            elif number in FIELD_TOKENS and not (number == TYPE and not is_plain):
+                self._take_field(number, value)
+                tokens.append(FIELD_TOKENS[number])
+            else:
+                tokens.append(f"={raw.hex()}")
+        text = " ".join(tokens)
+        is_same = len(set(tokens)) == len(tokens) and encoded(text, self._values) == record
+        node.extra = text if is_same else f"!{record.hex()}"
+        return node
+
+    def _kind(self, node_type: int) -> NodeKind:
+        if node_type in (NodeType.METADATA, NodeType.INVALID):
+            return NodeKind.MARKER
+        kind = _KINDS.get(NodeType(node_type)) if node_type <= max(NodeType) else None
+        if kind is None:
+            raise ValueError(f"its type is a {type_name(node_type)}")
+        names = {one.name: one.number for one in self._attributes}
+        # The host's call of a collective, as converters of profiles write it: time on the CPU.
+        if kind is NodeKind.COLLECTIVE and "comm_type" not in names:
+            if not names.get("is_cpu_op"):
+                raise ValueError("a collective without comm_type")
+            return NodeKind.COMPUTE
+        return kind
+
+    def _take_field(self, number: int, value: int | bytes) -> None:
+        node, token = self._node, FIELD_TOKENS[number]
+        if number in (CONTROL, DATA) and isinstance(value, bytes):
+            ids = varints(value)
+            self._values[token] = ids
+            (node.data if number == DATA else node.control).extend(ids)
+        elif number == NAME and isinstance(value, bytes):
+            self._values[token] = value
+            node.name = value.decode("utf-8", "surrogateescape")
+        elif isinstance(value, int):
+            self._values[token] = value
+            self._take_number(number, value)
+        else:
+            raise ValueError(f"field {number} is of another kind")
+
+    def _take_number(self, number: int, value: int) -> None:
+        if number == ID:
+            self._node.identity = value
+        elif number == MICROS and value and self._node.duration_ns < 0:
+            if value > _MICROS_LIMIT:
+                raise ValueError(f"duration_micros {value} is beyond 146 years")
+            self._node.duration_ns = value * 1000
+
+    def _take_attribute(self, one: Attribute, kind: NodeKind) -> bool:
+        """Put an attribute in its column; whether the column gives it back."""
+        if one.name == GROUP and one.kind == Kind.STRING:
+            return self._take_group(one)
+        if one.name == "involved_dim" and one.kind == Kind.BOOL_LIST:
+            self._node.dimensions = _mask(one)
+            return False
+        column, kinds, least, most = COLUMN_OF.get(one.name, ("", frozenset(), 0, 0))
+        if kind not in kinds or one.kind not in _WHOLE:
+            return False
+        if not least <= one.number <= most:
+            raise ValueError(f"{one.name} {one.number} is not in {least}..{most}")
+        setattr(self._node, column, one.number)
+        self._values[one.name] = one.number
+        return True
+
+    def _take_group(self, one: Attribute) -> bool:
+        # The empty name and 0 mean all ranks.
+        if one.text in ("", "0"):
+            return False
+        self._node.group = one.text
+        self._values[GROUP] = one.text.encode()
+        return True
+
+
+def _mask(one: Attribute) -> int:
+    """involved_dim as bits, dimension 0 lowest."""
+    body = one.value if isinstance(one.value, bytes) else b""
+    flags = [
+        flag
+        for number, packed, _ in fields(body)
+        if number == 1
+        for flag in (varints(packed) if isinstance(packed, bytes) else [packed])
+    ]
+    if len(flags) > _MOST_DIMENSIONS:
+        raise ValueError(f"involved_dim has {len(flags)} entries")
+    return sum(1 << index for index, flag in enumerate(flags) if flag)

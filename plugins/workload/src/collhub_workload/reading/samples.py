@@ -1,0 +1,19 @@
+"""Inputs by which the conformance checks try the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_chakra.trace_records import encoded_record
+
+from hub_core.plugin_api import Source
+
+
+def samples() -> Sequence[Source]:
+    """A computation and an all-reduce of one rank."""
+    size = {"name": "comm_size", "int64_val": 1 << 20}
+    kind = {"name": "comm_type", "int64_val": 0}
+    content = encoded_record("GlobalMetadata", version="0.0.4")
+    content += encoded_record("Node", id=0, name="forward", type=4, duration_micros=7)
+    content += encoded_record("Node", id=1, type=7, data_deps=[0], attr=[kind, size])
+    return [Source.of_bytes("job.0.et", content)]

@@ -1,0 +1,1 @@
+"""From workloads to traces."""

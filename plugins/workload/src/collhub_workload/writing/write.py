@@ -1,0 +1,157 @@
+"""Write Chakra execution traces of whole jobs; what was read from such traces has the same bytes.
+
+Cost: linear in nodes and dependencies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+
+from collhub_chakra import Kind, MetadataEntry, encode_metadata, varint
+
+from collhub_workload.reading.groups import ATTRIBUTE, inferred_groups
+from collhub_workload.reading.node import COLUMN_OF, NODE_TYPES
+from collhub_workload.reading.read import EXTENSION
+from collhub_workload.records import GROUP, encoded
+from hub_core import Loss
+from hub_core.model import NodeKind, Workload
+from hub_core.plugin_api import Artifact, NoOptions, WriteResult
+
+_VERSION = "0.0.4"
+_SCHEMA = "1.0.2-chakra.0.0.4"
+PROFILE = "workload/1"
+# Kinds of the attributes of nodes that come from elsewhere, as ASTRA-sim reads them.
+_ATTRIBUTE_KINDS = {
+    "is_cpu_op": Kind.BOOL,
+    "num_ops": Kind.INT64,
+    "tensor_size": Kind.UINT64,
+    "comm_type": Kind.INT64,
+    "comm_size": Kind.INT64,
+    "comm_src": Kind.INT32,
+    "comm_dst": Kind.INT32,
+    "comm_tag": Kind.INT32,
+    "root": Kind.INT32,
+    "duration_ns": Kind.INT64,
+}
+_MICRO_NS = 1000
+
+
+def write(workload: Workload, options: NoOptions) -> WriteResult:
+    """One trace a rank, named `.<rank>.et`, encoded when its content is asked for."""
+    artifacts = (
+        Artifact(f".{rank}.et", partial(_content, workload, rank))
+        for rank in range(workload.num_ranks)
+    )
+    return WriteResult(artifacts, _losses(workload))
+
+
+def _losses(workload: Workload) -> list[Loss]:
+    losses = []
+    if workload.algorithms:
+        consequence = "collectives are written without the algorithms that they name"
+        losses.append(Loss("algorithms", f"{len(workload.algorithms)} of them", consequence))
+    others = sorted(set(workload.extensions) - {EXTENSION})
+    if others:
+        losses.append(Loss(f"extensions ({', '.join(others)})", "all", "they have no place here"))
+    if workload.nodes.dimensions.max(initial=-1) >= 0 and not workload.extras:
+        losses.append(Loss("dimensions", "all", "collectives use every dimension"))
+    return losses
+
+
+def _content(workload: Workload, rank: int) -> bytes:
+    """The file of a rank."""
+    nodes = workload.nodes
+    first, end = nodes.rank_indptr[rank : rank + 2].tolist()
+    parts = [_metadata(workload, rank)]
+    columns = _RankColumns(workload, first, end)
+    for row in range(first, end):
+        record = encoded(*columns.record(row))
+        parts += [varint(len(record)), record]
+    if first == end:
+        # Simulators read a node from every rank and do not stop without one.
+        record = encoded("id type", {"id": 0, "type": int(NODE_TYPES[NodeKind.COMPUTE])})
+        parts += [varint(len(record)), record]
+    return b"".join(parts)
+
+
+def _metadata(workload: Workload, rank: int) -> bytes:
+    kept = workload.extensions.get(EXTENSION)
+    heads = kept.get("metadata") if isinstance(kept, dict) else None
+    if heads and workload.groups == inferred_groups(_names(workload), workload.nodes):
+        head = heads[rank] if isinstance(heads, list) else heads
+        if isinstance(head, str):
+            return bytes.fromhex(head)
+    entries = [
+        MetadataEntry("schema", Kind.STRING, _SCHEMA),
+        MetadataEntry("profile", Kind.STRING, PROFILE),
+    ]
+    if workload.groups:
+        groups = {group.name: list(group.ranks) for group in workload.groups}
+        entries.append(MetadataEntry(ATTRIBUTE, Kind.STRING, json.dumps(groups)))
+    return encode_metadata(_VERSION, entries)
+
+
+def _names(workload: Workload) -> tuple[str, ...]:
+    return tuple(group.name for group in workload.groups)
+
+
+class _RankColumns:
+    """The columns of one rank as lists, and the records of its nodes."""
+
+    def __init__(self, workload: Workload, first: int, end: int) -> None:
+        nodes = workload.nodes
+        self._workload, self._first = workload, first
+        names = ("identity", "kind", "name", "group", "extra", "duration_ns")
+        wanted = {*names, *(column for column, *_ in COLUMN_OF.values())}
+        self._columns = {name: getattr(nodes, name)[first:end].tolist() for name in wanted}
+        self._identity = nodes.identity
+
+    def record(self, row: int) -> tuple[str, dict[str, int | list[int] | bytes]]:
+        """Tokens of the record of a row, and the values that they name."""
+        at = {name: column[row - self._first] for name, column in self._columns.items()}
+        extra = at["extra"]
+        tokens = self._workload.extras[extra] if extra >= 0 else ""
+        if tokens.startswith("!"):
+            return tokens, {}
+        values = self._values(row, at)
+        return tokens or " ".join(_tokens(at, values)), values
+
+    def _values(self, row: int, at: dict[str, int]) -> dict[str, int | list[int] | bytes]:
+        workload, nodes = self._workload, self._workload.nodes
+        values: dict[str, int | list[int] | bytes] = {
+            attribute: at[column] for attribute, (column, *_) in COLUMN_OF.items()
+        }
+        values["id"] = at["identity"]
+        values["type"] = int(NODE_TYPES.get(NodeKind(at["kind"]), 0))
+        values["us"] = max(at["duration_ns"], 0) // _MICRO_NS
+        name, group = at["name"], at["group"]
+        text = workload.names[name] if name >= 0 else ""
+        values["name"] = text.encode("utf-8", "surrogateescape")
+        values[GROUP] = workload.groups[group].name.encode() if group >= 0 else b""
+        for token, indptr, indices in (
+            ("data", nodes.data_indptr, nodes.data_indices),
+            ("ctrl", nodes.control_indptr, nodes.control_indices),
+        ):
+            parents = indices[indptr[row] : indptr[row + 1]]
+            values[token] = self._identity[parents].tolist()
+        return values
+
+
+def _tokens(at: dict[str, int], values: dict[str, int | list[int] | bytes]) -> Iterator[str]:
+    """The tokens of a node that was not read from a trace, in the order of protobuf."""
+    kind = NodeKind(at["kind"])
+    for token in ("id", "name", "type", "ctrl", "data", "us"):
+        if values[token]:
+            yield token
+    for attribute, attribute_kind in _ATTRIBUTE_KINDS.items():
+        column, kinds, *_ = COLUMN_OF[attribute]
+        is_stated = at[column] >= 0
+        if attribute == "duration_ns":
+            # Microseconds say it where they can, and zero they do not.
+            is_stated = is_stated and (at[column] % _MICRO_NS > 0 or at[column] == 0)
+        if kind in kinds and is_stated:
+            yield f"@{attribute}:{int(attribute_kind)}"
+    if at["group"] >= 0:
+        yield f"@{GROUP}:{int(Kind.STRING)}"
