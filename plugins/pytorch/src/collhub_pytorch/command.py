@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collhub_pytorch.network_times import NetworkTimes
     from collhub_pytorch.options import ProfileOptions
     from collhub_pytorch.trace_files import TraceFile
-    from hub_core.model import Workload
 
 
 def _parsed_algorithms(
@@ -71,6 +70,7 @@ def _parsed_algorithms(
 @click.pass_obj
 def profile(
     context: CommandContext,
+    /,
     files: tuple[str, ...],
     topology_text: str | None,
     algorithms: dict[CollectiveKind, str],
@@ -91,13 +91,15 @@ def profile(
     from collhub_pytorch.findings import findings_of, saving
     from collhub_pytorch.kineto.read import notes
     from collhub_pytorch.network_times import NetworkTimes
+    from collhub_pytorch.reading import read_profiles
     from collhub_pytorch.trace_files import holds_execution_trace, on_disk
 
     opened, options = on_disk(files), _options(reading)
     if holds_execution_trace(opened[0]):
         _say_counts(context, opened, options, as_json)
         return
-    workload = _read(context, opened, options)
+    with context.progress("reading profiles"):
+        workload = read_profiles(files, options)
     findings, lines, found = findings_of(workload), notes(workload), None
     if topology_text is not None:
         topology = context.read_topology(topology_text)
@@ -122,15 +124,6 @@ def _options(reading: Mapping[str, str | int | None]) -> ProfileOptions:
         clocks=str(reading["clocks"]),
         clock_residual=None if residual is None else parse_time(str(residual)),
     )
-
-
-def _read(context: CommandContext, files: Sequence[TraceFile], options: ProfileOptions) -> Workload:
-    """The workload of the profiles, which are read piece by piece, however large they are."""
-    from collhub_pytorch.kineto.read import workload_of
-    from hub_core.model import Provenance
-
-    with context.progress("reading profiles"):
-        return workload_of(files, options, Provenance("kineto", "", files[0].name))
 
 
 def _say_counts(
@@ -164,10 +157,13 @@ def _print_findings(
         context.print_line(line)
     context.print_line("")
     context.print_table(report.RANKS_HEADER, report.ranks_rows(findings), report.RANKS_RIGHT)
+    context.print_line("")
+    context.print_line(report.saving_line(findings.instant, "if collectives took no time"))
     if found is None:
         return
     gained, times = found
+    lead = f"with these times on {times.topology.name}"
     context.print_line("")
     context.print_table(report.TIMES_HEADER, report.times_rows(times), report.TIMES_RIGHT)
     context.print_line("")
-    context.print_line(report.saving_line(gained, times.topology.name))
+    context.print_line(report.saving_line(gained, lead))

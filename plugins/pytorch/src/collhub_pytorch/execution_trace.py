@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +27,7 @@ from hub_core.model import InputError, JsonValue, Location, Provenance, Workload
 from hub_core.plugin_api import Source
 
 _HOST_LIBRARIES = ("gloo:", "mpi:", "ucc:")
+_TENSOR = re.compile(r"Tensor\(([^)]*)\)")
 _GROUPS = "process_group:init"
 # Attributes by the names that Kineto gives them.
 _NAMES = {
@@ -46,12 +48,14 @@ _NAMES = {
 class _Trace:
     """What one file says: calls by id of their node, and operators of torch.distributed.
 
-    `parents`: the enclosing node of each call. `targets`: root or other side by id of the operator.
-    `world_size`: ranks of the default group.
+    `waits`: records of other things than calls. `parents`: the enclosing node of each call.
+    `issuers`: kind, and root or other side, by id of the operator. `world_size`: ranks of the
+    default group.
     """
 
     file: str
     operators: int = 0
+    waits: int = 0
     world_size: int | None = None
     calls: dict[int, Call] = field(default_factory=dict)
     on_host: dict[int, Call] = field(default_factory=dict)
@@ -72,13 +76,18 @@ def workload_of(
     files: Sequence[TraceFile], options: RankOptions, provenance: Provenance
 ) -> Workload:
     """The workload of these files, one of which is read at a time."""
-    parts, operators, schemas = [], [], []
+    parts, operators, waits, schemas = [], [], [], []
     for order, file in enumerate(files):
         trace, header = _read(file)
         parts.append(_rank_nodes(trace, file.rank_or(None, order)))
         operators.append(trace.operators)
+        waits.append(trace.waits)
         schemas.append(str(header["schema"]))
-    said: dict[str, JsonValue] = {"operators": [*operators], "schemas": [*schemas]}
+    said: dict[str, JsonValue] = {
+        "operators": [*operators],
+        "waits": [*waits],
+        "schemas": [*schemas],
+    }
     workload = joined(parts, options, provenance, said)
     matched(workload)
     return workload
@@ -107,13 +116,14 @@ def _take(trace: _Trace, node: Record) -> None:
     name = str(node["name"])
     if name == "record_param_comms":
         call = _recorded_call(trace, node)
+        trace.waits += call is None
         if call is not None:
             trace.calls[int(node["id"])] = call
             trace.parents[int(node["id"])] = _parent(node)
     elif name.startswith("c10d::"):
         _take_issuer(trace, node, name)
     elif name.startswith(_HOST_LIBRARIES):
-        call = _call_of_tensors(name, _inputs(node))
+        call = _call_of_tensors(name, _inputs(node), _dtype(node))
         if call is not None:
             trace.on_host[int(node["id"])] = call
     elif _GROUPS in name:
@@ -139,7 +149,7 @@ def _recorded_call(trace: _Trace, node: Record) -> Call | None:
         return call_of_args(named, group_of_args(named, trace.file))
     inputs = _inputs(node)
     name = next((one for one in inputs if isinstance(one, str) and kind_of(one)), "wait")
-    call = _call_of_tensors(name, inputs)
+    call = _call_of_tensors(name, inputs, _dtype(node))
     if call is None:
         return None
     after = inputs[inputs.index(name) + 1 :]
@@ -148,7 +158,7 @@ def _recorded_call(trace: _Trace, node: Record) -> Call | None:
     return replace(call, splits=(json.dumps(after[0]), json.dumps(after[1])))
 
 
-def _call_of_tensors(name: str, inputs: Sequence[Any]) -> Call | None:
+def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | None:
     """A call of the tensor, or the list of tensors, that comes first among its inputs."""
     first = inputs[0] if inputs and isinstance(inputs[0], list) else []
     tensors = first if first and isinstance(first[0], list) else [first] if first else []
@@ -157,7 +167,7 @@ def _call_of_tensors(name: str, inputs: Sequence[Any]) -> Call | None:
     call = call_of_shapes(name, (), ())
     if call is None or not sizes:
         return call
-    return replace(call, bytes=sum(sizes))
+    return replace(call, bytes=sum(sizes), dtype=dtype)
 
 
 def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
@@ -198,6 +208,14 @@ def _inputs(node: Record) -> list[Any]:
     inputs = node.get("inputs", [])
     values = inputs["values"] if isinstance(inputs, dict) else inputs
     return list(values)
+
+
+def _dtype(node: Record) -> str:
+    """The type of the first tensor among a node's inputs, as torch names it."""
+    inputs = node.get("inputs", [])
+    types = inputs.get("types", []) if isinstance(inputs, dict) else node.get("input_types", [])
+    found = _TENSOR.search(str(types[0])) if types else None
+    return found[1] if found else ""
 
 
 def _parent(node: Record) -> int:

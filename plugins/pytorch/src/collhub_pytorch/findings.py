@@ -73,13 +73,17 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that a report says; `job_ns`: from the first begin of a rank to the last end."""
+    """All that a report says; `job_ns`: from the first begin of a rank to the last end.
+
+    `instant`: the job if its collectives took no time, the most that a network can save.
+    """
 
     workload: Workload
     meetings: Meetings
     calls: tuple[CallsAlike, ...]
     ranks: tuple[RankSaid, ...]
     job_ns: int
+    instant: Saving
 
 
 _SUMMED = ("calls", "transferring_ns", "waiting_ns")
@@ -91,9 +95,11 @@ def findings_of(workload: Workload) -> Findings:
     profile = measured(workload)
     times = meeting_times(profile.times, meetings)
     again = replayed(workload, meetings=meetings)
+    free = replayed(workload, lambda kind, size, ranks: 0, meetings)
+    instant = Saving(profile.job_ns, free.job_ns, free.span_ns)
     calls = calls_alike(workload, meetings, times)
     ranks = _ranks(workload, meetings, times, (profile, again))
-    return Findings(workload, meetings, tuple(calls), tuple(ranks), profile.job_ns)
+    return Findings(workload, meetings, tuple(calls), tuple(ranks), profile.job_ns, instant)
 
 
 def kinds_of(calls: Sequence[CallsAlike]) -> list[CallsAlike]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from collhub_pytorch.findings import CallsAlike, Findings, Saving, kinds_of
 from collhub_pytorch.network_times import NetworkTimes
@@ -73,12 +73,12 @@ def times_rows(times: NetworkTimes) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def saving_line(found: Saving, topology: str) -> str:
-    """What the network would save."""
+def saving_line(found: Saving, lead: str) -> str:
+    """What other times of collectives would save."""
     saved = found.measured_ns - found.job_ns
     verb = "saves" if saved >= 0 else "costs"
     return (
-        f"with these times on {topology} the job takes {format_time(found.job_ns)} "
+        f"{lead} the job takes {format_time(found.job_ns)} "
         f"instead of {format_time(found.measured_ns)}: "
         f"{verb} {format_time(abs(saved))}, {abs(found.saved_percent):.1f} %"
     )
@@ -95,6 +95,7 @@ def counts_document(workload: Workload, calls: Sequence[CallsAlike]) -> dict[str
         "schema": SCHEMA,
         "num_ranks": workload.num_ranks,
         "job_ns": None,
+        "instant_job_ns": None,
         "collectives": [_call_object(one) for one in calls],
         "kinds": [_kind_object(one) for one in kinds_of(calls)],
         "ranks": [],
@@ -111,6 +112,7 @@ def document(
         "schema": SCHEMA,
         "num_ranks": findings.workload.num_ranks,
         "job_ns": findings.job_ns,
+        "instant_job_ns": findings.instant.job_ns,
         "collectives": [_call_object(one) for one in findings.calls],
         "kinds": [_kind_object(one) for one in kinds_of(findings.calls)],
         "ranks": [
@@ -133,7 +135,7 @@ def document(
     return said
 
 
-def _replay_object(found: Saving, times: NetworkTimes) -> Mapping[str, JsonValue]:
+def _replay_object(found: Saving, times: NetworkTimes) -> dict[str, JsonValue]:
     simulated: list[JsonValue] = [
         {
             "kind": _name(kind),

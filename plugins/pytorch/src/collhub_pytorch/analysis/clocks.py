@@ -43,26 +43,34 @@ def fitted_clocks(
 ) -> ClockFit:
     """Offsets by which the ends of every collective fall together as well as they can.
 
-    First along shared collectives from rank to rank, then by medians in turn: of a collective over
-    its ranks, of a rank over its collectives. Raises `InputError` where ranks share no collective
-    with the others, and where ends remain further apart than `most_residual_ns`.
+    First along shared collectives from clock to clock, then by medians in turn: of a collective
+    over its ranks, of a clock over its collectives. Raises `InputError` where ranks share no
+    collective with the others, and where ends remain further apart than `most_residual_ns`.
     """
     rows, of_row = _common_ends(workload, meetings)
-    rank = workload.nodes.rank[rows].astype(np.int64)
+    clock_of_rank = _clocks(workload)
+    clock = clock_of_rank[workload.nodes.rank[rows]]
     end = times.end[rows]
-    offset = _along_collectives(workload, rank, of_row, end)
+    offset = _along_collectives(workload, clock, of_row, end)
     for _ in range(_ROUNDS):
-        middle = _medians(of_row, end - offset[rank], len(meetings))
-        change = _medians(rank, end - offset[rank] - middle[of_row], workload.num_ranks)
+        middle = _medians(of_row, end - offset[clock], len(meetings))
+        change = _medians(clock, end - offset[clock] - middle[of_row], len(offset))
         offset += change
         if not change.any():
             break
-    middle = _medians(of_row, end - offset[rank], len(meetings))
-    apart = np.abs(end - offset[rank] - middle[of_row])
+    middle = _medians(of_row, end - offset[clock], len(meetings))
+    apart = np.abs(end - offset[clock] - middle[of_row])
     residual = int(apart.max(initial=0))
     if residual > most_residual_ns:
         raise _not_aligned(workload, int(rows[int(np.argmax(apart))]), residual)
-    return ClockFit(offset - offset[0], residual)
+    return ClockFit((offset - offset[0])[clock_of_rank], residual)
+
+
+def _clocks(workload: Workload) -> Int64Array:
+    """The clock of each rank, numbered by first use: ranks that are assumed have their file's."""
+    numbers: dict[str | None, int] = {}
+    files = [file_of(workload, rank) for rank in range(workload.num_ranks)]
+    return np.array([numbers.setdefault(file, len(numbers)) for file in files], np.int64)
 
 
 def _common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, Int64Array]:
@@ -79,25 +87,24 @@ def _common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, In
 
 
 def _along_collectives(
-    workload: Workload, rank: Int64Array, meeting: Int64Array, end: Int64Array
+    workload: Workload, clock: Int64Array, meeting: Int64Array, end: Int64Array
 ) -> Int64Array:
-    """Offsets found by going from rank 0 to all that share a collective with those known."""
-    offset = np.zeros(workload.num_ranks, np.int64)
-    is_known = np.zeros(workload.num_ranks, np.bool_)
+    """Offsets found by going from clock 0 to all that share a collective with those known."""
+    count = int(_clocks(workload).max()) + 1
+    meeting_count = int(meeting.max(initial=-1)) + 1
+    offset, is_known = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     is_known[0] = True
     while not is_known.all():
-        # Communications with a rank that is known tell the common time of their end.
-        known = is_known[rank]
-        middle = _medians(
-            meeting[known], end[known] - offset[rank[known]], int(meeting.max(initial=-1)) + 1
-        )
+        # Communications with a clock that is known tell the common time of their end.
+        known = is_known[clock]
+        middle = _medians(meeting[known], end[known] - offset[clock[known]], meeting_count)
         is_told = np.zeros(len(middle), np.bool_)
         is_told[meeting[known]] = True
         new = ~known & is_told[meeting]
         if not new.any():
             raise _not_connected(workload, is_known)
-        found = _medians(rank[new], end[new] - middle[meeting[new]], workload.num_ranks)
-        reached = np.unique(rank[new])
+        found = _medians(clock[new], end[new] - middle[meeting[new]], count)
+        reached = np.unique(clock[new])
         offset[reached] = found[reached]
         is_known[reached] = True
     return offset
@@ -115,7 +122,7 @@ def _medians(group: Int64Array, values: Int64Array, count: int) -> Int64Array:
 
 
 def _not_connected(workload: Workload, is_known: np.typing.NDArray[np.bool_]) -> InputError:
-    others = np.flatnonzero(~is_known).tolist()
+    others = np.flatnonzero(~is_known[_clocks(workload)]).tolist()
     message = (
         f"the clocks of ranks {format_ranks(others)} cannot be aligned: "
         "they share no collective with the others"

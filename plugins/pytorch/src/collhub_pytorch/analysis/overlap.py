@@ -20,10 +20,7 @@ def overlap_percent(workload: Workload, times: Timeline) -> list[float | None]:
     communicates = workload.nodes.is_kind(NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV)
     computes = is_computation(workload)
     found: list[float | None] = []
-    for begin, end in np.stack(
-        [workload.nodes.rank_indptr[:-1], workload.nodes.rank_indptr[1:]], 1
-    ):
-        own = np.arange(begin, end)
+    for own in np.split(np.arange(len(workload.nodes)), workload.nodes.rank_indptr[1:-1]):
         busy = _busy(times, own[communicates[own]])
         both = _shared_ns(busy, _busy(times, own[computes[own]]))
         total = int((busy[1] - busy[0]).sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from collhub_columns import Int64Array
@@ -47,4 +47,3 @@ class RankProfile:
     assumed: Pairs = NO_PAIRS
     stated: Pairs = NO_PAIRS
     unknown: int = 0
-    steps: Sequence[int] = field(default_factory=tuple)

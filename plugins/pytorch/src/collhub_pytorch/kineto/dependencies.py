@@ -13,13 +13,14 @@ files do not say for what they wait. Three rules follow, none of which contradic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from collhub_columns import BoolArray, Int64Array
 
 from collhub_pytorch.kineto.activities import Pairs
-from collhub_pytorch.kineto.events import STREAM_WAIT
+from collhub_pytorch.kineto.events import STREAM_WAIT, StreamWait
 
 if TYPE_CHECKING:
     from collhub_pytorch.kineto.device import Launches
@@ -57,6 +58,26 @@ def assumed_dependencies(
                 earlier.append(other)
                 later.append(activity)
                 break
+    return np.array(earlier, np.int64), np.array(later, np.int64)
+
+
+def stated_dependencies(
+    waits: Sequence[StreamWait], stream: Int64Array, correlation: Int64Array
+) -> Pairs:
+    """(earlier, later) activities of the waits that a file states: the next and the last work."""
+    by_number = np.argsort(correlation, kind="stable")
+    numbers = correlation[by_number]
+    rows_of = {one: by_number[stream[by_number] == one] for one in np.unique(stream).tolist()}
+    numbers_of = {one: numbers[stream[by_number] == one] for one in rows_of}
+    earlier, later = [], []
+    for wait in waits:
+        if wait.stream not in rows_of or wait.awaited not in rows_of:
+            continue
+        following = int(np.searchsorted(numbers_of[wait.stream], wait.after, "right"))
+        last = int(np.searchsorted(numbers_of[wait.awaited], wait.before, "left")) - 1
+        if last >= 0 and following < len(rows_of[wait.stream]):
+            earlier.append(int(rows_of[wait.awaited][last]))
+            later.append(int(rows_of[wait.stream][following]))
     return np.array(earlier, np.int64), np.array(later, np.int64)
 
 

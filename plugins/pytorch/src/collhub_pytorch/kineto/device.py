@@ -10,9 +10,10 @@ import numpy as np
 from collhub_columns import BoolArray, Int64Array, positions_in
 
 from collhub_pytorch.calls import Call, call_of_kernel
-from collhub_pytorch.kineto.activities import RankProfile
-from collhub_pytorch.kineto.dependencies import assumed_dependencies
+from collhub_pytorch.kineto.activities import NO_PAIRS, RankProfile
+from collhub_pytorch.kineto.dependencies import assumed_dependencies, stated_dependencies
 from collhub_pytorch.kineto.events import BLOCK, LAUNCH, RankEvents, Span, resolved_group
+from hub_core.model import InputError, Location
 
 # Annotations lie within one another; more than this is no nesting that torch makes.
 _MOST_NESTED = 32
@@ -31,22 +32,16 @@ class Launches:
 
 def device_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
     """The profile of a rank with a device; `window`: only what is issued within these times."""
-    start = events.device.column("start")
-    order = np.argsort(start, kind="stable")
-    correlation = events.device.column("correlation")[order]
-    launches = _launches(events, correlation)
-    if window is not None:
-        issued = np.where(
-            launches.of_activity >= 0, launches.start[launches.of_activity], start[order]
-        )
-        is_kept = (issued >= window[0]) & (issued < window[1])
-        order = order[is_kept]
-        launches = replace(launches, of_activity=launches.of_activity[is_kept])
-    start = start[order]
+    order, launches = _issued(events, window)
+    start = events.device.column("start")[order]
     end = start + events.device.column("duration")[order]
     stream = events.device.column("place")[order]
     calls, call, unknown = _calls(events, order, launches)
     issue, time, awaited = _points(launches, start, end)
+    correlation = events.device.column("correlation")[order]
+    stated = stated_dependencies(events.waits, stream, correlation)
+    # A file that states what waits for what leaves nothing to assume.
+    is_stated = bool(events.waits)
     assumed = assumed_dependencies(start, end, stream, call >= 0, launches)
     return RankProfile(
         events.file,
@@ -63,10 +58,26 @@ def device_profile(events: RankEvents, window: tuple[int, int] | None) -> RankPr
         time,
         awaited,
         np.full(len(time), -1, np.int64),
-        assumed=assumed,
+        assumed=NO_PAIRS if is_stated else assumed,
+        stated=stated,
         unknown=unknown,
-        steps=sorted(events.steps),
     )
+
+
+def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Array, Launches]:
+    """The rows of device work by start, of a window those that are issued in it; their launches."""
+    start = events.device.column("start")
+    order = np.argsort(start, kind="stable")
+    launches = _launches(events, events.device.column("correlation")[order])
+    if window is None:
+        return order, launches
+    of_activity = launches.of_activity
+    issued = np.where(of_activity >= 0, launches.start[of_activity], start[order])
+    is_kept = (issued >= window[0]) & (issued < window[1])
+    if not is_kept.any():
+        message = "no work of the device is issued in this ProfilerStep"
+        raise InputError(message, location=Location(events.file), code="step")
+    return order[is_kept], replace(launches, of_activity=of_activity[is_kept])
 
 
 def _launches(events: RankEvents, correlation: Int64Array) -> Launches:

@@ -28,6 +28,7 @@ _HOST_CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver"
 _COMMUNICATION_KERNEL = re.compile(r"(nccl|rccl)", re.IGNORECASE)
 _ANNOTATED_CALL = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl|hccl):")
 _BLOCKING = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy(?!.*Async)")
+_STATED_WAIT = "Stream Wait Event"
 _STREAM_WAIT = re.compile(r"StreamWaitEvent")
 _STEP = re.compile(r"ProfilerStep#([0-9]+)\Z")
 # A stream's number is unique on its device.
@@ -69,6 +70,17 @@ class Span:
     call: Call
 
 
+@dataclass(frozen=True, slots=True)
+class StreamWait:
+    """What newer files state: work of `stream` launched after the call `after` waits for all work
+    of `awaited` launched before the call `before`. Calls by their correlations."""
+
+    stream: int
+    after: int
+    awaited: int
+    before: int
+
+
 @dataclass(slots=True)
 class RankEvents:
     """What one file says. Times in ns of its own clock.
@@ -79,7 +91,7 @@ class RankEvents:
     where the job has no device. `spans` state communications on the host. `steps`: iterations by
     number. `groups`: the ranks of groups by name, as far as calls list them; `threads`: numbers of
     threads by name. `targets`: root or other side that an operator of torch.distributed states, by
-    its start.
+    its start. `waits`: of streams for streams.
     """
 
     file: str
@@ -95,6 +107,7 @@ class RankEvents:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     threads: dict[str, int] = field(default_factory=dict)
     targets: dict[int, int] = field(default_factory=dict)
+    waits: list[StreamWait] = field(default_factory=list)
 
     @property
     def world_size(self) -> int | None:
@@ -143,9 +156,22 @@ def _take_device(events: RankEvents, record: Record) -> None:
     if is_kernel and (_COMMUNICATION_KERNEL.match(name) or "Collective name" in args):
         row = len(events.device.start)
         events.kernel_calls[row] = _stated_call(events, args)
-    stream = int(args.get("stream", -1)) + _STREAMS_PER_DEVICE * int(args.get("device", 0))
+    stream = _stream(args, "stream")
     label = events.names.setdefault(name, len(events.names))
     events.device.add(record, stream, int(args.get("correlation", -1)), label)
+
+
+def _take_wait(events: RankEvents, record: Record) -> None:
+    args = record.get("args", {})
+    before = int(args.get("wait_on_cuda_event_record_corr_id", -1))
+    if record["name"] == _STATED_WAIT and before >= 0:
+        after, awaited = int(args["correlation"]), _stream(args, "wait_on_stream")
+        events.waits.append(StreamWait(_stream(args, "stream"), after, awaited, before))
+
+
+def _stream(args: Mapping[str, Any], name: str) -> int:
+    """A number for a stream that is unique among the devices."""
+    return int(args.get(name, -1)) + _STREAMS_PER_DEVICE * int(args.get("device", 0))
 
 
 def _take_call(events: RankEvents, record: Record) -> None:
@@ -191,6 +217,7 @@ def _take_annotation(events: RankEvents, record: Record) -> None:
 _TAKERS: Mapping[str, Callable[[RankEvents, Record], None]] = {
     **dict.fromkeys(_DEVICE_WORK, _take_device),
     **dict.fromkeys(_HOST_CALLS, _take_call),
+    "cuda_sync": _take_wait,
     "cpu_op": _take_operator,
     "user_annotation": _take_annotation,
 }

@@ -56,7 +56,6 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
         np.where(awaited >= 0, np.argsort(order, kind="stable")[awaited], -1),
         work,
         is_on_host=True,
-        steps=sorted(events.steps),
     )
 
 

@@ -117,13 +117,13 @@ def _with_one_clock(
     meetings = matched(workload)
     bases = np.array(workload.nodes.duration_ns[workload.nodes.rank_indptr[:-1]])
     offsets = np.zeros(workload.num_ranks, np.int64)
-    said = dict(workload.extensions["pytorch"])  # type: ignore[arg-type,call-overload]
+    said: dict[str, JsonValue] = dict(workload.extensions["pytorch"])  # type: ignore[arg-type]
     if options.clocks == "align" and workload.num_ranks > 1:
         # Ranks that are assumed have the clock of the file that they are taken from.
         most_ns = _most_residual_ns(workload, options)
         fit = fitted_clocks(workload, measured_timeline(workload), meetings, most_ns)
         offsets = fit.offset_ns
-        said["clock_offsets_ns"] = offsets.tolist()
+        said["clock_offsets_ns"] = [*map(int, offsets)]
         said["clock_residual_ns"] = fit.residual_ns
     begins = bases - offsets
     return replace(_beginning_at(workload, begins - begins.min()), extensions={"pytorch": said})
