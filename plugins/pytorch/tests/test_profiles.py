@@ -346,3 +346,22 @@ def test_execution_traces_state_collectives_without_times() -> None:
     assert workload.groups[0].ranks == (0, 1)
     with pytest.raises(InputError, match="a node has no measured time; name Kineto profiles"):
         measured_timeline(workload)
+
+
+def test_what_is_left_out_is_said() -> None:
+    annotation = {
+        "ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": 9, "tid": 8,
+        "ts": 300, "dur": 30, "args": {"Input Dims": [[24]], "Input type": ["float"]},
+    }  # fmt: skip
+    several = launched("ncclDevKernel_SendRecv(a)", 9, stream=20, call_us=210, start_us=220,
+                       dur_us=9)  # fmt: skip
+    said: list[str] = []
+    events = [[*step_events(100), *several, annotation], step_events(100)]
+    parts = [part(f"job.{rank}.json", rank, profile_of(rank, own))
+             for rank, own in enumerate(events)]  # fmt: skip
+    read(Source("job", tuple(parts), lambda found: said.append(found.message)), DEFAULTS)
+    assert said[:2] == [
+        "job.0.json: 1 kernels of communication are taken for computation: "
+        "nothing tells what they do",
+        "job.0.json: 1 collectives of the host, beside its device, are left out",
+    ]

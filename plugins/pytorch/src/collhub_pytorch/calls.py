@@ -31,6 +31,8 @@ _MESSAGES = {"send": NodeKind.SEND, "recv": NodeKind.RECV, "recvanysource": Node
 _ENDINGS = ("coalesced", "sparse", "base", "intotensor", "tensor", "single", "oop", "v")
 # Where the inputs of the operator `c10d::NAME` hold the root or the other side.
 ROOT_OR_PEER = {"broadcast_": 2, "send": 2, "recv_": 2, "reduce_": 3, "gather_": 3, "scatter_": 3}
+# Annotations of libraries that communicate from main memory.
+HOST_LIBRARIES = ("gloo:", "mpi:", "ucc:")
 _NOT_LETTERS = re.compile(r"[^a-z]")
 _NAME_OF_KERNEL = re.compile(
     r"(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?=_|\(|$)", re.IGNORECASE

@@ -10,6 +10,7 @@ from typing import Any
 
 from collhub_pytorch.analysis import matched
 from collhub_pytorch.calls import (
+    HOST_LIBRARIES,
     ROOT_OR_PEER,
     Call,
     aimed,
@@ -26,7 +27,6 @@ from collhub_pytorch.trace_files import TraceFile, files_of, opened
 from hub_core.model import InputError, JsonValue, Location, Provenance, Workload
 from hub_core.plugin_api import Source
 
-_HOST_LIBRARIES = ("gloo:", "mpi:", "ucc:")
 _TENSOR = re.compile(r"Tensor\(([^)]*)\)")
 _GROUPS = "process_group:init"
 # Attributes by the names that Kineto gives them.
@@ -122,7 +122,7 @@ def _take(trace: _Trace, node: Record) -> None:
             trace.parents[int(node["id"])] = _parent(node)
     elif name.startswith("c10d::"):
         _take_issuer(trace, node, name)
-    elif name.startswith(_HOST_LIBRARIES):
+    elif name.startswith(HOST_LIBRARIES):
         call = _call_of_tensors(name, _inputs(node), _dtype(node))
         if call is not None:
             trace.on_host[int(node["id"])] = call

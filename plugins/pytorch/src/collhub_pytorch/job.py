@@ -37,8 +37,26 @@ def joined(
 
     Raises `InputError` for ranks that have two files or none, and for groups without their rank.
     """
-    by_rank = {part.rank: part for part in parts}
     _check_unique(parts)
+    sources = _by_rank(parts, options)
+    has_file = {part.rank for part in parts}
+    files: list[JsonValue] = [part.file for part in sources]
+    assumed: list[JsonValue] = [rank for rank in range(len(sources)) if rank not in has_file]
+    tables = _Tables(len(sources))
+    nodes = _nodes(sources, tables, provenance.source_name or None)
+    return Workload(
+        nodes,
+        tuple(tables.names),
+        tuple(ProcessGroup(*one) for one in tables.groups),
+        extras=tuple(tables.extras),
+        provenance=provenance,
+        extensions={EXTENSION: {"files": files, "assumed_ranks": assumed, **extension}},
+    )
+
+
+def _by_rank(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes]:
+    """For every rank of the job the nodes of its file, or of another one that stands for it."""
+    by_rank = {part.rank: part for part in parts}
     world_size = _world_size(parts)
     missing = sorted(set(range(world_size)) - set(by_rank))
     if missing and options.ranks_missing != "assume-same":
@@ -46,31 +64,22 @@ def joined(
         cure = "name the files of all ranks, or give -O ranks_missing=assume-same"
         raise InputError(have, location=Location(parts[0].file), cure=cure, code="missing-ranks")
     given = sorted(by_rank)
-    sources = [by_rank.get(rank, by_rank[given[rank % len(given)]]) for rank in range(world_size)]
-    tables = _Tables(world_size)
+    return [by_rank.get(rank, by_rank[given[rank % len(given)]]) for rank in range(world_size)]
+
+
+def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> NodeColumns:
+    """The nodes of all ranks; what is assumed is kept apart from what the files state."""
     columns = [tables.columns(part, rank) for rank, part in enumerate(sources)]
-    files: list[JsonValue] = [part.file for part in sources]
-    assumed: list[JsonValue] = [*missing]
-    said: dict[str, JsonValue] = {"files": files, "assumed_ranks": assumed, **extension}
-    first_row = np.cumsum([0, *(len(part.kind) for part in sources)])
-    edges = [_edges(part, row) for part, row in zip(sources, first_row.tolist(), strict=False)]
+    first_row = np.cumsum([0, *(len(part.kind) for part in sources)]).tolist()
+    edges = [_edges(part, row) for part, row in zip(sources, first_row, strict=False)]
     before, after, is_stated = (np.concatenate(column) for column in zip(*edges, strict=True))
     is_true = is_stated.astype(np.bool_)
-    nodes = NodeColumns.from_columns(
-        world_size,
+    return NodeColumns.from_columns(
+        len(sources),
         {name: np.concatenate([one[name] for one in columns]) for name in columns[0]},
         (before[is_true], after[is_true]),
-        # What is assumed is kept apart from what the files state.
         (before[~is_true], after[~is_true]),
-        file=provenance.source_name or None,
-    )
-    return Workload(
-        nodes,
-        tuple(tables.names),
-        tuple(ProcessGroup(*one) for one in tables.groups),
-        extras=tuple(tables.extras),
-        provenance=provenance,
-        extensions={EXTENSION: said},
+        file=file,
     )
 
 

@@ -39,7 +39,7 @@ def assumed_dependencies(
     launches: Launches,
 ) -> Pairs:
     """(earlier, later) activities; activities are sorted by start."""
-    issued_at = _issue_times(start, launches)
+    issued_at = launches.issue_times(start)
     before = previous_on_stream(stream)
     is_told = _told_to_wait(launches) & ~is_communication
     # From here on nothing but another stream holds the work up.
@@ -90,13 +90,6 @@ def previous_on_stream(stream: Int64Array) -> Int64Array:
     return found
 
 
-def _issue_times(start: Int64Array, launches: Launches) -> Int64Array:
-    times: Int64Array = np.where(
-        launches.of_activity >= 0, launches.start[launches.of_activity], start
-    )
-    return times
-
-
 def _rule_of_calls(
     start: Int64Array, end: Int64Array, is_communication: BoolArray, launches: Launches
 ) -> tuple[list[int], list[int]]:
@@ -119,8 +112,7 @@ def _rule_of_calls(
 def _told_to_wait(launches: Launches) -> BoolArray:
     """Whether the thread of each activity called for a wait since it last launched something."""
     found = np.zeros(len(launches.of_activity), np.bool_)
-    is_launch = np.zeros(len(launches.start), np.bool_)
-    is_launch[launches.of_activity[launches.of_activity >= 0]] = True
+    is_launch = launches.that_launch()
     is_wait = launches.kind == STREAM_WAIT
     waits: set[int] = set()
     told = np.zeros(len(launches.start), np.bool_)

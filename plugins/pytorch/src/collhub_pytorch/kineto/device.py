@@ -29,6 +29,17 @@ class Launches:
     kind: Int64Array
     of_activity: Int64Array
 
+    def issue_times(self, start: Int64Array) -> Int64Array:
+        """When each activity was launched; its `start` where no launch is known."""
+        times: Int64Array = np.where(self.of_activity >= 0, self.start[self.of_activity], start)
+        return times
+
+    def that_launch(self) -> BoolArray:
+        """Mask of the calls that launched an activity."""
+        mask = np.zeros(len(self.start), np.bool_)
+        mask[self.of_activity[self.of_activity >= 0]] = True
+        return mask
+
 
 def device_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
     """The profile of a rank with a device; `window`: only what is issued within these times."""
@@ -71,13 +82,12 @@ def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Ar
     launches = _launches(events, events.device.column("correlation")[order])
     if window is None:
         return order, launches
-    of_activity = launches.of_activity
-    issued = np.where(of_activity >= 0, launches.start[of_activity], start[order])
+    issued = launches.issue_times(start[order])
     is_kept = (issued >= window[0]) & (issued < window[1])
     if not is_kept.any():
         message = "no work of the device is issued in this ProfilerStep"
         raise InputError(message, location=Location(events.file), code="step")
-    return order[is_kept], replace(launches, of_activity=of_activity[is_kept])
+    return order[is_kept], replace(launches, of_activity=launches.of_activity[is_kept])
 
 
 def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
@@ -149,8 +159,7 @@ def _points(
     launches: Launches, start: Int64Array, end: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """The point that issued each activity, the times of all points, and what each awaited."""
-    is_launch = np.zeros(len(launches.start), np.bool_)
-    is_launch[launches.of_activity[launches.of_activity >= 0]] = True
+    is_launch = launches.that_launch()
     awaited_by_call = _awaited(launches, start, end, is_launch)
     returns = np.flatnonzero(awaited_by_call >= 0)
     issuing = np.flatnonzero(is_launch)
@@ -175,7 +184,7 @@ def _awaited(
     found = np.full(len(launches.start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")
     ends = end[by_end]
-    issued_at = np.where(launches.of_activity >= 0, launches.start[launches.of_activity], start)
+    issued_at = launches.issue_times(start)
     is_blocking = (launches.kind == BLOCK) | ((launches.kind == LAUNCH) & is_launch)
     for call in np.flatnonzero(is_blocking).tolist():
         begins, returns = int(launches.start[call]), int(launches.end[call])

@@ -12,6 +12,7 @@ import numpy as np
 from collhub_columns import Int64Array
 
 from collhub_pytorch.calls import (
+    HOST_LIBRARIES,
     ROOT_OR_PEER,
     Call,
     GroupSaid,
@@ -62,12 +63,16 @@ class EventColumns:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a host thread that says which communication is issued in it."""
+    """A stretch of a host thread that says which communication is issued in it.
+
+    `is_of_host`: by a library that communicates from main memory, in which it then lasts so long.
+    """
 
     start: int
     end: int
     thread: int
     call: Call
+    is_of_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,9 @@ def _take(events: RankEvents, record: Record) -> None:
 
 
 def _take_device(events: RankEvents, record: Record) -> None:
+    if not events.device.start:
+        # With a device, the work of the host is what it launches.
+        events.operators = EventColumns()
     name, args = str(record["name"]), record.get("args", {})
     is_kernel = record["cat"] == "kernel"
     if is_kernel and (_COMMUNICATION_KERNEL.match(name) or "Collective name" in args):
@@ -191,7 +199,7 @@ def _take_operator(events: RankEvents, record: Record) -> None:
         call = _stated_call(events, args)
         if call is not None:
             _add_span(events, record, call)
-    elif not events.header.get("deviceProperties"):
+    elif not events.device.start:
         name = str(record["name"])
         inputs = args.get("Concrete Inputs", ())
         place = ROOT_OR_PEER.get(name.removeprefix("c10d::"), len(inputs))
@@ -211,7 +219,8 @@ def _take_annotation(events: RankEvents, record: Record) -> None:
         call = _stated_call(events, args)
         call = call or call_of_shapes(name, shapes, args.get("Input type") or [])
         if call is not None:
-            _add_span(events, record, call)
+            is_of_host = name.startswith(HOST_LIBRARIES)
+            _add_span(events, record, call, is_of_host)
 
 
 _TAKERS: Mapping[str, Callable[[RankEvents, Record], None]] = {
@@ -259,10 +268,10 @@ def _thread(events: RankEvents, record: Record) -> int:
     return events.threads.setdefault(str(record.get("tid")), len(events.threads))
 
 
-def _add_span(events: RankEvents, record: Record, call: Call) -> None:
+def _add_span(events: RankEvents, record: Record, call: Call, is_of_host: bool = False) -> None:
     start = round(record["ts"] * 1000)
     end = start + round(record.get("dur", 0) * 1000)
-    events.spans.append(Span(start, end, _thread(events, record), call))
+    events.spans.append(Span(start, end, _thread(events, record), call, is_of_host))
 
 
 def _check_not_empty(events: RankEvents) -> None:

@@ -25,35 +25,29 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
     """
     names = list(events.names)
     outermost = _outermost(events, names)
-    issuing, spans = _issuers(events, outermost, names)
+    begin, spans = _issued(events, outermost, names)
     if window is not None:
-        start = events.operators.column("start")
-        is_kept = (start[issuing] >= window[0]) & (start[issuing] < window[1])
-        issuing, spans = issuing[is_kept], [spans[one] for one in np.flatnonzero(is_kept)]
-        outermost = outermost[(start[outermost] >= window[0]) & (start[outermost] < window[1])]
-    calls = [replace(one.call, group=resolved_group(events, one.call.group)) for one in spans]
-    starts = np.array([one.start for one in spans], np.int64)
-    ends = np.array([one.end for one in spans], np.int64)
+        start = events.operators.column("start")[outermost]
+        outermost = outermost[(start >= window[0]) & (start < window[1])]
+        is_kept = (begin >= window[0]) & (begin < window[1])
+        begin, spans = begin[is_kept], [spans[one] for one in np.flatnonzero(is_kept)]
+    end = np.array([one.end for one in spans], np.int64)
     time, work = _points(events, outermost)
-    begin = events.operators.column("start")[issuing]
-    issue = np.searchsorted(time, begin, "left")
-    awaited = _awaited(time, _may_wait(work, names), ends, begin)
-    order = np.argsort(starts, kind="stable")
     return RankProfile(
         events.file,
         events.rank,
         events.world_size,
         names,
-        [calls[one] for one in order.tolist()],
-        starts[order],
-        ends[order],
+        [replace(one.call, group=resolved_group(events, one.call.group)) for one in spans],
+        np.array([one.start for one in spans], np.int64),
+        end,
         # What runs in the pool of a group's threads waits for nothing but its issue.
-        np.arange(len(order)),
-        np.full(len(order), -1, np.int64),
-        np.arange(len(order)),
-        issue[order],
+        np.arange(len(spans)),
+        np.full(len(spans), -1, np.int64),
+        np.arange(len(spans)),
+        np.searchsorted(time, begin, "left"),
         time,
-        np.where(awaited >= 0, np.argsort(order, kind="stable")[awaited], -1),
+        _awaited(time, _may_wait(work, names), end, begin),
         work,
         is_on_host=True,
     )
@@ -76,26 +70,29 @@ def _outermost(events: RankEvents, names: Sequence[str]) -> Int64Array:
     return kept[np.argsort(start[kept], kind="stable")]
 
 
-def _issuers(
+def _issued(
     events: RankEvents, outermost: Int64Array, names: Sequence[str]
 ) -> tuple[Int64Array, list[Span]]:
-    """Operators and the collectives that they issue: the k-th of a kind the k-th of that kind."""
+    """When each collective is issued, and the collectives by start.
+
+    The k-th of a kind is issued by the k-th operator of that kind.
+    """
     label = events.operators.column("label")
     start = events.operators.column("start")
     waiting: dict[object, list[Span]] = {}
     for span in sorted(events.spans, key=lambda one: -one.start):
         waiting.setdefault((span.call.kind, span.call.collective), []).append(span)
-    rows, spans = [], []
+    found = []
     for row in outermost.tolist():
         name = names[label[row]]
         kind = kind_of(name) if name.startswith(_ISSUER) else None
-        if kind is None or not waiting.get(kind):
-            continue
-        span = waiting[kind].pop()
-        call = aimed(span.call, events.targets.get(int(start[row]), -1))
-        rows.append(row)
-        spans.append(replace(span, call=call))
-    return np.array(rows, np.int64), spans
+        if kind is not None and waiting.get(kind):
+            span = waiting[kind].pop()
+            call = aimed(span.call, events.targets.get(int(start[row]), -1))
+            found.append((int(start[row]), replace(span, call=call)))
+    found.sort(key=lambda pair: pair[1].start)
+    begin = np.array([issued_at for issued_at, _ in found], np.int64)
+    return begin, [span for _, span in found]
 
 
 def _points(events: RankEvents, outermost: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -88,15 +88,19 @@ def notes(workload: Workload) -> list[str]:
 def _rank_nodes(file: TraceFile, order: int, step: int | None) -> RankNodes:
     events = read_events(file, order)
     window = None if step is None else _window(events, step)
-    if events.device.start:
-        profile = device_profile(events, window)
-    else:
-        profile = host_profile(events, window)
+    if not events.device.start:
+        return nodes_of(host_profile(events, window))
+    profile = device_profile(events, window)
     nodes = nodes_of(profile)
-    if profile.unknown:
-        count = profile.unknown
-        line = f"{file.name}: {count} kernels of communication, of which nothing tells what they do"
-        nodes.notes.append(f"{line}, are taken for computation")
+    lines = {
+        "kernels of communication are taken for computation: nothing tells what they do": (
+            profile.unknown
+        ),
+        "collectives of the host, beside its device, are left out": (
+            sum(span.is_of_host for span in events.spans)
+        ),
+    }
+    nodes.notes += [f"{file.name}: {count} {line}" for line, count in lines.items() if count]
     return nodes
 
 
