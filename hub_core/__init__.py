@@ -63,10 +63,11 @@ if TYPE_CHECKING:
     from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp, StepKind
     from hub_core.model.losses import Loss, LossPolicy
     from hub_core.model.steps import StepTable, StepTableBuilder
+    from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
     from hub_core.pipeline.calls import start_engine
     from hub_core.pipeline.execution import execute
-    from hub_core.pipeline.inputs import read
+    from hub_core.pipeline.inputs import read, read_workload
     from hub_core.pipeline.outputs import Written, write
     from hub_core.pipeline.passes import transform
     from hub_core.pipeline.simulation import simulate
@@ -86,13 +87,14 @@ __all__ = [
     "LossyError", "NodeTable", "NodeType", "OpenedInput", "OutputRequest", "OutputTarget",
     "PluginError", "Provenance", "ReduceOp", "Registry", "Severity", "SimulationResult",
     "StepKind", "StepTable", "StepTableBuilder", "Topology", "TraceOptions", "UsageError",
-    "VerifyReport", "Written", "WrittenFiles", "__version__", "assign", "chakra_algorithm",
-    "chakra_bytes", "chakra_nodes", "chakra_traces", "check_stdout", "complete_offers",
-    "discover", "execute", "first_violation", "force_flag", "format_option", "from_option",
-    "input_options", "installed_version", "json_flag", "names_from", "number_option",
-    "offer_option", "option_pairs", "output_option", "output_options", "parse_topology", "read",
-    "read_topology", "simulate", "source_argument", "start_engine", "strict_flag", "synthesize",
-    "topology_to_json", "transform", "verify", "verify_option", "write",
+    "VerifyReport", "Workload", "Written", "WrittenFiles", "__version__", "assign",
+    "chakra_algorithm", "chakra_bytes", "chakra_nodes", "chakra_traces", "check_stdout",
+    "complete_offers", "discover", "execute", "first_violation", "force_flag", "format_option",
+    "from_option", "input_options", "installed_version", "json_flag", "names_from",
+    "number_option", "offer_option", "option_pairs", "output_option", "output_options",
+    "parse_topology", "read", "read_topology", "read_workload", "simulate", "source_argument",
+    "start_engine", "strict_flag", "synthesize", "topology_to_json", "transform", "verify",
+    "verify_option", "write",
 ]  # fmt: skip
 
 _HOMES = {
@@ -118,10 +120,11 @@ _HOMES = {
     "hub_core.model.kinds": "Buffer CollectiveKind ReduceOp StepKind",
     "hub_core.model.losses": "Loss LossPolicy",
     "hub_core.model.steps": "StepTable StepTableBuilder",
+    "hub_core.model.workload": "Workload",
     "hub_core.network.topology": "Topology",
     "hub_core.pipeline.calls": "start_engine",
     "hub_core.pipeline.execution": "execute",
-    "hub_core.pipeline.inputs": "read",
+    "hub_core.pipeline.inputs": "read read_workload",
     "hub_core.pipeline.outputs": "Written write",
     "hub_core.pipeline.passes": "transform",
     "hub_core.pipeline.simulation": "simulate",

@@ -55,6 +55,7 @@ PLUGINS = (
     "collhub_topologies",
     "collhub_torch",
     "collhub_tuning",
+    "collhub_workload",
 )
 
 

@@ -16,10 +16,11 @@ from hub_core.cli.arguments import (
 )
 from hub_core.cli.placed_output import placed
 from hub_core.cli.session import Session, written_paths
+from hub_core.cli.workloads import admit_workload
 from hub_core.model import loss_object
 
 if TYPE_CHECKING:
-    from hub_core.model import JsonValue
+    from hub_core.model import Algorithm, JsonValue, Workload
     from hub_core.pipeline.outputs import Written
 
 
@@ -32,18 +33,23 @@ if TYPE_CHECKING:
 def convert(
     session: Session, source: str, out: str, source_format: str | None, output: OutputRequest
 ) -> None:
-    """Convert the algorithm in IN to another format.
+    """Convert the algorithm or workload in IN to another format.
 
     An option of -O goes to the reader or writer that declares it, to both where both do; reader.KEY
     and writer.KEY name one of them. What is wrong is refused with its causes, and nothing is
     written.
     """
-    target = session.output_target(out, output)
     opened = session.open_input(source, source_format)
+    target = session.output_target(out, output, is_workload=opened.holds_workload)
     target = placed(target, opened, force=output.force)
     given = assign(output.assignments, {"reader": opened.options, "writer": target.options})
-    algorithm = session.read_input(opened, given["reader"])
-    written = session.write_output(algorithm, target, given["writer"], output)
+    model: Algorithm | Workload
+    if opened.holds_workload:
+        model = session.read_workload(opened, given["reader"])
+        admit_workload(session, model, opened.name)
+    else:
+        model = session.read_input(opened, given["reader"])
+    written = session.write_output(model, target, given["writer"], output)
     if output.as_json:
         session.print_json(_document(opened.name, opened.format_name, target.format_name, written))
     else:

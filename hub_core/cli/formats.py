@@ -61,6 +61,8 @@ _DOES: dict[type[Offer], str] = {
     Engine: "sweep",
     Check: "check",
 }
+# Subjects whose checks nobody names: all of them run.
+_BY_SUBJECT = (Subject.TOPOLOGY, Subject.INSTALLATION, Subject.WORKLOAD)
 _SHOWN = {
     Shown.TOPOLOGY: "draw topology",
     Shown.RUN: "draw timeline",
@@ -112,13 +114,16 @@ def formats(session: Session, name: str | None, as_json: bool) -> None:
 def _ways(registry: Registry) -> Iterable[_Way]:
     for kind in _DOES:
         for provided in registry.all(kind):
+            # A kind may be a special case of another one.
+            if type(provided.offer) is not kind:
+                continue
             if not _is_asked_by_subject(provided.offer):
                 yield _way(provided)
 
 
 def _is_asked_by_subject(offer: Offer) -> bool:
     """Whether this is a check that nobody names: all of its subject run."""
-    return isinstance(offer, Check) and offer.subject in (Subject.TOPOLOGY, Subject.INSTALLATION)
+    return isinstance(offer, Check) and offer.subject in _BY_SUBJECT
 
 
 def _way(provided: Provided[Offer]) -> _Way:

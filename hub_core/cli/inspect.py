@@ -36,11 +36,12 @@ from hub_core.cli.summary import (
     traffic,
 )
 from hub_core.cli.workload_survey import survey
+from hub_core.cli.workloads import print_workload
 from hub_core.model.diagnostics import InputError
 from hub_core.model.placement import placement_of
 from hub_core.model.quantities import format_bytes, parse_size
 from hub_core.model.rank_lists import format_ranks
-from hub_core.pipeline.detection import CANONICAL_FORMAT
+from hub_core.pipeline.detection import CANONICAL_FORMAT, CANONICAL_WORKLOADS
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue
@@ -73,17 +74,24 @@ def inspect(
 ) -> None:
     """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, origin.
 
-    Execution traces that are workloads, not algorithms, are surveyed: nodes by type, dependencies,
-    attributes.
+    Of a workload: nodes, process groups, collectives by kind and size. Execution traces that are
+    neither are surveyed: nodes by type, dependencies, attributes.
     """
     size = None if size_text is None else parse_size(size_text)
     opened = session.open_input(source, source_format)
     options = assign(assignments, {"reader": opened.options})["reader"]
     try:
+        if opened.holds_workload:
+            workload = session.read_workload(opened, options)
+            print_workload(opened.name, opened.format_name, workload, as_json)
+            return
         algorithm = session.read_unverified(opened, options)
     except InputError as error:
-        if error.diagnostics[0].code != WORKLOAD_CODE:
+        is_trace = opened.format_name == CANONICAL_WORKLOADS
+        if not is_trace and error.diagnostics[0].code != WORKLOAD_CODE:
             raise
+        if is_trace:
+            session.report(error.diagnostics)
         # Without what may stand beside the traces.
         traces = session.open_input(source, CANONICAL_FORMAT)
         print_survey(survey(traces.source), as_json)

@@ -31,21 +31,20 @@ if TYPE_CHECKING:
     from hub_core.cli.arguments import OutputRequest
     from hub_core.cli.command_context import OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.selections import SelectionFolders
-    from hub_core.model import Algorithm
+    from hub_core.model import Algorithm, Workload
     from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
-    from hub_core.pipeline.outputs import Written
+    from hub_core.pipeline.outputs import ModelWriter, Written
     from hub_core.plugin_api import (
         CheckReport,
         CheckRequest,
-        FormatWriter,
         Option,
         ReportRequest,
         Shown,
         Subject,
         WriteResult,
     )
-    from hub_core.registry.plugins import Plugin, Provided, Registry
+    from hub_core.registry.plugins import Plugin, Registry
     from hub_core.verification import VerifyReport
 
 
@@ -54,7 +53,7 @@ class ChosenOutput:
     """Where an output goes, and the writer that was chosen for it."""
 
     out: str
-    writer: Provided[FormatWriter]
+    writer: ModelWriter
 
     @property
     def format_name(self) -> str:
@@ -164,6 +163,16 @@ class Session:
         with self.progress(f"reading {opened.name}"):
             return cast("OpenedAlgorithm", opened).read(given)
 
+    def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
+        """Read the workload that was opened, for commands that judge it themselves."""
+        from hub_core.model import Workload
+
+        with self.progress(f"reading {opened.name}"):
+            model = cast("OpenedAlgorithm", opened).read_any(self._with_arguments(opened, options))
+        if not isinstance(model, Workload):
+            raise InputError("is an algorithm, not a workload", location=Location(opened.name))
+        return model
+
     def read_topology(self, text: str, source_format: str | None = None) -> Topology:
         """The topology that a text or a file names."""
         from hub_core.pipeline.topology_input import read_topology
@@ -183,11 +192,13 @@ class Session:
         with self.progress(f"reading the network of {opened.name}"):
             return own_topology(opened, self.registry())
 
-    def output_target(self, out: str, request: OutputRequest) -> ChosenOutput:
+    def output_target(
+        self, out: str, request: OutputRequest, *, is_workload: bool = False
+    ) -> ChosenOutput:
         """Choose the format of OUT; refuse standard output where the JSON report wants it."""
         from hub_core.cli.arguments import check_stdout
         from hub_core.pipeline.outputs import chosen_writer
-        from hub_core.plugin_api import FormatWriter
+        from hub_core.plugin_api import FormatWriter, WorkloadWriter
 
         check_stdout(out, request.as_json)
         # The null device in its place: see `main`. Words may be lost there, an output may not.
@@ -195,13 +206,14 @@ class Session:
             raise UsageError("standard output is closed", cure="give -o a path")
         # The name of a folder tells no format of what is written into it.
         told = "" if out.endswith("/") else out
-        return ChosenOutput(
-            out, chosen_writer(self.registry(), told, request.target_format, FormatWriter)
-        )
+        asked = self.registry(), told, request.target_format
+        if is_workload:
+            return ChosenOutput(out, chosen_writer(*asked, WorkloadWriter))
+        return ChosenOutput(out, chosen_writer(*asked, FormatWriter))
 
     def write_output(
         self,
-        algorithm: Algorithm,
+        model: Algorithm | Workload,
         target: OutputTarget,
         options: Mapping[str, str],
         request: OutputRequest,
@@ -213,12 +225,14 @@ class Session:
         from hub_core.pipeline.outputs import write
 
         # What has no name of its own is called after its collective.
-        out = within(cast("ChosenOutput", target), str(algorithm.collective.kind)).out
+        collective = getattr(model, "collective", None)
+        name = "workload" if collective is None else str(collective.kind)
+        out = within(cast("ChosenOutput", target), name).out
         policy = LossPolicy.REFUSE if request.strict else LossPolicy.WARN
         apply_policy(losses, policy)
         with self.progress(f"writing {out}"):
             written = write(
-                algorithm,
+                model,
                 out,
                 format=target.format_name,
                 options=options,

@@ -21,6 +21,7 @@ from hub_core.cli.arguments import (
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.cli.step_times import write_step_times
+from hub_core.cli.workloads import admit_workload, simulate_workload
 from hub_core.model import (
     ExitCode,
     UsageError,
@@ -30,7 +31,7 @@ from hub_core.model import (
     parse_sizes,
 )
 from hub_core.model.diagnostics import diagnostic_object
-from hub_core.plugin_api import Simulator
+from hub_core.plugin_api import Simulator, WorkloadSimulator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,17 +91,25 @@ def simulate(
     assignments: Assignments,
     as_json: bool,
 ) -> int:
-    """Simulate the algorithm in IN on a topology, by default on that which IN states.
+    """Simulate the algorithm or workload in IN on a topology, by default on that which IN states.
 
     Exit 0 where every rank finishes, else 1 with the reasons.
     """
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
         _refuse_files({"--steps": steps_out, "--timeline": timeline_out})
-    simulator_options = session.options_of(Simulator, backend)
     stated = None if topology_text is None else session.read_topology(topology_text)
     opened = session.open_input(source, source_format)
+    kind = WorkloadSimulator if opened.holds_workload else Simulator
+    simulator_options = session.options_of(kind, backend)
     given = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
+    if opened.holds_workload:
+        workload = session.read_workload(opened, given["reader"])
+        admit_workload(session, workload, opened.name)
+        options = given["simulator"]
+        return simulate_workload(
+            session, workload, stated, backend, options, name=opened.name, as_json=as_json
+        )
     topology = stated or _own_topology(session, opened)
     algorithm = session.read_input(opened, given["reader"])
     timings = [

@@ -25,6 +25,7 @@ from hub_core.cli.judgements import judge
 from hub_core.cli.output import print_diagnostic, print_line, print_table, progress
 from hub_core.cli.runtime_check import LOAD_SCHEMA, RuntimeVerdict, runtime_verdict
 from hub_core.cli.session import Session, with_path
+from hub_core.cli.workloads import WorkloadVerdict, judged_workload
 from hub_core.model import InputError, PluginError, UsageError
 from hub_core.model.diagnostics import diagnostic_object
 from hub_core.plugin_api import Subject
@@ -174,9 +175,10 @@ def verify(
     runtime: str | None,
     as_json: bool,
 ) -> int:
-    """Verify the algorithms in IN...
+    """Verify the algorithms and workloads in IN...
 
-    Matching, deadlock, races and contents, in place and out of place.
+    Algorithms: matching, deadlock, races and contents, in place and out of place. Workloads:
+    dependencies, messages, and that all ranks of a group issue the same collectives.
 
     Exit 0 where every mode that an algorithm claims is correct, else 1; of several inputs every one
     gets its verdict. With --runtime: 0 where the runtime, whose own rules a plugin knows, will use
@@ -227,9 +229,12 @@ def _judge_by_runtime(
     return judge(sources, judged, LOAD_SCHEMA, as_json=as_json)
 
 
-def _judged(session: Session, source: str, questions: _Questions) -> _Verdict:
+def _judged(session: Session, source: str, questions: _Questions) -> _Verdict | WorkloadVerdict:
     opened = session.open_input(source, questions.source_format)
     given = assign(questions.assignments, {"reader": opened.options})
+    if opened.holds_workload:
+        workload = session.read_workload(opened, given["reader"])
+        return judged_workload(session, workload, opened.name)
     algorithm = session.read_unverified(opened, given["reader"])
     report = _verified(algorithm, questions)
     found = with_path(report.diagnostics, algorithm, opened.name)

@@ -8,7 +8,7 @@ Adding a column: its field, dtype and default here, its attribute in the Chakra 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from collhub_columns import (
     BoolArray,
     Int64Array,
     IntArray,
+    RankTable,
     distinct,
     group_of_entry,
     group_pointer,
@@ -57,16 +58,16 @@ COLUMN_DEFAULTS: Mapping[str, int] = {
     "duration_ns": -1,
     "source_line": -1,
 }
-# Columns of enumerations: their last member.
-_LAST_VALUES: Mapping[str, int] = {
-    "kind": StepKind.COMPUTE,
-    "src_buffer": Buffer.UNKNOWN,
-    "dst_buffer": Buffer.UNKNOWN,
+# Columns of enumerations.
+_BOUNDS = {
+    "kind": (0, int(StepKind.COMPUTE)),
+    "src_buffer": (0, int(Buffer.UNKNOWN)),
+    "dst_buffer": (0, int(Buffer.UNKNOWN)),
 }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepTable:
+class StepTable(RankTable):
     """Steps of all ranks, grouped by rank in program order.
 
     Build it with `from_columns` or `StepTableBuilder`. Columns have one entry a row, dtypes as in
@@ -103,29 +104,9 @@ class StepTable:
     control_indptr: Int64Array
     control_indices: Int64Array
 
-    def __post_init__(self) -> None:
-        # Tables are shared: by algorithms, by plugins, by the caller of `from_columns`.
-        for field in fields(self):
-            getattr(self, field.name).flags.writeable = False
-
-    def __len__(self) -> int:
-        return len(self.rank)
-
-    def __repr__(self) -> str:
-        return f"<StepTable: {len(self)} steps, {self.num_ranks} ranks>"
-
-    @property
-    def num_ranks(self) -> int:
-        """Number of ranks, those without steps included."""
-        return len(self.rank_indptr) - 1
-
     def is_kind(self, *kinds: StepKind) -> BoolArray:
         """Mask of the rows of one of these kinds: bool[rows]."""
-        # A look-up in a table of all uint8 takes a fifth of the time of np.isin.
-        is_chosen = np.zeros(256, np.bool_)
-        is_chosen[list(kinds)] = True
-        mask: BoolArray = is_chosen[self.kind]
-        return mask
+        return self.rows_of_kind(kinds)
 
     @property
     def receives(self) -> BoolArray:
@@ -165,14 +146,6 @@ class StepTable:
         children, parents = np.divmod(merged, rows)
         return parents, children
 
-    def differences(self, other: StepTable) -> list[str]:
-        """Names of the columns that differ; empty for equal tables."""
-        return [
-            field.name
-            for field in fields(self)
-            if not np.array_equal(getattr(self, field.name), getattr(other, field.name))
-        ]
-
     @classmethod
     def from_columns(
         cls,
@@ -192,7 +165,7 @@ class StepTable:
         is named in it.
         """
         rows = len(np.asarray(columns["rank"]))
-        table = {name: _typed_column(name, columns, rows, file) for name in COLUMN_DTYPES}
+        table = {name: typed_column(_COLUMNS, name, columns, rows, file) for name in COLUMN_DTYPES}
         rank = table["rank"]
         if rows and (int(rank.min()) < 0 or int(rank.max()) >= num_ranks):
             message = f"a step names a rank outside 0..{num_ranks - 1}"
@@ -267,23 +240,37 @@ class StepTableBuilder:
         )
 
 
-def _typed_column(
-    name: str, columns: Mapping[str, npt.ArrayLike], rows: int, file: str | None
+@dataclass(frozen=True, slots=True)
+class ColumnRules:
+    """What columns of a table hold: dtypes, defaults, and of some the smallest and largest."""
+
+    dtypes: Mapping[str, type[np.generic]]
+    defaults: Mapping[str, int]
+    bounds: Mapping[str, tuple[int, int]]
+
+
+_COLUMNS = ColumnRules(COLUMN_DTYPES, COLUMN_DEFAULTS, _BOUNDS)
+
+
+def typed_column(
+    rules: ColumnRules,
+    name: str,
+    columns: Mapping[str, npt.ArrayLike],
+    rows: int,
+    file: str | None,
 ) -> Array:
     """One column in its dtype, by default of defaults. Raises `InputError` for wrong values."""
-    dtype, given = COLUMN_DTYPES[name], columns.get(name)
+    dtype, given = rules.dtypes[name], columns.get(name)
     if given is None:
-        return np.full(rows, COLUMN_DEFAULTS[name], dtype)
+        return np.full(rows, rules.defaults[name], dtype)
     values = np.asarray(given)
     if len(values) != rows:
         message = f"column {name} has {len(values)} rows, rank has {rows}"
         raise InputError(message, location=Location(file))
     is_given_as_stored = values.dtype == dtype
-    if rows and not (is_given_as_stored and name not in _LAST_VALUES):
+    if rows and not (is_given_as_stored and name not in rules.bounds) and dtype is not np.bool_:
         limits = np.iinfo(dtype)  # type: ignore[type-var]
-        low, high = int(limits.min), int(limits.max)
-        if name in _LAST_VALUES:
-            low, high = 0, _LAST_VALUES[name]
+        low, high = rules.bounds.get(name, (int(limits.min), int(limits.max)))
         if int(values.min()) < low or int(values.max()) > high:
             message = f"column {name} holds a value outside {low}..{high}"
             raise InputError(message, location=Location(file))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from collhub_columns import BoolArray, Int64Array, csr, group_pointer, inverse
+from collhub_columns import BoolArray, Int64Array, RankTable, csr, group_pointer, inverse
 
 from hub_core.model.algorithm import Algorithm, JsonValue, Provenance
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.kinds import JobCollective, NodeKind
-from hub_core.model.steps import Array
+from hub_core.model.steps import Array, ColumnRules, typed_column
 
 NODE_DTYPES: Mapping[str, type[np.generic]] = {
     "rank": np.int32,
@@ -32,9 +32,20 @@ NODE_DTYPES: Mapping[str, type[np.generic]] = {
     "algorithm": np.int32,
     "extra": np.int32,
 }
-NODE_DEFAULTS: Mapping[str, int] = dict.fromkeys(NODE_DTYPES, -1) | {"tag": 0, "on_host": 0}
-_REQUIRED = ("rank", "kind")
-_LAST_VALUES = {"kind": int(max(NodeKind)), "collective": int(max(JobCollective))}
+NODE_DEFAULTS: Mapping[str, int] = dict.fromkeys(NODE_DTYPES, -1) | dict.fromkeys(
+    ("identity", "tag", "on_host"), 0
+)
+_HIGHEST = {"kind": int(max(NodeKind)), "collective": int(max(JobCollective))}
+_COLUMNS = ColumnRules(
+    NODE_DTYPES,
+    NODE_DEFAULTS,
+    {
+        name: (min(0, NODE_DEFAULTS[name]), _HIGHEST.get(name, int(np.iinfo(dtype).max)))  # type: ignore[type-var]
+        for name, dtype in NODE_DTYPES.items()
+        if dtype is not np.bool_
+    }
+    | {"kind": (0, int(max(NodeKind)))},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,7 @@ class ProcessGroup:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NodeColumns:
+class NodeColumns(RankTable):
     """Nodes of all ranks, grouped by rank, in the order of their source.
 
     Build it with `from_columns`. One entry a node, dtypes as in `NODE_DTYPES`; -1 where the source
@@ -94,40 +105,14 @@ class NodeColumns:
     control_indptr: Int64Array
     control_indices: Int64Array
 
-    def __post_init__(self) -> None:
-        for column in fields(self):
-            getattr(self, column.name).flags.writeable = False
-
-    def __len__(self) -> int:
-        return len(self.rank)
-
-    def __repr__(self) -> str:
-        return f"<NodeColumns: {len(self)} nodes, {self.num_ranks} ranks>"
-
-    @property
-    def num_ranks(self) -> int:
-        """Number of ranks, those without nodes included."""
-        return len(self.rank_indptr) - 1
-
     def is_kind(self, *kinds: NodeKind) -> BoolArray:
         """Mask of the nodes of one of these kinds: bool[nodes]."""
-        is_chosen = np.zeros(256, np.bool_)
-        is_chosen[list(kinds)] = True
-        mask: BoolArray = is_chosen[self.kind]
-        return mask
+        return self.rows_of_kind(kinds)
 
     def location(self, row: int, file: str | None = None) -> Location:
         """Where a node stands, for messages."""
         rank = int(self.rank[row])
         return Location(file, rank=rank, step=int(row - self.rank_indptr[rank]))
-
-    def differences(self, other: NodeColumns) -> list[str]:
-        """Names of the columns that differ; empty for equal nodes."""
-        return [
-            column.name
-            for column in fields(self)
-            if not np.array_equal(getattr(self, column.name), getattr(other, column.name))
-        ]
 
     @classmethod
     def from_columns(
@@ -147,7 +132,9 @@ class NodeColumns:
         """
         rows = len(np.asarray(columns["rank"]))
         order = np.argsort(np.asarray(columns["rank"]), kind="stable")
-        table = {name: _column(name, columns, rows, file)[order] for name in NODE_DTYPES}
+        table = {
+            name: typed_column(_COLUMNS, name, columns, rows, file)[order] for name in NODE_DTYPES
+        }
         rank = table["rank"]
         if rows and not 0 <= int(rank[0]) <= int(rank[-1]) < num_ranks:
             message = f"a node names a rank outside 0..{num_ranks - 1}"
@@ -156,7 +143,7 @@ class NodeColumns:
         if "identity" not in columns:
             table["identity"] = (np.arange(rows) - indptr[rank]).astype(np.uint64)
         position = inverse(order)
-        edges = [_edges(given, position, rank, file) for given in (data, control)]
+        edges = [_edges(pair, position, rank, file) for pair in (data, control)]
         (data_indptr, data_indices), (control_indptr, control_indices) = edges
         return cls(
             **table,
@@ -221,26 +208,6 @@ class Workload:
         if is_longer or any(one.differences(two) for one, two in pairs):
             found.append("algorithms")
         return found
-
-
-def _column(name: str, columns: Mapping[str, npt.ArrayLike], rows: int, file: str | None) -> Array:
-    """One column in its dtype. Raises `InputError` for a wrong length and values out of range."""
-    dtype = NODE_DTYPES[name]
-    if name not in columns:
-        default = 0 if name == "identity" else NODE_DEFAULTS[name]
-        return np.full(rows, default, dtype)
-    values = np.asarray(columns[name])
-    if len(values) != rows:
-        message = f"column {name} has {len(values)} rows, rank has {rows}"
-        raise InputError(message, location=Location(file))
-    if rows and dtype is not np.bool_:
-        limits = np.iinfo(dtype)  # type: ignore[type-var]
-        low = 0 if name in _REQUIRED or name == "identity" else min(0, NODE_DEFAULTS[name])
-        high = _LAST_VALUES.get(name, int(limits.max))
-        if int(values.min()) < low or int(values.max()) > high:
-            message = f"column {name} holds a value outside {low}..{high}"
-            raise InputError(message, location=Location(file))
-    return values.astype(dtype)
 
 
 def _edges(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from hub_core.model.diagnostics import PluginError
 from hub_core.plugin_api import NoOptions, resolve
@@ -26,7 +26,7 @@ def bound_options(provided: Provided[Offer], given: OptionText | None) -> object
     return bind_options(record, given or {}, os.environ, owner)
 
 
-def call(provided: Provided[Offer], returns: type[T] | tuple[type, ...], *arguments: object) -> T:
+def call(provided: Provided[Offer], returns: type[T], *arguments: object) -> T:
     """Call the function behind an offer.
 
     What it raises, apart from `HubError`, and a result of another type are its plugin's fault.
@@ -34,10 +34,8 @@ def call(provided: Provided[Offer], returns: type[T] | tuple[type, ...], *argume
     with blame(provided):
         result = resolve(reference_of(provided.offer))(*arguments)
     if not isinstance(result, returns):
-        kinds = returns if isinstance(returns, tuple) else (returns,)
-        expected = " or ".join(kind.__name__ for kind in kinds)
-        raise misfit(provided, f"returned {type(result).__name__}, expected {expected}")
-    return cast(T, result)
+        raise misfit(provided, f"returned {type(result).__name__}, expected {returns.__name__}")
+    return result
 
 
 def blame(provided: Provided[Offer]) -> AbstractContextManager[None]:

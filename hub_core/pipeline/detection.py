@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
+from hub_core.pipeline.calls import blame
 from hub_core.pipeline.sources import Input, has_signature, may_read
 from hub_core.plugin_api import (
     Format,
@@ -18,6 +19,7 @@ from hub_core.plugin_api import (
     WorkloadWriter,
 )
 from hub_core.plugin_api.offers import Offer, noun_of
+from hub_core.plugin_api.references import resolve
 from hub_core.registry.plugins import Provided, Registry
 
 CANONICAL_FORMAT = "chakra"
@@ -39,10 +41,13 @@ def reader_for(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     if len(named) == 1:
         return named[0]
     fitting = [found for found in named or able if has_signature(opened.head, found.offer.format)]
-    # What may be both is tried as an algorithm first: its reader tells a workload (`read_any`).
-    plain = [found for found in fitting if not isinstance(found.offer, WorkloadReader)]
-    if len(fitting) == 1 or len(plain) == 1:
-        return (plain or fitting)[0]
+    # What may be either is an algorithm, unless a reader of workloads says that it is its own.
+    jobs = [found for found in named if isinstance(found.offer, WorkloadReader)]
+    plain = [found for found in fitting if found not in jobs]
+    if len(plain) == 1:
+        return next((found for found in jobs if _claims(found, opened)), plain[0])
+    if len(fitting) == 1:
+        return fitting[0]
     raise _undecided(opened, fitting or named, noun_of(kind), registry)
 
 
@@ -61,6 +66,13 @@ def writer_for(out: str, kind: type[W], registry: Registry) -> Provided[W]:
         message = f"{out!r} may be {_names(named)}"
     cure = f"name the format with --to; suffixes that do: {', '.join(known)}"
     raise UsageError(message, cure=cure, code="undecided-format")
+
+
+def _claims(found: Provided[R], opened: Input) -> bool:
+    """Whether a reader of workloads says that a source is one."""
+    claims = getattr(found.offer, "claims", "")
+    with blame(found):
+        return bool(claims) and bool(resolve(claims)(opened.source))
 
 
 def may_be_topology_file(text: str, registry: Registry) -> bool:

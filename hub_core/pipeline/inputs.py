@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from hub_core.model import Algorithm, Diagnostic, InputError, Location, Workload
 from hub_core.pipeline.calls import bound_options, call
@@ -36,7 +36,6 @@ class OpenedAlgorithm:
 
     source: Source
     reader: Provided[FormatReader]
-    registry: Registry
 
     @property
     def name(self) -> str:
@@ -53,26 +52,17 @@ class OpenedAlgorithm:
         """The options of its reader."""
         return options_of(self.reader.offer)
 
+    @property
+    def holds_workload(self) -> bool:
+        """Whether its reader reads workloads."""
+        return isinstance(self.reader.offer, WorkloadReader)
+
     def read_any(self, options: OptionText | None = None) -> Algorithm | Workload:
-        """Read it, with options of the reader. Raises `HubError`.
-
-        What a reader of algorithms refuses as `WORKLOAD`, a workload reader of the suffix takes.
-        """
+        """Read it, with options of the reader. Raises `HubError`."""
         given = bound_options(self.reader, options)
-        is_open = isinstance(self.reader.offer, WorkloadReader)
-        kinds: tuple[type, ...] = (Algorithm, Workload) if is_open else (Algorithm,)
-        try:
-            return cast(Algorithm | Workload, call(self.reader, kinds, self.source, given))
-        except InputError as error:
-            other = self._workload_reader()
-            if error.diagnostics[0].code != WORKLOAD or is_open or other is None:
-                raise
-            return OpenedAlgorithm(self.source, other, self.registry).read_any()
-
-    def _workload_reader(self) -> Provided[WorkloadReader] | None:
-        suffixes = set(self.reader.offer.format.suffixes)
-        readers = self.registry.all(WorkloadReader)
-        return next((r for r in readers if suffixes & set(r.offer.format.suffixes)), None)
+        if self.holds_workload:
+            return call(self.reader, Workload, self.source, given)
+        return call(self.reader, Algorithm, self.source, given)
 
     def read(self, options: OptionText | None = None) -> Algorithm:
         """As `read_any`, for those who take no workload."""
@@ -92,8 +82,7 @@ def open_algorithm(
     report: Report = log_diagnostic,
 ) -> OpenedAlgorithm:
     """Open what `read` would read, and find its reader."""
-    registry = registry or discover()
-    return OpenedAlgorithm(*open_source(path, FormatReader, format, registry, report), registry)
+    return OpenedAlgorithm(*open_source(path, FormatReader, format, registry or discover(), report))
 
 
 def read(
@@ -111,6 +100,23 @@ def read(
     `collhub`. The algorithm is not verified. Raises `HubError`.
     """
     return open_algorithm(path, format=format, registry=registry, report=report).read(options)
+
+
+def read_workload(
+    path: PathText,
+    *,
+    format: str | None = None,
+    options: OptionText | None = None,
+    registry: Registry | None = None,
+    report: Report = log_diagnostic,
+) -> Workload:
+    """Read a workload, otherwise as `read`. Raises `HubError`, for algorithms too."""
+    opened = open_algorithm(path, format=format, registry=registry, report=report)
+    model = opened.read_any(options)
+    if isinstance(model, Algorithm):
+        message, place = "is an algorithm, not a workload", Location(opened.name)
+        raise InputError(message, location=place, code="algorithm", cure="read it as that")
+    return model
 
 
 def open_source(

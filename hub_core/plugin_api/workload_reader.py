@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.references import Reference
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadReader(FormatReader):
     """Producer: `read(source: Source, options) -> Workload`, otherwise as `FormatReader`.
 
-    Where a file holds messages and local work alone, it may return a timing-only `Algorithm`.
+    `claims(source: Source) -> bool`: whether a source that a reader of algorithms would take, too,
+    is a workload; it never raises. Without it, such sources are taken for algorithms.
     """
+
+    claims: Reference = ""

@@ -53,7 +53,7 @@ _OF_STEPS = frozenset(field.name for field in fields(StepTable))
 # What readers of each kind return.
 _EXPECTED: dict[type, tuple[type, ...]] = {
     FormatReader: (Algorithm,),
-    WorkloadReader: (Workload, Algorithm),
+    WorkloadReader: (Workload,),
     TopologyReader: (Topology,),
 }
 # Damage is random, and the same in every run: whoever fixes a reader wants to see it again.

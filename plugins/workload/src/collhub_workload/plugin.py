@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_workload.options import WorkloadReadOptions
+from collhub_job_traces.options import JobReadOptions
+
 from hub_core.plugin_api import (
     Check,
     Format,
@@ -32,9 +33,10 @@ def collhub_producers() -> Sequence[WorkloadReader]:
     return [
         WorkloadReader(
             CHAKRA_WORKLOAD,
-            "collhub_workload.reading.read:read",
-            WorkloadReadOptions,
-            samples="collhub_workload.reading.samples:samples",
+            "collhub_job_traces.read:read",
+            JobReadOptions,
+            samples="collhub_workload.samples:samples",
+            claims="collhub_job_traces.claims:claims",
         )
     ]
 
@@ -42,7 +44,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
 @hookimpl
 def collhub_consumers() -> Sequence[WorkloadWriter]:
     """Describe the writer."""
-    return [WorkloadWriter(CHAKRA_WORKLOAD, "collhub_workload.writing.write:write")]
+    return [WorkloadWriter(CHAKRA_WORKLOAD, "collhub_job_traces.write:write")]
 
 
 @hookimpl
@@ -53,6 +55,6 @@ def collhub_checks() -> Sequence[Check]:
             "workload",
             Subject.WORKLOAD,
             "dependencies, messages and collectives of whole jobs",
-            "collhub_workload.checking.check:run",
+            "collhub_workload.check:run",
         )
     ]

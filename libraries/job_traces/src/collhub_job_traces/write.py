@@ -11,10 +11,10 @@ from functools import partial
 
 from collhub_chakra import Kind, MetadataEntry, encode_metadata, varint
 
-from collhub_workload.reading.groups import ATTRIBUTE, inferred_groups
-from collhub_workload.reading.node import COLUMN_OF, NODE_TYPES
-from collhub_workload.reading.read import EXTENSION
-from collhub_workload.records import GROUP, encoded
+from collhub_job_traces.groups import ATTRIBUTE, inferred_groups
+from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
+from collhub_job_traces.read import EXTENSION
+from collhub_job_traces.records import GROUP, encoded
 from hub_core import Loss
 from hub_core.model import NodeKind, Workload
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult

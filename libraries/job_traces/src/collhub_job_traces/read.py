@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 from collhub_chakra import Metadata, RankFile, TraceError, open_rank_file, varint
 
-from collhub_workload.options import WorkloadReadOptions
-from collhub_workload.reading.groups import ATTRIBUTE, job_groups
-from collhub_workload.reading.node import NodeDecoder
+from collhub_job_traces.groups import ATTRIBUTE, job_groups
+from collhub_job_traces.node import DecodedNode, NodeDecoder
+from collhub_job_traces.options import JobReadOptions
 from hub_core import InputError, Location, Provenance
 from hub_core.model import JsonValue, NodeColumns, Workload
 from hub_core.plugin_api import Source
@@ -27,7 +27,7 @@ _COLUMNS = (
 _Edges = tuple[list[int], list[int]]
 
 
-def read(source: Source, options: WorkloadReadOptions) -> Workload:
+def read(source: Source, options: JobReadOptions) -> Workload:
     """Read the rank files of a job.
 
     Groups are those of the metadata, else every group has the ranks whose nodes name it. Raises
@@ -43,7 +43,7 @@ def read(source: Source, options: WorkloadReadOptions) -> Workload:
 class _Reader:
     """One reading: the columns of all nodes so far."""
 
-    def __init__(self, source: Source, options: WorkloadReadOptions) -> None:
+    def __init__(self, source: Source, options: JobReadOptions) -> None:
         self._source = source
         self._options = options
         self._columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
@@ -102,11 +102,13 @@ class _Reader:
             self._rank.append(file.rank)
             for name, column in self._columns.items():
                 column.append(getattr(node, name))
+            if any(one not in rows for one in (*node.data, *node.control)):
+                self._drop(decoder, index, node, rows)
             for name, text in (("name", node.name), ("group", node.group), ("extra", node.extra)):
                 self._indices[name].append(self._index(name, text))
             for kind, ids in (("data", node.data), ("control", node.control)):
                 parents, children = self._edges[kind]
-                known = self._resolved(ids, rows, decoder, index)
+                known = [rows[one] for one in ids if one in rows]
                 parents += known
                 children += [first + index] * len(known)
 
@@ -115,17 +117,16 @@ class _Reader:
         known = self._tables[table]
         return known.setdefault(text, len(known)) if text else -1
 
-    def _resolved(
-        self, ids: Sequence[int], rows: dict[int, int], decoder: NodeDecoder, index: int
-    ) -> list[int]:
-        found = [rows[identity] for identity in ids if identity in rows]
-        if len(found) < len(ids):
-            if not self._options.drop_dangling:
-                lost = next(identity for identity in ids if identity not in rows)
-                cure = "-O drop_dangling=true drops such dependencies"
-                raise decoder.error(index, f"it waits for node {lost}, which is not there", cure)
-            self._dropped += len(ids) - len(found)
-        return found
+    def _drop(
+        self, decoder: NodeDecoder, index: int, node: DecodedNode, rows: dict[int, int]
+    ) -> None:
+        """Leave out dependencies on nodes that are not there; the record is kept as it stands."""
+        lost = [one for one in (*node.data, *node.control) if one not in rows]
+        if not self._options.drop_dangling:
+            cure = "-O drop_dangling=true drops such dependencies"
+            raise decoder.error(index, f"it waits for node {lost[0]}, which is not there", cure)
+        self._dropped += len(lost)
+        node.extra = decoder.whole(index)
 
 
 def _head(file: RankFile) -> bytes:

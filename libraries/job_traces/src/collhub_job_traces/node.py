@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from collhub_chakra import Kind, NodeType, RankFile, TraceError, type_name
 
-from collhub_workload.records import (
+from collhub_job_traces.records import (
     ATTRIBUTE,
     CONTROL,
     DATA,
@@ -91,10 +91,16 @@ class NodeDecoder:
         place = {"byte": byte, "rank": self._file.rank}
         return TraceError(message, self._file.name, code="node", cure=cure, **place)
 
+    def whole(self, index: int) -> str:
+        """The token of a record that is kept as it stands."""
+        return f"!{self._record(index).hex()}"
+
+    def _record(self, index: int) -> bytes:
+        return self._file.content[int(self._file.starts[index]) : int(self._file.stops[index])]
+
     def node(self, index: int) -> DecodedNode:
         """Decode a record. Raises `TraceError`."""
-        start, stop = int(self._file.starts[index]), int(self._file.stops[index])
-        record = self._file.content[start:stop]
+        record = self._record(index)
         try:
             found = list(fields(record))
             attributes = [

@@ -8,7 +8,7 @@ from hub_core.plugin_api import OptionType, option
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadReadOptions:
+class JobReadOptions:
     """Options of the reader `chakra-workload`."""
 
     drop_dangling: bool = option(

@@ -1,0 +1,270 @@
+"""What the commands say of workloads: whole jobs in place of single collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hub_core.cli.check_report import check_object
+from hub_core.cli.output import (
+    print_diagnostic,
+    print_fields,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    progress,
+)
+from hub_core.model import (
+    ExitCode,
+    InputError,
+    JobCollective,
+    NodeKind,
+    Severity,
+    format_bytes,
+    format_time,
+)
+from hub_core.model.diagnostics import diagnostic_object
+from hub_core.plugin_api import CheckRequest, Subject, WorkloadRequest, WorkloadTimes
+
+if TYPE_CHECKING:
+    from hub_core.cli.session import Session
+    from hub_core.model import Diagnostic, JsonValue, Workload
+    from hub_core.network import Topology
+    from hub_core.plugin_api import CheckReport
+
+LISTED = 20
+_NOT_STATED = "not stated"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadVerdict:
+    """The reports of all checks of workloads on one."""
+
+    source: str
+    workload: Workload
+    reports: Mapping[str, CheckReport]
+
+    @property
+    def ok(self) -> bool:
+        """Whether it passes every check."""
+        return all(report.ok for report in self.reports.values())
+
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        """What is wrong, by check."""
+        return [found for report in self.reports.values() for found in report.diagnostics]
+
+    def document(self) -> dict[str, JsonValue]:
+        """As `collhub/report-verify-1` states it."""
+        return {
+            "source": self.source,
+            "ok": self.ok,
+            "workload": {"num_ranks": self.workload.num_ranks, "nodes": len(self.workload.nodes)},
+            "checks": {name: check_object(report) for name, report in self.reports.items()},
+            "diagnostics": [diagnostic_object(found) for found in self.diagnostics],
+        }
+
+    def show(self, *, is_alone: bool) -> None:
+        """Print the verdict and the findings."""
+        size = f"{self.workload.num_ranks} ranks, {len(self.workload.nodes)} nodes"
+        outcome = "nothing wrong found" if self.reports else "no installed plugin checks workloads"
+        print_line(f"{self.source}: workload, {size}: {outcome if self.ok else 'wrong'}")
+        for found in self.diagnostics:
+            print_diagnostic(found)
+
+
+def judged_workload(session: Session, workload: Workload, source: str) -> WorkloadVerdict:
+    """Run every check of workloads."""
+    from hub_core.pipeline.checks import checks_of, run_check
+
+    checks = checks_of(Subject.WORKLOAD, session.registry())
+    with progress(f"verifying {source}"):
+        request = CheckRequest(name=source, workload=workload)
+        reports = {check.name: run_check(check, request) for check in checks}
+    return WorkloadVerdict(source, workload, reports)
+
+
+def admit_workload(session: Session, workload: Workload, source: str) -> None:
+    """Judge what comes in as `--verify` says. Raises `InputError` where it is refused."""
+    if session.verify_policy == "off":
+        return
+    verdict = judged_workload(session, workload, source)
+    errors = [one for one in verdict.diagnostics if one.severity is Severity.ERROR]
+    if errors and session.verify_policy == "refuse":
+        raise InputError(verdict.diagnostics)
+    for found in verdict.diagnostics:
+        print_diagnostic(found)
+
+
+def print_workload(name: str, format_name: str, workload: Workload, as_json: bool) -> None:
+    """What `collhub inspect` says of a workload."""
+    rows = _collectives(workload)
+    if as_json:
+        print_json(_inspected(name, format_name, workload, rows))
+        return
+    nodes = workload.nodes
+    kinds = ", ".join(f"{count} {kind}" for kind, count in _kinds(workload).items() if count)
+    made = workload.provenance
+    print_fields(
+        {
+            "file": f"{name} ({format_name})",
+            "workload": f"{workload.num_ranks} ranks, {len(nodes)} nodes",
+            "nodes": kinds or "none",
+            "dependencies": f"{len(nodes.data_indices)} data, {len(nodes.control_indices)} control",
+            "process groups": _said_groups(workload),
+            "stated compute": format_time(int(nodes.duration_ns.clip(0).sum())),
+            "made from": made.source_name or _NOT_STATED,
+        }
+    )
+    if rows:
+        print_line(f"{min(LISTED, len(rows))} of {len(rows)} kinds of collective:")
+        table = [
+            (
+                row.collective,
+                str(row.ranks),
+                format_bytes(row.bytes),
+                str(row.groups),
+                str(row.calls),
+            )
+            for row in rows[:LISTED]
+        ]
+        head = ("collective", "ranks", "size", "groups", "calls")
+        print_table(head, table, right=head[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Collectives:
+    """Collectives of one kind, size and number of ranks; `calls`: of all their ranks."""
+
+    collective: str
+    ranks: int
+    bytes: int
+    groups: int
+    calls: int
+
+
+def _collectives(workload: Workload) -> list[_Collectives]:
+    """Those that carry most first."""
+    nodes = workload.nodes
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
+    sizes = {group: len(workload.members(group)) for group in np.unique(nodes.group[rows]).tolist()}
+    ranks = np.asarray([sizes[group] for group in nodes.group[rows].tolist()], np.int64)
+    keys = np.stack([nodes.collective[rows].astype(np.int64), ranks, nodes.bytes[rows]])
+    kinds, which, calls = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
+    found = []
+    for index, (code, count, size) in enumerate(kinds.T.tolist()):
+        groups = len(np.unique(nodes.group[rows[which == index]]))
+        name = JobCollective(code).name.lower().replace("_", "-") if code >= 0 else "unknown"
+        found.append(_Collectives(name, count, max(size, 0), groups, int(calls[index])))
+    return sorted(found, key=lambda one: -one.bytes * one.calls)
+
+
+def _kinds(workload: Workload) -> dict[str, int]:
+    counts = np.bincount(workload.nodes.kind, minlength=len(NodeKind)).tolist()
+    return {kind.name.lower(): counts[kind] for kind in NodeKind}
+
+
+def _said_groups(workload: Workload) -> str:
+    sizes = sorted({len(group.ranks) for group in workload.groups})
+    listed = ", ".join(map(str, sizes))
+    return f"{len(workload.groups)} of {listed} ranks" if sizes else "none"
+
+
+def _inspected(
+    name: str, format_name: str, workload: Workload, rows: Sequence[_Collectives]
+) -> dict[str, JsonValue]:
+    nodes = workload.nodes
+    return {
+        "schema": "collhub/report-inspect-workload-1",
+        "source": name,
+        "format": format_name,
+        "num_ranks": workload.num_ranks,
+        "nodes": len(nodes),
+        "nodes_by_kind": {**_kinds(workload)},
+        "dependencies": {"data": len(nodes.data_indices), "control": len(nodes.control_indices)},
+        "process_groups": {group.name: list(group.ranks) for group in workload.groups},
+        "stated_compute_ns": int(nodes.duration_ns.clip(0).sum()),
+        "collectives": [
+            {
+                "collective": row.collective,
+                "ranks": row.ranks,
+                "bytes": row.bytes,
+                "groups": row.groups,
+                "calls": row.calls,
+            }
+            for row in rows
+        ],
+        "provenance": workload.provenance.as_json(),
+        "extensions": [*sorted(workload.extensions)],
+    }
+
+
+def simulate_workload(
+    session: Session,
+    workload: Workload,
+    topology: Topology | None,
+    backend: str,
+    options: Mapping[str, str],
+    *,
+    name: str,
+    as_json: bool,
+) -> int:
+    """Simulate a workload and say when each rank finishes; exit 1 where one never does."""
+    from hub_core.pipeline.workload_simulation import simulate_job
+
+    with session.progress(f"simulating {name}"):
+        request = WorkloadRequest(workload, topology)
+        times = simulate_job(request, backend, options, session.registry())
+    if as_json:
+        print_json(_timed(name, backend, topology, times))
+    else:
+        _print_times(workload, topology, times)
+    session.report(times.diagnostics)
+    return ExitCode.DONE if times.time_ns is not None else ExitCode.INVALID
+
+
+def _timed(
+    name: str, backend: str, topology: Topology | None, times: WorkloadTimes
+) -> dict[str, JsonValue]:
+    return {
+        "schema": "collhub/report-simulate-workload-1",
+        "source": name,
+        "backend": backend,
+        "topology": None if topology is None else topology.name,
+        "time_ns": times.time_ns,
+        "rank_finish_ns": list(times.rank_finish_ns),
+        "rank_exposed_ns": list(times.rank_exposed_ns),
+        "slots": times.slots,
+        "details": dict(times.details),
+        "diagnostics": [diagnostic_object(found) for found in times.diagnostics],
+    }
+
+
+def _print_times(workload: Workload, topology: Topology | None, times: WorkloadTimes) -> None:
+    time_ns = times.time_ns
+    exposed = [value for value in times.rank_exposed_ns if value is not None]
+    print_fields(
+        {
+            "workload": f"{workload.num_ranks} ranks, {len(workload.nodes)} nodes",
+            **({} if topology is None else {"topology": topology.name}),
+            "slots": times.slots or _NOT_STATED,
+            "time": "some ranks never finish"
+            if time_ns is None
+            else f"{format_time(time_ns)} ({time_ns} ns)",
+            "exposed": f"{format_time(max(exposed))} of a rank at most" if exposed else _NOT_STATED,
+        }
+    )
+    finish = list(zip(times.rank_finish_ns, times.rank_exposed_ns, strict=True))
+    rows = [
+        (str(rank), "never" if end is None else str(end), "-" if rest is None else str(rest))
+        for rank, (end, rest) in enumerate(finish[:LISTED])
+    ]
+    print_table(
+        ("rank", "finish ns", "exposed ns"), rows, right=("rank", "finish ns", "exposed ns")
+    )
+    if len(finish) > LISTED:
+        print_note(f"{len(finish) - LISTED} more ranks; --json lists all")

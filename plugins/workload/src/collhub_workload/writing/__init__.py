@@ -1,1 +1,0 @@
-"""From workloads to traces."""
