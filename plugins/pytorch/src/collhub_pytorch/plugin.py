@@ -50,7 +50,7 @@ def collhub_commands() -> Sequence[Command]:
     return [
         Command(
             "profile",
-            "Say where a profiled PyTorch job waits, and what would save it time.",
+            "Say where a PyTorch job waits, and what would save it time.",
             "collhub_pytorch.command:profile",
         )
     ]
