@@ -50,6 +50,7 @@ PLUGINS = (
     "collhub_msccl",
     "collhub_nccl",
     "collhub_pictures",
+    "collhub_pytorch",
     "collhub_tacos",
     "collhub_topologies",
     "collhub_torch",

@@ -1,0 +1,222 @@
+"""Read PyTorch execution traces: collectives in order, with sizes and groups, without times."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from collhub_pytorch.analysis import matched
+from collhub_pytorch.calls import (
+    HOST_LIBRARIES,
+    ROOT_OR_PEER,
+    Call,
+    aimed,
+    call_of_args,
+    call_of_shapes,
+    group_of_args,
+    kind_of,
+)
+from collhub_pytorch.job import joined
+from collhub_pytorch.json_stream import JsonStream, Record
+from collhub_pytorch.options import RankOptions
+from collhub_pytorch.rank_nodes import RankNodes
+from collhub_pytorch.trace_files import TraceFile, files_of, opened
+from hub_core.model import InputError, JsonValue, Location, Provenance, Workload
+from hub_core.plugin_api import Source
+
+_TENSOR = re.compile(r"Tensor\(([^)]*)\)")
+_GROUPS = "process_group:init"
+# Attributes by the names that Kineto gives them.
+_NAMES = {
+    "collective_name": "Collective name",
+    "in_msg_nelems": "In msg nelems",
+    "out_msg_nelems": "Out msg nelems",
+    "in_split_size": "In split size",
+    "out_split_size": "Out split size",
+    "pg_name": "Process Group Name",
+    "pg_size": "Group size",
+    "global_rank_start": "Global rank start",
+    "global_rank_stride": "Global rank stride",
+    "dtype": "dtype",
+}
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What one file says: calls by id of their node, and operators of torch.distributed.
+
+    `waits`: records of other things than calls. `parents`: the enclosing node of each call.
+    `issuers`: kind, and root or other side, by id of the operator. `world_size`: ranks of the
+    default group.
+    """
+
+    file: str
+    operators: int = 0
+    waits: int = 0
+    world_size: int | None = None
+    calls: dict[int, Call] = field(default_factory=dict)
+    on_host: dict[int, Call] = field(default_factory=dict)
+    parents: dict[int, int] = field(default_factory=dict)
+    issuers: dict[int, tuple[object, int]] = field(default_factory=dict)
+
+
+def read(source: Source, options: RankOptions) -> Workload:
+    """Read one execution trace a rank.
+
+    Raises `InputError` for damaged files, missing ranks, and collectives that do not match.
+    """
+    provenance = Provenance("pytorch-et", "", source.name, source.sha256())
+    return workload_of(files_of(source), options, provenance)
+
+
+def workload_of(
+    files: Sequence[TraceFile], options: RankOptions, provenance: Provenance
+) -> Workload:
+    """The workload of these files, one of which is read at a time."""
+    parts, operators, waits, schemas = [], [], [], []
+    for order, file in enumerate(files):
+        trace, header = _read(file)
+        parts.append(_rank_nodes(trace, file.rank_or(None, order)))
+        operators.append(trace.operators)
+        waits.append(trace.waits)
+        schemas.append(str(header["schema"]))
+    said: dict[str, JsonValue] = {
+        "operators": [*operators],
+        "waits": [*waits],
+        "schemas": [*schemas],
+    }
+    workload = joined(parts, options, provenance, said)
+    matched(workload)
+    return workload
+
+
+def _read(file: TraceFile) -> tuple[_Trace, Record]:
+    """The calls of a file and its head. Raises `InputError` for other files."""
+    trace = _Trace(file.name)
+    with opened(file) as content:
+        stream = JsonStream(content, file.name)
+        for node in stream.records("nodes"):
+            trace.operators += 1
+            try:
+                _take(trace, node)
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                message = f"node {node.get('id')} ({str(node.get('name'))[:60]!r}) lacks {error}"
+                raise InputError(message, location=Location(file.name)) from None
+        header = stream.header
+    if "schema" not in header:
+        message = "this is no PyTorch execution trace: it has no schema"
+        raise InputError(message, location=Location(file.name), code="format")
+    return trace, header
+
+
+def _take(trace: _Trace, node: Record) -> None:
+    name = str(node["name"])
+    if name == "record_param_comms":
+        call = _recorded_call(trace, node)
+        trace.waits += call is None
+        if call is not None:
+            trace.calls[int(node["id"])] = call
+            trace.parents[int(node["id"])] = _parent(node)
+    elif name.startswith("c10d::"):
+        _take_issuer(trace, node, name)
+    elif name.startswith(HOST_LIBRARIES):
+        call = _call_of_tensors(name, _inputs(node), _dtype(node))
+        if call is not None:
+            trace.on_host[int(node["id"])] = call
+    elif _GROUPS in name:
+        groups = json.loads(_inputs(node)[0])
+        sizes = [int(one["group_size"]) for one in groups if one.get("pg_desc") == "default_pg"]
+        trace.world_size = next(iter(sizes), None)
+
+
+def _take_issuer(trace: _Trace, node: Record, name: str) -> None:
+    place = ROOT_OR_PEER.get(name.removeprefix("c10d::"))
+    inputs = _inputs(node)
+    target = inputs[place] if place is not None and place < len(inputs) else -1
+    kind = kind_of(name)
+    if kind is not None:
+        trace.issuers[int(node["id"])] = (kind, target if isinstance(target, int) else -1)
+
+
+def _recorded_call(trace: _Trace, node: Record) -> Call | None:
+    """The call of a `record_param_comms`, of its attributes or, in 1.0.1, of its inputs."""
+    attributes = {one["name"]: one.get("value") for one in node.get("attrs", [])}
+    if "collective_name" in attributes:
+        named = {_NAMES[name]: value for name, value in attributes.items() if name in _NAMES}
+        return call_of_args(named, group_of_args(named, trace.file))
+    inputs = _inputs(node)
+    name = next((one for one in inputs if isinstance(one, str) and kind_of(one)), "wait")
+    call = _call_of_tensors(name, inputs, _dtype(node))
+    if call is None:
+        return None
+    after = inputs[inputs.index(name) + 1 :]
+    if len(after) < 2 or not any(after[:2]):
+        return call
+    return replace(call, splits=(json.dumps(after[0]), json.dumps(after[1])))
+
+
+def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | None:
+    """A call of the tensor, or the list of tensors, that comes first among its inputs."""
+    first = inputs[0] if inputs and isinstance(inputs[0], list) else []
+    tensors = first if first and isinstance(first[0], list) else [first] if first else []
+    # A tensor is [id, storage, offset, elements, bytes of an element, device].
+    sizes = [int(one[3]) * int(one[4]) for one in tensors]
+    call = call_of_shapes(name, (), ())
+    if call is None or not sizes:
+        return call
+    return replace(call, bytes=sum(sizes), dtype=dtype)
+
+
+def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
+    """The calls in order; each waits for the one before, as torch issues them."""
+    calls = _with_targets(trace)
+    nodes = RankNodes(trace.file, rank, trace.world_size, (), calls)
+    for place in range(len(calls)):
+        row = nodes.add(-1, -1, on_host=False, call=place)
+        if row:
+            nodes.link(row - 1, row)
+    return nodes
+
+
+def _with_targets(trace: _Trace) -> list[Call]:
+    """Calls with the roots and other sides that the operators around them state.
+
+    Libraries of the host run their part in threads of their own: there the k-th call of a kind
+    belongs to the k-th operator of that kind.
+    """
+    if trace.calls:
+        pairs = [
+            (call, trace.issuers.get(trace.parents[identity], (None, -1))[1])
+            for identity, call in sorted(trace.calls.items())
+        ]
+        return [aimed(call, target) for call, target in pairs]
+    waiting: dict[object, list[int]] = {}
+    for _, (kind, target) in sorted(trace.issuers.items(), reverse=True):
+        waiting.setdefault(kind, []).append(target)
+    found = []
+    for _, call in sorted(trace.on_host.items()):
+        targets = waiting.get((call.kind, call.collective))
+        found.append(aimed(call, targets.pop() if targets else -1))
+    return found
+
+
+def _inputs(node: Record) -> list[Any]:
+    """The values of a node's inputs: a list in 1.0.1, below `values` since."""
+    inputs = node.get("inputs", [])
+    values = inputs["values"] if isinstance(inputs, dict) else inputs
+    return list(values)
+
+
+def _dtype(node: Record) -> str:
+    """The type of the first tensor among a node's inputs, as torch names it."""
+    inputs = node.get("inputs", [])
+    types = inputs.get("types", []) if isinstance(inputs, dict) else node.get("input_types", [])
+    found = _TENSOR.search(str(types[0])) if types else None
+    return found[1] if found else ""
+
+
+def _parent(node: Record) -> int:
+    return int(node["ctrl_deps"] if "ctrl_deps" in node else node.get("parent", -1))

@@ -1,0 +1,211 @@
+"""The nodes of all ranks joined to one workload: groups, names, missing ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from collhub_columns import Int64Array
+
+from collhub_pytorch.calls import Call, GroupSaid
+from collhub_pytorch.missing_ranks import group_of_rank
+from collhub_pytorch.options import RankOptions
+from collhub_pytorch.rank_nodes import NONE, RankNodes
+from hub_core.model import (
+    InputError,
+    JsonValue,
+    Location,
+    NodeColumns,
+    NodeKind,
+    ProcessGroup,
+    Provenance,
+    Workload,
+    format_ranks,
+)
+
+EXTENSION = "pytorch"
+
+
+def joined(
+    parts: Sequence[RankNodes],
+    options: RankOptions,
+    provenance: Provenance,
+    extension: Mapping[str, JsonValue],
+) -> Workload:
+    """The workload of all ranks. `extension`: what else to say of it under the plugin's name.
+
+    Raises `InputError` for ranks that have two files or none, and for groups without their rank.
+    """
+    _check_unique(parts)
+    sources = _by_rank(parts, options)
+    has_file = {part.rank for part in parts}
+    files: list[JsonValue] = [part.file for part in sources]
+    assumed: list[JsonValue] = [rank for rank in range(len(sources)) if rank not in has_file]
+    tables = _Tables(len(sources))
+    nodes = _nodes(sources, tables, provenance.source_name or None)
+    return Workload(
+        nodes,
+        tuple(tables.names),
+        tuple(ProcessGroup(*one) for one in tables.groups),
+        extras=tuple(tables.extras),
+        provenance=provenance,
+        extensions={EXTENSION: {"files": files, "assumed_ranks": assumed, **extension}},
+    )
+
+
+def _by_rank(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes]:
+    """For every rank of the job the nodes of its file, or of another one that stands for it."""
+    by_rank = {part.rank: part for part in parts}
+    world_size = _world_size(parts)
+    missing = sorted(set(range(world_size)) - set(by_rank))
+    if missing and options.ranks_missing != "assume-same":
+        have = f"ranks {format_ranks(missing)} of {world_size} are missing"
+        cure = "name the files of all ranks, or give -O ranks_missing=assume-same"
+        raise InputError(have, location=Location(parts[0].file), cure=cure, code="missing-ranks")
+    given = sorted(by_rank)
+    return [by_rank.get(rank, by_rank[given[rank % len(given)]]) for rank in range(world_size)]
+
+
+def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> NodeColumns:
+    """The nodes of all ranks; what is assumed is kept apart from what the files state."""
+    columns = [tables.columns(part, rank) for rank, part in enumerate(sources)]
+    first_row = np.cumsum([0, *(len(part.kind) for part in sources)]).tolist()
+    edges = [_edges(part, row) for part, row in zip(sources, first_row, strict=False)]
+    before, after, is_stated = (np.concatenate(column) for column in zip(*edges, strict=True))
+    is_true = is_stated.astype(np.bool_)
+    return NodeColumns.from_columns(
+        len(sources),
+        {name: np.concatenate([one[name] for one in columns]) for name in columns[0]},
+        (before[is_true], after[is_true]),
+        (before[~is_true], after[~is_true]),
+        file=file,
+    )
+
+
+def file_of(workload: Workload, rank: int) -> str | None:
+    """The file of a rank, where the workload was read from one a rank."""
+    said = workload.extensions.get(EXTENSION)
+    files = said.get("files") if isinstance(said, dict) else None
+    return str(files[rank]) if isinstance(files, list) else workload.provenance.source_name
+
+
+def _check_unique(parts: Sequence[RankNodes]) -> None:
+    first: dict[int, str] = {}
+    for part in parts:
+        if part.rank in first:
+            message = f"this is rank {part.rank}, as is {first[part.rank]}"
+            cure = "name one file a rank"
+            raise InputError(message, location=Location(part.file), cure=cure, code="rank-twice")
+        first[part.rank] = part.file
+
+
+def _world_size(parts: Sequence[RankNodes]) -> int:
+    """What the files state, else what the groups and ranks of all files need.
+
+    Raises `InputError` where two files differ, or a rank is not below the number.
+    """
+    highest = max(part.rank for part in parts)
+    for part in parts:
+        for call in part.calls:
+            highest = max(highest, call.peer, *(call.group.ranks or ()))
+    stated = {part.world_size: part.file for part in parts if part.world_size is not None}
+    if len(stated) > 1:
+        (one, file), (two, other) = sorted(stated.items())[:2]
+        message = f"this is of a job of {one} ranks, {other} of one of {two}"
+        raise InputError(message, location=Location(file), cure="name files of one job")
+    size = next(iter(stated), highest + 1)
+    if size <= highest:
+        message = f"rank {highest} is named, but the job has {size} ranks"
+        raise InputError(message, location=Location(parts[0].file), code="rank-range")
+    return size
+
+
+def _edges(part: RankNodes, first_row: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+    before, after = np.array(part.before, np.int64), np.array(part.after, np.int64)
+    return before + first_row, after + first_row, np.array(part.is_stated, np.int64)
+
+
+class _Tables:
+    """Names, groups and extras of the job, each once."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self.names: dict[str, int] = {}
+        self.extras: dict[str, int] = {}
+        self.groups: dict[tuple[str, tuple[int, ...]], int] = {}
+
+    def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
+        """Columns of a rank that does what `part` says."""
+        calls = [_placed(call, part, rank, self._world_size) for call in part.calls]
+        call = np.array(part.call, np.int64)
+        kind = np.array(part.kind, np.int64)
+        kind[call >= 0] = np.array([int(one.kind) for one in calls], np.int64)[call[call >= 0]]
+
+        def of_calls(value: Callable[[Call], int]) -> Int64Array:
+            # The last entry is the one of -1: no call.
+            table = np.array([*map(value, calls), NONE], np.int64)
+            return table[call]
+
+        return {
+            "rank": np.full(len(kind), rank, np.int64),
+            "kind": kind,
+            "name": self._name_column(part, calls, call),
+            "duration_ns": np.array(part.duration_ns, np.int64),
+            "on_host": np.array(part.on_host, np.int64),
+            "bytes": of_calls(lambda one: one.bytes),
+            "collective": of_calls(lambda one: one.collective),
+            "peer": of_calls(lambda one: one.peer),
+            "root": of_calls(lambda one: one.root),
+            "group": of_calls(self._group),
+            "extra": of_calls(self._extra),
+        }
+
+    def _name_column(self, part: RankNodes, calls: Sequence[Call], call: Int64Array) -> Int64Array:
+        """Communication is named as torch names it, other work as the profile does."""
+        index = [_index(self.names, name) for name in part.names]
+        found = np.array([*index, NONE], np.int64)[np.array(part.name, np.int64)]
+        of_call = np.array([_index(self.names, one.name) for one in calls], np.int64)
+        found[call >= 0] = of_call[call[call >= 0]]
+        return found
+
+    def _extra(self, call: Call) -> int:
+        text = call.extra()
+        return _index(self.extras, text) if text else NONE
+
+    def _group(self, call: Call) -> int:
+        ranks = call.group.ranks
+        if ranks is None or call.collective < 0:
+            return NONE
+        # A name may mean several groups: each rank names its own by it.
+        key = (call.group.name, ranks)
+        if key not in self.groups:
+            self.groups[key] = len(self.groups)
+        return self.groups[key]
+
+
+def _index(table: dict[str, int], text: str) -> int:
+    return table.setdefault(text, len(table))
+
+
+def _placed(call: Call, part: RankNodes, rank: int, world_size: int) -> Call:
+    """The call as `rank` does it, with the group, root and other side as ranks of the job.
+
+    A message whose other side nothing tells becomes work of the device, which it is for this rank.
+    Raises `InputError` for groups without the rank.
+    """
+    ranks = call.group.ranks
+    if ranks is not None and part.rank not in ranks:
+        message = f"rank {part.rank} communicates in process group {call.group.name!r} of others"
+        raise InputError(message, location=Location(part.file, rank=part.rank), code="group")
+    if rank != part.rank:
+        ranks = group_of_rank(call, part, rank, world_size)
+    group = GroupSaid(call.group.name, ranks)
+    members = ranks if ranks is not None else tuple(range(world_size))
+    if call.kind is NodeKind.COLLECTIVE:
+        root = members[call.root] if 0 <= call.root < len(members) else NONE
+        return replace(call, group=group, root=root)
+    others = [one for one in members if one != rank]
+    peer = others[0] if call.peer < 0 and len(others) == 1 else call.peer
+    kind = call.kind if peer >= 0 else NodeKind.COMPUTE
+    return replace(call, group=group, peer=peer, kind=kind)

@@ -1,0 +1,49 @@
+"""One rank's profile as work and the points at which its host issues or awaits that work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from collhub_columns import Int64Array
+
+from collhub_pytorch.calls import Call
+
+Pairs = tuple[Int64Array, Int64Array]
+NO_PAIRS: Pairs = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankProfile:
+    """Activities by start, points by time, in ns of the rank's own clock; -1 for none.
+
+    Activities (kernels, copies; collectives of the host in profiles without a device): `start`,
+    `end`; `stream`; `label`: index of `names`; `call`: index of `calls` for communication;
+    `issue`: the point that issued it. Points of the host: `time`; `awaited`: the activity for whose
+    end the host waited before it went on; `work`: index of `names` for what the host did since the
+    point before, -1 where nothing is known of it.
+
+    `assumed`, `stated`: (earlier activity, later activity), dependencies between streams that
+    explain what the file shows, and those that it states. `unknown`: kernels of communication of
+    which nothing tells what they do.
+    """
+
+    file: str
+    rank: int
+    world_size: int | None
+    names: Sequence[str]
+    calls: Sequence[Call]
+    start: Int64Array
+    end: Int64Array
+    stream: Int64Array
+    label: Int64Array
+    call: Int64Array
+    issue: Int64Array
+    time: Int64Array
+    awaited: Int64Array
+    work: Int64Array
+    is_on_host: bool = False
+    assumed: Pairs = NO_PAIRS
+    stated: Pairs = NO_PAIRS
+    unknown: int = 0

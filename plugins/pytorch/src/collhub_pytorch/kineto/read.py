@@ -1,0 +1,150 @@
+"""Read Kineto profiles as a workload: what each rank did, when, and what waited for what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from collhub_columns import Int64Array
+
+from collhub_pytorch.analysis import fitted_clocks, matched, measured_timeline
+from collhub_pytorch.job import joined
+from collhub_pytorch.kineto.device import device_profile
+from collhub_pytorch.kineto.events import RankEvents, read_events
+from collhub_pytorch.kineto.graph import nodes_of
+from collhub_pytorch.kineto.host import host_profile
+from collhub_pytorch.options import ProfileOptions
+from collhub_pytorch.rank_nodes import RankNodes
+from collhub_pytorch.trace_files import TraceFile, files_of
+from hub_core.model import (
+    Diagnostic,
+    InputError,
+    JsonValue,
+    Location,
+    Provenance,
+    Severity,
+    Workload,
+    format_ranks,
+    format_time,
+)
+from hub_core.plugin_api import Source
+
+_DEVICE_RESIDUAL_NS = 1e6
+_HOST_RESIDUAL_NS = 1e8
+ASSUMPTIONS = (
+    "the host threads of a rank issue their work in the order of the profile",
+    "work waits for another stream where a wait or a gap in its own stream tells that it did; "
+    "such dependencies are control dependencies",
+    "the ranks of a collective end together: their clocks are aligned by it",
+)
+
+
+def read(source: Source, options: ProfileOptions) -> Workload:
+    """Read one profile a rank.
+
+    What is assumed goes to `source.report` and stands in `extensions`. Raises `InputError` for
+    damaged files, missing ranks, collectives that do not match, and clocks that do not align.
+    """
+    provenance = Provenance("kineto", "", source.name, source.sha256())
+    workload = workload_of(files_of(source), options, provenance)
+    for line in notes(workload):
+        source.report(Diagnostic("profile", line, Severity.NOTE, Location(source.name)))
+    return workload
+
+
+def workload_of(
+    files: Sequence[TraceFile], options: ProfileOptions, provenance: Provenance
+) -> Workload:
+    """The workload of these files; one is in memory at a time, and of it what matters."""
+    parts = [_rank_nodes(file, order, options.step) for order, file in enumerate(files)]
+    lines: list[JsonValue] = [line for part in parts for line in part.notes]
+    assumptions: list[JsonValue] = list(ASSUMPTIONS)
+    said: dict[str, JsonValue] = {"assumptions": assumptions, "notes": lines}
+    workload = joined(parts, options, provenance, said)
+    return _with_one_clock(workload, parts, options)
+
+
+def notes(workload: Workload) -> list[str]:
+    """What the user should know of how the files were read."""
+    said = workload.extensions["pytorch"]
+    assert isinstance(said, dict)
+    found = [str(line) for line in said["notes"] if line] if isinstance(said["notes"], list) else []
+    assumed = len(workload.nodes.control_indices)
+    if assumed:
+        found.append(f"{assumed} dependencies between streams are assumed")
+    missing = said["assumed_ranks"]
+    if isinstance(missing, list) and missing:
+        ranks = format_ranks([int(str(rank)) for rank in missing])
+        found.append(f"ranks {ranks} have no file and are assumed to do what others do")
+    residual = said.get("clock_residual_ns")
+    if isinstance(residual, int):
+        found.append(
+            f"clocks aligned; ends of a collective differ by up to {format_time(residual)}"
+        )
+    return found
+
+
+def _rank_nodes(file: TraceFile, order: int, step: int | None) -> RankNodes:
+    events = read_events(file, order)
+    window = None if step is None else _window(events, step)
+    if not events.device.start:
+        return nodes_of(host_profile(events, window))
+    profile = device_profile(events, window)
+    nodes = nodes_of(profile)
+    lines = {
+        "kernels of communication are taken for computation: nothing tells what they do": (
+            profile.unknown
+        ),
+        "collectives of the host, beside its device, are left out": (
+            sum(span.is_of_host for span in events.spans)
+        ),
+    }
+    nodes.notes += [f"{file.name}: {count} {line}" for line, count in lines.items() if count]
+    return nodes
+
+
+def _window(events: RankEvents, step: int) -> tuple[int, int]:
+    """Begin and end of an iteration. Raises `InputError` where the file has no such one."""
+    if step in events.steps:
+        return events.steps[step]
+    have = ", ".join(map(str, sorted(events.steps))) or "none"
+    message = f"there is no ProfilerStep#{step}: it has {have}"
+    place = Location(events.file)
+    raise InputError(message, location=place, cure="name another step", code="step")
+
+
+def _with_one_clock(
+    workload: Workload, parts: Sequence[RankNodes], options: ProfileOptions
+) -> Workload:
+    """The workload with time 0 at the earliest begin of a rank, by clocks that agree."""
+    meetings = matched(workload)
+    bases = np.array(workload.nodes.duration_ns[workload.nodes.rank_indptr[:-1]])
+    offsets = np.zeros(workload.num_ranks, np.int64)
+    said: dict[str, JsonValue] = dict(workload.extensions["pytorch"])  # type: ignore[arg-type]
+    if options.clocks == "align" and workload.num_ranks > 1:
+        # Ranks that are assumed have the clock of the file that they are taken from.
+        most_ns = _most_residual_ns(workload, options)
+        fit = fitted_clocks(workload, measured_timeline(workload), meetings, most_ns)
+        offsets = fit.offset_ns
+        said["clock_offsets_ns"] = [*map(int, offsets)]
+        said["clock_residual_ns"] = fit.residual_ns
+    begins = bases - offsets
+    return replace(_beginning_at(workload, begins - begins.min()), extensions={"pytorch": said})
+
+
+def _beginning_at(workload: Workload, begins_ns: Int64Array) -> Workload:
+    """The workload whose ranks begin at these times."""
+    nodes = workload.nodes
+    duration = nodes.duration_ns.copy()
+    duration[nodes.rank_indptr[:-1]] = begins_ns
+    return replace(workload, nodes=replace(nodes, duration_ns=duration))
+
+
+def _most_residual_ns(workload: Workload, options: ProfileOptions) -> float:
+    """By how much ends of a collective may differ."""
+    if options.clock_residual is not None:
+        return options.clock_residual * 1e9
+    # The ranks of a device end with its network; threads of the host end when they get a core.
+    is_on_host = bool(workload.nodes.on_host.all())
+    return _HOST_RESIDUAL_NS if is_on_host else _DEVICE_RESIDUAL_NS

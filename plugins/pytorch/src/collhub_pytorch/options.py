@@ -1,0 +1,44 @@
+"""The options of the readers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hub_core.plugin_api import OptionType, option
+
+
+@dataclass(frozen=True, slots=True)
+class RankOptions:
+    """What is done about ranks without a file."""
+
+    ranks_missing: str = option(
+        OptionType.TEXT,
+        "refuse",
+        "ranks without a file: refuse, or assume that they do the same as a rank with one",
+        choices=("refuse", "assume-same"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOptions(RankOptions):
+    """What is taken from a profile, and how the clocks of its ranks are put together.
+
+    `clock_residual` in seconds.
+    """
+
+    step: int | None = option(
+        OptionType.INT, None, "only this ProfilerStep (default: all of the profile)", minimum=0
+    )
+    clocks: str = option(
+        OptionType.TEXT,
+        "align",
+        "align the clocks of the ranks by the ends of collectives, or take them as stated",
+        choices=("align", "stated"),
+    )
+    clock_residual: float | None = option(
+        OptionType.TIME,
+        None,
+        "the most by which ends of one collective may differ after alignment"
+        " (default: 1ms, 100ms without a device)",
+        minimum=0,
+    )

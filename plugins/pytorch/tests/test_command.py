@@ -1,0 +1,86 @@
+"""`collhub profile`: reports, replays on a network, and requests that mean nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from collhub_pytorch.plugin import collhub_commands, collhub_producers
+from collhub_pytorch.samples import execution_traces, profiles
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    return written(tmp_path, profiles()[0].parts)
+
+
+def written(folder: Path, parts) -> list[Path]:
+    found = []
+    for part in parts:
+        found.append(folder / part.name)
+        found[-1].write_bytes(part.load())
+    return found
+
+
+def test_offers() -> None:
+    assert [one.name for one in collhub_producers()] == ["kineto", "pytorch-et"]
+    assert [one.name for one in collhub_commands()] == ["profile"]
+
+
+def test_the_report_says_what_waits(collhub, files: list[Path]) -> None:
+    run = collhub("profile", *files)
+    assert run.code == 0
+    assert "all-reduce: 25.0 % of 160.00 us, all ranks together, is waiting" in run.out
+
+
+def test_the_document_holds_the_same(collhub, files: list[Path]) -> None:
+    report = collhub("profile", *files, "--json").report()
+    (found,) = report["collectives"]
+    assert (found["kind"], found["bytes"], found["group"]) == ("all-reduce", 4000, "0")
+    assert (found["waiting_ns"], found["transferring_ns"]) == (40_000, 120_000)
+    assert [one["last_count"] for one in report["ranks"]] == [0, 1]
+    assert report["replay"] is None
+
+
+@pytest.mark.needs_plugins
+def test_a_network_is_judged_by_simulated_times(collhub, files: list[Path]) -> None:
+    network = ("--topology", "ring:2?bandwidth=1GB/s&latency=1us")
+    report = collhub("profile", *files, "--json", *network).report()
+    replay = report["replay"]
+    (simulated,) = replay["simulated"]
+    assert (simulated["kind"], simulated["algorithm"]) == ("all-reduce", "ring")
+    # The all-reduce of the profile took 60 us, and the step waited for it.
+    assert replay["saved_ns"] == 60_000 - simulated["time_ns"]
+    other = collhub("profile", *files, "--json", *network, "--collective", "all-reduce=direct")
+    assert other.report()["replay"]["simulated"][0]["algorithm"] == "direct"
+
+
+def test_execution_traces_are_counted(collhub, tmp_path: Path) -> None:
+    traces = written(tmp_path, execution_traces()[0].parts)
+    run = collhub("profile", *traces)
+    assert run.out.splitlines()[1].split() == ["all-reduce", "3.906", "KiB", "0", "2", "1"]
+    assert collhub("profile", *traces, "--json").report()["job_ns"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--collective", "all-reduce=ring"), 2, "has no meaning without --topology"),
+        (("--collective", "sum=ring", "--topology", "ring:2"), 2, "'sum=ring' is not KIND=NAME"),
+        (("--topology", "ring:2", "--collective", "all-reduce=rink"), 2, "ring"),
+        (("--step", "7"), 1, "there is no ProfilerStep#7"),
+    ],
+)
+def test_requests_that_mean_nothing(
+    collhub, files: list[Path], arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    run = collhub("profile", *files, *arguments)
+    assert message in run.err
+    assert run.code in (code, 3)
+
+
+def test_a_file_named_twice_and_one_that_is_not_there(collhub, files: list[Path]) -> None:
+    assert "is named more than once" in collhub("profile", files[0], files[0]).err
+    missing = collhub("profile", files[0].with_name("none.json"))
+    assert missing.code == 1
+    assert missing.error_lines[0].endswith("none.json: No such file or directory")
