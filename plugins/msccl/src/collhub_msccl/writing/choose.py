@@ -3,13 +3,14 @@
 The producer's thread blocks come first, as they are, then cut where they have too many steps: what
 was imported is written back as it was. Else new ones are made in several ways, and the best is
 taken: safe from full FIFOs at every size before safe at some, then that of the least product of the
-time by the model of `block_time` and the steps to execute.
+times by the models of `block_time` and `link_time` and the steps to execute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -22,7 +23,9 @@ from collhub_msccl.writing.assemble import Attempt, NoProgramError, assemble
 from collhub_msccl.writing.block_time import BlockFigures, block_figures
 from collhub_msccl.writing.draft import StepDraft, cut_counts, draft_of
 from collhub_msccl.writing.emission import Memory
+from collhub_msccl.writing.link_time import link_times
 from collhub_msccl.writing.placement import PlacementLimits
+from collhub_msccl.writing.scratch_values import with_own_places
 from collhub_msccl.writing.spread import Fusing, spread
 from collhub_msccl.writing.thread_blocks import assign_lanes, given_lanes
 from hub_core.model import Algorithm, Collective, Diagnostic, InputError, Location, StepTable
@@ -37,13 +40,14 @@ _MANY_ROWS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class ChosenProgram:
-    """A program, its figures, and the sizes at which it cannot deadlock.
+    """A program, its figures, its times on links, and the sizes at which it cannot deadlock.
 
     `source_blocks`: thread blocks that the producer states for the rank that has most; 0: none.
     """
 
     program: ThreadBlockProgram
     figures: BlockFigures
+    link_times: tuple[int, ...]
     safety: FifoSafety
     source_blocks: int
 
@@ -51,11 +55,11 @@ class ChosenProgram:
     def cost(self) -> tuple[bool, int, int, int]:
         """The lower the better.
 
-        Time and executed steps count alike: the model knows no cost of a step, and of no memory.
+        Times and executed steps count alike: no model knows the cost of a step, or of memory.
         """
         figures = self.figures
         is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
-        product = figures.makespan * figures.executed
+        product = prod((figures.makespan, figures.executed, *self.link_times))
         return is_limited, product, figures.makespan, figures.blocks
 
 
@@ -88,7 +92,7 @@ def choose_program(task: WritingTask) -> ChosenProgram:
         if found is not None:
             return found
     best: ChosenProgram | None = None
-    free = _without_control(task.algorithm, full)
+    free = _without_reuse(task.algorithm) or _without_control(task.algorithm, full)
     for attempt in _new(task, free):
         found = chooser.tried(attempt)
         if found is not None and (best is None or found.cost < best.cost):
@@ -127,7 +131,10 @@ class _Chooser:
         if safety.min_units is None:
             self._is_deadlock = True
             return None
-        return ChosenProgram(program, block_figures(program), safety, self._source_blocks)
+        figures = block_figures(program)
+        return ChosenProgram(
+            program, figures, link_times(lowered), safety, self._source_blocks
+        )
 
     def error(self) -> InputError:
         """Why there is no program."""
@@ -220,6 +227,17 @@ def _joined(
             is_new=True,
             is_enough=is_tight or not is_fusing,
         )
+
+
+def _without_reuse(algorithm: Algorithm) -> StepDraft | None:
+    """Only what data ask for, with a place in scratch for every value; None if that is not right.
+
+    What is wrong as it stands stays so: to put its conflicts in order would hide that.
+    """
+    own = with_own_places(algorithm)
+    if own is None or not verify(algorithm).ok or not verify(own).ok:
+        return None
+    return cut_counts(draft_of(own, with_control=False), MOST_COUNT)
 
 
 def _without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:

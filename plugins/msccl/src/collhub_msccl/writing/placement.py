@@ -1,8 +1,8 @@
 """Place chains of steps on thread blocks and channels by list scheduling.
 
 A chain is a message with all the steps that pass it on: they have one channel, as a thread block
-has. Chains are placed in the order in which they could begin, those with most behind them first,
-each on the channel where it is done first (Graham 1966, list scheduling). A block receives from one
+has. Chains are placed in the order in which links let them begin, those with most behind them
+first, so that the lower of two blocks is the first to send; each on the channel where it is done first (Graham 1966, list scheduling). A block receives from one
 rank and sends to one; where a channel has other blocks for the two sides of a step, the step is
 parted. Cost: chains times their length times the channels tried.
 """
@@ -94,10 +94,18 @@ class _Trial:
         return self.finish, self.parted, self.waits, self.new_blocks, self.channel
 
 
-def place(draft: StepDraft, graph: WorkGraph, limits: PlacementLimits) -> Placement | None:
-    """Blocks and channels of all rows; None where the limits are too tight for this way."""
+def place(
+    draft: StepDraft,
+    graph: WorkGraph,
+    begin: list[int],
+    limits: PlacementLimits,
+) -> Placement | None:
+    """Blocks and channels of all rows; None where the limits are too tight for this way.
+
+    `begin`: when each node would begin if it had a block of its own, but shared links.
+    """
     placer = _Placer(graph, limits)
-    if not all(placer.add(chain) for chain in _chains(graph)):
+    if not all(placer.add(chain) for chain in _chains(graph, begin)):
         return None
     receiving, sending = np.asarray(placer.sides, np.int64).reshape(-1, 2).T
     node = graph.node_of_row
@@ -106,7 +114,7 @@ def place(draft: StepDraft, graph: WorkGraph, limits: PlacementLimits) -> Placem
     return Placement(block, np.where(draft.partner >= 0, channel[node], 0))
 
 
-def _chains(graph: WorkGraph) -> list[list[int]]:
+def _chains(graph: WorkGraph, begin: list[int]) -> list[list[int]]:
     """All chains in the order in which they are placed."""
     chains = []
     for first in range(len(graph)):
@@ -116,7 +124,7 @@ def _chains(graph: WorkGraph) -> list[list[int]]:
         while graph.target[chain[-1]] >= 0:
             chain.append(graph.target[chain[-1]])
         chains.append(chain)
-    return sorted(chains, key=lambda chain: (graph.start[chain[0]], -graph.tail[chain[0]]))
+    return sorted(chains, key=lambda chain: (begin[chain[0]], -graph.tail[chain[0]]))
 
 
 class _Placer:
@@ -209,7 +217,7 @@ class _Placer:
         trial = _Trial(channel)
         begin = 0
         for node, at in zip(chain, ready, strict=True):
-            begin = self._put(trial, node, max(begin, at))
+            begin = self._put(trial, node, max(begin, at)) + self._graph.transit[node]
             if trial.is_over or (best is not None and trial.finish > best.finish):
                 return None
         return trial

@@ -15,7 +15,7 @@ from collhub_msccl.writing.list_order import ListScheduler
 from collhub_msccl.writing.placement import Placement, PlacementLimits, place
 from collhub_msccl.writing.reduction_runs import reduction_runs
 from collhub_msccl.writing.thread_blocks import Lanes, numbered_lanes, one_to_one
-from collhub_msccl.writing.work_graph import work_graph
+from collhub_msccl.writing.work_graph import WorkGraph, work_graph
 
 _NOTHING = np.zeros(0, np.int64)
 
@@ -46,7 +46,9 @@ def spread(
     if ideal is None:
         return None
     graph = work_graph(draft, ideal.position, ideal.fused_into)
-    placement = place(draft, graph, limits) or place(draft, graph, replace(limits, is_tight=True))
+    begin = _ideal_begins(graph, limits.is_free)
+    tight = replace(limits, is_tight=True)
+    placement = place(draft, graph, begin, limits) or place(draft, graph, begin, tight)
     if placement is None:
         return None
     placed = replace(draft, channel=placement.channel)
@@ -93,6 +95,25 @@ def _passed_on(
         followers = np.bincount(draft.parents, minlength=len(draft))
         is_pair &= followers[first] == 1
     return one_to_one(first[is_pair], second[is_pair])
+
+
+def _ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
+    """When every node begins if it has a block of its own, but shares links."""
+    if is_free:
+        graph = replace(graph, channel=_chain_numbers(graph))
+    nodes = list(range(len(graph)))
+    scheduler = ListScheduler(graph, nodes, len(nodes), len(nodes))
+    return graph.start if scheduler.order() is None else scheduler.begin
+
+
+def _chain_numbers(graph: WorkGraph) -> list[int]:
+    """A number for every message and all that passes it on, as if it had a channel of its own."""
+    numbers = list(range(len(graph)))
+    # Nodes stand in a possible order of execution, so those that send are first.
+    for node, source in enumerate(graph.source):
+        if source >= 0:
+            numbers[node] = numbers[source]
+    return numbers
 
 
 def _list_order(
