@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.lowering import lower
 from collhub_msccl.runtimes.fifo_safety import FifoSafety, fifo_safety
@@ -26,7 +27,7 @@ from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.link_time import link_times
 from collhub_msccl.writing.placement import PlacementLimits
 from collhub_msccl.writing.scratch_values import with_own_places
-from collhub_msccl.writing.spread import Fusing, spread
+from collhub_msccl.writing.spread import Fusing, SpreadWay, joins, spread
 from collhub_msccl.writing.thread_blocks import assign_lanes, given_lanes
 from hub_core.model import Algorithm, Collective, Diagnostic, InputError, Location, StepTable
 from hub_core.verification import verify
@@ -36,6 +37,8 @@ from hub_core.verification import verify
 RESIDENT_BLOCKS = 64
 # Of larger programs the first way that is safe at every size is taken: others cost seconds.
 _MANY_ROWS = 1 << 14
+# A buffer crosses a link in so many latencies where steps are spread.
+_LATENCIES_OF_A_BUFFER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +202,27 @@ def _spread(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Atte
     channels = limits.max_channels if task.channels is None else task.channels
     blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
     is_free = task.channels is not None
-    ways = tuple(Fusing) if limits.has_fused_steps else (Fusing.NONE,)
-    for fusing in ways:
-        found = spread(draft, PlacementLimits(blocks, channels, is_free), fusing, capacity)
-        if found is not None:
-            is_fusing = fusing is not Fusing.NONE
-            yield Attempt(*found, may_cut=True, is_fusing=is_fusing, is_new=True)
+    # As in small calls, where more blocks gain most.
+    latency = max(task.collective.unit_count // _LATENCIES_OF_A_BUFFER, 1)
+    fusings = tuple(Fusing) if limits.has_fused_steps else (Fusing.NONE,)
+    tried: list[Edges] = []
+    for fusing in fusings:
+        joined = joins(draft, is_free, fusing, latency)
+        if any(np.array_equal(joined, other) for other in tried):
+            continue
+        tried.append(joined)
+        for is_sparing in (False, True):
+            placing = PlacementLimits(blocks, channels, is_free, is_sparing)
+            found = spread(draft, SpreadWay(placing, joined, capacity, latency))
+            if found is not None:
+                yield Attempt(
+                    found.draft,
+                    found.lanes,
+                    may_cut=True,
+                    is_fusing=fusing is not Fusing.NONE,
+                    is_new=True,
+                    joined=found.joined,
+                )
 
 
 def _joined(

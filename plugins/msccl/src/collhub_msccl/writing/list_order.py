@@ -80,7 +80,7 @@ class ListScheduler:
         begin = max(self._ready[node], self._free[self._block[node]])
         if graph.target[node] >= 0:
             # A fused step uses the link when it has received.
-            begin = max(begin, self._from_rank[rank] + graph.units[node] - graph.transit[node])
+            begin = max(begin, self._from_rank[rank] - graph.receiving(node))
         if graph.source[node] >= 0:
             begin = max(begin, self._to_rank[rank])
         return begin
@@ -111,7 +111,9 @@ class ListScheduler:
                 self._ready[other] = max(self._ready[other], begin)
                 self._push(other)
         if outgoing is not None:
-            arrival = self._from_rank[graph.rank[node]] = begin + graph.transit[node]
+            sent = begin + graph.receiving(node) + graph.units[node]
+            self._from_rank[graph.rank[node]] = sent
+            arrival = begin + graph.transit[node]
             outgoing.receivers.append(graph.target[node])
             self._arrive(graph.target[node], arrival)
         for child in graph.children[node]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
-from collhub_columns import Int64Array
+from collhub_columns import BoolArray, Int64Array, run_mask
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import STEP_COLUMNS, StepDraft
@@ -16,6 +16,7 @@ from collhub_msccl.writing.placement import Placement, PlacementLimits, place
 from collhub_msccl.writing.reduction_runs import reduction_runs
 from collhub_msccl.writing.thread_blocks import Lanes, numbered_lanes, one_to_one
 from collhub_msccl.writing.work_graph import WorkGraph, work_graph
+from hub_core.model import StepKind
 
 _NOTHING = np.zeros(0, np.int64)
 
@@ -23,78 +24,144 @@ _NOTHING = np.zeros(0, np.int64)
 class Fusing(Enum):
     """Which receives become one step with a send of what they got.
 
-    All, those that nothing else waits for, which leaves the others free to go to another block, or
-    none.
+    All, those where whatever else waits for them has time to wait for the send too, or none.
     """
 
     ALL = "all"
-    SOLE = "sole"
+    TIMELY = "timely"
     NONE = "none"
 
 
-def spread(
-    draft: StepDraft,
-    limits: PlacementLimits,
-    fusing: Fusing,
-    capacity: int,
-) -> tuple[StepDraft, Lanes] | None:
-    """The same rows with channels and lanes, in their order; None where the limits forbid it.
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Rows with channels, in a possible order of execution, and their lanes.
 
-    `capacity`: messages that a connection holds.
+    `joined`: (row, later row that is one step with it).
     """
-    ideal = _arranged(draft, draft, np.zeros(len(draft), np.int64), limits.is_free, fusing)
+
+    draft: StepDraft
+    lanes: Lanes
+    joined: Edges
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadWay:
+    """A way to spread.
+
+    `joined`: (row, later row that may be one step with it); `capacity`: messages that a connection
+    holds; `latency`: of a link, in units of time.
+    """
+
+    limits: PlacementLimits
+    joined: Edges
+    capacity: int
+    latency: int
+
+
+def spread(draft: StepDraft, way: SpreadWay) -> Spread | None:
+    """The same rows with channels and lanes; None where the limits forbid it."""
+    limits = way.limits
+    ideal = _arranged(draft, way.joined, limits.is_free)
     if ideal is None:
         return None
-    graph = work_graph(draft, ideal.position, ideal.fused_into)
+    graph = work_graph(draft, ideal, way.latency)
     begin = _ideal_begins(graph, limits.is_free)
     tight = replace(limits, is_tight=True)
     placement = place(draft, graph, begin, limits) or place(draft, graph, begin, tight)
     if placement is None:
         return None
     placed = replace(draft, channel=placement.channel)
-    arrangement = _arranged(draft, placed, placement.block, limits.is_free, fusing)
+    joined = _inside(_kept(ideal), placement.block)
+    arrangement = _arranged(placed, joined, limits.is_free)
     if arrangement is None:
         return None
-    order = _list_order(placed, placement, arrangement, capacity)
+    order = _list_order(placed, placement, arrangement, way)
     if order is None:
         # As the rows stand, with the connections' order, there is one.
-        return placed, numbered_lanes(placed, placement.block, is_given=False)
-    return _in_order(placed, placement, order)
+        lanes = numbered_lanes(placed, placement.block, is_given=False)
+        return Spread(placed, lanes, _kept(arrangement))
+    return _in_order(placed, placement, _kept(arrangement), order)
 
 
-def _arranged(
-    draft: StepDraft,
-    placed: StepDraft,
-    block: Int64Array,
-    is_free: bool,
-    fusing: Fusing,
-) -> Arrangement | None:
-    """What can be one step, where rows of one block and channel may be."""
+def joins(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
+    """(row, later row that may be one step with it): passed on messages, and runs of reductions.
+
+    `is_free`: channels are open.
+    """
     first, second = draft.parents, draft.children
-    is_inside = block[first] == block[second]
-    first, second = first[is_inside], second[is_inside]
-    groups = [reduction_runs(placed, first, second)]
-    if fusing is not Fusing.NONE:
-        groups.append(_passed_on(placed, first, second, fusing))
-    into, fused = (np.concatenate(rows) for rows in zip(*groups, strict=True))
-    # Every message is a connection of its own where its channel is still open.
-    alone = np.minimum(np.arange(len(draft)), draft.partner)
-    loose = replace(placed, channel=alone) if is_free else placed
-    return arrange(loose, _NOTHING, _NOTHING, (into, fused))
-
-
-def _passed_on(
-    draft: StepDraft,
-    first: Int64Array,
-    second: Int64Array,
-    fusing: Fusing,
-) -> Edges:
-    """(receive, send) pairs of one channel that may be one step."""
+    runs = reduction_runs(draft, first, second)
     is_pair = draft.forwards(first, second) & (draft.channel[first] == draft.channel[second])
-    if fusing is Fusing.SOLE:
-        followers = np.bincount(draft.parents, minlength=len(draft))
-        is_pair &= followers[first] == 1
-    return one_to_one(first[is_pair], second[is_pair])
+    is_pair &= fusing is not Fusing.NONE
+    if fusing is Fusing.TIMELY:
+        nothing = _arranged(draft, (_NOTHING, _NOTHING), is_free)
+        if nothing is not None:
+            graph = work_graph(draft, nothing, latency)
+            is_pair &= _is_timely(draft, graph, _ideal_begins(graph, is_free))
+            runs = reduction_runs(draft, first, second, _operand_times(draft, graph))
+    passed_on = one_to_one(first[is_pair], second[is_pair])
+    return _both(runs, passed_on)
+
+
+def _both(one: Edges, other: Edges) -> Edges:
+    return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
+
+
+def _is_timely(draft: StepDraft, graph: WorkGraph, begin: list[int]) -> BoolArray:
+    """Mask of the dependencies whose parent, made one step with the child, delays nothing.
+
+    All else that waits for the parent would wait for the child's end. `graph`: with a node a row.
+    """
+    start, tail = np.asarray(begin, np.int64), np.asarray(graph.tail, np.int64)
+    duration = np.asarray(graph.duration, np.int64)
+    latest = (int((start + tail).max(initial=0)) - tail)[graph.node_of_row[draft.children]]
+    end = (start + duration)[graph.node_of_row]
+    # Of each parent the child that must begin first, and the time of the next.
+    order = np.lexsort((latest, draft.parents))
+    parent = draft.parents[order]
+    is_first = run_mask(parent)
+    first = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
+    following = np.minimum(first + 1, len(order) - 1)
+    never = np.iinfo(np.int64).max
+    following_time = np.where(parent[following] == parent, latest[order][following], never)
+    following_time[following == first] = never
+    limit = np.empty(len(order), np.int64)
+    limit[order] = np.where(first == np.arange(len(order)), following_time, latest[order][first])
+    child_duration = duration[graph.node_of_row[draft.children]]
+    return end[draft.parents] + child_duration <= limit
+
+
+def _operand_times(draft: StepDraft, graph: WorkGraph) -> Int64Array:
+    """When all that each row waits for is done, but for sums in its own place, if links are free."""
+    end = np.asarray(graph.start, np.int64) + np.asarray(graph.duration, np.int64)
+    parents, children = draft.parents, draft.children
+    is_sum = draft.is_kind(StepKind.REDUCE)[parents]
+    for column in (draft.dst_buffer, draft.dst_offset):
+        is_sum &= column[parents] == column[children]
+    ready = np.zeros(len(draft), np.int64)
+    np.maximum.at(ready, children[~is_sum], end[graph.node_of_row[parents[~is_sum]]])
+    return ready
+
+
+def _arranged(draft: StepDraft, joined: Edges, is_loose: bool) -> Arrangement | None:
+    """An order with these pairs as one step. `is_loose`: channels are open."""
+    if is_loose:
+        # Every message is a connection of its own.
+        alone = np.minimum(np.arange(len(draft)), draft.partner)
+        draft = replace(draft, channel=alone)
+    return arrange(draft, _NOTHING, _NOTHING, joined)
+
+
+def _inside(joined: Edges, block: Int64Array) -> Edges:
+    """The pairs in one block."""
+    first, second = joined
+    is_inside = block[first] == block[second]
+    return first[is_inside], second[is_inside]
+
+
+def _kept(arrangement: Arrangement) -> Edges:
+    """The pairs that are one step."""
+    second = np.flatnonzero(arrangement.fused_into >= 0)
+    return arrangement.fused_into[second], second
 
 
 def _ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
@@ -117,17 +184,17 @@ def _chain_numbers(graph: WorkGraph) -> list[int]:
 
 
 def _list_order(
-    placed: StepDraft,
+    draft: StepDraft,
     placement: Placement,
     arrangement: Arrangement,
-    capacity: int,
+    way: SpreadWay,
 ) -> Int64Array | None:
     """When each row's step begins, as its place among all steps."""
-    graph = work_graph(placed, arrangement.position, arrangement.fused_into)
+    graph = work_graph(draft, arrangement, way.latency)
     block = np.zeros(len(graph), np.int64)
     block[graph.node_of_row] = placement.block
     blocks = int(placement.block.max(initial=-1)) + 1
-    nodes = ListScheduler(graph, block.tolist(), blocks, capacity).order()
+    nodes = ListScheduler(graph, block.tolist(), blocks, way.capacity).order()
     if nodes is None:
         return None
     place_of_node = np.empty(len(graph), np.int64)
@@ -138,8 +205,9 @@ def _list_order(
 def _in_order(
     draft: StepDraft,
     placement: Placement,
+    joined: Edges,
     order: Int64Array,
-) -> tuple[StepDraft, Lanes]:
+) -> Spread:
     """Rows of every rank in this order; what is one step stays in the order that it had."""
     rows = np.lexsort((np.arange(len(draft)), order, draft.rank))
     new = np.empty(len(rows), np.int64)
@@ -153,4 +221,5 @@ def _in_order(
         children=new[draft.children],
         **columns,
     )
-    return sorted_draft, numbered_lanes(sorted_draft, placement.block[rows], is_given=True)
+    lanes = numbered_lanes(sorted_draft, placement.block[rows], is_given=True)
+    return Spread(sorted_draft, lanes, (new[joined[0]], new[joined[1]]))

@@ -14,6 +14,7 @@ from collhub_columns import BoolArray, Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import StepDraft
+from collhub_msccl.writing.emission_order import Arrangement
 from hub_core.model import StepKind
 
 NONE = -1
@@ -49,13 +50,18 @@ class WorkGraph:
     def __len__(self) -> int:
         return len(self.rank)
 
+    def receiving(self, node: int) -> int:
+        """How long a node receives before it sends."""
+        return self.transit[node] // 2 if self.source[node] >= 0 else 0
+
     def turn(self, node: int) -> int:
         """How many ranks further on a node sends, counted round; 0 where it does not."""
         return (self.send[node] - self.rank[node]) % self.num_ranks if self.target[node] >= 0 else 0
 
 
-def work_graph(draft: StepDraft, position: Int64Array, fused_into: Int64Array) -> WorkGraph:
-    """The graph of rows that are arranged so; see `emission_order.Arrangement`."""
+def work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -> WorkGraph:
+    """The graph of rows that are arranged so. `latency`: of a link, in units of time."""
+    position, fused_into = arrangement.position, arrangement.fused_into
     heads = np.flatnonzero(fused_into < 0)
     heads = heads[np.argsort(position[heads], kind="stable")]
     node_of_row = np.empty(len(draft), np.int64)
@@ -66,7 +72,7 @@ def work_graph(draft: StepDraft, position: Int64Array, fused_into: Int64Array) -
     parents, children = _waits(draft, node_of_row, size)
     target, source = _messages(draft, node_of_row, size)
     units = _units(draft, node_of_row, size)
-    transit, duration = _times(units, target, source)
+    transit, duration = _times(units, target, source, latency)
     start = [0] * size
     for node in range(size):
         begins = [start[other] + duration[other] for other in parents[node]]
@@ -144,14 +150,20 @@ def _messages(
 
 
 def _times(
-    units: list[int], target: list[int], source: list[int]
+    units: list[int],
+    target: list[int],
+    source: list[int],
+    latency: int,
 ) -> tuple[list[int], list[int]]:
     """Transit and duration of every node."""
     transit, duration = [0] * len(units), units.copy()
     for node, moved in enumerate(units):
+        crossing = moved + latency
+        if source[node] >= 0:
+            duration[node] = crossing
         if target[node] >= 0:
-            transit[node] = moved * (1 if source[node] < 0 else 2)
-            duration[node] = transit[node] + moved
+            transit[node] = crossing if source[node] < 0 else 2 * crossing
+            duration[node] = transit[node] + crossing
     return transit, duration
 
 
