@@ -38,7 +38,7 @@ RESIDENT_BLOCKS = 64
 # Of larger programs the first way that is safe at every size is taken: others cost seconds.
 _MANY_ROWS = 1 << 14
 # A buffer crosses a link in so many latencies where steps are spread.
-_LATENCIES_OF_A_BUFFER = 4
+_LATENCIES_OF_A_BUFFER = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ChosenProgram:
         """
         figures = self.figures
         is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
-        product = prod((figures.makespan, figures.executed, *self.link_times))
+        product = prod((figures.executed, *self.link_times))
         return is_limited, product, figures.makespan, figures.blocks
 
 

@@ -113,7 +113,7 @@ def _is_timely(draft: StepDraft, graph: WorkGraph, begin: list[int]) -> BoolArra
     """
     start, tail = np.asarray(begin, np.int64), np.asarray(graph.tail, np.int64)
     duration = np.asarray(graph.duration, np.int64)
-    latest = (int((start + tail).max(initial=0)) - tail)[graph.node_of_row[draft.children]]
+    latest = start[graph.node_of_row[draft.children]]
     end = (start + duration)[graph.node_of_row]
     # Of each parent the child that must begin first, and the time of the next.
     order = np.lexsort((latest, draft.parents))
