@@ -221,5 +221,10 @@ def _in_order(
         children=new[draft.children],
         **columns,
     )
-    lanes = numbered_lanes(sorted_draft, placement.block[rows], is_given=True)
+    # The lower a thread block, the earlier it begins: of steps that are ready at once, that of the
+    # lower one is first.
+    block = placement.block[rows]
+    first = np.full(int(block.max(initial=-1)) + 1, len(rows))
+    np.minimum.at(first, block, order[rows])
+    lanes = numbered_lanes(sorted_draft, first[block], is_given=True)
     return Spread(sorted_draft, lanes, (new[joined[0]], new[joined[1]]))
