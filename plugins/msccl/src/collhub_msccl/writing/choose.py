@@ -2,8 +2,9 @@
 
 The producer's thread blocks come first, as they are, then cut where they have too many steps: what
 was imported is written back as it was. Else new ones are made in several ways, and the best is
-taken: safe from full FIFOs at every size before safe at some, then that of the least product of the
-times by the models of `block_time` and `link_time` and the steps to execute.
+taken: safe from full FIFOs at every size before safe at some, then that of the least product of
+steps to execute and times of a small and of a large call by the model of `link_time`, then that of
+the least time by the model of `block_time`, whose links have room for all.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from collhub_msccl.writing.assemble import Attempt, NoProgramError, assemble
 from collhub_msccl.writing.block_time import BlockFigures, block_figures
 from collhub_msccl.writing.draft import StepDraft, cut_counts, draft_of
 from collhub_msccl.writing.emission import Memory
+from collhub_msccl.writing.joins import Fusing, joins
 from collhub_msccl.writing.link_time import link_times
 from collhub_msccl.writing.placement import PlacementLimits
 from collhub_msccl.writing.scratch_values import with_own_places
-from collhub_msccl.writing.spread import Fusing, SpreadWay, joins, spread
+from collhub_msccl.writing.spread import SpreadWay, spread
 from collhub_msccl.writing.thread_blocks import assign_lanes, given_lanes
 from hub_core.model import Algorithm, Collective, Diagnostic, InputError, Location, StepTable
 from hub_core.verification import verify
@@ -37,7 +39,8 @@ from hub_core.verification import verify
 RESIDENT_BLOCKS = 64
 # Of larger programs the first way that is safe at every size is taken: others cost seconds.
 _MANY_ROWS = 1 << 14
-# A buffer crosses a link in so many latencies where steps are spread.
+# A buffer crosses a link in so many latencies where steps are spread: a small call, as in
+# `link_time`, since more blocks gain most there.
 _LATENCIES_OF_A_BUFFER = 2
 
 
@@ -58,7 +61,7 @@ class ChosenProgram:
     def cost(self) -> tuple[bool, int, int, int]:
         """The lower the better.
 
-        Times and executed steps count alike: no model knows the cost of a step, or of memory.
+        Time and executed steps count alike: no model knows the cost of a step, or of memory.
         """
         figures = self.figures
         is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
@@ -135,9 +138,7 @@ class _Chooser:
             self._is_deadlock = True
             return None
         figures = block_figures(program)
-        return ChosenProgram(
-            program, figures, link_times(lowered), safety, self._source_blocks
-        )
+        return ChosenProgram(program, figures, link_times(lowered), safety, self._source_blocks)
 
     def error(self) -> InputError:
         """Why there is no program."""
@@ -202,7 +203,6 @@ def _spread(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Atte
     channels = limits.max_channels if task.channels is None else task.channels
     blocks = min(limits.max_blocks, RESIDENT_BLOCKS)
     is_free = task.channels is not None
-    # As in small calls, where more blocks gain most.
     latency = max(task.collective.unit_count // _LATENCIES_OF_A_BUFFER, 1)
     fusings = tuple(Fusing) if limits.has_fused_steps else (Fusing.NONE,)
     tried: list[Edges] = []

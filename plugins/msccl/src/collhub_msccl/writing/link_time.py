@@ -29,13 +29,15 @@ def link_times(algorithm: Algorithm) -> tuple[int, ...]:
     Lanes are thread blocks, whose order is among the control dependencies.
     """
     steps = _steps_of(algorithm)
-    return tuple(max(_LinkRun(steps, latency, r).time() for r in (False, True)) for latency in _LATENCIES)
+    return tuple(_LinkRun(steps, latency).time() for latency in _LATENCIES)
 
 
 @dataclass(frozen=True, slots=True)
 class _LinkSteps:
-    """Steps, one entry each: `time` on a link; `partner`: the other end of a message, -1 for none;
-    `waits`: how many steps end before it begins; `children`: those that wait for it.
+    """Steps, lists of one entry each.
+
+    `time`: on a link; `partner`: the other end of a message, -1 for none; `waits`: number of steps
+    that it waits for; `children`: those that wait for it.
     """
 
     num_ranks: int
@@ -72,10 +74,9 @@ def _steps_of(algorithm: Algorithm) -> _LinkSteps:
 class _LinkRun:
     """One run with one latency."""
 
-    def __init__(self, steps: _LinkSteps, latency: int, is_reversed: bool) -> None:
+    def __init__(self, steps: _LinkSteps, latency: int) -> None:
         self._steps = steps
         self._latency = latency
-        self._is_reversed = is_reversed
         self._now = 0
         self._missing = steps.waits.copy()
         self._ready = deque(step for step, waits in enumerate(steps.waits) if not waits)
@@ -105,7 +106,7 @@ class _LinkRun:
         """Let all steps begin that can; local ones end at once."""
         steps = self._steps
         while self._ready:
-            step = self._ready.pop() if self._is_reversed else self._ready.popleft()
+            step = self._ready.popleft()
             self._begun[step] = True
             if steps.is_send[step]:
                 self._cross(self._from_rank, steps.rank[step], step)

@@ -142,8 +142,8 @@ class _Placer:
         self._graph = graph
         self._limits = limits
         # Links make steps wait where calls are large: a block saved meanwhile costs nothing.
-        self._start = begin if limits.is_sparing else graph.start
-        self._deadline = max(map(add, begin, graph.tail), default=0)
+        self._start = graph.start
+        self._deadline = max(map(add, graph.start, graph.tail), default=0)
         self._ledger = _Ledger()
         # By block: when it is free, its channel, and by (block, side) its peer.
         self._free: dict[Hashable, int] = {}

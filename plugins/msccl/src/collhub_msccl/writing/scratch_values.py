@@ -39,7 +39,9 @@ def with_own_places(algorithm: Algorithm) -> Algorithm | None:
         offset[accesses.row[is_side]] = place[is_side]
         columns[f"{side}_offset"] = offset
     table = _ordered_by_memory(algorithm, columns, scratch_units)
-    return table and replace(algorithm, steps=table, scratch_units=scratch_units)
+    if table is None:
+        return None
+    return replace(algorithm, steps=table, scratch_units=scratch_units)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 
 import numpy as np
-from collhub_columns import BoolArray, Int64Array, run_mask
+from collhub_columns import Int64Array
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import STEP_COLUMNS, StepDraft
-from collhub_msccl.writing.emission_order import Arrangement, arrange
+from collhub_msccl.writing.emission_order import Arrangement
+from collhub_msccl.writing.ideal_times import arranged, ideal_begins
 from collhub_msccl.writing.list_order import ListScheduler
 from collhub_msccl.writing.placement import Placement, PlacementLimits, place
-from collhub_msccl.writing.reduction_runs import reduction_runs
-from collhub_msccl.writing.thread_blocks import Lanes, numbered_lanes, one_to_one
-from collhub_msccl.writing.work_graph import WorkGraph, work_graph
-from hub_core.model import StepKind
-
-_NOTHING = np.zeros(0, np.int64)
-
-
-class Fusing(Enum):
-    """Which receives become one step with a send of what they got.
-
-    All, those where whatever else waits for them has time to wait for the send too, or none.
-    """
-
-    ALL = "all"
-    TIMELY = "timely"
-    NONE = "none"
+from collhub_msccl.writing.thread_blocks import Lanes, numbered_lanes
+from collhub_msccl.writing.work_graph import work_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +46,18 @@ class SpreadWay:
 def spread(draft: StepDraft, way: SpreadWay) -> Spread | None:
     """The same rows with channels and lanes; None where the limits forbid it."""
     limits = way.limits
-    ideal = _arranged(draft, way.joined, limits.is_free)
+    ideal = arranged(draft, way.joined, limits.is_free)
     if ideal is None:
         return None
     graph = work_graph(draft, ideal, way.latency)
-    begin = _ideal_begins(graph, limits.is_free)
+    begin = ideal_begins(graph, limits.is_free)
     tight = replace(limits, is_tight=True)
     placement = place(draft, graph, begin, limits) or place(draft, graph, begin, tight)
     if placement is None:
         return None
     placed = replace(draft, channel=placement.channel)
     joined = _inside(_kept(ideal), placement.block)
-    arrangement = _arranged(placed, joined, limits.is_free)
+    arrangement = arranged(placed, joined, limits.is_free)
     if arrangement is None:
         return None
     order = _list_order(placed, placement, arrangement, way)
@@ -81,74 +66,6 @@ def spread(draft: StepDraft, way: SpreadWay) -> Spread | None:
         lanes = numbered_lanes(placed, placement.block, is_given=False)
         return Spread(placed, lanes, _kept(arrangement))
     return _in_order(placed, placement, _kept(arrangement), order)
-
-
-def joins(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
-    """(row, later row that may be one step with it): passed on messages, and runs of reductions.
-
-    `is_free`: channels are open.
-    """
-    first, second = draft.parents, draft.children
-    runs = reduction_runs(draft, first, second)
-    is_pair = draft.forwards(first, second) & (draft.channel[first] == draft.channel[second])
-    is_pair &= fusing is not Fusing.NONE
-    if fusing is Fusing.TIMELY:
-        nothing = _arranged(draft, (_NOTHING, _NOTHING), is_free)
-        if nothing is not None:
-            graph = work_graph(draft, nothing, latency)
-            is_pair &= _is_timely(draft, graph, _ideal_begins(graph, is_free))
-            runs = reduction_runs(draft, first, second, _operand_times(draft, graph))
-    passed_on = one_to_one(first[is_pair], second[is_pair])
-    return _both(runs, passed_on)
-
-
-def _both(one: Edges, other: Edges) -> Edges:
-    return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
-
-
-def _is_timely(draft: StepDraft, graph: WorkGraph, begin: list[int]) -> BoolArray:
-    """Mask of the dependencies whose parent, made one step with the child, delays nothing.
-
-    All else that waits for the parent would wait for the child's end. `graph`: with a node a row.
-    """
-    start, tail = np.asarray(begin, np.int64), np.asarray(graph.tail, np.int64)
-    duration = np.asarray(graph.duration, np.int64)
-    latest = start[graph.node_of_row[draft.children]]
-    end = (start + duration)[graph.node_of_row]
-    # Of each parent the child that must begin first, and the time of the next.
-    order = np.lexsort((latest, draft.parents))
-    parent = draft.parents[order]
-    is_first = run_mask(parent)
-    first = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
-    following = np.minimum(first + 1, len(order) - 1)
-    never = np.iinfo(np.int64).max
-    following_time = np.where(parent[following] == parent, latest[order][following], never)
-    following_time[following == first] = never
-    limit = np.empty(len(order), np.int64)
-    limit[order] = np.where(first == np.arange(len(order)), following_time, latest[order][first])
-    child_duration = duration[graph.node_of_row[draft.children]]
-    return end[draft.parents] + child_duration <= limit
-
-
-def _operand_times(draft: StepDraft, graph: WorkGraph) -> Int64Array:
-    """When all that each row waits for is done, but for sums in its own place, if links are free."""
-    end = np.asarray(graph.start, np.int64) + np.asarray(graph.duration, np.int64)
-    parents, children = draft.parents, draft.children
-    is_sum = draft.is_kind(StepKind.REDUCE)[parents]
-    for column in (draft.dst_buffer, draft.dst_offset):
-        is_sum &= column[parents] == column[children]
-    ready = np.zeros(len(draft), np.int64)
-    np.maximum.at(ready, children[~is_sum], end[graph.node_of_row[parents[~is_sum]]])
-    return ready
-
-
-def _arranged(draft: StepDraft, joined: Edges, is_loose: bool) -> Arrangement | None:
-    """An order with these pairs as one step. `is_loose`: channels are open."""
-    if is_loose:
-        # Every message is a connection of its own.
-        alone = np.minimum(np.arange(len(draft)), draft.partner)
-        draft = replace(draft, channel=alone)
-    return arrange(draft, _NOTHING, _NOTHING, joined)
 
 
 def _inside(joined: Edges, block: Int64Array) -> Edges:
@@ -162,25 +79,6 @@ def _kept(arrangement: Arrangement) -> Edges:
     """The pairs that are one step."""
     second = np.flatnonzero(arrangement.fused_into >= 0)
     return arrangement.fused_into[second], second
-
-
-def _ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
-    """When every node begins if it has a block of its own, but shares links."""
-    if is_free:
-        graph = replace(graph, channel=_chain_numbers(graph))
-    nodes = list(range(len(graph)))
-    scheduler = ListScheduler(graph, nodes, len(nodes), len(nodes))
-    return graph.start if scheduler.order() is None else scheduler.begin
-
-
-def _chain_numbers(graph: WorkGraph) -> list[int]:
-    """A number for every message and all that passes it on, as if it had a channel of its own."""
-    numbers = list(range(len(graph)))
-    # Nodes stand in a possible order of execution, so those that send are first.
-    for node, source in enumerate(graph.source):
-        if source >= 0:
-            numbers[node] = numbers[source]
-    return numbers
 
 
 def _list_order(
