@@ -2,9 +2,9 @@
 
 The producer's thread blocks come first, as they are, then cut where they have too many steps: what
 was imported is written back as it was. Else new ones are made in several ways, and the best is
-taken: safe from full FIFOs at every size before safe at some, then that of the least product of
-steps to execute and times of a small and of a large call by the model of `link_time`, then that of
-the least time by the model of `block_time`, whose links have room for all.
+taken: safe from full FIFOs at every size before safe at some, then that of the least product of the
+steps to execute, the time on links that have room for all (`block_time`), and those of a small and
+of a large call on links that messages share (`link_time`).
 """
 
 from __future__ import annotations
@@ -48,25 +48,27 @@ _LATENCIES_OF_A_BUFFER = 2
 class ChosenProgram:
     """A program, its figures, its times on links, and the sizes at which it cannot deadlock.
 
-    `source_blocks`: thread blocks that the producer states for the rank that has most; 0: none.
+    `has_channels`: it has no more channels than were asked for; `source_blocks`: thread blocks that
+    the producer states for the rank that has most; 0: none.
     """
 
     program: ThreadBlockProgram
     figures: BlockFigures
     link_times: tuple[int, ...]
     safety: FifoSafety
+    has_channels: bool
     source_blocks: int
 
     @property
-    def cost(self) -> tuple[bool, int, int, int]:
+    def cost(self) -> tuple[bool, bool, int, int, int]:
         """The lower the better.
 
-        Time and executed steps count alike: no model knows the cost of a step, or of memory.
+        Times and executed steps count alike: no model knows the cost of a step, or of memory.
         """
         figures = self.figures
         is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
-        product = prod((figures.executed, *self.link_times))
-        return is_limited, product, figures.makespan, figures.blocks
+        product = prod((figures.makespan, figures.executed, *self.link_times))
+        return is_limited, not self.has_channels, product, figures.makespan, figures.blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,9 @@ class _Chooser:
             self._is_deadlock = True
             return None
         figures = block_figures(program)
-        return ChosenProgram(program, figures, link_times(lowered), safety, self._source_blocks)
+        has_channels = task.channels is None or figures.channels <= task.channels
+        times = link_times(lowered)
+        return ChosenProgram(program, figures, times, safety, has_channels, self._source_blocks)
 
     def error(self) -> InputError:
         """Why there is no program."""

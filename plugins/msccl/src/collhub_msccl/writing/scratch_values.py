@@ -8,6 +8,7 @@ keep their distance. Cost: n log n in the units that steps touch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from collhub_columns import (
@@ -29,7 +30,8 @@ def with_own_places(algorithm: Algorithm) -> Algorithm | None:
     """The same steps with a place for every value, and the dependencies that memory then asks for.
 
     Of conflicting steps, the one that stands first comes first: right wherever all of them are in
-    order. None where steps touch more units than can be looked at.
+    order. Data dependencies that are not about a place in scratch stay. None where steps touch more
+    units than can be looked at.
     """
     columns = {name: getattr(algorithm.steps, name) for name in COLUMN_DTYPES}
     accesses = _accesses(columns)
@@ -38,7 +40,8 @@ def with_own_places(algorithm: Algorithm) -> Algorithm | None:
         offset = columns[f"{side}_offset"].copy()
         offset[accesses.row[is_side]] = place[is_side]
         columns[f"{side}_offset"] = offset
-    table = _ordered_by_memory(algorithm, columns, scratch_units)
+    keys = _stated_keys(algorithm.steps, accesses)
+    table = _ordered_by_memory(algorithm, columns, scratch_units, keys)
     if table is None:
         return None
     return replace(algorithm, steps=table, scratch_units=scratch_units)
@@ -137,12 +140,30 @@ def _values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
     return access, np.cumsum(run_mask(unit[order]) | accesses.is_defining[access])
 
 
+def _stated_keys(steps: StepTable, accesses: _ScratchAccesses) -> Int64Array:
+    """Data dependencies (parent * rows + child) whose steps have no place in scratch in common."""
+    parents, children = steps.data_indices, group_of_entry(steps.data_indptr)
+    # A step reads one stretch of scratch and writes one, each perhaps empty.
+    start, end = np.zeros((2, len(steps)), np.int64), np.zeros((2, len(steps)), np.int64)
+    side = accesses.is_write.astype(np.int64)
+    start[side, accesses.row] = accesses.start
+    end[side, accesses.row] = accesses.start + accesses.count
+    is_shared = np.zeros(len(parents), np.bool_)
+    for one, other in product((0, 1), (0, 1)):
+        first = np.maximum(start[one, parents], start[other, children])
+        is_shared |= first < np.minimum(end[one, parents], end[other, children])
+    return parents[~is_shared] * len(steps) + children[~is_shared]
+
+
 def _ordered_by_memory(
-    algorithm: Algorithm, columns: Columns, scratch_units: Int64Array
+    algorithm: Algorithm,
+    columns: Columns,
+    scratch_units: Int64Array,
+    stated_keys: Int64Array,
 ) -> StepTable | None:
-    """The steps with data dependencies alone: those of conflicts, in the order of rows."""
+    """The steps with data dependencies alone: these, and conflicts in the order of rows."""
     collective, rank = algorithm.collective, columns["rank"].astype(np.int64)
-    keys = [np.zeros(0, np.int64)]
+    keys = [stated_keys]
     for in_place in claimed_modes(collective):
         base = collective.memory_layout(in_place, scratch_units).base
         # Every rank is one thread block here, whose rows stand in a possible order of execution.
