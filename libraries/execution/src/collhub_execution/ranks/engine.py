@@ -174,14 +174,14 @@ def _run_once(
     # Filling may only be queued; it is not to be measured.
     engine.memory.finish()
     engine.transport.barrier()
-    log.times[0, run] = time.perf_counter()
+    start = time.perf_counter()
     for level in levels:
         if is_timed:
             _run_level_timed(level, log, task.plan.first_record)
         else:
             _run_level(level, log.at)
     engine.memory.finish()
-    log.times[1, run] = time.perf_counter()
+    log.times[:, run] = start, time.perf_counter()
     log.at[0] = DONE
 
 
