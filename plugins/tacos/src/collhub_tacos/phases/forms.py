@@ -16,6 +16,7 @@ from collhub_tacos.networks.window_rules import CAPPED, FREE, SLOW_START, UNCAPP
 from collhub_tacos.phases.candidate import Nodes, SynthesisCandidate
 from collhub_tacos.phases.reversal import reversed_schedule
 from collhub_tacos.progress import Progress
+from collhub_tacos.routing.plan import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.windows import windows_of_links
 from collhub_tacos.setting import Setting
@@ -215,8 +216,35 @@ def _route(setting: Setting, pieces: int, progress: Progress) -> list[SynthesisC
     schedule = route_all(setting.network, times, origin, target, setting.seed)
     progress(1.0, "routing")
     made = SpreadResult(schedule, times, origin, None, "routing", setting.seed)
-    phases = _Phases(setting.network, times, (made,))
-    return phases.candidates("routed", pieces, (collective, chunks))
+    ways = [made, *_straight(setting, times, origin, target)]
+    return [
+        candidate
+        for way in ways
+        for candidate in _Phases(setting.network, way.times, (way,)).candidates(
+            "routed", pieces, (collective, chunks)
+        )
+    ]
+
+
+def _straight(
+    setting: Setting, times: LinkTimes, origin: Int64Array, target: Int64Array
+) -> list[SpreadResult]:
+    """All-to-all behind switches: all at once to all others, the next one first; or no way."""
+    network, size = setting.network, setting.network.num_nodes
+    is_small = setting.wanted is None and times.rule is not SLOW_START
+    is_all = setting.collective.kind is CollectiveKind.ALL_TO_ALL
+    if not (is_small and is_all and isinstance(network, PathNetwork)):
+        return []
+    chunk = np.flatnonzero(origin != target)
+    chunk = chunk[np.argsort((target - origin)[chunk] % size, kind="stable")]
+    # Arcs stand by destination, then by source, so that these keys ascend.
+    key, wanted = network.destination * size + network.source, target * size + origin
+    arc = np.minimum(np.searchsorted(key, wanted[chunk]), len(key) - 1)
+    if not np.array_equal(key[arc], wanted[chunk]):
+        return []
+    free = replace(times, rule=FREE)
+    plan = RoutePlan(network, chunk, arc, np.full(len(chunk), -1))
+    return [SpreadResult(plan.unhindered(free), free, origin, None, "straight", setting.seed)]
 
 
 FORMS: Mapping[CollectiveKind, Form] = {
