@@ -1,0 +1,82 @@
+"""A Dask cluster on this machine, for this user alone; nothing is left of it afterwards."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from tempfile import TemporaryDirectory
+
+import dask
+from distributed import LocalCluster
+
+_SETTINGS: dict[str, object] = {
+    # The executor tries a task again itself, once.
+    "distributed.scheduler.allowed-failures": 0,
+    # A kernel that holds the interpreter for minutes is no dead worker: its nanny would know.
+    "distributed.scheduler.worker-ttl": None,
+    # A worker near its limit goes on until it is ended; results are too small to spill.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": 1.0,
+}
+
+
+@contextmanager
+def local_cluster(workers: int, memory_bytes: int | None) -> Iterator[LocalCluster]:
+    """A scheduler in this process, and a process a worker, each for one task at a time.
+
+    `memory_bytes`: that a worker has; one that takes more is ended.
+    """
+    with (
+        _environment(),
+        dask.config.set(_SETTINGS),
+        # Workers look for modules there: it belongs to this user alone.
+        TemporaryDirectory(prefix="collhub-dask-", ignore_cleanup_errors=True) as folder,
+    ):
+        cluster = LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            memory_limit=memory_bytes or 0,
+            host="127.0.0.1",
+            # Without certificates, every user of the machine could have code run here.
+            security=True,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,
+            local_directory=folder,
+            preload=["collhub_dask.ignored_interrupts"],
+        )
+        try:
+            yield cluster
+        finally:
+            _end(cluster)
+
+
+def _end(cluster: LocalCluster) -> None:
+    """End all processes at once: a worker that is asked to would wait for its task."""
+    for nanny in cluster.workers.values():
+        # From now on it starts no other process in place of this one.
+        nanny.close_gracefully()
+        if nanny.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(nanny.pid, signal.SIGKILL)
+    cluster.close()
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Processes that are started meanwhile import nothing of the working folder.
+
+    Undoes what nannies set for the processes that they start.
+    """
+    before = dict(os.environ)
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
